@@ -1,0 +1,162 @@
+"""Small bulk operations that Arrow lacks, on ``LargeBinaryArray`` and NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Bytes = pa.LargeBinaryArray
+BYTES = pa.large_binary()
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Octets = npt.NDArray[np.uint8]
+
+_EMPTY = pa.scalar(b"", BYTES)
+
+
+def as_bytes(array: pa.Array | pa.ChunkedArray) -> Bytes:
+    """One contiguous ``LargeBinaryArray``; text becomes its UTF-8."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+        if isinstance(array, pa.ChunkedArray):
+            array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
+    if array.type == BYTES:
+        return array
+    if pa.types.is_string(array.type):
+        array = array.cast(pa.binary())
+    return array.cast(BYTES)
+
+
+def constant(value: bytes | None, rows: int) -> Bytes:
+    """``rows`` times the same bytes, or null."""
+    return pa.repeat(pa.scalar(value, BYTES), rows)
+
+
+def fixed(table: Octets) -> Bytes:
+    """One byte string per row of an ``(n, width)`` array."""
+    rows, width = table.shape
+    offsets = np.arange(rows + 1, dtype=np.int64) * width
+    data = np.ascontiguousarray(table)
+    return pa.Array.from_buffers(BYTES, rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def concat(*parts: Bytes) -> Bytes:
+    """Element-wise concatenation; a null part counts as empty."""
+    return pc.binary_join_element_wise(*parts, _EMPTY, null_handling="replace", null_replacement=b"")
+
+
+def stack(*arrays: Bytes) -> Bytes:
+    """One array after the other."""
+    return pa.concat_arrays([as_bytes(array) for array in arrays])
+
+
+def buffers(array: Bytes) -> tuple[Octets, Ints]:
+    """The data bytes and the ``n + 1`` offsets of an array."""
+    _, offsets, data = array.buffers()
+    if offsets is None or not len(array):
+        return np.zeros(0, np.uint8), np.zeros(len(array) + 1, np.int64)
+    bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    return (np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)), bounds
+
+
+def lengths(array: Bytes) -> Ints:
+    """Length of each element; 0 for null."""
+    return np.diff(buffers(array)[1])
+
+
+def slices(data: Octets, starts: Ints, sizes: Ints, valid: Bools | None = None) -> Bytes:
+    """The byte strings ``data[starts[i] : starts[i] + sizes[i]]``; null where not ``valid``."""
+    if len(sizes) and (sizes == sizes[0]).all() and (valid is None or valid.all()):
+        return fixed(window(data, starts, int(sizes[0])))
+    offsets = np.zeros(len(starts) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    positions = np.repeat(starts - offsets[:-1], sizes) + np.arange(offsets[-1])
+    mask = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(
+        BYTES, len(starts), [mask, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data[positions]))]
+    )
+
+
+def after(array: Bytes, starts: Ints, valid: Bools | None = None) -> Bytes:
+    """What follows byte ``starts[i]`` of each element; null where not ``valid``."""
+    data, bounds = buffers(array)
+    sizes = np.diff(bounds) - starts
+    if len(array) and (starts == starts[0]).all() and (valid is None or valid.all()):
+        return pc.binary_slice(array, int(starts[0]), int(starts[0] + max(0, sizes.max())))
+    if valid is not None:
+        sizes = np.where(valid, sizes, 0)
+    return slices(data, bounds[:-1] + starts, np.maximum(sizes, 0), valid)
+
+
+def window(data: Octets, starts: Ints, width: int) -> Octets:
+    """An ``(n, width)`` array of the bytes from ``starts[i]`` on; beyond the end, zeros."""
+    if not len(starts) or not width:
+        return np.zeros((len(starts), width), np.uint8)
+    positions = starts[:, None] + np.arange(width)
+    if int(starts.max()) + width <= len(data):
+        return data[positions]
+    padded = np.concatenate([data, np.zeros(width, np.uint8)])
+    return padded[np.minimum(positions, len(data))]
+
+
+def padded(array: Bytes, width: int) -> Octets:
+    """An ``(n, width)`` array of each element's bytes, filled up with zeros."""
+    data, bounds = buffers(array)
+    table = window(data, bounds[:-1], width)
+    sizes = np.diff(bounds)
+    if (sizes >= width).all():
+        return table
+    return np.where(np.arange(width) < sizes[:, None], table, np.uint8(0))
+
+
+def codes(array: Bytes) -> tuple[Ints, Bytes]:
+    """A number per distinct value (no nulls in), and the distinct values."""
+    encoded = array.dictionary_encode()
+    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary
+
+
+def equal(left: Bytes, right: Bytes) -> Bools:
+    """Element-wise equality; null equals null."""
+    same = pc.fill_null(pc.equal(left, right), False)
+    return bools(pc.or_(same, pc.and_(pc.is_null(left), pc.is_null(right))))
+
+
+def bools(array: Any) -> Bools:
+    """An Arrow boolean array without nulls, as NumPy."""
+    return array.to_numpy(zero_copy_only=False)
+
+
+def valid(array: pa.Array) -> Bools:
+    """Where the array is not null."""
+    if not array.null_count:
+        return np.ones(len(array), bool)
+    return bools(pc.is_valid(array))
+
+
+def masked(array: Bytes, keep: Bools) -> Bytes:
+    """The array with null where not ``keep``."""
+    if keep.all():
+        return array
+    return pc.if_else(pa.array(keep), array, pa.scalar(None, BYTES))
+
+
+def take(array: pa.Array, positions: Ints) -> pa.Array:
+    return array.take(pa.array(positions))
+
+
+def changes_from_previous(sorted_codes: Ints) -> Bools:
+    """True at the first row of each run of equal codes."""
+    first = np.ones(len(sorted_codes), bool)
+    first[1:] = sorted_codes[1:] != sorted_codes[:-1]
+    return first
+
+
+def last_of_run(sorted_codes: Ints) -> Bools:
+    """True at the last row of each run of equal codes."""
+    last = np.ones(len(sorted_codes), bool)
+    last[:-1] = sorted_codes[1:] != sorted_codes[:-1]
+    return last

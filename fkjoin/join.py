@@ -1,0 +1,241 @@
+"""``fk_join``: checks what it is given, and assembles the three operators on a streaming DataFrame."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple, get_args
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructType
+
+from fkjoin.columns import Expression, arrow_schema, listed, resolve_column, spark_schema, text
+from fkjoin.errors import TopologyError
+from fkjoin.spark.operator import ENVELOPE, StageName, StageProcessor, StageSpec, identity_text
+from fkjoin.spark.packing import PackChanges, PackJoined, UnpackAnswers, UnpackResults
+from fkjoin.spark.settings import bucket_count, index_dir, prepare, retention_ms
+from fkjoin.stages import How, counters
+from fkjoin.table import DELETED, KEY, ROW, SOURCE, TS, VERSION, Extractor, Joiner, Table
+from fkjoin.topology import Join, Node, generated_name
+
+_RETURNS: dict[Any, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}
+
+
+def fk_join(
+    left: Table,
+    right: Table,
+    extractor: Extractor,
+    how: How = "inner",
+    joiner: Joiner | None = None,
+    name: str | None = None,
+) -> Table:
+    """The table of all left rows with the right row that their foreign key names, kept up to date (KIP-213).
+
+    ``extractor``: the foreign key of a left row: column name or names, Column, SQL text, or a Python callable of (key,
+    row) that returns it (a tuple for several columns).  Null, or a null in any of its columns: no foreign key.
+    ``how``: ``inner``, or ``left`` to keep left rows without a right row.
+    ``joiner``: what a joined row is made of.  None: both rows, as structs ``left`` and ``right``.  Columns or SQL texts over
+    ``left.…`` and ``right.…``; or a callable of (left row, right row), which returns a Spark UDF's type, or what its return
+    annotation (bool, int, float, str) says, or anything that JSON can write, as one column ``value``.
+    A joiner's null is "no result".
+    ``name``: names state and metrics; generated from the rest if left out.
+
+    The result has the left table's key.  Raises ``TopologyError`` that says which argument is wrong, and why.
+    """
+    for argument, table in (("left", left), ("right", right)):
+        if not isinstance(table, Table):
+            hint = "wrap it with Table.from_stream(df, key=…, version=…)" if isinstance(table, DataFrame) else "see Table"
+            raise TopologyError(f"{argument}: a Table is needed, this is a {type(table).__name__}; {hint}")
+    if how not in get_args(How):
+        raise TopologyError(f'how: {how!r} is not one of "inner", "left"')
+    if left.timestamps and right.timestamps and left.timestamps != right.timestamps:
+        raise TopologyError(
+            f"right: timestamps are {right.timestamps} here and {left.timestamps} in left; make both the same type"
+        )
+    spark = left.frame.sparkSession
+    prepare(spark)
+    rows = _with_foreign_key(left, right, extractor)
+    described = _extractor_text(extractor)
+    joining = None if joiner is None else _joiner_text(joiner)
+    label = name or f"{left.name}-{right.name}-{generated_name(left.describe(), right.describe(), described, how, joining)}"
+    _refuse_same_name(label, left.node, right.node)
+    node = Join(label, left.node, right.node, how, described, joining)
+
+    buckets = bucket_count(spark)
+    left_row, right_row = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
+    key, foreign_key = arrow_schema("left", left.key_type), arrow_schema("right", right.key_type)
+    shared_log = left.node.log is not None and left.node.log == right.node.log
+
+    def stage(rows: DataFrame, kind: StageName) -> DataFrame:
+        bound = identity_text(
+            join=label, stage=kind, how=how, buckets=buckets, left=_columns(left_row), right=_columns(right_row), key=_columns(key)
+        )
+        parts = right.node.parts
+        spec = StageSpec(kind, label, how, buckets, retention_ms(spark), index_dir(spark), shared_log, parts, bound)
+        return rows.groupBy("bucket").transformWithStateInPandas(StageProcessor(spec), ENVELOPE, "append", "None")
+
+    packed_left = _packed(rows, PackChanges(key, foreign_key, left_row, buckets))
+    packed_right = _packed(right.frame.withColumn("foreign_key", F.lit(None)), PackChanges(foreign_key, None, right_row, buckets))
+    answers = stage(stage(packed_left, "rekey").unionAll(packed_right), "subscription")
+    row_types: tuple[pa.Schema, ...] = (left_row, right_row)
+    if joiner is not None:
+        joined = _joined(answers, UnpackAnswers(left_row, right_row, how), joiner)
+        row_types = (arrow_schema("joiner", joined.schema["row"].dataType),)
+        if clash := set(row_types[0].names) & set(left.key):
+            raise TopologyError(f"joiner: column {min(clash)!r} is already there as the key; leave it out or give it an alias")
+        answers = joined.mapInArrow(PackJoined(row_types[0], buckets), ENVELOPE)
+    results = stage(answers, "resolve").observe(
+        metrics_name(label),
+        *[F.sum(F.when(F.col("counter") == item, F.col("count")).otherwise(0)).alias(item) for item in counters.ALL],
+    )
+    unpack = UnpackResults(key, row_types, left.node.parts, right.node.parts)
+    unpacked = results.mapInArrow(unpack, spark_schema(unpack.schema))
+    frame = unpacked.select(
+        F.col("key").alias(KEY),
+        F.col("row").alias(ROW),
+        (F.col("operation") == "delete").alias(DELETED),
+        F.col("version").alias(VERSION),
+        F.lit(None).cast("binary").alias(SOURCE),
+        F.col("ts").alias(TS),
+        F.col("operation").alias("_operation"),
+        F.col("left_version").alias("_left_version"),
+        F.col("right_version").alias("_right_version"),
+    )
+    return Table(node, frame, left.key, left.timestamps or right.timestamps)
+
+
+def metrics_name(join: str) -> str:
+    """Under which name a join's counters stand in a query progress' ``observedMetrics``."""
+    return f"fkjoin:{join}"
+
+
+def _packed(rows: DataFrame, pack: PackChanges) -> DataFrame:
+    chosen = {"key": KEY, "row": ROW, "deleted": DELETED, "version": VERSION, "source": SOURCE, "ts": TS}
+    columns = [F.col(internal).alias(outer) for outer, internal in chosen.items()]
+    return rows.select(*columns, "foreign_key").mapInArrow(pack, ENVELOPE)
+
+
+def _with_foreign_key(left: Table, right: Table, extractor: Extractor) -> DataFrame:
+    """The left frame with a struct ``foreign_key``, null in deletes, of the right key's types."""
+    wanted = right.key_type
+    row = left.row_type.names
+    names = [*row, *(name for name in left.key if name not in row)]
+    visible = left.frame.select("*", f"{ROW}.*", *[F.col(f"{KEY}.`{name}`") for name in left.key if name not in row])
+    if callable(extractor) and not isinstance(extractor, Column):
+        value = F.col(f"{KEY}.`{left.key[0]}`") if len(left.key) == 1 else F.col(KEY)
+        several = len(wanted) > 1
+        called = F.udf(_only_for_rows(extractor, several), wanted if several else wanted[0].dataType)
+        found = [called(value, F.col(ROW))]
+        if several:
+            found = [found[0].getField(field.name) for field in wanted]
+    else:
+        given = listed(extractor)
+        found = [resolve_column("extractor", item, visible, names, f"left table {left.name}") for item in given]
+        _check_types(visible, given, found, left, right)
+    members = [column.alias(f"k{at}") for at, column in enumerate(found)]
+    foreign_key = F.when(~F.col(DELETED), F.struct(*members)).alias("foreign_key")
+    return visible.select(KEY, ROW, DELETED, VERSION, SOURCE, TS, foreign_key)
+
+
+def _check_types(visible: DataFrame, given: list[Expression], found: list[Column], left: Table, right: Table) -> None:
+    wanted = right.key_type
+    if len(found) != len(wanted):
+        raise TopologyError(
+            f"extractor: {len(found)} column{'s' * (len(found) != 1)} given, but the key of right table {right.name} has "
+            f"{len(wanted)} ({', '.join(wanted.names)}); give one for each, in that order"
+        )
+    types = [field.dataType for field in visible.select(*[c.alias(f"k{i}") for i, c in enumerate(found)]).schema]
+    for item, kind, field in zip(given, types, wanted, strict=True):
+        if kind.simpleString() != field.dataType.simpleString():
+            raise TopologyError(
+                f"extractor: {text(item)} of left table {left.name} is {kind.simpleString()}, but key column {field.name} of "
+                f"right table {right.name} is {field.dataType.simpleString()}; cast one of them, for instance "
+                f'extractor="cast({text(item)} as {field.dataType.simpleString()})"'
+            )
+
+
+def _only_for_rows(extractor: Callable[[Any, Any], Any], several: bool) -> Callable[[Any, Any], Any]:
+    """The extractor, not called for tombstones, its several columns as a tuple."""
+
+    def extract(key: Any, row: Any) -> Any:
+        found = None if row is None else extractor(key, row)
+        return tuple(found) if several and found is not None else found
+
+    return extract
+
+
+class _Called(NamedTuple):
+    """A Python joiner and what it returns; ``text`` where it is JSON."""
+
+    function: Callable[[Any, Any], Any]
+    returns: DataType
+    text: bool
+
+
+def _called(joiner: Callable[[Any, Any], Any]) -> _Called:
+    if (returns := getattr(joiner, "returnType", None)) is not None:
+        return _Called(joiner.func, returns, False)  # type: ignore[attr-defined]  # a Spark UDF
+    try:
+        annotation = inspect.signature(joiner, eval_str=True).return_annotation
+    except (TypeError, ValueError, NameError):
+        annotation = None
+    known = _RETURNS.get(annotation)
+    return _Called(joiner, known or StringType(), known is None)
+
+
+def _joined(answers: DataFrame, unpack: UnpackAnswers, joiner: Joiner) -> DataFrame:
+    """Answers with the joiner's struct ``row``; null where there is no result."""
+    rows = answers.mapInArrow(unpack, spark_schema(unpack.schema))
+    matched = F.col("matched")
+    if callable(joiner) and not isinstance(joiner, Column):
+        function, returns, as_json = _called(joiner)
+
+        def join(there: bool, left: Any, right: Any) -> Any:
+            found = function(left, right) if there else None
+            return json.dumps(found, ensure_ascii=False, default=_plain) if as_json and found is not None else found
+
+        columns = [F.udf(join, returns)(matched, F.col("left"), F.col("right")).alias("value")]
+    else:
+        given = listed(joiner)
+        columns = [resolve_column("joiner", item, rows.select("left", "right"), [], "(left, right)") for item in given]
+    kinds = rows.select(*columns).schema
+    if len(kinds) == 1 and isinstance(kinds[0].dataType, StructType):
+        row = columns[0]
+    else:
+        whole = F.struct(*[column.alias(field.name) for column, field in zip(columns, kinds, strict=True)])
+        row = F.when(columns[0].isNotNull(), whole) if callable(joiner) and not isinstance(joiner, Column) else whole
+    return rows.select("key", "version", "ts", "gone", F.when(matched, row).alias("row"), "counter", "count")
+
+
+def _plain(value: Any) -> Any:
+    """What JSON cannot write, as text; rows as objects."""
+    return value.asDict(recursive=True) if hasattr(value, "asDict") else str(value)
+
+
+def _extractor_text(extractor: Extractor) -> str:
+    if callable(extractor) and not isinstance(extractor, Column):
+        return f"{getattr(extractor, '__name__', type(extractor).__name__)}(key, row)"
+    return ", ".join(text(item) for item in listed(extractor))
+
+
+def _joiner_text(joiner: Joiner) -> str:
+    if callable(joiner) and not isinstance(joiner, Column):
+        return f"{getattr(joiner, '__name__', type(joiner).__name__)}(left, right)"
+    return ", ".join(text(item) for item in listed(joiner))
+
+
+def _refuse_same_name(name: str, *nodes: Node) -> None:
+    for node in nodes:
+        if node.name == name:
+            raise TopologyError(f"name: {name!r} already names an input of this join; choose another")
+        if isinstance(node, Join):
+            _refuse_same_name(name, node.left, node.right)
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+

@@ -1,0 +1,1 @@
+"""The Spark shell around the pure stages: packing, stateful operators, session settings."""

@@ -1,0 +1,72 @@
+"""Buckets: how keys are spread, for good, over the state of an operator.
+
+A key's bucket depends on its bytes and on the number of buckets alone.  Each bucket goes by an id whose Spark hash is
+congruent to the bucket's number, so that Spark's hash partitioning puts the same number of buckets on each of P
+partitions for every P that divides the number of buckets.  The id 0 is in every such set.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from fkjoin.arrays import Bytes, Ints, as_bytes
+from fkjoin.messages import column, pack
+
+PAYLOAD_BYTES = 8 << 20
+"""Packed messages are cut into payloads of about this size."""
+
+
+def spark_hash(value: int) -> int:
+    """Spark's hash of an int column (Murmur3, seed 42), as a signed 32-bit number."""
+    k = value & 0xFFFFFFFF
+    k = k * 0xCC9E2D51 & 0xFFFFFFFF
+    k = (k << 15 | k >> 17) & 0xFFFFFFFF
+    k = k * 0x1B873593 & 0xFFFFFFFF
+    h = 42 ^ k
+    h = (h << 13 | h >> 19) & 0xFFFFFFFF
+    h = (h * 5 + 0xE6546B64) & 0xFFFFFFFF
+    h ^= 4
+    h ^= h >> 16
+    h = h * 0x85EBCA6B & 0xFFFFFFFF
+    h ^= h >> 13
+    h = h * 0xC2B2AE35 & 0xFFFFFFFF
+    h ^= h >> 16
+    return h - (1 << 32) if h >= 1 << 31 else h
+
+
+@cache
+def bucket_ids(buckets: int) -> tuple[int, ...]:
+    """The id of each bucket, by its number."""
+    found: dict[int, int] = {}
+    candidate = 0
+    while len(found) < buckets:
+        found.setdefault(spark_hash(candidate) % buckets, candidate)
+        candidate += 1
+    return tuple(found[number] for number in range(buckets))
+
+
+def buckets_of(keys: Bytes, buckets: int) -> Ints:
+    """The bucket number of each key (no nulls)."""
+    hashes = map(xxhash.xxh3_64_intdigest, keys.to_pylist())
+    return (np.fromiter(hashes, np.uint64, len(keys)) % np.uint64(buckets)).astype(np.int64)
+
+
+def packed_by_bucket(messages: pa.Table, by: str, buckets: int) -> list[tuple[int, bytes]]:
+    """The messages as payloads of one bucket each, with the bucket's id; ``by`` names the column that decides."""
+    if not len(messages):
+        return []
+    ids = bucket_ids(buckets)
+    numbers = buckets_of(as_bytes(column(messages, by)), buckets)
+    order = np.argsort(numbers, kind="stable")
+    messages = messages.take(pa.array(order))
+    bounds = np.searchsorted(numbers[order], np.arange(buckets + 1))
+    step = max(1, int(len(messages) * PAYLOAD_BYTES // max(1, messages.nbytes)))
+    return [
+        (ids[number], pack(messages.slice(start, min(step, int(bounds[number + 1]) - start))))
+        for number in range(buckets)
+        for start in range(int(bounds[number]), int(bounds[number + 1]), step)
+    ]

@@ -1,0 +1,170 @@
+"""One stage as a stateful Spark operator over buckets.
+
+Rows of the stream are *envelopes*: a bucket's id with a payload of packed messages, or with a counter and its value.
+A payload of no bytes only opens the store, so that a checkpoint made with other settings is noticed in every batch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+from fkjoin.messages import ANSWER, CHANGE, JOINED, SUBSCRIPTION, unpack
+from fkjoin.spark.buckets import packed_by_bucket
+from fkjoin.stages import Counters, How, join_rows, rekey, resolve, subscription
+from state import BucketStore
+
+ENVELOPE = "bucket int, payload binary, counter string, count bigint"
+
+StageName = Literal["rekey", "subscription", "resolve"]
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """What an operator needs to know; ``identity`` is what its checkpoint is bound to."""
+
+    stage: StageName
+    join: str
+    how: How
+    buckets: int
+    retention_ms: int
+    index_dir: str
+    shared_log: bool
+    right_parts: int
+    identity: str
+
+
+class SparkLog:
+    """A bucket's change log in Spark's state: committed with the batch, restored and moved by Spark."""
+
+    def __init__(self, meta: Any, segments: Any) -> None:
+        self._meta, self._segments = meta, segments
+
+    def meta(self) -> bytes | None:
+        return bytes(self._meta.get()[0]) if self._meta.exists() else None
+
+    def set_meta(self, meta: bytes) -> None:
+        self._meta.update((meta,))
+
+    def segment(self, number: int) -> bytes | None:
+        found = self._segments.getValue((number,))
+        return None if found is None else bytes(found[0])
+
+    def put_segment(self, number: int, data: bytes) -> None:
+        self._segments.updateValue((number,), (data,))
+
+    def remove_segment(self, number: int) -> None:
+        self._segments.removeKey((number,))
+
+
+class StageProcessor(StatefulProcessor):
+    """Runs a pure stage on all of a bucket's messages of a micro-batch."""
+
+    def __init__(self, spec: StageSpec) -> None:
+        self._spec = spec
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._meta = handle.getValueState("meta", "data binary")
+        self._segments = handle.getMapState("log", "number bigint", "data binary")
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+        spec = self._spec
+        count: Counters = Counters()
+        passed: Counters = Counters()
+        payloads: list[bytes] = []
+        for frame in rows:
+            payloads += (payload for payload in frame["payload"] if payload is not None)
+            for name, value in zip(frame["counter"], frame["count"], strict=True):
+                if isinstance(name, str):
+                    passed[name] += int(value)
+        bucket = int(key[0])
+        if payloads:
+            with BucketStore(SparkLog(self._meta, self._segments), self._directory(bucket), identity=spec.identity.encode()) as store:
+                messages = [unpack(payload) for payload in payloads if payload]
+                yield from map(_envelopes, self._run(messages, bucket, store, count))
+                store.commit()
+        if count or passed:
+            yield _counters(bucket, passed + count)
+
+    def close(self) -> None:
+        pass
+
+    def _run(
+        self, messages: list[pa.Table], bucket: int, store: BucketStore, count: Counters
+    ) -> Iterator[list[tuple[int, bytes]]]:
+        """Payloads for the next operator, with their buckets' ids."""
+        spec = self._spec
+        times = {"now_ms": int(time.time() * 1000), "retention_ms": spec.retention_ms}
+        if bucket == 0:
+            yield [(0, b"")]
+        if spec.stage == "rekey":
+            subscriptions, answers = rekey(_only(CHANGE, messages), store, count, right_parts=spec.right_parts, **times)
+            yield packed_by_bucket(subscriptions, "foreign_key", spec.buckets)
+            yield packed_by_bucket(answers, "key", spec.buckets)
+        elif spec.stage == "subscription":
+            yield from (packed_by_bucket(ready, "key", spec.buckets) for ready in messages if ready.schema.equals(ANSWER))
+            answered = subscription(
+                _only(SUBSCRIPTION, messages),
+                _only(CHANGE, messages),
+                store,
+                count,
+                shared_log=spec.shared_log,
+                in_order=True,
+                right_parts=spec.right_parts,
+                **times,
+            )
+            yield from (packed_by_bucket(page, "key", spec.buckets) for page in answered)
+        else:
+            both = [join_rows(_only(ANSWER, messages), spec.how), _only(JOINED, messages)]
+            results = resolve(pa.concat_tables(both), store, count, **times)
+            yield packed_by_bucket(results, "key", spec.buckets)
+
+    def _directory(self, bucket: int) -> Path:
+        spec = self._spec
+        context = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+        base = Path(spec.index_dir) if spec.index_dir else Path(tempfile.gettempdir()) / f"fkjoin-{os.getuid()}"
+        return base / (query or "no-query") / f"{spec.join}-{spec.stage}" / str(bucket)
+
+
+def identity_text(**facts: object) -> str:
+    """What a checkpoint is bound to, in a form that reads well in an error."""
+    return json.dumps(facts, sort_keys=True)
+
+
+def _only(schema: pa.Schema, messages: Iterable[pa.Table]) -> pa.Table:
+    chosen = [table for table in messages if table.schema.equals(schema)]
+    return pa.concat_tables(chosen) if chosen else schema.empty_table()
+
+
+def _envelopes(payloads: list[tuple[int, bytes]]) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "bucket": [bucket for bucket, _ in payloads],
+            "payload": [payload for _, payload in payloads],
+            "counter": pd.Series([None] * len(payloads), dtype=object),
+            "count": pd.Series([0] * len(payloads), dtype="int64"),
+        }
+    )
+
+
+def _counters(bucket: int, count: Counters) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "bucket": [bucket] * len(count),
+            "payload": pd.Series([None] * len(count), dtype=object),
+            "counter": list(count),
+            "count": list(count.values()),
+        }
+    )

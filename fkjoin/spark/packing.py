@@ -1,0 +1,234 @@
+"""Between typed rows and packed messages: functions for ``mapInArrow``.
+
+Rows exist in the JVM only before the first stage and after the last (and around a joiner); in between they travel as
+packed payloads, a few megabytes in one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fkjoin import versions
+from fkjoin.arrays import BYTES, Bytes, as_bytes, bools, masked, valid
+from fkjoin.messages import CHANGE, JOINED, NO_TIMESTAMP, RESULT, Operation, column, table, unpack
+from fkjoin.rows import KeyCodec, RowCodec
+from fkjoin.spark.buckets import packed_by_bucket
+from fkjoin.stages import counters, split_rows
+from fkjoin.stages.join_rows import How, matched
+
+_ENVELOPE = pa.schema([("bucket", pa.int32()), ("payload", pa.binary()), ("counter", pa.string()), ("count", pa.int64())])
+
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class PackChanges:
+    """Rows ``key, foreign_key, row, deleted, version, source, ts`` → envelopes of ``CHANGE`` by key.
+
+    ``version`` is a struct of int64, or, for the result of a join, its bytes.  ``source`` is the identity of the log
+    that the version belongs to.
+    """
+
+    key: pa.Schema
+    foreign_key: pa.Schema | None
+    row: pa.Schema
+    buckets: int
+
+    def __call__(self, batches: Batches) -> Batches:
+        """Rows without a key are dropped and counted."""
+        yield _envelopes([(0, b"")])
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            changes, dropped = self._changes(batch)
+            yield _envelopes(packed_by_bucket(changes, "key", self.buckets))
+            if dropped:
+                yield _counter(counters.NULL_KEY, dropped)
+
+    def _changes(self, batch: pa.RecordBatch) -> tuple[pa.Table, int]:
+        rows = batch.num_rows
+        key = KeyCodec(self.key).encode(batch.column("key").flatten(), rows)
+        there = valid(key)
+        if not there.all():
+            batch, key = batch.filter(pa.array(there)), key.filter(pa.array(there))
+        alive = ~bools(pc.fill_null(batch.column("deleted"), False)) & valid(batch.column("row"))
+        row = RowCodec(self.row).encode(batch.column("row").flatten(), len(key))
+        if self.foreign_key is None:
+            foreign_key: Bytes = pa.nulls(len(key), BYTES)
+        else:
+            foreign_key = KeyCodec(self.foreign_key).encode(batch.column("foreign_key").flatten(), len(key))
+        ts = pc.fill_null(batch.column("ts"), NO_TIMESTAMP)
+        changes = table(CHANGE, key, foreign_key, masked(row, alive), _versions(batch), ts)
+        return changes, rows - len(key)
+
+
+@dataclass(frozen=True)
+class UnpackAnswers:
+    """Envelopes of ``ANSWER`` → rows ``key, version, ts, gone, matched, left, right, counter, count`` for a joiner."""
+
+    left: pa.Schema
+    right: pa.Schema
+    how: How
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema(
+            [
+                ("key", pa.binary()),
+                ("version", pa.binary()),
+                ("ts", pa.int64()),
+                ("gone", pa.bool_()),
+                ("matched", pa.bool_()),
+                ("left", pa.struct(list(self.left))),
+                ("right", pa.struct(list(self.right))),
+                ("counter", pa.string()),
+                ("count", pa.int64()),
+            ]
+        )
+
+    def __call__(self, batches: Batches) -> Batches:
+        for batch in batches:
+            yield self._counters(batch)
+            for payload in _payloads(batch):
+                answers = unpack(payload)
+                rows = len(answers)
+                there = matched(answers, self.how)
+                left, right = column(answers, "left"), column(answers, "right")
+                yield pa.record_batch(
+                    [
+                        column(answers, "key").cast(pa.binary()),
+                        column(answers, "version").cast(pa.binary()),
+                        column(answers, "ts"),
+                        pa.array(~valid(left)),
+                        pa.array(there),
+                        _struct(self.left, masked(left, there)),
+                        _struct(self.right, masked(right, there)),
+                        pa.nulls(rows, pa.string()),
+                        pa.nulls(rows, pa.int64()),
+                    ],
+                    schema=self.schema,
+                )
+
+    def _counters(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        counted = batch.filter(pc.is_valid(batch.column("counter")))
+        columns = [pa.nulls(counted.num_rows, field.type) for field in list(self.schema)[:-2]]
+        return pa.record_batch([*columns, counted.column("counter"), counted.column("count")], schema=self.schema)
+
+
+@dataclass(frozen=True)
+class PackJoined:
+    """Rows ``key, version, ts, gone, row, counter, count`` → envelopes of ``JOINED`` by key."""
+
+    row: pa.Schema
+    buckets: int
+
+    def __call__(self, batches: Batches) -> Batches:
+        yield _envelopes([(0, b"")])
+        for batch in batches:
+            counted = batch.filter(pc.is_valid(batch.column("counter")))
+            for name, value in zip(counted.column("counter").to_pylist(), counted.column("count").to_pylist(), strict=True):
+                yield _counter(name, value)
+            batch = batch.filter(pc.is_valid(batch.column("key")))
+            if not batch.num_rows:
+                continue
+            row = batch.column("row")
+            joined = table(
+                JOINED,
+                as_bytes(batch.column("key")),
+                as_bytes(batch.column("version")),
+                masked(RowCodec(self.row).encode(row.flatten(), len(row)), valid(row)),
+                batch.column("gone"),
+                batch.column("ts"),
+            )
+            yield _envelopes(packed_by_bucket(joined, "key", self.buckets))
+
+
+@dataclass(frozen=True)
+class UnpackResults:
+    """Envelopes of ``RESULT`` → rows ``key, row, operation, version, left_version, right_version, ts``.
+
+    Without a joiner ``row`` is a struct of ``left`` and ``right``.
+    """
+
+    key: pa.Schema
+    rows: tuple[pa.Schema, ...]
+    left_parts: int
+    right_parts: int
+
+    @property
+    def schema(self) -> pa.Schema:
+        row = [pa.field(name, pa.struct(list(side))) for name, side in zip(("left", "right"), self.rows, strict=False)]
+        return pa.schema(
+            [
+                ("key", pa.struct(list(self.key))),
+                ("row", pa.struct(row if len(self.rows) == 2 else list(self.rows[0]))),
+                ("operation", pa.string()),
+                ("version", pa.binary()),
+                ("left_version", pa.list_(pa.int64())),
+                ("right_version", pa.list_(pa.int64())),
+                ("ts", pa.int64()),
+            ]
+        )
+
+    def __call__(self, batches: Batches) -> Batches:
+        names = pa.array([operation.name.lower() for operation in Operation])
+        for batch in batches:
+            for payload in _payloads(batch):
+                results = unpack(payload)
+                assert results.schema.equals(RESULT)
+                version, ts = column(results, "version"), column(results, "ts")
+                yield pa.record_batch(
+                    [
+                        pa.StructArray.from_arrays(KeyCodec(self.key).decode(column(results, "key")), fields=list(self.key)),
+                        self._row(column(results, "value")),
+                        names.take(column(results, "operation")),
+                        version.cast(pa.binary()),
+                        versions.numbers(version, 0, self.left_parts),
+                        versions.numbers(version, self.left_parts, self.left_parts + self.right_parts),
+                        pc.if_else(pc.equal(ts, NO_TIMESTAMP), None, ts),
+                    ],
+                    schema=self.schema,
+                )
+
+    def _row(self, value: Bytes) -> pa.StructArray:
+        if len(self.rows) == 1:
+            return _struct(self.rows[0], value)
+        left, right = split_rows(value)
+        sides = [_struct(self.rows[0], left), _struct(self.rows[1], right)]
+        mask = pa.array(~valid(value))
+        return pa.StructArray.from_arrays(sides, fields=list(self.schema.field("row").type), mask=mask)
+
+
+def _versions(batch: pa.RecordBatch) -> Bytes:
+    version = batch.column("version")
+    if not pa.types.is_struct(version.type):
+        return as_bytes(version)
+    source = as_bytes(batch.column("source"))
+    columns = [pc.cast(member, pa.int64()).to_numpy(zero_copy_only=False) for member in version.flatten()]
+    return versions.encode(source, columns)
+
+
+def _struct(schema: pa.Schema, data: Bytes) -> pa.StructArray:
+    return pa.StructArray.from_arrays(RowCodec(schema).decode(data), fields=list(schema), mask=pa.array(~valid(data)))
+
+
+def _payloads(batch: pa.RecordBatch) -> Iterator[bytes]:
+    return (payload for payload in batch.column("payload").to_pylist() if payload)
+
+
+def _envelopes(payloads: list[tuple[int, bytes]]) -> pa.RecordBatch:
+    rows = len(payloads)
+    buckets, data = [bucket for bucket, _ in payloads], [payload for _, payload in payloads]
+    columns = [pa.array(buckets, pa.int32()), pa.array(data, pa.binary())]
+    return pa.record_batch([*columns, pa.nulls(rows, pa.string()), pa.array(np.zeros(rows, np.int64))], schema=_ENVELOPE)
+
+
+def _counter(name: str, value: int) -> pa.RecordBatch:
+    columns = [pa.array([0], pa.int32()), pa.nulls(1, pa.binary()), pa.array([name]), pa.array([value])]
+    return pa.record_batch(columns, schema=_ENVELOPE)
+

@@ -1,0 +1,119 @@
+"""The Spark session that the engine needs: a helper that makes one, and a check of one that is given."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from fkjoin.errors import SessionError
+
+BUCKETS = "spark.fkjoin.buckets"
+INDEX_DIR = "spark.fkjoin.index.dir"
+RETENTION = "spark.fkjoin.mark.retention.ms"
+
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+PARTITIONS = "spark.sql.shuffle.partitions"
+
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_REQUIRED = {
+    PROVIDER: (_ROCKSDB, "transformWithState keeps its state in RocksDB only"),
+    FORMAT: ("2", "with format 1 a late task attempt can overwrite committed state"),
+}
+_DEFAULTS = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+
+
+def session(app_name: str = "fkjoin", master: str | None = None, **conf: Any) -> SparkSession:
+    """A Spark session with what fkjoin needs; an active one is reused and completed.
+
+    ``master`` defaults to what ``spark-submit`` gave, else ``local[*]``.  ``conf`` are further settings, with ``_`` for
+    ``.`` and without the leading ``spark.``: ``session(sql_shuffle_partitions=8, fkjoin_buckets=16)``.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None:
+        builder = builder.master(master)
+    elif "MASTER" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        builder = builder.master("local[*]")
+    for name, (value, _) in _REQUIRED.items():
+        builder = builder.config(name, value)
+    for name, value in _DEFAULTS.items():
+        builder = builder.config(name, value)
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    for name, value in conf.items():
+        builder = builder.config("spark." + name.replace("_", "."), str(value))
+    spark = builder.getOrCreate()
+    prepare(spark)
+    return spark
+
+
+def prepare(spark: SparkSession) -> None:
+    """Complete the session's settings; ``SessionError`` when it has others that rule fkjoin out."""
+    context = _context(spark)
+    for name, (value, why) in _REQUIRED.items():
+        given = spark.conf.get(name, None)
+        if given is not None and given != value and not _is_default(spark, name, given):
+            raise SessionError(f"{name} is {given!r}, fkjoin needs {value!r}: {why}. Remove or change that setting.")
+        spark.conf.set(name, value)
+    for name, value in _DEFAULTS.items():
+        if spark.conf.get(name, None) is None or _is_default(spark, name, spark.conf.get(name)):
+            spark.conf.set(name, value)
+    if _is_default(spark, PARTITIONS, spark.conf.get(PARTITIONS)):
+        spark.conf.set(PARTITIONS, str(max(2, context.defaultParallelism)))
+    if context.master.startswith("local") and not _same_python(context.pythonExec):
+        context.pythonExec = sys.executable
+
+
+def bucket_count(spark: SparkSession) -> int:
+    """How many buckets new state is spread over: ``spark.fkjoin.buckets``, by default the shuffle partitions."""
+    return _positive(spark, BUCKETS, spark.conf.get(PARTITIONS))
+
+
+def retention_ms(spark: SparkSession) -> int:
+    """How long the mark of a deleted row is kept: ``spark.fkjoin.mark.retention.ms``, by default a day."""
+    return _positive(spark, RETENTION, str(24 * 60 * 60 * 1000))
+
+
+def index_dir(spark: SparkSession) -> str:
+    """Where executors keep their indexes: ``spark.fkjoin.index.dir``; empty for a folder under the system's temporary one."""
+    return spark.conf.get(INDEX_DIR, "") or ""
+
+
+def _positive(spark: SparkSession, name: str, default: str) -> int:
+    text = spark.conf.get(name, default) or default
+    if not text.isdigit() or int(text) < 1:
+        raise SessionError(f"{name} is {text!r}: it must be a whole number of at least 1")
+    return int(text)
+
+
+def _context(spark: SparkSession) -> Any:
+    try:
+        return spark.sparkContext
+    except Exception as error:
+        raise SessionError(
+            "fkjoin runs in a classic Spark session and not over Spark Connect: "
+            "build the session with fkjoin.session() or SparkSession.builder.master(...)"
+        ) from error
+
+
+def _is_default(spark: SparkSession, name: str, value: str | None) -> bool:
+    """Whether nobody set ``name``: not for this session and not for the application."""
+    if spark.sparkContext.getConf().get(name) is not None:
+        return False
+    fresh = spark.newSession().conf.get(name, None)
+    return fresh == value
+
+
+def _same_python(command: str) -> bool:
+    found = shutil.which(command)
+    return found is not None and os.path.realpath(found) == os.path.realpath(sys.executable) and (
+        os.path.dirname(os.path.abspath(found)) == os.path.dirname(os.path.abspath(sys.executable))
+    )

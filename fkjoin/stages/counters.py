@@ -1,0 +1,19 @@
+"""What the stages count, under the names that ``describe``, metrics and the demo use."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+LEFT_IN = "left-in"
+RIGHT_IN = "right-in"
+NULL_KEY = "null-key-dropped"
+STALE = "stale-dropped"
+"""Changes and subscriptions not newer than what is remembered, and answers not above the highwater mark."""
+ANSWERS = "answers"
+TOMBSTONES = "tombstones-suppressed"
+IDEMPOTENT = "idempotent-update-skip"
+OUT = "out"
+
+ALL = (LEFT_IN, RIGHT_IN, NULL_KEY, STALE, ANSWERS, TOMBSTONES, IDEMPOTENT, OUT)
+
+Counters = Counter[str]

@@ -1,0 +1,48 @@
+"""From answers to joined rows, and the byte form of a joined row that no joiner has changed.
+
+``{1 byte: 1 if a right row follows, else 0}{uint32 little-endian: length of the left row}{left row}{right row}``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from fkjoin.arrays import Bools, Bytes, after, buffers, concat, fixed, lengths, masked, slices, valid, window
+from fkjoin.messages import ANSWER, JOINED, column, table
+
+How = Literal["inner", "left"]
+
+_HEAD = np.dtype([("right", "u1"), ("left", "<u4")])
+
+
+def matched(answers: pa.Table, how: How) -> Bools:
+    """Which answers give a row: inner, both rows are there; left, the left row is."""
+    left = valid(column(answers, "left"))
+    return left & valid(column(answers, "right")) if how == "inner" else left
+
+
+def join_rows(answers: pa.Table, how: How) -> pa.Table:
+    """``ANSWER`` → ``JOINED`` with both rows as the value."""
+    assert answers.schema.equals(ANSWER)
+    left, right = column(answers, "left"), column(answers, "right")
+    head = np.empty(len(answers), _HEAD)
+    head["right"] = valid(right)
+    head["left"] = lengths(left)
+    both = concat(fixed(head.view(np.uint8).reshape(len(answers), _HEAD.itemsize)), left, right)
+    value = masked(both, matched(answers, how))
+    columns = (column(answers, name) for name in ("key", "version"))
+    return table(JOINED, *columns, value, ~valid(left), column(answers, "ts"))
+
+
+def split_rows(values: Bytes) -> tuple[Bytes, Bytes]:
+    """Left rows and right rows of ``join_rows`` values; both null where the value is."""
+    found = valid(values)
+    data, bounds = buffers(values)
+    starts = np.where(found, bounds[:-1], 0)
+    head = np.ascontiguousarray(window(data, starts, _HEAD.itemsize)).view(_HEAD).reshape(-1)
+    size = np.where(found, head["left"], 0).astype(np.int64)
+    left = slices(data, starts + _HEAD.itemsize, size, found)
+    return left, after(values, _HEAD.itemsize + size, found & (head["right"] > 0))

@@ -1,0 +1,108 @@
+"""rekey, by left key: left changes become subscriptions under their foreign keys (KIP-213, SEMANTICS 1).
+
+*The law that makes the join converge*: every change of a left row leads to exactly one answer that carries its
+version.  A subscribe is answered by the subscription stage; a change to no foreign key is answered here.
+
+Store: ``{'d'}{left key}`` → version and foreign key last seen, and, for a retention time, those of rows that are gone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from fkjoin import records, versions
+from fkjoin.arrays import (
+    changes_from_previous,
+    codes,
+    concat,
+    constant,
+    equal,
+    last_of_run,
+    masked,
+    stack,
+    take,
+    valid,
+)
+from fkjoin.messages import ANSWER, SUBSCRIPTION, column, table
+from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.retention import GONE, due_entries, sweep
+from state import Store
+
+HAS_FOREIGN_KEY = 2
+
+
+class Rekeyed(NamedTuple):
+    """Messages to the foreign keys, and answers that go straight to the left keys."""
+
+    subscriptions: pa.Table
+    answers: pa.Table
+
+
+def rekey(
+    changes: pa.Table, store: Store, count: Counters, *, now_ms: int, retention_ms: int, right_parts: int = 1
+) -> Rekeyed:
+    """Turn left ``changes`` (``CHANGE``; any order, duplicates allowed) into messages.
+
+    A change whose version is not newer than the one remembered is dropped and counted.  A deletion counts as a change
+    to no foreign key.  ``right_parts``: of how many parts the right table's versions are made.
+    """
+    sweep(store, now_ms)
+    count[counters.LEFT_IN] += len(changes)
+    if not len(changes):
+        return Rekeyed(SUBSCRIPTION.empty_table(), ANSWER.empty_table())
+    code, keys = codes(column(changes, "key"))
+    stored_keys = concat(constant(b"d", len(keys)), keys)
+    old = records.decode(store.get_many(stored_keys))
+
+    version = column(changes, "version")
+    order = np.lexsort((*versions.sort_columns(version), code))
+    code, version = code[order], take(version, order)
+    newer = ~old.found[code] | versions.is_newer(version, take(old.version, code))
+    repeated = ~changes_from_previous(code)
+    repeated[1:] &= equal(version.slice(1), version.slice(0, len(version) - 1))
+    keep = np.flatnonzero(newer & ~repeated)
+    count[counters.STALE] += len(order) - len(keep)
+    order, code, version = order[keep], code[keep], take(version, keep)
+
+    key, value, ts = (take(column(changes, name), order) for name in ("key", "value", "ts"))
+    alive = valid(value)
+    foreign_key = masked(take(column(changes, "foreign_key"), order), alive)
+    first = changes_from_previous(code)
+    rows = np.arange(len(code))
+    remembered = masked(old.body, old.flags & HAS_FOREIGN_KEY > 0)
+    before = take(stack(remembered, foreign_key), np.where(first, code, len(keys) + rows - 1))
+    seen = ~first | old.found[code]
+
+    subscribe = valid(foreign_key)
+    leave = valid(before) & ~equal(before, foreign_key)
+    answer = ~subscribe & (seen | alive)
+    into, out = pa.array(subscribe), pa.array(leave)
+    left = int(leave.sum())
+    subscriptions = table(
+        SUBSCRIPTION,
+        stack(before.filter(out), foreign_key.filter(into)),
+        stack(key.filter(out), key.filter(into)),
+        np.arange(left + int(subscribe.sum())) >= left,
+        stack(version.filter(out), version.filter(into)),
+        stack(constant(None, left), value.filter(into)),
+        pa.concat_arrays([ts.filter(out), ts.filter(into)]),
+    )
+    some = pa.array(answer)
+    rest = int(answer.sum())
+    both = concat(version.filter(some), constant(versions.absent(right_parts), rest))
+    answers = table(ANSWER, key.filter(some), both, value.filter(some), constant(None, rest), ts.filter(some))
+
+    last = np.flatnonzero(last_of_run(code))
+    gone, has = ~alive[last], subscribe[last]
+    names, last_version = take(stored_keys, code[last]), take(version, last)
+    flags = np.where(gone, GONE, 0) | np.where(has, HAS_FOREIGN_KEY, 0)
+    values = records.encode(flags.astype(np.uint8), np.zeros(len(last), np.int64), last_version, take(foreign_key, last))
+    ended = pa.array(gone)
+    due = due_entries(names.filter(ended), last_version.filter(ended), now_ms + retention_ms)
+    store.write(stack(names, due[0]), stack(values, due[1]))
+    return Rekeyed(subscriptions, answers)
+

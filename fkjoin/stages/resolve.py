@@ -1,0 +1,99 @@
+"""resolve, by left key: propagates only what is newest, and only what changes the result (KIP-213, SEMANTICS 3).
+
+The highwater mark of a key is the pair (left version, right version) of the newest answer taken.  An answer is taken
+only if its pair is greater.  Of the answers that a batch brings for a key, the last result counts: it is sent on if it
+differs from the result last sent, with the timestamp of the answer that first led to it.
+
+Store: ``{'d'}{left key}`` → mark, whether there is a result, and a 128-bit hash of it.  A mark outlives its row for the
+retention time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from fkjoin import records, versions
+from fkjoin.arrays import (
+    BYTES,
+    Bytes,
+    bools,
+    changes_from_previous,
+    codes,
+    concat,
+    constant,
+    equal,
+    last_of_run,
+    masked,
+    stack,
+    take,
+    valid,
+)
+from fkjoin.messages import RESULT, Operation, column, table
+from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.retention import GONE, due_entries, sweep
+from state import Store
+
+HAS_RESULT = 2
+
+
+def resolve(joined: pa.Table, store: Store, count: Counters, *, now_ms: int, retention_ms: int) -> pa.Table:
+    """Turn answers after the joiner (``JOINED``; any order, duplicates allowed) into changes of the joined table."""
+    sweep(store, now_ms)
+    if not len(joined):
+        return RESULT.empty_table()
+    code, keys = codes(column(joined, "key"))
+    stored_keys = concat(constant(b"d", len(keys)), keys)
+    old = records.decode(store.get_many(stored_keys))
+
+    version = column(joined, "version")
+    order = np.lexsort((*versions.sort_columns(version), code))
+    code, version = code[order], take(version, order)
+    newer = ~old.found[code] | versions.is_newer(version, take(old.version, code))
+    repeated = ~changes_from_previous(code)
+    repeated[1:] &= equal(version.slice(1), version.slice(0, len(version) - 1))
+    keep = np.flatnonzero(newer & ~repeated)
+    count[counters.STALE] += len(order) - len(keep)
+    order, code, version = order[keep], code[keep], take(version, keep)
+    value, ts = take(column(joined, "value"), order), take(column(joined, "ts"), order).to_numpy()
+
+    digest = _digests(value)
+    had = old.flags & HAS_RESULT > 0
+    first, last = changes_from_previous(code), np.flatnonzero(last_of_run(code))
+    rows = np.arange(len(code))
+    previous = take(stack(masked(old.body, had), digest), np.where(first, code, len(keys) + rows - 1))
+    same = equal(digest, previous)
+    there = valid(digest)
+    count[counters.TOMBSTONES] += int((same & ~there).sum())
+    count[counters.IDEMPOTENT] += int((same & there).sum())
+
+    final = code[last]
+    emit = ~equal(take(digest, last), take(masked(old.body, had), final))
+    led = np.maximum.accumulate(np.where(~same, rows, 0))[last]
+    operation = np.where(~there[last], Operation.DELETE, np.where(had[final], Operation.UPDATE, Operation.INSERT))
+    sent = last[emit]
+    count[counters.OUT] += len(sent)
+    results = table(
+        RESULT,
+        take(keys, final[emit]),
+        operation[emit].astype(np.int8),
+        take(value, sent),
+        take(version, sent),
+        ts[led[emit]],
+    )
+
+    gone = bools(take(column(joined, "gone"), order[last]))
+    flags = (np.where(gone, GONE, 0) | np.where(there[last], HAS_RESULT, 0)).astype(np.uint8)
+    names, marks = take(stored_keys, final), take(version, last)
+    values = records.encode(flags, np.zeros(len(last), np.int64), marks, take(digest, last))
+    due = due_entries(names.filter(pa.array(gone)), marks.filter(pa.array(gone)), now_ms + retention_ms)
+    store.write(stack(names, due[0]), stack(values, due[1]))
+    return results
+
+
+def _digests(values: Bytes) -> Bytes:
+    """A 128-bit hash of each value; null for null."""
+    digest = xxhash.xxh3_128_digest
+    return pa.array([None if value is None else digest(value) for value in values.to_pylist()], BYTES)

@@ -1,0 +1,246 @@
+"""subscription, by foreign key: joins what left rows subscribe to with the right rows (KIP-213, SEMANTICS 2).
+
+A subscribe stores itself and is answered with the right row or with "none"; a right change answers every subscriber,
+in byte order of the left key, page by page.  A subscription exists without a right row.
+
+Store: ``{'r'}{foreign key}`` → the right row; ``{'s'}{CombinedKey}`` → a subscriber's version, timestamp and left row.
+
+*Law*: what is answered is what one-by-one processing would answer last.  Events under a foreign key have an order
+(``_ranks``); each version of a subscriber holds from its own rank to its next one's, and is answered once when it
+begins, with the right row of that moment, and once more if right changes fall into its time, with the last of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fkjoin import combined_key, records, versions
+from fkjoin.arrays import (
+    Bools,
+    Bytes,
+    Ints,
+    after,
+    bools,
+    changes_from_previous,
+    codes,
+    concat,
+    constant,
+    equal,
+    last_of_run,
+    masked,
+    stack,
+    take,
+    valid,
+)
+from fkjoin.messages import ANSWER, NO_TIMESTAMP, column, table
+from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.retention import GONE, due_entries, sweep
+from state import Store, prefix_range
+
+
+class _Rights(NamedTuple):
+    """Right rows: row ``i < n`` is what was stored for foreign key ``i`` of ``n``, then the batch's changes by key."""
+
+    stored: int
+    code: Ints
+    version: Bytes
+    value: Bytes
+    ts: Ints
+    since: Ints
+    """Timestamp of the first of the consecutive changes that left the row's bytes as they are here."""
+
+
+class _Subscribes(NamedTuple):
+    """The batch's subscribes and unsubscribes, by combined key and version."""
+
+    names: Bytes
+    combined: Ints
+    code: Ints
+    key: Bytes
+    wanted: Bools
+    version: Bytes
+    value: Bytes
+    ts: Ints
+
+
+def subscription(
+    subscriptions: pa.Table,
+    rights: pa.Table,
+    store: Store,
+    count: Counters,
+    *,
+    now_ms: int,
+    retention_ms: int,
+    shared_log: bool = False,
+    in_order: bool = False,
+    right_parts: int = 1,
+) -> Iterator[pa.Table]:
+    """Answer ``subscriptions`` (``SUBSCRIPTION``) and ``rights`` (``CHANGE``); yields ``ANSWER`` tables.
+
+    The store is written when the iterator is exhausted.  ``shared_log``: both sides' versions come from one log and
+    order their changes; otherwise a batch's right changes count as earlier than its left ones.  ``in_order``: each
+    left key's messages arrive in the order of their versions, so an unsubscribed entry need not be remembered.
+    ``right_parts``: of how many parts the right table's versions are made.
+    """
+    sweep(store, now_ms)
+    count[counters.RIGHT_IN] += len(rights)
+    if not len(subscriptions) and not len(rights):
+        return
+    code, keys = codes(stack(column(subscriptions, "foreign_key"), column(rights, "key")))
+    split = len(subscriptions)
+    right = _rights(rights, code[split:], keys, store, count, right_parts)
+    left = _subscribes(subscriptions, code[:split], store, count)
+    right_rank, left_rank, top = _ranks(right, left, shared_log)
+
+    bases = right.code[right.stored :] * top + right_rank
+    wanted = np.flatnonzero(left.wanted)
+    current = _last_between(bases, left.code[wanted], np.full(len(wanted), -1), left_rank[wanted], top)
+    row = np.where(current < 0, left.code[wanted], current + right.stored)
+    present = valid(right.value)[row]
+    ts = np.maximum(left.ts[wanted], np.where(present, right.ts[row], NO_TIMESTAMP))
+    yield _answers(count, take(left.key, wanted), take(left.version, wanted), take(left.value, wanted), right, row, ts)
+
+    ends = np.full(len(left.code), top - 1)
+    following = np.flatnonzero(~changes_from_previous(left.combined))
+    ends[following - 1] = left_rank[following]
+    later = _last_between(bases, left.code[wanted], left_rank[wanted], ends[wanted], top)
+    hit = np.flatnonzero(later >= 0)
+    row, chosen = later[hit] + right.stored, wanted[hit]
+    yield _answers(
+        count, take(left.key, chosen), take(left.version, chosen), take(left.value, chosen), right, row, right.since[row]
+    )
+
+    changed = np.unique(right.code[right.stored :])
+    first_rank = left_rank[np.flatnonzero(changes_from_previous(left.combined))]
+    prefixes = concat(constant(b"s", len(changed)), combined_key.prefixes(take(keys, changed))).to_pylist()
+    order = sorted(range(len(changed)), key=prefixes.__getitem__)
+    changed = changed[order]
+    for page in store.scan([prefix_range(prefixes[i]) for i in order]):
+        held = records.decode(page.values)
+        live = np.flatnonzero(held.flags & GONE == 0)
+        names, of = take(page.keys, live), changed[page.ranges[live]]
+        until = np.full(len(live), top - 1)
+        if len(left.names):
+            touched = pc.index_in(names, value_set=left.names)
+            until = np.where(valid(touched), first_rank[touched.fill_null(0).to_numpy()], until)
+        last = _last_between(bases, of, np.full(len(live), -1), until, top)
+        hit = np.flatnonzero(last >= 0)
+        row, chosen = last[hit] + right.stored, live[hit]
+        _, left_keys = combined_key.decode(after(take(names, hit), np.ones(len(hit), np.int64)))
+        yield _answers(
+            count, left_keys, take(held.version, chosen), take(held.body, chosen), right, row, right.since[row]
+        )
+
+    _write(store, keys, right, left, now_ms + retention_ms, in_order)
+
+
+def _rights(rights: pa.Table, code: Ints, keys: Bytes, store: Store, count: Counters, parts: int) -> _Rights:
+    old = records.decode(store.get_many(concat(constant(b"r", len(keys)), keys)))
+    version = column(rights, "version")
+    order = np.lexsort((*versions.sort_columns(version), code))
+    code, version = code[order], take(version, order)
+    newer = ~old.found[code] | versions.is_newer(version, take(old.version, code))
+    repeated = ~changes_from_previous(code)
+    repeated[1:] &= equal(version.slice(1), version.slice(0, max(0, len(version) - 1)))
+    keep = np.flatnonzero(newer & ~repeated)
+    count[counters.STALE] += len(order) - len(keep)
+    code, version, order = code[keep], take(version, keep), order[keep]
+
+    value, ts = take(column(rights, "value"), order), take(column(rights, "ts"), order).to_numpy()
+    stored = np.arange(len(keys))
+    all_code = np.concatenate([stored, code])
+    all_value = stack(masked(old.body, old.found & (old.flags & GONE == 0)), value)
+    all_ts = np.concatenate([np.where(old.found, old.ts, NO_TIMESTAMP), ts])
+    rows = len(keys) + np.arange(len(code))
+    first = changes_from_previous(code)
+    previous = np.where(first, code, rows - 1)
+    same = equal(value, take(all_value, previous))
+    head = np.maximum.accumulate(np.where(first | ~same, np.arange(len(code)), 0)) if len(code) else code
+    since = all_ts[np.where(same[head], code[head], rows[head])]
+    never = constant(versions.absent(parts), len(keys))
+    stored_version = pc.if_else(pa.array(old.found), old.version, never)
+    return _Rights(len(keys), all_code, stack(stored_version, version), all_value, all_ts, np.concatenate([all_ts[stored], since]))
+
+
+def _subscribes(subscriptions: pa.Table, code: Ints, store: Store, count: Counters) -> _Subscribes:
+    key = column(subscriptions, "key")
+    combined = combined_key.encode(column(subscriptions, "foreign_key"), key)
+    number, names = codes(concat(constant(b"s", len(combined)), combined))
+    old = records.decode(store.get_many(names))
+    version = column(subscriptions, "version")
+    order = np.lexsort((*versions.sort_columns(version), number))
+    number, version = number[order], take(version, order)
+    held = take(old.version, number)
+    fresh = ~old.found[number] | versions.is_newer(version, held) | equal(version, held)
+    repeated = ~changes_from_previous(number)
+    repeated[1:] &= equal(version.slice(1), version.slice(0, max(0, len(version) - 1)))
+    keep = np.flatnonzero(fresh & ~repeated)
+    count[counters.STALE] += len(order) - len(keep)
+    order = order[keep]
+    number, names = _renumbered(number[keep], names)
+    columns = (take(column(subscriptions, name), order) for name in ("key", "subscribe", "value", "ts"))
+    key, wanted, value, ts = columns
+    return _Subscribes(names, number, code[order], key, bools(wanted), take(version, keep), value, ts.to_numpy())
+
+
+def _renumbered(number: Ints, names: Bytes) -> tuple[Ints, Bytes]:
+    """Codes without gaps, for the names that still occur (``number`` is sorted)."""
+    kept = number[changes_from_previous(number)]
+    return np.cumsum(changes_from_previous(number)) - 1 if len(number) else number, take(names, kept)
+
+
+def _ranks(right: _Rights, left: _Subscribes, shared_log: bool) -> tuple[Ints, Ints, int]:
+    """The place of each right change and each subscribe in the batch's order, and a number above all of them."""
+    changes = len(right.code) - right.stored
+    total = changes + len(left.code)
+    if not shared_log:
+        return np.arange(changes), changes + np.arange(len(left.code)), total + 1
+    both = stack(right.version.slice(right.stored), left.version)
+    rank = np.empty(total, np.int64)
+    rank[np.lexsort((np.arange(total), *versions.sort_columns(both)))] = np.arange(total)
+    return rank[:changes], rank[changes:], total + 1
+
+
+def _last_between(bases: Ints, code: Ints, start: Ints, end: Ints, top: int) -> Ints:
+    """Per (foreign key, start, end): the last right change with ``start < rank < end``; -1 where there is none.
+
+    ``bases`` are the sorted numbers ``code * top + rank`` of the right changes.
+    """
+    position = np.searchsorted(bases, code * top + end) - 1
+    found = (position >= 0) & (bases[position] > code * top + start) if len(bases) else np.zeros(len(code), bool)
+    return np.where(found, position, -1)
+
+
+def _answers(count: Counters, key: Bytes, version: Bytes, value: Bytes, right: _Rights, row: Ints, ts: Ints) -> pa.Table:
+    count[counters.ANSWERS] += len(key)
+    return table(ANSWER, key, concat(version, take(right.version, row)), value, take(right.value, row), ts)
+
+
+def _write(store: Store, keys: Bytes, right: _Rights, left: _Subscribes, due_ms: int, in_order: bool) -> None:
+    last = right.stored + np.flatnonzero(last_of_run(right.code[right.stored :]))
+    right_keys = concat(constant(b"r", len(last)), take(keys, right.code[last]))
+    value, version = take(right.value, last), take(right.version, last)
+    ended = ~valid(value)
+    right_records = records.encode(np.where(ended, GONE, 0).astype(np.uint8), right.ts[last], version, value)
+    due = due_entries(right_keys.filter(pa.array(ended)), version.filter(pa.array(ended)), due_ms)
+
+    final = np.flatnonzero(last_of_run(left.combined))
+    wanted, version = left.wanted[final], take(left.version, final)
+    flags = np.where(wanted, 0, GONE).astype(np.uint8)
+    left_records = records.encode(flags, left.ts[final], version, masked(take(left.value, final), wanted))
+    left_due = (constant(None, 0), constant(None, 0))
+    if in_order:
+        left_records = masked(left_records, wanted)
+    else:
+        unwanted = pa.array(~wanted)
+        left_due = due_entries(left.names.filter(unwanted), version.filter(unwanted), due_ms)
+    store.write(
+        stack(right_keys, due[0], left.names, left_due[0]),
+        stack(right_records, due[1], left_records, left_due[1]),
+    )

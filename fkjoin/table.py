@@ -1,0 +1,257 @@
+"""Tables over streams of changes, and the foreign-key join of two of them: the library's front door."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from fkjoin import versions
+from fkjoin.columns import Expression, Expressions, listed, require_names, resolve_column, text
+from fkjoin.errors import TopologyError
+from fkjoin.spark.settings import prepare
+from fkjoin.topology import Node, Source, describe, generated_name
+
+KEY, ROW, DELETED, VERSION, SOURCE, TS = (
+    f"__fkjoin_{name}" for name in ("key", "row", "deleted", "version", "source", "ts")
+)
+"""The columns of a table's internal frame: two structs, a flag, a version, whose it is, and int64 time."""
+
+_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
+_FORMATS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A stream of upserts and tombstones by key; immutable, and nothing runs until a query on ``changes`` starts.
+
+    Make one with ``from_stream`` or ``from_files``, or as the result of ``fk_join``.
+    """
+
+    node: Node
+    frame: DataFrame
+    """Internal: what the engine reads."""
+    key: tuple[str, ...]
+    timestamps: str | None
+    """``"timestamp"`` or ``"bigint"``: the type of the table's timestamps; None without."""
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def key_type(self) -> StructType:
+        return _struct(self.frame, KEY)
+
+    @property
+    def row_type(self) -> StructType:
+        return _struct(self.frame, ROW)
+
+    @property
+    def changes(self) -> DataFrame:
+        """A streaming DataFrame of the table's changes, for any sink (output mode ``append``).
+
+        Columns: the key's, the row's (null in a delete), then ``_operation`` (``insert``, ``update`` or ``delete``; a
+        source says ``upsert``), the versions as arrays of bigint (a source has ``_version``, a join ``_left_version`` and
+        ``_right_version``, null without a right row), and ``_timestamp`` (null without one).
+        """
+        own = {name for name in self.key}
+        row = [F.col(f"{ROW}.`{name}`").alias(name) for name in self.row_type.names if name not in own]
+        key = [F.col(f"{KEY}.`{name}`").alias(name) for name in self.key]
+        if isinstance(self.node, Source):
+            operation = F.when(F.col(DELETED), F.lit("delete")).otherwise(F.lit("upsert"))
+            fields = [F.col(f"{VERSION}.`{name}`").cast("bigint") for name in _struct(self.frame, VERSION).names]
+            about = [operation.alias("_operation"), F.array(*fields).alias("_version")]
+        else:
+            about = [F.col(name) for name in ("_operation", "_left_version", "_right_version")]
+        time = F.timestamp_micros(F.col(TS)) if self.timestamps != "bigint" else F.col(TS)
+        return self.frame.select(*key, *row, *about, time.alias("_timestamp"))
+
+    def describe(self) -> str:
+        """The topology that makes this table, as text."""
+        return describe(self.node)
+
+    def __repr__(self) -> str:
+        return f"Table({self.name}, key={list(self.key)})"
+
+    @classmethod
+    def from_stream(
+        cls,
+        df: DataFrame,
+        *,
+        key: Expressions,
+        version: Expressions,
+        deleted: Expression | None = None,
+        timestamp: Expression | None = None,
+        name: str | None = None,
+        log: str | None = None,
+    ) -> Table:
+        """A table from a streaming DataFrame with one change a row.
+
+        ``key``: name of the key's column, or names.  A row with a null in its key is dropped and counted.
+        ``version``: whole-number columns or expressions that order the changes of a key, greater is newer (an LSN, a
+        commit number, a sequence); compared from the left.  A change that is not newer than the last is dropped and counted.
+        ``deleted``: a boolean column or SQL text; true (not null) makes the row a tombstone.
+        ``timestamp``: a timestamp or bigint column that results carry on.
+        ``name``: names state and metrics; give one when two tables look alike.  ``log``: tables cut from one log, whose
+        versions order changes across them too, name it.
+
+        Columns used as version, deleted or timestamp by their plain name are not part of the row.
+        Raises ``TopologyError``.
+        """
+        if not isinstance(df, DataFrame):
+            raise TopologyError(f"df: a streaming DataFrame is needed, this is a {type(df).__name__}")
+        if not df.isStreaming:
+            raise TopologyError(
+                "df: a batch DataFrame has no changes to follow; read it as a stream "
+                "(spark.readStream…), or use Table.from_files for change logs in files"
+            )
+        prepare(df.sparkSession)
+        label = name or "the table"
+        keys = require_names("key", key, df.columns, label)
+        ordering = listed(version)
+        if not ordering:
+            raise TopologyError("version: name the columns that order the changes of a key, such as an LSN")
+        places = [resolve_column("version", item, df, df.columns, label) for item in ordering]
+        for item, place in zip(ordering, places, strict=True):
+            kind = _type(df, place)
+            if not isinstance(kind, _INTEGERS):
+                raise TopologyError(
+                    f"version: {text(item)} is {kind.simpleString()}, whole numbers are needed; "
+                    "cast it, for a timestamp with unix_micros(…)"
+                )
+        gone = F.lit(False) if deleted is None else resolve_column("deleted", deleted, df, df.columns, label)
+        if not isinstance(_type(df, gone), BooleanType):
+            raise TopologyError(
+                f"deleted: {text(deleted or '')} is {_type(df, gone).simpleString()}, a boolean is needed: write a "
+                "condition, such as \"op = 'd'\""
+            )
+        time, kind_of_time = _timestamp(df, timestamp, label)
+        control = {item for item in [*ordering, deleted, timestamp] if isinstance(item, str)} - set(keys)
+        row = [column for column in df.columns if column not in control]
+        origin = f"stream of {', '.join(df.columns)}"
+        node = Source(
+            name or f"{'-'.join(keys)}-{generated_name(df.schema.json(), keys, ordering, deleted)}",
+            keys,
+            tuple(text(item) for item in ordering),
+            None if deleted is None else text(deleted),
+            None if timestamp is None else text(timestamp),
+            tuple(row),
+            origin,
+            log,
+        )
+        gone = F.coalesce(gone, F.lit(False))
+        frame = df.select(
+            F.struct(*[F.col(f"`{column}`") for column in keys]).alias(KEY),
+            F.when(~gone, F.struct(*[F.col(f"`{column}`") for column in row])).alias(ROW),
+            gone.alias(DELETED),
+            F.struct(*[place.cast("bigint").alias(f"v{at}") for at, place in enumerate(places)]).alias(VERSION),
+            F.lit(bytearray(versions.identity(log or node.name))).alias(SOURCE),
+            time.alias(TS),
+        )
+        return cls(node, frame, keys, kind_of_time)
+
+    @classmethod
+    def from_files(
+        cls,
+        spark: SparkSession,
+        path: str | Path,
+        *,
+        key: Expressions,
+        version: Expressions,
+        deleted: Expression | None = None,
+        timestamp: Expression | None = None,
+        name: str | None = None,
+        log: str | None = None,
+        schema: StructType | str | None = None,
+        format: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Table:
+        """A table from a directory (or glob) of change-log files, JSON lines or Parquet, that may go on growing.
+
+        ``schema``: of the files; read from those that are there if left out.  ``format``: ``json`` or ``parquet``, told
+        from the files' endings if left out.  ``options``: of Spark's file source, such as ``maxFilesPerTrigger``.  The
+        rest as in ``from_stream``.
+        """
+        pattern = str(path)
+        chosen = format or _format_of(pattern)
+        if chosen not in ("json", "parquet"):
+            raise TopologyError(f"format: {chosen!r} is not one of json, parquet")
+        if schema is None:
+            try:
+                schema = spark.read.format(chosen).load(pattern).schema
+            except Exception as error:
+                raise TopologyError(
+                    f"path: {pattern} cannot be read to learn its columns; is it there, and not empty? "
+                    f"Else give schema=. ({str(error).splitlines()[0]})"
+                ) from error
+        prepare(spark)
+        reader = spark.readStream.format(chosen).schema(schema)
+        for option, value in (options or {}).items():
+            reader = reader.option(option, value)
+        stem = Path(pattern.rstrip("/*")).name or "files"
+        return cls.from_stream(
+            reader.load(pattern),
+            key=key,
+            version=version,
+            deleted=deleted,
+            timestamp=timestamp,
+            name=name or stem.split(".")[0],
+            log=log,
+        )
+
+
+Extractor = Expressions | Callable[[Any, Any], Any]
+Joiner = Expressions | Callable[[Any, Any], Any]
+
+
+def _struct(frame: DataFrame, column: str) -> StructType:
+    kind = frame.schema[column].dataType
+    assert isinstance(kind, StructType)
+    return kind
+
+
+def _type(df: DataFrame, column: Column) -> DataType:
+    return df.select(column.alias("it")).schema["it"].dataType
+
+
+def _timestamp(df: DataFrame, given: Expression | None, label: str) -> tuple[Column, str | None]:
+    """The timestamp as int64, and its type."""
+    if given is None:
+        return F.lit(None).cast("bigint"), None
+    column = resolve_column("timestamp", given, df, df.columns, label)
+    kind = _type(df, column)
+    if isinstance(kind, TimestampType | TimestampNTZType):
+        return F.unix_micros(column.cast("timestamp")), "timestamp"
+    if isinstance(kind, LongType | IntegerType):
+        return column.cast("bigint"), "bigint"
+    raise TopologyError(
+        f"timestamp: {text(given)} is {kind.simpleString()}, a timestamp or bigint is needed; cast it with to_timestamp(…)"
+    )
+
+
+def _format_of(pattern: str) -> str:
+    """json or parquet, from the endings of the files that ``pattern`` means."""
+    places = glob.glob(pattern) or [pattern]
+    names = [Path(name) for place in places for name in ([place] if Path(place).is_file() else glob.glob(f"{place}/*"))]
+    endings = {_FORMATS[name.suffix] for name in [*names, Path(pattern)] if name.suffix in _FORMATS}
+    if len(endings) == 1:
+        return endings.pop()
+    found = "files of both kinds" if endings else "no .json, .jsonl, .ndjson or .parquet file"
+    raise TopologyError(f"path: {pattern} has {found}: give format=\"json\" or format=\"parquet\"")

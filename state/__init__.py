@@ -1,0 +1,22 @@
+"""Key-value stores for bucketed, bulk-wise stream processing; they know nothing of what is stored in them."""
+
+from state.bucket import BucketStore
+from state.errors import CorruptLogError, StateError, StoreMismatchError, UnknownFormatError
+from state.memory import MemoryStore
+from state.protocol import BYTES, Bytes, KeyRange, Page, SegmentLog, Store, prefix_range
+
+__all__ = [
+    "BYTES",
+    "BucketStore",
+    "Bytes",
+    "CorruptLogError",
+    "KeyRange",
+    "MemoryStore",
+    "Page",
+    "SegmentLog",
+    "StateError",
+    "Store",
+    "StoreMismatchError",
+    "UnknownFormatError",
+    "prefix_range",
+]

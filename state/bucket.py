@@ -1,0 +1,260 @@
+"""The bucket store: a change log that somebody else commits, and a local index that makes it fast to read.
+
+*Law*: the index holds committed data only.  What a batch writes is overlaid on its reads and, when it commits, goes
+to the log and to a pending file named by the attempt's token.  The next batch reads from the log's meta record which
+attempt was committed: that one's pending file is applied, every other is thrown away.  An index whose token the log
+does not lead on from is rebuilt.  So an attempt that failed, was repeated or came second leaves no trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state.errors import StateError, StoreMismatchError
+from state.index import IndexLockedError, Position, RocksIndex, remove_index
+from state.memory import MemoryStore
+from state.protocol import BYTES, Bytes, KeyRange, Page, SegmentLog
+from state.segments import (
+    ENTRY_OVERHEAD,
+    SEGMENT_BYTES,
+    Meta,
+    decode_segment,
+    encode_segments,
+    entry_bytes,
+)
+
+_EMPTY = Meta(bytes(16), 0, 0, 0, 0)
+_NOWHERE = Position(b"\xff" * 16, 0)
+_PENDING = pa.schema([("key", BYTES), ("value", BYTES)])
+_REBUILD_ENTRIES = 100_000
+
+
+class BucketStore:
+    """A ``Store`` for the length of one batch: open, read and write, ``commit`` or not, ``close``."""
+
+    def __init__(self, log: SegmentLog, directory: Path, *, identity: bytes = b"", lock_wait_s: float = 10.0) -> None:
+        """Open the bucket whose change log is ``log``, with its index under ``directory``.
+
+        ``identity`` is stored with the first commit and must stay the same (``StoreMismatchError``).  When another
+        process keeps the index open for longer than ``lock_wait_s`` seconds, a private one is rebuilt from the log.
+        """
+        self._log = log
+        data = log.meta()
+        self._meta = Meta.decode(data) if data is not None else replace(_EMPTY, identity=identity)
+        if self._meta.identity != identity:
+            raise StoreMismatchError(
+                f"the store was started with {self._meta.identity.decode(errors='replace')} "
+                f"and is now opened with {identity.decode(errors='replace')}: "
+                "start this version of the job with a new checkpoint, or go back to what the checkpoint was made with"
+            )
+        self._directory = directory
+        self._token = uuid.uuid4().bytes
+        self._sizes: dict[bytes, int] = {}
+        self._written: list[tuple[Bytes, Bytes]] = []
+        self._overlay: dict[bytes, bytes | None] | None = None
+        self.rebuilt = False
+        self._private = False
+        try:
+            self._index = self._open(directory / "index", lock_wait_s)
+        except IndexLockedError:
+            self._private = True
+            self._index = self._open(directory / f"private-{os.getpid()}-{self._token.hex()}", 0.0)
+
+    def __enter__(self) -> BucketStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def meta(self) -> Meta:
+        """The state of the log: as committed, and after ``commit`` as this attempt would leave it."""
+        return self._meta
+
+    def get_many(self, keys: Bytes) -> Bytes:
+        found = self._index.get_many(keys)
+        names = keys.to_pylist()
+        lengths = pc.binary_length(found).to_pylist()
+        self._sizes.update(zip(names, (-1 if n is None else n for n in lengths), strict=True))
+        overlay = self._overlaid()
+        if overlay and not overlay.keys().isdisjoint(names):
+            merged = zip(names, found.to_pylist(), strict=True)
+            return pa.array([overlay.get(key, value) for key, value in merged], BYTES)
+        return found
+
+    def scan(self, ranges: Sequence[KeyRange], limit: int | None = None) -> Iterator[Page]:
+        overlay = self._overlaid()
+        if not overlay:
+            yield from self._index.scan(ranges, limit)
+            return
+        merged = MemoryStore()
+        for page in self._index.scan(ranges):
+            merged.write(page.keys, page.values)
+        merged.write(pa.array(overlay.keys(), BYTES), pa.array(overlay.values(), BYTES))
+        yield from merged.scan(ranges, limit)
+
+    def write(self, keys: Bytes, values: Bytes) -> None:
+        if len(keys):
+            self._written.append((keys, values))
+            self._overlay = None
+
+    def commit(self) -> None:
+        """Hand what was written to the log and keep it as a pending file; durable when the log's owner commits."""
+        keys, values = self._batch()
+        meta, token = self._meta, self._token
+        if not len(keys) and self._log.meta() is not None:
+            return
+        base = Position(meta.token, meta.next)
+        live = meta.live_bytes + entry_bytes(keys, values) - self._replaced(keys, values)
+        segments = list(encode_segments(token, keys, values))
+        log_bytes = meta.log_bytes + entry_bytes(keys, values)
+        first, kept_bytes = meta.first, 0
+        budget = 4 * entry_bytes(keys, values) + 2 * SEGMENT_BYTES
+        while log_bytes > 2 * live + SEGMENT_BYTES and first < meta.next and budget > 0:
+            _, old_keys, old_values = decode_segment(first, self._log.segment(first))
+            still = pc.and_(
+                pc.fill_null(pc.equal(self._index.get_many(old_keys), old_values), False),
+                pc.invert(pc.is_in(old_keys, value_set=keys)),
+            )
+            moved_keys, moved_values = old_keys.filter(still), old_values.filter(still)
+            segments += encode_segments(token, moved_keys, moved_values)
+            kept_bytes += entry_bytes(moved_keys, moved_values)
+            size = entry_bytes(old_keys, old_values)
+            log_bytes += entry_bytes(moved_keys, moved_values) - size
+            budget -= size
+            self._log.remove_segment(first)
+            first += 1
+        for number, segment in enumerate(segments, meta.next):
+            self._log.put_segment(number, segment)
+        next_ = meta.next + len(segments)
+        self._meta = Meta(token, first, next_, live, log_bytes, meta.identity)
+        if not self._private:
+            self._keep_pending(keys, values, base)
+        self._log.set_meta(self._meta.encode())
+
+    def close(self) -> None:
+        """Release the index.  Without a ``commit`` before it, nothing that was written remains."""
+        self._index.close()
+        if self._private:
+            remove_index(self._index.path)
+
+    def _open(self, path: Path, wait_s: float) -> RocksIndex:
+        try:
+            index = RocksIndex(path, wait_s=wait_s)
+        except IndexLockedError:
+            raise
+        except StateError:
+            remove_index(path)
+            index = RocksIndex(path, wait_s=wait_s)
+        try:
+            if self._catch_up(index):
+                return index
+            index.close()
+            remove_index(path)
+            index = RocksIndex(path, wait_s=wait_s)
+            self._rebuild(index)
+        except BaseException:
+            index.close()
+            raise
+        return index
+
+    def _catch_up(self, index: RocksIndex) -> bool:
+        """Bring the index to the committed state by what is pending or in the log; False if it cannot be."""
+        meta, at = self._meta, index.position()
+        goal = Position(meta.token, meta.next)
+        if at is None:
+            return meta.token == _EMPTY.token
+        if at != goal:
+            pending = self._directory / f"pending-{meta.token.hex()}.arrow"
+            batch = _read_pending(pending, at)
+            if batch is not None:
+                index.apply(*batch, goal)
+            elif self._leads_on_from(at):
+                self._replay(index, at.next)
+            else:
+                return False
+        for stale in self._directory.glob("pending-*"):
+            with contextlib.suppress(OSError):
+                stale.unlink()
+        return True
+
+    def _leads_on_from(self, at: Position) -> bool:
+        if not self._meta.first < at.next <= self._meta.next:
+            return False
+        token, _, _ = decode_segment(at.next - 1, self._log.segment(at.next - 1))
+        return token == at.token
+
+    def _rebuild(self, index: RocksIndex) -> None:
+        self.rebuilt = True
+        self._replay(index, self._meta.first)
+
+    def _replay(self, index: RocksIndex, first: int) -> None:
+        """Apply segments from ``first`` on; a crash on the way leaves an index that names no committed batch."""
+        meta = self._meta
+        index.apply(pa.array([], BYTES), pa.array([], BYTES), _NOWHERE)
+        for number in range(first, meta.next):
+            _, keys, values = decode_segment(number, self._log.segment(number))
+            index.apply(keys, values, None)
+        index.apply(pa.array([], BYTES), pa.array([], BYTES), Position(meta.token, meta.next))
+
+    def _overlaid(self) -> dict[bytes, bytes | None]:
+        if self._overlay is None:
+            self._overlay = {}
+            for keys, values in self._written:
+                self._overlay.update(zip(keys.to_pylist(), values.to_pylist(), strict=True))
+        return self._overlay
+
+    def _batch(self) -> tuple[Bytes, Bytes]:
+        if len(self._written) == 1:
+            return self._written[0]
+        entries = self._overlaid()
+        return pa.array(entries.keys(), BYTES), pa.array(entries.values(), BYTES)
+
+    def _replaced(self, keys: Bytes, values: Bytes) -> int:
+        """The charge of what the batch overwrites or deletes, deletions' own charge included: they are never live."""
+        names = keys.to_pylist()
+        unread = [key for key in names if key not in self._sizes]
+        if unread:
+            found = pc.binary_length(self._index.get_many(pa.array(unread, BYTES))).to_pylist()
+            self._sizes.update(zip(unread, (-1 if n is None else n for n in found), strict=True))
+        sizes = self._sizes
+        before = sum(len(key) + sizes[key] + ENTRY_OVERHEAD for key in names if sizes[key] >= 0)
+        deleted = pc.is_null(values)
+        return before + entry_bytes(keys.filter(deleted), values.filter(deleted))
+
+    def _keep_pending(self, keys: Bytes, values: Bytes, base: Position) -> None:
+        """Only a short cut: without the file the next batch reads the same entries from the log."""
+        path = self._directory / f"pending-{self._token.hex()}.arrow"
+        schema = _PENDING.with_metadata({b"base": base.token, b"next": str(base.next).encode()})
+        draft = path.with_suffix(".draft")
+        try:
+            with pa.OSFile(str(draft), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+                writer.write_batch(pa.record_batch([keys, values], schema=schema))
+            draft.replace(path)
+        except OSError:
+            draft.unlink(missing_ok=True)
+
+
+def _read_pending(path: Path, at: Position) -> tuple[Bytes, Bytes] | None:
+    """The entries kept in ``path``, if they lead on from ``at``."""
+    if not path.exists():
+        return None
+    try:
+        with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
+            metadata = reader.schema.metadata
+            if metadata[b"base"] != at.token or int(metadata[b"next"]) != at.next:
+                return None
+            batch = reader.get_batch(0)
+            return batch.column(0), batch.column(1)
+    except (pa.ArrowInvalid, OSError, KeyError):
+        return None
+
+

@@ -1,0 +1,17 @@
+"""Errors of the store package, one small tree."""
+
+
+class StateError(Exception):
+    """Something about a store, its log or its index; the message says where and what to do next."""
+
+
+class UnknownFormatError(StateError):
+    """Bytes carry a format version that this release does not know: written by a newer release, or not ours."""
+
+
+class CorruptLogError(StateError):
+    """The change log lacks a segment that its meta record promises, or a segment does not parse."""
+
+
+class StoreMismatchError(StateError):
+    """The store was started with another identity (buckets, schemas, operator) than the one asked for."""

@@ -1,0 +1,61 @@
+"""A store in memory: for tests, replays and as the reference that the bucket store is compared with."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+import pyarrow as pa
+
+from state.protocol import BYTES, PAGE_ENTRIES, Bytes, KeyRange, Page
+
+
+class MemoryStore:
+    """A dict, with its sorted keys made anew only when a scan follows a change of the key set."""
+
+    def __init__(self, page_entries: int = PAGE_ENTRIES) -> None:
+        self._data: dict[bytes, bytes] = {}
+        self._sorted: list[bytes] | None = []
+        self._page = page_entries
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def items(self) -> list[tuple[bytes, bytes]]:
+        """All entries in key order."""
+        return sorted(self._data.items())
+
+    def get_many(self, keys: Bytes) -> Bytes:
+        return pa.array(map(self._data.get, keys.to_pylist()), BYTES, size=len(keys))
+
+    def scan(self, ranges: Sequence[KeyRange], limit: int | None = None) -> Iterator[Page]:
+        if self._sorted is None:
+            self._sorted = sorted(self._data)
+        ordered, data = self._sorted, self._data
+        found = (
+            (number, key)
+            for number, (first, last) in enumerate(ranges)
+            for key in ordered[bisect_left(ordered, first) : bisect_left(ordered, last)]
+        )
+        entries = islice(found, limit)
+        while chunk := list(islice(entries, self._page)):
+            yield Page(
+                np.array([number for number, _ in chunk], np.int64),
+                pa.array([key for _, key in chunk], BYTES),
+                pa.array([data[key] for _, key in chunk], BYTES),
+            )
+
+    def write(self, keys: Bytes, values: Bytes) -> None:
+        data = self._data
+        before = len(data)
+        grown = False
+        for key, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
+            if value is None:
+                data.pop(key, None)
+            else:
+                grown = grown or key not in data
+                data[key] = value
+        if grown or len(data) != before:
+            self._sorted = None

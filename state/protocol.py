@@ -1,0 +1,73 @@
+"""What a store is to those who use it, and what the bucket store asks of the place that keeps its change log.
+
+Keys and values travel in bulk as ``pyarrow.LargeBinaryArray``; a null value means "no such key" when read and
+"delete" when written.  Keys are compared and scanned in unsigned byte order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Bytes = pa.LargeBinaryArray
+"""An Arrow array of byte strings; nulls allowed only where said."""
+
+BYTES = pa.large_binary()
+
+KeyRange = tuple[bytes, bytes]
+"""Half-open: first key included, last key excluded."""
+
+PAGE_ENTRIES = 65_536
+"""The most entries that one scanned page holds."""
+
+
+class Page(NamedTuple):
+    """Some consecutive entries of a scan: ``ranges[i]`` is the position of the range that entry ``i`` belongs to."""
+
+    ranges: npt.NDArray[np.int64]
+    keys: Bytes
+    values: Bytes
+
+
+class Store(Protocol):
+    """Three methods; reads see the writes that came before them."""
+
+    def get_many(self, keys: Bytes) -> Bytes:
+        """Values for ``keys`` (distinct, no nulls), in their order; null where there is none."""
+        ...
+
+    def scan(self, ranges: Sequence[KeyRange], limit: int | None = None) -> Iterator[Page]:
+        """Entries of each range in turn, in key order, in pages; at most ``limit`` entries in all."""
+        ...
+
+    def write(self, keys: Bytes, values: Bytes) -> None:
+        """Put, or delete where the value is null; ``keys`` are distinct."""
+        ...
+
+
+class SegmentLog(Protocol):
+    """Where a bucket's change log lives; all writes of one batch become durable together, or none does."""
+
+    def meta(self) -> bytes | None:
+        """The meta record of the last committed batch."""
+        ...
+
+    def set_meta(self, meta: bytes) -> None: ...
+
+    def segment(self, number: int) -> bytes | None: ...
+
+    def put_segment(self, number: int, data: bytes) -> None: ...
+
+    def remove_segment(self, number: int) -> None: ...
+
+
+def prefix_range(prefix: bytes) -> KeyRange:
+    """The range of all keys that begin with ``prefix`` (not empty, not all 0xff)."""
+    stem = prefix.rstrip(b"\xff")
+    if not stem:
+        raise ValueError("a prefix must have a byte below 0xff")
+    return prefix, stem[:-1] + bytes((stem[-1] + 1,))

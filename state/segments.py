@@ -1,0 +1,115 @@
+"""Formats of the change log: its meta record and its segments.
+
+A segment holds part of what one attempt wrote: ``{1-byte version}{16-byte token}{Arrow IPC stream, ZSTD}`` with the
+columns ``key`` and ``value`` (null: deleted).  Segments are numbered without gaps; applying ``first..next-1`` in order
+gives the store.  *Law*: every live entry is in some segment, so the oldest segment may go once its live entries have
+been appended again; a deletion in the oldest segment has nothing left to hide.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from state.errors import CorruptLogError, UnknownFormatError
+from state.protocol import BYTES, Bytes
+
+FORMAT = 1
+TOKEN_BYTES = 16
+SEGMENT_BYTES = 4 << 20
+"""Largest payload of a segment before compression, unless a single entry is larger."""
+
+ENTRY_OVERHEAD = 16
+"""What an entry is charged besides the lengths of its key and value."""
+
+_SCHEMA = pa.schema([("key", BYTES), ("value", BYTES)])
+_OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
+_META = struct.Struct(">B16sQQQQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """One batch's summary: which attempt wrote last, which segments there are, how much in them is live.
+
+    ``identity`` is the caller's: a store opened with another identity is refused.
+    """
+
+    token: bytes
+    first: int
+    next: int
+    live_bytes: int
+    log_bytes: int
+    identity: bytes = b""
+
+    def encode(self) -> bytes:
+        head = _META.pack(FORMAT, self.token, self.first, self.next, self.live_bytes, self.log_bytes)
+        return head + self.identity
+
+    @classmethod
+    def decode(cls, data: bytes) -> Meta:
+        if not data or data[0] != FORMAT:
+            raise UnknownFormatError(
+                f"change log meta has format {data[:1].hex() or 'none'}, this release reads {FORMAT}: "
+                "open the checkpoint with the release that wrote it, or a newer one"
+            )
+        if len(data) < _META.size:
+            raise CorruptLogError(f"change log meta has {len(data)} bytes, at least {_META.size} are needed")
+        _, token, first, next_, live, log = _META.unpack_from(data)
+        return cls(token, first, next_, live, log, data[_META.size :])
+
+
+def entry_bytes(keys: Bytes, values: Bytes) -> int:
+    """What these entries are charged in ``live_bytes`` and ``log_bytes``."""
+    return _data_bytes(keys) + _data_bytes(values) + ENTRY_OVERHEAD * len(keys)
+
+
+def encode_segments(token: bytes, keys: Bytes, values: Bytes) -> Iterator[bytes]:
+    """The entries as one segment or several of at most ``SEGMENT_BYTES`` each."""
+    start, rows = 0, len(keys)
+    if not rows:
+        return
+    step = max(1, rows * SEGMENT_BYTES // max(1, entry_bytes(keys, values)))
+    while start < rows:
+        yield _encode(token, keys.slice(start, step), values.slice(start, step))
+        start += step
+
+
+def decode_segment(number: int, data: bytes | None) -> tuple[bytes, Bytes, Bytes]:
+    """Token, keys and values of segment ``number``."""
+    if data is None:
+        raise CorruptLogError(
+            f"change log segment {number} is missing from the checkpoint's state: restore the checkpoint from a "
+            "backup, or start from a new one and replay the sources"
+        )
+    if not data or data[0] != FORMAT:
+        raise UnknownFormatError(f"change log segment {number} has format {data[:1].hex()}, this release reads {FORMAT}")
+    token = data[1 : 1 + TOKEN_BYTES]
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(data)[1 + TOKEN_BYTES :]) as reader:
+            table = reader.read_all().combine_chunks()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptLogError(f"change log segment {number} does not parse: {error}") from error
+    return token, _chunk(table.column("key")), _chunk(table.column("value"))
+
+
+def _encode(token: bytes, keys: Bytes, values: Bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    sink.write(bytes((FORMAT,)) + token)
+    with pa.ipc.new_stream(sink, _SCHEMA, options=_OPTIONS) as writer:
+        writer.write_batch(pa.record_batch([keys, values], schema=_SCHEMA))
+    return sink.getvalue().to_pybytes()
+
+
+def _chunk(column: pa.ChunkedArray) -> Bytes:
+    return column.chunk(0) if column.num_chunks else pa.array([], BYTES)
+
+
+def _data_bytes(array: Bytes) -> int:
+    if not len(array):
+        return 0
+    offsets = array.buffers()[1]
+    view = memoryview(offsets).cast("q")
+    return int(view[array.offset + len(array)] - view[array.offset])
