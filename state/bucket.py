@@ -168,10 +168,8 @@ class BucketStore:
 
     def _catch_up(self, index: RocksIndex) -> bool:
         """Bring the index to the committed state by what is pending or in the log; False if it cannot be."""
-        meta, at = self._meta, index.position()
+        meta, at = self._meta, index.position() or Position(_EMPTY.token, 0)
         goal = Position(meta.token, meta.next)
-        if at is None:
-            return meta.token == _EMPTY.token
         if at != goal:
             pending = self._directory / f"pending-{meta.token.hex()}.arrow"
             batch = _read_pending(pending, at)

@@ -58,15 +58,16 @@ def session(app_name: str = "fkjoin", master: str | None = None, **conf: Any) ->
 def prepare(spark: SparkSession) -> None:
     """Complete the session's settings; ``SessionError`` when it has others that rule fkjoin out."""
     context = _context(spark)
+    # A setting that nobody made reads as None here, not as Spark's default.
     for name, (value, why) in _REQUIRED.items():
         given = spark.conf.get(name, None)
-        if given is not None and given != value and not _is_default(spark, name, given):
+        if given not in (None, value):
             raise SessionError(f"{name} is {given!r}, fkjoin needs {value!r}: {why}. Remove or change that setting.")
         spark.conf.set(name, value)
     for name, value in _DEFAULTS.items():
-        if spark.conf.get(name, None) is None or _is_default(spark, name, spark.conf.get(name)):
+        if spark.conf.get(name, None) is None:
             spark.conf.set(name, value)
-    if _is_default(spark, PARTITIONS, spark.conf.get(PARTITIONS)):
+    if spark.conf.get(PARTITIONS, None) is None:
         spark.conf.set(PARTITIONS, str(max(2, context.defaultParallelism)))
     if context.master.startswith("local") and not _same_python(context.pythonExec):
         context.pythonExec = sys.executable
@@ -102,14 +103,6 @@ def _context(spark: SparkSession) -> Any:
             "fkjoin runs in a classic Spark session and not over Spark Connect: "
             "build the session with fkjoin.session() or SparkSession.builder.master(...)"
         ) from error
-
-
-def _is_default(spark: SparkSession, name: str, value: str | None) -> bool:
-    """Whether nobody set ``name``: not for this session and not for the application."""
-    if spark.sparkContext.getConf().get(name) is not None:
-        return False
-    fresh = spark.newSession().conf.get(name, None)
-    return fresh == value
 
 
 def _same_python(command: str) -> bool:

@@ -29,7 +29,7 @@ def due_entries(keys: Bytes, versions: Bytes, due_ms: int) -> tuple[Bytes, Bytes
 
 def sweep(store: Store, now_ms: int) -> None:
     """Remove the marks whose time is over."""
-    until = _TAG + max(now_ms, 0).to_bytes(8, "big")
+    until = _TAG + (max(now_ms, 0) + 1).to_bytes(8, "big")
     for page in store.scan([(_TAG, until)], SWEEP):
         store.write(page.keys, constant(None, len(page.keys)))
         keys = after(page.keys, np.full(len(page.keys), 9))

@@ -1,0 +1,29 @@
+# Each target sets up what it needs: a virtual environment in .venv with the locked development versions.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check bench clean
+
+demo: .venv/ready
+	$(BIN)/fkjoin demo
+
+test: .venv/ready
+	$(BIN)/python -m pytest -q
+
+check: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/ready
+	$(BIN)/python -m benchmarks.compare $(if $(PEERS),--peers $(PEERS))
+
+.venv/ready: requirements.lock pyproject.toml
+	@java -version >/dev/null 2>&1 || { echo "fkjoin needs Java 17 or 21: install a JDK (Debian: apt-get install openjdk-17-jdk-headless) and run make again"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info fkjoin-demo benchmarks/out

@@ -1,0 +1,113 @@
+"""The command line: ``fkjoin demo`` and ``fkjoin replay``."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fkjoin import __version__
+from fkjoin.errors import FkJoinError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Foreign-key table joins on Spark, kept up to date through updates and deletes on both sides.",
+)
+
+
+class Engine(str, enum.Enum):
+    """What runs a trace."""
+
+    memory = "memory"
+    spark = "spark"
+
+
+@app.command()
+def demo(
+    folder: Annotated[
+        Path, typer.Option("--dir", help="Where input, output and checkpoint go; kept, so that a second run goes on.")
+    ] = Path("fkjoin-demo"),
+) -> None:
+    """Join bundled change logs of orders and customers on Spark, and check the result with a batch join."""
+    from fkjoin.demo import run_demo
+
+    console = Console()
+    folder.mkdir(parents=True, exist_ok=True)
+    with _quiet_spark(folder / "spark.log"):
+        outcome = run_demo(folder, console)
+    if outcome.wrong:
+        raise typer.Exit(1)
+
+
+@app.command()
+def replay(
+    file: Annotated[Path, typer.Argument(help="A trace: a header line, then a change a line.", exists=True, dir_okay=False)],
+    engine: Annotated[Engine, typer.Option(help="The stages in memory, or a streaming query on Spark.")] = Engine.memory,
+    events_per_batch: Annotated[int, typer.Option(min=1, help="How many events make a micro-batch.")] = 1,
+    buckets: Annotated[int, typer.Option(min=1, help="Spark: over how many buckets state is spread.")] = 2,
+) -> None:
+    """Print what the join answers to a trace: a JSON line per result, then the final table."""
+    from fkjoin.replay import replay_in_memory
+    from fkjoin.traces import read_trace
+
+    trace = read_trace(file)
+    if engine is Engine.memory:
+        for line in replay_in_memory(trace, events_per_batch):
+            print(line)
+        return
+    from fkjoin.spark.replay import replay_on_spark
+
+    with tempfile.TemporaryDirectory(prefix="fkjoin-") as folder, _quiet_spark(Path(folder) / "spark.log"):
+        for line in replay_on_spark(trace, events_per_batch, buckets):
+            print(line)
+
+
+@app.callback(invoke_without_command=True)
+def about(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        print(f"fkjoin {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point: fkjoin's own errors are one line on standard error and exit status 1."""
+    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+    try:
+        app()
+    except FkJoinError as error:
+        print(f"fkjoin: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+@contextlib.contextmanager
+def _quiet_spark(log: Path) -> Iterator[None]:
+    """Send what the JVM and its workers write on standard error to ``log``; shown when the command fails."""
+    keep = os.dup(2)
+    sys.stderr.flush()
+    with log.open("wb") as sink:
+        os.dup2(sink.fileno(), 2)
+    try:
+        yield
+    except FkJoinError:
+        raise
+    except BaseException:
+        os.write(keep, log.read_bytes()[-20_000:])
+        raise
+    finally:
+        sys.stderr.flush()
+        os.dup2(keep, 2)
+        os.close(keep)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,311 @@
+"""The bucket store against the memory store, through failed attempts, retries, and lost, stale or broken indexes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from state import (
+    BYTES,
+    BucketStore,
+    CorruptLogError,
+    MemoryStore,
+    StoreMismatchError,
+    UnknownFormatError,
+    prefix_range,
+    segments,
+)
+from state.index import RocksIndex
+
+
+class Log:
+    """A segment log in memory, whose owner commits it or rolls it back."""
+
+    def __init__(self) -> None:
+        self.committed: dict[Any, bytes] = {}
+        self.working: dict[Any, bytes] = {}
+
+    def meta(self) -> bytes | None:
+        return self.working.get("meta")
+
+    def set_meta(self, meta: bytes) -> None:
+        self.working["meta"] = meta
+
+    def segment(self, number: int) -> bytes | None:
+        return self.working.get(number)
+
+    def put_segment(self, number: int, data: bytes) -> None:
+        assert number not in self.working
+        self.working[number] = data
+
+    def remove_segment(self, number: int) -> None:
+        del self.working[number]
+
+    def commit(self) -> None:
+        self.committed = dict(self.working)
+
+    def roll_back(self) -> None:
+        self.working = dict(self.committed)
+
+
+def array(items: list[bytes | None]) -> pa.LargeBinaryArray:
+    return pa.array(items, BYTES)
+
+
+def write(store: Any, entries: dict[bytes, bytes | None]) -> None:
+    store.write(array(list(entries)), array(list(entries.values())))
+
+
+def contents(store: Any) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    for page in store.scan([(b"\0", b"\xff" * 9)]):
+        found.update(zip(page.keys.to_pylist(), page.values.to_pylist(), strict=True))
+    return found
+
+
+KEYS = st.sampled_from([bytes((first, second)) for first in b"ab\xff" for second in b"\0x\xff"])
+ENTRIES = st.dictionaries(KEYS, st.none() | st.binary(max_size=3), min_size=1)
+
+
+class Stores(RuleBasedStateMachine):
+    """Every rule is one batch or one mishap between batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="fkjoin-test-"))
+        self.log, self.model = Log(), MemoryStore()
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.folder)
+
+    def attempt(self, batches: list[dict[bytes, bytes | None]]) -> MemoryStore:
+        """One attempt at a batch, its reads compared with the model's."""
+        model = MemoryStore()
+        write(model, dict(self.model.items()))
+        with BucketStore(self.log, self.folder, identity=b"me") as store:
+            for entries in batches:
+                write(store, entries)
+                write(model, entries)
+                keys = array([b"a\0", b"bx", b"\xff\xff", b"none"])
+                assert store.get_many(keys).to_pylist() == model.get_many(keys).to_pylist()
+                ranges = [prefix_range(b"b"), prefix_range(b"a"), (b"\xff", b"\xff\xff\xff")]
+                for limit in (None, 2):
+                    pages = [list(one.scan(ranges, limit)) for one in (store, model)]
+                    entries_of = [
+                        [
+                            entry
+                            for page in found
+                            for entry in zip(page.ranges.tolist(), page.keys.to_pylist(), page.values.to_pylist(), strict=True)
+                        ]
+                        for found in pages
+                    ]
+                    assert entries_of[0] == entries_of[1]
+            store.commit()
+        return model
+
+    @rule(batches=st.lists(ENTRIES, max_size=3))
+    def batch(self, batches: list[dict[bytes, bytes | None]]) -> None:
+        self.model = self.attempt(batches)
+        self.log.commit()
+
+    @rule(batches=st.lists(ENTRIES, min_size=1, max_size=2))
+    def failed_attempt(self, batches: list[dict[bytes, bytes | None]]) -> None:
+        self.attempt(batches)
+        self.log.roll_back()
+
+    @rule(entries=ENTRIES)
+    def attempt_that_stops_before_its_commit(self, entries: dict[bytes, bytes | None]) -> None:
+        with BucketStore(self.log, self.folder, identity=b"me") as store:
+            write(store, entries)
+        self.log.roll_back()
+
+    @rule(first=ENTRIES, second=ENTRIES)
+    def two_attempts_of_which_the_first_is_committed(self, first: Any, second: Any) -> None:
+        model = self.attempt([first])
+        winner = dict(self.log.working)
+        self.log.roll_back()
+        self.attempt([second])
+        self.log.working = winner
+        self.log.commit()
+        self.model = model
+
+    @rule()
+    def lost_index(self) -> None:
+        shutil.rmtree(self.folder / "index", ignore_errors=True)
+
+    @rule()
+    def lost_pending_files(self) -> None:
+        for path in self.folder.glob("pending-*"):
+            path.unlink()
+
+    @rule()
+    def broken_index(self) -> None:
+        for path in (self.folder / "index").glob("CURRENT"):
+            path.write_bytes(b"nonsense\n")
+
+    @rule()
+    def index_of_somebody_elses_history(self) -> None:
+        shutil.rmtree(self.folder / "index", ignore_errors=True)
+        other = Log()
+        with BucketStore(other, self.folder / "other", identity=b"me") as store:
+            write(store, {b"ax": b"wrong"})
+            store.commit()
+        with BucketStore(other, self.folder / "other", identity=b"me"):
+            pass
+        shutil.move(self.folder / "other" / "index", self.folder / "index")
+        shutil.rmtree(self.folder / "other")
+
+    @precondition(lambda self: self.log.committed)
+    @invariant()
+    def the_live_bytes_are_those_of_the_entries(self) -> None:
+        meta = segments.Meta.decode(self.log.committed["meta"])
+        items = self.model.items()
+        assert meta.live_bytes == sum(len(key) + len(value) + segments.ENTRY_OVERHEAD for key, value in items)
+        assert sorted(number for number in self.log.committed if number != "meta") == list(range(meta.first, meta.next))
+
+
+TestStores = Stores.TestCase
+TestStores.settings = settings(max_examples=30, stateful_step_count=12)
+
+
+def test_a_log_that_is_mostly_dead_cleans_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("state.bucket.SEGMENT_BYTES", 2000)
+    monkeypatch.setattr("state.segments.SEGMENT_BYTES", 2000)
+    log, model = Log(), MemoryStore()
+    for batch in range(120):
+        entries: dict[bytes, bytes | None] = {b"k%02d" % (n % 60): b"%d" % batch * 9 for n in range(batch, batch + 20)}
+        entries[b"k%02d" % (batch % 60)] = None
+        entries[b"once%03d" % batch] = b"stays"
+        with BucketStore(log, tmp_path) as store:
+            write(store, entries)
+            store.commit()
+            meta = store.meta
+        log.commit()
+        write(model, entries)
+        assert meta.log_bytes <= 2 * meta.live_bytes + 2 * 2000
+    assert meta.first > 20
+    shutil.rmtree(tmp_path / "index")
+    with BucketStore(log, tmp_path) as store:
+        assert store.rebuilt
+        assert contents(store) == dict(model.items())
+
+
+def test_the_index_is_reused_and_not_rebuilt(tmp_path: Path) -> None:
+    log = Log()
+    for batch in range(3):
+        with BucketStore(log, tmp_path) as store:
+            assert not store.rebuilt
+            assert contents(store) == {b"k%d" % n: b"v" for n in range(batch)}
+            write(store, {b"k%d" % batch: b"v"})
+            store.commit()
+        log.commit()
+
+
+def test_an_index_behind_by_several_batches_catches_up_from_the_log(tmp_path: Path) -> None:
+    log = Log()
+    for batch in range(4):
+        with BucketStore(log, tmp_path if batch < 2 else tmp_path / "elsewhere") as store:
+            write(store, {b"k%d" % batch: b"v"})
+            store.commit()
+        log.commit()
+    with BucketStore(log, tmp_path) as store:
+        assert not store.rebuilt
+        assert len(contents(store)) == 4
+
+
+def test_another_identity_is_refused_and_says_both(tmp_path: Path) -> None:
+    log = Log()
+    with BucketStore(log, tmp_path, identity=b"4 buckets") as store:
+        store.commit()
+    log.commit()
+    with pytest.raises(StoreMismatchError, match="started with 4 buckets and is now opened with 8 buckets: start"):
+        BucketStore(log, tmp_path, identity=b"8 buckets")
+
+
+def test_a_newer_format_and_a_broken_log_are_refused(tmp_path: Path) -> None:
+    log = Log()
+    with BucketStore(log, tmp_path) as store:
+        write(store, {b"k": b"v"})
+        store.commit()
+    log.commit()
+    whole = dict(log.committed)
+    shutil.rmtree(tmp_path)
+    for name, bytes_, error, says in (
+        ("meta", b"\x07" + whole["meta"][1:], UnknownFormatError, "format 07, this release reads 1"),
+        ("meta", whole["meta"][:20], CorruptLogError, "20 bytes"),
+        (0, b"\x07" + whole[0][1:], UnknownFormatError, "segment 0 has format 07"),
+        (0, whole[0][:40], CorruptLogError, "segment 0 does not parse"),
+    ):
+        log.working = whole | {name: bytes_}
+        with pytest.raises(error, match=says):
+            BucketStore(log, tmp_path)
+    log.working = {"meta": whole["meta"]}
+    with pytest.raises(CorruptLogError, match="segment 0 is missing"):
+        BucketStore(log, tmp_path)
+
+
+def test_formats_have_the_bytes_they_always_had() -> None:
+    meta = segments.Meta(bytes(range(16)), 1, 2, 3, 4, b"id")
+    numbers = "".join(f"{number:016x}" for number in (1, 2, 3, 4))
+    assert meta.encode().hex() == "01" + bytes(range(16)).hex() + numbers + b"id".hex()
+    assert segments.Meta.decode(meta.encode()) == meta
+    (segment,) = segments.encode_segments(bytes(16), array([b"k", b"gone"]), array([b"v", None]))
+    assert segment[:17] == b"\x01" + bytes(16)
+    token, keys, values = segments.decode_segment(0, segment)
+    assert (token, keys.to_pylist(), values.to_pylist()) == (bytes(16), [b"k", b"gone"], [b"v", None])
+
+
+def test_an_index_that_another_process_has_open_is_left_alone(tmp_path: Path) -> None:
+    log = Log()
+    with BucketStore(log, tmp_path) as store:
+        write(store, {b"k": b"v"})
+        store.commit()
+    log.commit()
+    held = RocksIndex(tmp_path / "index")
+    try:
+        with BucketStore(log, tmp_path, lock_wait_s=0.05) as store:
+            assert contents(store) == {b"k": b"v"}
+            write(store, {b"k2": b"v"})
+            store.commit()
+        log.commit()
+    finally:
+        held.close()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("private")] == []
+    with BucketStore(log, tmp_path) as store:
+        assert contents(store) == {b"k": b"v", b"k2": b"v"}
+
+
+def test_a_process_killed_while_it_applies_leaves_an_index_that_is_brought_up_to_date(tmp_path: Path) -> None:
+    log = Log()
+    for batch in range(2):
+        with BucketStore(log, tmp_path) as store:
+            write(store, {b"%05d" % n: b"%d" % batch for n in range(50_000)})
+            store.commit()
+        log.commit()
+    script = f"""
+        import os, signal, pathlib
+        import pyarrow as pa
+        from state.index import Position, RocksIndex
+        index = RocksIndex(pathlib.Path({str(tmp_path / "index")!r}))
+        keys = pa.array([b"%05d" % n for n in range(50_000)], pa.large_binary())
+        index.apply(keys, pa.array([b"torn"] * 50_000, pa.large_binary()), None)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    root = Path(__file__).parent.parent
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=root, env=os.environ, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    with BucketStore(log, tmp_path) as store:
+        assert set(contents(store).values()) == {b"1"}
