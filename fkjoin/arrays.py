@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Bytes = pa.LargeBinaryArray
+Bytes: TypeAlias = pa.LargeBinaryArray
 BYTES = pa.large_binary()
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -1,9 +1,10 @@
-"""What a user may give where a column is wanted (name, SQL text, Column), turned into Columns, with errors that help."""
+"""What a user may give where a column is wanted (name, SQL text, Column) as Columns, with errors that help."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -19,9 +20,9 @@ Expression = str | Column
 Expressions = Expression | Sequence[Expression]
 
 
-def listed(given: Expressions) -> list[Expression]:
+def listed(given: Any) -> list[Any]:
     """One or several, as a list."""
-    return [given] if isinstance(given, str | Column) else list(given)
+    return list(given) if isinstance(given, list | tuple) else [given]
 
 
 def text(given: Expression) -> str:
@@ -38,9 +39,7 @@ def resolve_column(argument: str, given: Expression, frame: DataFrame, names: It
     if isinstance(given, str) and given in known:
         return F.col(f"`{given}`")
     if not isinstance(given, str | Column):
-        raise TopologyError(
-            f"{argument}: a column name, SQL text or Column is needed, {given!r} is a {type(given).__name__}"
-        )
+        raise TopologyError(f"{argument}: a column name, SQL text or Column is needed, {given!r} is a {type(given).__name__}")
     column = None
     try:
         column = F.expr(given) if isinstance(given, str) else given
@@ -64,10 +63,10 @@ def require_names(argument: str, given: Expressions, names: Iterable[str], table
     return tuple(str(name) for name in chosen)
 
 
-def arrow_schema(argument: str, schema: StructType) -> pa.Schema:
+def arrow_schema(argument: str, schema: DataType) -> pa.Schema:
     """The Arrow schema of rows of ``schema``, everything nullable; ``TopologyError`` if a type has no byte form."""
     try:
-        arrow = to_arrow_schema(_nullable(schema), timezone="UTC")
+        arrow = to_arrow_schema(cast(StructType, _nullable(schema)), timezone="UTC")
     except Exception as error:
         raise TopologyError(f"{argument}: {error}") from error
     if (problem := unsupported(arrow)) is not None:

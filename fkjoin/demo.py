@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
@@ -152,9 +152,7 @@ def _batch_join(spark: SparkSession, folder: Path) -> DataFrame:
             f"select * from (select *, row_number() over (partition by {key} order by lsn desc) as place "
             f"from {name}_log) where place = 1 and op <> 'd'"
         ).createOrReplaceTempView(name)
-    return spark.sql(
-        "select order_id, customer_id, amount, status, name, tier from orders join customers using (customer_id)"
-    )
+    return spark.sql("select order_id, customer_id, amount, status, name, tier from orders join customers using (customer_id)")
 
 
 def _report(
@@ -183,7 +181,11 @@ def _report(
     console.print(numbers)
     console.print(f"output      {output}  (Parquet, a change a row)", highlight=False, soft_wrap=True)
     console.print(f"checkpoint  {checkpoint}", highlight=False, soft_wrap=True)
-    verdict = f"[green]equal[/] to it: {rows:,} rows" if not wrong else f"[red]NOT equal[/] to it: {wrong:,} of {rows:,} keys are wrong"
+    verdict = (
+        f"[green]equal[/] to it: {rows:,} rows"
+        if not wrong
+        else f"[red]NOT equal[/] to it: {wrong:,} of {rows:,} keys are wrong"
+    )
     console.print(f"A batch join by Spark SQL over the final tables: the streamed table is {verdict}.")
     hint = "All parts are read; delete the folder to begin again." if finished else "Run it again: it goes on from here."
     console.print(hint, style="dim")

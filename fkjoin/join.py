@@ -71,14 +71,22 @@ def fk_join(
 
     def stage(rows: DataFrame, kind: StageName) -> DataFrame:
         bound = identity_text(
-            join=label, stage=kind, how=how, buckets=buckets, left=_columns(left_row), right=_columns(right_row), key=_columns(key)
+            join=label,
+            stage=kind,
+            how=how,
+            buckets=buckets,
+            left=_columns(left_row),
+            right=_columns(right_row),
+            key=_columns(key),
         )
         parts = right.node.parts
         spec = StageSpec(kind, label, how, buckets, retention_ms(spark), index_dir(spark), shared_log, parts, bound)
         return rows.groupBy("bucket").transformWithStateInPandas(StageProcessor(spec), ENVELOPE, "append", "None")
 
     packed_left = _packed(rows, PackChanges(key, foreign_key, left_row, buckets))
-    packed_right = _packed(right.frame.withColumn("foreign_key", F.lit(None)), PackChanges(foreign_key, None, right_row, buckets))
+    packed_right = _packed(
+        right.frame.withColumn("foreign_key", F.lit(None)), PackChanges(foreign_key, None, right_row, buckets)
+    )
     answers = stage(stage(packed_left, "rekey").unionAll(packed_right), "subscription")
     row_types: tuple[pa.Schema, ...] = (left_row, right_row)
     if joiner is not None:
@@ -237,5 +245,3 @@ def _refuse_same_name(name: str, *nodes: Node) -> None:
 
 def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
-
-

@@ -51,7 +51,8 @@ def outputs(results: pa.Table) -> Iterator[tuple[str, str | None, int]]:
     assert results.schema.equals(RESULT)
     value = results.column("value").combine_chunks()
     left, right = split_rows(as_bytes(value))
-    rows = zip(results.column("key").to_pylist(), left.to_pylist(), right.to_pylist(), results.column("ts").to_pylist())
+    columns = (results.column("key"), left, right, results.column("ts"))
+    rows = zip(*(column.to_pylist() for column in columns), strict=True)
     for key, one, other, ts in rows:
         yield key.decode(), None if one is None else joined_text(one.decode(), other and other.decode()), ts
 

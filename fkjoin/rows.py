@@ -211,9 +211,7 @@ def _variable_bytes(leaf: pa.Array, canonical: bool) -> Bytes:
     rows = RowCodec(_item_schema(leaf.type), canonical).encode(columns, total)
     offsets = pa.array(starts - first)
     sizes = fixed(lengths(rows).astype("<u4").view(np.uint8).reshape(total, 4))
-    joined = [
-        pc.binary_join(pa.LargeListArray.from_arrays(offsets, part), pa.scalar(b"", BYTES)) for part in (sizes, rows)
-    ]
+    joined = [pc.binary_join(pa.LargeListArray.from_arrays(offsets, part), pa.scalar(b"", BYTES)) for part in (sizes, rows)]
     head = fixed(counts.astype("<u4").view(np.uint8).reshape(-1, 4))
     everything = concat(head, *joined)
     return pc.if_else(pa.array(valid(leaf)), everything, pa.scalar(b"", BYTES))
@@ -278,5 +276,3 @@ class KeyCodec:
         if self._plain:
             return [_from_variable(keys, self.schema.field(0).type)]
         return RowCodec(self.schema).decode(keys)
-
-

@@ -28,9 +28,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.spark.settings import prepare
 from fkjoin.topology import Node, Source, describe, generated_name
 
-KEY, ROW, DELETED, VERSION, SOURCE, TS = (
-    f"__fkjoin_{name}" for name in ("key", "row", "deleted", "version", "source", "ts")
-)
+KEY, ROW, DELETED, VERSION, SOURCE, TS = (f"__fkjoin_{name}" for name in ("key", "row", "deleted", "version", "source", "ts"))
 """The columns of a table's internal frame: two structs, a flag, a version, whose it is, and int64 time."""
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
@@ -71,7 +69,7 @@ class Table:
         source says ``upsert``), the versions as arrays of bigint (a source has ``_version``, a join ``_left_version`` and
         ``_right_version``, null without a right row), and ``_timestamp`` (null without one).
         """
-        own = {name for name in self.key}
+        own = set(self.key)
         row = [F.col(f"{ROW}.`{name}`").alias(name) for name in self.row_type.names if name not in own]
         key = [F.col(f"{KEY}.`{name}`").alias(name) for name in self.key]
         if isinstance(self.node, Source):
@@ -254,4 +252,4 @@ def _format_of(pattern: str) -> str:
     if len(endings) == 1:
         return endings.pop()
     found = "files of both kinds" if endings else "no .json, .jsonl, .ndjson or .parquet file"
-    raise TopologyError(f"path: {pattern} has {found}: give format=\"json\" or format=\"parquet\"")
+    raise TopologyError(f'path: {pattern} has {found}: give format="json" or format="parquet"')

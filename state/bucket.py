@@ -254,5 +254,3 @@ def _read_pending(path: Path, at: Position) -> tuple[Bytes, Bytes] | None:
             return batch.column(0), batch.column(1)
     except (pa.ArrowInvalid, OSError, KeyError):
         return None
-
-

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -86,7 +86,8 @@ class RocksIndex:
         for number, (first, last) in enumerate(ranges):
             options = ReadOptions()
             options.set_iterate_upper_bound(last)
-            for key, value in self._db.items(from_key=first, read_opt=options):
+            entries = cast(Iterator[tuple[bytes, bytes]], self._db.items(from_key=first, read_opt=options))
+            for key, value in entries:
                 if room == 0:
                     break
                 room -= 1
@@ -134,7 +135,7 @@ def _block_cache() -> Cache:
 @cache
 def _unlogged() -> WriteOptions:
     options = WriteOptions()
-    options.disable_wal = True
+    options.disable_wal(True)
     return options
 
 

@@ -7,13 +7,13 @@ Keys and values travel in bulk as ``pyarrow.LargeBinaryArray``; a null value mea
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-Bytes = pa.LargeBinaryArray
+Bytes: TypeAlias = pa.LargeBinaryArray
 """An Arrow array of byte strings; nulls allowed only where said."""
 
 BYTES = pa.large_binary()

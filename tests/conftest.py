@@ -32,5 +32,3 @@ def spark() -> Iterator[object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Pure tests first, so that they fail in seconds."""
     items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
-
-

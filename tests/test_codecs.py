@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import itertools
 import math
 from typing import Any
 
@@ -90,7 +91,7 @@ def test_sorting_agrees_with_comparing(pairs: list[tuple[int, int | None]]) -> N
     made = [version(a) + (versions.absent(1) if b is None else version(b, source=OTHER)) for a, b in pairs]
     order = np.lexsort((np.zeros(len(made)), *versions.sort_columns(array(*made))))
     ordered = [made[place] for place in order]
-    for one, other in zip(ordered, ordered[1:], strict=False):
+    for one, other in itertools.pairwise(ordered):
         assert other == one or newer(other, one)
 
 
@@ -137,7 +138,12 @@ def test_records_round_trip(rows: list[tuple[int, int, bytes, bytes] | None]) ->
             assert decoded.version[place].as_py() == b""
             assert decoded.body[place].as_py() is None
         else:
-            found = (decoded.flags[place], decoded.ts[place], decoded.version[place].as_py(), decoded.body[place].as_py())
+            found = (
+                decoded.flags[place],
+                decoded.ts[place],
+                decoded.version[place].as_py(),
+                decoded.body[place].as_py(),
+            )
             assert found == row
 
 
@@ -188,7 +194,10 @@ TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "date": (pa.date32(), st.dates()),
     "timestamp": (pa.timestamp("us", "UTC"), st.datetimes(timezones=st.just(dt.timezone.utc))),
     "array": (pa.list_(pa.string()), st.lists(st.none() | st.text(max_size=3), max_size=3)),
-    "map": (pa.map_(pa.string(), pa.int32()), st.dictionaries(st.text(max_size=2), st.integers(0, 9)).map(lambda d: list(d.items()))),
+    "map": (
+        pa.map_(pa.string(), pa.int32()),
+        st.dictionaries(st.text(max_size=2), st.integers(0, 9)).map(lambda d: list(d.items())),
+    ),
     "struct": (
         pa.struct([("x", pa.int16()), ("y", pa.struct([("z", pa.list_(pa.list_(pa.int8())))]))]),
         st.fixed_dictionaries(
@@ -234,7 +243,10 @@ def test_row_bytes() -> None:
 
 
 def test_keys_of_text_are_their_bytes_and_a_null_part_makes_no_key() -> None:
-    assert KeyCodec(pa.schema([("k", pa.string())])).encode([pa.array(["é", None])], 2).to_pylist() == ["é".encode(), None]
+    assert KeyCodec(pa.schema([("k", pa.string())])).encode([pa.array(["é", None])], 2).to_pylist() == [
+        "é".encode(),
+        None,
+    ]
     two = KeyCodec(pa.schema([("a", pa.string()), ("b", pa.int64())]))
     keys = two.encode([pa.array(["x", None, "x"]), pa.array([1, 2, None])], 3)
     assert [key is None for key in keys.to_pylist()] == [False, True, True]

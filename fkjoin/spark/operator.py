@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from fkjoin.messages import ANSWER, CHANGE, JOINED, SUBSCRIPTION, unpack
 from fkjoin.spark.buckets import packed_by_bucket
@@ -78,7 +78,12 @@ class StageProcessor(StatefulProcessor):
         self._meta = handle.getValueState("meta", "data binary")
         self._segments = handle.getMapState("log", "number bigint", "data binary")
 
-    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+    def handleInputRows(  # type: ignore[override]  # noqa: N802  (Spark's name; rows come as pandas frames)
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
         spec = self._spec
         count: Counters = Counters()
         passed: Counters = Counters()
@@ -90,7 +95,9 @@ class StageProcessor(StatefulProcessor):
                     passed[name] += int(value)
         bucket = int(key[0])
         if payloads:
-            with BucketStore(SparkLog(self._meta, self._segments), self._directory(bucket), identity=spec.identity.encode()) as store:
+            with BucketStore(
+                SparkLog(self._meta, self._segments), self._directory(bucket), identity=spec.identity.encode()
+            ) as store:
                 messages = [unpack(payload) for payload in payloads if payload]
                 yield from map(_envelopes, self._run(messages, bucket, store, count))
                 store.commit()

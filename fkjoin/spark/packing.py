@@ -231,4 +231,3 @@ def _envelopes(payloads: list[tuple[int, bytes]]) -> pa.RecordBatch:
 def _counter(name: str, value: int) -> pa.RecordBatch:
     columns = [pa.array([0], pa.int32()), pa.nulls(1, pa.binary()), pa.array([name]), pa.array([value])]
     return pa.record_batch(columns, schema=_ENVELOPE)
-

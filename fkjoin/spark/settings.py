@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -75,7 +76,7 @@ def prepare(spark: SparkSession) -> None:
 
 def bucket_count(spark: SparkSession) -> int:
     """How many buckets new state is spread over: ``spark.fkjoin.buckets``, by default the shuffle partitions."""
-    return _positive(spark, BUCKETS, spark.conf.get(PARTITIONS))
+    return _positive(spark, BUCKETS, str(spark.conf.get(PARTITIONS)))
 
 
 def retention_ms(spark: SparkSession) -> int:
@@ -84,7 +85,7 @@ def retention_ms(spark: SparkSession) -> int:
 
 
 def index_dir(spark: SparkSession) -> str:
-    """Where executors keep their indexes: ``spark.fkjoin.index.dir``; empty for a folder under the system's temporary one."""
+    """Where executors keep their indexes: ``spark.fkjoin.index.dir``; empty: under the system's temporary folder."""
     return spark.conf.get(INDEX_DIR, "") or ""
 
 
@@ -106,7 +107,6 @@ def _context(spark: SparkSession) -> Any:
 
 
 def _same_python(command: str) -> bool:
+    """Whether ``command`` starts this very interpreter, virtual environment included."""
     found = shutil.which(command)
-    return found is not None and os.path.realpath(found) == os.path.realpath(sys.executable) and (
-        os.path.dirname(os.path.abspath(found)) == os.path.dirname(os.path.abspath(sys.executable))
-    )
+    return found is not None and Path(found).absolute() == Path(sys.executable).absolute()

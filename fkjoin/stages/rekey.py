@@ -42,9 +42,7 @@ class Rekeyed(NamedTuple):
     answers: pa.Table
 
 
-def rekey(
-    changes: pa.Table, store: Store, count: Counters, *, now_ms: int, retention_ms: int, right_parts: int = 1
-) -> Rekeyed:
+def rekey(changes: pa.Table, store: Store, count: Counters, *, now_ms: int, retention_ms: int, right_parts: int = 1) -> Rekeyed:
     """Turn left ``changes`` (``CHANGE``; any order, duplicates allowed) into messages.
 
     A change whose version is not newer than the one remembered is dropped and counted.  A deletion counts as a change
@@ -105,4 +103,3 @@ def rekey(
     due = due_entries(names.filter(ended), last_version.filter(ended), now_ms + retention_ms)
     store.write(stack(names, due[0]), stack(values, due[1]))
     return Rekeyed(subscriptions, answers)
-

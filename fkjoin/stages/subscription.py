@@ -113,7 +113,13 @@ def subscription(
     hit = np.flatnonzero(later >= 0)
     row, chosen = later[hit] + right.stored, wanted[hit]
     yield _answers(
-        count, take(left.key, chosen), take(left.version, chosen), take(left.value, chosen), right, row, right.since[row]
+        count,
+        take(left.key, chosen),
+        take(left.version, chosen),
+        take(left.value, chosen),
+        right,
+        row,
+        right.since[row],
     )
 
     changed = np.unique(right.code[right.stored :])
@@ -133,9 +139,7 @@ def subscription(
         hit = np.flatnonzero(last >= 0)
         row, chosen = last[hit] + right.stored, live[hit]
         _, left_keys = combined_key.decode(after(take(names, hit), np.ones(len(hit), np.int64)))
-        yield _answers(
-            count, left_keys, take(held.version, chosen), take(held.body, chosen), right, row, right.since[row]
-        )
+        yield _answers(count, left_keys, take(held.version, chosen), take(held.body, chosen), right, row, right.since[row])
 
     _write(store, keys, right, left, now_ms + retention_ms, in_order)
 
@@ -165,7 +169,9 @@ def _rights(rights: pa.Table, code: Ints, keys: Bytes, store: Store, count: Coun
     since = all_ts[np.where(same[head], code[head], rows[head])]
     never = constant(versions.absent(parts), len(keys))
     stored_version = pc.if_else(pa.array(old.found), old.version, never)
-    return _Rights(len(keys), all_code, stack(stored_version, version), all_value, all_ts, np.concatenate([all_ts[stored], since]))
+    return _Rights(
+        len(keys), all_code, stack(stored_version, version), all_value, all_ts, np.concatenate([all_ts[stored], since])
+    )
 
 
 def _subscribes(subscriptions: pa.Table, code: Ints, store: Store, count: Counters) -> _Subscribes:

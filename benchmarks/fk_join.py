@@ -1,0 +1,163 @@
+"""The foreign-key join of a workload file on Spark: JSON lines in, Parquet out.
+
+    python -m benchmarks.fk_join WORKLOAD.jsonl [--out RESULT.jsonl] [--batch 200000]
+
+WORKLOAD.jsonl has lines {"side", "key", "value", "seq"} in three phases, WORKLOAD.jsonl.meta.json says where they end
+("phase_end") .  The lines are first cut into files of ``--batch`` lines a side and phase, which is not timed.  Phase 1 (right
+rows) is read and joined; then the time is taken from the moment phase 2 is there until phases 2 and 3 are written out.
+Prints one JSON line.  --out writes the final joined table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import fkjoin
+from benchmarks.memory import PeakMemory
+from fkjoin import Table, fk_join
+from fkjoin.join import metrics_name
+
+VALUES = {
+    "left": "struct<fk:string,amount:double,v:bigint,pad:string>",
+    "right": "struct<name:string,tier:string,v:bigint,pad:string>",
+}
+
+
+def stage(workload: Path, folder: Path, batch: int) -> list[int]:
+    """Cut the workload into files per side and micro-batch under ``folder/staged``; where each phase's files end."""
+    ends = json.loads(Path(f"{workload}.meta.json").read_text())["phase_end"]
+    bounds, number, phase_files = iter(ends), 0, []
+    end, lines = next(bounds), {side: list[str]() for side in VALUES}
+    for side in VALUES:
+        (folder / "staged" / side).mkdir(parents=True)
+        (folder / side).mkdir()
+
+    def flush() -> None:
+        nonlocal number
+        for side, part in lines.items():
+            (folder / "staged" / side / f"{number:05}.json").write_text("".join(part))
+            part.clear()
+        number += 1
+
+    with workload.open() as source:
+        for place, line in enumerate(source, 1):
+            lines["left" if line.startswith('{"side":"left"') else "right"].append(line)
+            if place == end or sum(map(len, lines.values())) >= batch:
+                flush()
+            if place == end:
+                phase_files.append(number)
+                end = next(bounds, -1)
+    return phase_files
+
+
+def land(folder: Path, first: int, last: int) -> None:
+    """Put staged files where the sources look, in order of time."""
+    for number in range(first, last):
+        for side in VALUES:
+            staged = folder / "staged" / side / f"{number:05}.json"
+            os.utime(staged, (number, number))
+            staged.replace(folder / side / staged.name)
+
+
+def table(spark: SparkSession, folder: Path, side: str) -> Table:
+    return Table.from_files(
+        spark,
+        folder / side,
+        key="key",
+        version="seq",
+        deleted="value is null",
+        schema=f"key string, value {VALUES[side]}, seq bigint",
+        format="json",
+        options={"maxFilesPerTrigger": 1},
+    )
+
+
+def measure(workload: Path, folder: Path, batch: int) -> dict[str, Any]:
+    """Run the three phases; the measurements."""
+    ends = stage(workload, folder, batch)
+    memory = PeakMemory()
+    memory.start()
+    spark = fkjoin.session(
+        "benchmark",
+        master="local[2]",
+        ui_enabled="false",
+        driver_memory="3g",
+        local_dir=folder / "tmp",
+        fkjoin_index_dir=folder / "index",
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    joined = fk_join(table(spark, folder, "left"), table(spark, folder, "right"), "value.fk", name="bench")
+    query = (
+        joined.changes.writeStream.format("parquet")
+        .option("path", str(folder / "joined"))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .start()
+    )
+    times, first = [time.perf_counter()], 0
+    for last in ends:
+        land(folder, first, last)
+        query.processAllAvailable()
+        times.append(time.perf_counter())
+        first = last
+    batches = [progress for progress in query.recentProgress if progress.numInputRows]
+    query.stop()
+    inputs = sum(progress.numInputRows for progress in batches)
+    phases = [round(after - before, 2) for before, after in itertools.pairwise(times)]
+    right = json.loads(Path(f"{workload}.meta.json").read_text())["phase_end"][0]
+    metrics = [progress.observedMetrics[metrics_name("bench")].asDict() for progress in batches]
+    return {
+        "engine": "fkjoin",
+        "version": fkjoin.__version__,
+        "inputs": inputs,
+        "phase_s": phases,
+        "inputs_per_s_2_3": round((inputs - right) / (times[-1] - times[1])),
+        "peak_rss_mib": memory.stop(),
+        "batches": len(batches),
+        "batch_s": [round(progress.durationMs["triggerExecution"] / 1000, 2) for progress in batches],
+        "results": sum(one["out"] or 0 for one in metrics),
+    }
+
+
+def write_result(spark: SparkSession, folder: Path, out: Path) -> None:
+    """The final joined table, one JSON line a row."""
+    changes = spark.read.parquet(str(folder / "joined"))
+    newest = "row_number() over (partition by key order by _left_version desc, _right_version desc nulls last)"
+    changes.selectExpr("*", f"{newest} as place").where("place = 1 and _operation <> 'delete'").createOrReplaceTempView("last")
+    rows = spark.sql(
+        "select key, left.value.fk, left.value.amount, left.value.v, right.value.name, right.value.tier, right.value.v as rv "
+        "from last"
+    )
+    with out.open("w") as sink:
+        sink.writelines(json.dumps(row.asDict()) + "\n" for row in rows.toLocalIterator())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workload", type=Path)
+    parser.add_argument("--out", type=Path, help="write the final joined table here")
+    parser.add_argument("--batch", type=int, default=200_000, help="lines in a micro-batch (default 200000)")
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="fkjoin-bench-"))
+    try:
+        result = measure(given.workload, folder, given.batch)
+        if given.out is not None:
+            write_result(SparkSession.active(), folder, given.out)
+        print(json.dumps(result), flush=True)
+    finally:
+        if (spark := SparkSession.getActiveSession()) is not None:
+            spark.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
