@@ -203,7 +203,7 @@ def _joined(answers: DataFrame, unpack: UnpackAnswers, joiner: Joiner) -> DataFr
 
         def join(there: bool, left: Any, right: Any) -> Any:
             found = function(left, right) if there else None
-            return json.dumps(found, ensure_ascii=False, default=_plain) if as_json and found is not None else found
+            return json.dumps(_plain(found), ensure_ascii=False) if as_json and found is not None else found
 
         columns = [F.udf(join, returns)(matched, F.col("left"), F.col("right")).alias("value")]
     else:
@@ -219,8 +219,14 @@ def _joined(answers: DataFrame, unpack: UnpackAnswers, joiner: Joiner) -> DataFr
 
 
 def _plain(value: Any) -> Any:
-    """What JSON cannot write, as text; rows as objects."""
-    return value.asDict(recursive=True) if hasattr(value, "asDict") else str(value)
+    """A value with rows as objects, and what JSON cannot write as text."""
+    if hasattr(value, "asDict"):
+        value = value.asDict()
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _extractor_text(extractor: Extractor) -> str:

@@ -64,6 +64,11 @@ def pack(messages: pa.Table) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
+def is_answer(packed: bytes) -> bool:
+    """Whether packed messages are answers, told from their head alone."""
+    return packed[:2] == bytes((FORMAT, 3))
+
+
 def unpack(data: bytes) -> pa.Table:
     """What ``pack`` was given."""
     if len(data) < 2 or data[0] != FORMAT or data[1] not in _KINDS:

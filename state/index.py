@@ -135,7 +135,7 @@ def _block_cache() -> Cache:
 @cache
 def _unlogged() -> WriteOptions:
     options = WriteOptions()
-    options.disable_wal(True)
+    options.disable_wal = True  # type: ignore[method-assign, assignment]  # a property, whatever its stub says
     return options
 
 

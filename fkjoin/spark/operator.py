@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from fkjoin.messages import ANSWER, CHANGE, JOINED, SUBSCRIPTION, unpack
+from fkjoin.messages import ANSWER, CHANGE, JOINED, SUBSCRIPTION, is_answer, unpack
 from fkjoin.spark.buckets import packed_by_bucket
 from fkjoin.stages import Counters, How, join_rows, rekey, resolve, subscription
 from state import BucketStore
@@ -94,10 +94,13 @@ class StageProcessor(StatefulProcessor):
                 if isinstance(name, str):
                     passed[name] += int(value)
         bucket = int(key[0])
+        if spec.stage == "subscription":  # rekey's own answers are on their way to this very bucket of resolve
+            answers = [payload for payload in payloads if is_answer(payload)]
+            payloads = [payload for payload in payloads if not is_answer(payload)]
+            yield _envelopes([(bucket, payload) for payload in answers])
         if payloads:
-            with BucketStore(
-                SparkLog(self._meta, self._segments), self._directory(bucket), identity=spec.identity.encode()
-            ) as store:
+            log, directory = SparkLog(self._meta, self._segments), self._directory(bucket)
+            with BucketStore(log, directory, identity=spec.identity.encode()) as store:
                 messages = [unpack(payload) for payload in payloads if payload]
                 yield from map(_envelopes, self._run(messages, bucket, store, count))
                 store.commit()
@@ -120,7 +123,6 @@ class StageProcessor(StatefulProcessor):
             yield packed_by_bucket(subscriptions, "foreign_key", spec.buckets)
             yield packed_by_bucket(answers, "key", spec.buckets)
         elif spec.stage == "subscription":
-            yield from (packed_by_bucket(ready, "key", spec.buckets) for ready in messages if ready.schema.equals(ANSWER))
             answered = subscription(
                 _only(SUBSCRIPTION, messages),
                 _only(CHANGE, messages),

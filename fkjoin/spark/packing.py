@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from fkjoin import versions
 from fkjoin.arrays import BYTES, Bytes, as_bytes, bools, masked, valid
+from fkjoin.errors import FormatError
 from fkjoin.messages import CHANGE, JOINED, NO_TIMESTAMP, RESULT, Operation, column, table, unpack
 from fkjoin.rows import KeyCodec, RowCodec
 from fkjoin.spark.buckets import packed_by_bucket
@@ -209,6 +210,13 @@ def _versions(batch: pa.RecordBatch) -> Bytes:
     if not pa.types.is_struct(version.type):
         return as_bytes(version)
     source = as_bytes(batch.column("source"))
+    if any(member.null_count for member in version.flatten()):
+        row = next(place for place in range(batch.num_rows) if None in version[place].as_py().values())
+        key = ", ".join(str(part) for part in batch.column("key")[row].as_py().values())
+        raise FormatError(
+            f"the change of key {key} has no version: a version column is null there, so its place in the order of "
+            "changes is unknown; filter such rows out, or give version=coalesce(…, 0)"
+        )
     columns = [pc.cast(member, pa.int64()).to_numpy(zero_copy_only=False) for member in version.flatten()]
     return versions.encode(source, columns)
 

@@ -1,0 +1,33 @@
+"""The demo: first run, second run, and what it says."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from fkjoin.demo import FIRST_RUN, PARTS, run_demo
+from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
+
+
+@pytest.mark.spark
+def test_the_demo_is_right_and_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    spark.conf.set(PARTITIONS, "2")
+    spark.conf.set(BUCKETS, "2")
+    spark.conf.set(INDEX_DIR, str(tmp_path / "index"))
+    said = io.StringIO()
+    first = run_demo(tmp_path / "demo", Console(file=said, width=160), spark)
+    second = run_demo(tmp_path / "demo", Console(file=said, width=160), spark)
+    assert (first.resumed, first.batches, first.wrong) == (False, FIRST_RUN, 0)
+    assert (second.resumed, second.batches, second.wrong) == (True, PARTS - FIRST_RUN, 0)
+    assert first.rows > 3000
+    for name in ("left-in", "right-in", "stale-dropped", "tombstones-suppressed", "idempotent-update-skip", "out"):
+        assert first.count[name] > 0, name
+    text = said.getvalue()
+    assert "Goes on from the checkpoint of an earlier run" in text
+    assert f"the streamed table is equal to it: {second.rows:,} rows." in text
+    assert str(tmp_path / "demo" / "joined") in text
+    assert str(tmp_path / "demo" / "checkpoint") in text
