@@ -96,6 +96,10 @@ def window(data: Octets, starts: Ints, width: int) -> Octets:
     """An ``(n, width)`` array of the bytes from ``starts[i]`` on; beyond the end, zeros."""
     if not len(starts) or not width:
         return np.zeros((len(starts), width), np.uint8)
+    if int(starts[-1] - starts[0]) == width * (len(starts) - 1) and (np.diff(starts) == width).all():
+        begin, end = int(starts[0]), int(starts[-1]) + width
+        if end <= len(data):
+            return data[begin:end].reshape(len(starts), width)
     positions = starts[:, None] + np.arange(width)
     if int(starts.max()) + width <= len(data):
         return data[positions]

@@ -57,7 +57,7 @@ class BucketStore:
             )
         self._directory = directory
         self._token = uuid.uuid4().bytes
-        self._sizes: dict[bytes, int] = {}
+        self._read: list[tuple[Bytes, pa.Int64Array]] = []
         self._written: list[tuple[Bytes, Bytes]] = []
         self._overlay: dict[bytes, bytes | None] | None = None
         self.rebuilt = False
@@ -81,11 +81,9 @@ class BucketStore:
 
     def get_many(self, keys: Bytes) -> Bytes:
         found = self._index.get_many(keys)
-        names = keys.to_pylist()
-        lengths = pc.binary_length(found).to_pylist()
-        self._sizes.update(zip(names, (-1 if n is None else n for n in lengths), strict=True))
+        self._read.append((keys, _lengths(found)))
         overlay = self._overlaid()
-        if overlay and not overlay.keys().isdisjoint(names):
+        if overlay and not overlay.keys().isdisjoint(names := keys.to_pylist()):
             merged = zip(names, found.to_pylist(), strict=True)
             return pa.array([overlay.get(key, value) for key, value in merged], BYTES)
         return found
@@ -218,15 +216,17 @@ class BucketStore:
 
     def _replaced(self, keys: Bytes, values: Bytes) -> int:
         """The charge of what the batch overwrites or deletes, deletions' own charge included: they are never live."""
-        names = keys.to_pylist()
-        unread = [key for key in names if key not in self._sizes]
-        if unread:
-            found = pc.binary_length(self._index.get_many(pa.array(unread, BYTES))).to_pylist()
-            self._sizes.update(zip(unread, (-1 if n is None else n for n in found), strict=True))
-        sizes = self._sizes
-        before = sum(len(key) + sizes[key] + ENTRY_OVERHEAD for key in names if sizes[key] >= 0)
+        known = pa.concat_arrays([pa.array([], BYTES), *(read for read, _ in self._read)])
+        sizes = pa.concat_arrays([pa.array([], pa.int64()), *(lengths for _, lengths in self._read)])
+        place = pc.index_in(keys, value_set=known)
+        unread = keys.filter(pc.is_null(place))
+        replaced = pa.concat_arrays([sizes.take(place.drop_null()), _lengths(self._index.get_many(unread))])
+        named = pa.concat_arrays([pc.binary_length(keys.filter(pc.is_valid(place))), pc.binary_length(unread)])
+        there = pc.is_valid(replaced)
+        before = (pc.sum(replaced).as_py() or 0) + (pc.sum(named.filter(there)).as_py() or 0)
         deleted = pc.is_null(values)
-        return before + entry_bytes(keys.filter(deleted), values.filter(deleted))
+        charge = ENTRY_OVERHEAD * (pc.sum(there).as_py() or 0)
+        return before + charge + entry_bytes(keys.filter(deleted), values.filter(deleted))
 
     def _keep_pending(self, keys: Bytes, values: Bytes, base: Position) -> None:
         """Only a short cut: without the file the next batch reads the same entries from the log."""
@@ -239,6 +239,11 @@ class BucketStore:
             draft.replace(path)
         except OSError:
             draft.unlink(missing_ok=True)
+
+
+def _lengths(values: Bytes) -> pa.Int64Array:
+    """Length of each value; null for none."""
+    return pc.binary_length(values).cast(pa.int64())
 
 
 def _read_pending(path: Path, at: Position) -> tuple[Bytes, Bytes] | None:

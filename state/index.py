@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from rocksdict import BlockBasedOptions, Cache, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
+from rocksdict import BlockBasedOptions, Cache, DataBlockIndexType, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from state.errors import StateError
 from state.protocol import BYTES, PAGE_ENTRIES, Bytes, KeyRange, Page
@@ -143,10 +143,14 @@ def _options() -> Options:
     table = BlockBasedOptions()
     table.set_bloom_filter(10, False)
     table.set_block_cache(_block_cache())
+    table.set_data_block_index_type(DataBlockIndexType.binary_and_hash())
+    table.set_data_block_hash_ratio(0.75)
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_block_based_table_factory(table)
     options.set_write_buffer_size(64 << 20)
+    options.set_memtable_prefix_bloom_ratio(0.05)
+    options.set_memtable_whole_key_filtering(True)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(1)
     return options

@@ -25,6 +25,10 @@ _REQUIRED = {
     PROVIDER: (_ROCKSDB, "transformWithState keeps its state in RocksDB only"),
     FORMAT: ("2", "with format 1 a late task attempt can overwrite committed state"),
 }
+_LOCAL_JVM = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
+"""A local session lives for minutes on few cores: the optimizing compiler takes more of them than it gives back
+(docs/performance.md)."""
+
 _DEFAULTS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
@@ -39,16 +43,18 @@ def session(app_name: str = "fkjoin", master: str | None = None, **conf: Any) ->
     ``.`` and without the leading ``spark.``: ``session(sql_shuffle_partitions=8, fkjoin_buckets=16)``.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master is None and "MASTER" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        master = "local[*]"
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
-    elif "MASTER" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:
-        builder = builder.master("local[*]")
     for name, (value, _) in _REQUIRED.items():
         builder = builder.config(name, value)
     for name, value in _DEFAULTS.items():
         builder = builder.config(name, value)
     builder = builder.config("spark.ui.showConsoleProgress", "false")
+    if (master or "").startswith("local") and "driver_extraJavaOptions" not in conf:
+        builder = builder.config("spark.driver.extraJavaOptions", _LOCAL_JVM)
     for name, value in conf.items():
         builder = builder.config("spark." + name.replace("_", "."), str(value))
     spark = builder.getOrCreate()
