@@ -69,16 +69,17 @@ def fk_join(
     key, foreign_key = arrow_schema("left", left.key_type), arrow_schema("right", right.key_type)
     shared_log = left.node.log is not None and left.node.log == right.node.log
 
+    bound_to = {
+        "extractor": described,
+        "joiner": joining,
+        "key": _columns(key),
+        "foreign_key": _columns(foreign_key),
+        "left": _columns(left_row),
+        "right": _columns(right_row),
+    }
+
     def stage(rows: DataFrame, kind: StageName) -> DataFrame:
-        bound = identity_text(
-            join=label,
-            stage=kind,
-            how=how,
-            buckets=buckets,
-            left=_columns(left_row),
-            right=_columns(right_row),
-            key=_columns(key),
-        )
+        bound = identity_text(join=label, stage=kind, how=how, buckets=buckets, **bound_to)
         parts = right.node.parts
         spec = StageSpec(kind, label, how, buckets, retention_ms(spark), index_dir(spark), shared_log, parts, bound)
         return rows.groupBy("bucket").transformWithStateInPandas(StageProcessor(spec), ENVELOPE, "append", "None")

@@ -13,8 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fkjoin import combined_key, records
+from fkjoin.arrays import BYTES
 from fkjoin.messages import ANSWER, SUBSCRIPTION
 from fkjoin.stages import Counters, join_rows, rekey, resolve, subscription
+from fkjoin.stages.retention import GONE
 from state import MemoryStore
 from tests.oracle import Change, Joined, apply, batch_join, messages
 
@@ -76,7 +79,23 @@ def test_twenty_thousand_histories_of_random_delivery_end_as_the_batch_join(how:
     wanted = batch_join(changes, how)
     wrong = [key for key in wanted.keys() | joined.keys() if wanted.get(key) != joined.get(key)]
     assert wrong == []
+    assert live_subscriptions(stores[1]) == wanted_subscriptions(changes)
     assert count["stale-dropped"] > HISTORIES, "nothing was out of order: the test tests nothing"
+
+
+def live_subscriptions(store: MemoryStore) -> set[bytes]:
+    """The combined keys of the subscribers that would be answered."""
+    entries = [entry for entry in store.items() if entry[0].startswith(b"s")]
+    held = records.decode(pa.array([value for _, value in entries], BYTES))
+    return {key[1:] for (key, _), flags in zip(entries, held.flags, strict=True) if not flags & GONE}
+
+
+def wanted_subscriptions(changes: list[Change]) -> set[bytes]:
+    """One subscription for each living left row that has a foreign key."""
+    newest = {change.key: change for change in sorted(changes, key=lambda change: change.version) if change.left}
+    live = [row for row in newest.values() if row.value is not None and row.foreign_key is not None]
+    foreign_keys, keys = pa.array([row.foreign_key for row in live], BYTES), pa.array([row.key for row in live], BYTES)
+    return set(combined_key.encode(foreign_keys, keys).to_pylist())
 
 
 def test_changes_that_come_late_or_twice_are_as_if_they_had_not() -> None:

@@ -156,15 +156,17 @@ def test_a_query_goes_on_from_its_checkpoint_with_its_index_kept_lost_or_too_old
 def test_a_checkpoint_made_with_other_settings_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     write_lines(tmp_path / "log", "1", [{"id": 1, "up": 2, "v": 1}])
 
-    def self_join(name: str = "boss") -> Table:
+    def self_join(extractor: str) -> Table:
         table = Table.from_files(spark, tmp_path / "log", key="id", version="v")
-        return fk_join(table, table, "up", how="left", name=name)
+        return fk_join(table, table, extractor, how="left", name="boss")
 
-    run(self_join().changes, tmp_path / "checkpoint")
+    run(self_join("up").changes, tmp_path / "checkpoint")
     write_lines(tmp_path / "log", "2", [{"id": 1, "up": 3, "v": 2}])
+    with pytest.raises(Exception, match=r'"extractor": "up".* and is now opened with .*"extractor": "id".*new checkpoint'):
+        run(self_join("id").changes, tmp_path / "checkpoint")
     spark.conf.set(BUCKETS, "3")
     with pytest.raises(Exception, match=r'"buckets": 2.* and is now opened with .*"buckets": 3.*new checkpoint'):
-        run(self_join().changes, tmp_path / "checkpoint")
+        run(self_join("up").changes, tmp_path / "checkpoint")
 
 
 def test_several_joins_on_one_table_and_joins_of_joins_in_one_query(spark: SparkSession, tmp_path: Path) -> None:

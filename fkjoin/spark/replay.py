@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row
 
 from fkjoin.join import fk_join
 from fkjoin.replay import final_line, joined_text, result_lines
-from fkjoin.spark.settings import BUCKETS, session
+from fkjoin.spark.settings import BUCKETS, INDEX_DIR, session
 from fkjoin.table import Table
 from fkjoin.traces import Trace
 
@@ -29,6 +29,7 @@ def replay_on_spark(trace: Trace, events_per_batch: int = 1, buckets: int = 2) -
     spark.conf.set(BUCKETS, str(buckets))
     cuts = list(trace.batches(events_per_batch))
     with tempfile.TemporaryDirectory(prefix="fkjoin-replay-") as folder:
+        spark.conf.set(INDEX_DIR, str(Path(folder) / "index"))
         log = Path(folder) / "log"
         log.mkdir()
         for number, batch in enumerate(cuts):
