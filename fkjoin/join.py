@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple, get_args
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -39,7 +40,7 @@ def fk_join(
     ``how``: ``inner``, or ``left`` to keep left rows without a right row.
     ``joiner``: what a joined row is made of.  None: both rows, as structs ``left`` and ``right``.  Columns or SQL texts over
     ``left.…`` and ``right.…``; or a callable of (left row, right row), which returns a Spark UDF's type, or what its return
-    annotation (bool, int, float, str) says, or anything that JSON can write, as one column ``value``.
+    annotation (bool, int, float, str, or one of them or None) says, or anything that JSON can write, as one column ``value``.
     A joiner's null is "no result".
     ``name``: names state and metrics; generated from the rest if left out.
 
@@ -191,6 +192,9 @@ def _called(joiner: Callable[[Any, Any], Any]) -> _Called:
         annotation = inspect.signature(joiner, eval_str=True).return_annotation
     except (TypeError, ValueError, NameError):
         annotation = None
+    if get_origin(annotation) in (Union, UnionType):
+        kinds = [kind for kind in get_args(annotation) if kind is not NoneType]
+        annotation = kinds[0] if len(kinds) == 1 else None
     known = _RETURNS.get(annotation)
     return _Called(joiner, known or StringType(), known is None)
 
