@@ -29,6 +29,7 @@ from fkjoin.arrays import (
 from fkjoin.messages import ANSWER, SUBSCRIPTION, column, table
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
+from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import GONE, due_entries, sweep
 from state import Store
 
@@ -56,15 +57,7 @@ def rekey(changes: pa.Table, store: Store, count: Counters, *, now_ms: int, rete
     stored_keys = concat(constant(b"d", len(keys)), keys)
     old = records.decode(store.get_many(stored_keys))
 
-    version = column(changes, "version")
-    order = np.lexsort((*versions.sort_columns(version), code))
-    code, version = code[order], take(version, order)
-    newer = ~old.found[code] | versions.is_newer(version, take(old.version, code))
-    repeated = ~changes_from_previous(code)
-    repeated[1:] &= equal(version.slice(1), version.slice(0, len(version) - 1))
-    keep = np.flatnonzero(newer & ~repeated)
-    count[counters.STALE] += len(order) - len(keep)
-    order, code, version = order[keep], code[keep], take(version, keep)
+    order, code, version = newest_only(code, column(changes, "version"), old, count)
 
     key, value, ts = (take(column(changes, name), order) for name in ("key", "value", "ts"))
     alive = valid(value)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from fkjoin import records, versions
+from fkjoin import records
 from fkjoin.arrays import (
     BYTES,
     Bytes,
@@ -33,6 +33,7 @@ from fkjoin.arrays import (
 from fkjoin.messages import RESULT, Operation, column, table
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
+from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import GONE, due_entries, sweep
 from state import Store
 
@@ -48,15 +49,7 @@ def resolve(joined: pa.Table, store: Store, count: Counters, *, now_ms: int, ret
     stored_keys = concat(constant(b"d", len(keys)), keys)
     old = records.decode(store.get_many(stored_keys))
 
-    version = column(joined, "version")
-    order = np.lexsort((*versions.sort_columns(version), code))
-    code, version = code[order], take(version, order)
-    newer = ~old.found[code] | versions.is_newer(version, take(old.version, code))
-    repeated = ~changes_from_previous(code)
-    repeated[1:] &= equal(version.slice(1), version.slice(0, len(version) - 1))
-    keep = np.flatnonzero(newer & ~repeated)
-    count[counters.STALE] += len(order) - len(keep)
-    order, code, version = order[keep], code[keep], take(version, keep)
+    order, code, version = newest_only(code, column(joined, "version"), old, count)
     value, ts = take(column(joined, "value"), order), take(column(joined, "ts"), order).to_numpy()
 
     digest = _digests(value)

@@ -40,6 +40,7 @@ from fkjoin.arrays import (
 from fkjoin.messages import ANSWER, NO_TIMESTAMP, column, table
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
+from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import GONE, due_entries, sweep
 from state import Store, prefix_range
 
@@ -146,15 +147,7 @@ def subscription(
 
 def _rights(rights: pa.Table, code: Ints, keys: Bytes, store: Store, count: Counters, parts: int) -> _Rights:
     old = records.decode(store.get_many(concat(constant(b"r", len(keys)), keys)))
-    version = column(rights, "version")
-    order = np.lexsort((*versions.sort_columns(version), code))
-    code, version = code[order], take(version, order)
-    newer = ~old.found[code] | versions.is_newer(version, take(old.version, code))
-    repeated = ~changes_from_previous(code)
-    repeated[1:] &= equal(version.slice(1), version.slice(0, max(0, len(version) - 1)))
-    keep = np.flatnonzero(newer & ~repeated)
-    count[counters.STALE] += len(order) - len(keep)
-    code, version, order = code[keep], take(version, keep), order[keep]
+    order, code, version = newest_only(code, column(rights, "version"), old, count)
 
     value, ts = take(column(rights, "value"), order), take(column(rights, "ts"), order).to_numpy()
     stored = np.arange(len(keys))
@@ -179,20 +172,11 @@ def _subscribes(subscriptions: pa.Table, code: Ints, store: Store, count: Counte
     combined = combined_key.encode(column(subscriptions, "foreign_key"), key)
     number, names = codes(concat(constant(b"s", len(combined)), combined))
     old = records.decode(store.get_many(names))
-    version = column(subscriptions, "version")
-    order = np.lexsort((*versions.sort_columns(version), number))
-    number, version = number[order], take(version, order)
-    held = take(old.version, number)
-    fresh = ~old.found[number] | versions.is_newer(version, held) | equal(version, held)
-    repeated = ~changes_from_previous(number)
-    repeated[1:] &= equal(version.slice(1), version.slice(0, max(0, len(version) - 1)))
-    keep = np.flatnonzero(fresh & ~repeated)
-    count[counters.STALE] += len(order) - len(keep)
-    order = order[keep]
-    number, names = _renumbered(number[keep], names)
+    order, number, version = newest_only(number, column(subscriptions, "version"), old, count, or_equal=True)
+    number, names = _renumbered(number, names)
     columns = (take(column(subscriptions, name), order) for name in ("key", "subscribe", "value", "ts"))
     key, wanted, value, ts = columns
-    return _Subscribes(names, number, code[order], key, bools(wanted), take(version, keep), value, ts.to_numpy())
+    return _Subscribes(names, number, code[order], key, bools(wanted), version, value, ts.to_numpy())
 
 
 def _renumbered(number: Ints, names: Bytes) -> tuple[Ints, Bytes]:

@@ -1,0 +1,32 @@
+"""Which of a batch's messages count, and in which order: by versions alone, never by arrival."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fkjoin import versions
+from fkjoin.arrays import Bytes, Ints, changes_from_previous, equal, take
+from fkjoin.records import Records
+from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
+
+
+def newest_only(
+    code: Ints, version: Bytes, held: Records, count: Counters, *, or_equal: bool = False
+) -> tuple[Ints, Ints, Bytes]:
+    """The messages newer than what is ``held`` for their code (``or_equal``: or as new), sorted by code and version.
+
+    Returns their places, codes and versions.  Of messages with the same code and version one counts; what does not count
+    is counted as stale.
+    """
+    order = np.lexsort((*versions.sort_columns(version), code))
+    code, version = code[order], take(version, order)
+    before = take(held.version, code)
+    fresh = ~held.found[code] | versions.is_newer(version, before)
+    if or_equal:
+        fresh |= equal(version, before)
+    repeated = ~changes_from_previous(code)
+    repeated[1:] &= equal(version.slice(1), version.slice(0, max(0, len(version) - 1)))
+    keep = np.flatnonzero(fresh & ~repeated)
+    count[counters.STALE] += len(order) - len(keep)
+    return order[keep], code[keep], take(version, keep)
