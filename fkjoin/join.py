@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Callable
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, Union, get_args, get_origin
+from typing import Any, NamedTuple, TypeGuard, Union, get_args, get_origin
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -59,8 +59,8 @@ def fk_join(
     spark = left.frame.sparkSession
     prepare(spark)
     rows = _with_foreign_key(left, right, extractor)
-    described = _extractor_text(extractor)
-    joining = None if joiner is None else _joiner_text(joiner)
+    described = _described(extractor, "key", "row")
+    joining = None if joiner is None else _described(joiner, "left", "right")
     label = name or f"{left.name}-{right.name}-{generated_name(left.describe(), right.describe(), described, how, joining)}"
     _refuse_same_name(label, left.node, right.node)
     node = Join(label, left.node, right.node, how, described, joining)
@@ -134,7 +134,7 @@ def _with_foreign_key(left: Table, right: Table, extractor: Extractor) -> DataFr
     row = left.row_type.names
     names = [*row, *(name for name in left.key if name not in row)]
     visible = left.frame.select("*", f"{ROW}.*", *[F.col(f"{KEY}.`{name}`") for name in left.key if name not in row])
-    if callable(extractor) and not isinstance(extractor, Column):
+    if _is_function(extractor):
         value = F.col(f"{KEY}.`{left.key[0]}`") if len(left.key) == 1 else F.col(KEY)
         several = len(wanted) > 1
         called = F.udf(_only_for_rows(extractor, several), wanted if several else wanted[0].dataType)
@@ -203,7 +203,7 @@ def _joined(answers: DataFrame, unpack: UnpackAnswers, joiner: Joiner) -> DataFr
     """Answers with the joiner's struct ``row``; null where there is no result."""
     rows = answers.mapInArrow(unpack, spark_schema(unpack.schema))
     matched = F.col("matched")
-    if callable(joiner) and not isinstance(joiner, Column):
+    if _is_function(joiner):
         function, returns, as_json = _called(joiner)
 
         def join(there: bool, left: Any, right: Any) -> Any:
@@ -219,7 +219,7 @@ def _joined(answers: DataFrame, unpack: UnpackAnswers, joiner: Joiner) -> DataFr
         row = columns[0]
     else:
         whole = F.struct(*[column.alias(field.name) for column, field in zip(columns, kinds, strict=True)])
-        row = F.when(columns[0].isNotNull(), whole) if callable(joiner) and not isinstance(joiner, Column) else whole
+        row = F.when(columns[0].isNotNull(), whole) if _is_function(joiner) else whole
     return rows.select("key", "version", "ts", "gone", F.when(matched, row).alias("row"), "counter", "count")
 
 
@@ -234,16 +234,16 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def _extractor_text(extractor: Extractor) -> str:
-    if callable(extractor) and not isinstance(extractor, Column):
-        return f"{getattr(extractor, '__name__', type(extractor).__name__)}(key, row)"
-    return ", ".join(text(item) for item in listed(extractor))
+def _is_function(given: Any) -> TypeGuard[Callable[[Any, Any], Any]]:
+    """Whether an extractor or joiner is a Python callable; a Column, which can be called too, is not one."""
+    return callable(given) and not isinstance(given, Column)
 
 
-def _joiner_text(joiner: Joiner) -> str:
-    if callable(joiner) and not isinstance(joiner, Column):
-        return f"{getattr(joiner, '__name__', type(joiner).__name__)}(left, right)"
-    return ", ".join(text(item) for item in listed(joiner))
+def _described(given: Extractor | Joiner, *arguments: str) -> str:
+    """How an extractor or joiner reads in ``describe()``."""
+    if _is_function(given):
+        return f"{getattr(given, '__name__', type(given).__name__)}({', '.join(arguments)})"
+    return ", ".join(text(item) for item in listed(given))
 
 
 def _refuse_same_name(name: str, *nodes: Node) -> None:

@@ -34,7 +34,6 @@ from state.segments import (
 _EMPTY = Meta(bytes(16), 0, 0, 0, 0)
 _NOWHERE = Position(b"\xff" * 16, 0)
 _PENDING = pa.schema([("key", BYTES), ("value", BYTES)])
-_REBUILD_ENTRIES = 100_000
 
 
 class BucketStore:
@@ -114,7 +113,7 @@ class BucketStore:
         live = meta.live_bytes + entry_bytes(keys, values) - self._replaced(keys, values)
         segments = list(encode_segments(token, keys, values))
         log_bytes = meta.log_bytes + entry_bytes(keys, values)
-        first, kept_bytes = meta.first, 0
+        first = meta.first
         budget = 4 * entry_bytes(keys, values) + 2 * SEGMENT_BYTES
         while log_bytes > 2 * live + SEGMENT_BYTES and first < meta.next and budget > 0:
             _, old_keys, old_values = decode_segment(first, self._log.segment(first))
@@ -124,7 +123,6 @@ class BucketStore:
             )
             moved_keys, moved_values = old_keys.filter(still), old_values.filter(still)
             segments += encode_segments(token, moved_keys, moved_values)
-            kept_bytes += entry_bytes(moved_keys, moved_values)
             size = entry_bytes(old_keys, old_values)
             log_bytes += entry_bytes(moved_keys, moved_values) - size
             budget -= size
