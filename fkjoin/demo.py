@@ -19,7 +19,7 @@ from rich.table import Table as Grid
 
 from fkjoin.errors import FkJoinError
 from fkjoin.join import fk_join, metrics_name
-from fkjoin.spark.settings import INDEX_DIR, session
+from fkjoin.spark.settings import INDEX_DIR, SHORT_LIVED, session
 from fkjoin.stages import counters
 from fkjoin.table import Table
 
@@ -56,7 +56,7 @@ def run_demo(folder: Path, console: Console, spark: SparkSession | None = None) 
         if resumed
         else f"Joins orders with customers in {folder}; {landed} parts of the change logs."
     )
-    spark = spark or session("fkjoin demo")
+    spark = spark or session("fkjoin demo", driver_extraJavaOptions=SHORT_LIVED)
     spark.conf.set(INDEX_DIR, str(folder / "index"))
     logs = {name: _log(spark, folder, name) for name in _KEYS}
     joined = fk_join(logs["orders"], logs["customers"], "customer_id", name=_NAME)

@@ -42,7 +42,7 @@ def decode(values: Bytes) -> Records:
     """Nulls are records that are not there."""
     found = valid(values)
     data, bounds = buffers(values)
-    head = np.ascontiguousarray(window(data, np.where(found, bounds[:-1], 0), _HEAD.itemsize)).view(_HEAD).reshape(-1)
+    head = np.ascontiguousarray(window(data, bounds[:-1], _HEAD.itemsize)).view(_HEAD).reshape(-1)
     if (wrong := found & (head["format"] != FORMAT)).any():
         raise FormatError(
             f"a stored record has format {int(head['format'][int(wrong.argmax())])}, this release reads {FORMAT}: "

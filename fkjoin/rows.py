@@ -63,7 +63,7 @@ class RowCodec:
         shape = _Shape(self.schema)
         found = valid(data)
         octets, bounds = buffers(data)
-        starts = np.where(found, bounds[:-1], 0)
+        starts = bounds[:-1]
         if (np.diff(bounds)[found] < shape.head).any():
             raise FormatError(f"an encoded row is shorter than the {shape.head} bytes that {self.schema.names} need")
         head = np.where(found[:, None], window(octets, starts, shape.head), np.uint8(0))

@@ -21,9 +21,15 @@ def trace_files() -> list[Path]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[object]:
     """One local Spark session for all tests that need a JVM."""
-    import fkjoin
+    from fkjoin.spark.settings import SHORT_LIVED, session
 
-    made = fkjoin.session("fkjoin tests", master="local[2]", ui_enabled="false", driver_host="127.0.0.1")
+    made = session(
+        "fkjoin tests",
+        master="local[2]",
+        ui_enabled="false",
+        driver_host="127.0.0.1",
+        driver_extraJavaOptions=SHORT_LIVED,
+    )
     made.sparkContext.setLogLevel("ERROR")
     yield made
     made.stop()

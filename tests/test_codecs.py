@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fkjoin import FormatError, combined_key, messages, records, versions
-from fkjoin.arrays import BYTES, equal
+from fkjoin.arrays import BYTES, equal, slices, window
 from fkjoin.rows import KeyCodec, RowCodec, unsupported
 from fkjoin.spark.buckets import bucket_ids, buckets_of, spark_hash
 from fkjoin.stages import join_rows, split_rows
@@ -25,6 +25,28 @@ SOURCE, OTHER = versions.identity("orders"), versions.identity("customers")
 
 def array(*items: bytes | None) -> pa.LargeBinaryArray:
     return pa.array(items, BYTES)
+
+
+# Slices
+
+PLACES = st.tuples(st.integers(0, 30), st.integers(0, 10), st.booleans())
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+@given(st.data())
+def test_slices_and_windows_are_what_python_slices(in_order: bool, data: st.DataObject) -> None:
+    content = data.draw(st.binary(min_size=40, max_size=60))
+    places = data.draw(st.lists(PLACES, max_size=12))
+    if in_order:  # each begins where the one before it ends, or later
+        ends = list(itertools.accumulate(size for _, size, _ in places))
+        places = [(end - size, size, there) for end, (_, size, there) in zip(ends, places, strict=True) if end <= 40]
+    octets = np.frombuffer(content, np.uint8)
+    starts, sizes, there = (np.array([place[at] for place in places], kind) for at, kind in enumerate((int, int, bool)))
+    wanted = [content[start : start + size] if there else None for start, size, there in places]
+    assert slices(octets, starts, sizes, there).to_pylist() == wanted
+    assert [row.tobytes() for row in window(octets, starts, 7)] == [
+        content[start : start + 7].ljust(7, b"\0") for start, _, _ in places
+    ]
 
 
 # CombinedKey

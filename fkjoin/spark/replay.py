@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row
 
 from fkjoin.join import fk_join
 from fkjoin.replay import final_line, joined_text, result_lines
-from fkjoin.spark.settings import BUCKETS, INDEX_DIR, session
+from fkjoin.spark.settings import BUCKETS, INDEX_DIR, SHORT_LIVED, session
 from fkjoin.table import Table
 from fkjoin.traces import Trace
 
@@ -25,7 +25,7 @@ def replay_on_spark(trace: Trace, events_per_batch: int = 1, buckets: int = 2) -
 
     Within a batch only the last result of a key is sent, and the keys come in no particular order.
     """
-    spark = session("fkjoin replay", sql_shuffle_partitions=min(2, buckets))
+    spark = session("fkjoin replay", sql_shuffle_partitions=min(2, buckets), driver_extraJavaOptions=SHORT_LIVED)
     spark.conf.set(BUCKETS, str(buckets))
     cuts = list(trace.batches(events_per_batch))
     with tempfile.TemporaryDirectory(prefix="fkjoin-replay-") as folder:

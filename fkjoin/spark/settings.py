@@ -25,9 +25,15 @@ _REQUIRED = {
     PROVIDER: (_ROCKSDB, "transformWithState keeps its state in RocksDB only"),
     FORMAT: ("2", "with format 1 a late task attempt can overwrite committed state"),
 }
-_LOCAL_JVM = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
-"""A local session lives for minutes on few cores: the optimizing compiler takes more of them than it gives back
-(docs/performance.md)."""
+SHORT_LIVED = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
+"""For ``driver_extraJavaOptions`` of a local session that lives for a minute: in so short a time the JVM's optimizing
+compiler takes more of the cores than it gives back (docs/performance.md)."""
+
+_WORKERS = {
+    "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
+    "spark.executorEnv.GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+}
+"""Python workers allocate and free many megabytes a batch: with huge pages they fault half as often (docs/performance.md)."""
 
 _DEFAULTS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
@@ -50,11 +56,11 @@ def session(app_name: str = "fkjoin", master: str | None = None, **conf: Any) ->
         builder = builder.master(master)
     for name, (value, _) in _REQUIRED.items():
         builder = builder.config(name, value)
-    for name, value in _DEFAULTS.items():
+    for name, value in (_DEFAULTS | _WORKERS).items():
         builder = builder.config(name, value)
     builder = builder.config("spark.ui.showConsoleProgress", "false")
-    if (master or "").startswith("local") and "driver_extraJavaOptions" not in conf:
-        builder = builder.config("spark.driver.extraJavaOptions", _LOCAL_JVM)
+    if (master or "").startswith("local"):
+        builder = builder.config("spark.driver.extraJavaOptions", "-XX:+UseParallelGC")
     for name, value in conf.items():
         builder = builder.config("spark." + name.replace("_", "."), str(value))
     spark = builder.getOrCreate()

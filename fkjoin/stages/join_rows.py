@@ -41,7 +41,7 @@ def split_rows(values: Bytes) -> tuple[Bytes, Bytes]:
     """Left rows and right rows of ``join_rows`` values; both null where the value is."""
     found = valid(values)
     data, bounds = buffers(values)
-    starts = np.where(found, bounds[:-1], 0)
+    starts = bounds[:-1]
     head = np.ascontiguousarray(window(data, starts, _HEAD.itemsize)).view(_HEAD).reshape(-1)
     size = np.where(found, head["left"], 0).astype(np.int64)
     left = slices(data, starts + _HEAD.itemsize, size, found)
