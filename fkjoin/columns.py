@@ -78,6 +78,13 @@ def spark_schema(schema: pa.Schema) -> StructType:
     return from_arrow_schema(schema)
 
 
+def fields_of(frame: DataFrame, struct: Column) -> tuple[str, ...]:
+    """The names of a struct expression's fields."""
+    kind = frame.select(struct.alias("it")).schema["it"].dataType
+    assert isinstance(kind, StructType)
+    return tuple(kind.names)
+
+
 def _nullable(kind: DataType) -> DataType:
     if isinstance(kind, StructType):
         return StructType([StructField(field.name, _nullable(field.dataType), True) for field in kind])

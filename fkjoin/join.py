@@ -11,15 +11,16 @@ from typing import Any, NamedTuple, TypeGuard, Union, get_args, get_origin
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructType
+from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructField, StructType
 
 from fkjoin.columns import Expression, arrow_schema, listed, resolve_column, spark_schema, text
 from fkjoin.errors import TopologyError
+from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.operator import ENVELOPE, StageName, StageProcessor, StageSpec, identity_text
 from fkjoin.spark.packing import PackChanges, PackJoined, UnpackAnswers, UnpackResults
 from fkjoin.spark.settings import bucket_count, index_dir, prepare, retention_ms
 from fkjoin.stages import How, counters
-from fkjoin.table import DELETED, KEY, ROW, SOURCE, TS, VERSION, Extractor, Joiner, Table
+from fkjoin.table import Extractor, Joiner, Table
 from fkjoin.topology import Join, Node, generated_name
 
 _RETURNS: dict[Any, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}
@@ -110,11 +111,13 @@ def fk_join(
         F.col("version").alias(VERSION),
         F.lit(None).cast("binary").alias(SOURCE),
         F.col("ts").alias(TS),
+        F.lit(None).cast("string").alias(PROBLEM),
         F.col("operation").alias("_operation"),
         F.col("left_version").alias("_left_version"),
         F.col("right_version").alias("_right_version"),
     )
-    return Table(node, frame, left.key, left.timestamps or right.timestamps)
+    dead = (rows,) if left.on_error == "dead-letter" and _is_function(extractor) else left.dead
+    return Table(node, frame, left.key, left.timestamps or right.timestamps, dead=(*dead, *right.dead))
 
 
 def metrics_name(join: str) -> str:
@@ -123,7 +126,7 @@ def metrics_name(join: str) -> str:
 
 
 def _packed(rows: DataFrame, pack: PackChanges) -> DataFrame:
-    chosen = {"key": KEY, "row": ROW, "deleted": DELETED, "version": VERSION, "source": SOURCE, "ts": TS}
+    chosen = {"key": KEY, "row": ROW, "deleted": DELETED, "version": VERSION, "source": SOURCE, "ts": TS, "problem": PROBLEM}
     columns = [F.col(internal).alias(outer) for outer, internal in chosen.items()]
     return rows.select(*columns, "foreign_key").mapInArrow(pack, ENVELOPE)
 
@@ -134,20 +137,23 @@ def _with_foreign_key(left: Table, right: Table, extractor: Extractor) -> DataFr
     row = left.row_type.names
     names = [*row, *(name for name in left.key if name not in row)]
     visible = left.frame.select("*", f"{ROW}.*", *[F.col(f"{KEY}.`{name}`") for name in left.key if name not in row])
+    problem = F.col(PROBLEM)
     if _is_function(extractor):
         value = F.col(f"{KEY}.`{left.key[0]}`") if len(left.key) == 1 else F.col(KEY)
-        several = len(wanted) > 1
-        called = F.udf(_only_for_rows(extractor, several), wanted if several else wanted[0].dataType)
-        found = [called(value, F.col(ROW))]
-        if several:
-            found = [found[0].getField(field.name) for field in wanted]
+        members = [StructField(f"k{at}", field.dataType) for at, field in enumerate(wanted)]
+        kind = StructType([*members, StructField("problem", StringType())])
+        called = F.udf(_extracting(extractor, len(wanted), left.on_error != "fail"), kind)(problem, value, F.col(ROW))
+        found = [called.getField(member.name) for member in members]
+        problem = F.coalesce(problem, called.getField("problem"))
     else:
         given = listed(extractor)
         found = [resolve_column("extractor", item, visible, names, f"left table {left.name}") for item in given]
         _check_types(visible, given, found, left, right)
-    members = [column.alias(f"k{at}") for at, column in enumerate(found)]
-    foreign_key = F.when(~F.col(DELETED), F.struct(*members)).alias("foreign_key")
-    return visible.select(KEY, ROW, DELETED, VERSION, SOURCE, TS, foreign_key)
+    foreign_key = F.when(~F.col(DELETED), F.struct(*[column.alias(f"k{at}") for at, column in enumerate(found)]))
+    raw = [RAW] if RAW in left.frame.columns else []
+    return visible.select(
+        KEY, ROW, DELETED, VERSION, SOURCE, TS, problem.alias(PROBLEM), *raw, foreign_key.alias("foreign_key")
+    )
 
 
 def _check_types(visible: DataFrame, given: list[Expression], found: list[Column], left: Table, right: Table) -> None:
@@ -167,12 +173,20 @@ def _check_types(visible: DataFrame, given: list[Expression], found: list[Column
             )
 
 
-def _only_for_rows(extractor: Callable[[Any, Any], Any], several: bool) -> Callable[[Any, Any], Any]:
-    """The extractor, not called for tombstones, its several columns as a tuple."""
+def _extracting(extractor: Callable[[Any, Any], Any], columns: int, catch: bool) -> Callable[[Any, Any, Any], Any]:
+    """The extractor, called for usable rows only; returns its columns and, with ``catch``, what it threw instead."""
 
-    def extract(key: Any, row: Any) -> Any:
-        found = None if row is None else extractor(key, row)
-        return tuple(found) if several and found is not None else found
+    def extract(problem: Any, key: Any, row: Any) -> Any:
+        if problem is not None or row is None:
+            return None
+        try:
+            found = extractor(key, row)
+            values = (None,) * columns if found is None else tuple(found) if columns > 1 else (found,)
+        except Exception as error:
+            if not catch:
+                raise
+            return (None,) * columns + (f"extractor: {type(error).__name__}: {error}",)
+        return (*values, None)
 
     return extract
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import (
     BooleanType,
     ByteType,
@@ -25,11 +27,12 @@ from pyspark.sql.types import (
 from fkjoin import versions
 from fkjoin.columns import Expression, Expressions, listed, require_names, resolve_column, text
 from fkjoin.errors import TopologyError
+from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.kafka import sink
+from fkjoin.kafka.formats import Format
+from fkjoin.kafka.source import OnError, read_topic
 from fkjoin.spark.settings import prepare
 from fkjoin.topology import Node, Source, describe, generated_name
-
-KEY, ROW, DELETED, VERSION, SOURCE, TS = (f"__fkjoin_{name}" for name in ("key", "row", "deleted", "version", "source", "ts"))
-"""The columns of a table's internal frame: two structs, a flag, a version, whose it is, and int64 time."""
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 _FORMATS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
@@ -48,6 +51,10 @@ class Table:
     key: tuple[str, ...]
     timestamps: str | None
     """``"timestamp"`` or ``"bigint"``: the type of the table's timestamps; None without."""
+    on_error: OnError = "fail"
+    """What happens to changes that cannot be used; other than ``"fail"`` only for tables read from topics."""
+    dead: tuple[DataFrame, ...] = ()
+    """Internal: frames, with ``RAW`` and ``PROBLEM``, that dead letters come from."""
 
     @property
     def name(self) -> str:
@@ -80,6 +87,41 @@ class Table:
             about = [F.col(name) for name in ("_operation", "_left_version", "_right_version")]
         time = F.timestamp_micros(F.col(TS)) if self.timestamps != "bigint" else F.col(TS)
         return self.frame.select(*key, *row, *about, time.alias("_timestamp"))
+
+    @property
+    def dead_letters(self) -> DataFrame | None:
+        """A streaming DataFrame of the records that cannot be used, for a query of its own; None where there can be none.
+
+        Columns: ``topic, partition, offset, timestamp, key, value, headers`` as they were read, and ``reason``.  Records of
+        tables with ``on_error="dead-letter"`` are in it: those of this table, or of all tables that a join reads.
+        """
+        found = [frame.where(F.col(PROBLEM).isNotNull()) for frame in self.dead]
+        letters = [frame.select(f"{RAW}.*", F.col(PROBLEM).alias("reason")) for frame in found]
+        return functools.reduce(DataFrame.unionAll, letters) if letters else None
+
+    def to_kafka(
+        self,
+        topic: str,
+        bootstrap_servers: str,
+        *,
+        checkpoint: str | Path,
+        key: Format | str | None = None,
+        value: Format | str | Column | None = None,
+        headers: Expression | None = None,
+        trigger: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> StreamingQuery:
+        """Start writing the table's changes to a topic that can be compacted: a record per change, a null value per delete.
+
+        ``key``: a format; by default one column of text or bytes as it is, and anything else as a JSON object.  ``value``: a
+        format, or an expression over ``changes``; by default the row's columns as a JSON object, nulls included.  ``headers``:
+        an expression for the records' headers (``array<struct<key: string, value: binary>>``).  ``trigger``: as for Spark's
+        ``DataStreamWriter.trigger``.  ``options``: settings of the producer, ``kafka.…``.  Delivery is at least once; Spark's
+        producer partitions as Java's does.
+        """
+        row = tuple(name for name in self.row_type.names if name not in self.key)
+        frame = sink.records(self.changes, self.key, row, key, value, headers)
+        return sink.start(frame, topic, bootstrap_servers, str(checkpoint), options, trigger, self.name)
 
     def describe(self) -> str:
         """The topology that makes this table, as text."""
@@ -162,6 +204,7 @@ class Table:
             F.struct(*[place.cast("bigint").alias(f"v{at}") for at, place in enumerate(places)]).alias(VERSION),
             F.lit(bytearray(versions.identity(log or node.name))).alias(SOURCE),
             time.alias(TS),
+            F.lit(None).cast("string").alias(PROBLEM),
         )
         return cls(node, frame, keys, kind_of_time)
 
@@ -213,6 +256,36 @@ class Table:
             name=name or stem.split(".")[0],
             log=log,
         )
+
+    @classmethod
+    def from_kafka(
+        cls,
+        spark: SparkSession,
+        topic: str,
+        bootstrap_servers: str,
+        *,
+        key: Format | str,
+        value: Format | str,
+        name: str | None = None,
+        on_error: OnError = "dead-letter",
+        headers: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> Table:
+        """A table from a topic: a record is an upsert of its key, a null value a tombstone; its offset is its version.
+
+        ``key``, ``value``: formats of ``fkjoin.kafka``, or ``"string"`` or ``"bytes"`` for one column called ``key`` or
+        ``value``.  ``on_error``: what happens to a record that does not parse, has no key, or on which a Python extractor
+        throws: ``"dead-letter"`` leaves it out, counts it, and has it in ``dead_letters``; ``"skip"`` leaves it out and counts
+        it; ``"fail"`` stops the query.  In any case the key's last good row stays.  ``headers``: keep the record's headers as
+        a column.  ``options``: of Spark's Kafka source, such as ``maxOffsetsPerTrigger``, and of its consumer (``kafka.…``);
+        secrets among them are not shown anywhere.
+
+        When partitions are added to the topic, keys may change theirs: what comes from the new partition then counts as newer.
+        Raises ``TopologyError``, also when the topic is not there.
+        """
+        prepare(spark)
+        node, frame, keys = read_topic(spark, topic, bootstrap_servers, key, value, name, on_error, headers, options)
+        return cls(node, frame, keys, "timestamp", on_error, (frame,) if on_error == "dead-letter" else ())
 
 
 Extractor = Expressions | Callable[[Any, Any], Any]

@@ -29,7 +29,7 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True)
 class PackChanges:
-    """Rows ``key, foreign_key, row, deleted, version, source, ts`` → envelopes of ``CHANGE`` by key.
+    """Rows ``key, foreign_key, row, deleted, version, source, ts, problem`` → envelopes of ``CHANGE`` by key.
 
     ``version`` is a struct of int64, or, for the result of a join, its bytes.  ``source`` is the identity of the log
     that the version belongs to.
@@ -41,9 +41,13 @@ class PackChanges:
     buckets: int
 
     def __call__(self, batches: Batches) -> Batches:
-        """Rows without a key are dropped and counted."""
+        """Rows with a problem, and rows without a key, are dropped and counted."""
         yield _envelopes([(0, b"")])
         for batch in batches:
+            usable = batch.filter(pc.is_null(batch.column("problem")))
+            if (dead := batch.num_rows - usable.num_rows) > 0:
+                yield _counter(counters.DEAD_LETTERS, dead)
+            batch = usable
             if not batch.num_rows:
                 continue
             changes, dropped = self._changes(batch)

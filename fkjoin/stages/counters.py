@@ -7,6 +7,8 @@ from collections import Counter
 LEFT_IN = "left-in"
 RIGHT_IN = "right-in"
 NULL_KEY = "null-key-dropped"
+DEAD_LETTERS = "dead-letters"
+"""Records that do not parse, have no key, or on which an extractor threw."""
 STALE = "stale-dropped"
 """Changes and subscriptions not newer than what is remembered, and answers not above the highwater mark."""
 ANSWERS = "answers"
@@ -14,6 +16,6 @@ TOMBSTONES = "tombstones-suppressed"
 IDEMPOTENT = "idempotent-update-skip"
 OUT = "out"
 
-ALL = (LEFT_IN, RIGHT_IN, NULL_KEY, STALE, ANSWERS, TOMBSTONES, IDEMPOTENT, OUT)
+ALL = (LEFT_IN, RIGHT_IN, NULL_KEY, DEAD_LETTERS, STALE, ANSWERS, TOMBSTONES, IDEMPOTENT, OUT)
 
 Counters = Counter[str]

@@ -1,0 +1,28 @@
+#!/bin/sh
+# Makes the image that ours are built on, Debian with a Java 17 runtime, and prints its name: the public one where an image
+# registry is reached, else one made with debootstrap from the package index that apt is set to (as root).
+set -eu
+name=fkjoin-java:17
+public=eclipse-temurin:17-jre
+if docker image inspect "$name" >/dev/null 2>&1; then echo "$name"; exit 0; fi
+if timeout 60 docker pull --quiet "$public" >/dev/null 2>&1; then
+  docker tag "$public" "$name"
+  echo "$name"
+  exit 0
+fi
+root=$(mktemp -d)
+trap 'umount "$root/proc" 2>/dev/null || true; rm -rf "$root"' EXIT
+{
+  command -v debootstrap >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends debootstrap
+  index=$(apt-get indextargets --format '$(REPO_URI)' 'Codename: bookworm' | head -1)
+  debootstrap --variant=minbase bookworm "$root" "${index:-http://deb.debian.org/debian}"
+  cp /etc/apt/apt.conf.d/* "$root/etc/apt/apt.conf.d/" 2>/dev/null || true
+  mount -t proc proc "$root/proc"
+  mkdir -p "$root/usr/share/man/man1"
+  chroot "$root" apt-get install -y --no-install-recommends openjdk-17-jre-headless
+  umount "$root/proc"
+  rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/doc/* "$root"/usr/share/man/* "$root"/usr/share/locale/*
+  rm -rf "$root"/etc/apt/apt.conf.d/*proxy*
+  tar -C "$root" -c . | docker import - "$name"
+} >"${TMPDIR:-/tmp}/fkjoin-base.log" 2>&1 || { tail -20 "${TMPDIR:-/tmp}/fkjoin-base.log" >&2; exit 1; }
+echo "$name"

@@ -1,0 +1,9 @@
+"""The columns of a table's internal frame, which sources make and the join reads."""
+
+from __future__ import annotations
+
+_NAMES = ("key", "row", "deleted", "version", "source", "ts", "problem", "raw")
+
+KEY, ROW, DELETED, VERSION, SOURCE, TS, PROBLEM, RAW = (f"__fkjoin_{name}" for name in _NAMES)
+"""Key and row, two structs; whether it is a tombstone; its version, a struct or bytes, and the identity of the version's
+source; time as int64; why the change cannot be used (null: it can); the raw record, of sources that have one."""

@@ -1,0 +1,5 @@
+"""What the bytes of Kafka records mean; ``Table.from_kafka`` and ``Table.to_kafka`` read and write topics with it."""
+
+from fkjoin.kafka.formats import Bytes, Debezium, Format, Json, String
+
+__all__ = ["Bytes", "Debezium", "Format", "Json", "String"]

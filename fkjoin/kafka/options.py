@@ -1,0 +1,76 @@
+"""Options of Spark's Kafka source and sink: checked, and fit to be printed."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fkjoin.errors import TopologyError
+
+_SECRET = re.compile(r"password|secret|jaas|token|credential|private|\.key$|truststore\.certificates", re.IGNORECASE)
+_OURS = {"subscribe", "subscribepattern", "assign", "topic", "kafka.bootstrap.servers", "includeheaders"}
+_SOURCE = (
+    "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "failOnDataLoss",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+)
+
+
+def masked(options: Mapping[str, Any]) -> dict[str, str]:
+    """The options as they may be shown: secrets are ``***``."""
+    return {name: "***" if _SECRET.search(name) else str(value) for name, value in options.items()}
+
+
+def source_options(given: Mapping[str, Any] | None) -> dict[str, str]:
+    """Options for the source; ``TopologyError`` for those that nobody would read."""
+    options = {"startingOffsets": "earliest", **_checked(given or {})}
+    for name in options:
+        if not name.startswith("kafka.") and name.lower() not in {known.lower() for known in _SOURCE}:
+            close = difflib.get_close_matches(name, _SOURCE, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise TopologyError(
+                f"options: Spark's Kafka source has no option {name!r}{hint} Settings of the consumer itself begin with kafka."
+            )
+    return options
+
+
+def sink_options(given: Mapping[str, Any] | None) -> dict[str, str]:
+    """Options for the sink: settings of the producer."""
+    options = _checked(given or {})
+    for name in options:
+        if not name.startswith("kafka."):
+            raise TopologyError(f"options: {name!r} is not a setting of the producer; those begin with kafka.")
+    return {"kafka.max.request.size": str(64 << 20), "kafka.compression.type": "lz4", **options}
+
+
+def client_settings(bootstrap_servers: str, options: Mapping[str, str]) -> dict[str, str] | None:
+    """Settings for confluent-kafka to reach the same brokers; None where Java's cannot be translated."""
+    settings = {"bootstrap.servers": bootstrap_servers}
+    for name, value in options.items():
+        short = name.removeprefix("kafka.")
+        if short in ("sasl.jaas.config", "ssl.truststore.location", "ssl.keystore.location"):
+            return None
+        if short in ("security.protocol", "sasl.mechanism", "ssl.endpoint.identification.algorithm"):
+            settings[short] = value
+    return settings
+
+
+def _checked(given: Mapping[str, Any]) -> dict[str, str]:
+    options = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+    for name in options:
+        if name.lower() in _OURS:
+            raise TopologyError(f"options: {name} is set by fkjoin; give it as the argument of that meaning")
+    return options

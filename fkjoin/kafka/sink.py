@@ -1,0 +1,84 @@
+"""A table's changes as records of a topic, and dead letters as records or files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from fkjoin.columns import Expression, resolve_column
+from fkjoin.errors import TopologyError
+from fkjoin.kafka.formats import Bytes, Format, Json, String, as_format
+from fkjoin.kafka.options import sink_options
+from fkjoin.kafka.source import require_topic
+
+
+def key_format(schema: StructType) -> Format:
+    """Text as text, bytes as bytes, anything else as JSON."""
+    if len(schema) == 1 and isinstance(schema[0].dataType, StringType):
+        return String()
+    return Bytes() if len(schema) == 1 and isinstance(schema[0].dataType, BinaryType) else Json("")
+
+
+def records(
+    changes: DataFrame,
+    key: tuple[str, ...],
+    row: tuple[str, ...],
+    key_as: Format | str | None,
+    value_as: Format | str | Column | None,
+    headers: Expression | None,
+) -> DataFrame:
+    """``key``, ``value`` (null in a delete) and, if asked for, ``headers`` of the records for ``changes``."""
+    whole_key, key_type = _struct(changes, key)
+    encode_key = as_format("key", key_as, "key") if key_as is not None else key_format(key_type)
+    gone = F.col("_operation") == "delete"
+    if isinstance(value_as, Column) or (isinstance(value_as, str) and value_as not in ("string", "bytes")):
+        value = resolve_column("value", value_as, changes, [], "the table").cast("binary")
+    else:
+        whole_row, row_type = _struct(changes, row)
+        value = _encode("value", Json("") if value_as is None else as_format("value", value_as, "value"), whole_row, row_type)
+    columns = [_encode("key", encode_key, whole_key, key_type).alias("key"), F.when(~gone, value).alias("value")]
+    if headers is not None:
+        columns.append(resolve_column("headers", headers, changes, changes.columns, "the table").alias("headers"))
+    return changes.select(*columns)
+
+
+def start(
+    frame: DataFrame,
+    topic: str,
+    bootstrap_servers: str,
+    checkpoint: str,
+    options: Mapping[str, Any] | None,
+    trigger: Mapping[str, Any] | None,
+    name: str | None,
+) -> StreamingQuery:
+    """Start writing ``frame`` (key, value, perhaps headers, partition) to the topic."""
+    chosen = sink_options(options)
+    require_topic(topic, bootstrap_servers, chosen)
+    writer = (
+        frame.writeStream.format("kafka")
+        .options(**chosen)
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("topic", topic)
+        .option("includeHeaders", "true")
+        .option("checkpointLocation", checkpoint)
+        .outputMode("append")
+    )
+    if name:
+        writer = writer.queryName(name)
+    return (writer.trigger(**trigger) if trigger else writer).start()
+
+
+def _struct(frame: DataFrame, names: tuple[str, ...]) -> tuple[Column, StructType]:
+    columns = [F.col(f"`{name}`") for name in names]
+    return F.struct(*columns), frame.select(*columns).schema
+
+
+def _encode(argument: str, form: Format, row: Column, schema: StructType) -> Column:
+    if not isinstance(form, String | Bytes | Json):
+        raise TopologyError(f"{argument}: {type(form).__name__} is a format to read only; write String, Bytes or Json")
+    return form.encode(row, schema)

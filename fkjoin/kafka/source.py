@@ -1,0 +1,140 @@
+"""A topic as a table: each record is an upsert or a tombstone of its key, ordered by its offset in its partition."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from fkjoin import versions
+from fkjoin.columns import fields_of
+from fkjoin.errors import TopologyError
+from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.kafka.formats import Format, as_format, decode_key
+from fkjoin.kafka.options import client_settings, masked, source_options
+from fkjoin.topology import Source
+
+OnError = Literal["fail", "dead-letter", "skip"]
+
+RAW_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+"""What a dead letter says of its record, besides the reason."""
+
+
+def read_topic(
+    spark: SparkSession,
+    topic: str,
+    bootstrap_servers: str,
+    key: Format | str,
+    value: Format | str,
+    name: str | None,
+    on_error: OnError,
+    headers: bool,
+    options: Mapping[str, Any] | None,
+) -> tuple[Source, DataFrame, tuple[str, ...]]:
+    """The node, frame and key columns of the table; see ``Table.from_kafka``."""
+    if on_error not in get_args(OnError):
+        raise TopologyError(f"on_error: {on_error!r} is not one of {', '.join(get_args(OnError))}")
+    chosen = source_options(options)
+    require_topic(topic, bootstrap_servers, chosen)
+    try:
+        records = (
+            spark.readStream.format("kafka")
+            .options(**chosen)
+            .option("kafka.bootstrap.servers", bootstrap_servers)
+            .option("subscribe", topic)
+            .option("includeHeaders", "true")
+            .load()
+        )
+    except Exception as error:
+        if "Failed to find data source: kafka" not in str(error):
+            raise
+        raise TopologyError(
+            "Spark's Kafka connector is not there: start the session with "
+            'fkjoin.session(jars_packages="org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION"), VERSION being that of your '
+            "PySpark (spark-submit: --packages)"
+        ) from error
+    decoded_key = decode_key(as_format("key", key, "key"), F.col("key"))
+    decoded = as_format("value", value, "value").decode(F.col("value"))
+    key_names = fields_of(records, decoded_key.row)
+    row = decoded.row
+    if headers:
+        names = fields_of(records, row)
+        if "headers" in names:
+            raise TopologyError("headers: the value has a column 'headers' already; leave headers=False")
+        row = F.when(row.isNotNull(), F.struct(*[row.getField(n).alias(n) for n in names], F.col("headers")))
+    problem = F.coalesce(
+        F.when(F.col("key").isNull(), F.lit("null key")),
+        F.concat(F.lit("key: "), decoded_key.problem),
+        *[F.when(decoded_key.row.getField(n).isNull(), F.lit(f"key: no {n}")) for n in key_names],
+        F.concat(F.lit("value: "), decoded.problem),
+    )
+    if on_error == "fail":
+        problem = failing(problem)
+    frame = records.select(
+        decoded_key.row.alias(KEY),
+        F.when(~decoded.deleted, row).alias(ROW),
+        decoded.deleted.alias(DELETED),
+        F.struct(F.col("offset").alias("v0")).alias(VERSION),
+        partition_identity(topic).alias(SOURCE),
+        F.unix_micros("timestamp").alias(TS),
+        problem.alias(PROBLEM),
+        F.struct(*RAW_COLUMNS).alias(RAW),
+    )
+    shown = {"bootstrap.servers": bootstrap_servers, **masked(chosen), "on_error": on_error}
+    node = Source(
+        name or topic,
+        key_names,
+        ("topic", "partition", "offset"),
+        "null value",
+        "timestamp",
+        fields_of(records, row),
+        f"kafka topic {topic} ({', '.join(f'{item}={text}' for item, text in shown.items())})",
+    )
+    return node, frame, key_names
+
+
+def failing(problem: Column) -> Column:
+    """A problem that stops the query and says where the record is; ``RAW_COLUMNS`` must be at hand."""
+    where = [F.lit("record "), F.col("topic"), F.lit("-"), F.col("partition").cast("string"), F.lit(" offset ")]
+    text = F.concat(*where, F.col("offset").cast("string"), F.lit(": "), problem)
+    hint = F.lit('; with on_error="dead-letter" such records are set aside')
+    return F.when(problem.isNotNull(), F.raise_error(F.concat(text, hint)).cast("string"))
+
+
+def partition_identity(topic: str) -> Column:
+    """The identity of a record's source: four bytes for the topic, then the number of the partition, big-endian.
+
+    So whoever has a version knows which partition the row came from.
+    """
+    stem = versions.identity(topic)[:4].hex()
+    return F.unhex(F.concat(F.lit(stem), F.lpad(F.hex("partition"), 8, "0")))
+
+
+def require_topic(topic: str, bootstrap_servers: str, options: Mapping[str, str]) -> None:
+    """``TopologyError`` when the brokers cannot be reached or have no such topic; silent where that cannot be asked."""
+    settings = client_settings(bootstrap_servers, options)
+    if settings is None:
+        return
+    topics = known_topics(settings)
+    if topic not in topics:
+        close = difflib.get_close_matches(topic, topics, 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(sorted(topics)[:10]) or 'none'}."
+        raise TopologyError(f"topic: there is no topic {topic!r} at {bootstrap_servers}; {hint} Create it first.")
+
+
+def known_topics(settings: Mapping[str, str], timeout_s: float = 10.0) -> dict[str, int]:
+    """The topics and how many partitions each has."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    try:
+        found = AdminClient({**settings, "log_level": 0}).list_topics(timeout=timeout_s).topics
+    except KafkaException as error:
+        raise TopologyError(
+            f"bootstrap_servers: no broker answers at {settings['bootstrap.servers']} within {timeout_s:.0f} s "
+            f"({error.args[0].str()}); is the address right, and reachable from here?"
+        ) from error
+    return {name: len(topic.partitions) for name, topic in found.items() if not name.startswith("__")}

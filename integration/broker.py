@@ -1,0 +1,163 @@
+"""A real broker in a container, and what the tests do with topics."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from testcontainers.core.container import DockerContainer
+
+Headers = Sequence[tuple[str, bytes]]
+
+
+class Record(NamedTuple):
+    """A record to send; ``partition`` below 0 lets the partitioner choose."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    partition: int = -1
+
+
+class Broker:
+    """One Kafka broker at ``localhost``, on a port that stays the same when it is restarted."""
+
+    def __init__(self, image: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.bootstrap = f"localhost:{port}"
+        settings = {
+            "NODE_ID": "1",
+            "PROCESS_ROLES": "broker,controller",
+            "LISTENERS": "PLAINTEXT://:9092,CONTROLLER://:9093",
+            "ADVERTISED_LISTENERS": f"PLAINTEXT://{self.bootstrap}",
+            "CONTROLLER_QUORUM_VOTERS": "1@localhost:9093",
+            "CONTROLLER_LISTENER_NAMES": "CONTROLLER",
+            "LISTENER_SECURITY_PROTOCOL_MAP": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "INTER_BROKER_LISTENER_NAME": "PLAINTEXT",
+            "LOG_DIRS": "/tmp/kafka-data",
+            "OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
+            "TRANSACTION_STATE_LOG_REPLICATION_FACTOR": "1",
+            "TRANSACTION_STATE_LOG_MIN_ISR": "1",
+            "GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
+            "AUTO_CREATE_TOPICS_ENABLE": "false",
+        }
+        self._container = DockerContainer(image)
+        self._container.ports[9092] = ("127.0.0.1", port)  # type: ignore[assignment]  # docker's own form: this host only
+        for name, value in settings.items():
+            self._container = self._container.with_env(f"KAFKA_{name}", value)
+
+    def start(self) -> None:
+        self._container.start()
+        self._wait()
+
+    def stop(self) -> None:
+        self._container.stop()
+
+    def restart(self) -> None:
+        self._container.get_wrapped_container().restart(timeout=20)
+        self._wait()
+
+    @cached_property
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+
+    def create(self, *topics: str, partitions: int = 3, **config: str) -> None:
+        settings = {name.replace("_", "."): value for name, value in config.items()}
+        for done in self.admin.create_topics([NewTopic(topic, partitions, 1, config=settings) for topic in topics]).values():
+            done.result(30)
+        deadline = time.monotonic() + 30
+        while not set(topics) <= set(self.admin.list_topics(timeout=10).topics):
+            assert time.monotonic() < deadline, f"{topics} do not appear"
+            time.sleep(0.1)
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        for done in self.admin.create_partitions([NewPartitions(topic, total)]).values():
+            done.result(30)
+
+    def send(self, topic: str, records: Iterable[Record]) -> None:
+        """Produce in order, partitioned as Java's producer does."""
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "partitioner": "murmur2_random",
+                "enable.idempotence": True,
+                "linger.ms": 20,
+                "message.max.bytes": 64 << 20,
+                "log_level": 0,
+            }
+        )
+        errors: list[str] = []
+
+        def delivered(error: object, _: object) -> None:
+            if error is not None:
+                errors.append(str(error))
+
+        for key, value, headers, partition in records:
+            place = {} if partition < 0 else {"partition": partition}
+            while True:
+                try:
+                    producer.produce(topic, value, key, headers=list(headers), on_delivery=delivered, **place)
+                    break
+                except BufferError:
+                    producer.poll(0.05)
+            producer.poll(0)
+        assert producer.flush(60) == 0
+        assert not errors, errors[:3]
+
+    def read(self, topic: str) -> list[Message]:
+        """All committed records that the topic has, each partition's in order."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "fkjoin-tests",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "log_level": 0,
+            }
+        )
+        partitions = self.admin.list_topics(topic, timeout=10).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+        found: list[Message] = []
+        open_ = set(partitions)
+        while open_:
+            for message in consumer.consume(5000, 1.0):
+                if message.error() is None:
+                    found.append(message)
+                elif message.error().name() == "_PARTITION_EOF":
+                    open_.discard(message.partition())
+                else:
+                    raise KafkaException(message.error())
+        consumer.close()
+        return found
+
+    def table(self, topic: str) -> dict[bytes, bytes]:
+        """What is left of the topic when it is compacted."""
+        final: dict[bytes, bytes] = {}
+        for message in self.read(topic):
+            key, value = message.key(), message.value()
+            assert key is not None
+            if value is None:
+                final.pop(key, None)
+            else:
+                final[key] = value
+        return final
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + 90
+        while True:
+            try:
+                self.admin.list_topics(timeout=2)
+                return
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    logs = self._container.get_logs()
+                    raise AssertionError(f"the broker does not come up: {logs[0][-2000:]!r} {logs[1][-2000:]!r}") from None
+                time.sleep(0.5)
