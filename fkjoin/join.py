@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Callable
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, TypeGuard, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, TypeGuard, Union, get_args, get_origin
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -16,12 +16,16 @@ from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, Strin
 from fkjoin.columns import Expression, arrow_schema, listed, resolve_column, spark_schema, text
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.kafka.staged import InternalTopics, StageQuery, internal_topics, staged
 from fkjoin.spark.operator import ENVELOPE, StageName, StageProcessor, StageSpec, identity_text
 from fkjoin.spark.packing import PackChanges, PackJoined, UnpackAnswers, UnpackResults
 from fkjoin.spark.settings import bucket_count, index_dir, prepare, retention_ms
 from fkjoin.stages import How, counters
 from fkjoin.table import Extractor, Joiner, Table
 from fkjoin.topology import Join, Node, generated_name
+from fkjoin.wire import WIRES, Wire
+
+Deployment = Literal["fused", "staged"]
 
 _RETURNS: dict[Any, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}
 
@@ -33,6 +37,10 @@ def fk_join(
     how: How = "inner",
     joiner: Joiner | None = None,
     name: str | None = None,
+    *,
+    deployment: Deployment = "fused",
+    application: str | None = None,
+    wire: Wire = "headers",
 ) -> Table:
     """The table of all left rows with the right row that their foreign key names, kept up to date (KIP-213).
 
@@ -44,6 +52,11 @@ def fk_join(
     annotation (bool, int, float, str, or one of them or None) says, or anything that JSON can write, as one column ``value``.
     A joiner's null is "no result".
     ``name``: names state and metrics; generated from the rest if left out.
+
+    ``deployment``: ``fused``, all stages in one query; or ``staged``, for tables read from topics: rekey and subscription are
+    queries of their own (``Table.stages``, each to be started), connected with resolve by the topics
+    ``APPLICATION-JOIN-subscription-registration`` and ``…-subscription-response``.  ``application``: by default the Spark
+    application's name.  ``wire``: ``headers``, or ``wrapper`` for KIP-213's format without headers.
 
     The result has the left table's key.  Raises ``TopologyError`` that says which argument is wrong, and why.
     """
@@ -62,9 +75,11 @@ def fk_join(
     rows = _with_foreign_key(left, right, extractor)
     described = _described(extractor, "key", "row")
     joining = None if joiner is None else _described(joiner, "left", "right")
-    label = name or f"{left.name}-{right.name}-{generated_name(left.describe(), right.describe(), described, how, joining)}"
+    label = name or f"{left.name}-{right.name}-{generated_name(left.name, right.name, described, how, joining)}"
     _refuse_same_name(label, left.node, right.node)
-    node = Join(label, left.node, right.node, how, described, joining)
+    topics = _internal_topics(deployment, application, wire, label, left, right)
+    through = None if topics is None else (topics.registration, topics.response)
+    node = Join(label, left.node, right.node, how, described, joining, through)
 
     buckets = bucket_count(spark)
     left_row, right_row = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
@@ -80,17 +95,25 @@ def fk_join(
         "right": _columns(right_row),
     }
 
+    fused = deployment == "fused"
+
     def stage(rows: DataFrame, kind: StageName) -> DataFrame:
         bound = identity_text(join=label, stage=kind, how=how, buckets=buckets, **bound_to)
         parts = right.node.parts
-        spec = StageSpec(kind, label, how, buckets, retention_ms(spark), index_dir(spark), shared_log, parts, bound)
-        return rows.groupBy("bucket").transformWithStateInPandas(StageProcessor(spec), ENVELOPE, "append", "None")
+        spec = StageSpec(kind, label, how, buckets, retention_ms(spark), index_dir(spark), shared_log, parts, fused, bound)
+        done = rows.groupBy("bucket").transformWithStateInPandas(StageProcessor(spec), ENVELOPE, "append", "None")
+        counted_here = kind == "resolve" or not fused  # within a query the counters travel on to its last stage
+        return _counted(done, label if kind == "resolve" else f"{label}-{kind}") if counted_here else done
 
     packed_left = _packed(rows, PackChanges(key, foreign_key, left_row, buckets))
     packed_right = _packed(
         right.frame.withColumn("foreign_key", F.lit(None)), PackChanges(foreign_key, None, right_row, buckets)
     )
-    answers = stage(stage(packed_left, "rekey").unionAll(packed_right), "subscription")
+    stages: tuple[StageQuery, ...] = ()
+    if topics is None:
+        answers = stage(stage(packed_left, "rekey").unionAll(packed_right), "subscription")
+    else:
+        answers, stages = staged(packed_left, packed_right, stage, label, buckets, topics)
     row_types: tuple[pa.Schema, ...] = (left_row, right_row)
     if joiner is not None:
         joined = _joined(answers, UnpackAnswers(left_row, right_row, how), joiner)
@@ -98,10 +121,7 @@ def fk_join(
         if clash := set(row_types[0].names) & set(left.key):
             raise TopologyError(f"joiner: column {min(clash)!r} is already there as the key; leave it out or give it an alias")
         answers = joined.mapInArrow(PackJoined(row_types[0], buckets), ENVELOPE)
-    results = stage(answers, "resolve").observe(
-        metrics_name(label),
-        *[F.sum(F.when(F.col("counter") == item, F.col("count")).otherwise(0)).alias(item) for item in counters.ALL],
-    )
+    results = stage(answers, "resolve")
     unpack = UnpackResults(key, row_types, left.node.parts, right.node.parts)
     unpacked = results.mapInArrow(unpack, spark_schema(unpack.schema))
     frame = unpacked.select(
@@ -117,7 +137,36 @@ def fk_join(
         F.col("right_version").alias("_right_version"),
     )
     dead = (rows,) if left.on_error == "dead-letter" and _is_function(extractor) else left.dead
-    return Table(node, frame, left.key, left.timestamps or right.timestamps, dead=(*dead, *right.dead))
+    timestamps = left.timestamps or right.timestamps
+    return Table(node, frame, left.key, timestamps, dead=(*dead, *right.dead), stages=(*left.stages, *right.stages, *stages))
+
+
+def _counted(envelopes: DataFrame, name: str) -> DataFrame:
+    """The envelopes, their counters summed up in the progress of the query."""
+    sums = [F.sum(F.when(F.col("counter") == item, F.col("count")).otherwise(0)).alias(item) for item in counters.ALL]
+    return envelopes.observe(metrics_name(name), *sums)
+
+
+def _internal_topics(
+    deployment: Deployment, application: str | None, wire: Wire, join: str, left: Table, right: Table
+) -> InternalTopics | None:
+    """The topics of a staged join; None for a fused one."""
+    if deployment not in get_args(Deployment):
+        raise TopologyError(f'deployment: {deployment!r} is not one of "fused", "staged"')
+    if wire not in WIRES:
+        raise TopologyError(f'wire: {wire!r} is not one of "headers", "wrapper"')
+    if deployment == "fused":
+        return None
+    for argument, table in (("left", left), ("right", right)):
+        if table.connection is None:
+            raise TopologyError(
+                f"{argument}: the staged deployment joins tables read from topics (Table.from_kafka), {table.name} is none; "
+                "write it to a topic first, or leave the deployment fused"
+            )
+    assert left.connection is not None
+    assert right.connection is not None
+    name = application or str(left.frame.sparkSession.sparkContext.appName)
+    return internal_topics(name, join, left.connection, right.connection, wire)
 
 
 def metrics_name(join: str) -> str:

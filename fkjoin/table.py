@@ -30,7 +30,8 @@ from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.kafka import sink
 from fkjoin.kafka.formats import Format
-from fkjoin.kafka.source import OnError, read_topic
+from fkjoin.kafka.source import Connection, OnError, read_topic
+from fkjoin.kafka.staged import StageQuery
 from fkjoin.spark.settings import prepare
 from fkjoin.topology import Node, Source, describe, generated_name
 
@@ -55,6 +56,10 @@ class Table:
     """What happens to changes that cannot be used; other than ``"fail"`` only for tables read from topics."""
     dead: tuple[DataFrame, ...] = ()
     """Internal: frames, with ``RAW`` and ``PROBLEM``, that dead letters come from."""
+    connection: Connection | None = None
+    """Internal: the topic that the table is read from."""
+    stages: tuple[StageQuery, ...] = ()
+    """Of a join in the staged deployment: the queries that must run besides the one on ``changes``."""
 
     @property
     def name(self) -> str:
@@ -119,6 +124,8 @@ class Table:
         ``DataStreamWriter.trigger``.  ``options``: settings of the producer, ``kafka.…``.  Delivery is at least once; Spark's
         producer partitions as Java's does.
         """
+        for stage in self.stages:
+            stage.topics.create()
         row = tuple(name for name in self.row_type.names if name not in self.key)
         frame = sink.records(self.changes, self.key, row, key, value, headers)
         return sink.start(frame, topic, bootstrap_servers, str(checkpoint), options, trigger, self.name)
@@ -284,8 +291,9 @@ class Table:
         Raises ``TopologyError``, also when the topic is not there.
         """
         prepare(spark)
-        node, frame, keys = read_topic(spark, topic, bootstrap_servers, key, value, name, on_error, headers, options)
-        return cls(node, frame, keys, "timestamp", on_error, (frame,) if on_error == "dead-letter" else ())
+        node, frame, place = read_topic(spark, topic, bootstrap_servers, key, value, name, on_error, headers, options)
+        dead = (frame,) if on_error == "dead-letter" else ()
+        return cls(node, frame, node.key, "timestamp", on_error, dead, connection=place)
 
 
 Extractor = Expressions | Callable[[Any, Any], Any]

@@ -35,6 +35,8 @@ class Join:
     how: How
     extractor: str
     joiner: str | None
+    topics: tuple[str, str] | None = None
+    """The internal topics between the stages; None when they are fused into one query."""
 
     log = None
 
@@ -94,13 +96,16 @@ def _source_lines(source: Source) -> list[str]:
 
 def _join_lines(join: Join) -> list[str]:
     key = ", ".join(join.key)
+    to_foreign, back = join.topics or (None, None)
+    through = f" through topic {to_foreign}" if to_foreign else ""
+    home = f" through topic {back}" if back else ""
     return [
-        f"fk_join {join.name}  ({join.how})",
+        f"fk_join {join.name}  ({join.how}{', staged' if join.topics else ''})",
         f"  left         {join.left.name}",
         f"  right        {join.right.name}",
         f"  foreign key  {join.extractor} = {join.right.name}({', '.join(join.right.key)})",
         f"  joiner       {join.joiner or 'both rows'}",
         f"  1 rekey         repartition by {key}; store {join.name}-rekey",
-        f"  2 subscription  repartition by foreign key; store {join.name}-subscription",
-        f"  3 resolve       repartition by {key}; store {join.name}-resolve",
+        f"  2 subscription  repartition by foreign key{through}; store {join.name}-subscription",
+        f"  3 resolve       repartition by {key}{home}; store {join.name}-resolve",
     ]

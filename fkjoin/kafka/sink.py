@@ -49,27 +49,27 @@ def records(
 
 def start(
     frame: DataFrame,
-    topic: str,
+    topic: str | None,
     bootstrap_servers: str,
     checkpoint: str,
     options: Mapping[str, Any] | None,
     trigger: Mapping[str, Any] | None,
-    name: str | None,
+    name: str,
 ) -> StreamingQuery:
-    """Start writing ``frame`` (key, value, perhaps headers, partition) to the topic."""
+    """Start writing ``frame`` (key, value, perhaps headers) to the topic, or to the topics and partitions that it names."""
     chosen = sink_options(options)
-    require_topic(topic, bootstrap_servers, chosen)
+    if topic is not None:
+        require_topic(topic, bootstrap_servers, chosen)
+        chosen["topic"] = topic
     writer = (
         frame.writeStream.format("kafka")
         .options(**chosen)
         .option("kafka.bootstrap.servers", bootstrap_servers)
-        .option("topic", topic)
         .option("includeHeaders", "true")
         .option("checkpointLocation", checkpoint)
         .outputMode("append")
+        .queryName(name)
     )
-    if name:
-        writer = writer.queryName(name)
     return (writer.trigger(**trigger) if trigger else writer).start()
 
 

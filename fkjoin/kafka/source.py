@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -11,7 +12,7 @@ from pyspark.sql import functions as F
 
 from fkjoin import versions
 from fkjoin.columns import fields_of
-from fkjoin.errors import TopologyError
+from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.kafka.formats import Format, as_format, decode_key
 from fkjoin.kafka.options import client_settings, masked, source_options
@@ -21,6 +22,16 @@ OnError = Literal["fail", "dead-letter", "skip"]
 
 RAW_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 """What a dead letter says of its record, besides the reason."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Where a topic is, and how to reach it; ``partitions`` is 0 when that cannot be asked."""
+
+    topic: str
+    bootstrap_servers: str
+    options: dict[str, str] = field(repr=False)
+    partitions: int
 
 
 def read_topic(
@@ -33,12 +44,12 @@ def read_topic(
     on_error: OnError,
     headers: bool,
     options: Mapping[str, Any] | None,
-) -> tuple[Source, DataFrame, tuple[str, ...]]:
-    """The node, frame and key columns of the table; see ``Table.from_kafka``."""
+) -> tuple[Source, DataFrame, Connection]:
+    """The node, the frame and where it comes from; see ``Table.from_kafka``."""
     if on_error not in get_args(OnError):
         raise TopologyError(f"on_error: {on_error!r} is not one of {', '.join(get_args(OnError))}")
     chosen = source_options(options)
-    require_topic(topic, bootstrap_servers, chosen)
+    partitions = require_topic(topic, bootstrap_servers, chosen)
     try:
         records = (
             spark.readStream.format("kafka")
@@ -93,7 +104,7 @@ def read_topic(
         fields_of(records, row),
         f"kafka topic {topic} ({', '.join(f'{item}={text}' for item, text in shown.items())})",
     )
-    return node, frame, key_names
+    return node, frame, Connection(topic, bootstrap_servers, chosen, partitions)
 
 
 def failing(problem: Column) -> Column:
@@ -113,23 +124,29 @@ def partition_identity(topic: str) -> Column:
     return F.unhex(F.concat(F.lit(stem), F.lpad(F.hex("partition"), 8, "0")))
 
 
-def require_topic(topic: str, bootstrap_servers: str, options: Mapping[str, str]) -> None:
-    """``TopologyError`` when the brokers cannot be reached or have no such topic; silent where that cannot be asked."""
+def require_topic(topic: str, bootstrap_servers: str, options: Mapping[str, str]) -> int:
+    """How many partitions the topic has; 0 where that cannot be asked.
+
+    ``TopologyError`` when the brokers cannot be reached or have no such topic.
+    """
     settings = client_settings(bootstrap_servers, options)
     if settings is None:
-        return
+        return 0
     topics = known_topics(settings)
     if topic not in topics:
         close = difflib.get_close_matches(topic, topics, 1)
         hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(sorted(topics)[:10]) or 'none'}."
         raise TopologyError(f"topic: there is no topic {topic!r} at {bootstrap_servers}; {hint} Create it first.")
+    return topics[topic]
 
 
 def known_topics(settings: Mapping[str, str], timeout_s: float = 10.0) -> dict[str, int]:
     """The topics and how many partitions each has."""
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient
-
+    try:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+    except ImportError as error:
+        raise FkJoinError('topics need confluent-kafka: pip install "fkjoin[kafka]"') from error
     try:
         found = AdminClient({**settings, "log_level": 0}).list_topics(timeout=timeout_s).topics
     except KafkaException as error:

@@ -42,6 +42,8 @@ class StageSpec:
     index_dir: str
     shared_log: bool
     right_parts: int
+    in_order: bool
+    """Messages of a left key arrive in the order of their versions: true where no topic lies between the stages."""
     identity: str
 
 
@@ -129,7 +131,7 @@ class StageProcessor(StatefulProcessor):
                 store,
                 count,
                 shared_log=spec.shared_log,
-                in_order=True,
+                in_order=spec.in_order,
                 right_parts=spec.right_parts,
                 **times,
             )

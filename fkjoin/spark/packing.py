@@ -42,7 +42,7 @@ class PackChanges:
 
     def __call__(self, batches: Batches) -> Batches:
         """Rows with a problem, and rows without a key, are dropped and counted."""
-        yield _envelopes([(0, b"")])
+        yield envelopes([(0, b"")])
         for batch in batches:
             usable = batch.filter(pc.is_null(batch.column("problem")))
             if (dead := batch.num_rows - usable.num_rows) > 0:
@@ -51,7 +51,7 @@ class PackChanges:
             if not batch.num_rows:
                 continue
             changes, dropped = self._changes(batch)
-            yield _envelopes(packed_by_bucket(changes, "key", self.buckets))
+            yield envelopes(packed_by_bucket(changes, "key", self.buckets))
             if dropped:
                 yield _counter(counters.NULL_KEY, dropped)
 
@@ -133,7 +133,7 @@ class PackJoined:
     buckets: int
 
     def __call__(self, batches: Batches) -> Batches:
-        yield _envelopes([(0, b"")])
+        yield envelopes([(0, b"")])
         for batch in batches:
             counted = batch.filter(pc.is_valid(batch.column("counter")))
             for name, value in zip(counted.column("counter").to_pylist(), counted.column("count").to_pylist(), strict=True):
@@ -150,7 +150,7 @@ class PackJoined:
                 batch.column("gone"),
                 batch.column("ts"),
             )
-            yield _envelopes(packed_by_bucket(joined, "key", self.buckets))
+            yield envelopes(packed_by_bucket(joined, "key", self.buckets))
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def _payloads(batch: pa.RecordBatch) -> Iterator[bytes]:
     return (payload for payload in batch.column("payload").to_pylist() if payload)
 
 
-def _envelopes(payloads: list[tuple[int, bytes]]) -> pa.RecordBatch:
+def envelopes(payloads: list[tuple[int, bytes]]) -> pa.RecordBatch:
     rows = len(payloads)
     buckets, data = [bucket for bucket, _ in payloads], [payload for _, payload in payloads]
     columns = [pa.array(buckets, pa.int32()), pa.array(data, pa.binary())]

@@ -1,0 +1,85 @@
+"""Starting a join's queries in either deployment, and waiting until everything that was sent is through."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from fkjoin import Table
+from fkjoin.traces import Event
+
+from .broker import Broker, Record
+
+
+class Running:
+    """The queries of a job, upstream ones first."""
+
+    def __init__(self, queries: list[StreamingQuery]) -> None:
+        self.queries = queries
+
+    def drain(self) -> None:
+        for query in self.queries:
+            query.processAllAvailable()
+
+    def counters(self) -> dict[str, int]:
+        """The counters of all queries, summed up."""
+        total: dict[str, int] = {}
+        for query in self.queries:
+            for progress in query.recentProgress:
+                for metrics in progress.observedMetrics.values():
+                    for name, value in metrics.asDict().items():
+                        total[name] = total.get(name, 0) + (value or 0)
+        return total
+
+
+@contextmanager
+def running(joined: Table, topic: str, broker: Broker, folder: Path, **writing: Any) -> Iterator[Running]:
+    """The job that keeps ``topic`` up to date; stopped in the end."""
+    queries = [stage.start(folder / stage.name) for stage in joined.stages]
+    try:
+        queries.append(joined.to_kafka(topic, broker.bootstrap, checkpoint=folder / "resolve", **writing))
+        yield Running(queries)
+    finally:
+        for query in queries:
+            query.stop()
+
+
+def batch_join(events: list[Event], how: str) -> dict[str, Any]:
+    """The joined table, ``[left, right]`` by key, from the final tables."""
+    left: dict[str, Event] = {}
+    right: dict[str, str | None] = {}
+    for event in events:
+        assert event.key is not None
+        if event.left:
+            left[event.key] = event
+        else:
+            right[event.key] = event.value
+    found = {}
+    for key, event in left.items():
+        other = right.get(event.foreign_key) if event.foreign_key is not None else None
+        if event.value is not None and (how == "left" or other is not None):
+            found[key] = [event.value, other]
+    return found
+
+
+def left_record(event: Event) -> Record:
+    assert event.key is not None
+    body = None if event.value is None else json.dumps({"fk": event.foreign_key, "value": event.value}).encode()
+    return Record(event.key.encode(), body)
+
+
+def right_record(event: Event) -> Record:
+    assert event.key is not None
+    body = None if event.value is None else json.dumps({"value": event.value}).encode()
+    return Record(event.key.encode(), body)
+
+
+def joined_rows(broker: Broker, topic: str) -> dict[str, Any]:
+    """The output topic, compacted, as ``batch_join`` gives it."""
+    rows = {key.decode(): json.loads(value) for key, value in broker.table(topic).items()}
+    return {key: [row["left"]["value"], row["right"] and row["right"]["value"]] for key, row in rows.items()}

@@ -1,0 +1,234 @@
+"""Both deployments on a real broker: traces, a workload, and the races that lose updates elsewhere."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fkjoin import Table, fk_join
+from fkjoin.kafka import Json
+from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from fkjoin.traces import Event, read_trace
+from tests.conftest import trace_files
+
+from .broker import Broker, Record
+from .jobs import batch_join, joined_rows, left_record, right_record, running
+
+DEPLOYMENTS = ("fused", "staged")
+HOWS = ("inner", "left")
+
+
+@pytest.fixture(autouse=True)
+def settings(spark: SparkSession, tmp_path: Path) -> None:
+    spark.conf.set(PARTITIONS, "2")
+    spark.conf.set(BUCKETS, "2")
+    spark.conf.set(INDEX_DIR, str(tmp_path / "index"))
+
+
+def tables(spark: SparkSession, broker: Broker, name: str, **options: Any) -> tuple[Table, Table]:
+    """Tables on the topics ``NAME-left`` and ``NAME-right``."""
+    left = Table.from_kafka(
+        spark, f"{name}-left", broker.bootstrap, key="string", value=Json("fk string, value string"), options=options
+    )
+    right = Table.from_kafka(
+        spark, f"{name}-right", broker.bootstrap, key="string", value=Json("value string"), options=options
+    )
+    return left, right
+
+
+def send(broker: Broker, name: str, events: list[Event]) -> None:
+    broker.send(f"{name}-left", [left_record(event) for event in events if event.left])
+    broker.send(f"{name}-right", [right_record(event) for event in events if not event.left])
+
+
+def all_traces(how: str) -> list[Event]:
+    """The events of all traces for ``how``, each trace with keys of its own; events without a key left out."""
+    events: list[Event] = []
+    for number, path in enumerate(path for path in trace_files() if path.name.startswith(how)):
+        for event in read_trace(path).events:
+            if event.key is not None:
+                foreign_key = None if event.foreign_key is None else f"{number}|{event.foreign_key}"
+                events.append(replace(event, key=f"{number}|{event.key}", foreign_key=foreign_key))
+    return events
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS)
+@pytest.mark.parametrize("how", HOWS)
+def test_the_traces_final_tables(spark: SparkSession, broker: Broker, tmp_path: Path, how: Any, deployment: Any) -> None:
+    name = f"traces-{how}-{deployment}"
+    broker.create(f"{name}-left", partitions=3)
+    broker.create(f"{name}-right", partitions=2)
+    broker.create(f"{name}-out", partitions=3)
+    left, right = tables(spark, broker, name)
+    joined = fk_join(
+        left, right, "fk", how=how, name=name, deployment=deployment, wire="wrapper" if how == "left" else "headers"
+    )
+    events = all_traces(how)
+    half = len(events) // 2
+    with running(joined, f"{name}-out", broker, tmp_path) as job:
+        for part in (events[:half], events[half:]):
+            send(broker, name, part)
+            job.drain()
+        assert job.counters().get("dead-letters", 0) == 0
+    wanted = batch_join(events, how)
+    assert joined_rows(broker, f"{name}-out") == wanted
+    assert len(wanted) > 50
+
+
+def workload(rights: int, lefts: int, updates: int) -> list[Event]:
+    """Right rows, left rows, then updates, with missing foreign keys and deletes on both sides."""
+    rng = random.Random(11)
+    events: list[Event] = []
+    alive: dict[str, str | None] = {}
+
+    def left(key: str, foreign_key: str | None, deleted: bool = False) -> None:
+        alive[key] = foreign_key
+        events.append(Event(len(events), True, key, foreign_key, None if deleted else f"l{len(events)}", 0))
+
+    def right(number: int, deleted: bool = False) -> None:
+        events.append(Event(len(events), False, f"c{number}", None, None if deleted else f"r{len(events)}", 0))
+
+    def foreign_key() -> str | None:
+        return f"c{rng.randrange(rights + rights // 20)}" if rng.random() < 0.97 else None
+
+    for number in range(rights):
+        right(number)
+    for number in range(lefts):
+        left(f"o{number}", foreign_key())
+    for _ in range(updates):
+        kind = rng.random()
+        key = f"o{rng.randrange(lefts)}"
+        if kind < 0.6:
+            left(key, alive[key])
+        elif kind < 0.8:
+            left(key, foreign_key())
+        elif kind < 0.88:
+            left(key, None, deleted=True)
+        else:
+            right(rng.randrange(rights), deleted=kind > 0.97)
+    return events
+
+
+@pytest.mark.parametrize(
+    ("deployment", "how"), [("fused", "inner"), ("fused", "left"), ("staged", "inner"), ("staged", "left")]
+)
+def test_a_workload_equals_the_batch_join(
+    spark: SparkSession, broker: Broker, tmp_path: Path, deployment: Any, how: Any
+) -> None:
+    name = f"workload-{how}-{deployment}"
+    broker.create(*(f"{name}-{end}" for end in ("left", "right", "out")), partitions=4)
+    events = workload(20_000, 100_000, 40_000)
+    send(broker, name, events)
+    left, right = tables(spark, broker, name, maxOffsetsPerTrigger=50_000)
+    joined = fk_join(left, right, "fk", how=how, name=name, deployment=deployment)
+    with running(joined, f"{name}-out", broker, tmp_path) as job:
+        job.drain()
+    assert joined_rows(broker, f"{name}-out") == batch_join(events, how)
+
+
+def races(keys: int) -> tuple[list[Event], list[Event]]:
+    """What is there at first, and what then happens at once: five histories, ``keys`` keys each."""
+    before: list[Event] = []
+    after: list[Event] = []
+
+    def left(events: list[Event], key: str, foreign_key: str | None, value: str | None) -> None:
+        events.append(Event(len(events), True, key, foreign_key, value, 0))
+
+    def right(events: list[Event], key: str, value: str | None) -> None:
+        events.append(Event(len(events), False, key, None, value, 0))
+
+    for number in range(keys):
+        key, a, b, missing = f"delete-beside-update-{number}", f"a{number}", f"b{number}", f"none{number}"
+        right(before, a, "right")
+        right(before, b, "other")
+        left(before, key, a, "first")
+        right(after, a, None)
+        left(after, key, a, "second")
+        key = f"delete-then-insert-{number}"
+        left(before, key, b, "first")
+        left(after, key, None, None)
+        left(after, key, missing, "second")
+        key = f"null-then-missing-{number}"
+        left(before, key, b, "first")
+        left(after, key, None, "second")
+        left(after, key, missing, "third")
+        key = f"delete-and-insert-null-{number}"
+        left(before, key, b, "first")
+        left(after, key, None, None)
+        left(after, key, None, "second")
+        key = f"a-b-a-{number}"
+        left(before, key, b, "first")
+        left(after, key, a, "second")
+        left(after, key, b, "third")
+        left(after, key, b, "third")
+    return before, after
+
+
+class Proxy:
+    """Passes an internal topic's records on, late, some twice, and in another order."""
+
+    def __init__(self, broker: Broker, source: str, target: str, seed: int) -> None:
+        self._broker, self._source, self._target = broker, source, target
+        self._rng = random.Random(seed)
+        self._taken: set[tuple[int, int]] = set()
+        self._waiting: list[Record] = []
+
+    def deliver(self, share: float) -> None:
+        """Take what is new, and pass on that share of what waits."""
+        for message in self._broker.read(self._source):
+            place = (message.partition(), message.offset())
+            if place not in self._taken:
+                self._taken.add(place)
+                record = Record(message.key(), message.value(), message.headers() or (), message.partition())
+                self._waiting += [record] * (2 if self._rng.random() < 0.3 else 1)
+        self._rng.shuffle(self._waiting)
+        going = round(len(self._waiting) * share)
+        self._broker.send(self._target, self._waiting[:going])
+        del self._waiting[:going]
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_races_converge_when_internal_records_are_late_doubled_and_reordered(
+    spark: SparkSession, broker: Broker, tmp_path: Path, how: Any
+) -> None:
+    """Each stage is that of an application of its own, and proxies stand between their internal topics."""
+    name = f"races-{how}"
+    broker.create(f"{name}-left", f"{name}-right", f"{name}-out", partitions=4)
+    left, right = tables(spark, broker, name)
+    first, second, third = (
+        fk_join(left, right, "fk", how=how, name=name, deployment="staged", application=application)
+        for application in ("first", "second", "third")
+    )
+    registration, response = "subscription-registration", "subscription-response"
+    for joined in (first, second, third):
+        joined.stages[0].topics.create()
+    proxies = [
+        Proxy(broker, f"first-{name}-{registration}", f"second-{name}-{registration}", 1),
+        Proxy(broker, f"first-{name}-{response}", f"third-{name}-{response}", 2),
+        Proxy(broker, f"second-{name}-{response}", f"third-{name}-{response}", 3),
+    ]
+    before, after = races(50)
+    queries = [
+        first.stages[0].start(tmp_path / "rekey"),
+        second.stages[1].start(tmp_path / "subscription"),
+        third.to_kafka(f"{name}-out", broker.bootstrap, checkpoint=tmp_path / "resolve"),
+    ]
+    try:
+        for events, shares in ((before, (1.0, 1.0)), (after, (0.3, 0.5, 1.0, 1.0))):
+            send(broker, name, events)
+            queries[0].processAllAvailable()
+            for share in shares:
+                proxies[0].deliver(share)
+                queries[1].processAllAvailable()
+                for proxy in proxies[1:]:
+                    proxy.deliver(share)
+                queries[2].processAllAvailable()
+    finally:
+        for query in queries:
+            query.stop()
+    assert joined_rows(broker, f"{name}-out") == batch_join([*before, *after], how)

@@ -1,0 +1,159 @@
+"""The staged deployment's records: round trips, golden bytes, refusals; and Java's partitioner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fkjoin import FormatError, versions, wire
+from fkjoin.arrays import BYTES
+from fkjoin.messages import ANSWER, SUBSCRIPTION
+from fkjoin.murmur2 import murmur2, partitions_of
+from fkjoin.wire import Records, Wire
+
+SOURCE = bytes.fromhex("0a0b0c0d00000005")
+"""Partition 5 of some topic."""
+
+DATA = st.binary(max_size=12)
+TIMES = st.integers(-(1 << 63), (1 << 63) - 1)
+NUMBERS = st.integers(-(1 << 62), 1 << 62)
+
+
+def version(*offsets: int) -> bytes:
+    parts = [versions.encode(SOURCE, [np.array([offset])]).to_pylist()[0] for offset in offsets]
+    return b"".join(parts)
+
+
+def subscriptions(rows: list[tuple[Any, ...]]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(SUBSCRIPTION)
+    return pa.table([pa.array(column, field.type) for column, field in zip(columns, SUBSCRIPTION, strict=True)], SUBSCRIPTION)
+
+
+def answers(rows: list[tuple[Any, ...]]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(ANSWER)
+    return pa.table([pa.array(column, field.type) for column, field in zip(columns, ANSWER, strict=True)], ANSWER)
+
+
+SUBSCRIPTIONS = st.lists(
+    st.one_of(
+        st.tuples(DATA, DATA, st.just(True), NUMBERS.map(version), DATA, TIMES),
+        st.tuples(DATA, DATA, st.just(False), NUMBERS.map(version), st.none(), TIMES),
+    ),
+    max_size=5,
+)
+ANSWERS = st.lists(
+    st.tuples(DATA, st.tuples(NUMBERS, NUMBERS).map(lambda pair: version(*pair)), st.none() | DATA, st.none() | DATA, TIMES),
+    max_size=5,
+)
+
+
+@pytest.mark.parametrize("form", wire.WIRES)
+@given(SUBSCRIPTIONS)
+def test_registrations_round_trip(form: Wire, rows: list[tuple[Any, ...]]) -> None:
+    messages = subscriptions(rows)
+    assert wire.read_registrations(wire.registrations(messages, form), form).equals(messages)
+
+
+@pytest.mark.parametrize("form", wire.WIRES)
+@given(ANSWERS)
+def test_responses_round_trip(form: Wire, rows: list[tuple[Any, ...]]) -> None:
+    messages = answers(rows)
+    assert wire.read_responses(wire.responses(messages, form), form).equals(messages)
+
+
+def hexes(records: Records) -> list[str | None]:
+    found = [records.key, records.value, *records.headers]
+    return [None if (value := column.to_pylist()[0]) is None else value.hex() for column in found]
+
+
+def test_golden_registrations() -> None:
+    one = [(b"a", b"bc", True, version(7), b"row", 9), (b"a", b"bc", False, version(7), None, 9)]
+    mark = "01" + "0a0b0c0d00000005" + "8000000000000007"
+    key = "00000001" + "61" + "6263"
+    assert hexes(wire.registrations(subscriptions(one[:1]), "headers")) == [
+        key,
+        "726f77",
+        "01" + mark,
+        "02",
+        "01",
+        "0000000000000009",
+    ]
+    assert hexes(wire.registrations(subscriptions(one[1:]), "headers")) == [
+        key,
+        None,
+        "01" + mark,
+        "00",
+        "00",
+        "0000000000000009",
+    ]
+    inside = "01" + "0011" + mark + "0000000000000009"
+    assert hexes(wire.registrations(subscriptions(one[:1]), "wrapper"))[:2] == [
+        key,
+        "0000000000000007" + "01" + "00000020" + inside + "01" + "726f77",
+    ]
+    assert hexes(wire.registrations(subscriptions(one[1:]), "wrapper"))[:2] == [
+        key,
+        "0000000000000007" + "00" + "0000001d" + inside + "00",
+    ]
+
+
+def test_golden_responses() -> None:
+    rows = [(b"bc", version(7, 8), b"left", b"right", 9)]
+    pair = "01" + "0a0b0c0d00000005" + "8000000000000007" + "01" + "0a0b0c0d00000005" + "8000000000000008"
+    body = "03" + "00000004" + b"leftright".hex()
+    assert hexes(wire.responses(answers(rows), "headers")) == ["6263", body, "01" + pair, "02", "01", "0000000000000009"]
+
+
+@pytest.mark.parametrize("form", wire.WIRES)
+def test_another_wire_version_is_refused_by_name(form: Wire) -> None:
+    records = wire.registrations(subscriptions([(b"a", b"b", True, version(1), b"v", 0)]), form)
+    if form == "headers":
+        newer = pa.array([b"\x02" + records.headers[0].to_pylist()[0][1:]], BYTES)
+        records = records._replace(headers=(newer, *records.headers[1:]))
+    else:
+        value = records.value.to_pylist()[0]
+        records = records._replace(value=pa.array([value[:13] + b"\x02" + value[14:]], BYTES))
+    with pytest.raises(FormatError, match="wire version 2, this release reads 1"):
+        wire.read_registrations(records, form)
+
+
+def test_records_of_others_are_refused() -> None:
+    nothing = pa.nulls(1, BYTES)
+    strange = Records(pa.array([b"\0\0\0\1ab"], BYTES), pa.array([b"x"], BYTES), (nothing,) * 4)
+    with pytest.raises(FormatError, match="lacks the header fkjoin.version: is something else writing"):
+        wire.read_registrations(strange, "headers")
+    with pytest.raises(FormatError, match="no wrapper of KIP-213"):
+        wire.read_registrations(strange, "wrapper")
+
+
+@given(st.integers(0, 2**31 - 1))
+def test_a_version_tells_the_partition(partition: int) -> None:
+    identity = b"\xff\x80\x00\x01" + partition.to_bytes(4, "big")
+    both = [versions.encode(identity, [np.array([3])]).to_pylist()[0], version(4)]
+    assert wire.source_partitions(pa.array([b"".join(both)], BYTES)).tolist() == [partition]
+
+
+@pytest.mark.parametrize(
+    ("key", "hashed"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_murmur2_is_javas(key: bytes, hashed: int) -> None:
+    assert murmur2(pa.array([b"", key, b"x" * 9], BYTES)).view(np.int32)[1] == hashed
+
+
+@given(st.lists(st.binary(max_size=20) | st.binary(min_size=250, max_size=300), max_size=6))
+def test_a_keys_partition_does_not_depend_on_its_neighbours(keys: list[bytes]) -> None:
+    alone = [partitions_of(pa.array([key], BYTES), 7)[0] for key in keys]
+    assert partitions_of(pa.array(keys, BYTES), 7).tolist() == alone
