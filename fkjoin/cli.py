@@ -1,4 +1,4 @@
-"""The command line: ``fkjoin demo`` and ``fkjoin replay``."""
+"""The command line: ``fkjoin demo``, ``run``, ``doctor`` and ``replay``."""
 
 from __future__ import annotations
 
@@ -46,6 +46,44 @@ def demo(
     with _quiet_spark(folder / "spark.log"):
         outcome = run_demo(folder, console)
     if outcome.wrong:
+        raise typer.Exit(1)
+
+
+@app.command()
+def run(
+    job: Annotated[Path, typer.Argument(help="A job file (TOML): tables, joins, sinks.", exists=True, dir_okay=False)],
+    check: Annotated[
+        bool, typer.Option("--check", help="Only validate: settings, topics, schemas, and that the checkpoint fits.")
+    ] = False,
+    spark_log: Annotated[Path, typer.Option(help="Where Spark's own log goes.")] = Path("spark.log"),
+) -> None:
+    """Run a job until it is stopped; SIGTERM and Ctrl-C let the batch at work come to its end."""
+    from fkjoin.runner import run_job
+
+    with _quiet_spark(spark_log):
+        run_job(job, Console(), check=check)
+
+
+@app.command()
+def doctor(
+    bootstrap_servers: Annotated[str, typer.Option(help="Brokers to look for, host:port.")] = "",
+    master: Annotated[str, typer.Option(help="The Spark master to start a session on.")] = "local[2]",
+    jars: Annotated[str, typer.Option(help="The connector's jars, as for spark.jars.")] = "",
+    packages: Annotated[str, typer.Option(help="The connector, as for spark.jars.packages.")] = "",
+) -> None:
+    """Say whether Java, PySpark, the Kafka connector, the workers' Python and the brokers are right, and what to do if not."""
+    from fkjoin.doctor import examine
+
+    console = Console()
+    settings = {name: value for name, value in (("spark.jars", jars), ("spark.jars.packages", packages)) if value}
+    with tempfile.TemporaryDirectory(prefix="fkjoin-") as folder, _quiet_spark(Path(folder) / "spark.log"):
+        findings = examine(master, bootstrap_servers, settings)
+    for finding in findings:
+        mark = "[green]ok [/]" if finding.fine else "[red]BAD[/]"
+        console.print(f"{mark} {finding.what}: {finding.found}", highlight=False, soft_wrap=True)
+        if not finding.fine:
+            console.print(f"    {finding.advice}", soft_wrap=True)
+    if not all(finding.fine for finding in findings):
         raise typer.Exit(1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,14 @@ _DEFAULTS = {
 }
 
 
-def session(app_name: str = "fkjoin", master: str | None = None, **conf: Any) -> SparkSession:
+def session(
+    app_name: str = "fkjoin", master: str | None = None, settings: Mapping[str, Any] | None = None, **conf: Any
+) -> SparkSession:
     """A Spark session with what fkjoin needs; an active one is reused and completed.
 
     ``master`` defaults to what ``spark-submit`` gave, else ``local[*]``.  ``conf`` are further settings, with ``_`` for
-    ``.`` and without the leading ``spark.``: ``session(sql_shuffle_partitions=8, fkjoin_buckets=16)``.
+    ``.`` and without the leading ``spark.``: ``session(sql_shuffle_partitions=8, fkjoin_buckets=16)``; ``settings`` are some
+    under their full names.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master is None and "MASTER" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:
@@ -61,8 +65,9 @@ def session(app_name: str = "fkjoin", master: str | None = None, **conf: Any) ->
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     if (master or "").startswith("local"):
         builder = builder.config("spark.driver.extraJavaOptions", "-XX:+UseParallelGC")
-    for name, value in conf.items():
-        builder = builder.config("spark." + name.replace("_", "."), str(value))
+    exact = {"spark." + name.replace("_", "."): value for name, value in conf.items()} | dict(settings or {})
+    for name, value in exact.items():
+        builder = builder.config(name, str(value).lower() if isinstance(value, bool) else str(value))
     spark = builder.getOrCreate()
     prepare(spark)
     return spark

@@ -1,0 +1,233 @@
+"""``fkjoin run``: starts a job's queries, reports their batches, and stops them cleanly."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table as Grid
+
+from fkjoin.errors import FkJoinError
+from fkjoin.job import Job, JobError, JobSpec, Planned, read_job
+from fkjoin.spark.settings import bucket_count, session
+from fkjoin.topology import Join, Node, Source
+
+MANIFEST = "fkjoin-job.json"
+"""Lies in the checkpoint folder: what the checkpoint was made with."""
+
+_POLL_S = 0.3
+
+
+def run_job(path: Path, console: Console, *, check: bool) -> None:
+    """Run the job until it is stopped (SIGTERM, SIGINT) or, with the trigger ``available-now``, has read all that is there.
+
+    ``check``: build and compare with the checkpoint only.  Raises ``JobError``; ``FkJoinError`` when a query fails.
+    """
+    spec = read_job(path)
+    spark = job_session(spec)
+    try:
+        job = Job(spec, spark)
+        planned = job.queries()
+        made_with = _manifest(job, bucket_count(spark))
+        _compare(spark, spec, made_with)
+        if check:
+            console.print(job.describe(), style="dim", highlight=False, soft_wrap=True)
+            console.print(f"{path}: fine; {len(planned)} queries: {', '.join(query.name for query in planned)}", soft_wrap=True)
+            return
+        _keep(spark, spec, made_with)
+        with _signals() as stop, _report(spec, console) as report:
+            _run(planned, stop, report, one_by_one=spec.trigger == "available-now")
+    finally:
+        spark.stop()
+
+
+def job_session(spec: JobSpec) -> SparkSession:
+    """The session that the job's section ``[spark]`` asks for."""
+    settings = dict(spec.spark)
+    master = settings.pop("spark.master", None)
+    for name in settings:
+        if not name.startswith("spark."):
+            raise JobError(f'spark: {name!r} is no setting of Spark; those are written "spark.…" = …')
+    return session(spec.name, None if master is None else str(master), settings)
+
+
+class Report:
+    """Takes down each batch once: a JSON line in the log, a row on the terminal."""
+
+    def __init__(self, log: TextIO | None, live: Live | None) -> None:
+        self._log, self._live = log, live
+        self._seen: dict[str, int] = {}
+        self._rows: dict[str, tuple[str, ...]] = {}
+
+    def look(self, name: str, query: StreamingQuery) -> None:
+        """Report the batches that are new."""
+        for progress in query.recentProgress:
+            if progress.batchId <= self._seen.get(str(query.runId), -1):
+                continue
+            self._seen[str(query.runId)] = progress.batchId
+            counters = {
+                metric.removeprefix("fkjoin:"): {key: value for key, value in row.asDict().items() if value}
+                for metric, row in progress.observedMetrics.items()
+            }
+            seconds = progress.durationMs.get("triggerExecution", 0) / 1000
+            line = {
+                "time": progress.timestamp,
+                "query": name,
+                "batch": progress.batchId,
+                "inputs": progress.numInputRows,
+                "seconds": seconds,
+                "counters": counters,
+            }
+            if self._log is not None:
+                print(json.dumps(line), file=self._log, flush=True)
+            rate = f"{progress.numInputRows / seconds:,.0f}" if seconds else ""
+            self._rows[name] = (name, str(progress.batchId), f"{progress.numInputRows:,}", f"{seconds:.1f}", rate)
+        if self._live is not None:
+            grid = Grid("query", "batch", "inputs", "seconds", "inputs/s")
+            for row in self._rows.values():
+                grid.add_row(*row)
+            self._live.update(grid)
+
+
+@contextlib.contextmanager
+def _report(spec: JobSpec, console: Console) -> Iterator[Report]:
+    with contextlib.ExitStack() as stack:
+        live = stack.enter_context(Live(console=console)) if console.is_terminal else None
+        log: TextIO | None = None if console.is_terminal else sys.stdout
+        if spec.log is not None:
+            Path(spec.log).parent.mkdir(parents=True, exist_ok=True)
+            log = stack.enter_context(Path(spec.log).open("a", encoding="utf-8"))
+        yield Report(log, live)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set."""
+    stop = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(planned: list[Planned], stop: threading.Event, report: Report, *, one_by_one: bool) -> None:
+    running: dict[str, StreamingQuery] = {}
+    try:
+        for step in planned:
+            running[step.name] = step()
+            if one_by_one:
+                _watch(running, stop, report)
+        _watch(running, stop, report)
+    finally:
+        for name, query in running.items():
+            _finish(query)
+            report.look(name, query)
+
+
+def _watch(running: dict[str, StreamingQuery], stop: threading.Event, report: Report) -> None:
+    """Until all queries are done, one fails, or a stop is asked for."""
+    while not stop.is_set():
+        for name, query in running.items():
+            report.look(name, query)
+            if not query.isActive and (error := query.exception()) is not None:
+                raise FkJoinError(f"query {name} failed: {_reason(str(error))}")
+        if not any(query.isActive for query in running.values()):
+            return
+        stop.wait(_POLL_S)
+
+
+def _finish(query: StreamingQuery) -> None:
+    """Let the batch that is being worked on come to its end, then stop."""
+    last = query.lastProgress
+    while query.isActive and query.status["isTriggerActive"] and query.lastProgress == last:
+        threading.Event().wait(0.05)
+    query.stop()
+
+
+def _reason(text: str) -> str:
+    """The line of a query's error that says most: the last exception of fkjoin, else the first line."""
+    ours = [line for line in text.splitlines() if line.startswith(("fkjoin.errors.", "state.errors."))]
+    if ours:
+        return ours[-1].split(": ", 1)[-1]
+    if "OffsetOutOfRange" in text or "data may have been lost" in text:
+        return (
+            "the topic no longer has offsets that were still to be read: they were deleted by retention, or the topic was made "
+            "anew. Start with a new checkpoint; or, to go on without what is missing, set the option failOnDataLoss = false"
+        )
+    return text.strip().split("\n\n", 1)[0][:2000]
+
+
+def _manifest(job: Job, buckets: int) -> dict[str, Any]:
+    """What a checkpoint is bound to, by table and join."""
+    found: dict[str, Any] = {}
+
+    def visit(node: Node) -> None:
+        if isinstance(node, Source):
+            found[f"table {node.name}"] = {"key": list(node.key), "version": list(node.version), "columns": list(node.columns)}
+        else:
+            assert isinstance(node, Join)
+            visit(node.left)
+            visit(node.right)
+            found[f"join {node.name}"] = {
+                "left": node.left.name,
+                "right": node.right.name,
+                "how": node.how,
+                "extractor": node.extractor,
+                "joiner": node.joiner,
+                "deployment": "fused" if node.topics is None else "staged",
+            }
+
+    for sink in job.spec.sinks.values():
+        visit(job.tables[sink.table].node)
+    return {"format": 1, "buckets": buckets, **found}
+
+
+def _compare(spark: SparkSession, spec: JobSpec, made_with: dict[str, Any]) -> None:
+    """``JobError`` when the checkpoint was made with something else."""
+    text = _read(spark, f"{spec.checkpoint}/{MANIFEST}")
+    if text is None:
+        return
+    before = json.loads(text)
+    for name in before.keys() & made_with.keys():
+        was, now = before[name], made_with[name]
+        if was != now and isinstance(was, dict):
+            changed = next(setting for setting in now if now[setting] != was.get(setting))
+            name, was, now = f"{name}: {changed}", was.get(changed), now[changed]
+        if was != now:
+            raise JobError(
+                f"checkpoint: {spec.checkpoint} was made with {name} = {json.dumps(was)}, the job now has {json.dumps(now)}: "
+                "give the job a new checkpoint, or go back to what it was"
+            )
+
+
+def _keep(spark: SparkSession, spec: JobSpec, made_with: dict[str, Any]) -> None:
+    path, files = _hadoop(spark, f"{spec.checkpoint}/{MANIFEST}")
+    out = files.create(path, True)
+    out.write(json.dumps(made_with, indent=1).encode())
+    out.close()
+
+
+def _read(spark: SparkSession, where: str) -> str | None:
+    path, files = _hadoop(spark, where)
+    if not files.exists(path):
+        return None
+    return "\n".join(row[0] for row in spark.read.text(where).collect())
+
+
+def _hadoop(spark: SparkSession, where: str) -> tuple[Any, Any]:
+    """A path, and the file system that it is on."""
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(where)
+    return path, path.getFileSystem(spark._jsc.hadoopConfiguration())
