@@ -160,7 +160,8 @@ def read_job(path: Path) -> JobSpec:
     try:
         return JobSpec.model_validate(_filled(data, str(path)))
     except ValidationError as error:
-        first = error.errors()[0]
+        # A setting that does not exist says more than the other readings of the same place.
+        first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
         raise JobError(f"{path}: {_explained(first)}") from None
 
 

@@ -82,11 +82,12 @@ def read_topic(
         *[F.when(decoded_key.row.getField(n).isNull(), F.lit(f"key: no {n}")) for n in key_names],
         F.concat(F.lit("value: "), decoded.problem),
     )
+    usable = problem.isNull()  # what is not must not reach Python: it may not even be UTF-8
     if on_error == "fail":
         problem = failing(problem)
     frame = records.select(
-        decoded_key.row.alias(KEY),
-        F.when(~decoded.deleted, row).alias(ROW),
+        F.when(usable, decoded_key.row).alias(KEY),
+        F.when(usable & ~decoded.deleted, row).alias(ROW),
         decoded.deleted.alias(DELETED),
         F.struct(F.col("offset").alias("v0")).alias(VERSION),
         partition_identity(topic).alias(SOURCE),

@@ -99,15 +99,16 @@ class StageProcessor(StatefulProcessor):
         if spec.stage == "subscription":  # rekey's own answers are on their way to this very bucket of resolve
             answers = [payload for payload in payloads if is_answer(payload)]
             payloads = [payload for payload in payloads if not is_answer(payload)]
-            yield _envelopes([(bucket, payload) for payload in answers])
+            if answers:
+                yield _envelopes([(bucket, payload) for payload in answers])
         if payloads:
             log, directory = SparkLog(self._meta, self._segments), self._directory(bucket)
             with BucketStore(log, directory, identity=spec.identity.encode()) as store:
                 messages = [unpack(payload) for payload in payloads if payload]
-                yield from map(_envelopes, self._run(messages, bucket, store, count))
+                yield from (_envelopes(made) for made in self._run(messages, bucket, store, count) if made)
                 store.commit()
-        if count or passed:
-            yield _counters(bucket, passed + count)
+        if total := passed + count:  # adding drops what is zero
+            yield _counters(bucket, total)
 
     def close(self) -> None:
         pass

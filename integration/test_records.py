@@ -1,0 +1,247 @@
+"""What comes through the broker: tombstones, headers, Debezium events, records that cannot be used, faults of the broker."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame, SparkSession
+
+from fkjoin import Table, TopologyError, fk_join
+from fkjoin.kafka import Debezium, Json
+from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from fkjoin.traces import Event
+
+from .broker import Broker, Record
+from .jobs import batch_join, joined_rows, left_record, right_record, running
+from .test_join import tables
+
+
+@pytest.fixture(autouse=True)
+def settings(spark: SparkSession, tmp_path: Path) -> None:
+    spark.conf.set(PARTITIONS, "2")
+    spark.conf.set(BUCKETS, "2")
+    spark.conf.set(INDEX_DIR, str(tmp_path / "index"))
+
+
+def document(**fields: Any) -> bytes:
+    return json.dumps(fields).encode()
+
+
+def letters(frame: DataFrame | None, folder: Path) -> list[Any]:
+    """The dead letters that there are by now, in order of their places."""
+    assert frame is not None
+    found: list[Any] = []
+    query = (
+        frame.writeStream.foreachBatch(lambda rows, _: found.extend(rows.collect()))
+        .option("checkpointLocation", str(folder))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return sorted(found, key=lambda row: (row.topic, row.partition, row.offset))
+
+
+def test_bad_records_become_dead_letters_with_exact_counts_and_good_ones_go_through(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    broker.create("bad-orders", partitions=1, max_message_bytes=str(20 << 20))
+    broker.create("bad-customers", partitions=1)
+    broker.create("bad-out", partitions=1, max_message_bytes=str(40 << 20))
+    large = "x" * (10 << 20)
+    orders = [
+        Record(b"good", document(customer="c1", note="first")),
+        Record(b"good", b"\xff\xfe"),
+        Record(b"good", b"[1]"),
+        Record(b"good", document(customer={"not": "text"}, amount="a")),
+        Record(None, document(customer="c1")),
+        Record(b"\xff", document(customer="c1")),
+        Record(b"throws", document(customer="c1", note="throw")),
+        Record(b"throws", document(customer="c1", note="fine again")),
+        Record(b"no-key", document(note="no customer")),
+        Record(b"gone", document(customer="c1")),
+        Record(b"gone", None),
+        Record(b"large", document(customer="c1", note=large)),
+        Record(b"null", b"null"),
+    ]
+    broker.send("bad-orders", orders)
+    broker.send("bad-customers", [Record(b"c1", document(name="Ada")), Record(b"c2", b"{")])
+    left = Table.from_kafka(
+        spark,
+        "bad-orders",
+        broker.bootstrap,
+        key="string",
+        value=Json("customer string, amount int, note string"),
+        headers=True,
+    )
+    right = Table.from_kafka(spark, "bad-customers", broker.bootstrap, key="string", value=Json("name string"))
+
+    def extract(_: str, row: Any) -> str | None:
+        if row["note"] == "throw":
+            raise ValueError("not today")
+        found: str | None = row["customer"]
+        return found
+
+    joined = fk_join(left, right, extract, how="left", name="bad")
+    with running(joined, "bad-out", broker, tmp_path / "run") as job:
+        job.drain()
+        found = letters(joined.dead_letters, tmp_path / "dead")
+        assert job.counters()["dead-letters"] == len(found) == 8
+    assert [(row.topic, row.offset, row.reason.split(":")[0]) for row in found] == [
+        ("bad-customers", 1, "value"),
+        ("bad-orders", 1, "value"),
+        ("bad-orders", 2, "value"),
+        ("bad-orders", 3, "value"),
+        ("bad-orders", 4, "null key"),
+        ("bad-orders", 5, "key"),
+        ("bad-orders", 6, "extractor"),
+        ("bad-orders", 12, "value"),
+    ]
+    assert found[6].reason == "extractor: ValueError: not today"
+    for row in found:
+        if row.topic == "bad-orders":
+            assert (row.key, row.value) == (orders[row.offset].key, orders[row.offset].value)
+    rows = {key.decode(): json.loads(value) for key, value in broker.table("bad-out").items()}
+    assert {key: (row["left"]["note"], row["right"] and row["right"]["name"]) for key, row in rows.items()} == {
+        "good": ("first", "Ada"),
+        "throws": ("fine again", "Ada"),
+        "no-key": ("no customer", None),
+        "large": (large, "Ada"),
+    }
+
+
+def test_a_query_told_to_fail_says_which_record_it_was(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    broker.create("strict-left", "strict-right", "strict-out", partitions=1)
+    broker.send("strict-left", [Record(b"k", document(fk="a")), Record(b"k", b"?")])
+    left = Table.from_kafka(spark, "strict-left", broker.bootstrap, key="string", value=Json("fk string"), on_error="fail")
+    right = Table.from_kafka(spark, "strict-right", broker.bootstrap, key="string", value="string", on_error="skip")
+    joined = fk_join(left, right, "fk", name="strict")
+    assert joined.dead_letters is None
+    query = joined.to_kafka("strict-out", broker.bootstrap, checkpoint=tmp_path, trigger={"availableNow": True})
+    with pytest.raises(Exception, match=r"record strict-left-0 offset 1: value: not a JSON object of struct<fk:string>"):
+        query.awaitTermination()
+
+
+def test_headers_are_carried_and_keys_of_several_columns_written(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    broker.create("headed-left", "headed-right", "headed-out", partitions=2)
+    key = document(shop=1, item="a")
+    broker.send("headed-left", [Record(key, document(fk="c"), [("trace", b"\x01\x02"), ("trace", b"again")])])
+    broker.send("headed-right", [Record(b"c", b"text")])
+    left = Table.from_kafka(
+        spark, "headed-left", broker.bootstrap, key=Json("shop int, item string"), value=Json("fk string"), headers=True
+    )
+    right = Table.from_kafka(spark, "headed-right", broker.bootstrap, key="string", value="string")
+    joined = fk_join(left, right, "fk", name="headed")
+    with running(
+        joined, "headed-out", broker, tmp_path, headers="left.headers", value="concat(left.fk, '+', right.value)"
+    ) as job:
+        job.drain()
+        broker.send("headed-right", [Record(b"c", None)])
+        job.drain()
+    first, last = broker.read("headed-out")
+    assert (json.loads(first.key()), first.value()) == ({"shop": 1, "item": "a"}, b"c+text")
+    assert first.headers() == [("trace", b"\x01\x02"), ("trace", b"again")]
+    assert (last.key(), last.value()) == (first.key(), None)
+
+
+def test_debezium_events(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """Wrapped and plain, ``before`` absent or wrong, a tombstone after the delete, an operation that is not known."""
+    broker.create("dbz-orders", "dbz-customers", "dbz-out", partitions=1)
+
+    def key(number: int) -> bytes:
+        return document(schema={"type": "struct"}, payload={"id": number})
+
+    def event(op: str, after: Any, **more: Any) -> bytes:
+        return document(schema={}, payload={"op": op, "after": after, "ts_ms": 1, **more})
+
+    broker.send(
+        "dbz-orders",
+        [
+            Record(key(1), event("r", {"id": 1, "customer": 7})),
+            Record(key(1), event("u", {"id": 1, "customer": 8}, before={"customer": 99})),
+            Record(key(2), document(op="c", after={"id": 2, "customer": 7})),
+            Record(key(3), event("c", {"id": 3, "customer": 7})),
+            Record(key(3), event("d", None, before=None)),
+            Record(key(3), None),
+            Record(key(2), event("t", None)),
+            Record(key(2), event("u", None)),
+        ],
+    )
+    broker.send(
+        "dbz-customers", [Record(document(id=7), event("c", {"name": "Ada"})), Record(key(8), event("c", {"name": "Bo"}))]
+    )
+    left = Table.from_kafka(
+        spark, "dbz-orders", broker.bootstrap, key=Debezium("id int"), value=Debezium("id int, customer int")
+    )
+    right = Table.from_kafka(spark, "dbz-customers", broker.bootstrap, key=Debezium("id int"), value=Debezium("name string"))
+    joined = fk_join(left, right, "customer", joiner=["right.name"], name="dbz")
+    with running(joined, "dbz-out", broker, tmp_path / "run") as job:
+        job.drain()
+    rows = {json.loads(key)["id"]: json.loads(value)["name"] for key, value in broker.table("dbz-out").items()}
+    assert rows == {1: "Bo", 2: "Ada"}
+    assert [row.reason for row in letters(joined.dead_letters, tmp_path / "dead")] == [
+        "value: unknown operation 't'",
+        "value: operation 'u' without after",
+    ]
+
+
+def test_a_topic_that_is_not_there_and_a_broker_that_is_not(spark: SparkSession, broker: Broker) -> None:
+    broker.create("there-orders", partitions=1)
+    with pytest.raises(TopologyError, match=r"no topic 'there-order' at .*; did you mean 'there-orders'\?"):
+        Table.from_kafka(spark, "there-order", broker.bootstrap, key="string", value="string")
+    with pytest.raises(TopologyError, match="bootstrap_servers: no broker answers at localhost:1 within 10 s"):
+        Table.from_kafka(spark, "there-orders", "localhost:1", key="string", value="string")
+
+
+def test_aborted_records_are_not_seen(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    broker.create("tx-left", "tx-right", "tx-out", partitions=1)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "tx", "log_level": 0})
+    producer.init_transactions(30)
+    for value, commit in (("committed", True), ("aborted", False)):
+        producer.begin_transaction()
+        producer.produce("tx-left", document(fk="a", value=value), b"k")
+        assert producer.flush(30) == 0
+        if commit:
+            producer.commit_transaction(30)
+        else:
+            producer.abort_transaction(30)
+    broker.send("tx-right", [Record(b"a", document(value="right"))])
+    left, right = tables(spark, broker, "tx", **{"kafka.isolation.level": "read_committed"})
+    joined = fk_join(left, right, "fk", name="tx")
+    with running(joined, "tx-out", broker, tmp_path) as job:
+        job.drain()
+    assert joined_rows(broker, "tx-out") == {"k": ["committed", "right"]}
+
+
+def test_a_broker_restarted_and_a_topic_with_more_partitions(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    broker.create("moved-left", "moved-right", "moved-out", partitions=1)
+    events: list[Event] = []
+
+    def round_of(number: int) -> None:
+        new = [Event(0, True, f"k{at}", f"a{(at + number) % 3}", f"left {number}", 0) for at in range(20)]
+        new += [Event(0, False, f"a{at}", None, f"right {number}" if at != number else None, 0) for at in range(3)]
+        broker.send("moved-left", [left_record(event) for event in new if event.left])
+        broker.send("moved-right", [right_record(event) for event in new if not event.left])
+        events.extend(new)
+
+    left, right = tables(spark, broker, "moved")
+    joined = fk_join(left, right, "fk", how="left", name="moved")
+    with running(joined, "moved-out", broker, tmp_path) as job:
+        round_of(0)
+        job.drain()
+        broker.restart()
+        round_of(1)
+        job.drain()
+        broker.add_partitions("moved-left", 3)
+        broker.add_partitions("moved-right", 2)
+        round_of(2)
+        job.drain()
+        deadline = time.monotonic() + 120
+        while joined_rows(broker, "moved-out") != batch_join(events, "left") and time.monotonic() < deadline:
+            time.sleep(1)  # Spark learns of new partitions with the next refresh of its metadata
+            job.drain()
+    assert joined_rows(broker, "moved-out") == batch_join(events, "left")

@@ -1,0 +1,143 @@
+"""Job files: what is said of mistakes, and a job on files from start to end through the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fkjoin.job import JobError, read_job
+from fkjoin.kafka import Bytes, Debezium, Json, String
+from fkjoin.kafka.options import client_settings, masked, sink_options, source_options
+from tests.test_spark_engine import write_lines
+
+GOOD = """
+name = "orders"
+checkpoint = "{folder}/checkpoint"
+trigger = "available-now"
+log = "{folder}/job.log"
+[spark]
+"spark.master" = "local[2]"
+"spark.ui.enabled" = false
+"spark.sql.shuffle.partitions" = 2
+"spark.fkjoin.index.dir" = "{folder}/index"
+"spark.driver.extraJavaOptions" = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
+[tables.orders]
+path = "{folder}/orders"
+key = "id"
+version = "lsn"
+deleted = "op = 'd'"
+[tables.customers]
+path = "{folder}/customers"
+key = "customer"
+version = "lsn"
+[joins.joined]
+left = "orders"
+right = "customers"
+extractor = "customer"
+joiner = ["left.amount", "right.name"]
+[sinks.out]
+table = "joined"
+path = "{folder}/out"
+"""
+
+
+def job(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "job.toml"
+    path.write_text(text.replace("{folder}", str(tmp_path)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("trigger =", "triger ="), r"triger: there is no such setting; did you mean 'trigger'\?"),
+        (('version = "lsn"\ndeleted', 'versoin = "lsn"\ndeleted'), r"tables.orders.versoin: .*did you mean 'version'\?"),
+        (('key = "id"', 'key = {format = "json", schem = "a int"}'), r"tables.orders.key.schem: .*did you mean 'schema'\?"),
+        (('name = "orders"', ""), "name: must be given"),
+        (('joiner = ["left', 'how = "outer"\njoiner = ["left'), "joins.joined.how: Input should be 'inner' or 'left'"),
+        (('path = "{folder}/orders"', ""), "tables.orders: give either topic or path"),
+        (('version = "lsn"\ndeleted', "deleted"), "tables.orders: files need version"),
+        (('name = "orders"', 'name = "${FKJOIN_NOT_SET}"'), "name: the environment has no variable FKJOIN_NOT_SET"),
+        (("[sinks.out]", "[sinks.out"), "cannot be read as TOML"),
+    ],
+)
+def test_a_mistake_in_a_job_file_says_where_and_what_may_stand_there(
+    tmp_path: Path, change: tuple[str, str], says: str
+) -> None:
+    assert change[0] in GOOD
+    with pytest.raises(JobError, match=says):
+        read_job(job(tmp_path, GOOD.replace(*change, 1)))
+
+
+def test_variables_of_the_environment_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FKJOIN_NAME", "night")
+    assert read_job(job(tmp_path, GOOD.replace('"orders"', '"${FKJOIN_NAME}-job"', 1))).name == "night-job"
+
+
+def test_formats_of_a_job_file(tmp_path: Path) -> None:
+    text = GOOD.replace('path = "{folder}/orders"', 'topic = "o"\nvalue = {format = "debezium", schema = "a int"}', 1)
+    spec = read_job(job(tmp_path, text)).tables["orders"]
+    assert not isinstance(spec.value, str)
+    assert spec.value is not None
+    assert spec.value.build("value", "value") == Debezium("a int")
+    made = [
+        spec.value.model_copy(update={"format": kind, "name": "n"}).build("value", "value")
+        for kind in ("string", "bytes", "json")
+    ]
+    assert made == [String("n"), Bytes("n"), Json("a int")]
+
+
+def test_options_are_checked_and_secrets_are_not_shown() -> None:
+    given = {"kafka.sasl.jaas.config": "password=p", "kafka.ssl.keystore.password": "q", "maxOffsetsPerTrigger": 5}
+    assert masked(source_options(given)) == {
+        "startingOffsets": "earliest",
+        "kafka.sasl.jaas.config": "***",
+        "kafka.ssl.keystore.password": "***",
+        "maxOffsetsPerTrigger": "5",
+    }
+    assert client_settings("b:1", source_options(given)) is None
+    assert client_settings("b:1", {"kafka.security.protocol": "SSL", "kafka.fetch.max.bytes": "1"}) == {
+        "bootstrap.servers": "b:1",
+        "security.protocol": "SSL",
+    }
+    for wrong, says in (
+        ({"maxOffsetPerTrigger": 1}, "did you mean 'maxOffsetsPerTrigger'"),
+        ({"subscribe": "x"}, "subscribe is set by fkjoin"),
+    ):
+        with pytest.raises(Exception, match=says):
+            source_options(wrong)
+    with pytest.raises(Exception, match="not a setting of the producer"):
+        sink_options({"linger.ms": 1})
+
+
+def fkjoin(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fkjoin.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
+
+
+@pytest.mark.spark
+def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path) -> None:
+    orders = [{"id": number, "customer": "c", "amount": number, "lsn": number, "op": "u"} for number in range(5)]
+    write_lines(tmp_path / "orders", "1", [*orders, {"id": 0, "customer": "c", "amount": 0, "lsn": 9, "op": "d"}])
+    write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
+    path, log = job(tmp_path, GOOD), ("--spark-log", tmp_path / "spark.log")
+    run = fkjoin("run", path, *log)
+    assert (run.returncode, run.stderr) == (0, "")
+    lines = [json.loads(line) for line in (tmp_path / "job.log").read_text().splitlines()]
+    assert [(line["query"], line["batch"], line["inputs"]) for line in lines] == [("sink-out", 0, 7)]
+    assert lines[0]["counters"]["joined"]["out"] == 4
+    assert list((tmp_path / "out").glob("*.parquet"))
+
+    changed = job(tmp_path, GOOD.replace('extractor = "customer"', 'extractor = "upper(customer)"'))
+    run = fkjoin("run", changed, "--check", *log)
+    assert run.returncode == 1
+    assert 'was made with join joined: extractor = "customer", the job now has "upper(customer)"' in run.stderr
+
+    wrong = job(tmp_path, GOOD.replace('right = "customers"', 'right = "custmers"'))
+    run = fkjoin("run", wrong, "--check", *log)
+    assert run.returncode == 1
+    assert "joins.joined.right: there is no table or join 'custmers'; did you mean 'customers'?" in run.stderr

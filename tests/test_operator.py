@@ -1,0 +1,55 @@
+"""The stateful operator without Spark: what it yields, with states that are dictionaries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from fkjoin.spark.operator import StageName, StageProcessor, StageSpec
+
+
+class Value:
+    """A ``ValueState``."""
+
+    def __init__(self) -> None:
+        self._data: Any = None
+
+    def exists(self) -> bool:
+        return self._data is not None
+
+    def get(self) -> Any:
+        return self._data
+
+    def update(self, data: Any) -> None:
+        self._data = data
+
+
+class Mapped(dict[Any, Any]):
+    """A ``MapState``."""
+
+    getValue = dict.get  # noqa: N815
+    updateValue = dict.__setitem__  # noqa: N815
+    removeKey = dict.pop  # noqa: N815
+
+
+class Handle:
+    def getValueState(self, *_: Any) -> Value:  # noqa: N802
+        return Value()
+
+    def getMapState(self, *_: Any) -> Mapped:  # noqa: N802
+        return Mapped()
+
+
+@pytest.mark.parametrize("stage", ["rekey", "subscription", "resolve"])
+def test_a_batch_without_changes_yields_no_empty_frame(tmp_path: Path, stage: StageName) -> None:
+    """Spark cannot tell the types of a frame without rows: counters that are all zero must not make one."""
+    spec = StageSpec(stage, "join", "inner", 1, 1000, str(tmp_path), False, 1, True, "{}")
+    processor = StageProcessor(spec)
+    processor.init(Handle())  # type: ignore[arg-type]
+    hello = pd.DataFrame({"bucket": [0], "payload": [b""], "counter": [None], "count": [0]})
+    frames = list(processor.handleInputRows((0,), iter([hello]), None))
+    assert [len(frame) for frame in frames if "payload" in frame] == [1] * len(frames)
+    assert [list(frame["payload"]) for frame in frames] == [[b""]] * len(frames)
