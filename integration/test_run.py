@@ -1,0 +1,148 @@
+"""``fkjoin run`` as a process of its own on a real broker: stopped, killed, restarted."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fkjoin.traces import Event
+
+from .broker import Broker, Record
+from .jobs import batch_join, joined_rows, left_record, right_record
+
+JOB = """
+name = "{name}"
+checkpoint = "{folder}/checkpoint"
+log = "{folder}/job.log"
+[spark]
+"spark.master" = "local[2]"
+"spark.ui.enabled" = false
+"spark.jars" = "{jars}"
+"spark.sql.shuffle.partitions" = 2
+"spark.fkjoin.index.dir" = "{folder}/index"
+"spark.driver.extraJavaOptions" = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
+[kafka]
+bootstrap_servers = "{bootstrap}"
+[tables.left]
+topic = "{name}-left"
+key = "string"
+value = {{format = "json", schema = "fk string, value string"}}
+[tables.right]
+topic = "{name}-right"
+key = "string"
+value = {{format = "json", schema = "value string"}}
+[joins.joined]
+left = "left"
+right = "right"
+extractor = "fk"
+how = "left"
+deployment = "{deployment}"
+[sinks.out]
+table = "joined"
+topic = "{name}-out"
+[dead_letters]
+topic = "{name}-dead"
+"""
+
+
+class Process:
+    """A running job; its driver, JVM and workers are one process group."""
+
+    def __init__(self, job: Path) -> None:
+        self._folder = job.parent
+        self._log = (self._folder / "out.txt").open("ab")
+        command = [sys.executable, "-m", "fkjoin.cli", "run", str(job), "--spark-log", str(self._folder / "spark.log")]
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, start_new_session=True)
+
+    def wait_for(self, what: str, reached: Callable[[], bool], pause_s: float = 0.5, limit_s: float = 240) -> None:
+        deadline = time.monotonic() + limit_s
+        while not reached():
+            assert self._process.poll() is None, (self._folder / "out.txt").read_text()[-4000:]
+            assert time.monotonic() < deadline, f"{what} is not reached: {(self._folder / 'out.txt').read_text()[-2000:]}"
+            time.sleep(pause_s)
+
+    def terminate(self) -> int:
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(120)
+
+    def kill(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def in_the_middle(checkpoint: Path) -> bool:
+    """Whether a batch of the query was begun and is not yet committed."""
+
+    def newest(kind: str) -> int:
+        return max((int(path.name) for path in (checkpoint / kind).glob("[0-9]*")), default=-1)
+
+    return newest("offsets") > newest("commits") >= 0
+
+
+@pytest.mark.parametrize("deployment", ["fused", "staged"])
+def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
+    broker: Broker, connector: str, tmp_path: Path, deployment: str
+) -> None:
+    name = f"killed-{deployment}"
+    broker.create(*(f"{name}-{end}" for end in ("left", "right", "out", "dead")), partitions=2)
+    job = tmp_path / "job.toml"
+    about = {"name": name, "folder": tmp_path, "jars": connector, "bootstrap": broker.bootstrap, "deployment": deployment}
+    job.write_text(JOB.format(**about))
+    rng = random.Random(5)
+    events: list[Event] = []
+
+    def send(size: int) -> None:
+        """Changes on both sides, and one record that cannot be used."""
+        new = []
+        for _ in range(size):
+            left, deleted = rng.random() < 0.8, rng.random() < 0.1
+            key = f"l{rng.randrange(2000)}" if left else f"r{rng.randrange(300)}"
+            foreign_key = f"r{rng.randrange(330)}" if left and not deleted else None
+            new.append(Event(0, left, key, foreign_key, None if deleted else f"v{rng.randrange(1 << 30)}", 0))
+        broker.send(f"{name}-left", [left_record(event) for event in new if event.left])
+        broker.send(f"{name}-right", [right_record(event) for event in new if not event.left])
+        broker.send(f"{name}-left", [Record(b"bad", b"{")])
+        events.extend(new)
+
+    def equal() -> bool:
+        return joined_rows(broker, f"{name}-out") == batch_join(events, "left")
+
+    send(3000)
+    process = Process(job)
+    process.wait_for("the first table", equal)
+    process.kill()  # between batches
+    send(3000)
+    checkpoints = [tmp_path / "checkpoint" / query for query in (["joined-subscription"] if deployment == "staged" else [])]
+    checkpoints.append(tmp_path / "checkpoint" / "sink-out")
+    for checkpoint in checkpoints:
+        process = Process(job)
+        process.wait_for("the second table", equal)
+        send(3000)
+        process.wait_for("a batch at work", lambda at=checkpoint: in_the_middle(at), pause_s=0.01)  # type: ignore[misc]
+        process.kill()
+    process = Process(job)
+    process.wait_for("the last table", equal)
+    rounds = 2 + len(checkpoints)
+    dead = f"{name}-dead"
+    process.wait_for("the dead letters", lambda: len({dead_place(m) for m in broker.read(dead)}) == rounds)
+    assert process.terminate() == 0
+    assert {(m.key(), m.value()) for m in broker.read(dead)} == {(b"bad", b"{")}
+    lines = [json.loads(line) for line in (tmp_path / "job.log").read_text().splitlines()]
+    assert {"sink-out", "dead-letters-joined"} <= {line["query"] for line in lines}
+
+
+def dead_place(message: Any) -> tuple[bytes, bytes]:
+    """Where a dead letter's record was; delivered again after a crash, it is the same place."""
+    headers = dict(message.headers())
+    assert headers["fkjoin.reason"].startswith(b"value: not a JSON object")
+    return headers["fkjoin.partition"], headers["fkjoin.offset"]
