@@ -1,11 +1,16 @@
-"""The foreign-key join of a workload file on Spark: JSON lines in, Parquet out.
+"""The foreign-key join on Spark, of a workload file (JSON lines in, Parquet out) or of topics (Kafka in, Kafka out).
 
     python -m benchmarks.fk_join WORKLOAD.jsonl [--out RESULT.jsonl] [--batch 500000]
+    python -m benchmarks.fk_join --kafka BOOTSTRAP [--prime] [--folder DIR] [--jars JARS]
 
 WORKLOAD.jsonl has lines {"side", "key", "value", "seq"} in three phases, WORKLOAD.jsonl.meta.json says where they end
 ("phase_end").  The lines are first cut into files of ``--batch`` lines a side and phase, which is not timed.  Phase 1 (right
 rows) is read and joined; then the time is taken from the moment phase 2 is there until phases 2 and 3 are written out.
 Prints one JSON line.  --out writes the final joined table.
+
+With --kafka everything that is in the topics customers and orders is joined into the topic joined.  --prime does so once for
+phase 1, waits for a line on standard input while phases 2 and 3 are produced, and times them in the same session; without it
+the session is a new one, and DIR keeps the checkpoint between two runs.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from pyspark.sql import SparkSession
 
 import fkjoin
 from benchmarks.memory import PeakMemory
+from benchmarks.topics import measure_topics
 from fkjoin import Table, fk_join
 from fkjoin.join import metrics_name
 
@@ -149,14 +155,23 @@ def write_result(spark: SparkSession, folder: Path, out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workload", type=Path)
+    parser.add_argument("workload", type=Path, nargs="?")
+    parser.add_argument("--kafka", metavar="BOOTSTRAP", help="join topics instead of a file")
+    parser.add_argument("--prime", action="store_true", help="with --kafka: see above")
+    parser.add_argument("--folder", type=Path, help="with --kafka: where checkpoint and index lie; kept")
+    parser.add_argument("--jars", default="", help="with --kafka: the connector's jars, as for spark.jars")
     parser.add_argument("--out", type=Path, help="write the final joined table here")
     parser.add_argument("--batch", type=int, default=500_000, help="lines in a micro-batch (default 500000)")
     given = parser.parse_args()
+    if (given.workload is None) == (given.kafka is None):
+        parser.error("give either a workload file or --kafka")
     folder = Path(tempfile.mkdtemp(prefix="fkjoin-bench-"))
     try:
-        result = measure(given.workload, folder, given.batch)
-        if given.out is not None:
+        if given.kafka is not None:
+            result = measure_topics(given.kafka, given.folder or folder, given.batch, given.jars, prime=given.prime)
+        else:
+            result = measure(given.workload, folder, given.batch)
+        if given.workload is not None and given.out is not None:
             write_result(SparkSession.active(), folder, given.out)
         print(json.dumps(result), flush=True)
     finally:

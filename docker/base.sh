@@ -1,14 +1,19 @@
 #!/bin/sh
-# Makes the image that ours are built on, Debian with a Java 17 runtime, and prints its name: the public one where an image
-# registry is reached, else one made with debootstrap from the package index that apt is set to (as root).
+# Makes the image that ours are built on, Debian 12 with a Java 17 runtime and Python 3.11, and prints its name: from the public
+# Debian image where an image registry is reached, else with debootstrap from the package index that apt is set to (as root).
 set -eu
 name=fkjoin-java:17
-public=eclipse-temurin:17-jre
+packages="openjdk-17-jre-headless python3-venv"
 if docker image inspect "$name" >/dev/null 2>&1; then echo "$name"; exit 0; fi
-if timeout 60 docker pull --quiet "$public" >/dev/null 2>&1; then
-  docker tag "$public" "$name"
+if timeout 60 docker pull --quiet debian:bookworm-slim >/dev/null 2>&1; then
+  printf 'FROM debian:bookworm-slim\nRUN mkdir -p /usr/share/man/man1 && apt-get update && apt-get install -y %s\n' \
+    "--no-install-recommends $packages" | docker build --quiet --tag "$name" - >/dev/null
   echo "$name"
   exit 0
+fi
+if [ "$(id -u)" != 0 ]; then
+  echo "no image registry is reached, and only root can make an image with debootstrap" >&2
+  exit 1
 fi
 root=$(mktemp -d)
 trap 'umount "$root/proc" 2>/dev/null || true; rm -rf "$root"' EXIT
@@ -19,7 +24,7 @@ trap 'umount "$root/proc" 2>/dev/null || true; rm -rf "$root"' EXIT
   cp /etc/apt/apt.conf.d/* "$root/etc/apt/apt.conf.d/" 2>/dev/null || true
   mount -t proc proc "$root/proc"
   mkdir -p "$root/usr/share/man/man1"
-  chroot "$root" apt-get install -y --no-install-recommends openjdk-17-jre-headless
+  chroot "$root" apt-get install -y --no-install-recommends $packages
   umount "$root/proc"
   rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/doc/* "$root"/usr/share/man/* "$root"/usr/share/locale/*
   rm -rf "$root"/etc/apt/apt.conf.d/*proxy*

@@ -128,7 +128,7 @@ class Broker:
         found: list[Message] = []
         open_ = set(partitions)
         while open_:
-            for message in consumer.consume(5000, 1.0):
+            for message in consumer.consume(5000, 0.2):
                 if message.error() is None:
                     found.append(message)
                 elif message.error().name() == "_PARTITION_EOF":

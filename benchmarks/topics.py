@@ -1,0 +1,65 @@
+"""The Kafka side of ``benchmarks.fk_join``: topics customers and orders → joined, values as text, as Kafka Streams would."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import fkjoin
+from benchmarks.memory import PeakMemory
+from fkjoin import Table, fk_join
+
+JOINED = "concat('{\"left\":', left.value, ',\"right\":', right.value, '}')"
+
+
+def measure_topics(bootstrap: str, folder: Path, batch: int, jars: str, *, prime: bool) -> dict[str, Any]:
+    """Read everything that is in the topics and not in the checkpoint under ``folder`` yet; the measurements.
+
+    ``prime``: do so once untimed, wait for a line on standard input, and time what has come since, in the same session.
+    The time runs from the query's start, planning included and the session's start not, until the last output is written.
+    """
+    memory = PeakMemory()
+    memory.start()
+    spark = fkjoin.session(
+        "benchmark",
+        master="local[2]",
+        settings={"spark.jars": jars} if jars else None,
+        ui_enabled="false",
+        driver_memory="3g",
+        driver_extraJavaOptions="-XX:+UseParallelGC -Xms3g -XX:+AlwaysPreTouch",
+        fkjoin_index_dir=folder / "index",
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+
+    def table(topic: str) -> Table:
+        options = {"maxOffsetsPerTrigger": batch}
+        return Table.from_kafka(spark, topic, bootstrap, key="string", value="string", options=options)
+
+    joined = fk_join(table("orders"), table("customers"), "get_json_object(value, '$.fk')", name="bench")
+
+    def run() -> tuple[float, list[Any]]:
+        start = time.perf_counter()
+        trigger = {"availableNow": True}
+        query = joined.to_kafka("joined", bootstrap, checkpoint=folder / "checkpoint", value=JOINED, trigger=trigger)
+        query.awaitTermination()
+        return time.perf_counter() - start, [progress for progress in query.recentProgress if progress.numInputRows]
+
+    if prime:
+        seconds, _ = run()
+        print(f"primed in {seconds:.1f} s; produce phases 2 and 3, then send a line", file=sys.stderr, flush=True)
+        sys.stdin.readline()
+    seconds, batches = run()
+    inputs = sum(progress.numInputRows for progress in batches)
+    return {
+        "engine": "fkjoin",
+        "version": fkjoin.__version__,
+        "session": "warm" if prime else "cold",
+        "inputs": inputs,
+        "seconds": round(seconds, 2),
+        "inputs_per_s": round(inputs / seconds),
+        "peak_rss_mib": memory.stop(),
+        "batches": len(batches),
+        "batch_s": [round(progress.durationMs["triggerExecution"] / 1000, 2) for progress in batches],
+    }
