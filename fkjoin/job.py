@@ -1,183 +1,23 @@
-"""A job as a TOML file: tables, joins, where results go.  Parsed strictly, then built with the library's own calls."""
+"""A job file's tables and joins, built with the library's own calls, and the queries that make a job of them."""
 
 from __future__ import annotations
 
 import difflib
-import os
-import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.join import Deployment, fk_join
-from fkjoin.kafka import Bytes, Debezium, Format, Json, String
+from fkjoin.errors import TopologyError
+from fkjoin.job_file import FormatSpec, JobError, JobSpec, SinkSpec, TableSpec, Value
+from fkjoin.join import fk_join
+from fkjoin.kafka import Format
+from fkjoin.kafka.options import source_options
 from fkjoin.kafka.sink import start
-from fkjoin.kafka.source import OnError
-from fkjoin.stages import How
+from fkjoin.kafka.source import require_topic
 from fkjoin.table import Table
-from fkjoin.wire import Wire
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover
-    import tomli as tomllib
-
-Value = str | int | float | bool
-
-
-class JobError(FkJoinError, ValueError):
-    """A job file is wrong; the message says where in it, and what may stand there."""
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=False)
-
-
-class FormatSpec(_Strict):
-    """What the bytes of a key or value mean."""
-
-    format: Literal["string", "bytes", "json", "debezium"]
-    columns: str | None = Field(None, alias="schema")
-    name: str | None = None
-
-    def build(self, where: str, name: str) -> Format:
-        if self.format == "string":
-            return String(self.name or name)
-        if self.format == "bytes":
-            return Bytes(self.name or name)
-        if self.columns is None:
-            raise JobError(f'{where}: format "{self.format}" needs a schema, such as "id bigint, name string"')
-        return Json(self.columns) if self.format == "json" else Debezium(self.columns)
-
-
-class KafkaSpec(_Strict):
-    """What all topics share."""
-
-    bootstrap_servers: str
-    options: dict[str, Value] = {}
-
-
-class TableSpec(_Strict):
-    """A table, from a topic or from change-log files."""
-
-    topic: str | None = None
-    path: str | None = None
-    key: str | list[str] | FormatSpec
-    value: str | FormatSpec | None = None
-    version: str | list[str] | None = None
-    deleted: str | None = None
-    timestamp: str | None = None
-    log: str | None = None
-    columns: str | None = Field(None, alias="schema")
-    format: Literal["json", "parquet"] | None = None
-    on_error: OnError = "dead-letter"
-    headers: bool = False
-    options: dict[str, Value] = {}
-
-    @model_validator(mode="after")
-    def _one_source(self) -> TableSpec:
-        if (self.topic is None) == (self.path is None):
-            raise ValueError("give either topic or path")
-        if self.topic is not None and self.value is None:
-            raise ValueError('a topic needs value: "string", "bytes" or {format = …, schema = …}')
-        if self.path is not None and self.version is None:
-            raise ValueError("files need version: the column that orders the changes of a key")
-        return self
-
-
-class JoinSpec(_Strict):
-    """A foreign-key join of two tables or joins."""
-
-    left: str
-    right: str
-    extractor: str | list[str]
-    how: How = "inner"
-    joiner: str | list[str] | None = None
-    deployment: Deployment = "fused"
-    wire: Wire = "headers"
-
-
-class SinkSpec(_Strict):
-    """Where the changes of a join, or of a table, go."""
-
-    table: str
-    topic: str | None = None
-    path: str | None = None
-    format: str = "parquet"
-    key: str | FormatSpec | None = None
-    value: str | FormatSpec | None = None
-    headers: str | None = None
-    options: dict[str, Value] = {}
-
-    @model_validator(mode="after")
-    def _one_target(self) -> SinkSpec:
-        if (self.topic is None) == (self.path is None):
-            raise ValueError("give either topic or path")
-        return self
-
-
-class DeadLettersSpec(_Strict):
-    """Where records that cannot be used go."""
-
-    topic: str | None = None
-    path: str | None = None
-
-    @model_validator(mode="after")
-    def _one_target(self) -> DeadLettersSpec:
-        if (self.topic is None) == (self.path is None):
-            raise ValueError("give either topic or path")
-        return self
-
-
-class JobSpec(_Strict):
-    """A whole job file."""
-
-    name: str
-    checkpoint: str
-    trigger: str = "0 seconds"
-    log: str | None = None
-    spark: dict[str, Value] = {}
-    kafka: KafkaSpec | None = None
-    tables: dict[str, TableSpec]
-    joins: dict[str, JoinSpec] = {}
-    sinks: dict[str, SinkSpec]
-    dead_letters: DeadLettersSpec | None = None
-
-
-def read_job(path: Path) -> JobSpec:
-    """Parse a job file; ``JobError`` names the setting that is wrong, and the nearest one that there is."""
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise JobError(f"{path}: cannot be read as TOML: {error}") from error
-    try:
-        return JobSpec.model_validate(_filled(data, str(path)))
-    except ValidationError as error:
-        # A setting that does not exist says more than the other readings of the same place.
-        first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
-        raise JobError(f"{path}: {_explained(first)}") from None
-
-
-def _filled(value: Any, where: str) -> Any:
-    """The data with ``${NAME}`` in texts replaced by the environment's variables."""
-    if isinstance(value, dict):
-        return {name: _filled(item, f"{where}: {name}") for name, item in value.items()}
-    if isinstance(value, list):
-        return [_filled(item, where) for item in value]
-
-    def variable(match: re.Match[str]) -> str:
-        if match[1] not in os.environ:
-            raise JobError(f"{where}: the environment has no variable {match[1]}")
-        return os.environ[match[1]]
-
-    return re.sub(r"\$\{(\w+)\}", variable, value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
@@ -216,6 +56,14 @@ class Job:
                 )
         for name, sink in spec.sinks.items():
             self._known(f"sinks.{name}.table", sink.table)
+        targets = {f"sinks.{name}": sink.topic for name, sink in spec.sinks.items()}
+        if spec.dead_letters is not None:
+            targets["dead_letters"] = spec.dead_letters.topic
+        for where, topic in targets.items():
+            if topic is not None:
+                servers, options = self._kafka(where)
+                with _located(where):
+                    require_topic(topic, servers, source_options(options))
 
     def describe(self) -> str:
         """The topologies of all sinks, as text."""
@@ -371,30 +219,3 @@ def _no_table(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}."
     return f"there is no table or join {name!r}; {hint}"
-
-
-def _explained(error: Any) -> str:
-    """A pydantic error as a line: where, what, and the nearest setting for an unknown one."""
-    place = [str(part) for part in error["loc"] if str(part) not in ("FormatSpec", "str", "list[str]")]
-    where = ".".join(place)
-    if error["type"] == "extra_forbidden":
-        known = _settings(place[:-1])
-        close = difflib.get_close_matches(place[-1], known, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}."
-        return f"{where}: there is no such setting; {hint}"
-    if error["type"] == "missing":
-        return f"{where}: must be given"
-    return f"{where}: {error['msg'].removeprefix('Value error, ')}".removeprefix(": ")
-
-
-def _settings(place: list[str]) -> list[str]:
-    """The settings that may stand at a place of the file."""
-    model: Any = JobSpec
-    for part in place:
-        fields = {field.alias or name: field.annotation for name, field in getattr(model, "model_fields", {}).items()}
-        kind = fields.get(part, model)
-        for inner in (kind, *get_args(kind)):
-            if isinstance(inner, type) and issubclass(inner, _Strict):
-                kind = inner
-        model = kind
-    return [field.alias or name for name, field in model.model_fields.items()]

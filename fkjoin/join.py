@@ -136,9 +136,12 @@ def fk_join(
         F.col("left_version").alias("_left_version"),
         F.col("right_version").alias("_right_version"),
     )
-    dead = (rows,) if left.on_error == "dead-letter" and _is_function(extractor) else left.dead
+    dead = left.dead + tuple(frame for frame in right.dead if all(frame is not known for known in left.dead))
+    if left.on_error == "dead-letter" and _is_function(extractor):
+        thrown = F.when(F.col(f"{PROBLEM}_before").isNull(), F.col(PROBLEM))
+        dead += (rows.withColumn(PROBLEM, thrown),)
     timestamps = left.timestamps or right.timestamps
-    return Table(node, frame, left.key, timestamps, dead=(*dead, *right.dead), stages=(*left.stages, *right.stages, *stages))
+    return Table(node, frame, left.key, timestamps, dead=dead, stages=(*left.stages, *right.stages, *stages))
 
 
 def _counted(envelopes: DataFrame, name: str) -> DataFrame:
@@ -181,7 +184,7 @@ def _packed(rows: DataFrame, pack: PackChanges) -> DataFrame:
 
 
 def _with_foreign_key(left: Table, right: Table, extractor: Extractor) -> DataFrame:
-    """The left frame with a struct ``foreign_key``, null in deletes, of the right key's types."""
+    """The left frame with a struct ``foreign_key``, null in deletes, of the right key's types; problems old and new."""
     wanted = right.key_type
     row = left.row_type.names
     names = [*row, *(name for name in left.key if name not in row)]
@@ -201,7 +204,11 @@ def _with_foreign_key(left: Table, right: Table, extractor: Extractor) -> DataFr
     foreign_key = F.when(~F.col(DELETED), F.struct(*[column.alias(f"k{at}") for at, column in enumerate(found)]))
     raw = [RAW] if RAW in left.frame.columns else []
     return visible.select(
-        KEY, ROW, DELETED, VERSION, SOURCE, TS, problem.alias(PROBLEM), *raw, foreign_key.alias("foreign_key")
+        *(KEY, ROW, DELETED, VERSION, SOURCE, TS),
+        problem.alias(PROBLEM),
+        F.col(PROBLEM).alias(f"{PROBLEM}_before"),
+        *raw,
+        foreign_key.alias("foreign_key"),
     )
 
 

@@ -18,7 +18,8 @@ from rich.live import Live
 from rich.table import Table as Grid
 
 from fkjoin.errors import FkJoinError
-from fkjoin.job import Job, JobError, JobSpec, Planned, read_job
+from fkjoin.job import Job, Planned
+from fkjoin.job_file import JobError, JobSpec, read_job
 from fkjoin.spark.settings import bucket_count, session
 from fkjoin.topology import Join, Node, Source
 

@@ -114,6 +114,23 @@ def test_bad_records_become_dead_letters_with_exact_counts_and_good_ones_go_thro
     }
 
 
+def test_a_record_is_one_dead_letter_however_often_its_table_is_read(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    broker.create("twice", partitions=1)
+    broker.send("twice", [Record(b"a", document(boss="b")), Record(b"b", b"?"), Record(b"c", document(boss="throw"))])
+    people = Table.from_kafka(spark, "twice", broker.bootstrap, key="string", value=Json("boss string"))
+
+    def boss(_: str, row: Any) -> str:
+        found: str = row["boss"]
+        return {"b": "b"}[found]
+
+    with_boss = fk_join(people, people, boss, name="with-boss")
+    again = fk_join(with_boss, people, "left.boss", name="again")
+    reasons = [row.reason for row in letters(again.dead_letters, tmp_path)]
+    assert reasons == ["value: not a JSON object of struct<boss:string>", "extractor: KeyError: 'throw'"]
+
+
 def test_a_query_told_to_fail_says_which_record_it_was(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     broker.create("strict-left", "strict-right", "strict-out", partitions=1)
     broker.send("strict-left", [Record(b"k", document(fk="a")), Record(b"k", b"?")])

@@ -61,7 +61,12 @@ def client_settings(bootstrap_servers: str, options: Mapping[str, str]) -> dict[
     settings = {"bootstrap.servers": bootstrap_servers}
     for name, value in options.items():
         short = name.removeprefix("kafka.")
-        if short in ("sasl.jaas.config", "ssl.truststore.location", "ssl.keystore.location"):
+        if short == "sasl.jaas.config":
+            login = dict(re.findall(r'(username|password)="([^"]*)"', value))
+            if len(login) != 2:
+                return None
+            settings |= {f"sasl.{part}": text for part, text in login.items()}
+        if short in ("ssl.truststore.location", "ssl.keystore.location"):
             return None
         if short in ("security.protocol", "sasl.mechanism", "ssl.endpoint.identification.algorithm"):
             settings[short] = value
