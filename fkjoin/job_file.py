@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from fkjoin.errors import FkJoinError
 from fkjoin.join import Deployment
-from fkjoin.kafka import Bytes, Debezium, Format, Json, String
+from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.source import OnError
 from fkjoin.stages import How
 from fkjoin.wire import Wire
@@ -37,9 +37,13 @@ class _Strict(BaseModel):
 class FormatSpec(_Strict):
     """What the bytes of a key or value mean."""
 
-    format: Literal["string", "bytes", "json", "debezium"]
+    format: Literal["string", "bytes", "json", "debezium", "avro"]
     columns: str | None = Field(None, alias="schema")
     name: str | None = None
+    registry: str | None = None
+    registry_settings: dict[str, Value] = {}
+    write_schema: str | None = None
+    subject: str | None = None
 
     def build(self, where: str, name: str) -> Format:
         if self.format == "string":
@@ -48,7 +52,14 @@ class FormatSpec(_Strict):
             return Bytes(self.name or name)
         if self.columns is None:
             raise JobError(f'{where}: format "{self.format}" needs a schema, such as "id bigint, name string"')
-        return Json(self.columns) if self.format == "json" else Debezium(self.columns)
+        if self.format == "debezium":
+            return Debezium(self.columns)
+        if self.registry is None:
+            if self.format == "avro":
+                raise JobError(f'{where}: format "avro" needs registry, the address of the schema registry')
+            return Json(self.columns)
+        settings = tuple(self.registry_settings.items())
+        return Registry(self.format, self.columns, self.registry, settings, self.write_schema, self.subject)
 
 
 class KafkaSpec(_Strict):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fkjoin.job_file import JobError, read_job
-from fkjoin.kafka import Bytes, Debezium, Json, String
+from fkjoin.kafka import Bytes, Debezium, Json, Registry, String
 from fkjoin.kafka.options import client_settings, masked, sink_options, source_options
 from tests.test_spark_engine import write_lines
 
@@ -89,6 +89,11 @@ def test_formats_of_a_job_file(tmp_path: Path) -> None:
         for kind in ("string", "bytes", "json")
     ]
     assert made == [String("n"), Bytes("n"), Json("a int")]
+    avro = spec.value.model_copy(update={"format": "avro", "registry_settings": {"max.retries": 1}})
+    with pytest.raises(JobError, match='v: format "avro" needs registry'):
+        avro.build("v", "value")
+    found = avro.model_copy(update={"registry": "http://r"}).build("v", "value")
+    assert found == Registry("avro", "a int", "http://r", (("max.retries", 1),))
 
 
 def test_options_are_checked_and_secrets_are_not_shown() -> None:

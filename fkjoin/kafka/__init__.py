@@ -1,5 +1,6 @@
 """What the bytes of Kafka records mean; ``Table.from_kafka`` and ``Table.to_kafka`` read and write topics with it."""
 
 from fkjoin.kafka.formats import Bytes, Debezium, Format, Json, String
+from fkjoin.kafka.registry import Registry
 
-__all__ = ["Bytes", "Debezium", "Format", "Json", "String"]
+__all__ = ["Bytes", "Debezium", "Format", "Json", "Registry", "String"]

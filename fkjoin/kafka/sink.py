@@ -14,6 +14,7 @@ from fkjoin.columns import Expression, resolve_column
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.formats import Bytes, Format, Json, String, as_format
 from fkjoin.kafka.options import sink_options
+from fkjoin.kafka.registry import Registry
 from fkjoin.kafka.source import require_topic
 
 
@@ -79,6 +80,8 @@ def _struct(frame: DataFrame, names: tuple[str, ...]) -> tuple[Column, StructTyp
 
 
 def _encode(argument: str, form: Format, row: Column, schema: StructType) -> Column:
-    if not isinstance(form, String | Bytes | Json):
-        raise TopologyError(f"{argument}: {type(form).__name__} is a format to read only; write String, Bytes or Json")
+    if not isinstance(form, String | Bytes | Json | Registry):
+        raise TopologyError(
+            f"{argument}: {type(form).__name__} is a format to read only; write String, Bytes, Json or Registry"
+        )
     return form.encode(row, schema)

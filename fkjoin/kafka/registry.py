@@ -1,0 +1,145 @@
+"""Avro and JSON behind a schema registry's header (a zero byte and the schema's id), by confluent-kafka's (de)serializers.
+
+Rows become columns before they are compared, so the schema id is not part of a key: two schema versions of one key are equal.
+Each record is decoded in Python; it is the slow road.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType, _make_type_verifier
+
+from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.kafka.formats import Decoded, struct_type
+
+Kind = Literal["avro", "json"]
+Settings = tuple[tuple[str, Any], ...]
+
+_PROBLEM = "__fkjoin_problem"
+
+
+@dataclass(frozen=True)
+class Registry:
+    """``kind``: ``"avro"`` or ``"json"``.  ``schema``: the columns to take, as Spark's types; fields it lacks are left out.
+
+    ``url`` is the registry's; ``settings`` are further ones of confluent-kafka's ``SchemaRegistryClient``, such as
+    ``(("basic.auth.user.info", "user:password"),)``.  To write, give ``write_schema``, the Avro or JSON schema's text, and
+    ``subject``.
+    """
+
+    kind: Kind
+    schema: str | StructType
+    url: str
+    settings: Settings = field(default=(), repr=False)
+    write_schema: str | None = None
+    subject: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("avro", "json"):
+            raise TopologyError(f'Registry: kind {self.kind!r} is not one of "avro", "json"')
+        _require_extra()
+
+    def decode(self, data: Column) -> Decoded:
+        row = struct_type(self.schema, "Registry")
+        kind = StructType([*row, StructField(_PROBLEM, StringType())])
+        found = F.udf(_decoder(self.kind, self.url, self.settings, row), kind)(data)
+        columns = F.struct(*[found.getField(name).alias(name) for name in row.names])
+        return Decoded(F.when(data.isNotNull(), columns), data.isNull(), found.getField(_PROBLEM))
+
+    def encode(self, row: Column, schema: StructType) -> Column:
+        if self.write_schema is None or self.subject is None:
+            raise TopologyError("Registry: to write, give write_schema= and subject=")
+        return F.udf(_encoder(self.kind, self.url, self.settings, self.write_schema, self.subject), "binary")(row)
+
+
+def _require_extra() -> None:
+    try:
+        import confluent_kafka.schema_registry.avro
+        import confluent_kafka.schema_registry.json_schema  # noqa: F401
+    except ImportError as error:
+        raise FkJoinError('a schema registry needs its extra: pip install "fkjoin[registry]"') from error
+
+
+def _decoder(kind: Kind, url: str, settings: Settings, row: StructType) -> Callable[[Any], Any]:
+    columns = len(row)
+
+    def decode(data: Any) -> Any:
+        if data is None:
+            return None
+        deserialize = _deserializer(kind, url, settings)
+        try:
+            found = deserialize(bytes(data), None)
+            values = tuple((found or {}).get(name) for name in row.names)
+            _verifier(row)(values)
+        except Exception as error:
+            if _is_outage(error):
+                raise
+            return (None,) * columns + (f"not {kind} of the registry's schema: {type(error).__name__}: {error}"[:500],)
+        return (*values, None)
+
+    return decode
+
+
+def _is_outage(error: Exception) -> bool:
+    """Whether it is the registry that fails, not the record: such an error stops the query, or good records would be lost."""
+    from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+    if isinstance(error, SchemaRegistryError):
+        return error.http_status_code not in (404, 422)
+    return isinstance(error, OSError) or type(error).__module__.startswith(("http", "requests"))
+
+
+def _encoder(kind: Kind, url: str, settings: Settings, write_schema: str, subject: str) -> Callable[[Any], Any]:
+    def encode(row: Any) -> Any:
+        if row is None:
+            return None
+        return _serializer(kind, url, settings, write_schema)(row.asDict(recursive=True), _context(subject))
+
+    return encode
+
+
+def _context(subject: str) -> Any:
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+    return SerializationContext(subject, MessageField.VALUE)
+
+
+@lru_cache
+def _verifier(row: StructType) -> Callable[[Any], None]:
+    return _make_type_verifier(row)
+
+
+@lru_cache
+def _client(url: str, settings: Settings) -> Any:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+    return SchemaRegistryClient({"url": url, **dict(settings)})
+
+
+@lru_cache
+def _deserializer(kind: Kind, url: str, settings: Settings) -> Any:
+    from confluent_kafka.schema_registry.avro import AvroDeserializer
+    from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+
+    client = _client(url, settings)
+    conf = {"subject.name.strategy": lambda *_: None}  # the writer's schema, by its id, is all that is wanted
+    if kind == "avro":
+        return AvroDeserializer(client, conf=conf)
+    return JSONDeserializer(None, schema_registry_client=client, conf=conf)
+
+
+@lru_cache
+def _serializer(kind: Kind, url: str, settings: Settings, write_schema: str) -> Any:
+    from confluent_kafka.schema_registry.avro import AvroSerializer
+    from confluent_kafka.schema_registry.json_schema import JSONSerializer
+
+    conf = {"subject.name.strategy": lambda context, _: context.topic}
+    make = AvroSerializer if kind == "avro" else JSONSerializer
+    client = _client(url, settings)
+    return make(client, write_schema, conf=conf) if kind == "avro" else make(write_schema, client, conf=conf)
