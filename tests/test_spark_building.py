@@ -205,3 +205,16 @@ def test_generated_names_are_stable_and_differ_by_what_is_joined(orders: Table, 
     assert fk_join(orders, customers, "customer_id", how="left").name != inner.name
     assert fk_join(orders, customers, "upper(customer_id)").name != inner.name
     assert fk_join(inner, customers, "left.customer_id").name != inner.name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"deployment": "stage"}, 'deployment: \'stage\' is not one of "fused", "staged"'),
+        ({"deployment": "staged"}, r"left: the staged deployment joins tables read from topics .*, orders is none"),
+        ({"wire": "json"}, "wire: 'json' is not one of"),
+    ],
+)
+def test_what_is_said_of_deployments(orders: Table, customers: Table, arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(TopologyError, match=says):
+        fk_join(orders, customers, "customer_id", **arguments)
