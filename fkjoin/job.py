@@ -167,6 +167,7 @@ class Job:
                     value=spec.value.build("value", "value") if isinstance(spec.value, FormatSpec) else spec.value,
                     headers=spec.headers,
                     trigger=trigger,
+                    query_name=name,
                     options={**{n: v for n, v in options.items() if n.startswith("kafka.")}, **spec.options},
                 )
             writer = table.changes.writeStream.format(spec.format).options(**{n: str(v) for n, v in spec.options.items()})

@@ -91,7 +91,8 @@ class Table:
         else:
             about = [F.col(name) for name in ("_operation", "_left_version", "_right_version")]
         time = F.timestamp_micros(F.col(TS)) if self.timestamps != "bigint" else F.col(TS)
-        return self.frame.select(*key, *row, *about, time.alias("_timestamp"))
+        usable = self.frame.where(F.col(PROBLEM).isNull())
+        return usable.select(*key, *row, *about, time.alias("_timestamp"))
 
     @property
     def dead_letters(self) -> DataFrame | None:
@@ -115,20 +116,21 @@ class Table:
         headers: Expression | None = None,
         trigger: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
+        query_name: str | None = None,
     ) -> StreamingQuery:
         """Start writing the table's changes to a topic that can be compacted: a record per change, a null value per delete.
 
         ``key``: a format; by default one column of text or bytes as it is, and anything else as a JSON object.  ``value``: a
         format, or an expression over ``changes``; by default the row's columns as a JSON object, nulls included.  ``headers``:
         an expression for the records' headers (``array<struct<key: string, value: binary>>``).  ``trigger``: as for Spark's
-        ``DataStreamWriter.trigger``.  ``options``: settings of the producer, ``kafka.…``.  Delivery is at least once; Spark's
-        producer partitions as Java's does.
+        ``DataStreamWriter.trigger``.  ``options``: settings of the producer, ``kafka.…``.  ``query_name``: the table's if left
+        out.  Delivery is at least once; Spark's producer partitions as Java's does.
         """
         for stage in self.stages:
             stage.topics.create()
         row = tuple(name for name in self.row_type.names if name not in self.key)
         frame = sink.records(self.changes, self.key, row, key, value, headers)
-        return sink.start(frame, topic, bootstrap_servers, str(checkpoint), options, trigger, self.name)
+        return sink.start(frame, topic, bootstrap_servers, str(checkpoint), options, trigger, query_name or self.name)
 
     def describe(self) -> str:
         """The topology that makes this table, as text."""

@@ -12,12 +12,14 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table, fk_join
 from fkjoin.kafka import Json
+from fkjoin.kafka.staged import InternalTopics
 from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from fkjoin.traces import Event, read_trace
+from fkjoin.wire import HEADERS
 from tests.conftest import trace_files
 
 from .broker import Broker, Record
-from .jobs import batch_join, joined_rows, left_record, right_record, running
+from .jobs import Running, batch_join, joined_rows, left_record, right_record, running
 
 DEPLOYMENTS = ("fused", "staged")
 HOWS = ("inner", "left")
@@ -78,6 +80,24 @@ def test_the_traces_final_tables(spark: SparkSession, broker: Broker, tmp_path: 
     wanted = batch_join(events, how)
     assert joined_rows(broker, f"{name}-out") == wanted
     assert len(wanted) > 50
+    if joined.stages:
+        assert_partitioned(broker, name, joined.stages[0].topics)
+
+
+def assert_partitioned(broker: Broker, name: str, topics: InternalTopics) -> None:
+    """Registrations lie where the right rows do, and responses where the left rows do; headers are as the wire form says."""
+    homes = {message.key(): message.partition() for message in broker.read(f"{name}-left")}
+    rights = {message.key(): message.partition() for message in broker.read(f"{name}-right")}
+    responses, registrations = broker.read(topics.response), broker.read(topics.registration)
+    assert {(homes[message.key()], message.partition()) for message in responses} == {(0, 0), (1, 1), (2, 2)}
+    met = set()
+    for message in registrations:
+        key = message.key()
+        foreign_key = key[4 : 4 + int.from_bytes(key[:4], "big")]
+        met.add((rights.get(foreign_key, message.partition()), message.partition()))
+    assert met == {(0, 0), (1, 1)}
+    wanted = [f"fkjoin.{header}" for header in HEADERS] if topics.wire == "headers" else []
+    assert all([header for header, _ in message.headers() or ()] == wanted for message in (*responses, *registrations))
 
 
 def workload(rights: int, lefts: int, updates: int) -> list[Event]:
@@ -228,7 +248,15 @@ def test_races_converge_when_internal_records_are_late_doubled_and_reordered(
                 for proxy in proxies[1:]:
                     proxy.deliver(share)
                 queries[2].processAllAvailable()
+        # One subscriber is left under each of these keys: whoever left them, or was late, must not be answered any more.
+        last = [Event(0, False, f"a{number}", None, "back", 0) for number in range(50)]
+        answered = Running(queries[1:2]).counters()["answers"]
+        send(broker, name, last)
+        queries[1].processAllAvailable()
+        assert Running(queries[1:2]).counters()["answers"] == answered + 50
+        proxies[2].deliver(1.0)
+        queries[2].processAllAvailable()
     finally:
         for query in queries:
             query.stop()
-    assert joined_rows(broker, f"{name}-out") == batch_join([*before, *after], how)
+    assert joined_rows(broker, f"{name}-out") == batch_join([*before, *after, *last], how)

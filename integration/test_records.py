@@ -125,9 +125,13 @@ def test_a_record_is_one_dead_letter_however_often_its_table_is_read(
         found: str = row["boss"]
         return {"b": "b"}[found]
 
+    seen: list[Any] = []
+    query = people.changes.writeStream.foreachBatch(lambda rows, _: seen.extend(rows.collect())).trigger(availableNow=True)
+    query.option("checkpointLocation", str(tmp_path / "seen")).start().awaitTermination()
+    assert [(row.key, row.boss) for row in seen] == [("a", "b"), ("c", "throw")]
     with_boss = fk_join(people, people, boss, name="with-boss")
     again = fk_join(with_boss, people, "left.boss", name="again")
-    reasons = [row.reason for row in letters(again.dead_letters, tmp_path)]
+    reasons = [row.reason for row in letters(again.dead_letters, tmp_path / "dead")]
     assert reasons == ["value: not a JSON object of struct<boss:string>", "extractor: KeyError: 'throw'"]
 
 
