@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from fkjoin.traces import Event
 
@@ -143,3 +144,37 @@ def dead_place(message: Any) -> tuple[bytes, bytes]:
     headers = dict(message.headers())
     assert headers["fkjoin.reason"].startswith(b"value: not a JSON object")
     return headers["fkjoin.partition"], headers["fkjoin.offset"]
+
+
+def fkjoin(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fkjoin.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_offsets_that_are_gone_stop_the_job_with_what_to_do(broker: Broker, connector: str, tmp_path: Path) -> None:
+    broker.create("gone-left", "gone-right", "gone-out", "gone-dead", partitions=1)
+    job = tmp_path / "job.toml"
+    about = {"name": "gone", "folder": tmp_path, "jars": connector, "bootstrap": broker.bootstrap, "deployment": "fused"}
+    job.write_text(JOB.format(**about).replace("[spark]", 'trigger = "available-now"\n[spark]', 1))
+    broker.send("gone-left", [Record(b"k", b'{"fk": "a"}')] * 3)
+    run = fkjoin("run", job, "--spark-log", tmp_path / "spark.log")
+    assert (run.returncode, run.stderr) == (0, "")
+    broker.send("gone-left", [Record(b"k", b'{"fk": "b"}')] * 3)
+    broker.admin.delete_records([TopicPartition("gone-left", 0, 5)])[TopicPartition("gone-left", 0)].result(30)
+    run = fkjoin("run", job, "--spark-log", tmp_path / "spark.log")
+    assert run.returncode == 1
+    assert "query sink-out failed: the topic no longer has offsets that were still to be read" in run.stderr
+
+
+def test_the_doctor_looks_at_connector_workers_and_brokers(broker: Broker, connector: str) -> None:
+    run = fkjoin("doctor", "--jars", connector, "--bootstrap-servers", broker.bootstrap)
+    assert run.returncode == 0, run.stdout + run.stderr
+    said = [line.split(":")[0] for line in run.stdout.splitlines()]
+    assert said == [
+        f"ok  {what}" for what in ("Java", "PySpark", "Spark session", "Kafka connector", "Python on the workers", "brokers")
+    ]
+    run = fkjoin("doctor", "--bootstrap-servers", "localhost:1")
+    assert run.returncode == 1
+    assert "BAD Kafka connector: is not in the session" in run.stdout
+    assert "set spark.jars.packages" in run.stdout
+    assert "BAD brokers: bootstrap_servers: no broker answers at localhost:1" in run.stdout
