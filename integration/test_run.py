@@ -152,13 +152,17 @@ def fkjoin(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_offsets_that_are_gone_stop_the_job_with_what_to_do(broker: Broker, connector: str, tmp_path: Path) -> None:
-    broker.create("gone-left", "gone-right", "gone-out", "gone-dead", partitions=1)
+    """The same job keeps its dead letters in a directory."""
+    broker.create("gone-left", "gone-right", "gone-out", partitions=1)
     job = tmp_path / "job.toml"
     about = {"name": "gone", "folder": tmp_path, "jars": connector, "bootstrap": broker.bootstrap, "deployment": "fused"}
-    job.write_text(JOB.format(**about).replace("[spark]", 'trigger = "available-now"\n[spark]', 1))
-    broker.send("gone-left", [Record(b"k", b'{"fk": "a"}')] * 3)
+    text = JOB.format(**about).replace("[spark]", 'trigger = "available-now"\n[spark]', 1)
+    job.write_text(text.replace('topic = "gone-dead"', f'path = "{tmp_path}/dead"'))
+    broker.send("gone-left", [Record(b"k", b'{"fk": "a"}'), Record(b"k", b"?"), Record(b"k", b'{"fk": "a"}')])
     run = fkjoin("run", job, "--spark-log", tmp_path / "spark.log")
     assert (run.returncode, run.stderr) == (0, "")
+    letters = [json.loads(line) for path in (tmp_path / "dead").glob("*.json") for line in path.read_text().splitlines()]
+    assert [(letter["topic"], letter["offset"], letter["value"]) for letter in letters] == [("gone-left", 1, "Pw==")]
     broker.send("gone-left", [Record(b"k", b'{"fk": "b"}')] * 3)
     broker.admin.delete_records([TopicPartition("gone-left", 0, 5)])[TopicPartition("gone-left", 0)].result(30)
     run = fkjoin("run", job, "--spark-log", tmp_path / "spark.log")
