@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pyspark
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from fkjoin.errors import FkJoinError
@@ -69,16 +70,15 @@ def _session(master: str, settings: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _connector(spark: SparkSession) -> Finding:
-    scala = "2.13"
     advice = (
         "only needed for topics: set spark.jars.packages (spark-submit: --packages) to "
-        f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{pyspark.__version__}; here: --packages the same"
+        f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}; here: --packages the same"
     )
     jvm: Any = spark._jvm
     try:
         found = jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_CONNECTOR)
         place = found.getProtectionDomain().getCodeSource().getLocation().toString().rsplit("/", 1)[-1]
-    except Exception:
+    except Py4JJavaError:
         return Finding("Kafka connector", False, "is not in the session", advice)
     return Finding("Kafka connector", True, place)
 

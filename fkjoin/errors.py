@@ -1,5 +1,16 @@
 """Errors that fkjoin raises; each message says what happened, where, and what to do next."""
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+
+def nearest(name: str, known: Collection[str], shown: int | None = None) -> str:
+    """What a message says after a name that there is not: the nearest one, else the first ``shown`` that there are."""
+    close = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(list(known)[:shown]) or 'none'}."
+
 
 class FkJoinError(Exception):
     """The root of all of fkjoin's own errors."""

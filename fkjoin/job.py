@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin.errors import TopologyError
+from fkjoin.errors import TopologyError, nearest
 from fkjoin.job_file import FormatSpec, JobError, JobSpec, SinkSpec, TableSpec, Value
 from fkjoin.join import fk_join
 from fkjoin.kafka import Format
-from fkjoin.kafka.options import source_options
+from fkjoin.kafka.options import client_options, source_options
 from fkjoin.kafka.sink import start
 from fkjoin.kafka.source import require_topic
 from fkjoin.table import Table
@@ -25,12 +26,7 @@ class Planned:
     """A query of the job that has yet to be started."""
 
     name: str
-    checkpoint: str
-    start: Any
-
-    def __call__(self) -> StreamingQuery:
-        query: StreamingQuery = self.start()
-        return query
+    start: Callable[[], StreamingQuery]
 
 
 class Job:
@@ -76,20 +72,20 @@ class Job:
         trigger = _trigger(self.spec.trigger)
         planned: dict[str, Planned] = {}
 
-        def plan(name: str, start: Any) -> None:
+        def plan(name: str, start: Callable[[str], StreamingQuery]) -> None:
             checkpoint = f"{self.spec.checkpoint.rstrip('/')}/{name}"
-            planned.setdefault(name, Planned(name, checkpoint, lambda: start(checkpoint)))
+            planned.setdefault(name, Planned(name, functools.partial(start, checkpoint)))
 
         for sink in self.spec.sinks.values():
             for stage in self.tables[sink.table].stages:
-                plan(stage.name, lambda checkpoint, stage=stage: stage.start(checkpoint, trigger=trigger))
+                plan(stage.name, functools.partial(stage.start, trigger=trigger))
         for name, sink in self.spec.sinks.items():
-            plan(f"sink-{name}", lambda checkpoint, name=name, sink=sink: self._sink(name, sink, checkpoint, trigger))
+            plan(f"sink-{name}", functools.partial(self._sink, name, sink, trigger))
         if self.spec.dead_letters is not None:
             for name in dict.fromkeys(sink.table for sink in self.spec.sinks.values()):
                 letters = self.tables[name].dead_letters
                 if letters is not None:
-                    plan(f"dead-letters-{name}", lambda ck, n=name, f=letters: self._dead_letters(n, f, ck, trigger))
+                    plan(f"dead-letters-{name}", functools.partial(self._dead_letters, name, letters, trigger))
         return list(planned.values())
 
     def _source(self, spark: SparkSession, name: str, spec: TableSpec) -> Table:
@@ -154,7 +150,7 @@ class Job:
             raise JobError(f'{where}: topics need a section [kafka] with bootstrap_servers = "host:port"')
         return self.spec.kafka.bootstrap_servers, self.spec.kafka.options
 
-    def _sink(self, name: str, spec: SinkSpec, checkpoint: str, trigger: Mapping[str, Any]) -> StreamingQuery:
+    def _sink(self, name: str, spec: SinkSpec, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
         table = self.tables[spec.table]
         with _located(f"sinks.{name}"):
             if spec.topic is not None:
@@ -168,12 +164,12 @@ class Job:
                     headers=spec.headers,
                     trigger=trigger,
                     query_name=name,
-                    options={**{n: v for n, v in options.items() if n.startswith("kafka.")}, **spec.options},
+                    options={**client_options(options), **spec.options},
                 )
             writer = table.changes.writeStream.format(spec.format).options(**{n: str(v) for n, v in spec.options.items()})
             return writer.queryName(name).option("checkpointLocation", checkpoint).trigger(**trigger).start(spec.path)
 
-    def _dead_letters(self, name: str, letters: DataFrame, checkpoint: str, trigger: Mapping[str, Any]) -> StreamingQuery:
+    def _dead_letters(self, name: str, letters: DataFrame, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
         spec = self.spec.dead_letters
         assert spec is not None
         query = f"dead-letters-{name}"
@@ -185,23 +181,16 @@ class Job:
         headers = ", ".join(f"named_struct('key', 'fkjoin.{n}', 'value', cast(cast({n} as string) as binary))" for n in about)
         kept = "coalesce(headers, cast(array() as array<struct<key: string, value: binary>>))"
         frame = letters.selectExpr("key", "value", f"concat({kept}, array({headers})) as headers")
-        return start(
-            frame, spec.topic, servers, checkpoint, {n: v for n, v in options.items() if n[:6] == "kafka."}, trigger, query
-        )
+        return start(frame, spec.topic, servers, checkpoint, client_options(options), trigger, query)
 
 
-class _located:  # noqa: N801  (reads as a statement)
+@contextlib.contextmanager
+def _located(where: str) -> Iterator[None]:
     """Puts the place in the job file in front of what goes wrong inside."""
-
-    def __init__(self, where: str) -> None:
-        self._where = where
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if isinstance(error, TopologyError | JobError):
-            raise JobError(f"{self._where}.{error}") from error
+    try:
+        yield
+    except (TopologyError, JobError) as error:
+        raise JobError(f"{where}.{error}") from error
 
 
 def _format(where: str, given: str | list[str] | FormatSpec, name: str) -> Format | str:
@@ -217,6 +206,4 @@ def _trigger(text: str) -> dict[str, Any]:
 
 
 def _no_table(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}."
-    return f"there is no table or join {name!r}; {hint}"
+    return f"there is no table or join {name!r}; {nearest(name, known)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import sys
@@ -11,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fkjoin.errors import FkJoinError
+from fkjoin.errors import FkJoinError, nearest
 from fkjoin.join import Deployment
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.source import OnError
@@ -32,6 +31,19 @@ class JobError(FkJoinError, ValueError):
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=False)
+
+
+class _Place(_Strict):
+    """A topic or a path."""
+
+    topic: str | None = None
+    path: str | None = None
+
+    @model_validator(mode="after")
+    def _either(self) -> _Place:
+        if (self.topic is None) == (self.path is None):
+            raise ValueError("give either topic or path")
+        return self
 
 
 class FormatSpec(_Strict):
@@ -69,11 +81,9 @@ class KafkaSpec(_Strict):
     options: dict[str, Value] = {}
 
 
-class TableSpec(_Strict):
+class TableSpec(_Place):
     """A table, from a topic or from change-log files."""
 
-    topic: str | None = None
-    path: str | None = None
     key: str | list[str] | FormatSpec
     value: str | FormatSpec | None = None
     version: str | list[str] | None = None
@@ -87,9 +97,7 @@ class TableSpec(_Strict):
     options: dict[str, Value] = {}
 
     @model_validator(mode="after")
-    def _one_source(self) -> TableSpec:
-        if (self.topic is None) == (self.path is None):
-            raise ValueError("give either topic or path")
+    def _described(self) -> TableSpec:
         if self.topic is not None and self.value is None:
             raise ValueError('a topic needs value: "string", "bytes" or {format = …, schema = …}')
         if self.path is not None and self.version is None:
@@ -109,36 +117,19 @@ class JoinSpec(_Strict):
     wire: Wire = "headers"
 
 
-class SinkSpec(_Strict):
+class SinkSpec(_Place):
     """Where the changes of a join, or of a table, go."""
 
     table: str
-    topic: str | None = None
-    path: str | None = None
     format: str = "parquet"
     key: str | FormatSpec | None = None
     value: str | FormatSpec | None = None
     headers: str | None = None
     options: dict[str, Value] = {}
 
-    @model_validator(mode="after")
-    def _one_target(self) -> SinkSpec:
-        if (self.topic is None) == (self.path is None):
-            raise ValueError("give either topic or path")
-        return self
 
-
-class DeadLettersSpec(_Strict):
+class DeadLettersSpec(_Place):
     """Where records that cannot be used go."""
-
-    topic: str | None = None
-    path: str | None = None
-
-    @model_validator(mode="after")
-    def _one_target(self) -> DeadLettersSpec:
-        if (self.topic is None) == (self.path is None):
-            raise ValueError("give either topic or path")
-        return self
 
 
 class JobSpec(_Strict):
@@ -190,10 +181,7 @@ def _explained(error: Any) -> str:
     place = [str(part) for part in error["loc"] if str(part) not in ("FormatSpec", "str", "list[str]")]
     where = ".".join(place)
     if error["type"] == "extra_forbidden":
-        known = _settings(place[:-1])
-        close = difflib.get_close_matches(place[-1], known, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}."
-        return f"{where}: there is no such setting; {hint}"
+        return f"{where}: there is no such setting; {nearest(place[-1], _settings(place[:-1]))}"
     if error["type"] == "missing":
         return f"{where}: must be given"
     return f"{where}: {error['msg'].removeprefix('Value error, ')}".removeprefix(": ")

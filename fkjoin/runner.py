@@ -127,7 +127,7 @@ def _run(planned: list[Planned], stop: threading.Event, report: Report, *, one_b
     running: dict[str, StreamingQuery] = {}
     try:
         for step in planned:
-            running[step.name] = step()
+            running[step.name] = step.start()
             if one_by_one:
                 _watch(running, stop, report)
         _watch(running, stop, report)

@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from fkjoin.traces import Event
+from tests.test_cli import fkjoin
 
 from .broker import Broker, Record
 from .jobs import batch_join, joined_rows, left_record, right_record
@@ -144,11 +145,6 @@ def dead_place(message: Any) -> tuple[bytes, bytes]:
     headers = dict(message.headers())
     assert headers["fkjoin.reason"].startswith(b"value: not a JSON object")
     return headers["fkjoin.partition"], headers["fkjoin.offset"]
-
-
-def fkjoin(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fkjoin.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_offsets_that_are_gone_stop_the_job_with_what_to_do(broker: Broker, connector: str, tmp_path: Path) -> None:

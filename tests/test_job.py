@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from fkjoin.job_file import JobError, read_job
 from fkjoin.kafka import Bytes, Debezium, Json, Registry, String
 from fkjoin.kafka.options import client_settings, masked, sink_options, source_options
+from tests.test_cli import fkjoin
 from tests.test_spark_engine import write_lines
 
 GOOD = """
@@ -124,11 +123,6 @@ def test_options_are_checked_and_secrets_are_not_shown() -> None:
             source_options(wrong)
     with pytest.raises(Exception, match="not a setting of the producer"):
         sink_options({"linger.ms": 1})
-
-
-def fkjoin(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fkjoin.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
 
 
 @pytest.mark.spark

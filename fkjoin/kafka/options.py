@@ -56,6 +56,11 @@ def sink_options(given: Mapping[str, Any] | None) -> dict[str, str]:
     return {"kafka.max.request.size": str(64 << 20), "kafka.compression.type": "lz4", **options}
 
 
+def client_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a source's options that consumers and producers alike are given: ``kafka.…``."""
+    return {name: value for name, value in options.items() if name.startswith("kafka.")}
+
+
 def client_settings(bootstrap_servers: str, options: Mapping[str, str]) -> dict[str, str] | None:
     """Settings for confluent-kafka to reach the same brokers; None where Java's cannot be translated."""
     settings = {"bootstrap.servers": bootstrap_servers}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -12,7 +11,7 @@ from pyspark.sql import functions as F
 
 from fkjoin import versions
 from fkjoin.columns import fields_of
-from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.errors import FkJoinError, TopologyError, nearest
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.kafka.formats import Format, as_format, decode_key
 from fkjoin.kafka.options import client_settings, masked, source_options
@@ -135,8 +134,7 @@ def require_topic(topic: str, bootstrap_servers: str, options: Mapping[str, str]
         return 0
     topics = known_topics(settings)
     if topic not in topics:
-        close = difflib.get_close_matches(topic, topics, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(sorted(topics)[:10]) or 'none'}."
+        hint = nearest(topic, sorted(topics), 10)
         raise TopologyError(f"topic: there is no topic {topic!r} at {bootstrap_servers}; {hint} Create it first.")
     return topics[topic]
 
