@@ -1,7 +1,7 @@
 """Key-value stores for bucketed, bulk-wise stream processing; they know nothing of what is stored in them."""
 
 from state.bucket import BucketStore
-from state.errors import CorruptLogError, StateError, StoreMismatchError, UnknownFormatError
+from state.errors import CorruptLogError, DamagedIndexError, StateError, StoreMismatchError, UnknownFormatError
 from state.memory import MemoryStore
 from state.protocol import BYTES, Bytes, KeyRange, Page, SegmentLog, Store, prefix_range
 
@@ -10,6 +10,7 @@ __all__ = [
     "BucketStore",
     "Bytes",
     "CorruptLogError",
+    "DamagedIndexError",
     "KeyRange",
     "MemoryStore",
     "Page",

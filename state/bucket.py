@@ -18,7 +18,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state.errors import StateError, StoreMismatchError
+from state import pending
+from state.errors import DamagedIndexError, StateError, StoreMismatchError
 from state.index import IndexLockedError, Position, RocksIndex, remove_index
 from state.memory import MemoryStore
 from state.protocol import BYTES, Bytes, KeyRange, Page, SegmentLog
@@ -33,7 +34,6 @@ from state.segments import (
 
 _EMPTY = Meta(bytes(16), 0, 0, 0, 0)
 _NOWHERE = Position(b"\xff" * 16, 0)
-_PENDING = pa.schema([("key", BYTES), ("value", BYTES)])
 
 
 class BucketStore:
@@ -79,7 +79,7 @@ class BucketStore:
         return self._meta
 
     def get_many(self, keys: Bytes) -> Bytes:
-        found = self._index.get_many(keys)
+        found = self._found(keys)
         self._read.append((keys, _lengths(found)))
         overlay = self._overlaid()
         if overlay and not overlay.keys().isdisjoint(names := keys.to_pylist()):
@@ -90,10 +90,10 @@ class BucketStore:
     def scan(self, ranges: Sequence[KeyRange], limit: int | None = None) -> Iterator[Page]:
         overlay = self._overlaid()
         if not overlay:
-            yield from self._index.scan(ranges, limit)
+            yield from self._scanned(ranges, limit)
             return
         merged = MemoryStore()
-        for page in self._index.scan(ranges):
+        for page in self._scanned(ranges):
             merged.write(page.keys, page.values)
         merged.write(pa.array(overlay.keys(), BYTES), pa.array(overlay.values(), BYTES))
         yield from merged.scan(ranges, limit)
@@ -118,7 +118,7 @@ class BucketStore:
         while log_bytes > 2 * live + SEGMENT_BYTES and first < meta.next and budget > 0:
             _, old_keys, old_values = decode_segment(first, self._log.segment(first))
             still = pc.and_(
-                pc.fill_null(pc.equal(self._index.get_many(old_keys), old_values), False),
+                pc.fill_null(pc.equal(self._found(old_keys), old_values), False),
                 pc.invert(pc.is_in(old_keys, value_set=keys)),
             )
             moved_keys, moved_values = old_keys.filter(still), old_values.filter(still)
@@ -126,14 +126,15 @@ class BucketStore:
             size = entry_bytes(old_keys, old_values)
             log_bytes += entry_bytes(moved_keys, moved_values) - size
             budget -= size
-            self._log.remove_segment(first)
             first += 1
+        for number in range(meta.first, first):
+            self._log.remove_segment(number)
         for number, segment in enumerate(segments, meta.next):
             self._log.put_segment(number, segment)
         next_ = meta.next + len(segments)
         self._meta = Meta(token, first, next_, live, log_bytes, meta.identity)
         if not self._private:
-            self._keep_pending(keys, values, base)
+            pending.keep(self._pending(), keys, values, base)
         self._log.set_meta(self._meta.encode())
 
     def close(self) -> None:
@@ -142,21 +143,55 @@ class BucketStore:
         if self._private:
             remove_index(self._index.path)
 
+    def _found(self, keys: Bytes) -> Bytes:
+        """What the index has; when that turns out damaged, what a rebuilt one has."""
+        with contextlib.suppress(DamagedIndexError):
+            return self._index.get_many(keys)
+        self._repair()
+        return self._index.get_many(keys)
+
+    def _scanned(self, ranges: Sequence[KeyRange], limit: int | None = None) -> Iterator[Page]:
+        """The index's pages; when it turns out damaged, those of a rebuilt one, from the last entry on."""
+        first, room = 0, limit
+        with contextlib.suppress(DamagedIndexError):
+            for page in self._index.scan(ranges, room):
+                yield page
+                first, last = int(page.ranges[-1]), page.keys[-1].as_py()
+                ranges = [*ranges[:first], (last + b"\0", ranges[first][1]), *ranges[first + 1 :]]
+                room = None if room is None else room - len(page.keys)
+            return
+        self._repair()
+        for page in self._index.scan(ranges[first:], room):
+            yield Page(page.ranges + first, page.keys, page.values)
+
+    def _repair(self) -> None:
+        """Put an index rebuilt from the log in the place of a damaged one."""
+        path = self._index.path
+        self._index.close()
+        self._index = self._rebuilt(path, 0.0)
+
     def _open(self, path: Path, wait_s: float) -> RocksIndex:
         try:
             index = RocksIndex(path, wait_s=wait_s)
         except IndexLockedError:
             raise
         except StateError:
-            remove_index(path)
-            index = RocksIndex(path, wait_s=wait_s)
+            return self._rebuilt(path, wait_s)
+        caught_up = False
         try:
-            if self._catch_up(index):
-                return index
-            index.close()
-            remove_index(path)
-            index = RocksIndex(path, wait_s=wait_s)
-            self._rebuild(index)
+            with contextlib.suppress(DamagedIndexError):
+                caught_up = self._catch_up(index)
+        finally:
+            if not caught_up:
+                index.close()
+        return index if caught_up else self._rebuilt(path, wait_s)
+
+    def _rebuilt(self, path: Path, wait_s: float) -> RocksIndex:
+        remove_index(path)
+        index = RocksIndex(path, wait_s=wait_s)
+        try:
+            self.rebuilt = True
+            self._replay(index, self._meta.first)
         except BaseException:
             index.close()
             raise
@@ -167,28 +202,24 @@ class BucketStore:
         meta, at = self._meta, index.position() or Position(_EMPTY.token, 0)
         goal = Position(meta.token, meta.next)
         if at != goal:
-            pending = self._directory / f"pending-{meta.token.hex()}.arrow"
-            batch = _read_pending(pending, at)
+            batch = pending.read(self._pending(), at)
             if batch is not None:
                 index.apply(*batch, goal)
             elif self._leads_on_from(at):
                 self._replay(index, at.next)
             else:
                 return False
-        for stale in self._directory.glob("pending-*"):
-            with contextlib.suppress(OSError):
-                stale.unlink()
+        pending.discard_all(self._directory)
         return True
+
+    def _pending(self) -> Path:
+        return pending.path(self._directory, self._meta.token)
 
     def _leads_on_from(self, at: Position) -> bool:
         if not self._meta.first < at.next <= self._meta.next:
             return False
         token, _, _ = decode_segment(at.next - 1, self._log.segment(at.next - 1))
         return token == at.token
-
-    def _rebuild(self, index: RocksIndex) -> None:
-        self.rebuilt = True
-        self._replay(index, self._meta.first)
 
     def _replay(self, index: RocksIndex, first: int) -> None:
         """Apply segments from ``first`` on; a crash on the way leaves an index that names no committed batch."""
@@ -218,7 +249,7 @@ class BucketStore:
         sizes = pa.concat_arrays([pa.array([], pa.int64()), *(lengths for _, lengths in self._read)])
         place = pc.index_in(keys, value_set=known)
         unread = keys.filter(pc.is_null(place))
-        replaced = pa.concat_arrays([sizes.take(place.drop_null()), _lengths(self._index.get_many(unread))])
+        replaced = pa.concat_arrays([sizes.take(place.drop_null()), _lengths(self._found(unread))])
         named = pa.concat_arrays([pc.binary_length(keys.filter(pc.is_valid(place))), pc.binary_length(unread)])
         there = pc.is_valid(replaced)
         before = (pc.sum(replaced).as_py() or 0) + (pc.sum(named.filter(there)).as_py() or 0)
@@ -226,34 +257,7 @@ class BucketStore:
         charge = ENTRY_OVERHEAD * (pc.sum(there).as_py() or 0)
         return before + charge + entry_bytes(keys.filter(deleted), values.filter(deleted))
 
-    def _keep_pending(self, keys: Bytes, values: Bytes, base: Position) -> None:
-        """Only a short cut: without the file the next batch reads the same entries from the log."""
-        path = self._directory / f"pending-{self._token.hex()}.arrow"
-        schema = _PENDING.with_metadata({b"base": base.token, b"next": str(base.next).encode()})
-        draft = path.with_suffix(".draft")
-        try:
-            with pa.OSFile(str(draft), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-                writer.write_batch(pa.record_batch([keys, values], schema=schema))
-            draft.replace(path)
-        except OSError:
-            draft.unlink(missing_ok=True)
-
 
 def _lengths(values: Bytes) -> pa.Int64Array:
     """Length of each value; null for none."""
     return pc.binary_length(values).cast(pa.int64())
-
-
-def _read_pending(path: Path, at: Position) -> tuple[Bytes, Bytes] | None:
-    """The entries kept in ``path``, if they lead on from ``at``."""
-    if not path.exists():
-        return None
-    try:
-        with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
-            metadata = reader.schema.metadata
-            if metadata[b"base"] != at.token or int(metadata[b"next"]) != at.next:
-                return None
-            batch = reader.get_batch(0)
-            return batch.column(0), batch.column(1)
-    except (pa.ArrowInvalid, OSError, KeyError):
-        return None

@@ -13,5 +13,9 @@ class CorruptLogError(StateError):
     """The change log lacks a segment that its meta record promises, or a segment does not parse."""
 
 
+class DamagedIndexError(StateError):
+    """The local index cannot be read; it can be rebuilt from the change log."""
+
+
 class StoreMismatchError(StateError):
     """The store was started with another identity (buckets, schemas, operator) than the one asked for."""

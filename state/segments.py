@@ -1,9 +1,10 @@
 """Formats of the change log: its meta record and its segments.
 
-A segment holds part of what one attempt wrote: ``{1-byte version}{16-byte token}{Arrow IPC stream, ZSTD}`` with the
-columns ``key`` and ``value`` (null: deleted).  Segments are numbered without gaps; applying ``first..next-1`` in order
-gives the store.  *Law*: every live entry is in some segment, so the oldest segment may go once its live entries have
-been appended again; a deletion in the oldest segment has nothing left to hide.
+A segment holds part of what one attempt wrote: ``{1-byte format}{16-byte token}{8-byte xxh3 of the rest}{Arrow IPC
+stream, ZSTD}`` with the columns ``key`` and ``value`` (null: deleted). Format 1 has no checksum; it is read and no
+longer written. Segments are numbered without gaps; applying ``first..next-1`` in order gives the store. *Law*: every
+live entry is in some segment, so the oldest segment may go once its live entries have been appended again; a deletion
+in the oldest segment has nothing left to hide.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+import xxhash
 
 from state.errors import CorruptLogError, UnknownFormatError
 from state.protocol import BYTES, Bytes
 
-FORMAT = 1
+META_FORMAT = 1
+FORMAT = 2
 TOKEN_BYTES = 16
+CHECKSUM_BYTES = 8
 SEGMENT_BYTES = 4 << 20
 """Largest payload of a segment before compression, unless a single entry is larger."""
 
@@ -27,6 +31,7 @@ ENTRY_OVERHEAD = 16
 
 _SCHEMA = pa.schema([("key", BYTES), ("value", BYTES)])
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
+_RESTORE = "restore the checkpoint from a backup, or start from a new one and replay the sources"
 _META = struct.Struct(">B16sQQQQ")
 
 
@@ -45,14 +50,14 @@ class Meta:
     identity: bytes = b""
 
     def encode(self) -> bytes:
-        head = _META.pack(FORMAT, self.token, self.first, self.next, self.live_bytes, self.log_bytes)
+        head = _META.pack(META_FORMAT, self.token, self.first, self.next, self.live_bytes, self.log_bytes)
         return head + self.identity
 
     @classmethod
     def decode(cls, data: bytes) -> Meta:
-        if not data or data[0] != FORMAT:
+        if not data or data[0] != META_FORMAT:
             raise UnknownFormatError(
-                f"change log meta has format {data[:1].hex() or 'none'}, this release reads {FORMAT}: "
+                f"change log meta has format {data[:1].hex() or 'none'}, this release reads {META_FORMAT}: "
                 "open the checkpoint with the release that wrote it, or a newer one"
             )
         if len(data) < _META.size:
@@ -80,27 +85,31 @@ def encode_segments(token: bytes, keys: Bytes, values: Bytes) -> Iterator[bytes]
 def decode_segment(number: int, data: bytes | None) -> tuple[bytes, Bytes, Bytes]:
     """Token, keys and values of segment ``number``."""
     if data is None:
-        raise CorruptLogError(
-            f"change log segment {number} is missing from the checkpoint's state: restore the checkpoint from a "
-            "backup, or start from a new one and replay the sources"
+        raise CorruptLogError(f"change log segment {number} is missing from the checkpoint's state: {_RESTORE}")
+    if not data or data[0] not in (1, FORMAT):
+        raise UnknownFormatError(
+            f"change log segment {number} has format {data[:1].hex() or 'none'}, this release reads 01 to {FORMAT:02x}: "
+            "open the checkpoint with the release that wrote it, or a newer one"
         )
-    if not data or data[0] != FORMAT:
-        raise UnknownFormatError(f"change log segment {number} has format {data[:1].hex()}, this release reads {FORMAT}")
-    token = data[1 : 1 + TOKEN_BYTES]
+    token, body = data[1 : 1 + TOKEN_BYTES], memoryview(data)[1 + TOKEN_BYTES :]
+    if data[0] == FORMAT:
+        checksum, body = bytes(body[:CHECKSUM_BYTES]), body[CHECKSUM_BYTES:]
+        if checksum != xxhash.xxh3_64_digest(body):
+            raise CorruptLogError(f"change log segment {number} is damaged, its checksum does not match: {_RESTORE}")
     try:
-        with pa.ipc.open_stream(pa.py_buffer(data)[1 + TOKEN_BYTES :]) as reader:
+        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             table = reader.read_all().combine_chunks()
     except (pa.ArrowInvalid, OSError) as error:
-        raise CorruptLogError(f"change log segment {number} does not parse: {error}") from error
+        raise CorruptLogError(f"change log segment {number} is damaged and does not parse ({error}): {_RESTORE}") from error
     return token, _chunk(table.column("key")), _chunk(table.column("value"))
 
 
 def _encode(token: bytes, keys: Bytes, values: Bytes) -> bytes:
     sink = pa.BufferOutputStream()
-    sink.write(bytes((FORMAT,)) + token)
     with pa.ipc.new_stream(sink, _SCHEMA, options=_OPTIONS) as writer:
         writer.write_batch(pa.record_batch([keys, values], schema=_SCHEMA))
-    return sink.getvalue().to_pybytes()
+    body = sink.getvalue()
+    return b"".join((bytes((FORMAT,)), token, xxhash.xxh3_64_digest(body), body))
 
 
 def _chunk(column: pa.ChunkedArray) -> Bytes:

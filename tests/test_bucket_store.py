@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import xxhash
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -247,7 +248,8 @@ def test_a_newer_format_and_a_broken_log_are_refused(tmp_path: Path) -> None:
         ("meta", b"\x07" + whole["meta"][1:], UnknownFormatError, "format 07, this release reads 1"),
         ("meta", whole["meta"][:20], CorruptLogError, "20 bytes"),
         (0, b"\x07" + whole[0][1:], UnknownFormatError, "segment 0 has format 07"),
-        (0, whole[0][:40], CorruptLogError, "segment 0 does not parse"),
+        (0, whole[0][:40], CorruptLogError, "segment 0 is damaged, its checksum"),
+        (0, b"\x01" + whole[0][1:40], CorruptLogError, "segment 0 is damaged and does not parse"),
     ):
         log.working = whole | {name: bytes_}
         with pytest.raises(error, match=says):
@@ -263,9 +265,12 @@ def test_formats_have_the_bytes_they_always_had() -> None:
     assert meta.encode().hex() == "01" + bytes(range(16)).hex() + numbers + b"id".hex()
     assert segments.Meta.decode(meta.encode()) == meta
     (segment,) = segments.encode_segments(bytes(16), array([b"k", b"gone"]), array([b"v", None]))
-    assert segment[:17] == b"\x01" + bytes(16)
-    token, keys, values = segments.decode_segment(0, segment)
-    assert (token, keys.to_pylist(), values.to_pylist()) == (bytes(16), [b"k", b"gone"], [b"v", None])
+    assert segment[:17] == b"\x02" + bytes(16)
+    body = segment[25:]
+    assert segment[17:25] == xxhash.xxh3_64_digest(body)
+    for data in (segment, b"\x01" + bytes(16) + body):
+        token, keys, values = segments.decode_segment(0, data)
+        assert (token, keys.to_pylist(), values.to_pylist()) == (bytes(16), [b"k", b"gone"], [b"v", None])
 
 
 def test_an_index_that_another_process_has_open_is_left_alone(tmp_path: Path) -> None:

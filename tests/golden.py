@@ -1,0 +1,87 @@
+"""The job behind ``tests/checkpoints``: two logs in two halves; a golden checkpoint is what a release made of the first.
+
+``python -m tests.golden NAME`` writes ``tests/checkpoints/NAME.tar.gz`` with the release at hand.  Make one when a format
+in the state changes (segments, records, rows, versions), before the change, and never touch those that are there.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from fkjoin import Table, fk_join, session
+
+CHECKPOINTS = Path(__file__).parent / "checkpoints"
+SETTINGS = {"sql_shuffle_partitions": 2, "fkjoin_buckets": 2}
+
+ORDERS = "id int, customer string, amount double, tags array<string>, op string, seq bigint"
+CUSTOMERS = "customer string, name string, op string, seq bigint"
+
+Rows = list[dict[str, Any]]
+
+
+def logs() -> tuple[Rows, Rows]:
+    """Orders and customers, with updates, moves, nulls and deletes."""
+    rng = random.Random(213)
+    orders: Rows = []
+    customers: Rows = []
+    for seq in range(400):
+        op = "d" if rng.random() < 0.15 else "u"
+        who = f"c{rng.randrange(12)}"
+        if rng.random() < 0.3:
+            customers.append({"customer": who, "name": f"n{rng.randrange(5)}", "op": op, "seq": seq})
+            continue
+        order = {"id": rng.randrange(60), "customer": rng.choice((who, who, None)), "amount": rng.randrange(9) / 4}
+        orders.append({**order, "tags": [who] * rng.randrange(3), "op": op, "seq": seq})
+    return orders, customers
+
+
+def batch_join(half: int) -> dict[int, tuple[str | None, float, str | None]]:
+    """The joined table after the first ``half`` halves: customer, amount and name by order."""
+    final: list[dict[Any, dict[str, Any]]] = [{}, {}]
+    for rows, table, key in zip(logs(), final, ("id", "customer"), strict=True):
+        for row in rows[: half * len(rows) // 2]:
+            table[row[key]] = row
+    orders, customers = ({key: row for key, row in table.items() if row["op"] != "d"} for table in final)
+    return {
+        key: (row["customer"], row["amount"], customers.get(row["customer"], {}).get("name")) for key, row in orders.items()
+    }
+
+
+def write_half(folder: Path, half: int) -> None:
+    """The logs' first or second half (1 or 2), where the tables look."""
+    for rows, name in zip(logs(), ("orders", "customers"), strict=True):
+        place = folder / name
+        place.mkdir(parents=True, exist_ok=True)
+        part = rows[(half - 1) * len(rows) // 2 : half * len(rows) // 2]
+        (place / f"{half}.json").write_text("".join(json.dumps(row) + "\n" for row in part))
+
+
+def joined(spark: SparkSession, folder: Path, name: str = "golden", extractor: str = "customer") -> Table:
+    """The join that the checkpoints belong to."""
+    how = {"version": "seq", "deleted": "op = 'd'", "format": "json"}
+    orders = Table.from_files(spark, folder / "orders", key="id", schema=ORDERS, **how)  # type: ignore[arg-type]
+    customers = Table.from_files(spark, folder / "customers", key="customer", schema=CUSTOMERS, **how)  # type: ignore[arg-type]
+    return fk_join(orders, customers, extractor, how="left", name=name)
+
+
+def main(name: str) -> None:
+    spark = session("fkjoin golden checkpoint", master="local[2]", ui_enabled="false", **SETTINGS)
+    with tempfile.TemporaryDirectory() as folder:
+        write_half(Path(folder), 1)
+        checkpoint = Path(folder) / "checkpoint"
+        writer = joined(spark, Path(folder)).changes.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+        writer.trigger(availableNow=True).start().awaitTermination()
+        with tarfile.open(CHECKPOINTS / f"{name}.tar.gz", "w:gz") as archive:
+            archive.add(checkpoint, "checkpoint")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
