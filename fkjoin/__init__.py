@@ -3,7 +3,7 @@
 >>> joined = fk_join(orders, customers, extractor="customer_id")
 """
 
-from fkjoin.errors import FkJoinError, FormatError, SessionError, TopologyError, TraceError
+from fkjoin.errors import FkJoinError, FormatError, InvariantError, SessionError, TopologyError, TraceError
 from fkjoin.join import fk_join
 from fkjoin.spark.settings import session
 from fkjoin.table import Table
@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 __all__ = [
     "FkJoinError",
     "FormatError",
+    "InvariantError",
     "SessionError",
     "Table",
     "TopologyError",

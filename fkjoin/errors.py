@@ -30,3 +30,7 @@ class FormatError(FkJoinError, ValueError):
 
 class TraceError(FkJoinError, ValueError):
     """A line of a trace file is not what a trace may hold."""
+
+
+class InvariantError(FkJoinError):
+    """Something that must hold of the stores does not: a fault in fkjoin or in what keeps its state."""

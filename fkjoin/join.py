@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable
-from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, TypeGuard, Union, get_args, get_origin
+from dataclasses import replace
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from fkjoin.columns import Expression, arrow_schema, listed, resolve_column, spark_schema, text
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.identity import identity_text
+from fkjoin.joiner import is_function, joined
 from fkjoin.kafka.staged import InternalTopics, StageQuery, internal_topics, staged
-from fkjoin.spark.operator import ENVELOPE, StageName, StageProcessor, StageSpec, identity_text
+from fkjoin.spark.operator import ENVELOPE, StageName, StageProcessor, StageSpec
 from fkjoin.spark.packing import PackChanges, PackJoined, UnpackAnswers, UnpackResults
-from fkjoin.spark.settings import bucket_count, index_dir, prepare, retention_ms
+from fkjoin.spark.settings import bucket_count, index_dir, prepare, retention_ms, validated
 from fkjoin.stages import How, counters
 from fkjoin.table import Extractor, Joiner, Table
 from fkjoin.topology import Join, Node, generated_name
 from fkjoin.wire import WIRES, Wire
 
 Deployment = Literal["fused", "staged"]
-
-_RETURNS: dict[Any, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}
 
 
 def fk_join(
@@ -41,6 +40,7 @@ def fk_join(
     deployment: Deployment = "fused",
     application: str | None = None,
     wire: Wire = "headers",
+    validate: bool | None = None,
 ) -> Table:
     """The table of all left rows with the right row that their foreign key names, kept up to date (KIP-213).
 
@@ -57,6 +57,9 @@ def fk_join(
     queries of their own (``Table.stages``, each to be started), connected with resolve by the topics
     ``APPLICATION-JOIN-subscription-registration`` and ``…-subscription-response``.  ``application``: by default the Spark
     application's name.  ``wire``: ``headers``, or ``wrapper`` for KIP-213's format without headers.
+
+    ``validate``: check the stores' invariants after every batch, and stop with an ``InvariantError`` when one does not hold;
+    every batch then reads all state.  By default what the setting ``spark.fkjoin.validate`` says, else no.
 
     The result has the left table's key.  Raises ``TopologyError`` that says which argument is wrong, and why.
     """
@@ -94,20 +97,36 @@ def fk_join(
         "left": _columns(left_row),
         "right": _columns(right_row),
     }
-
+    kinds = {"key": left.key_type, "foreign_key": right.key_type, "left": left.row_type, "right": right.row_type}
+    parts = left.node.parts, right.node.parts
     fused = deployment == "fused"
+    checked = validated(spark) if validate is None else validate
 
-    def stage(rows: DataFrame, kind: StageName) -> DataFrame:
-        bound = identity_text(join=label, stage=kind, how=how, buckets=buckets, **bound_to)
-        parts = right.node.parts
-        spec = StageSpec(kind, label, how, buckets, retention_ms(spark), index_dir(spark), shared_log, parts, fused, bound)
+    def stage(rows: DataFrame, kind: StageName, materialized: str | None = None, row: DataType | None = None) -> DataFrame:
+        facts = {"join": label, "stage": kind, "how": how, "buckets": buckets, "materialized": materialized, **bound_to}
+        about = {name: json.loads(of.json()) for name, of in kinds.items()} | {"parts": parts, "fused": fused}
+        about["result"] = None if row is None else json.loads(row.json())
+        spec = StageSpec(
+            kind,
+            label,
+            how,
+            buckets,
+            retention_ms(spark),
+            index_dir(spark),
+            shared_log,
+            right.node.parts,
+            in_order=fused,
+            identity=identity_text(facts, about),
+            materialized=materialized is not None,
+            validate=checked,
+        )
         done = rows.groupBy("bucket").transformWithStateInPandas(StageProcessor(spec), ENVELOPE, "append", "None")
         counted_here = kind == "resolve" or not fused  # within a query the counters travel on to its last stage
         return _counted(done, label if kind == "resolve" else f"{label}-{kind}") if counted_here else done
 
-    packed_left = _packed(rows, PackChanges(key, foreign_key, left_row, buckets))
+    packed_left = _packed(rows, PackChanges(key, foreign_key, left_row, buckets, checked))
     packed_right = _packed(
-        right.frame.withColumn("foreign_key", F.lit(None)), PackChanges(foreign_key, None, right_row, buckets)
+        right.frame.withColumn("foreign_key", F.lit(None)), PackChanges(foreign_key, None, right_row, buckets, checked)
     )
     stages: tuple[StageQuery, ...] = ()
     if topics is None:
@@ -115,16 +134,34 @@ def fk_join(
     else:
         answers, stages = staged(packed_left, packed_right, stage, label, buckets, topics)
     row_types: tuple[pa.Schema, ...] = (left_row, right_row)
+    result: DataType = StructType([StructField("left", left.row_type), StructField("right", right.row_type)])
     if joiner is not None:
-        joined = _joined(answers, UnpackAnswers(left_row, right_row, how), joiner)
-        row_types = (arrow_schema("joiner", joined.schema["row"].dataType),)
+        rows_joined = joined(answers, UnpackAnswers(left_row, right_row, how), joiner)
+        result = rows_joined.schema["row"].dataType
+        row_types = (arrow_schema("joiner", result),)
         if clash := set(row_types[0].names) & set(left.key):
             raise TopologyError(f"joiner: column {min(clash)!r} is already there as the key; leave it out or give it an alias")
-        answers = joined.mapInArrow(PackJoined(row_types[0], buckets), ENVELOPE)
-    results = stage(answers, "resolve")
-    unpack = UnpackResults(key, row_types, left.node.parts, right.node.parts)
-    unpacked = results.mapInArrow(unpack, spark_schema(unpack.schema))
-    frame = unpacked.select(
+        answers = rows_joined.mapInArrow(PackJoined(row_types[0], buckets), ENVELOPE)
+    dead = left.dead + tuple(frame for frame in right.dead if all(frame is not known for known in left.dead))
+    if left.on_error == "dead-letter" and is_function(extractor):
+        thrown = F.when(F.col(f"{PROBLEM}_before").isNull(), F.col(PROBLEM))
+        dead += (rows.withColumn(PROBLEM, thrown),)
+    timestamps = left.timestamps or right.timestamps
+    stages = (*left.stages, *right.stages, *stages)
+
+    def built(materialized: str | None) -> Table:
+        results = stage(answers, "resolve", materialized, result)
+        unpack = UnpackResults(key, row_types, *parts)
+        frame = _changes(results.mapInArrow(unpack, spark_schema(unpack.schema)))
+        made = replace(node, materialized=materialized)
+        return Table(made, frame, left.key, timestamps, dead=dead, stages=stages, materialized_as=built)
+
+    return built(None)
+
+
+def _changes(unpacked: DataFrame) -> DataFrame:
+    """The frame of a table, from what the last stage's results unpack to."""
+    return unpacked.select(
         F.col("key").alias(KEY),
         F.col("row").alias(ROW),
         (F.col("operation") == "delete").alias(DELETED),
@@ -136,12 +173,6 @@ def fk_join(
         F.col("left_version").alias("_left_version"),
         F.col("right_version").alias("_right_version"),
     )
-    dead = left.dead + tuple(frame for frame in right.dead if all(frame is not known for known in left.dead))
-    if left.on_error == "dead-letter" and _is_function(extractor):
-        thrown = F.when(F.col(f"{PROBLEM}_before").isNull(), F.col(PROBLEM))
-        dead += (rows.withColumn(PROBLEM, thrown),)
-    timestamps = left.timestamps or right.timestamps
-    return Table(node, frame, left.key, timestamps, dead=dead, stages=(*left.stages, *right.stages, *stages))
 
 
 def _counted(envelopes: DataFrame, name: str) -> DataFrame:
@@ -190,7 +221,7 @@ def _with_foreign_key(left: Table, right: Table, extractor: Extractor) -> DataFr
     names = [*row, *(name for name in left.key if name not in row)]
     visible = left.frame.select("*", f"{ROW}.*", *[F.col(f"{KEY}.`{name}`") for name in left.key if name not in row])
     problem = F.col(PROBLEM)
-    if _is_function(extractor):
+    if is_function(extractor):
         value = F.col(f"{KEY}.`{left.key[0]}`") if len(left.key) == 1 else F.col(KEY)
         members = [StructField(f"k{at}", field.dataType) for at, field in enumerate(wanted)]
         kind = StructType([*members, StructField("problem", StringType())])
@@ -247,71 +278,9 @@ def _extracting(extractor: Callable[[Any, Any], Any], columns: int, catch: bool)
     return extract
 
 
-class _Called(NamedTuple):
-    """A Python joiner and what it returns; ``text`` where it is JSON."""
-
-    function: Callable[[Any, Any], Any]
-    returns: DataType
-    text: bool
-
-
-def _called(joiner: Callable[[Any, Any], Any]) -> _Called:
-    if (returns := getattr(joiner, "returnType", None)) is not None:
-        return _Called(joiner.func, returns, False)  # type: ignore[attr-defined]  # a Spark UDF
-    try:
-        annotation = inspect.signature(joiner, eval_str=True).return_annotation
-    except (TypeError, ValueError, NameError):
-        annotation = None
-    if get_origin(annotation) in (Union, UnionType):
-        kinds = [kind for kind in get_args(annotation) if kind is not NoneType]
-        annotation = kinds[0] if len(kinds) == 1 else None
-    known = _RETURNS.get(annotation)
-    return _Called(joiner, known or StringType(), known is None)
-
-
-def _joined(answers: DataFrame, unpack: UnpackAnswers, joiner: Joiner) -> DataFrame:
-    """Answers with the joiner's struct ``row``; null where there is no result."""
-    rows = answers.mapInArrow(unpack, spark_schema(unpack.schema))
-    matched = F.col("matched")
-    if _is_function(joiner):
-        function, returns, as_json = _called(joiner)
-
-        def join(there: bool, left: Any, right: Any) -> Any:
-            found = function(left, right) if there else None
-            return json.dumps(_plain(found), ensure_ascii=False) if as_json and found is not None else found
-
-        columns = [F.udf(join, returns)(matched, F.col("left"), F.col("right")).alias("value")]
-    else:
-        given = listed(joiner)
-        columns = [resolve_column("joiner", item, rows.select("left", "right"), [], "(left, right)") for item in given]
-    kinds = rows.select(*columns).schema
-    if len(kinds) == 1 and isinstance(kinds[0].dataType, StructType):
-        row = columns[0]
-    else:
-        whole = F.struct(*[column.alias(field.name) for column, field in zip(columns, kinds, strict=True)])
-        row = F.when(columns[0].isNotNull(), whole) if _is_function(joiner) else whole
-    return rows.select("key", "version", "ts", "gone", F.when(matched, row).alias("row"), "counter", "count")
-
-
-def _plain(value: Any) -> Any:
-    """A value with rows as objects, and what JSON cannot write as text."""
-    if hasattr(value, "asDict"):
-        value = value.asDict()
-    if isinstance(value, dict):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-def _is_function(given: Any) -> TypeGuard[Callable[[Any, Any], Any]]:
-    """Whether an extractor or joiner is a Python callable; a Column, which can be called too, is not one."""
-    return callable(given) and not isinstance(given, Column)
-
-
 def _described(given: Extractor | Joiner, *arguments: str) -> str:
     """How an extractor or joiner reads in ``describe()``."""
-    if _is_function(given):
+    if is_function(given):
         return f"{getattr(given, '__name__', type(given).__name__)}({', '.join(arguments)})"
     return ", ".join(text(item) for item in listed(given))
 

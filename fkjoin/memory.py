@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -30,7 +31,7 @@ class MemoryJoin:
 
     def process(self, left: pa.Table | None = None, right: pa.Table | None = None, *, now_ms: int = 0) -> pa.Table:
         """One batch of changes (``CHANGE``) of either side → changes of the joined table (``RESULT``)."""
-        times = {"now_ms": now_ms, "retention_ms": self.retention_ms}
+        times: Any = {"now_ms": now_ms, "retention_ms": self.retention_ms}
         nothing = CHANGE.empty_table()
         rekeyed = rekey(nothing if left is None else left, self.stores[0], self.count, **times)
         answers = subscription(

@@ -1,4 +1,4 @@
-"""What travels between the stages: four kinds of messages, as Arrow tables, and their packed form.
+"""What travels between the stages: kinds of messages, as Arrow tables, and their packed form.
 
 Packed, a table is ``{1-byte format}{1-byte kind}{Arrow IPC stream, LZ4}``: one binary cell instead of thousands of rows.
 Timestamps are int64 in the unit of the source (Spark: microseconds since the epoch); ``NO_TIMESTAMP`` where there is none.
@@ -43,6 +43,10 @@ RESULT = pa.schema([("key", BYTES), ("operation", pa.int8()), ("value", BYTES), 
 """A change of the joined table."""
 
 
+SUMS = pa.schema([("sender", pa.int64()), ("rows", pa.int64()), ("hashes", pa.int64())])
+"""rekey → subscription, when batches are validated: how many subscriptions a bucket of rekey knows of in the receiving one."""
+
+
 class Operation(enum.IntEnum):
     """What a result does to the joined table."""
 
@@ -54,7 +58,7 @@ class Operation(enum.IntEnum):
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 """Payloads are copied a dozen times on their way between Python and the JVM: smaller ones are faster."""
 
-_KINDS = {1: CHANGE, 2: SUBSCRIPTION, 3: ANSWER, 4: JOINED, 5: RESULT}
+_KINDS = {1: CHANGE, 2: SUBSCRIPTION, 3: ANSWER, 4: JOINED, 5: RESULT, 6: SUMS}
 
 
 def pack(messages: pa.Table) -> bytes:
@@ -75,7 +79,7 @@ def is_answer(packed: bytes) -> bool:
 def unpack(data: bytes) -> pa.Table:
     """What ``pack`` was given."""
     if len(data) < 2 or data[0] != FORMAT or data[1] not in _KINDS:
-        raise FormatError(f"packed messages begin with {data[:2].hex()}, this release reads 01 and a kind up to 05")
+        raise FormatError(f"packed messages begin with {data[:2].hex()}, this release reads 01 and a kind up to 06")
     with pa.ipc.open_stream(pa.py_buffer(data).slice(2)) as reader:
         return reader.read_all()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import glob
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,8 @@ class Table:
     """Internal: the topic that the table is read from."""
     stages: tuple[StageQuery, ...] = ()
     """Of a join in the staged deployment: the queries that must run besides the one on ``changes``."""
+    materialized_as: Callable[[str], Table] | None = field(default=None, repr=False)
+    """Internal: makes the same table with its rows kept in state."""
 
     @property
     def name(self) -> str:
@@ -104,6 +106,15 @@ class Table:
         found = [frame.where(F.col(PROBLEM).isNotNull()) for frame in self.dead]
         letters = [frame.select(f"{RAW}.*", F.col(PROBLEM).alias("reason")) for frame in found]
         return functools.reduce(DataFrame.unionAll, letters) if letters else None
+
+    def materialize(self, name: str) -> Table:
+        """The same table, its rows kept in state under ``name`` for ``fkjoin.read_state``; not for a source.
+
+        A checkpoint that was begun without it, or under another name, is refused.
+        """
+        if self.materialized_as is None:
+            raise TopologyError(f"materialize: {self.name} is a source, and its rows are where it is read from; join it first")
+        return self.materialized_as(name)
 
     def to_kafka(
         self,

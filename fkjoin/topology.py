@@ -37,6 +37,8 @@ class Join:
     joiner: str | None
     topics: tuple[str, str] | None = None
     """The internal topics between the stages; None when they are fused into one query."""
+    materialized: str | None = None
+    """Under which name the results are kept for ``read_state``; None: only their hashes are."""
 
     log = None
 
@@ -98,6 +100,7 @@ def _join_lines(join: Join) -> list[str]:
     key = ", ".join(join.key)
     to_foreign, back = join.topics or (None, None)
     through = f" through topic {to_foreign}" if to_foreign else ""
+    kept = f", materialized as {join.materialized}" if join.materialized else ""
     home = f" through topic {back}" if back else ""
     return [
         f"fk_join {join.name}  ({join.how}{', staged' if join.topics else ''})",
@@ -107,5 +110,5 @@ def _join_lines(join: Join) -> list[str]:
         f"  joiner       {join.joiner or 'both rows'}",
         f"  1 rekey         repartition by {key}; store {join.name}-rekey",
         f"  2 subscription  repartition by foreign key{through}; store {join.name}-subscription",
-        f"  3 resolve       repartition by {key}{home}; store {join.name}-resolve",
+        f"  3 resolve       repartition by {key}{home}; store {join.name}-resolve{kept}",
     ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from state.protocol import BYTES, Bytes, KeyRange, Page, SegmentLog
 from state.segments import (
     ENTRY_OVERHEAD,
     SEGMENT_BYTES,
+    UNCOUNTED,
     Meta,
     decode_segment,
     encode_segments,
@@ -33,27 +34,45 @@ from state.segments import (
 )
 
 _EMPTY = Meta(bytes(16), 0, 0, 0, 0)
+_EVERYTHING = (b"\0", b"\xff" * 256)
 _NOWHERE = Position(b"\xff" * 16, 0)
+
+
+Differs = Callable[[bytes, bytes], str | None]
+
+
+def _plainly(kept: bytes, now: bytes) -> str:
+    return f"its store was started with {kept.decode(errors='replace')} and is now opened with {now.decode(errors='replace')}"
 
 
 class BucketStore:
     """A ``Store`` for the length of one batch: open, read and write, ``commit`` or not, ``close``."""
 
-    def __init__(self, log: SegmentLog, directory: Path, *, identity: bytes = b"", lock_wait_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        log: SegmentLog,
+        directory: Path,
+        *,
+        identity: bytes = b"",
+        differs: Differs = _plainly,
+        lock_wait_s: float = 10.0,
+    ) -> None:
         """Open the bucket whose change log is ``log``, with its index under ``directory``.
 
-        ``identity`` is stored with the first commit and must stay the same (``StoreMismatchError``).  When another
-        process keeps the index open for longer than ``lock_wait_s`` seconds, a private one is rebuilt from the log.
+        ``identity`` is stored with each commit and must stay the same: ``differs`` says of the stored one and this one what
+        differs, or None (``StoreMismatchError``).  When another process keeps the index open for longer than
+        ``lock_wait_s`` seconds, a private one is rebuilt from the log.
         """
         self._log = log
         data = log.meta()
-        self._meta = Meta.decode(data) if data is not None else replace(_EMPTY, identity=identity)
-        if self._meta.identity != identity:
+        self._meta = Meta.decode(data) if data is not None else _EMPTY
+        other = data is not None and self._meta.identity != identity
+        if other and (difference := differs(self._meta.identity, identity)) is not None:
             raise StoreMismatchError(
-                f"the store was started with {self._meta.identity.decode(errors='replace')} "
-                f"and is now opened with {identity.decode(errors='replace')}: "
+                f"the checkpoint was made by another job: {difference}; "
                 "start this version of the job with a new checkpoint, or go back to what the checkpoint was made with"
             )
+        self._meta = replace(self._meta, identity=identity)
         self._directory = directory
         self._token = uuid.uuid4().bytes
         self._read: list[tuple[Bytes, pa.Int64Array]] = []
@@ -66,6 +85,9 @@ class BucketStore:
         except IndexLockedError:
             self._private = True
             self._index = self._open(directory / f"private-{os.getpid()}-{self._token.hex()}", 0.0)
+        if self._meta.live_bytes == UNCOUNTED:
+            counted = sum(entry_bytes(page.keys, page.values) for page in self._scanned([_EVERYTHING]))
+            self._meta = replace(self._meta, live_bytes=counted)
 
     def __enter__(self) -> BucketStore:
         return self
@@ -136,6 +158,23 @@ class BucketStore:
         if not self._private:
             pending.keep(self._pending(), keys, values, base)
         self._log.set_meta(self._meta.encode())
+
+    def disagreement(self) -> str | None:
+        """What differs between the log and what the store reads, None if nothing: reads all of both."""
+        replayed = MemoryStore()
+        for number in range(self._meta.first, self._meta.next):
+            replayed.write(*decode_segment(number, self._log.segment(number))[1:])
+        logged = dict(replayed.items())
+        for page in self.scan([_EVERYTHING]):
+            for key, value in zip(page.keys.to_pylist(), page.values.to_pylist(), strict=True):
+                if logged.pop(key, None) != value:
+                    return f"the index has {key!r} otherwise than the log"
+        if logged:
+            return f"the index lacks {len(logged)} entries of the log, first {min(logged)!r}"
+        live = sum(map(len, (part for entry in replayed.items() for part in entry))) + ENTRY_OVERHEAD * len(replayed)
+        if live != self._meta.live_bytes:
+            return f"its log counts {self._meta.live_bytes} live bytes, there are {live}"
+        return None
 
     def close(self) -> None:
         """Release the index.  Without a ``commit`` before it, nothing that was written remains."""

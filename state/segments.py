@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
 from state.errors import CorruptLogError, UnknownFormatError
 from state.protocol import BYTES, Bytes
 
-META_FORMAT = 1
+META_FORMAT = 2
 FORMAT = 2
 TOKEN_BYTES = 16
 CHECKSUM_BYTES = 8
@@ -35,11 +36,15 @@ _RESTORE = "restore the checkpoint from a backup, or start from a new one and re
 _META = struct.Struct(">B16sQQQQ")
 
 
+UNCOUNTED = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Meta:
     """One batch's summary: which attempt wrote last, which segments there are, how much in them is live.
 
-    ``identity`` is the caller's: a store opened with another identity is refused.
+    ``identity`` is the caller's: a store opened with another identity is refused.  Releases that wrote format 1 counted too
+    many live bytes: read from there they are ``UNCOUNTED``.
     """
 
     token: bytes
@@ -55,15 +60,15 @@ class Meta:
 
     @classmethod
     def decode(cls, data: bytes) -> Meta:
-        if not data or data[0] != META_FORMAT:
+        if not data or data[0] not in (1, META_FORMAT):
             raise UnknownFormatError(
-                f"change log meta has format {data[:1].hex() or 'none'}, this release reads {META_FORMAT}: "
+                f"change log meta has format {data[:1].hex() or 'none'}, this release reads 01 to {META_FORMAT:02x}: "
                 "open the checkpoint with the release that wrote it, or a newer one"
             )
         if len(data) < _META.size:
             raise CorruptLogError(f"change log meta has {len(data)} bytes, at least {_META.size} are needed")
-        _, token, first, next_, live, log = _META.unpack_from(data)
-        return cls(token, first, next_, live, log, data[_META.size :])
+        found, token, first, next_, live, log = _META.unpack_from(data)
+        return cls(token, first, next_, UNCOUNTED if found == 1 else live, log, data[_META.size :])
 
 
 def entry_bytes(keys: Bytes, values: Bytes) -> int:
@@ -117,8 +122,5 @@ def _chunk(column: pa.ChunkedArray) -> Bytes:
 
 
 def _data_bytes(array: Bytes) -> int:
-    if not len(array):
-        return 0
-    offsets = array.buffers()[1]
-    view = memoryview(offsets).cast("q")
-    return int(view[array.offset + len(array)] - view[array.offset])
+    """The bytes of what is not null; under nulls there may be some too."""
+    return pc.sum(pc.binary_length(array)).as_py() or 0

@@ -64,11 +64,16 @@ def write_half(folder: Path, half: int) -> None:
         (place / f"{half}.json").write_text("".join(json.dumps(row) + "\n" for row in part))
 
 
+def table(spark: SparkSession, folder: Path, name: str) -> Table:
+    """The table ``orders`` or ``customers``."""
+    key, schema = ("id", ORDERS) if name == "orders" else ("customer", CUSTOMERS)
+    place = folder / name
+    return Table.from_files(spark, place, key=key, schema=schema, version="seq", deleted="op = 'd'", format="json")
+
+
 def joined(spark: SparkSession, folder: Path, name: str = "golden", extractor: str = "customer") -> Table:
     """The join that the checkpoints belong to."""
-    how = {"version": "seq", "deleted": "op = 'd'", "format": "json"}
-    orders = Table.from_files(spark, folder / "orders", key="id", schema=ORDERS, **how)  # type: ignore[arg-type]
-    customers = Table.from_files(spark, folder / "customers", key="customer", schema=CUSTOMERS, **how)  # type: ignore[arg-type]
+    orders, customers = (table(spark, folder, side) for side in ("orders", "customers"))
     return fk_join(orders, customers, extractor, how="left", name=name)
 
 

@@ -9,9 +9,11 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import xxhash
@@ -19,6 +21,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from fkjoin.arrays import masked
 from state import (
     BYTES,
     BucketStore,
@@ -67,7 +70,9 @@ def array(items: list[bytes | None]) -> pa.LargeBinaryArray:
 
 
 def write(store: Any, entries: dict[bytes, bytes | None]) -> None:
-    store.write(array(list(entries)), array(list(entries.values())))
+    """Deletes are nulls with bytes under them, as the stages make them."""
+    values = array([b"dead" if value is None else value for value in entries.values()])
+    store.write(array(list(entries)), masked(values, np.array([value is not None for value in entries.values()])))
 
 
 def contents(store: Any) -> dict[bytes, bytes]:
@@ -227,12 +232,47 @@ def test_an_index_behind_by_several_batches_catches_up_from_the_log(tmp_path: Pa
         assert len(contents(store)) == 4
 
 
+def test_a_store_of_a_release_that_counted_wrongly_is_counted_again(tmp_path: Path) -> None:
+    log = Log()
+    with BucketStore(log, tmp_path) as store:
+        write(store, {b"k": b"v", b"l": b"w"})
+        store.commit()
+    log.commit()
+    log.working["meta"] = b"\x01" + replace(segments.Meta.decode(log.working["meta"]), live_bytes=999).encode()[1:]
+    with BucketStore(log, tmp_path) as store:
+        write(store, {b"k": None})
+        store.commit()
+        assert store.disagreement() is None
+        assert store.meta.live_bytes == 2 + segments.ENTRY_OVERHEAD
+
+
+def test_log_and_index_are_compared(tmp_path: Path) -> None:
+    log = Log()
+    for batch in range(2):
+        with BucketStore(log, tmp_path) as store:
+            write(store, {b"k": b"%d" % batch, b"l%d" % batch: b"v"})
+            store.commit()
+            assert store.disagreement() is None
+        log.commit()
+    with BucketStore(log, tmp_path):
+        pass
+    for key, value, says in ((b"k", b"other", "has b'k' otherwise"), (b"l0", None, "lacks 1 entries of the log, first b'l0'")):
+        shutil.copytree(tmp_path / "index", tmp_path / "kept")
+        index = RocksIndex(tmp_path / "index")
+        index.apply(array([key]), array([value]), None)
+        index.close()
+        with BucketStore(log, tmp_path) as store:
+            assert says in (store.disagreement() or "")
+        shutil.rmtree(tmp_path / "index")
+        (tmp_path / "kept").rename(tmp_path / "index")
+
+
 def test_another_identity_is_refused_and_says_both(tmp_path: Path) -> None:
     log = Log()
     with BucketStore(log, tmp_path, identity=b"4 buckets") as store:
         store.commit()
     log.commit()
-    with pytest.raises(StoreMismatchError, match="started with 4 buckets and is now opened with 8 buckets: start"):
+    with pytest.raises(StoreMismatchError, match="started with 4 buckets and is now opened with 8 buckets; start"):
         BucketStore(log, tmp_path, identity=b"8 buckets")
 
 
@@ -245,7 +285,7 @@ def test_a_newer_format_and_a_broken_log_are_refused(tmp_path: Path) -> None:
     whole = dict(log.committed)
     shutil.rmtree(tmp_path)
     for name, bytes_, error, says in (
-        ("meta", b"\x07" + whole["meta"][1:], UnknownFormatError, "format 07, this release reads 1"),
+        ("meta", b"\x07" + whole["meta"][1:], UnknownFormatError, "format 07, this release reads 01 to 02"),
         ("meta", whole["meta"][:20], CorruptLogError, "20 bytes"),
         (0, b"\x07" + whole[0][1:], UnknownFormatError, "segment 0 has format 07"),
         (0, whole[0][:40], CorruptLogError, "segment 0 is damaged, its checksum"),
@@ -262,8 +302,10 @@ def test_a_newer_format_and_a_broken_log_are_refused(tmp_path: Path) -> None:
 def test_formats_have_the_bytes_they_always_had() -> None:
     meta = segments.Meta(bytes(range(16)), 1, 2, 3, 4, b"id")
     numbers = "".join(f"{number:016x}" for number in (1, 2, 3, 4))
-    assert meta.encode().hex() == "01" + bytes(range(16)).hex() + numbers + b"id".hex()
+    assert meta.encode().hex() == "02" + bytes(range(16)).hex() + numbers + b"id".hex()
     assert segments.Meta.decode(meta.encode()) == meta
+    older = segments.Meta.decode(b"\x01" + meta.encode()[1:])
+    assert older == replace(meta, live_bytes=segments.UNCOUNTED)
     (segment,) = segments.encode_segments(bytes(16), array([b"k", b"gone"]), array([b"v", None]))
     assert segment[:17] == b"\x02" + bytes(16)
     body = segment[25:]

@@ -3,44 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
 from fkjoin.spark.operator import StageName, StageProcessor, StageSpec
-
-
-class Value:
-    """A ``ValueState``."""
-
-    def __init__(self) -> None:
-        self._data: Any = None
-
-    def exists(self) -> bool:
-        return self._data is not None
-
-    def get(self) -> Any:
-        return self._data
-
-    def update(self, data: Any) -> None:
-        self._data = data
-
-
-class Mapped(dict[Any, Any]):
-    """A ``MapState``."""
-
-    getValue = dict.get  # noqa: N815
-    updateValue = dict.__setitem__  # noqa: N815
-    removeKey = dict.pop  # noqa: N815
-
-
-class Handle:
-    def getValueState(self, *_: Any) -> Value:  # noqa: N802
-        return Value()
-
-    def getMapState(self, *_: Any) -> Mapped:  # noqa: N802
-        return Mapped()
+from tests.engine import Handle
 
 
 @pytest.mark.parametrize("stage", ["rekey", "subscription", "resolve"])

@@ -6,7 +6,6 @@ A payload of no bytes only opens the store, so that a checkpoint made with other
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import time
@@ -20,10 +19,14 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from fkjoin.messages import ANSWER, CHANGE, JOINED, SUBSCRIPTION, is_answer, unpack
-from fkjoin.spark.buckets import packed_by_bucket
+from fkjoin import combined_key
+from fkjoin.errors import InvariantError
+from fkjoin.identity import difference
+from fkjoin.invariants import GuardedStore, Sum, check_subscriptions, expected_subscriptions, sums_message
+from fkjoin.messages import ANSWER, CHANGE, JOINED, SUBSCRIPTION, SUMS, is_answer, pack, unpack
+from fkjoin.spark.buckets import bucket_ids, buckets_of, packed_by_bucket
 from fkjoin.stages import Counters, How, join_rows, rekey, resolve, subscription
-from state import BucketStore
+from state import BucketStore, Store
 
 ENVELOPE = "bucket int, payload binary, counter string, count bigint"
 
@@ -45,6 +48,10 @@ class StageSpec:
     in_order: bool
     """Messages of a left key arrive in the order of their versions: true where no topic lies between the stages."""
     identity: str
+    materialized: bool = False
+    """resolve: keep the results."""
+    validate: bool = False
+    """Check the stores' invariants after each batch."""
 
 
 class SparkLog:
@@ -103,19 +110,21 @@ class StageProcessor(StatefulProcessor):
                 yield _envelopes([(bucket, payload) for payload in answers])
         if payloads:
             log, directory = SparkLog(self._meta, self._segments), self._directory(bucket)
-            with BucketStore(log, directory, identity=spec.identity.encode()) as store:
+            with BucketStore(log, directory, identity=spec.identity.encode(), differs=difference) as store:
                 messages = [unpack(payload) for payload in payloads if payload]
-                yield from (_envelopes(made) for made in self._run(messages, bucket, store, count) if made)
+                name = f"{spec.join}-{spec.stage}, bucket {bucket}"
+                guarded = GuardedStore(store, name) if spec.validate else store
+                yield from (_envelopes(made) for made in self._run(messages, bucket, guarded, count) if made)
                 store.commit()
+                if spec.validate:
+                    yield from (_envelopes(made) for made in self._validated(messages, bucket, store, name))
         if total := passed + count:  # adding drops what is zero
             yield _counters(bucket, total)
 
     def close(self) -> None:
         pass
 
-    def _run(
-        self, messages: list[pa.Table], bucket: int, store: BucketStore, count: Counters
-    ) -> Iterator[list[tuple[int, bytes]]]:
+    def _run(self, messages: list[pa.Table], bucket: int, store: Store, count: Counters) -> Iterator[list[tuple[int, bytes]]]:
         """Payloads for the next operator, with their buckets' ids."""
         spec = self._spec
         times = {"now_ms": int(time.time() * 1000), "retention_ms": spec.retention_ms}
@@ -139,8 +148,25 @@ class StageProcessor(StatefulProcessor):
             yield from (packed_by_bucket(page, "key", spec.buckets) for page in answered)
         else:
             both = [join_rows(_only(ANSWER, messages), spec.how), _only(JOINED, messages)]
-            results = resolve(pa.concat_tables(both), store, count, **times)
+            results = resolve(pa.concat_tables(both), store, count, materialized=spec.materialized, **times)
             yield packed_by_bucket(results, "key", spec.buckets)
+
+    def _validated(
+        self, messages: list[pa.Table], bucket: int, store: BucketStore, name: str
+    ) -> Iterator[list[tuple[int, bytes]]]:
+        """Check what can be checked here; what the next operator needs for its checks."""
+        spec = self._spec
+        if (found := store.disagreement()) is not None:
+            raise InvariantError(f"store {name}: {found}")
+        if spec.stage == "rekey" and spec.in_order:
+            sums = [Sum()] * spec.buckets
+            for combined in expected_subscriptions(store):
+                numbers = buckets_of(combined_key.decode(combined)[0], spec.buckets)
+                sums = [had.plus(combined.filter(pa.array(numbers == at))) for at, had in enumerate(sums)]
+            ids = bucket_ids(spec.buckets)
+            yield [(ids[at], pack(sums_message(bucket, found))) for at, found in enumerate(sums)]
+        elif spec.stage == "subscription" and spec.in_order:
+            check_subscriptions(store, _only(SUMS, messages), spec.buckets, name)
 
     def _directory(self, bucket: int) -> Path:
         spec = self._spec
@@ -148,11 +174,6 @@ class StageProcessor(StatefulProcessor):
         query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
         base = Path(spec.index_dir) if spec.index_dir else Path(tempfile.gettempdir()) / f"fkjoin-{os.getuid()}"
         return base / (query or "no-query") / f"{spec.join}-{spec.stage}" / str(bucket)
-
-
-def identity_text(**facts: object) -> str:
-    """What a checkpoint is bound to, in a form that reads well in an error."""
-    return json.dumps(facts, sort_keys=True)
 
 
 def _only(schema: pa.Schema, messages: Iterable[pa.Table]) -> pa.Table:

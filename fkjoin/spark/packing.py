@@ -18,7 +18,7 @@ from fkjoin.arrays import BYTES, Bytes, as_bytes, bools, masked, valid
 from fkjoin.errors import FormatError
 from fkjoin.messages import CHANGE, JOINED, NO_TIMESTAMP, RESULT, Operation, column, table, unpack
 from fkjoin.rows import KeyCodec, RowCodec
-from fkjoin.spark.buckets import packed_by_bucket
+from fkjoin.spark.buckets import bucket_ids, packed_by_bucket
 from fkjoin.stages import counters, split_rows
 from fkjoin.stages.join_rows import How, matched
 
@@ -39,10 +39,12 @@ class PackChanges:
     foreign_key: pa.Schema | None
     row: pa.Schema
     buckets: int
+    validate: bool = False
+    """Wake every bucket, so that each is checked after the batch."""
 
     def __call__(self, batches: Batches) -> Batches:
         """Rows with a problem, and rows without a key, are dropped and counted."""
-        yield envelopes([(0, b"")])
+        yield envelopes([(bucket, b"") for bucket in (bucket_ids(self.buckets) if self.validate else (0,))])
         for batch in batches:
             usable = batch.filter(pc.is_null(batch.column("problem")))
             if (dead := batch.num_rows - usable.num_rows) > 0:

@@ -15,6 +15,7 @@ from fkjoin.errors import SessionError
 
 BUCKETS = "spark.fkjoin.buckets"
 INDEX_DIR = "spark.fkjoin.index.dir"
+VALIDATE = "spark.fkjoin.validate"
 RETENTION = "spark.fkjoin.mark.retention.ms"
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -104,6 +105,14 @@ def retention_ms(spark: SparkSession) -> int:
 def index_dir(spark: SparkSession) -> str:
     """Where executors keep their indexes: ``spark.fkjoin.index.dir``; empty: under the system's temporary folder."""
     return spark.conf.get(INDEX_DIR, "") or ""
+
+
+def validated(spark: SparkSession) -> bool:
+    """Whether every batch checks the stores' invariants: ``spark.fkjoin.validate``, by default false."""
+    text = (spark.conf.get(VALIDATE, "false") or "false").lower()
+    if text not in ("true", "false"):
+        raise SessionError(f"{VALIDATE} is {text!r}: it must be true or false")
+    return text == "true"
 
 
 def _positive(spark: SparkSession, name: str, default: str) -> int:

@@ -4,14 +4,15 @@ The highwater mark of a key is the pair (left version, right version) of the new
 only if its pair is greater.  Of the answers that a batch brings for a key, the last result counts: it is sent on if it
 differs from the result last sent, with the timestamp of the answer that first led to it.
 
-Store: ``{'d'}{left key}`` → mark, whether there is a result, and a 128-bit hash of it.  A mark outlives its row for the
-retention time.
+Store: ``{'d'}{left key}`` → mark, whether there is a result, and a 128-bit hash of it, followed by the result itself in a
+table that is materialized.  A mark outlives its row for the retention time.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
 from fkjoin import records
@@ -38,10 +39,16 @@ from fkjoin.stages.retention import GONE, due_entries, sweep
 from state import Store
 
 HAS_RESULT = 2
+DIGEST_BYTES = 16
 
 
-def resolve(joined: pa.Table, store: Store, count: Counters, *, now_ms: int, retention_ms: int) -> pa.Table:
-    """Turn answers after the joiner (``JOINED``; any order, duplicates allowed) into changes of the joined table."""
+def resolve(
+    joined: pa.Table, store: Store, count: Counters, *, now_ms: int, retention_ms: int, materialized: bool = False
+) -> pa.Table:
+    """Turn answers after the joiner (``JOINED``; any order, duplicates allowed) into changes of the joined table.
+
+    ``materialized``: keep the results, with their timestamps.
+    """
     sweep(store, now_ms)
     if not len(joined):
         return RESULT.empty_table()
@@ -54,16 +61,17 @@ def resolve(joined: pa.Table, store: Store, count: Counters, *, now_ms: int, ret
 
     digest = _digests(value)
     had = old.flags & HAS_RESULT > 0
+    held = masked(pc.binary_slice(old.body, 0, DIGEST_BYTES) if materialized else old.body, had)
     first, last = changes_from_previous(code), np.flatnonzero(last_of_run(code))
     rows = np.arange(len(code))
-    previous = take(stack(masked(old.body, had), digest), np.where(first, code, len(keys) + rows - 1))
+    previous = take(stack(held, digest), np.where(first, code, len(keys) + rows - 1))
     same = equal(digest, previous)
     there = valid(digest)
     count[counters.TOMBSTONES] += int((same & ~there).sum())
     count[counters.IDEMPOTENT] += int((same & there).sum())
 
     final = code[last]
-    emit = ~equal(take(digest, last), take(masked(old.body, had), final))
+    emit = ~equal(take(digest, last), take(held, final))
     led = np.maximum.accumulate(np.where(~same, rows, 0))[last]
     operation = np.where(~there[last], Operation.DELETE, np.where(had[final], Operation.UPDATE, Operation.INSERT))
     sent = last[emit]
@@ -80,7 +88,10 @@ def resolve(joined: pa.Table, store: Store, count: Counters, *, now_ms: int, ret
     gone = bools(take(column(joined, "gone"), order[last]))
     flags = (np.where(gone, GONE, 0) | np.where(there[last], HAS_RESULT, 0)).astype(np.uint8)
     names, marks = take(stored_keys, final), take(version, last)
-    values = records.encode(flags, np.zeros(len(last), np.int64), marks, take(digest, last))
+    since, body = np.zeros(len(last), np.int64), take(digest, last)
+    if materialized:
+        since, body = np.where(emit, ts[led], old.ts[final]), concat(body, take(value, last))
+    values = records.encode(flags, since, marks, body)
     due = due_entries(names.filter(pa.array(gone)), marks.filter(pa.array(gone)), now_ms + retention_ms)
     store.write(stack(names, due[0]), stack(values, due[1]))
     return results

@@ -1,0 +1,32 @@
+"""What a checkpoint is bound to: facts stored with every bucket, in a form that reads well in an error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+_ABOUT = "about"
+
+
+def identity_text(facts: Mapping[str, Any], about: Mapping[str, Any]) -> str:
+    """``facts`` must stay the same as long as the checkpoint lives; ``about`` is only kept for whoever reads the state."""
+    return json.dumps({**facts, _ABOUT: about}, sort_keys=True)
+
+
+def read_identity(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Facts and about, as ``identity_text`` was given them."""
+    facts = json.loads(data or b"{}")
+    return facts, facts.pop(_ABOUT, {})
+
+
+def difference(kept: bytes, now: bytes) -> str | None:
+    """How the facts of a checkpoint differ from a job's; None if they do not.
+
+    A fact that only one of them has counts as null: a release may add one without refusing older checkpoints.
+    """
+    (was, _), (is_, _) = read_identity(kept), read_identity(now)
+    names = [name for name in sorted({*was, *is_}) if was.get(name) != is_.get(name)]
+    changes = [f"{name} was {json.dumps(was.get(name))} and is now {json.dumps(is_.get(name))}" for name in names]
+    where = f"{is_.get('join')}-{is_.get('stage')}"
+    return f"of store {where}, {'; '.join(changes)}" if changes else None

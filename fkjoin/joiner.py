@@ -1,0 +1,81 @@
+"""The joiner that a user gives, applied to answers between subscription and resolve."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, TypeGuard, Union, get_args, get_origin
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructType
+
+from fkjoin.columns import listed, resolve_column, spark_schema
+from fkjoin.spark.packing import UnpackAnswers
+from fkjoin.table import Joiner
+
+_RETURNS: dict[Any, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}
+
+
+def is_function(given: Any) -> TypeGuard[Callable[[Any, Any], Any]]:
+    """Whether an extractor or joiner is a Python callable; a Column, which can be called too, is not one."""
+    return callable(given) and not isinstance(given, Column)
+
+
+class _Called(NamedTuple):
+    """A Python joiner and what it returns; ``text`` where it is JSON."""
+
+    function: Callable[[Any, Any], Any]
+    returns: DataType
+    text: bool
+
+
+def _called(joiner: Callable[[Any, Any], Any]) -> _Called:
+    if (returns := getattr(joiner, "returnType", None)) is not None:
+        return _Called(joiner.func, returns, False)  # type: ignore[attr-defined]  # a Spark UDF
+    try:
+        annotation = inspect.signature(joiner, eval_str=True).return_annotation
+    except (TypeError, ValueError, NameError):
+        annotation = None
+    if get_origin(annotation) in (Union, UnionType):
+        kinds = [kind for kind in get_args(annotation) if kind is not NoneType]
+        annotation = kinds[0] if len(kinds) == 1 else None
+    known = _RETURNS.get(annotation)
+    return _Called(joiner, known or StringType(), known is None)
+
+
+def joined(answers: DataFrame, unpack: UnpackAnswers, joiner: Joiner) -> DataFrame:
+    """Answers with the joiner's struct ``row``; null where there is no result."""
+    rows = answers.mapInArrow(unpack, spark_schema(unpack.schema))
+    matched = F.col("matched")
+    if is_function(joiner):
+        function, returns, as_json = _called(joiner)
+
+        def join(there: bool, left: Any, right: Any) -> Any:
+            found = function(left, right) if there else None
+            return json.dumps(_plain(found), ensure_ascii=False) if as_json and found is not None else found
+
+        columns = [F.udf(join, returns)(matched, F.col("left"), F.col("right")).alias("value")]
+    else:
+        given = listed(joiner)
+        columns = [resolve_column("joiner", item, rows.select("left", "right"), [], "(left, right)") for item in given]
+    kinds = rows.select(*columns).schema
+    if len(kinds) == 1 and isinstance(kinds[0].dataType, StructType):
+        row = columns[0]
+    else:
+        whole = F.struct(*[column.alias(field.name) for column, field in zip(columns, kinds, strict=True)])
+        row = F.when(columns[0].isNotNull(), whole) if is_function(joiner) else whole
+    return rows.select("key", "version", "ts", "gone", F.when(matched, row).alias("row"), "counter", "count")
+
+
+def _plain(value: Any) -> Any:
+    """A value with rows as objects, and what JSON cannot write as text."""
+    if hasattr(value, "asDict"):
+        value = value.asDict()
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,138 @@
+"""The fused engine in one process: Spark's part (shuffles, state that is committed or rolled back) played by dictionaries.
+
+The operators, their bucket stores and their files are the real ones.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from fkjoin.identity import identity_text
+from fkjoin.messages import RESULT, unpack
+from fkjoin.spark.buckets import bucket_ids, packed_by_bucket
+from fkjoin.spark.operator import StageName, StageProcessor, StageSpec
+from fkjoin.stages import Counters, How
+from tests.oracle import Change, messages
+
+STAGES: tuple[StageName, ...] = ("rekey", "subscription", "resolve")
+
+Envelopes = dict[int, list[bytes]]
+
+
+class Value:
+    """A ``ValueState``."""
+
+    def __init__(self, data: Any = None) -> None:
+        self._data = data
+
+    def exists(self) -> bool:
+        return self._data is not None
+
+    def get(self) -> Any:
+        return self._data
+
+    def update(self, data: Any) -> None:
+        self._data = data
+
+
+class Mapped(dict[Any, Any]):
+    """A ``MapState``."""
+
+    getValue = dict.get  # noqa: N815
+    updateValue = dict.__setitem__  # noqa: N815
+    removeKey = dict.pop  # noqa: N815
+
+
+class Handle:
+    """A bucket's states: a copy of what is committed, until the batch is."""
+
+    def __init__(self, meta: Any = None, log: Any = ()) -> None:
+        self.meta, self.log = Value(meta), Mapped(log)
+
+    def getValueState(self, *_: Any) -> Value:  # noqa: N802
+        return self.meta
+
+    def getMapState(self, *_: Any) -> Mapped:  # noqa: N802
+        return self.log
+
+
+class LocalEngine:
+    """One join; a batch is an attempt that is committed afterwards, or not."""
+
+    def __init__(
+        self, folder: Path, how: How = "inner", buckets: int = 2, *, validate: bool = True, materialized: bool = False
+    ) -> None:
+        self.buckets, self.count = buckets, Counters()
+        self.specs = {
+            stage: StageSpec(
+                stage,
+                "join",
+                how,
+                buckets,
+                60_000,
+                str(folder),
+                shared_log=False,
+                right_parts=1,
+                in_order=True,
+                identity=identity_text({"join": "join", "stage": stage}, {}),
+                materialized=materialized,
+                validate=validate,
+            )
+            for stage in STAGES
+        }
+        self._committed: dict[tuple[StageName, int], Handle] = defaultdict(Handle)
+        self._attempt: dict[tuple[StageName, int], Handle] = {}
+
+    def attempt(self, changes: Sequence[Change], *, stop_after: StageName | None = None) -> pa.Table:
+        """Run a batch up to and including a stage; its results.  ``commit`` makes it count."""
+        self._attempt = {}
+        passed, right = self._packed(changes, left=True), self._packed(changes, left=False)
+        for stage in STAGES:
+            if stage == "subscription":
+                for bucket, payloads in right.items():
+                    passed[bucket] += payloads
+            passed = self._run(stage, passed)
+            if stage == stop_after:
+                return RESULT.empty_table()
+        found = [unpack(payload) for payloads in passed.values() for payload in payloads if payload]
+        return pa.concat_tables([RESULT.empty_table(), *found])
+
+    def commit(self) -> None:
+        """What Spark does at the end of a batch: all stages' states become durable together."""
+        self._committed.update(self._attempt)
+
+    def batch(self, changes: Sequence[Change]) -> pa.Table:
+        results = self.attempt(changes)
+        self.commit()
+        return results
+
+    def _packed(self, changes: Sequence[Change], *, left: bool) -> Envelopes:
+        passed: Envelopes = defaultdict(list)
+        for bucket in bucket_ids(self.buckets):
+            passed[bucket].append(b"")
+        for bucket, payload in packed_by_bucket(messages(changes, left=left), "key", self.buckets):
+            passed[bucket].append(payload)
+        return passed
+
+    def _run(self, stage: StageName, passed: Envelopes) -> Envelopes:
+        made: Envelopes = defaultdict(list)
+        for bucket, payloads in passed.items():
+            committed = self._committed[stage, bucket]
+            handle = self._attempt[stage, bucket] = Handle(committed.meta.get(), committed.log)
+            processor = StageProcessor(self.specs[stage])
+            processor.init(handle)  # type: ignore[arg-type]
+            rows = len(payloads)
+            frame = pd.DataFrame({"bucket": bucket, "payload": payloads, "counter": [None] * rows, "count": 0})
+            for out in processor.handleInputRows((bucket,), iter([frame]), None):
+                for target, payload, counter, number in out.itertuples(index=False):
+                    if payload is not None:
+                        made[int(target)].append(payload)
+                    else:
+                        self.count[counter] += int(number)
+        return made

@@ -1,0 +1,84 @@
+"""Checkpoints of older releases open and go on; those of other jobs are refused, and it is said what differs."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fkjoin import fk_join
+from fkjoin.identity import difference, identity_text, read_identity
+from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS, VALIDATE
+from tests import golden
+from tests.test_spark_engine import run
+
+GOLDEN = sorted(golden.CHECKPOINTS.glob("*.tar.gz"))
+
+
+def test_a_fact_that_an_older_release_did_not_keep_is_no_difference() -> None:
+    kept = identity_text({"join": "j", "stage": "rekey", "how": "left"}, {"parts": [1, 1]}).encode()
+    now = identity_text({"join": "j", "stage": "rekey", "how": "left", "materialized": None}, {"parts": [1, 2]}).encode()
+    assert difference(kept, now) is None
+    assert read_identity(kept) == ({"join": "j", "stage": "rekey", "how": "left"}, {"parts": [1, 1]})
+    other = identity_text({"join": "k", "stage": "rekey", "how": "left", "materialized": "m"}, {}).encode()
+    wanted = 'of store k-rekey, join was "j" and is now "k"; materialized was null and is now "m"'
+    assert difference(kept, other) == wanted
+
+
+@pytest.fixture
+def place(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
+    """A folder of the test's own; every batch is validated."""
+    for name, value in ((PARTITIONS, "2"), (BUCKETS, "2"), (INDEX_DIR, str(tmp_path / "index")), (VALIDATE, "true")):
+        spark.conf.set(name, value)
+    yield tmp_path
+    spark.conf.unset(VALIDATE)
+
+
+def unpack(path: Path, place: Path) -> Path:
+    """The checkpoint, as if it had been made in ``place``: Spark keeps absolute paths in it."""
+    with tarfile.open(path) as archive:
+        archive.extractall(place, filter="data")
+    golden.write_half(place, 1)
+    checkpoint = place / "checkpoint"
+    found = re.search(r"file:(/[^\"]*)/checkpoint/", (checkpoint / "state/0/_metadata/v2/0").read_text())
+    assert found is not None
+    for log in [*checkpoint.glob("sources/*/[0-9]*"), *checkpoint.glob("state/*/_metadata/v2/[0-9]*")]:
+        log.write_text(log.read_text().replace(found[1], str(place)))
+        log.with_name(f".{log.name}.crc").unlink()
+    return checkpoint
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.name.removesuffix(".tar.gz"))
+def test_the_checkpoint_of_an_older_release_goes_on(spark: SparkSession, place: Path, path: Path) -> None:
+    checkpoint = unpack(path, place)
+    golden.write_half(place, 2)
+    table = golden.batch_join(1)
+    for row in run(golden.joined(spark, place).changes, checkpoint).rows:
+        assert (row.id in table) == (row._operation != "insert")
+        if row._operation == "delete":
+            del table[row.id]
+        else:
+            table[row.id] = (row.left.customer, row.left.amount, row.right and row.right.name)
+    assert table == golden.batch_join(2)
+
+
+@pytest.mark.spark
+def test_a_changed_topology_is_refused_and_says_what_differs(spark: SparkSession, place: Path) -> None:
+    checkpoint = unpack(GOLDEN[0], place)
+    golden.write_half(place, 2)
+
+    renamed = golden.joined(spark, place, name="renamed")
+    with pytest.raises(Exception, match=r'of store renamed-\w+, join was "golden" and is now "renamed"; start this version'):
+        run(renamed.changes, checkpoint)
+    with pytest.raises(Exception, match=r'extractor was "customer" and is now "upper\(customer\)"; start this version'):
+        run(golden.joined(spark, place, extractor="upper(customer)").changes, checkpoint)
+    first = golden.joined(spark, place)
+    with pytest.raises(Exception, match="XX"):
+        run(fk_join(first, golden.table(spark, place, "customers"), "left.customer", name="added").changes, checkpoint)
+    with pytest.raises(Exception, match=r'materialized was null and is now "kept"; start this version'):
+        run(golden.joined(spark, place).materialize("kept").changes, checkpoint)
