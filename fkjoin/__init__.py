@@ -3,10 +3,17 @@
 >>> joined = fk_join(orders, customers, extractor="customer_id")
 """
 
-from fkjoin.errors import FkJoinError, FormatError, InvariantError, SessionError, TopologyError, TraceError
-from fkjoin.join import fk_join
-from fkjoin.spark.settings import session
-from fkjoin.table import Table
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fkjoin.errors import FkJoinError, FormatError, InvariantError, SessionError, TopologyError, TraceError
+    from fkjoin.join import fk_join
+    from fkjoin.spark.settings import session
+    from fkjoin.spark.state import read_state
+    from fkjoin.table import Table
 
 __version__ = "0.1.0"
 
@@ -19,5 +26,24 @@ __all__ = [
     "TopologyError",
     "TraceError",
     "fk_join",
+    "read_state",
     "session",
 ]
+
+_HOMES = {
+    "Table": "fkjoin.table",
+    "fk_join": "fkjoin.join",
+    "read_state": "fkjoin.spark.state",
+    "session": "fkjoin.spark.settings",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Names are imported when they are used: Spark's workers start many times, and need little of this."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES.get(name, "fkjoin.errors")), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +16,11 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Octets = npt.NDArray[np.uint8]
 
-_EMPTY = pa.scalar(b"", BYTES)
+
+@cache
+def _empty() -> pa.Scalar:
+    """Made when it is needed: pyarrow imports pandas with its first scalar, which some workers can do without."""
+    return pa.scalar(b"", BYTES)
 
 
 def as_bytes(array: pa.Array | pa.ChunkedArray) -> Bytes:
@@ -46,7 +51,7 @@ def fixed(table: Octets) -> Bytes:
 
 def concat(*parts: Bytes) -> Bytes:
     """Element-wise concatenation; a null part counts as empty."""
-    return pc.binary_join_element_wise(*parts, _EMPTY, null_handling="replace", null_replacement=b"")
+    return pc.binary_join_element_wise(*parts, _empty(), null_handling="replace", null_replacement=b"")
 
 
 def stack(*arrays: Bytes) -> Bytes:

@@ -1,13 +1,10 @@
-"""The command line: ``fkjoin demo``, ``run``, ``doctor`` and ``replay``."""
+"""The command line: ``fkjoin demo``, ``run``, ``doctor``, ``replay`` and ``state``."""
 
 from __future__ import annotations
 
-import contextlib
 import enum
-import os
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +13,8 @@ from rich.console import Console
 
 from fkjoin import __version__
 from fkjoin.errors import FkJoinError
+from fkjoin.quiet import quiet_spark
+from fkjoin.state_cli import app as state_app
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -23,6 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Foreign-key table joins on Spark, kept up to date through updates and deletes on both sides.",
 )
+app.add_typer(state_app, name="state")
 
 
 class Engine(str, enum.Enum):
@@ -43,7 +43,7 @@ def demo(
 
     console = Console()
     folder.mkdir(parents=True, exist_ok=True)
-    with _quiet_spark(folder / "spark.log"):
+    with quiet_spark(folder / "spark.log"):
         outcome = run_demo(folder, console)
     if outcome.wrong:
         raise typer.Exit(1)
@@ -60,7 +60,7 @@ def run(
     """Run a job until it is stopped; SIGTERM and Ctrl-C let the batch at work come to its end."""
     from fkjoin.runner import run_job
 
-    with _quiet_spark(spark_log):
+    with quiet_spark(spark_log):
         run_job(job, Console(), check=check)
 
 
@@ -76,7 +76,7 @@ def doctor(
 
     console = Console()
     settings = {name: value for name, value in (("spark.jars", jars), ("spark.jars.packages", packages)) if value}
-    with tempfile.TemporaryDirectory(prefix="fkjoin-") as folder, _quiet_spark(Path(folder) / "spark.log"):
+    with tempfile.TemporaryDirectory(prefix="fkjoin-") as folder, quiet_spark(Path(folder) / "spark.log"):
         findings = examine(master, bootstrap_servers, settings)
     for finding in findings:
         mark = "[green]ok [/]" if finding.fine else "[red]BAD[/]"
@@ -105,7 +105,7 @@ def replay(
         return
     from fkjoin.spark.replay import replay_on_spark
 
-    with tempfile.TemporaryDirectory(prefix="fkjoin-") as folder, _quiet_spark(Path(folder) / "spark.log"):
+    with tempfile.TemporaryDirectory(prefix="fkjoin-") as folder, quiet_spark(Path(folder) / "spark.log"):
         for line in replay_on_spark(trace, events_per_batch, buckets):
             print(line)
 
@@ -125,26 +125,6 @@ def main() -> None:
     except FkJoinError as error:
         print(f"fkjoin: {error}", file=sys.stderr)
         sys.exit(1)
-
-
-@contextlib.contextmanager
-def _quiet_spark(log: Path) -> Iterator[None]:
-    """Send what the JVM and its workers write on standard error to ``log``; shown when the command fails."""
-    keep = os.dup(2)
-    sys.stderr.flush()
-    with log.open("wb") as sink:
-        os.dup2(sink.fileno(), 2)
-    try:
-        yield
-    except FkJoinError:
-        raise
-    except BaseException:
-        os.write(keep, log.read_bytes()[-20_000:])
-        raise
-    finally:
-        sys.stderr.flush()
-        os.dup2(keep, 2)
-        os.close(keep)
 
 
 if __name__ == "__main__":

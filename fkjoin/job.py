@@ -26,6 +26,7 @@ class Planned:
     """A query of the job that has yet to be started."""
 
     name: str
+    checkpoint: str
     start: Callable[[], StreamingQuery]
 
 
@@ -74,7 +75,7 @@ class Job:
 
         def plan(name: str, start: Callable[[str], StreamingQuery]) -> None:
             checkpoint = f"{self.spec.checkpoint.rstrip('/')}/{name}"
-            planned.setdefault(name, Planned(name, functools.partial(start, checkpoint)))
+            planned.setdefault(name, Planned(name, checkpoint, functools.partial(start, checkpoint)))
 
         for sink in self.spec.sinks.values():
             for stage in self.tables[sink.table].stages:

@@ -20,6 +20,8 @@ from rich.table import Table as Grid
 from fkjoin.errors import FkJoinError
 from fkjoin.job import Job, Planned
 from fkjoin.job_file import JobError, JobSpec, read_job
+from fkjoin.spark.claim import claimed
+from fkjoin.spark.damage import check_logs, explain, hadoop
 from fkjoin.spark.settings import bucket_count, session
 from fkjoin.topology import Join, Node, Source
 
@@ -45,8 +47,10 @@ def run_job(path: Path, console: Console, *, check: bool) -> None:
             console.print(job.describe(), style="dim", highlight=False, soft_wrap=True)
             console.print(f"{path}: fine; {len(planned)} queries: {', '.join(query.name for query in planned)}", soft_wrap=True)
             return
-        _keep(spark, spec, made_with)
-        with _signals() as stop, _report(spec, console) as report:
+        with claimed(spark, spec.checkpoint), _signals() as stop, _report(spec, console) as report:
+            _keep(spark, spec, made_with)
+            for query in planned:
+                check_logs(spark, query.checkpoint)
             _run(planned, stop, report, one_by_one=spec.trigger == "available-now")
     finally:
         spark.stop()
@@ -124,26 +128,27 @@ def _signals() -> Iterator[threading.Event]:
 
 
 def _run(planned: list[Planned], stop: threading.Event, report: Report, *, one_by_one: bool) -> None:
-    running: dict[str, StreamingQuery] = {}
+    running: dict[Planned, StreamingQuery] = {}
     try:
         for step in planned:
-            running[step.name] = step.start()
+            running[step] = step.start()
             if one_by_one:
                 _watch(running, stop, report)
         _watch(running, stop, report)
     finally:
-        for name, query in running.items():
+        for step, query in running.items():
             _finish(query)
-            report.look(name, query)
+            report.look(step.name, query)
 
 
-def _watch(running: dict[str, StreamingQuery], stop: threading.Event, report: Report) -> None:
+def _watch(running: dict[Planned, StreamingQuery], stop: threading.Event, report: Report) -> None:
     """Until all queries are done, one fails, or a stop is asked for."""
     while not stop.is_set():
-        for name, query in running.items():
-            report.look(name, query)
+        for step, query in running.items():
+            report.look(step.name, query)
             if not query.isActive and (error := query.exception()) is not None:
-                raise FkJoinError(f"query {name} failed: {_reason(str(error))}")
+                text = str(error)
+                raise FkJoinError(f"query {step.name} failed: {explain(text, step.checkpoint) or _reason(text)}")
         if not any(query.isActive for query in running.values()):
             return
         stop.wait(_POLL_S)
@@ -214,21 +219,14 @@ def _compare(spark: SparkSession, spec: JobSpec, made_with: dict[str, Any]) -> N
 
 
 def _keep(spark: SparkSession, spec: JobSpec, made_with: dict[str, Any]) -> None:
-    path, files = _hadoop(spark, f"{spec.checkpoint}/{MANIFEST}")
+    path, files = hadoop(spark, f"{spec.checkpoint}/{MANIFEST}")
     out = files.create(path, True)
     out.write(json.dumps(made_with, indent=1).encode())
     out.close()
 
 
 def _read(spark: SparkSession, where: str) -> str | None:
-    path, files = _hadoop(spark, where)
+    path, files = hadoop(spark, where)
     if not files.exists(path):
         return None
     return "\n".join(row[0] for row in spark.read.text(where).collect())
-
-
-def _hadoop(spark: SparkSession, where: str) -> tuple[Any, Any]:
-    """A path, and the file system that it is on."""
-    jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(where)
-    return path, path.getFileSystem(spark._jsc.hadoopConfiguration())

@@ -12,9 +12,8 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
@@ -27,6 +26,9 @@ from fkjoin.messages import ANSWER, CHANGE, JOINED, SUBSCRIPTION, SUMS, is_answe
 from fkjoin.spark.buckets import bucket_ids, buckets_of, packed_by_bucket
 from fkjoin.stages import Counters, How, join_rows, rekey, resolve, subscription
 from state import BucketStore, Store
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ENVELOPE = "bucket int, payload binary, counter string, count bigint"
 
@@ -169,11 +171,15 @@ class StageProcessor(StatefulProcessor):
             check_subscriptions(store, _only(SUMS, messages), spec.buckets, name)
 
     def _directory(self, bucket: int) -> Path:
-        spec = self._spec
         context = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
-        base = Path(spec.index_dir) if spec.index_dir else Path(tempfile.gettempdir()) / f"fkjoin-{os.getuid()}"
-        return base / (query or "no-query") / f"{spec.join}-{spec.stage}" / str(bucket)
+        return index_home(self._spec.index_dir, query or "no-query", self._spec.join, self._spec.stage) / str(bucket)
+
+
+def index_home(index_dir: str, query: str, join: str, stage: str) -> Path:
+    """Where a store's indexes are on a machine, a folder per bucket; ``index_dir`` empty: under the temporary folder."""
+    base = Path(index_dir) if index_dir else Path(tempfile.gettempdir()) / f"fkjoin-{os.getuid()}"
+    return base / query / f"{join}-{stage}"
 
 
 def _only(schema: pa.Schema, messages: Iterable[pa.Table]) -> pa.Table:
@@ -182,6 +188,8 @@ def _only(schema: pa.Schema, messages: Iterable[pa.Table]) -> pa.Table:
 
 
 def _envelopes(payloads: list[tuple[int, bytes]]) -> pd.DataFrame:
+    import pandas as pd  # not with this module: Spark imports it once per operator in a process that needs no frames
+
     return pd.DataFrame(
         {
             "bucket": [bucket for bucket, _ in payloads],
@@ -193,6 +201,8 @@ def _envelopes(payloads: list[tuple[int, bytes]]) -> pd.DataFrame:
 
 
 def _counters(bucket: int, count: Counters) -> pd.DataFrame:
+    import pandas as pd
+
     return pd.DataFrame(
         {
             "bucket": [bucket] * len(count),

@@ -1,0 +1,86 @@
+"""A claim on a checkpoint folder, so that a job that is started twice by mistake is refused the second time.
+
+A file with the owner's host and process, rewritten every few seconds by a running job.  It is a courtesy, not what keeps
+the state whole: that is Spark's commit log, in which only one of two queries can write a batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from fkjoin.errors import FkJoinError
+from fkjoin.spark.damage import hadoop
+
+FILE = "fkjoin-job.claim"
+RENEWED_EVERY_S = 10.0
+LAPSES_AFTER_S = 60.0
+
+
+@contextlib.contextmanager
+def claimed(spark: SparkSession, checkpoint: str) -> Iterator[None]:
+    """Hold the claim; ``FkJoinError`` when another process that is alive, or was less than a minute ago, holds it."""
+    path, files = hadoop(spark, f"{checkpoint.rstrip('/')}/{FILE}")
+    _refuse_if_held(checkpoint, path, files)
+    stop = threading.Event()
+
+    def renew() -> None:
+        while not stop.wait(RENEWED_EVERY_S):
+            with contextlib.suppress(Exception):  # the job goes on without a storage that answers, as long as Spark does
+                _write(path, files)
+
+    _write(path, files)
+    renewing = threading.Thread(target=renew, name="fkjoin-claim", daemon=True)
+    renewing.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        renewing.join(5)
+        with contextlib.suppress(Exception):
+            files.delete(path, False)
+
+
+def _refuse_if_held(checkpoint: str, path: Any, files: Any) -> None:
+    if not files.exists(path):
+        return
+    age = time.time() - files.getFileStatus(path).getModificationTime() / 1000
+    stream = files.open(path)
+    try:
+        owner = json.loads(bytes(stream.readAllBytes()))
+        host, process = str(owner["host"]), int(owner["process"])
+    except (ValueError, KeyError):
+        host, process = "an unknown host", 0
+    finally:
+        stream.close()
+    here = host == socket.gethostname()
+    if age > LAPSES_AFTER_S or (here and (process == os.getpid() or not _alive(process))):
+        return
+    raise FkJoinError(
+        f"checkpoint: {checkpoint} is in use by process {process} on {host}: stop that job first. If it is gone, its claim "
+        f"lapses {LAPSES_AFTER_S:.0f} s after its last sign of life, which was {max(0.0, age):.0f} s ago"
+    )
+
+
+def _write(path: Any, files: Any) -> None:
+    out = files.create(path, True)
+    out.write(json.dumps({"host": socket.gethostname(), "process": os.getpid()}).encode())
+    out.close()
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

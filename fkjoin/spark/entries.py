@@ -1,0 +1,232 @@
+"""The stores' bytes made readable: for whoever looks at the state of a join, never for the join itself."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fkjoin import combined_key, records, versions
+from fkjoin.arrays import Bytes, after, as_bytes, take, valid
+from fkjoin.errors import FkJoinError
+from fkjoin.invariants import expected_subscriptions, live_subscriptions
+from fkjoin.messages import NO_TIMESTAMP
+from fkjoin.rows import KeyCodec, RowCodec
+from fkjoin.spark.buckets import bucket_ids, buckets_of
+from fkjoin.stages import split_rows
+from fkjoin.stages.resolve import DIGEST_BYTES, HAS_RESULT
+from fkjoin.stages.retention import GONE
+from state import BYTES, BucketStore, Page, StateError, prefix_range
+
+ENTRIES = (
+    "store string, bucket int, kind string, key string, foreign_key string, version string, timestamp bigint, gone boolean, "
+    "row string"
+)
+"""Columns of readable records.  ``kind``: ``left`` (what rekey knows of a left row), ``right``, ``subscription`` or ``result``.
+``key`` (of a left row), ``foreign_key``, ``version`` (a list of lists of numbers) and ``row`` are JSON; ``gone``: the row is
+no more, and only its version is remembered."""
+
+PROBLEMS = "store string, bucket int, problem string, combined binary"
+"""Columns of ``Examine``: problems, and the combined keys that stores of other stages are compared by."""
+
+_KINDS = {"rekey": {b"d": "left"}, "subscription": {b"r": "right", b"s": "subscription"}, "resolve": {b"d": "result"}}
+
+
+@dataclass(frozen=True)
+class Described:
+    """What the bytes of a store mean; ``schemas``: key, foreign_key, left, right, and of a resolve store result."""
+
+    name: str
+    stage: str
+    schemas: dict[str, pa.Schema]
+    both_rows: bool
+    """A result is both rows: no joiner has made something else of them."""
+    left_parts: int
+    right_parts: int
+
+    def result(self, body: Bytes) -> list[pa.Array]:
+        """The columns of the results that a resolve store keeps after their hashes."""
+        value = after(body, np.full(len(body), DIGEST_BYTES, np.int64))
+        schema = self.schemas["result"]
+        if not self.both_rows:
+            return RowCodec(schema).decode(value)
+        return [_structs(field.type, side) for field, side in zip(schema, split_rows(value), strict=True)]
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Records of a store, readable (``ENTRIES``); all of them, or those stored under ``names``."""
+
+    of: Described
+    names: tuple[bytes, ...] | None = None
+
+    def __call__(self, store: BucketStore, bucket: int) -> Iterator[pa.RecordBatch]:
+        for tag, kind in _KINDS[self.of.stage].items():
+            for page in [*_pages(store, tag, self.names), _no_page()]:
+                yield self._readable(page, tag, kind, bucket)
+
+    def _readable(self, page: Page, tag: bytes, kind: str, bucket: int) -> pa.RecordBatch:
+        of, schemas, rows = self.of, self.of.schemas, len(page.keys)
+        held, bare = records.decode(page.values), after(page.keys, np.ones(rows, np.int64))
+        gone = held.flags & GONE > 0
+        nothing = pa.nulls(rows, pa.string())
+        key, foreign_key, row = nothing, nothing, nothing
+        if kind == "subscription":
+            foreign, left = combined_key.decode(bare)
+            key, foreign_key = _keys(schemas["key"], left), _keys(schemas["foreign_key"], foreign)
+            row = _rows(schemas["left"], RowCodec(schemas["left"]).decode(held.body), ~gone)
+        elif kind == "right":
+            foreign_key = _keys(schemas["foreign_key"], bare)
+            row = _rows(schemas["right"], RowCodec(schemas["right"]).decode(_none_if(held.body, gone)), ~gone)
+        elif kind == "left":
+            key = _keys(schemas["key"], bare)
+            foreign_key = _keys(schemas["foreign_key"], _none_if(held.body, held.flags & 2 == 0))
+        else:
+            key = _keys(schemas["key"], bare)
+            kept = (held.flags & HAS_RESULT > 0) & (pc.binary_length(held.body).fill_null(0).to_numpy() > DIGEST_BYTES)
+            row = _rows(schemas["result"], of.result(_none_if(held.body, ~kept)), kept)
+        version = [json.dumps([part for _, part in versions.decode(item)]) for item in held.version.to_pylist()]
+        ts = pa.array(held.ts, mask=(held.ts == NO_TIMESTAMP) | gone | (kind == "left"))
+        columns = [pa.repeat(of.name, rows), pa.array(np.full(rows, bucket, np.int32)), pa.repeat(kind, rows)]
+        columns += [key, foreign_key, pa.array(version, pa.string()), ts, pa.array(gone), row]
+        return pa.record_batch(columns, names=[column.split()[0] for column in ENTRIES.split(", ")])
+
+
+@dataclass(frozen=True)
+class Results:
+    """The rows that a resolve store keeps, typed, with their versions and timestamps."""
+
+    of: Described
+
+    def __call__(self, store: BucketStore, bucket: int) -> Iterator[pa.RecordBatch]:
+        of = self.of
+        key, names = of.schemas["key"], of.schemas["result"].names
+        for page in [*_pages(store, b"d", None), _no_page()]:
+            held = records.decode(page.values)
+            live = np.flatnonzero(held.flags & HAS_RESULT > 0)
+            keys = KeyCodec(key).decode(after(take(page.keys, live), np.ones(len(live), np.int64)))
+            columns: dict[str, pa.Array] = dict(zip(key.names, keys, strict=True))
+            columns |= {
+                name: column
+                for name, column in zip(names, of.result(take(held.body, live)), strict=True)
+                if name not in columns
+            }
+            version, ts = take(held.version, live), held.ts[live]
+            columns["_left_version"] = versions.numbers(version, 0, of.left_parts)
+            columns["_right_version"] = versions.numbers(version, of.left_parts, of.left_parts + of.right_parts)
+            columns["_timestamp"] = pa.array(ts, mask=ts == NO_TIMESTAMP)
+            yield pa.record_batch(columns)
+
+
+@dataclass(frozen=True)
+class Examine:
+    """What is wrong with a bucket's store; and, for comparing, which subscriptions it has or expects (``PROBLEMS``)."""
+
+    name: str
+    stage: str
+    buckets: int
+
+    def __call__(self, store: BucketStore, bucket: int) -> Iterator[pa.RecordBatch]:
+        yield self._batch(bucket, [], [])
+        try:
+            if (found := store.disagreement()) is not None:
+                yield self._batch(bucket, [found], [])
+            for problem in self._misplaced(store, bucket):
+                yield self._batch(bucket, [problem], [])
+            if self.stage in ("rekey", "subscription"):
+                combined = expected_subscriptions(store) if self.stage == "rekey" else live_subscriptions(store)
+                for page in combined:
+                    yield self._batch(bucket, [], page.to_pylist())
+        except (StateError, FkJoinError) as error:
+            yield self._batch(bucket, [str(error)], [])
+
+    def _misplaced(self, store: BucketStore, bucket: int) -> Iterator[str]:
+        """Records whose key belongs to another bucket."""
+        ids = np.array(bucket_ids(self.buckets))
+        for tag, kind in _KINDS.get(self.stage, {}).items():
+            for page in _pages(store, tag, None):
+                records.decode(page.values)
+                bare = after(page.keys, np.ones(len(page.keys), np.int64))
+                by = combined_key.decode(bare)[0] if kind == "subscription" else bare
+                wrong = np.flatnonzero(ids[buckets_of(by, self.buckets)] != bucket)
+                if len(wrong):
+                    yield f"{len(wrong)} records of kind {kind} belong to another bucket, first {by[int(wrong[0])].as_py()!r}"
+
+    def _batch(self, bucket: int, problems: list[str], combined: list[bytes]) -> pa.RecordBatch:
+        rows = len(problems) + len(combined)
+        columns = [
+            pa.repeat(self.name, rows),
+            pa.array(np.full(rows, bucket, np.int32)),
+            pa.array([*problems, *[None] * len(combined)], pa.string()),
+            pa.array([*[None] * len(problems), *combined], pa.binary()),
+        ]
+        return pa.record_batch(columns, names=[column.split()[0] for column in PROBLEMS.split(", ")])
+
+
+def parse_key(schema: pa.Schema, text: str) -> Bytes:
+    """The bytes of a key that somebody typed: one column as it is or as JSON, several as a JSON list.
+
+    Raises ``ValueError`` that says what is wanted.
+    """
+    wanted = ", ".join(f"{field.name} ({field.type})" for field in schema)
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = text
+    if len(schema) == 1 and not isinstance(values, list):
+        values = [text if pa.types.is_string(schema.field(0).type) and not text.startswith('"') else values]
+    if not isinstance(values, list) or len(values) != len(schema):
+        raise ValueError(f"key {text!r}: a JSON list is needed, of {wanted}")
+    try:
+        columns = [pa.array([value]).cast(field.type) for value, field in zip(values, schema, strict=True)]
+    except pa.ArrowException as error:
+        raise ValueError(f"key {text!r} is not {wanted}: {error}") from error
+    return KeyCodec(schema).encode(columns, 1)
+
+
+def _pages(store: BucketStore, tag: bytes, names: Sequence[bytes] | None) -> Iterator[Page]:
+    """The records under ``tag``, or those of them among ``names``."""
+    if names is None:
+        yield from store.scan([prefix_range(tag)])
+        return
+    keys = as_bytes(pa.array([name for name in names if name.startswith(tag)], BYTES))
+    values = store.get_many(keys)
+    there = pa.array(valid(values))
+    yield Page(np.zeros(0, np.int64), keys.filter(there), values.filter(there))
+
+
+def _no_page() -> Page:
+    return Page(np.zeros(0, np.int64), pa.array([], BYTES), pa.array([], BYTES))
+
+
+def _none_if(data: Bytes, mask: np.ndarray) -> Bytes:
+    return pc.if_else(pa.array(mask), pa.scalar(None, BYTES), data) if len(data) else data
+
+
+def _structs(kind: pa.StructType, data: Bytes) -> pa.StructArray:
+    schema = pa.schema(list(kind))
+    return pa.StructArray.from_arrays(RowCodec(schema).decode(data), fields=list(kind), mask=data.is_null())
+
+
+_text = functools.partial(json.dumps, ensure_ascii=False, default=str)
+
+
+def _keys(schema: pa.Schema, keys: Bytes) -> pa.Array:
+    """Keys as JSON: one column as its value, several as a list; null for none."""
+    columns = [column.to_pylist() for column in KeyCodec(schema).decode(keys)]
+    parts: Any = columns[0] if len(columns) == 1 else zip(*columns, strict=True)
+    found = zip(parts, valid(keys), strict=True)
+    return pa.array([_text(part) if there else None for part, there in found], pa.string())
+
+
+def _rows(schema: pa.Schema, columns: list[pa.Array], there: np.ndarray) -> pa.Array:
+    """Rows as JSON objects; null where not ``there``."""
+    lines = zip(*(column.to_pylist() for column in columns), strict=True)
+    made = (_text(dict(zip(schema.names, line, strict=True))) for line in lines)
+    return pa.array([line if here else None for line, here in zip(made, there, strict=True)], pa.string())

@@ -1,0 +1,154 @@
+"""The command line's ``fkjoin state``: looking at a checkpoint's state and looking after it."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table as Grid
+
+from fkjoin.errors import FkJoinError
+from fkjoin.quiet import quiet_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look at the state in a query's checkpoint, as of any committed batch; verify, rebuild and rescale it.",
+)
+
+Checkpoint = Annotated[str, typer.Argument(help="The checkpoint of a query; a job has one per query, CHECKPOINT/sink-NAME.")]
+Batch = Annotated[int | None, typer.Option(help="The batch after which to look; the last committed one if left out.")]
+
+
+class Format(str, enum.Enum):
+    """Of exported files."""
+
+    json = "json"
+    parquet = "parquet"
+
+
+@app.command("ls")
+def list_stores(checkpoint: Checkpoint, batch: Batch = None) -> None:
+    """List the stores: over how many buckets and partitions they are spread, and how large they are."""
+    from fkjoin.spark.state import SavedState
+
+    with _session() as spark:
+        state = SavedState(spark, checkpoint, batch)
+        shown = state.last if batch is None else batch
+        grid = Grid(title=f"State after batch {shown} (batches {state.first} to {state.last} can be read)", box=None)
+        for column in ("store", "operator", "buckets", "partitions", "segments", "live", "log", "materialized"):
+            grid.add_column(column, no_wrap=True, justify="right" if column in ("segments", "live", "log") else "left")
+        for store in state.stores:
+            logs = store.logs()
+            sizes = [decimal(max(0, sum(getattr(log, name) for log in logs))) for name in ("live_bytes", "log_bytes")]
+            segments = sum(log.next - log.first for log in logs)
+            about = [str(n) for n in (store.operator, f"{len(logs)} of {store.buckets}", store.partitions, segments)]
+            grid.add_row(store.name, *about, *sizes, store.identity[0].get("materialized") or "no")
+    Console(width=max(Console().width, 140)).print(grid)
+
+
+@app.command()
+def get(
+    key: Annotated[str, typer.Argument(help="A key of the left table: its text, or JSON; a list for several columns.")],
+    checkpoint: Checkpoint,
+    batch: Batch = None,
+    join: Annotated[str, typer.Option(help="The join, if the checkpoint has several.")] = "",
+) -> None:
+    """Print what the stores know of one left row: its foreign key, its subscription, the right row, its result."""
+    from fkjoin.spark.state import SavedState, look_up
+
+    with _session() as spark:
+        found = look_up(SavedState(spark, checkpoint, batch), join, key)
+    for entry in found:
+        print(json.dumps(entry, ensure_ascii=False))
+    if not found:
+        print(f"nothing is known of {key}")
+
+
+@app.command()
+def export(
+    checkpoint: Checkpoint,
+    out: Annotated[str, typer.Argument(help="A folder that is not there yet.")],
+    batch: Batch = None,
+    store: Annotated[list[str] | None, typer.Option(help="A store, by its name in `ls`; all if left out.")] = None,
+    format: Annotated[Format, typer.Option(help="Of the files.")] = Format.json,
+) -> None:
+    """Write every record, readable, into files: one folder a store."""
+    from fkjoin.spark.state import SavedState
+
+    with _session() as spark:
+        state = SavedState(spark, checkpoint, batch)
+        for chosen in [state.store(name) for name in store] if store else state.stores:
+            place = f"{out.rstrip('/')}/{chosen.name}"
+            try:
+                chosen.entries().write.format(format.value).save(place)
+            except Exception as error:
+                if "PATH_ALREADY_EXISTS" not in str(error):
+                    raise
+                raise FkJoinError(f"out: {place} is there already; give a folder that is not") from error
+            print(place)
+
+
+@app.command()
+def verify(checkpoint: Checkpoint, batch: Batch = None) -> None:
+    """Read all state, and say what is wrong with it; exit status 1 if anything is."""
+    from fkjoin.spark.upkeep import verify as examine
+
+    with _session() as spark:
+        problems = examine(spark, checkpoint, batch=batch)
+    for problem in problems:
+        print(problem)
+    print(f"{len(problems)} problems" if problems else "nothing is wrong")
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def rebuild(
+    checkpoint: Checkpoint,
+    index_dir: Annotated[str, typer.Option(help="The job's spark.fkjoin.index.dir, if it sets one.")] = "",
+) -> None:
+    """Make this machine's local indexes anew from the checkpoint.  Its query must be stopped."""
+    from fkjoin.spark.upkeep import rebuild as remake
+
+    with _session() as spark:
+        for place in remake(spark, checkpoint, index_dir):
+            print(place)
+
+
+@app.command()
+def rescale(
+    checkpoint: Checkpoint,
+    partitions: Annotated[int, typer.Argument(min=1, help="A divisor of the number of buckets.")],
+) -> None:
+    """Spread the state over more or fewer partitions, and so over more or fewer cores.  Its query must be stopped."""
+    from fkjoin.spark.upkeep import rescale as spread
+
+    with _session() as spark:
+        spread(spark, checkpoint, partitions)
+    print(f"{checkpoint} has {partitions} partitions now; start its query as before")
+
+
+@contextlib.contextmanager
+def _session() -> Iterator[SparkSession]:
+    """A small local session, as long as a command takes."""
+    from fkjoin.spark.settings import SHORT_LIVED, session
+
+    with tempfile.TemporaryDirectory(prefix="fkjoin-") as folder, quiet_spark(Path(folder) / "spark.log"):
+        settings = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": SHORT_LIVED}
+        spark = session("fkjoin state", settings=settings)
+        spark.sparkContext.setLogLevel("ERROR")
+        try:
+            yield spark
+        finally:
+            spark.stop()

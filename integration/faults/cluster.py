@@ -1,0 +1,124 @@
+"""A standalone Spark cluster on this machine: a master and two workers of one core each, and a driver that may crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyspark
+
+ROOT = Path(__file__).parent.parent.parent
+SPARK_HOME = Path(pyspark.__file__).parent
+JAVA = Path(__file__).with_name("CrashingFileManager.java")
+
+
+def compiled(folder: Path) -> Path:
+    """The crashing file manager's classes."""
+    command = ["javac", "-nowarn", "-cp", f"{SPARK_HOME}/jars/*", "-d", str(folder), str(JAVA)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return folder
+
+
+class Cluster:
+    """Processes in ``folder``; everything is killed by ``stop``."""
+
+    def __init__(self, folder: Path, workers: int = 2) -> None:
+        self.folder, self.fault = folder, folder / "fault"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.master = f"spark://127.0.0.1:{port}"
+        self._classes = compiled(folder / "classes")
+        self._environment = os.environ | {
+            "FKJOIN_FAULT": str(self.fault),
+            "PYTHONPATH": str(ROOT),
+            "SPARK_HOME": str(SPARK_HOME),
+            "SPARK_LOCAL_DIRS": str(folder / "local"),
+            "SPARK_DAEMON_MEMORY": "256m",
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        host = ["--host", "127.0.0.1"]
+        self._processes = [self._daemon("master", "master.Master", *host, "--port", str(port), "--webui-port", "0")]
+        for number in range(workers):
+            about = ["-c", "1", "-m", "1g", "-d", str(folder / f"worker-{number}"), "--webui-port", "0"]
+            self._processes.append(self._daemon(f"worker-{number}", "worker.Worker", *host, *about, self.master))
+        self.driver: subprocess.Popen[bytes] | None = None
+
+    def start(self, **conf: str) -> None:
+        """Start the driver; it goes on from its checkpoint."""
+        settings = {
+            "spark.ui.enabled": "false",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1",
+            "spark.executor.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1",
+            "spark.executor.memory": "700m",
+            "spark.executor.cores": "1",
+            "spark.driver.extraClassPath": str(self._classes),
+            "spark.executor.extraClassPath": str(self._classes),
+            "spark.sql.streaming.checkpointFileManagerClass": "fkjoin.faults.CrashingFileManager",
+            "spark.deploy.maxExecutorRetries": "-1",
+            "spark.task.maxFailures": "8",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.fkjoin.buckets": "4",
+            "spark.fkjoin.index.dir": str(self.folder / "index"),
+        }
+        config = self.folder / "config.json"
+        config.write_text(json.dumps({"master": self.master, "folder": str(self.folder), "conf": settings | conf}))
+        log = (self.folder / "driver.log").open("ab")
+        command = [sys.executable, "-m", "integration.faults.driver", str(config)]
+        self.driver = subprocess.Popen(
+            command, cwd=self.folder, env=self._environment, stdout=log, stderr=log, start_new_session=True
+        )
+
+    def kill_driver(self) -> None:
+        if self.driver is not None:
+            os.killpg(self.driver.pid, signal.SIGKILL)
+            self.driver.wait()
+
+    def stop(self) -> None:
+        if self.driver is not None and self.driver.poll() is None:
+            self.kill_driver()
+        for process in self._processes:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def executors(self) -> list[int]:
+        """The executors' process ids."""
+        found = subprocess.run(["pgrep", "-f", f"CoarseGrainedExecutorBackend.*{self.folder}"], capture_output=True, text=True)
+        return [int(line) for line in found.stdout.split()]
+
+    def wait(self, what: str, until: Callable[[], Any], seconds: float = 120) -> None:
+        """Poll, and start the driver again whenever it has died."""
+        deadline = time.monotonic() + seconds
+        while not until():
+            assert time.monotonic() < deadline, f"{what}: not in {seconds} s\n{self.tail()}"
+            if self.driver is not None and self.driver.poll() is not None:
+                self.kill_remains()
+                self.start()
+            time.sleep(0.1)
+
+    def kill_remains(self) -> None:
+        """The JVM of a driver whose Python is gone."""
+        if self.driver is not None:
+            try:
+                os.killpg(self.driver.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                return
+
+    def tail(self) -> str:
+        log = self.folder / "driver.log"
+        return log.read_text(errors="replace")[-4000:] if log.exists() else ""
+
+    def _daemon(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
+        log = (self.folder / f"{name}.log").open("ab")
+        command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *arguments]
+        return subprocess.Popen(command, env=self._environment, stdout=log, stderr=log, start_new_session=True)

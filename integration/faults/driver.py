@@ -1,0 +1,52 @@
+"""A job that may crash anywhere: ``python -m integration.faults.driver CONFIG.json``.
+
+CONFIG has ``master``, ``folder`` and ``conf``.  Joins the growing logs under FOLDER, and writes each batch's results to
+FOLDER/out/BATCH.jsonl, whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+import fkjoin.join
+from fkjoin import Table, fk_join, session
+from integration.faults.victims import DRIVER_FILE, Packing, Processor, crash_if_told
+
+ORDERS = "o string, c string, amount bigint, op string, seq bigint"
+CUSTOMERS = "c string, name string, op string, seq bigint"
+
+
+def main(config: dict[str, Any]) -> None:
+    folder = Path(config["folder"])
+    (folder / DRIVER_FILE).write_text(str(os.getpgid(0)))
+    fkjoin.join.StageProcessor = Processor  # type: ignore[misc]
+    fkjoin.join.PackChanges = Packing  # type: ignore[misc]
+    spark = session("faults", master=config["master"], settings=config["conf"])
+    spark.sparkContext.setLogLevel("ERROR")
+    about: dict[str, Any] = {"version": "seq", "deleted": "op = 'd'", "format": "json"}
+    orders = Table.from_files(spark, folder / "orders", key="o", schema=ORDERS, **about)
+    customers = Table.from_files(spark, folder / "customers", key="c", schema=CUSTOMERS, **about)
+    joined = fk_join(orders, customers, "c", how="left", name="faults", validate=True)
+    out = folder / "out"
+    out.mkdir(exist_ok=True)
+
+    def write(frame: DataFrame, batch: int) -> None:
+        lines = frame.selectExpr("_operation as op", "o", "left.amount", "right.name").toJSON().collect()
+        crash_if_told("sink write", "before")
+        draft = folder / "out.draft"
+        draft.write_text("\n".join(lines))
+        draft.rename(out / f"{batch:06d}.jsonl")
+        crash_if_told("sink write", "after")
+
+    query = joined.changes.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint"))
+    query.trigger(processingTime="100 milliseconds").start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))

@@ -1,0 +1,80 @@
+"""The engine's own classes, which kill a process before or after a point when they are told to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fkjoin.spark.operator import SparkLog, StageProcessor
+from fkjoin.spark.packing import PackChanges
+from state import bucket
+from state.index import RocksIndex
+
+DRIVER_FILE = "driver.pid"
+
+
+def crash_if_told(point: str, when: str) -> None:
+    """The file named by FKJOIN_FAULT says ``point|when|victim``; whoever renames it is the one to crash."""
+    fault = Path(os.environ["FKJOIN_FAULT"])
+    try:
+        wanted = fault.read_text().strip().split("|")
+        if wanted[:2] != [point, when]:
+            return
+        fault.rename(f"{fault}.done")
+    except FileNotFoundError:
+        return
+    if wanted[2] == "driver":
+        os.killpg(int(fault.with_name(DRIVER_FILE).read_text()), signal.SIGKILL)
+    else:
+        os.kill(os.getpid() if wanted[2] == "worker" else _executor(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def _executor() -> int:
+    """The JVM: the parent of the daemon that this worker was forked from."""
+    return int(Path(f"/proc/{os.getppid()}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def around(point: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        crash_if_told(point, "before")
+        found = function(*args, **kwargs)
+        crash_if_told(point, "after")
+        return found
+
+    return wrapped
+
+
+class Processor(StageProcessor):
+    """A stage that may crash before and after its work, and at what it writes."""
+
+    def init(self, handle: Any) -> None:
+        super().init(handle)
+        if not hasattr(SparkLog, "faulty"):  # once per worker process
+            SparkLog.faulty = True  # type: ignore[attr-defined]
+            SparkLog.set_meta = around("log write", SparkLog.set_meta)  # type: ignore[method-assign]
+            RocksIndex.apply = around("index write", RocksIndex.apply)  # type: ignore[method-assign]
+            bucket.pending.keep = around("pending file", bucket.pending.keep)
+
+    def _run(self, messages: Any, *rest: Any) -> Iterator[Any]:
+        if messages:
+            crash_if_told(self._spec.stage, "before")
+        yield from super()._run(messages, *rest)
+        if messages:
+            crash_if_told(self._spec.stage, "after")
+
+
+@dataclass(frozen=True)
+class Packing(PackChanges):
+    """The reading side, which may crash before and after its rows."""
+
+    def __call__(self, batches: Any) -> Iterator[Any]:
+        for made in super().__call__(batches):
+            crash_if_told("read", "before")
+            yield made
+        crash_if_told("read", "after")

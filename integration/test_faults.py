@@ -1,0 +1,121 @@
+"""Processes killed at every point of a batch, on a cluster of two executors; nothing is lost, nothing comes twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .faults.cluster import Cluster
+
+Table = dict[str, tuple[int, str | None]]
+
+WORKER_POINTS = ("read", "rekey", "subscription", "resolve", "index write", "log write", "pending file")
+FAULTS = [
+    *[(point, when, "worker") for point, when in zip(WORKER_POINTS, ("before", "after") * 4, strict=False)],
+    ("subscription", "after", "executor"),
+    ("log write", "before", "executor"),
+    ("state commit", "before", "executor"),
+    ("state commit", "after", "executor"),
+    ("offset log", "after", "driver"),
+    ("resolve", "after", "driver"),
+    ("sink write", "before", "driver"),
+    ("sink write", "after", "driver"),
+    ("offset commit", "before", "driver"),
+    ("offset commit", "after", "driver"),
+]
+EVERY = [
+    (point, when, victim)
+    for victim in ("worker", "executor", "driver")
+    for point in (*WORKER_POINTS, "sink write", "offset log", "offset commit", "state commit")
+    for when in ("before", "after")
+    if point in WORKER_POINTS
+    or (point == "state commit" and victim == "executor")
+    or (point != "state commit" and victim == "driver")
+]
+
+
+class Logs:
+    """Two growing change logs, and the table that they lead to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.rng, self.seq = folder, random.Random(12508), 0
+        self.orders: dict[str, Any] = {}
+        self.customers: dict[str, Any] = {}
+        for name in ("orders", "customers"):
+            (folder / name).mkdir()
+
+    def grow(self, changes: int = 60) -> None:
+        """One more file in each; what was deleted before may come back."""
+        lines: dict[str, list[str]] = {"orders": [], "customers": []}
+        for _ in range(changes):
+            self.seq += 1
+            op, customer = self.rng.choice("uuuud"), f"c{self.rng.randrange(8)}"
+            if self.rng.random() < 0.7:
+                row = {"o": f"o{self.rng.randrange(30)}", "c": customer, "amount": self.rng.randrange(100)}
+                self.orders[row["o"]] = None if op == "d" else row
+                lines["orders"].append(json.dumps({**row, "op": op, "seq": self.seq}))
+            else:
+                self.customers[customer] = None if op == "d" else f"n{self.seq}"
+                lines["customers"].append(json.dumps({"c": customer, "name": f"n{self.seq}", "op": op, "seq": self.seq}))
+        for name, content in lines.items():
+            draft = self.folder / f".{name}"
+            draft.write_text("\n".join(content))
+            draft.rename(self.folder / name / f"{self.seq:06d}.json")
+
+    def joined(self) -> Table:
+        live = {key: row for key, row in self.orders.items() if row is not None}
+        return {key: (row["amount"], self.customers.get(row["c"])) for key, row in live.items()}
+
+
+def written(folder: Path) -> Table:
+    """The table that the sink's batches lead to; fails on a change that changes nothing, and on one that cannot be."""
+    table: Table = {}
+    for path in sorted((folder / "out").glob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            row = json.loads(line)
+            before = table.get(row["o"])
+            if row["op"] == "delete":
+                assert before is not None, (path.name, row)
+                del table[row["o"]]
+            else:
+                now = (row["amount"], row.get("name"))
+                assert (row["op"] == "insert") == (before is None), (path.name, row)
+                assert now != before, (path.name, row)
+                table[row["o"]] = now
+    return table
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    yield made
+    made.stop()
+
+
+def test_processes_killed_at_every_point_of_a_batch_on_a_cluster(cluster: Cluster) -> None:
+    """One batch per fault; whoever dies is started again, by Spark or by us, and the table must come out right."""
+    folder, logs = cluster.folder, Logs(cluster.folder)
+    logs.grow()
+    cluster.start()
+    cluster.wait("the first batch", lambda: written(folder) == logs.joined())
+    took = {}
+    for point, when, victim in EVERY if os.environ.get("FKJOIN_EVERY_FAULT") else FAULTS:
+        begun = time.monotonic()
+        draft = folder / "fault.draft"
+        draft.write_text(f"{point}|{when}|{victim}")
+        draft.rename(cluster.fault)
+        logs.grow()
+        done = Path(f"{cluster.fault}.done")
+        name = f"{victim} killed {when} {point}"
+        cluster.wait(f"{name}: it is killed", done.exists)
+        done.unlink()
+        cluster.wait(f"{name}: the table is right", lambda: written(folder) == logs.joined())
+        took[name] = round(time.monotonic() - begun, 1)
+    print(took)
