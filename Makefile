@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench faults soak clean
 
 demo: .venv/ready
 	$(BIN)/fkjoin demo
@@ -24,6 +24,12 @@ bench: .venv/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
+
+faults: .venv/ready
+	FKJOIN_EVERY_FAULT=1 $(BIN)/python -m pytest -q integration/test_faults.py
+
+soak: .venv/ready
+	$(BIN)/python -m benchmarks.endurance soak
 
 clean:
 	rm -rf .venv build dist *.egg-info fkjoin-demo benchmarks/out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -27,7 +28,23 @@ class PeakMemory(threading.Thread):
         return round(self.peak_bytes / 2**20)
 
 
+def processes() -> dict[str, int]:
+    """This process tree: how many processes and threads it has, open files, and resident memory."""
+    tree = _tree(os.getpid())
+    found = {"processes": len(tree), "threads": 0, "files": 0, "rss_mib": sum(tree.values()) * _PAGE >> 20}
+    for process in tree:
+        for name, folder in (("threads", "task"), ("files", "fd")):
+            with contextlib.suppress(OSError):
+                found[name] += len(list(Path(f"/proc/{process}/{folder}").iterdir()))
+    return found
+
+
 def _resident(root: int) -> int:
+    return sum(_tree(root).values()) * _PAGE
+
+
+def _tree(root: int) -> dict[int, int]:
+    """Resident pages of a process and all below it."""
     children: dict[int, list[int]] = {}
     pages: dict[int, int] = {}
     for place in Path("/proc").iterdir():
@@ -39,9 +56,9 @@ def _resident(root: int) -> int:
         except OSError:
             continue
         children.setdefault(int(after_name[1]), []).append(int(place.name))
-    total, waiting = 0, [root]
+    found, waiting = {}, [root]
     while waiting:
         process = waiting.pop()
-        total += pages.get(process, 0)
+        found[process] = pages.get(process, 0)
         waiting += children.get(process, [])
-    return total * _PAGE
+    return found

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -77,7 +78,6 @@ class BucketStore:
         self._token = uuid.uuid4().bytes
         self._read: list[tuple[Bytes, pa.Int64Array]] = []
         self._written: list[tuple[Bytes, Bytes]] = []
-        self._overlay: dict[bytes, bytes | None] | None = None
         self.rebuilt = False
         self._private = False
         try:
@@ -103,27 +103,25 @@ class BucketStore:
     def get_many(self, keys: Bytes) -> Bytes:
         found = self._found(keys)
         self._read.append((keys, _lengths(found)))
-        overlay = self._overlaid()
-        if overlay and not overlay.keys().isdisjoint(names := keys.to_pylist()):
-            merged = zip(names, found.to_pylist(), strict=True)
-            return pa.array([overlay.get(key, value) for key, value in merged], BYTES)
+        for written, values in self._written:
+            place = pc.index_in(keys, value_set=written)
+            if place.null_count < len(place):
+                found = pc.if_else(pc.is_valid(place), values.take(place.fill_null(0)), found)
         return found
 
     def scan(self, ranges: Sequence[KeyRange], limit: int | None = None) -> Iterator[Page]:
-        overlay = self._overlaid()
-        if not overlay:
+        if not self._written:
             yield from self._scanned(ranges, limit)
             return
         merged = MemoryStore()
         for page in self._scanned(ranges):
             merged.write(page.keys, page.values)
-        merged.write(pa.array(overlay.keys(), BYTES), pa.array(overlay.values(), BYTES))
+        merged.write(*self._batch())
         yield from merged.scan(ranges, limit)
 
     def write(self, keys: Bytes, values: Bytes) -> None:
         if len(keys):
             self._written.append((keys, values))
-            self._overlay = None
 
     def commit(self) -> None:
         """Hand what was written to the log and keep it as a pending file; durable when the log's owner commits."""
@@ -269,18 +267,18 @@ class BucketStore:
             index.apply(keys, values, None)
         index.apply(pa.array([], BYTES), pa.array([], BYTES), Position(meta.token, meta.next))
 
-    def _overlaid(self) -> dict[bytes, bytes | None]:
-        if self._overlay is None:
-            self._overlay = {}
-            for keys, values in self._written:
-                self._overlay.update(zip(keys.to_pylist(), values.to_pylist(), strict=True))
-        return self._overlay
-
     def _batch(self) -> tuple[Bytes, Bytes]:
+        """Everything that was written; of a key that was written twice the last."""
+        if not self._written:
+            return pa.array([], BYTES), pa.array([], BYTES)
         if len(self._written) == 1:
             return self._written[0]
-        entries = self._overlaid()
-        return pa.array(entries.keys(), BYTES), pa.array(entries.values(), BYTES)
+        keys, values = (pa.concat_arrays(columns) for columns in zip(*self._written, strict=True))
+        codes = keys.dictionary_encode().indices.to_numpy()
+        last = np.zeros(len(keys), np.int64)
+        last[codes] = np.arange(len(keys))
+        rows = pa.array(np.unique(last[codes]))
+        return keys.take(rows), values.take(rows)
 
     def _replaced(self, keys: Bytes, values: Bytes) -> int:
         """The charge of what the batch overwrites or deletes, deletions' own charge included: they are never live."""

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from fkjoin import InvariantError
 from fkjoin.invariants import GuardedStore, expected_subscriptions, live_subscriptions
 from fkjoin.memory import MemoryJoin
-from fkjoin.messages import RESULT
+from fkjoin.messages import RESULT, SUBSCRIPTION
 from fkjoin.stages import subscription
-from state import BucketStore
+from state import BucketStore, MemoryStore
 from tests.engine import STAGES, LocalEngine
 from tests.oracle import Change, Joined, apply, batch_join, messages
 
@@ -168,3 +168,44 @@ def test_results_are_kept_when_the_table_is_materialized(tmp_path: Path) -> None
     plain, kept = LocalEngine(tmp_path / "1", "left"), LocalEngine(tmp_path / "2", "left", materialized=True)
     for change in history:
         assert rows(plain.batch([change])) == rows(kept.batch([change]))
+
+
+def test_a_huge_fan_out_is_paged_on_its_way_and_worked_on_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results are those of one go, also for keys that come in several parts' payloads."""
+    orders = [Change(True, b"o%03d" % number, b"x", number, b"a") for number in range(300)]
+    batch = [*orders, Change(False, b"a", b"A", 300), *(row._replace(version=301, value=b"y") for row in orders[::3])]
+    whole, parts = (LocalEngine(tmp_path / name, validate=True) for name in ("whole", "parts"))
+    wanted = [rows(whole.batch(batch)), rows(whole.batch([Change(False, b"a", b"B", 302)]))]
+    sizes: list[int] = []
+    resolve = importlib.import_module("fkjoin.stages.resolve").resolve
+
+    def sized(joined: pa.Table, *rest: Any, **more: Any) -> pa.Table:
+        sizes.append(len(joined))
+        return resolve(joined, *rest, **more)
+
+    monkeypatch.setattr("fkjoin.spark.operator.PART_BYTES", 2000)
+    monkeypatch.setattr("fkjoin.spark.operator.resolve", sized)
+    assert [rows(parts.batch(batch)), rows(parts.batch([Change(False, b"a", b"B", 302)]))] == wanted
+    assert len(sizes) > 4
+    assert max(sizes) < 200
+
+    join, pages = MemoryJoin("inner", stores=(MemoryStore(), MemoryStore(10), MemoryStore())), list[int]()
+    join.process(messages(orders, left=True))
+    scan = join.stores[1].scan
+
+    def counted(*arguments: Any) -> Iterator[Any]:
+        for page in scan(*arguments):
+            pages.append(len(page.keys))
+            yield page
+
+    monkeypatch.setattr(join.stores[1], "scan", counted)
+    answers = subscription(
+        SUBSCRIPTION.empty_table(),
+        messages([Change(False, b"a", b"C", 400)], left=False),
+        join.stores[1],
+        join.count,
+        now_ms=0,
+        retention_ms=1,
+    )
+    sent = [len(page) for page in answers if len(page) and len(pages)]
+    assert sent == [10] * 30

@@ -19,10 +19,11 @@ from pyspark import TaskContext
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from fkjoin import combined_key
+from fkjoin.arrays import as_bytes
 from fkjoin.errors import InvariantError
 from fkjoin.identity import difference
 from fkjoin.invariants import GuardedStore, Sum, check_subscriptions, expected_subscriptions, sums_message
-from fkjoin.messages import ANSWER, CHANGE, JOINED, SUBSCRIPTION, SUMS, is_answer, pack, unpack
+from fkjoin.messages import ANSWER, CHANGE, JOINED, SUBSCRIPTION, SUMS, column, is_answer, pack, unpack
 from fkjoin.spark.buckets import bucket_ids, buckets_of, packed_by_bucket
 from fkjoin.stages import Counters, How, join_rows, rekey, resolve, subscription
 from state import BucketStore, Store
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ENVELOPE = "bucket int, payload binary, counter string, count bigint"
+
+PART_BYTES = 64 << 20
+"""Of packed answers: what resolve works on at a time.  They take up to ten times as much when they are unpacked."""
+
+_PRIME = 1_000_003
+"""So that parts are independent of the buckets that keys are in."""
 
 StageName = Literal["rekey", "subscription", "resolve"]
 
@@ -113,10 +120,13 @@ class StageProcessor(StatefulProcessor):
         if payloads:
             log, directory = SparkLog(self._meta, self._segments), self._directory(bucket)
             with BucketStore(log, directory, identity=spec.identity.encode(), differs=difference) as store:
-                messages = [unpack(payload) for payload in payloads if payload]
                 name = f"{spec.join}-{spec.stage}, bucket {bucket}"
                 guarded = GuardedStore(store, name) if spec.validate else store
-                yield from (_envelopes(made) for made in self._run(messages, bucket, guarded, count) if made)
+                if bucket == 0:
+                    yield _envelopes([(0, b"")])
+                messages: list[pa.Table] = []
+                for messages in self._parts(payloads):
+                    yield from (_envelopes(made) for made in self._run(messages, bucket, guarded, count) if made)
                 store.commit()
                 if spec.validate:
                     yield from (_envelopes(made) for made in self._validated(messages, bucket, store, name))
@@ -130,8 +140,6 @@ class StageProcessor(StatefulProcessor):
         """Payloads for the next operator, with their buckets' ids."""
         spec = self._spec
         times = {"now_ms": int(time.time() * 1000), "retention_ms": spec.retention_ms}
-        if bucket == 0:
-            yield [(0, b"")]
         if spec.stage == "rekey":
             subscriptions, answers = rekey(_only(CHANGE, messages), store, count, right_parts=spec.right_parts, **times)
             yield packed_by_bucket(subscriptions, "foreign_key", spec.buckets)
@@ -152,6 +160,15 @@ class StageProcessor(StatefulProcessor):
             both = [join_rows(_only(ANSWER, messages), spec.how), _only(JOINED, messages)]
             results = resolve(pa.concat_tables(both), store, count, materialized=spec.materialized, **times)
             yield packed_by_bucket(results, "key", spec.buckets)
+
+    def _parts(self, payloads: list[bytes]) -> Iterator[list[pa.Table]]:
+        """The messages to work on at a time: all of them, but of a huge fan-out some left keys after the other."""
+        parts = 1 + sum(map(len, payloads)) // PART_BYTES if self._spec.stage == "resolve" else 1
+        if parts == 1:
+            yield [unpack(payload) for payload in payloads if payload]
+            return
+        for part in range(parts):
+            yield [_part(unpack(payload), part, parts) for payload in payloads if payload]
 
     def _validated(
         self, messages: list[pa.Table], bucket: int, store: BucketStore, name: str
@@ -180,6 +197,11 @@ def index_home(index_dir: str, query: str, join: str, stage: str) -> Path:
     """Where a store's indexes are on a machine, a folder per bucket; ``index_dir`` empty: under the temporary folder."""
     base = Path(index_dir) if index_dir else Path(tempfile.gettempdir()) / f"fkjoin-{os.getuid()}"
     return base / query / f"{join}-{stage}"
+
+
+def _part(messages: pa.Table, part: int, parts: int) -> pa.Table:
+    """The messages of one ``parts``-th of the left keys."""
+    return messages.filter(pa.array(buckets_of(as_bytes(column(messages, "key")), _PRIME) % parts == part))
 
 
 def _only(schema: pa.Schema, messages: Iterable[pa.Table]) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+
+from integration.faults.victims import ZOMBIES_FILE
 
 ROOT = Path(__file__).parent.parent.parent
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -67,6 +70,12 @@ class Cluster:
             "spark.sql.streaming.checkpointFileManagerClass": "fkjoin.faults.CrashingFileManager",
             "spark.deploy.maxExecutorRetries": "-1",
             "spark.task.maxFailures": "8",
+            "spark.network.timeout": "15s",
+            "spark.network.timeoutInterval": "3s",
+            "spark.executor.heartbeatInterval": "3s",
+            "spark.speculation": "true",
+            "spark.speculation.multiplier": "3",
+            "spark.speculation.minTaskRuntime": "3s",
             "spark.sql.shuffle.partitions": "2",
             "spark.fkjoin.buckets": "4",
             "spark.fkjoin.index.dir": str(self.folder / "index"),
@@ -79,29 +88,31 @@ class Cluster:
             command, cwd=self.folder, env=self._environment, stdout=log, stderr=log, start_new_session=True
         )
 
-    def kill_driver(self) -> None:
-        if self.driver is not None:
-            os.killpg(self.driver.pid, signal.SIGKILL)
-            self.driver.wait()
-
     def stop(self) -> None:
-        if self.driver is not None and self.driver.poll() is None:
-            self.kill_driver()
-        for process in self._processes:
+        self.kill_remains()
+        self.wake_zombies()
+        for process in self._processes:  # their executors go with them
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
-    def executors(self) -> list[int]:
-        """The executors' process ids."""
-        found = subprocess.run(["pgrep", "-f", f"CoarseGrainedExecutorBackend.*{self.folder}"], capture_output=True, text=True)
-        return [int(line) for line in found.stdout.split()]
+    def wake_zombies(self) -> None:
+        """Let those go on that stood still."""
+        zombies = self.folder / ZOMBIES_FILE
+        if zombies.exists():
+            for process in map(int, zombies.read_text().split()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGCONT)
+            zombies.unlink()
 
-    def wait(self, what: str, until: Callable[[], Any], seconds: float = 120) -> None:
-        """Poll, and start the driver again whenever it has died."""
+    def wait(self, what: str, until: Callable[[], Any], seconds: float = 240) -> None:
+        """Poll, and start the driver again if it has died; a driver that dies twice has another reason."""
         deadline = time.monotonic() + seconds
+        died = False
         while not until():
             assert time.monotonic() < deadline, f"{what}: not in {seconds} s\n{self.tail()}"
             if self.driver is not None and self.driver.poll() is not None:
+                assert not died, f"{what}: the driver does not stay\n{self.tail()}"
+                died = True
                 self.kill_remains()
                 self.start()
             time.sleep(0.1)
@@ -109,10 +120,8 @@ class Cluster:
     def kill_remains(self) -> None:
         """The JVM of a driver whose Python is gone."""
         if self.driver is not None:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.driver.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                return
 
     def tail(self) -> str:
         log = self.folder / "driver.log"

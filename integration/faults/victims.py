@@ -16,6 +16,7 @@ from state import bucket
 from state.index import RocksIndex
 
 DRIVER_FILE = "driver.pid"
+ZOMBIES_FILE = "zombies.pid"
 
 
 def crash_if_told(point: str, when: str) -> None:
@@ -30,6 +31,12 @@ def crash_if_told(point: str, when: str) -> None:
         return
     if wanted[2] == "driver":
         os.killpg(int(fault.with_name(DRIVER_FILE).read_text()), signal.SIGKILL)
+    elif wanted[2] == "zombie":
+        processes = [_executor(), os.getpid()]
+        fault.with_name(ZOMBIES_FILE).write_text(" ".join(map(str, processes)))
+        for process in processes:
+            os.kill(process, signal.SIGSTOP)
+        return
     else:
         os.kill(os.getpid() if wanted[2] == "worker" else _executor(), signal.SIGKILL)
     time.sleep(60)

@@ -1,0 +1,167 @@
+"""What happens when a join grows, when one right row has all the subscribers, and when it runs for long.
+
+    python -m benchmarks.endurance growth [--left 5000000]      inputs/s and state as the left table grows
+    python -m benchmarks.endurance hot [--left 1000000]         one right row with so many subscribers, updated repeatedly
+    python -m benchmarks.endurance soak [--batches 2000]        many small batches: are descriptors, memory, threads, disk flat?
+
+Each prints a JSON line per step, and one with the comparison at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import fkjoin
+from benchmarks.fk_join import table
+from benchmarks.memory import PeakMemory, processes
+from fkjoin import fk_join
+
+STEP = 500_000
+RIGHT = 100_000
+
+
+class Run:
+    """A running query over growing logs in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.seq, self.seen = folder, 0, -1
+        for side in ("left", "right"):
+            (folder / side).mkdir()
+        spark = fkjoin.session(
+            "endurance",
+            master="local[2]",
+            ui_enabled="false",
+            driver_memory="3g",
+            local_dir=folder / "tmp",
+            fkjoin_index_dir=folder / "index",
+            sql_streaming_minBatchesToRetain=2,
+        )
+        spark.sparkContext.setLogLevel("ERROR")
+        joined = fk_join(table(spark, folder, "left"), table(spark, folder, "right"), "value.fk", name="bench")
+        writer = joined.changes.writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
+        self.spark, self.query = spark, writer.start()
+
+    def batch(self, left: Iterable[tuple[str, str]] = (), right: Iterable[str] = ()) -> tuple[int, float]:
+        """One micro-batch of left rows (key, foreign key) and right rows: how many inputs, and its seconds."""
+        lines: dict[str, list[str]] = {"left": [], "right": []}
+        for key, foreign_key in left:
+            self.seq += 1
+            row = {"fk": foreign_key, "amount": self.seq % 1000 / 4, "v": self.seq, "pad": f"{self.seq * 7919:032x}"}
+            lines["left"].append(json.dumps({"key": key, "value": row, "seq": self.seq}))
+        for key in right:
+            self.seq += 1
+            row = {"name": f"customer-{self.seq:08}", "tier": "gold", "v": self.seq, "pad": f"{self.seq * 7919:032x}"}
+            lines["right"].append(json.dumps({"key": key, "value": row, "seq": self.seq}))
+        for side, content in lines.items():
+            draft = self.folder / f"{side}.draft"
+            draft.write_text("\n".join(content))
+            draft.replace(self.folder / side / f"{self.seq:012}.json")
+        self.query.processAllAvailable()
+        done = [progress for progress in self.query.recentProgress if progress.batchId > self.seen]
+        self.seen = done[-1].batchId
+        for side in lines:
+            (self.folder / side / f"{self.seq:012}.json").unlink()
+        seconds = sum(progress.durationMs["triggerExecution"] for progress in done if progress.numInputRows) / 1000
+        return sum(map(len, lines.values())), seconds
+
+    def disk_mib(self) -> dict[str, int]:
+        return {name: _size(self.folder / name) >> 20 for name in ("index", "checkpoint")}
+
+    def close(self) -> None:
+        self.query.stop()
+        self.spark.stop()
+
+
+def growth(run: Run, rows: int) -> None:
+    rng = random.Random(7)
+    run.batch(right=(f"c{number}" for number in range(RIGHT)))
+    rates = []
+    for known in range(0, rows, STEP):
+        inserts = ((f"o{number}", f"c{rng.randrange(RIGHT)}") for number in range(known, known + STEP))
+        _, loading = run.batch(left=inserts)
+        updates = [(f"o{rng.randrange(known + STEP)}", f"c{rng.randrange(RIGHT)}") for _ in range(STEP * 2 // 5)]
+        inputs, seconds = run.batch(left=updates)
+        rates.append(inputs / seconds)
+        step = {"left_rows": known + STEP, "insert_s": round(loading, 1), "update_s": round(seconds, 1)}
+        print(json.dumps({**step, "updates_per_s": round(rates[-1]), **run.disk_mib()}), flush=True)
+    print(json.dumps({"last_of_first": round(rates[-1] / rates[0], 2)}))
+
+
+def hot(run: Run, rows: int) -> None:
+    run.batch(right=["hot"])
+    for known in range(0, rows, STEP):
+        run.batch(left=((f"o{number}", "hot") for number in range(known, min(rows, known + STEP))))
+    for update in range(6):
+        memory = PeakMemory()
+        memory.start()
+        _, seconds = run.batch(right=["hot"])
+        step = {"update": update, "subscribers": rows, "seconds": round(seconds, 1), "answers_per_s": round(rows / seconds)}
+        print(json.dumps({**step, "peak_rss_mib": memory.stop(), **run.disk_mib()}), flush=True)
+
+
+def soak(run: Run, batches: int) -> None:
+    rng = random.Random(1)
+    samples: list[dict[str, Any]] = []
+    every = max(1, batches // 40)
+    times = []
+    for batch in range(batches):
+        left = [(f"o{rng.randrange(20_000)}", f"c{rng.randrange(2_000)}") for _ in range(160)]
+        times.append(run.batch(left=left, right=[f"c{rng.randrange(2_000)}" for _ in range(40)])[1])
+        if batch % every == every - 1:
+            about = processes()
+            median = round(statistics.median(times[-every:]), 2)
+            samples.append({"batch": batch + 1, "median_s": median, **about, **run.disk_mib()})
+            print(json.dumps(samples[-1]), flush=True)
+    quarter = len(samples) // 4
+    for name in samples[0]:
+        middle, end = (
+            statistics.median(sample[name] for sample in part) for part in (samples[quarter : 2 * quarter], samples[-quarter:])
+        )
+        print(json.dumps({"what": name, "second_quarter": middle, "last_quarter": end}))
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for place, _, files in os.walk(folder):
+        for name in files:
+            try:
+                total += (Path(place) / name).stat().st_size
+            except FileNotFoundError:
+                continue
+    return total
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("growth", "hot", "soak"))
+    parser.add_argument("--left", type=int)
+    parser.add_argument("--batches", type=int, default=2000)
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="fkjoin-bench-"))
+    started = time.monotonic()
+    run = Run(folder)
+    try:
+        if given.what == "growth":
+            growth(run, given.left or 5_000_000)
+        elif given.what == "hot":
+            hot(run, given.left or 1_000_000)
+        else:
+            soak(run, given.batches)
+        print(json.dumps({"wall_s": round(time.monotonic() - started)}))
+    finally:
+        run.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
