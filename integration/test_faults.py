@@ -18,11 +18,12 @@ Table = dict[str, tuple[int, str | None]]
 
 WORKER_POINTS = ("read", "rekey", "subscription", "resolve", "index write", "log write", "pending file")
 FAULTS = [
-    *[(point, when, "worker") for point, when in zip(WORKER_POINTS, ("before", "after") * 4, strict=False)],
+    ("index write", "after", "worker"),
+    ("subscription", "after", "worker"),
+    ("log write", "before", "worker"),
+    ("resolve", "after", "worker"),
     ("log write", "after", "zombie"),
     ("state commit", "after", "executor"),
-    ("sink write", "before", "driver"),
-    ("offset commit", "before", "driver"),
 ]
 """A sample; ``make faults`` tries ``EVERY`` one."""
 

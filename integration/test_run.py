@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -20,6 +21,7 @@ from fkjoin.traces import Event
 from tests.test_cli import fkjoin
 
 from .broker import Broker, Record
+from .faults.cluster import ROOT, compiled
 from .jobs import batch_join, joined_rows, left_record, right_record
 
 JOB = """
@@ -27,7 +29,8 @@ name = "{name}"
 checkpoint = "{folder}/checkpoint"
 log = "{folder}/job.log"
 [spark]
-"spark.master" = "local[2]"
+"spark.master" = "local[2,4]"
+{more}
 "spark.ui.enabled" = false
 "spark.jars" = "{jars}"
 "spark.sql.shuffle.partitions" = 2
@@ -57,14 +60,42 @@ topic = "{name}-dead"
 """
 
 
+FAULTS = """
+"spark.driver.extraClassPath" = "{folder}/classes"
+"spark.sql.streaming.checkpointFileManagerClass" = "fkjoin.faults.CrashingFileManager"
+"""
+
+
 class Process:
     """A running job; its driver, JVM and workers are one process group."""
 
     def __init__(self, job: Path) -> None:
         self._folder = job.parent
         self._log = (self._folder / "out.txt").open("ab")
-        command = [sys.executable, "-m", "fkjoin.cli", "run", str(job), "--spark-log", str(self._folder / "spark.log")]
-        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, start_new_session=True)
+        self._fault = self._folder / "fault"
+        compiled(self._folder / "classes")
+        command = [sys.executable, "-m", "integration.faults.job", "run", str(job)]
+        command += ["--spark-log", str(self._folder / "spark.log")]
+        environment = os.environ | {"FKJOIN_FAULT": str(self._fault)}
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=self._log, stderr=self._log, start_new_session=True
+        )
+
+    def arm(self, fault: str) -> None:
+        """Let a process be killed at a point: ``point|before or after|victim``."""
+        draft = self._folder / "fault.draft"
+        draft.write_text(fault)
+        draft.rename(self._fault)
+
+    def struck(self) -> bool:
+        """Whether somebody was killed."""
+        return not self._fault.exists()
+
+    def wait_for_its_end(self) -> None:
+        """The job's own, after its JVM was killed."""
+        assert self._process.wait(60) != 0
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def wait_for(self, what: str, reached: Callable[[], bool], pause_s: float = 0.5, limit_s: float = 240) -> None:
         deadline = time.monotonic() + limit_s
@@ -82,24 +113,16 @@ class Process:
         self._process.wait()
 
 
-def in_the_middle(checkpoint: Path) -> bool:
-    """Whether a batch of the query was begun and is not yet committed."""
-
-    def newest(kind: str) -> int:
-        return max((int(path.name) for path in (checkpoint / kind).glob("[0-9]*")), default=-1)
-
-    return newest("offsets") > newest("commits") >= 0
-
-
 @pytest.mark.parametrize("deployment", ["fused", "staged"])
 def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     broker: Broker, connector: str, tmp_path: Path, deployment: str
 ) -> None:
+    """A worker before it writes a log, the JVM after it has committed a stage's state; and a second start is refused."""
     name = f"killed-{deployment}"
     broker.create(*(f"{name}-{end}" for end in ("left", "right", "out", "dead")), partitions=2)
     job = tmp_path / "job.toml"
     about = {"name": name, "folder": tmp_path, "jars": connector, "bootstrap": broker.bootstrap, "deployment": deployment}
-    job.write_text(JOB.format(**about))
+    job.write_text(JOB.format(**about, more=FAULTS.format(folder=tmp_path)))
     rng = random.Random(5)
     events: list[Event] = []
 
@@ -126,10 +149,18 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     send(3000)
     process = Process(job)
     process.wait_for("the second table", equal)
-    send(3000)
-    victim = tmp_path / "checkpoint" / ("joined-subscription" if deployment == "staged" else "sink-out")
-    process.wait_for("a batch at work", lambda: in_the_middle(victim), pause_s=0.01)
-    process.kill()
+    process.arm("log write|before|worker")
+    send(1500)
+    process.wait_for("a worker's end", process.struck)
+    process.wait_for("the table without it", equal)
+    if deployment == "fused":
+        second = fkjoin("run", str(job), "--spark-log", str(tmp_path / "second.log"))
+        assert second.returncode == 1
+        assert f"checkpoint: {tmp_path}/checkpoint is in use by process" in second.stderr
+    process.arm("state commit|after|jvm")
+    send(1500)
+    process.wait_for("the JVM's end", process.struck, pause_s=0.01)
+    process.wait_for_its_end()
     process = Process(job)
     process.wait_for("the last table", equal)
     dead = f"{name}-dead"
@@ -152,7 +183,7 @@ def test_offsets_that_are_gone_stop_the_job_with_what_to_do(broker: Broker, conn
     broker.create("gone-left", "gone-right", "gone-out", partitions=1)
     job = tmp_path / "job.toml"
     about = {"name": "gone", "folder": tmp_path, "jars": connector, "bootstrap": broker.bootstrap, "deployment": "fused"}
-    text = JOB.format(**about).replace("[spark]", 'trigger = "available-now"\n[spark]', 1)
+    text = JOB.format(**about, more="").replace("[spark]", 'trigger = "available-now"\n[spark]', 1)
     job.write_text(text.replace('topic = "gone-dead"', f'path = "{tmp_path}/dead"'))
     broker.send("gone-left", [Record(b"k", b'{"fk": "a"}'), Record(b"k", b"?"), Record(b"k", b'{"fk": "a"}')])
     run = fkjoin("run", job, "--spark-log", tmp_path / "spark.log")
