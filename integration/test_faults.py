@@ -19,9 +19,7 @@ Table = dict[str, tuple[int, str | None]]
 WORKER_POINTS = ("read", "rekey", "subscription", "resolve", "index write", "log write", "pending file")
 FAULTS = [
     ("index write", "after", "worker"),
-    ("subscription", "after", "worker"),
     ("log write", "before", "worker"),
-    ("resolve", "after", "worker"),
     ("log write", "after", "zombie"),
     ("state commit", "after", "executor"),
 ]

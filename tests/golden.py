@@ -71,10 +71,10 @@ def table(spark: SparkSession, folder: Path, name: str) -> Table:
     return Table.from_files(spark, place, key=key, schema=schema, version="seq", deleted="op = 'd'", format="json")
 
 
-def joined(spark: SparkSession, folder: Path, name: str = "golden", extractor: str = "customer") -> Table:
+def joined(spark: SparkSession, folder: Path, name: str = "golden") -> Table:
     """The join that the checkpoints belong to."""
     orders, customers = (table(spark, folder, side) for side in ("orders", "customers"))
-    return fk_join(orders, customers, extractor, how="left", name=name)
+    return fk_join(orders, customers, "customer", how="left", name=name)
 
 
 def main(name: str) -> None:

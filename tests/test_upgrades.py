@@ -75,10 +75,6 @@ def test_a_changed_topology_is_refused_and_says_what_differs(spark: SparkSession
     renamed = golden.joined(spark, place, name="renamed")
     with pytest.raises(Exception, match=r'of store renamed-\w+, join was "golden" and is now "renamed"; start this version'):
         run(renamed.changes, checkpoint)
-    with pytest.raises(Exception, match=r'extractor was "customer" and is now "upper\(customer\)"; start this version'):
-        run(golden.joined(spark, place, extractor="upper(customer)").changes, checkpoint)
     first = golden.joined(spark, place)
-    with pytest.raises(Exception, match="XX"):
+    with pytest.raises(Exception, match=r"\[2\] sources in the checkpoint offsets and now there are \[3\]"):
         run(fk_join(first, golden.table(spark, place, "customers"), "left.customer", name="added").changes, checkpoint)
-    with pytest.raises(Exception, match=r'materialized was null and is now "kept"; start this version'):
-        run(golden.joined(spark, place).materialize("kept").changes, checkpoint)
