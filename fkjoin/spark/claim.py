@@ -52,15 +52,16 @@ def claimed(spark: SparkSession, checkpoint: str) -> Iterator[None]:
 def _refuse_if_held(checkpoint: str, path: Any, files: Any) -> None:
     if not files.exists(path):
         return
-    age = time.time() - files.getFileStatus(path).getModificationTime() / 1000
-    stream = files.open(path)
+    age, host, process = 0.0, "an unknown host", 0
     try:
+        age = time.time() - files.getFileStatus(path).getModificationTime() / 1000
+        stream = files.open(path)
         owner = json.loads(bytes(stream.readAllBytes()))
-        host, process = str(owner["host"]), int(owner["process"])
-    except (ValueError, KeyError):
-        host, process = "an unknown host", 0
-    finally:
         stream.close()
+        host, process = str(owner["host"]), int(owner["process"])
+    except Exception:  # it is being rewritten, or was given up just now
+        if not files.exists(path):
+            return
     here = host == socket.gethostname()
     if age > LAPSES_AFTER_S or (here and (process == os.getpid() or not _alive(process))):
         return
