@@ -164,7 +164,7 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     process = Process(job)
     process.wait_for("the last table", equal)
     dead = f"{name}-dead"
-    process.wait_for("the dead letters", lambda: len({dead_place(m) for m in broker.read(dead)}) == 3)
+    process.wait_for("the dead letters", lambda: len({dead_place(m) for m in broker.read(dead)}) == 4)
     assert process.terminate() == 0
     assert {(m.key(), m.value()) for m in broker.read(dead)} == {(b"bad", b"{")}
     lines = [json.loads(line) for line in (tmp_path / "job.log").read_text().splitlines()]
