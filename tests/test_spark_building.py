@@ -37,11 +37,13 @@ def test_the_public_names() -> None:
     assert fkjoin.__all__ == [
         "FkJoinError",
         "FormatError",
+        "InvariantError",
         "SessionError",
         "Table",
         "TopologyError",
         "TraceError",
         "fk_join",
+        "read_state",
         "session",
     ]
     assert all(getattr(fkjoin, name).__doc__ for name in fkjoin.__all__)
