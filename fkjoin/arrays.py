@@ -138,6 +138,11 @@ def padded(array: Bytes, width: int) -> Octets:
     return np.where(np.arange(width) < sizes[:, None], table, np.uint8(0))
 
 
+def untagged(keys: Bytes) -> Bytes:
+    """Keys of a store without the byte that says what they are keys of."""
+    return after(keys, np.ones(len(keys), np.int64))
+
+
 def codes(array: Bytes) -> tuple[Ints, Bytes]:
     """A number per distinct value (no nulls in), and the distinct values."""
     encoded = array.dictionary_encode()

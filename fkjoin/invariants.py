@@ -17,7 +17,7 @@ import pyarrow as pa
 import xxhash
 
 from fkjoin import combined_key, records, versions
-from fkjoin.arrays import Bools, Bytes, after, equal, take
+from fkjoin.arrays import Bools, Bytes, equal, take, untagged
 from fkjoin.errors import InvariantError
 from fkjoin.messages import SUMS, column, table
 from fkjoin.stages.rekey import HAS_FOREIGN_KEY
@@ -81,7 +81,7 @@ def expected_subscriptions(store: Store) -> Iterator[Bytes]:
         held = records.decode(page.values)
         live = np.flatnonzero((held.flags & GONE == 0) & (held.flags & HAS_FOREIGN_KEY > 0))
         keys = take(page.keys, live)
-        yield combined_key.encode(take(held.body, live), after(keys, np.ones(len(keys), np.int64)))
+        yield combined_key.encode(take(held.body, live), untagged(keys))
 
 
 def live_subscriptions(store: Store) -> Iterator[Bytes]:
@@ -89,7 +89,7 @@ def live_subscriptions(store: Store) -> Iterator[Bytes]:
     for page in store.scan([prefix_range(b"s")]):
         live: Bools = records.decode(page.values).flags & GONE == 0
         keys = page.keys.filter(pa.array(live))
-        yield after(keys, np.ones(len(keys), np.int64))
+        yield untagged(keys)
 
 
 def sums_message(sender: int, found: Sum) -> pa.Table:

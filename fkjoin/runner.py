@@ -21,7 +21,8 @@ from fkjoin.errors import FkJoinError
 from fkjoin.job import Job, Planned
 from fkjoin.job_file import JobError, JobSpec, read_job
 from fkjoin.spark.claim import claimed
-from fkjoin.spark.damage import check_logs, explain, hadoop
+from fkjoin.spark.damage import check_logs, explain
+from fkjoin.spark.files import hadoop, read_file, write_file
 from fkjoin.spark.settings import bucket_count, session
 from fkjoin.topology import Join, Node, Source
 
@@ -202,10 +203,10 @@ def _manifest(job: Job, buckets: int) -> dict[str, Any]:
 
 def _compare(spark: SparkSession, spec: JobSpec, made_with: dict[str, Any]) -> None:
     """``JobError`` when the checkpoint was made with something else."""
-    text = _read(spark, f"{spec.checkpoint}/{MANIFEST}")
-    if text is None:
+    path, files = hadoop(spark, f"{spec.checkpoint}/{MANIFEST}")
+    if not files.exists(path):
         return
-    before = json.loads(text)
+    before = json.loads(read_file(path, files))
     for name in before.keys() & made_with.keys():
         was, now = before[name], made_with[name]
         if was != now and isinstance(was, dict):
@@ -219,14 +220,4 @@ def _compare(spark: SparkSession, spec: JobSpec, made_with: dict[str, Any]) -> N
 
 
 def _keep(spark: SparkSession, spec: JobSpec, made_with: dict[str, Any]) -> None:
-    path, files = hadoop(spark, f"{spec.checkpoint}/{MANIFEST}")
-    out = files.create(path, True)
-    out.write(json.dumps(made_with, indent=1).encode())
-    out.close()
-
-
-def _read(spark: SparkSession, where: str) -> str | None:
-    path, files = hadoop(spark, where)
-    if not files.exists(path):
-        return None
-    return "\n".join(row[0] for row in spark.read.text(where).collect())
+    write_file(*hadoop(spark, f"{spec.checkpoint}/{MANIFEST}"), json.dumps(made_with, indent=1).encode())

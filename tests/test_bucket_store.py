@@ -13,17 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 import xxhash
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fkjoin.arrays import masked
 from state import (
-    BYTES,
     BucketStore,
     CorruptLogError,
     MemoryStore,
@@ -33,54 +29,7 @@ from state import (
     segments,
 )
 from state.index import RocksIndex
-
-
-class Log:
-    """A segment log in memory, whose owner commits it or rolls it back."""
-
-    def __init__(self) -> None:
-        self.committed: dict[Any, bytes] = {}
-        self.working: dict[Any, bytes] = {}
-
-    def meta(self) -> bytes | None:
-        return self.working.get("meta")
-
-    def set_meta(self, meta: bytes) -> None:
-        self.working["meta"] = meta
-
-    def segment(self, number: int) -> bytes | None:
-        return self.working.get(number)
-
-    def put_segment(self, number: int, data: bytes) -> None:
-        assert number not in self.working
-        self.working[number] = data
-
-    def remove_segment(self, number: int) -> None:
-        del self.working[number]
-
-    def commit(self) -> None:
-        self.committed = dict(self.working)
-
-    def roll_back(self) -> None:
-        self.working = dict(self.committed)
-
-
-def array(items: list[bytes | None]) -> pa.LargeBinaryArray:
-    return pa.array(items, BYTES)
-
-
-def write(store: Any, entries: dict[bytes, bytes | None]) -> None:
-    """Deletes are nulls with bytes under them, as the stages make them."""
-    values = array([b"dead" if value is None else value for value in entries.values()])
-    store.write(array(list(entries)), masked(values, np.array([value is not None for value in entries.values()])))
-
-
-def contents(store: Any) -> dict[bytes, bytes]:
-    found: dict[bytes, bytes] = {}
-    for page in store.scan([(b"\0", b"\xff" * 9)]):
-        found.update(zip(page.keys.to_pylist(), page.values.to_pylist(), strict=True))
-    return found
-
+from tests.stores import Log, array, contents, write
 
 KEYS = st.sampled_from([bytes((first, second)) for first in b"ab\xff" for second in b"\0x\xff"])
 ENTRIES = st.dictionaries(KEYS, st.none() | st.binary(max_size=3), min_size=1)

@@ -13,7 +13,7 @@ import pytest
 
 from state import BucketStore, DamagedIndexError, StateError, prefix_range, segments
 from state.index import RocksIndex
-from tests.test_bucket_store import Log, array, contents, write
+from tests.stores import Log, array, contents, write
 
 Entries = dict[bytes, bytes | None]
 

@@ -22,7 +22,7 @@ from state import MemoryStore
 from tests import golden
 from tests.engine import LocalEngine
 from tests.oracle import Change
-from tests.test_bucket_store import array
+from tests.stores import array
 from tests.test_spark_engine import run, table_of
 
 

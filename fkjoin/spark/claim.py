@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from fkjoin.errors import FkJoinError
-from fkjoin.spark.damage import hadoop
+from fkjoin.spark.files import hadoop, read_file, write_file
 
 FILE = "fkjoin-job.claim"
 RENEWED_EVERY_S = 10.0
@@ -35,9 +35,9 @@ def claimed(spark: SparkSession, checkpoint: str) -> Iterator[None]:
     def renew() -> None:
         while not stop.wait(RENEWED_EVERY_S):
             with contextlib.suppress(Exception):  # the job goes on without a storage that answers, as long as Spark does
-                _write(path, files)
+                write_file(path, files, _owner())
 
-    _write(path, files)
+    write_file(path, files, _owner())
     renewing = threading.Thread(target=renew, name="fkjoin-claim", daemon=True)
     renewing.start()
     try:
@@ -55,9 +55,7 @@ def _refuse_if_held(checkpoint: str, path: Any, files: Any) -> None:
     age, host, process = 0.0, "an unknown host", 0
     try:
         age = time.time() - files.getFileStatus(path).getModificationTime() / 1000
-        stream = files.open(path)
-        owner = json.loads(bytes(stream.readAllBytes()))
-        stream.close()
+        owner = json.loads(read_file(path, files))
         host, process = str(owner["host"]), int(owner["process"])
     except Exception:  # it is being rewritten, or was given up just now
         if not files.exists(path):
@@ -71,10 +69,8 @@ def _refuse_if_held(checkpoint: str, path: Any, files: Any) -> None:
     )
 
 
-def _write(path: Any, files: Any) -> None:
-    out = files.create(path, True)
-    out.write(json.dumps({"host": socket.gethostname(), "process": os.getpid()}).encode())
-    out.close()
+def _owner() -> bytes:
+    return json.dumps({"host": socket.gethostname(), "process": os.getpid()}).encode()
 
 
 def _alive(process: int) -> bool:
@@ -82,6 +78,6 @@ def _alive(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
-        return True
+    except PermissionError:  # somebody else's
+        pass
     return True

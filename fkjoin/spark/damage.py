@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from fkjoin.errors import FkJoinError
+from fkjoin.spark.files import hadoop
 
 RESTORE = "restore it from a backup (to the same path), or start from a new checkpoint and replay the sources"
 
@@ -61,13 +62,6 @@ def check_logs(spark: SparkSession, checkpoint: str) -> None:
                 raise FkJoinError(
                     f"checkpoint {checkpoint} is damaged: {name} is not as it was written; {RESTORE} ({_line(str(error))})"
                 ) from error
-
-
-def hadoop(spark: SparkSession, where: str) -> tuple[Any, Any]:
-    """A path, and the file system that it is on."""
-    jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(where)
-    return path, path.getFileSystem(spark._jsc.hadoopConfiguration())
 
 
 def _children(jvm: Any, files: Any, place: Any, pattern: str) -> list[str]:

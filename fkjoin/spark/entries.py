@@ -13,13 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin import combined_key, records, versions
-from fkjoin.arrays import Bytes, after, as_bytes, take, valid
+from fkjoin.arrays import Bytes, after, as_bytes, take, untagged, valid
 from fkjoin.errors import FkJoinError
 from fkjoin.invariants import expected_subscriptions, live_subscriptions
 from fkjoin.messages import NO_TIMESTAMP
 from fkjoin.rows import KeyCodec, RowCodec
 from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.stages import split_rows
+from fkjoin.stages.rekey import HAS_FOREIGN_KEY
 from fkjoin.stages.resolve import DIGEST_BYTES, HAS_RESULT
 from fkjoin.stages.retention import GONE
 from state import BYTES, BucketStore, Page, StateError, prefix_range
@@ -73,7 +74,7 @@ class Entries:
 
     def _readable(self, page: Page, tag: bytes, kind: str, bucket: int) -> pa.RecordBatch:
         of, schemas, rows = self.of, self.of.schemas, len(page.keys)
-        held, bare = records.decode(page.values), after(page.keys, np.ones(rows, np.int64))
+        held, bare = records.decode(page.values), untagged(page.keys)
         gone = held.flags & GONE > 0
         nothing = pa.nulls(rows, pa.string())
         key, foreign_key, row = nothing, nothing, nothing
@@ -86,7 +87,7 @@ class Entries:
             row = _rows(schemas["right"], RowCodec(schemas["right"]).decode(_none_if(held.body, gone)), ~gone)
         elif kind == "left":
             key = _keys(schemas["key"], bare)
-            foreign_key = _keys(schemas["foreign_key"], _none_if(held.body, held.flags & 2 == 0))
+            foreign_key = _keys(schemas["foreign_key"], _none_if(held.body, held.flags & HAS_FOREIGN_KEY == 0))
         else:
             key = _keys(schemas["key"], bare)
             kept = (held.flags & HAS_RESULT > 0) & (pc.binary_length(held.body).fill_null(0).to_numpy() > DIGEST_BYTES)
@@ -110,7 +111,7 @@ class Results:
         for page in [*_pages(store, b"d", None), _no_page()]:
             held = records.decode(page.values)
             live = np.flatnonzero(held.flags & HAS_RESULT > 0)
-            keys = KeyCodec(key).decode(after(take(page.keys, live), np.ones(len(live), np.int64)))
+            keys = KeyCodec(key).decode(untagged(take(page.keys, live)))
             columns: dict[str, pa.Array] = dict(zip(key.names, keys, strict=True))
             columns |= {
                 name: column
@@ -152,7 +153,7 @@ class Examine:
         for tag, kind in _KINDS.get(self.stage, {}).items():
             for page in _pages(store, tag, None):
                 records.decode(page.values)
-                bare = after(page.keys, np.ones(len(page.keys), np.int64))
+                bare = untagged(page.keys)
                 by = combined_key.decode(bare)[0] if kind == "subscription" else bare
                 wrong = np.flatnonzero(ids[buckets_of(by, self.buckets)] != bucket)
                 if len(wrong):

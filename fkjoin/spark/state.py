@@ -6,6 +6,7 @@ temporary folder, in parallel.  Nothing here writes to a checkpoint.
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import tempfile
@@ -47,14 +48,10 @@ class SnapshotLog:
     def segment(self, number: int) -> bytes | None:
         return self._segments.get(number)
 
-    def set_meta(self, meta: bytes) -> None:
-        raise NotImplementedError
+    def _refuse(self, *_: Any) -> None:
+        raise io.UnsupportedOperation("a log that was read from a checkpoint cannot be written to")
 
-    def put_segment(self, number: int, data: bytes) -> None:
-        raise NotImplementedError
-
-    def remove_segment(self, number: int) -> None:
-        raise NotImplementedError
+    set_meta = put_segment = remove_segment = _refuse
 
 
 Read = Callable[[BucketStore, int], Iterator[pa.RecordBatch]]

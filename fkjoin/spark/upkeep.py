@@ -11,8 +11,9 @@ from pyspark.sql import functions as F
 
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.buckets import spark_hash
-from fkjoin.spark.damage import check_logs, hadoop
+from fkjoin.spark.damage import check_logs
 from fkjoin.spark.entries import PROBLEMS, Examine
+from fkjoin.spark.files import hadoop, read_file
 from fkjoin.spark.operator import index_home
 from fkjoin.spark.state import SavedState, SavedStore, damaged
 
@@ -49,10 +50,7 @@ def verify(spark: SparkSession, checkpoint: str | Path, *, batch: int | None = N
 def rebuild(spark: SparkSession, checkpoint: str | Path, index_dir: str) -> list[Path]:
     """Make the local indexes of all of the checkpoint's stores anew, on this machine; where they are."""
     state = SavedState(spark, checkpoint)
-    path, files = hadoop(spark, f"{state.checkpoint.rstrip('/')}/metadata")
-    stream = files.open(path)
-    query = json.loads(bytes(stream.readAllBytes()))["id"]
-    stream.close()
+    query = json.loads(read_file(*hadoop(spark, f"{state.checkpoint.rstrip('/')}/metadata")))["id"]
     places = []
     for store in state.stores:
         facts, _ = store.identity

@@ -24,7 +24,6 @@ from fkjoin.arrays import (
     Bools,
     Bytes,
     Ints,
-    after,
     bools,
     changes_from_previous,
     codes,
@@ -35,6 +34,7 @@ from fkjoin.arrays import (
     masked,
     stack,
     take,
+    untagged,
     valid,
 )
 from fkjoin.messages import ANSWER, NO_TIMESTAMP, column, table
@@ -139,7 +139,7 @@ def subscription(
         last = _last_between(bases, of, np.full(len(live), -1), until, top)
         hit = np.flatnonzero(last >= 0)
         row, chosen = last[hit] + right.stored, live[hit]
-        _, left_keys = combined_key.decode(after(take(names, hit), np.ones(len(hit), np.int64)))
+        _, left_keys = combined_key.decode(untagged(take(names, hit)))
         yield _answers(count, left_keys, take(held.version, chosen), take(held.body, chosen), right, row, right.since[row])
 
     _write(store, keys, right, left, now_ms + retention_ms, in_order)
