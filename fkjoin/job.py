@@ -104,6 +104,7 @@ class Job:
                     name=name,
                     on_error=spec.on_error,
                     headers=spec.headers,
+                    roots=spec.roots,
                     options={**options, **spec.options},
                 )
             if isinstance(spec.key, FormatSpec):
@@ -163,6 +164,7 @@ class Job:
                     key=None if spec.key is None else _format("key", spec.key, "key"),
                     value=spec.value.build("value", "value") if isinstance(spec.value, FormatSpec) else spec.value,
                     headers=spec.headers,
+                    positions=spec.positions,
                     trigger=trigger,
                     query_name=name,
                     options={**client_options(options), **spec.options},

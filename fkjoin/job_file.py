@@ -94,6 +94,7 @@ class TableSpec(_Place):
     format: Literal["json", "parquet"] | None = None
     on_error: OnError = "dead-letter"
     headers: bool = False
+    roots: int | None = Field(None, ge=1)
     options: dict[str, Value] = {}
 
     @model_validator(mode="after")
@@ -125,6 +126,7 @@ class SinkSpec(_Place):
     key: str | FormatSpec | None = None
     value: str | FormatSpec | None = None
     headers: str | None = None
+    positions: bool = False
     options: dict[str, Value] = {}
 
 

@@ -24,6 +24,7 @@ from fkjoin.spark.claim import claimed
 from fkjoin.spark.damage import check_logs, explain
 from fkjoin.spark.files import hadoop, read_file, write_file
 from fkjoin.spark.settings import bucket_count, session
+from fkjoin.stages.counters import RESTARTS
 from fkjoin.topology import Join, Node, Source
 
 MANIFEST = "fkjoin-job.json"
@@ -70,8 +71,8 @@ def job_session(spec: JobSpec) -> SparkSession:
 class Report:
     """Takes down each batch once: a JSON line in the log, a row on the terminal."""
 
-    def __init__(self, log: TextIO | None, live: Live | None) -> None:
-        self._log, self._live = log, live
+    def __init__(self, log: TextIO | None, live: Live | None, console: Console) -> None:
+        self._log, self._live, self._console = log, live, console
         self._seen: dict[str, int] = {}
         self._rows: dict[str, tuple[str, ...]] = {}
 
@@ -96,6 +97,13 @@ class Report:
             }
             if self._log is not None:
                 print(json.dumps(line), file=self._log, flush=True)
+            for operator, counted in counters.items():
+                if restarted := counted.get(RESTARTS):
+                    self._console.print(
+                        f"{name}: batch {progress.batchId}: {operator}: {restarted:,} rows started over: their topic, "
+                        "partition or log is another than before, so what came last counts, whatever its offset",
+                        soft_wrap=True,
+                    )
             rate = f"{progress.numInputRows / seconds:,.0f}" if seconds else ""
             self._rows[name] = (name, str(progress.batchId), f"{progress.numInputRows:,}", f"{seconds:.1f}", rate)
         if self._live is not None:
@@ -113,7 +121,7 @@ def _report(spec: JobSpec, console: Console) -> Iterator[Report]:
         if spec.log is not None:
             Path(spec.log).parent.mkdir(parents=True, exist_ok=True)
             log = stack.enter_context(Path(spec.log).open("a", encoding="utf-8"))
-        yield Report(log, live)
+        yield Report(log, live, console)
 
 
 @contextlib.contextmanager

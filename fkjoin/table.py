@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import glob
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,31 +11,19 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import (
-    BooleanType,
-    ByteType,
-    DataType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
-from fkjoin import versions
-from fkjoin.columns import Expression, Expressions, listed, require_names, resolve_column, text
+from fkjoin.columns import Expression, Expressions
 from fkjoin.errors import TopologyError
-from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, TS, VERSION
 from fkjoin.kafka import sink
 from fkjoin.kafka.formats import Format
+from fkjoin.kafka.positions import of_roots, relayed
 from fkjoin.kafka.source import Connection, OnError, read_topic
 from fkjoin.kafka.staged import StageQuery
 from fkjoin.spark.settings import prepare
-from fkjoin.topology import Node, Source, describe, generated_name
-
-_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
-_FORMATS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
+from fkjoin.streams import open_files, read_stream
+from fkjoin.topology import Node, Source, describe, sources
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,18 +70,26 @@ class Table:
         source says ``upsert``), the versions as arrays of bigint (a source has ``_version``, a join ``_left_version`` and
         ``_right_version``, null without a right row), and ``_timestamp`` (null without one).
         """
+        return self._changes()
+
+    def _changes(self, *more: Column) -> DataFrame:
+        """``changes``, and columns made from the internal frame."""
         own = set(self.key)
         row = [F.col(f"{ROW}.`{name}`").alias(name) for name in self.row_type.names if name not in own]
         key = [F.col(f"{KEY}.`{name}`").alias(name) for name in self.key]
         if isinstance(self.node, Source):
             operation = F.when(F.col(DELETED), F.lit("delete")).otherwise(F.lit("upsert"))
-            fields = [F.col(f"{VERSION}.`{name}`").cast("bigint") for name in _struct(self.frame, VERSION).names]
-            about = [operation.alias("_operation"), F.array(*fields).alias("_version")]
+            if CHAINS in self.frame.columns:
+                version = F.transform(CHAINS, lambda chain: chain[0]["offset"])
+            else:
+                names = _struct(self.frame, VERSION).names
+                version = F.array(*[F.col(f"{VERSION}.`{name}`").cast("bigint") for name in names])
+            about = [operation.alias("_operation"), version.alias("_version")]
         else:
             about = [F.col(name) for name in ("_operation", "_left_version", "_right_version")]
         time = F.timestamp_micros(F.col(TS)) if self.timestamps != "bigint" else F.col(TS)
         usable = self.frame.where(F.col(PROBLEM).isNull())
-        return usable.select(*key, *row, *about, time.alias("_timestamp"))
+        return usable.select(*key, *row, *about, time.alias("_timestamp"), *more)
 
     @property
     def dead_letters(self) -> DataFrame | None:
@@ -125,6 +120,7 @@ class Table:
         key: Format | str | None = None,
         value: Format | str | Column | None = None,
         headers: Expression | None = None,
+        positions: bool = False,
         trigger: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
         query_name: str | None = None,
@@ -133,15 +129,26 @@ class Table:
 
         ``key``: a format; by default one column of text or bytes as it is, and anything else as a JSON object.  ``value``: a
         format, or an expression over ``changes``; by default the row's columns as a JSON object, nulls included.  ``headers``:
-        an expression for the records' headers (``array<struct<key: string, value: binary>>``).  ``trigger``: as for Spark's
-        ``DataStreamWriter.trigger``.  ``options``: settings of the producer, ``kafka.…``.  ``query_name``: the table's if left
-        out.  Delivery is at least once; Spark's producer partitions as Java's does.
+        an expression for the records' headers (``array<struct<key: string, value: binary>>``).  ``positions``: add the header
+        ``fkjoin-positions``, which says where the rows came from; ``from_kafka(…, roots=…)`` reads it.  ``trigger``: as for
+        Spark's ``DataStreamWriter.trigger``.  ``options``: settings of the producer, ``kafka.…``.  ``query_name``: the table's
+        if left out.  Delivery is at least once; Spark's producer partitions as Java's does.
         """
         for stage in self.stages:
             stage.topics.create()
         row = tuple(name for name in self.row_type.names if name not in self.key)
-        frame = sink.records(self.changes, self.key, row, key, value, headers)
+        place = [self._positions().alias(sink.POSITIONS)] if positions else []
+        frame = sink.records(self._changes(*place), self.key, row, key, value, headers)
         return sink.start(frame, topic, bootstrap_servers, str(checkpoint), options, trigger, query_name or self.name)
+
+    def _positions(self) -> Column:
+        """The text of the header that says where the rows came from."""
+        read = sources(self.node)
+        if homeless := [source.name for source in read if source.topic is None]:
+            raise TopologyError(f"positions: {homeless[0]} is not read from a topic, so its rows have no position in one")
+        if not isinstance(self.node, Source):
+            return of_roots(F.col(VERSION), self.node.parts, [str(source.topic) for source in read])
+        return relayed(F.col(CHAINS) if CHAINS in self.frame.columns else None, F.col(RAW))
 
     def describe(self) -> str:
         """The topology that makes this table, as text."""
@@ -175,58 +182,7 @@ class Table:
         Columns used as version, deleted or timestamp by their plain name are not part of the row.
         Raises ``TopologyError``.
         """
-        if not isinstance(df, DataFrame):
-            raise TopologyError(f"df: a streaming DataFrame is needed, this is a {type(df).__name__}")
-        if not df.isStreaming:
-            raise TopologyError(
-                "df: a batch DataFrame has no changes to follow; read it as a stream "
-                "(spark.readStream…), or use Table.from_files for change logs in files"
-            )
-        prepare(df.sparkSession)
-        label = name or "the table"
-        keys = require_names("key", key, df.columns, label)
-        ordering = listed(version)
-        if not ordering:
-            raise TopologyError("version: name the columns that order the changes of a key, such as an LSN")
-        places = [resolve_column("version", item, df, df.columns, label) for item in ordering]
-        for item, place in zip(ordering, places, strict=True):
-            kind = _type(df, place)
-            if not isinstance(kind, _INTEGERS):
-                raise TopologyError(
-                    f"version: {text(item)} is {kind.simpleString()}, whole numbers are needed; "
-                    "cast it, for a timestamp with unix_micros(…)"
-                )
-        gone = F.lit(False) if deleted is None else resolve_column("deleted", deleted, df, df.columns, label)
-        if not isinstance(_type(df, gone), BooleanType):
-            raise TopologyError(
-                f"deleted: {text(deleted or '')} is {_type(df, gone).simpleString()}, a boolean is needed: write a "
-                "condition, such as \"op = 'd'\""
-            )
-        time, kind_of_time = _timestamp(df, timestamp, label)
-        control = {item for item in [*ordering, deleted, timestamp] if isinstance(item, str)} - set(keys)
-        row = [column for column in df.columns if column not in control]
-        origin = f"stream of {', '.join(df.columns)}"
-        node = Source(
-            name or f"{'-'.join(keys)}-{generated_name(df.schema.json(), keys, ordering, deleted)}",
-            keys,
-            tuple(text(item) for item in ordering),
-            None if deleted is None else text(deleted),
-            None if timestamp is None else text(timestamp),
-            tuple(row),
-            origin,
-            log,
-        )
-        gone = F.coalesce(gone, F.lit(False))
-        frame = df.select(
-            F.struct(*[F.col(f"`{column}`") for column in keys]).alias(KEY),
-            F.when(~gone, F.struct(*[F.col(f"`{column}`") for column in row])).alias(ROW),
-            gone.alias(DELETED),
-            F.struct(*[place.cast("bigint").alias(f"v{at}") for at, place in enumerate(places)]).alias(VERSION),
-            F.lit(bytearray(versions.identity(log or node.name))).alias(SOURCE),
-            time.alias(TS),
-            F.lit(None).cast("string").alias(PROBLEM),
-        )
-        return cls(node, frame, keys, kind_of_time)
+        return cls(*read_stream(df, key, version, deleted, timestamp, name, log))
 
     @classmethod
     def from_files(
@@ -250,31 +206,9 @@ class Table:
         from the files' endings if left out.  ``options``: of Spark's file source, such as ``maxFilesPerTrigger``.  The
         rest as in ``from_stream``.
         """
-        pattern = str(path)
-        chosen = format or _format_of(pattern)
-        if chosen not in ("json", "parquet"):
-            raise TopologyError(f"format: {chosen!r} is not one of json, parquet")
-        if schema is None:
-            try:
-                schema = spark.read.format(chosen).load(pattern).schema
-            except Exception as error:
-                raise TopologyError(
-                    f"path: {pattern} cannot be read to learn its columns; is it there, and not empty? "
-                    f"Else give schema=. ({str(error).splitlines()[0]})"
-                ) from error
-        prepare(spark)
-        reader = spark.readStream.format(chosen).schema(schema)
-        for option, value in (options or {}).items():
-            reader = reader.option(option, value)
-        stem = Path(pattern.rstrip("/*")).name or "files"
+        frame, stem = open_files(spark, str(path), schema, format, options)
         return cls.from_stream(
-            reader.load(pattern),
-            key=key,
-            version=version,
-            deleted=deleted,
-            timestamp=timestamp,
-            name=name or stem.split(".")[0],
-            log=log,
+            frame, key=key, version=version, deleted=deleted, timestamp=timestamp, name=name or stem, log=log
         )
 
     @classmethod
@@ -289,6 +223,7 @@ class Table:
         name: str | None = None,
         on_error: OnError = "dead-letter",
         headers: bool = False,
+        roots: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Table:
         """A table from a topic: a record is an upsert of its key, a null value a tombstone; its offset is its version.
@@ -300,11 +235,15 @@ class Table:
         a column.  ``options``: of Spark's Kafka source, such as ``maxOffsetsPerTrigger``, and of its consumer (``kafka.…``);
         secrets among them are not shown anywhere.
 
+        ``roots``: the topic is written by another job, ``to_kafka(…, positions=True)``, from so many topics; where in them a
+        row came from, as a header says, is its version, in place of its offset here.  So what that job publishes twice counts
+        once.  A row whose root is another topic or partition than before starts over, counted as ``source-restarts``.
+
         When partitions are added to the topic, keys may change theirs: what comes from the new partition then counts as newer.
         Raises ``TopologyError``, also when the topic is not there.
         """
         prepare(spark)
-        node, frame, place = read_topic(spark, topic, bootstrap_servers, key, value, name, on_error, headers, options)
+        node, frame, place = read_topic(spark, topic, bootstrap_servers, key, value, name, on_error, headers, roots, options)
         dead = (frame,) if on_error == "dead-letter" else ()
         return cls(node, frame, node.key, "timestamp", on_error, dead, connection=place)
 
@@ -317,33 +256,3 @@ def _struct(frame: DataFrame, column: str) -> StructType:
     kind = frame.schema[column].dataType
     assert isinstance(kind, StructType)
     return kind
-
-
-def _type(df: DataFrame, column: Column) -> DataType:
-    return df.select(column.alias("it")).schema["it"].dataType
-
-
-def _timestamp(df: DataFrame, given: Expression | None, label: str) -> tuple[Column, str | None]:
-    """The timestamp as int64, and its type."""
-    if given is None:
-        return F.lit(None).cast("bigint"), None
-    column = resolve_column("timestamp", given, df, df.columns, label)
-    kind = _type(df, column)
-    if isinstance(kind, TimestampType | TimestampNTZType):
-        return F.unix_micros(column.cast("timestamp")), "timestamp"
-    if isinstance(kind, LongType | IntegerType):
-        return column.cast("bigint"), "bigint"
-    raise TopologyError(
-        f"timestamp: {text(given)} is {kind.simpleString()}, a timestamp or bigint is needed; cast it with to_timestamp(…)"
-    )
-
-
-def _format_of(pattern: str) -> str:
-    """json or parquet, from the endings of the files that ``pattern`` means."""
-    places = glob.glob(pattern) or [pattern]
-    names = [Path(name) for place in places for name in ([place] if Path(place).is_file() else glob.glob(f"{place}/*"))]
-    endings = {_FORMATS[name.suffix] for name in [*names, Path(pattern)] if name.suffix in _FORMATS}
-    if len(endings) == 1:
-        return endings.pop()
-    found = "files of both kinds" if endings else "no .json, .jsonl, .ndjson or .parquet file"
-    raise TopologyError(f'path: {pattern} has {found}: give format="json" or format="parquet"')

@@ -21,8 +21,9 @@ class Source:
     columns: tuple[str, ...]
     origin: str
     log: str | None = None
-
-    parts = 1
+    topic: str | None = None
+    parts: int = 1
+    """Of how many parts a row's version is made: one for each root that it came from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,11 @@ Node = Source | Join
 def generated_name(*facts: object) -> str:
     """Eight hex digits that stay the same as long as the facts do."""
     return hashlib.sha256("\0".join(map(str, facts)).encode()).hexdigest()[:8]
+
+
+def sources(node: Node) -> list[Source]:
+    """The sources that ``node`` is made of, each once."""
+    return [step for step in _in_order(node) if isinstance(step, Source)]
 
 
 def describe(node: Node) -> str:

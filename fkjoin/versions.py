@@ -106,9 +106,14 @@ def sort_columns(versions: Bytes) -> list[Words]:
 
 def is_newer(arriving: Bytes, held: Bytes) -> Bools:
     """Where ``arriving`` supersedes ``held`` (no nulls in either); equal versions do not."""
+    return compare(arriving, held)[0]
+
+
+def compare(arriving: Bytes, held: Bytes) -> tuple[Bools, Bools]:
+    """Where ``arriving`` supersedes ``held``, and where it does so because it starts over from another source."""
     rows = len(arriving)
     if not rows:
-        return np.zeros(0, bool)
+        return np.zeros(0, bool), np.zeros(0, bool)
     size_a, size_h = lengths(arriving), lengths(held)
     width = int(max(size_a.max(), size_h.max(), 1))
     a, h = padded(as_bytes(arriving), width), padded(as_bytes(held), width)
@@ -121,8 +126,9 @@ def is_newer(arriving: Bytes, held: Bytes) -> Bools:
     length, head = _heads(a, size_a)
     greater = a[at] > h[at]
     vacant = length[at] & ((a[at] == 0) | (h[at] == 0))
+    restarts = inside & head[at] & ~vacant
     newer = np.where(vacant, greater, head[at] | greater)
-    return np.where(inside, newer, size_a > size_h)
+    return np.where(inside, newer, size_a > size_h), restarts
 
 
 def _heads(table: Octets, sizes: Ints) -> tuple[Bools, Bools]:

@@ -99,6 +99,19 @@ def test_versions_of_different_sources_start_over() -> None:
     assert newer(version(9, source=OTHER), version(1))
 
 
+def test_starting_over_is_told_from_being_newer_and_from_a_right_row_that_comes_or_goes() -> None:
+    held = version(5) + version(5, source=OTHER)
+    for arriving, restarts in [
+        (version(6) + version(1), False),
+        (version(5) + version(1), True),
+        (version(1, source=OTHER) + version(5, source=OTHER), True),
+        (version(5) + versions.absent(1), False),
+        (held, False),
+    ]:
+        assert versions.compare(array(arriving), array(held))[1].tolist() == [restarts]
+    assert not versions.compare(array(held), array(version(5) + versions.absent(1)))[1].any()
+
+
 def test_pairs_compare_from_the_left_and_an_absent_right_row_is_oldest() -> None:
     absent = versions.absent(1)
     ordered = [version(1) + absent, version(1) + version(-5, source=OTHER), version(1) + version(2, source=OTHER)]

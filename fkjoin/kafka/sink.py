@@ -14,8 +14,12 @@ from fkjoin.columns import Expression, resolve_column
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.formats import Bytes, Format, Json, String, as_format
 from fkjoin.kafka.options import sink_options
+from fkjoin.kafka.positions import HEADER
 from fkjoin.kafka.registry import Registry
 from fkjoin.kafka.source import require_topic
+
+POSITIONS = "_positions"
+_HEADERS = "array<struct<key: string, value: binary>>"
 
 
 def key_format(schema: StructType) -> Format:
@@ -33,7 +37,10 @@ def records(
     value_as: Format | str | Column | None,
     headers: Expression | None,
 ) -> DataFrame:
-    """``key``, ``value`` (null in a delete) and, if asked for, ``headers`` of the records for ``changes``."""
+    """``key``, ``value`` (null in a delete) and, if asked for, ``headers`` of the records for ``changes``.
+
+    A column ``POSITIONS`` of ``changes`` becomes a header.
+    """
     whole_key, key_type = _struct(changes, key)
     encode_key = as_format("key", key_as, "key") if key_as is not None else key_format(key_type)
     gone = F.col("_operation") == "delete"
@@ -43,8 +50,14 @@ def records(
         whole_row, row_type = _struct(changes, row)
         value = _encode("value", Json("") if value_as is None else as_format("value", value_as, "value"), whole_row, row_type)
     columns = [_encode("key", encode_key, whole_key, key_type).alias("key"), F.when(~gone, value).alias("value")]
+    written = []
     if headers is not None:
-        columns.append(resolve_column("headers", headers, changes, changes.columns, "the table").alias("headers"))
+        written.append(resolve_column("headers", headers, changes, changes.columns, "the table"))
+    if POSITIONS in changes.columns:
+        about = F.struct(F.lit(HEADER).alias("key"), F.col(POSITIONS).cast("binary").alias("value"))
+        written = [F.coalesce(given, F.array().cast(_HEADERS)) for given in written] + [F.array(about)]
+    if written:
+        columns.append((F.concat(*written) if len(written) > 1 else written[0]).alias("headers"))
     return changes.select(*columns)
 
 

@@ -12,7 +12,8 @@ from pyspark.sql import functions as F
 from fkjoin import versions
 from fkjoin.columns import fields_of
 from fkjoin.errors import FkJoinError, TopologyError, nearest
-from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.kafka import positions
 from fkjoin.kafka.formats import Format, as_format, decode_key
 from fkjoin.kafka.options import client_settings, masked, source_options
 from fkjoin.topology import Source
@@ -21,6 +22,9 @@ OnError = Literal["fail", "dead-letter", "skip"]
 
 RAW_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 """What a dead letter says of its record, besides the reason."""
+
+
+_MOST_ROOTS = 16
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,14 @@ def read_topic(
     name: str | None,
     on_error: OnError,
     headers: bool,
+    roots: int | None,
     options: Mapping[str, Any] | None,
 ) -> tuple[Source, DataFrame, Connection]:
     """The node, the frame and where it comes from; see ``Table.from_kafka``."""
     if on_error not in get_args(OnError):
         raise TopologyError(f"on_error: {on_error!r} is not one of {', '.join(get_args(OnError))}")
+    if roots is not None and not 1 <= roots <= _MOST_ROOTS:
+        raise TopologyError(f"roots: {roots!r} is not a number from 1 to {_MOST_ROOTS}: of as many topics the records are made")
     chosen = source_options(options)
     partitions = require_topic(topic, bootstrap_servers, chosen)
     try:
@@ -81,6 +88,12 @@ def read_topic(
         *[F.when(decoded_key.row.getField(n).isNull(), F.lit(f"key: no {n}")) for n in key_names],
         F.concat(F.lit("value: "), decoded.problem),
     )
+    version, source, chains = F.struct(F.col("offset").alias("v0")), partition_identity(topic), []
+    if roots is not None:
+        found, unusable = positions.given_chains(roots)
+        problem = F.coalesce(problem, unusable)
+        chains.append(F.when(problem.isNull(), found).alias(CHAINS))
+        version, source = positions.version(found, roots), F.lit(None).cast("binary")
     usable = problem.isNull()  # what is not must not reach Python: it may not even be UTF-8
     if on_error == "fail":
         problem = failing(problem)
@@ -88,21 +101,24 @@ def read_topic(
         F.when(usable, decoded_key.row).alias(KEY),
         F.when(usable & ~decoded.deleted, row).alias(ROW),
         decoded.deleted.alias(DELETED),
-        F.struct(F.col("offset").alias("v0")).alias(VERSION),
-        partition_identity(topic).alias(SOURCE),
+        version.alias(VERSION),
+        source.alias(SOURCE),
         F.unix_micros("timestamp").alias(TS),
         problem.alias(PROBLEM),
         F.struct(*RAW_COLUMNS).alias(RAW),
+        *chains,
     )
     shown = {"bootstrap.servers": bootstrap_servers, **masked(chosen), "on_error": on_error}
     node = Source(
         name or topic,
         key_names,
-        ("topic", "partition", "offset"),
+        ("topic", "partition", "offset") if roots is None else tuple(f"root {place + 1}" for place in range(roots)),
         "null value",
         "timestamp",
         fields_of(records, row),
         f"kafka topic {topic} ({', '.join(f'{item}={text}' for item, text in shown.items())})",
+        topic=topic,
+        parts=roots or 1,
     )
     return node, frame, Connection(topic, bootstrap_servers, chosen, partitions)
 

@@ -23,6 +23,8 @@ _DAMAGED = (
     "ChecksumException",
     "Checksum error",
 )
+_FROM_A_WORKER = ("fkjoin.errors.", "state.errors.", "PythonException")
+"""A record that a user's function cannot parse reads much like a log that Spark cannot."""
 _IN_USE = ("Multiple streaming queries are concurrently using", "CONCURRENT_STREAM_LOG_UPDATE", "Concurrent update to the")
 _KEPT = 2
 
@@ -30,6 +32,8 @@ _KEPT = 2
 def explain(error: str, checkpoint: str) -> str | None:
     """What a query's error means, when it comes from its checkpoint; None when it does not."""
     first = error.split("=== Streaming Query ===", 1)[0]
+    if any(mark in first for mark in _FROM_A_WORKER):
+        return None
     if any(mark in first for mark in _IN_USE):
         return (
             f"another query is writing to checkpoint {checkpoint}: stop one of the two. If there is none, the newest file of "

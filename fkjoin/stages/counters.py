@@ -11,11 +11,13 @@ DEAD_LETTERS = "dead-letters"
 """Records that do not parse, have no key, or on which an extractor threw."""
 STALE = "stale-dropped"
 """Changes and subscriptions not newer than what is remembered, and answers not above the highwater mark."""
+RESTARTS = "source-restarts"
+"""Changes that count because their row came from another topic, partition or log before, whatever their offsets."""
 ANSWERS = "answers"
 TOMBSTONES = "tombstones-suppressed"
 IDEMPOTENT = "idempotent-update-skip"
 OUT = "out"
 
-ALL = (LEFT_IN, RIGHT_IN, NULL_KEY, DEAD_LETTERS, STALE, ANSWERS, TOMBSTONES, IDEMPOTENT, OUT)
+ALL = (LEFT_IN, RIGHT_IN, NULL_KEY, DEAD_LETTERS, STALE, RESTARTS, ANSWERS, TOMBSTONES, IDEMPOTENT, OUT)
 
 Counters = Counter[str]

@@ -12,19 +12,22 @@ from fkjoin.stages.counters import Counters
 
 
 def newest_only(
-    code: Ints, version: Bytes, held: Records, count: Counters, *, or_equal: bool = False
+    code: Ints, version: Bytes, held: Records, count: Counters, *, or_equal: bool = False, as_read: bool = False
 ) -> tuple[Ints, Ints, Bytes]:
     """The messages newer than what is ``held`` for their code (``or_equal``: or as new), sorted by code and version.
 
     Returns their places, codes and versions.  Of messages with the same code and version one counts; what does not count
-    is counted as stale.
+    is counted as stale; of changes ``as_read``, also those that start over from another source.
     """
     order = np.lexsort((*versions.sort_columns(version), code))
     code, version = code[order], take(version, order)
     before = take(held.version, code)
-    fresh = ~held.found[code] | versions.is_newer(version, before)
+    newer, restarts = versions.compare(version, before)
+    fresh = ~held.found[code] | newer
     if or_equal:
         fresh |= equal(version, before)
+    if as_read:
+        count[counters.RESTARTS] += int((restarts & held.found[code]).sum())
     repeated = ~changes_from_previous(code)
     repeated[1:] &= equal(version.slice(1), version.slice(0, max(0, len(version) - 1)))
     keep = np.flatnonzero(fresh & ~repeated)

@@ -57,7 +57,7 @@ def rekey(changes: pa.Table, store: Store, count: Counters, *, now_ms: int, rete
     stored_keys = concat(constant(b"d", len(keys)), keys)
     old = records.decode(store.get_many(stored_keys))
 
-    order, code, version = newest_only(code, column(changes, "version"), old, count)
+    order, code, version = newest_only(code, column(changes, "version"), old, count, as_read=True)
 
     key, value, ts = (take(column(changes, name), order) for name in ("key", "value", "ts"))
     alive = valid(value)

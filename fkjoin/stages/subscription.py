@@ -147,7 +147,7 @@ def subscription(
 
 def _rights(rights: pa.Table, code: Ints, keys: Bytes, store: Store, count: Counters, parts: int) -> _Rights:
     old = records.decode(store.get_many(concat(constant(b"r", len(keys)), keys)))
-    order, code, version = newest_only(code, column(rights, "version"), old, count)
+    order, code, version = newest_only(code, column(rights, "version"), old, count, as_read=True)
 
     value, ts = take(column(rights, "value"), order), take(column(rights, "ts"), order).to_numpy()
     stored = np.arange(len(keys))

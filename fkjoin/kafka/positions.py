@@ -1,0 +1,115 @@
+"""Source positions: where a record came from before it was in its topic, in a header that travels with it.
+
+The header ``fkjoin-positions`` is JSON: one chain for each root, ``[[{"topic": "raw", "partition": 0, "offset": 17}, …], …]``.
+A chain begins with the position of the record that everything came from, the *root*, and goes on with each topic on the
+way; the record's own position is not in it.  The result of a join has the roots of its left row, then those of its right
+row (``null`` where no right row was ever seen), and of each only the root: what lies between is not kept in state.
+
+The roots are the record's version, so a record that a job upstream published twice is one.  A topic whose name is not
+known any more (a root that went through two joins) is written as ``#`` and the eight hex digits that stand for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
+
+from fkjoin import versions
+from fkjoin.arrays import Bytes, as_bytes, buffers, window
+
+HEADER = "fkjoin-positions"
+CHAINS = "array<array<struct<topic:string,partition:int,offset:bigint>>>"
+
+_PART_BYTES = versions.HEAD_BYTES + 8
+_SIGN = np.uint64(1 << 63)
+
+
+def given_chains(roots: int) -> tuple[Column, Column]:
+    """The chains in a record's header, and what is wrong with them.  A record without the header is its own root."""
+    header = F.try_element_at(F.filter("headers", lambda item: item["key"] == HEADER), F.lit(-1)).getField("value")
+    chains = F.from_json(header.cast("string"), CHAINS)
+    usable = F.forall(chains, lambda chain: chain.isNull() | _usable(chain)) & F.get(chains, 0).isNotNull()
+    problem = (
+        F.when(header.isNull(), F.lit(None if roots == 1 else f"no header {HEADER}, and {roots} roots are expected"))
+        .when(F.coalesce(F.size(chains), F.lit(-1)) < 1, F.lit(f"{HEADER} is not a list of chains"))
+        .when(F.size(chains) != roots, F.concat(F.lit(f"{HEADER} has "), F.size(chains), F.lit(f" roots, {roots} expected")))
+        .when(~F.coalesce(usable, F.lit(False)), F.lit(f"{HEADER} has a position without topic, partition or offset"))
+    )
+    return F.when(header.isNull(), F.array(F.array(_position()))).otherwise(chains), problem
+
+
+def version(chains: Column, roots: int) -> Column:
+    """The version, as bytes (see ``versions``), that the roots of ``chains`` are."""
+    return F.concat(*[_part(F.get(chains, place)) for place in range(roots)])
+
+
+def of_roots(version: Column, parts: int, topics: Sequence[str]) -> Column:
+    """The header's text for a version, whose parts are roots; ``topics``: those whose names are known."""
+    known = {versions.identity(topic)[:4]: topic for topic in topics}
+    udf: Any = F.arrow_udf
+    return cast(Column, udf(_writer(parts, known), StringType())(version))
+
+
+def relayed(chains: Column | None, raw: Column) -> Column:
+    """The header's text for a record ``raw`` that is passed on: the chains that it had, if any, and where it was read."""
+    own = F.array(_position(raw))
+    if chains is None:
+        return F.to_json(F.array(own))
+    return F.to_json(F.transform(chains, lambda chain: F.when(chain.isNotNull(), F.concat(chain, own))))
+
+
+def _position(raw: Column | None = None) -> Column:
+    names = ("topic", "partition", "offset")
+    return F.struct(*[F.col(name) if raw is None else raw[name].alias(name) for name in names])
+
+
+def _usable(chain: Column) -> Column:
+    return (F.size(chain) > 0) & F.forall(
+        chain, lambda place: place["topic"].isNotNull() & (place["partition"] >= 0) & (place["offset"] >= 0)
+    )
+
+
+def _part(chain: Column) -> Column:
+    """One part of a version: its length in numbers, what stands for topic and partition, and the offset."""
+    root = F.get(chain, 0)
+    topic = root["topic"]
+    stem = F.when(topic.rlike("^#[0-9a-f]{8}$"), F.substring(topic, 2, 8)).otherwise(
+        F.substring(F.md5(topic.cast("binary")), 1, 8)
+    )
+    offset = F.hex(root["offset"].bitwiseXOR(F.lit(-(1 << 63))))  # the sign bit is flipped
+    part = F.unhex(F.concat(F.lit("01"), stem, F.lpad(F.hex(root["partition"]), 8, "0"), offset))
+    return F.coalesce(part, F.lit(bytearray(versions.absent(1))))
+
+
+def headers(version: Bytes, parts: int, topics: Mapping[bytes, str]) -> pa.Array:
+    """The headers' texts for versions of so many parts, each of them a position in a topic or absent."""
+    data, bounds = buffers(version)
+    starts, chains = bounds[:-1], []
+    for _ in range(parts):
+        raw = window(data, starts, _PART_BYTES)
+        there = raw[:, 0] == 1
+        stems, of = np.unique(np.ascontiguousarray(raw[:, 1:5]).view(">u4").reshape(-1), return_inverse=True)
+        known = [topics.get(int(stem).to_bytes(4, "big"), f"#{int(stem):08x}") for stem in stems]
+        names = pa.array([json.dumps(name) for name in known], pa.string()).take(pa.array(of))
+        partition = np.ascontiguousarray(raw[:, 5:9]).view(">i4").reshape(-1).astype(np.int64)
+        offset = (np.ascontiguousarray(raw[:, 9:]).view(">u8").reshape(-1).astype(np.uint64) ^ _SIGN).view(np.int64)
+        numbers = (pc.cast(pa.array(column), pa.string()) for column in (partition, offset))
+        pieces = ['[{"topic": ', names, ', "partition": ', next(numbers), ', "offset": ', next(numbers), "}]"]
+        chains.append(pc.if_else(pa.array(there), pc.binary_join_element_wise(*pieces, ""), "null"))
+        starts = starts + np.where(there, _PART_BYTES, versions.HEAD_BYTES)
+    return pc.binary_join_element_wise("[", pc.binary_join_element_wise(*chains, ", "), "]", "")
+
+
+def _writer(parts: int, topics: dict[bytes, str]) -> Callable[[pa.Array], pa.Array]:
+    def write(version: pa.Array) -> pa.Array:
+        return headers(as_bytes(version), parts, topics)
+
+    return write

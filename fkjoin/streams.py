@@ -1,0 +1,149 @@
+"""A streaming DataFrame, or change-log files, as a table's node and frame."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from fkjoin import versions
+from fkjoin.columns import Expression, Expressions, listed, require_names, resolve_column, text
+from fkjoin.errors import TopologyError
+from fkjoin.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
+from fkjoin.spark.settings import prepare
+from fkjoin.topology import Source, generated_name
+
+_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
+_FORMATS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
+
+
+def read_stream(
+    df: DataFrame,
+    key: Expressions,
+    version: Expressions,
+    deleted: Expression | None,
+    timestamp: Expression | None,
+    name: str | None,
+    log: str | None,
+) -> tuple[Source, DataFrame, tuple[str, ...], str | None]:
+    """The node, the frame, the key and the type of the timestamps; see ``Table.from_stream``."""
+    if not isinstance(df, DataFrame):
+        raise TopologyError(f"df: a streaming DataFrame is needed, this is a {type(df).__name__}")
+    if not df.isStreaming:
+        raise TopologyError(
+            "df: a batch DataFrame has no changes to follow; read it as a stream "
+            "(spark.readStream…), or use Table.from_files for change logs in files"
+        )
+    prepare(df.sparkSession)
+    label = name or "the table"
+    keys = require_names("key", key, df.columns, label)
+    ordering = listed(version)
+    if not ordering:
+        raise TopologyError("version: name the columns that order the changes of a key, such as an LSN")
+    places = [resolve_column("version", item, df, df.columns, label) for item in ordering]
+    for item, place in zip(ordering, places, strict=True):
+        kind = _type(df, place)
+        if not isinstance(kind, _INTEGERS):
+            raise TopologyError(
+                f"version: {text(item)} is {kind.simpleString()}, whole numbers are needed; "
+                "cast it, for a timestamp with unix_micros(…)"
+            )
+    gone = F.lit(False) if deleted is None else resolve_column("deleted", deleted, df, df.columns, label)
+    if not isinstance(_type(df, gone), BooleanType):
+        raise TopologyError(
+            f"deleted: {text(deleted or '')} is {_type(df, gone).simpleString()}, a boolean is needed: write a "
+            "condition, such as \"op = 'd'\""
+        )
+    time, kind_of_time = _timestamp(df, timestamp, label)
+    control = {item for item in [*ordering, deleted, timestamp] if isinstance(item, str)} - set(keys)
+    row = [column for column in df.columns if column not in control]
+    origin = f"stream of {', '.join(df.columns)}"
+    node = Source(
+        name or f"{'-'.join(keys)}-{generated_name(df.schema.json(), keys, ordering, deleted)}",
+        keys,
+        tuple(text(item) for item in ordering),
+        None if deleted is None else text(deleted),
+        None if timestamp is None else text(timestamp),
+        tuple(row),
+        origin,
+        log,
+    )
+    gone = F.coalesce(gone, F.lit(False))
+    frame = df.select(
+        F.struct(*[F.col(f"`{column}`") for column in keys]).alias(KEY),
+        F.when(~gone, F.struct(*[F.col(f"`{column}`") for column in row])).alias(ROW),
+        gone.alias(DELETED),
+        F.struct(*[place.cast("bigint").alias(f"v{at}") for at, place in enumerate(places)]).alias(VERSION),
+        F.lit(bytearray(versions.identity(log or node.name))).alias(SOURCE),
+        time.alias(TS),
+        F.lit(None).cast("string").alias(PROBLEM),
+    )
+    return node, frame, keys, kind_of_time
+
+
+def open_files(
+    spark: SparkSession, pattern: str, schema: StructType | str | None, format: str | None, options: Mapping[str, Any] | None
+) -> tuple[DataFrame, str]:
+    """The streaming DataFrame over the files, and a name for it; see ``Table.from_files``."""
+    chosen = format or _format_of(pattern)
+    if chosen not in ("json", "parquet"):
+        raise TopologyError(f"format: {chosen!r} is not one of json, parquet")
+    if schema is None:
+        try:
+            schema = spark.read.format(chosen).load(pattern).schema
+        except Exception as error:
+            raise TopologyError(
+                f"path: {pattern} cannot be read to learn its columns; is it there, and not empty? "
+                f"Else give schema=. ({str(error).splitlines()[0]})"
+            ) from error
+    prepare(spark)
+    reader = spark.readStream.format(chosen).schema(schema)
+    for option, value in (options or {}).items():
+        reader = reader.option(option, value)
+    stem = Path(pattern.rstrip("/*")).name or "files"
+    return reader.load(pattern), stem.split(".")[0]
+
+
+def _type(df: DataFrame, column: Column) -> DataType:
+    return df.select(column.alias("it")).schema["it"].dataType
+
+
+def _timestamp(df: DataFrame, given: Expression | None, label: str) -> tuple[Column, str | None]:
+    """The timestamp as int64, and its type."""
+    if given is None:
+        return F.lit(None).cast("bigint"), None
+    column = resolve_column("timestamp", given, df, df.columns, label)
+    kind = _type(df, column)
+    if isinstance(kind, TimestampType | TimestampNTZType):
+        return F.unix_micros(column.cast("timestamp")), "timestamp"
+    if isinstance(kind, LongType | IntegerType):
+        return column.cast("bigint"), "bigint"
+    raise TopologyError(
+        f"timestamp: {text(given)} is {kind.simpleString()}, a timestamp or bigint is needed; cast it with to_timestamp(…)"
+    )
+
+
+def _format_of(pattern: str) -> str:
+    """json or parquet, from the endings of the files that ``pattern`` means."""
+    places = glob.glob(pattern) or [pattern]
+    names = [Path(name) for place in places for name in ([place] if Path(place).is_file() else glob.glob(f"{place}/*"))]
+    endings = {_FORMATS[name.suffix] for name in [*names, Path(pattern)] if name.suffix in _FORMATS}
+    if len(endings) == 1:
+        return endings.pop()
+    found = "files of both kinds" if endings else "no .json, .jsonl, .ndjson or .parquet file"
+    raise TopologyError(f'path: {pattern} has {found}: give format="json" or format="parquet"')
