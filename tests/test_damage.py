@@ -38,6 +38,8 @@ def test_errors_that_come_from_a_checkpoint_say_what_to_do(error: str, says: str
     found = explain(f"{error}\n=== Streaming Query ===\nplan", "/ck")
     assert found is not None
     assert re.search(says, found)
+    for mine in ("json.decoder: Unexpected character", "state.errors.StoreError: CANNOT_LOAD_STATE_STORE"):
+        assert explain(f"PythonException: {mine}", "/ck") is None
     assert explain("ArithmeticException: / by zero\n=== Streaming Query ===\nCANNOT_LOAD_STATE_STORE", "/ck") is None
 
 
