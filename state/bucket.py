@@ -36,7 +36,9 @@ from state.segments import (
 
 _EMPTY = Meta(bytes(16), 0, 0, 0, 0)
 _EVERYTHING = (b"\0", b"\xff" * 256)
-_NOWHERE = Position(b"\xff" * 16, 0)
+_NOTHING = pa.array([], BYTES), pa.array([], BYTES)
+_REPLAYED_BYTES = 64 << 20
+"""Of the log that are applied at a time."""
 
 
 Differs = Callable[[bytes, bytes], str | None]
@@ -239,9 +241,8 @@ class BucketStore:
         meta, at = self._meta, index.position() or Position(_EMPTY.token, 0)
         goal = Position(meta.token, meta.next)
         if at != goal:
-            batch = pending.read(self._pending(), at)
-            if batch is not None:
-                index.apply(*batch, goal)
+            if pending.whole(self._pending(), at):
+                index.take_in(self._pending(), goal)
             elif self._leads_on_from(at):
                 self._replay(index, at.next)
             else:
@@ -261,16 +262,23 @@ class BucketStore:
     def _replay(self, index: RocksIndex, first: int) -> None:
         """Apply segments from ``first`` on; a crash on the way leaves an index that names no committed batch."""
         meta = self._meta
-        index.apply(pa.array([], BYTES), pa.array([], BYTES), _NOWHERE)
+        index.apply(*_NOTHING, None)
+        gathered: list[tuple[Bytes, Bytes]] = []
+        room = _REPLAYED_BYTES
         for number in range(first, meta.next):
             _, keys, values = decode_segment(number, self._log.segment(number))
-            index.apply(keys, values, None)
-        index.apply(pa.array([], BYTES), pa.array([], BYTES), Position(meta.token, meta.next))
+            gathered.append((keys, values))
+            room -= entry_bytes(keys, values)
+            if room <= 0 or number == meta.next - 1:
+                all_keys, all_values = (pa.concat_arrays(columns) for columns in zip(*gathered, strict=True))
+                index.apply(all_keys, all_values, None)
+                gathered, room = [], _REPLAYED_BYTES
+        index.apply(*_NOTHING, Position(meta.token, meta.next))
 
     def _batch(self) -> tuple[Bytes, Bytes]:
         """Everything that was written; of a key that was written twice the last."""
         if not self._written:
-            return pa.array([], BYTES), pa.array([], BYTES)
+            return _NOTHING
         if len(self._written) == 1:
             return self._written[0]
         keys, values = (pa.concat_arrays(columns) for columns in zip(*self._written, strict=True))

@@ -1,18 +1,19 @@
 """The local index of one bucket: rocksdict, holding committed data only.
 
-The index can always be rebuilt from the change log, so it writes without a write-ahead log and never syncs; what
-RocksDB's own checksums do not notice (a damaged manifest) is noticed by the *seal*, a hash of it that is left at
-close and broken at open. One write batch carries a batch's entries *and* the token of the attempt that they come
-from, and RocksDB keeps a write batch in one memtable: after a crash the index is some older committed state, which
-its token names.
+The index can always be rebuilt from the change log.  A batch's entries come as a sorted file that it *takes in*; the
+file ``POSITION`` beside its data names the committed batch that it stands at, and is away while a file is taken in: an
+index that was left in the midst of that stands nowhere.  What RocksDB's own checksums do not notice (a damaged
+manifest) is noticed by the *seal*, a hash of it that is left at close and broken at open.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -21,17 +22,18 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
-from rocksdict import BlockBasedOptions, Cache, DataBlockIndexType, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
+from rocksdict import BlockBasedOptions, Cache, IngestExternalFileOptions, Options, Rdict, ReadOptions
+from xxhash import xxh3_64_digest as _xxh3
 
 from state.errors import DamagedIndexError, StateError
 from state.protocol import BYTES, PAGE_ENTRIES, Bytes, KeyRange, Page
 from state.segments import TOKEN_BYTES
+from state.sorted_file import options, write_sorted
 
-_POSITION = b""
-"""The one key that is not the caller's: token and next segment number."""
+_FORMAT = b"\x02"
 
-_FORMAT = b"\x01"
+_POSITION = "POSITION"
+"""``{1-byte format}{16-byte token}{uint64 next segment}{xxh3 of what is before}``."""
 
 _SEAL = "SEAL"
 
@@ -71,23 +73,42 @@ class RocksIndex:
         self._db, self._open = db, True
 
     def position(self) -> Position | None:
-        """Where the index stands, or None when it is new."""
-        with self._reading():
-            data = self._db.get(_POSITION)
-        if data is None or data[:1] != _FORMAT:
+        """Where the index stands; None when it is new, or when that is not known."""
+        data = _read(self.path / _POSITION) or b""
+        body = data[: -len(_xxh3(b""))]
+        if body[:1] != _FORMAT or data != body + _xxh3(body):
             return None
-        return Position(data[1 : 1 + TOKEN_BYTES], int.from_bytes(data[1 + TOKEN_BYTES :], "big"))
+        return Position(body[1 : 1 + TOKEN_BYTES], int.from_bytes(body[1 + TOKEN_BYTES :], "big"))
 
     def get_many(self, keys: Bytes) -> Bytes:
         """As ``Store.get_many``; sorted keys cost half."""
         if not len(keys):
             return pa.array([], BYTES)
         order = pc.array_sort_indices(keys)
+        wanted = keys.take(order).to_pylist()
         with self._reading():
-            found = pa.array(self._db.get(keys.take(order).to_pylist()), BYTES)
+            first, last = self._between(wanted[0], wanted[-1])
+            start, end = bisect_left(wanted, first), bisect_right(wanted, last)
+            end = max(start, end)
+            found = pa.array(self._db.get(wanted[start:end]) if start < end else [], BYTES)
+        around = pa.nulls(start, BYTES), found, pa.nulls(len(wanted) - end, BYTES)
         inverse = np.empty(len(keys), np.int64)
         inverse[order.to_numpy()] = np.arange(len(keys))
-        return found.take(pa.array(inverse))
+        return pa.concat_arrays(around).take(pa.array(inverse))
+
+    def _between(self, low: bytes, high: bytes) -> tuple[bytes, bytes]:
+        """The first and the last key that there are from ``low`` to ``high``; in the wrong order when there is none.
+
+        Keys outside of these need no look: new orders have numbers beyond all that are known.
+        """
+        entries = self._db.iter(ReadOptions())
+        entries.seek(low)
+        first = entries.key()
+        entries.status()
+        entries.seek_for_prev(high)
+        last = entries.key()
+        entries.status()
+        return (high, b"") if first is None or last is None else (first, last)
 
     def scan(self, ranges: Sequence[KeyRange], limit: int | None = None) -> Iterator[Page]:
         """As ``Store.scan``."""
@@ -118,20 +139,40 @@ class RocksIndex:
             yield _page(numbers, keys, values)
 
     def apply(self, keys: Bytes, values: Bytes, position: Position | None) -> None:
-        """Write the entries (null: delete) and the position they lead to, atomically."""
-        batch = WriteBatch(raw_mode=True)
-        put, delete = batch.put, batch.delete
-        for key, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
-            if value is None:
-                delete(key)
-            else:
-                put(key, value)
-        if position is not None:
-            put(_POSITION, _FORMAT + position.token + position.next.to_bytes(8, "big"))
+        """Write the entries (null: delete); the index then stands at ``position``, with None nowhere."""
+        if not len(keys):
+            self._stand(position)
+            return
+        file = self.path / "incoming.sst"
         try:
-            self._db.write(batch, _unlogged())
+            write_sorted(file, keys, values)
         except Exception as error:
             raise StateError(f"index {self.path} cannot be written: {error}; {_ROOM}") from error
+        self.take_in(file, position)
+
+    def take_in(self, file: Path, position: Position | None) -> None:
+        """Make a sorted file part of the index, which then stands at ``position``; the file itself is gone afterwards."""
+        moving = IngestExternalFileOptions()
+        moving.set_move_files(True)
+        try:
+            self._stand(None)
+            self._db.ingest_external_file([str(file)], moving)
+            file.unlink(missing_ok=True)
+            self._stand(position)
+        except Exception as error:
+            raise StateError(f"index {self.path} cannot be written: {error}; {_ROOM}") from error
+
+    def _stand(self, position: Position | None) -> None:
+        place = self.path / _POSITION
+        if position is None:
+            if place.exists():
+                place.unlink()
+                _sync(self.path)
+            return
+        body = _FORMAT + position.token + position.next.to_bytes(8, "big")
+        draft = place.with_suffix(".draft")
+        draft.write_bytes(body + _xxh3(body))
+        draft.replace(place)
 
     def close(self) -> None:
         """Flush, release the lock and leave the seal; the index stays on disk.  Closing again does nothing."""
@@ -182,9 +223,18 @@ def _digest(path: Path) -> bytes:
     try:
         manifest = (path / "CURRENT").read_bytes()
         sizes = sorted((file.name, file.stat().st_size) for file in path.glob("*.sst"))
-        return xxhash.xxh3_64_digest(repr((manifest, sizes)).encode() + (path / manifest.decode().strip()).read_bytes())
+        return _xxh3(repr((manifest, sizes)).encode() + (path / manifest.decode().strip()).read_bytes())
     except (OSError, ValueError):
         return b""
+
+
+def _sync(directory: Path) -> None:
+    """What was removed from the directory stays removed, whatever happens to the machine."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _read(path: Path) -> bytes | None:
@@ -203,25 +253,11 @@ def _block_cache() -> Cache:
     return Cache(128 << 20)
 
 
-@cache
-def _unlogged() -> WriteOptions:
-    options = WriteOptions()
-    options.disable_wal = True  # type: ignore[method-assign, assignment]  # a property, whatever its stub says
-    return options
-
-
 def _options() -> Options:
     table = BlockBasedOptions()
-    table.set_bloom_filter(10, False)
     table.set_block_cache(_block_cache())
-    table.set_data_block_index_type(DataBlockIndexType.binary_and_hash())
-    table.set_data_block_hash_ratio(0.75)
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_block_based_table_factory(table)
-    options.set_write_buffer_size(64 << 20)
-    options.set_memtable_prefix_bloom_ratio(0.05)
-    options.set_memtable_whole_key_filtering(True)
-    options.set_max_background_jobs(2)
-    options.set_keep_log_file_num(1)
-    return options
+    chosen = options(table)
+    chosen.create_if_missing(True)
+    chosen.set_max_background_jobs(2)
+    chosen.set_keep_log_file_num(1)
+    return chosen

@@ -208,7 +208,7 @@ def test_log_and_index_are_compared(tmp_path: Path) -> None:
     for key, value, says in ((b"k", b"other", "has b'k' otherwise"), (b"l0", None, "lacks 1 entries of the log, first b'l0'")):
         shutil.copytree(tmp_path / "index", tmp_path / "kept")
         index = RocksIndex(tmp_path / "index")
-        index.apply(array([key]), array([value]), None)
+        index.apply(array([key]), array([value]), index.position())
         index.close()
         with BucketStore(log, tmp_path) as store:
             assert says in (store.disagreement() or "")
