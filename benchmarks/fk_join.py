@@ -43,7 +43,7 @@ COLUMNS = (
     *("right.value.name", "right.value.tier", "right.value.v as rv", "right.value.pad as rpad"),
     *("_operation", "_left_version", "_right_version"),
 )
-"""What is written: the columns that the peers write, and what says which change of a key is its last."""
+"""What is compared: the columns that the peers write, and what says which change of a key is its last."""
 
 
 def stage(workload: Path, folder: Path, batch: int) -> list[int]:
@@ -111,13 +111,7 @@ def measure(workload: Path, folder: Path, batch: int) -> dict[str, Any]:
     )
     spark.sparkContext.setLogLevel("ERROR")
     joined = fk_join(table(spark, folder, "left"), table(spark, folder, "right"), "value.fk", name="bench")
-    query = (
-        joined.changes.selectExpr(*COLUMNS)
-        .writeStream.format("parquet")
-        .option("path", str(folder / "joined"))
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .start()
-    )
+    query = joined.to_parquet(folder / "joined", checkpoint=folder / "checkpoint")
     times, first = [time.perf_counter()], 0
     for last in ends:
         land(folder, first, last)
@@ -145,7 +139,7 @@ def measure(workload: Path, folder: Path, batch: int) -> dict[str, Any]:
 
 def write_result(spark: SparkSession, folder: Path, out: Path) -> None:
     """The final joined table, one JSON line a row."""
-    changes = spark.read.parquet(str(folder / "joined"))
+    changes = spark.read.parquet(str(folder / "joined")).selectExpr(*COLUMNS)
     newest = "row_number() over (partition by key order by _left_version desc, _right_version desc nulls last)"
     changes.selectExpr("*", f"{newest} as place").where("place = 1 and _operation <> 'delete'").createOrReplaceTempView("last")
     rows = spark.sql("select key, fk, amount, v, name, tier, rv from last")

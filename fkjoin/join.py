@@ -18,6 +18,7 @@ from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.identity import identity_text
 from fkjoin.joiner import is_function, joined
 from fkjoin.kafka.staged import InternalTopics, StageQuery, internal_topics, staged
+from fkjoin.spark.json_lines import PackLines
 from fkjoin.spark.operator import ENVELOPE, StageName, StageProcessor, StageSpec
 from fkjoin.spark.packing import PackChanges, PackJoined, UnpackAnswers, UnpackResults
 from fkjoin.spark.settings import bucket_count, index_dir, prepare, retention_ms, validated
@@ -124,10 +125,9 @@ def fk_join(
         counted_here = kind == "resolve" or not fused  # within a query the counters travel on to its last stage
         return _counted(done, label if kind == "resolve" else f"{label}-{kind}") if counted_here else done
 
-    packed_left = _packed(rows, PackChanges(key, foreign_key, left_row, buckets, checked))
-    packed_right = _packed(
-        right.frame.withColumn("foreign_key", F.lit(None)), PackChanges(foreign_key, None, right_row, buckets, checked)
-    )
+    packed_left = _packed(left, rows, extractor, PackChanges(key, foreign_key, left_row, buckets, checked))
+    without = right.frame.withColumn("foreign_key", F.lit(None))
+    packed_right = _packed(right, without, None, PackChanges(foreign_key, None, right_row, buckets, checked))
     stages: tuple[StageQuery, ...] = ()
     if topics is None:
         answers = stage(stage(packed_left, "rekey").unionAll(packed_right), "subscription")
@@ -154,7 +154,8 @@ def fk_join(
         unpack = UnpackResults(key, row_types, *parts)
         frame = _changes(results.mapInArrow(unpack, spark_schema(unpack.schema)))
         made = replace(node, materialized=materialized)
-        return Table(made, frame, left.key, timestamps, dead=dead, stages=stages, materialized_as=built)
+        packed = (results, unpack)
+        return Table(made, frame, left.key, timestamps, dead=dead, packed=packed, stages=stages, materialized_as=built)
 
     return built(None)
 
@@ -208,7 +209,13 @@ def metrics_name(join: str) -> str:
     return f"fkjoin:{join}"
 
 
-def _packed(rows: DataFrame, pack: PackChanges) -> DataFrame:
+def _packed(table: Table, rows: DataFrame, extractor: Extractor | None, pack: PackChanges) -> DataFrame:
+    """The table's changes, with foreign keys if there is an extractor, packed; ``rows`` is the frame that has them."""
+    if table.lines is not None:
+        texts, lines = table.lines
+        places = None if extractor is None else lines.foreign_key(listed(extractor))
+        if extractor is None or places is not None:
+            return texts.mapInArrow(PackLines(lines, places, pack), ENVELOPE)
     chosen = {"key": KEY, "row": ROW, "deleted": DELETED, "version": VERSION, "source": SOURCE, "ts": TS, "problem": PROBLEM}
     columns = [F.col(internal).alias(outer) for outer, internal in chosen.items()]
     return rows.select(*columns, "foreign_key").mapInArrow(pack, ENVELOPE)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -22,13 +23,20 @@ from pyspark.sql.types import (
 )
 
 from fkjoin import versions
-from fkjoin.columns import Expression, Expressions, listed, require_names, resolve_column, text
+from fkjoin.columns import Expression, Expressions, arrow_schema, listed, require_names, resolve_column, text
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
+from fkjoin.json_text import readable
+from fkjoin.spark.json_lines import JsonLines, Test, plain_path
 from fkjoin.spark.settings import prepare
 from fkjoin.topology import Source, generated_name
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
+_OF_ANY_FILE = {
+    *("maxfilespertrigger", "maxbytespertrigger", "latestfirst", "maxfileage", "maxcachedfiles", "filenameonly"),
+    *("cleansource", "sourcearchivedir", "recursivefilelookup", "pathglobfilter"),
+}
+"""Options of the file source whatever the format, in lower case."""
 _FORMATS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
 
 
@@ -117,6 +125,36 @@ def open_files(
         reader = reader.option(option, value)
     stem = Path(pattern.rstrip("/*")).name or "files"
     return reader.load(pattern), stem.split(".")[0]
+
+
+def plain_lines(
+    spark: SparkSession,
+    pattern: str,
+    schema: StructType,
+    node: Source,
+    columns: tuple[Expressions, Expressions, Expression | None, Expression | None],
+    format: str | None,
+    options: Mapping[str, Any] | None,
+) -> tuple[DataFrame, JsonLines] | None:
+    """The files' lines and what is in them, when that can be told without Spark's expressions and JSON reader; else None.
+
+    ``columns``: what the user gave for key, version, deleted and timestamp.
+    """
+    if (format or _format_of(pattern)) != "json" or {name.lower() for name in options or {}} - _OF_ANY_FILE:
+        return None
+    arrow = arrow_schema("schema", schema)
+    if not readable(pa.struct(list(arrow))):
+        return None
+    key, version, deleted, timestamp = columns
+    versions_at = [plain_path(item, arrow) for item in listed(version)]
+    gone = None if deleted is None else Test.of(deleted, arrow)
+    time = None if timestamp is None else plain_path(timestamp, arrow)
+    if None in versions_at or (deleted is not None and gone is None) or (timestamp is not None and time is None):
+        return None
+    places = tuple(path for path in versions_at if path is not None)
+    source = versions.identity(node.log or node.name)
+    lines = JsonLines(arrow, tuple(listed(key)), places, gone, time, node.columns, source)
+    return spark.readStream.format("text").options(**{n: str(v) for n, v in (options or {}).items()}).load(pattern), lines
 
 
 def _type(df: DataFrame, column: Column) -> DataType:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,11 @@ from fkjoin.kafka.formats import Format
 from fkjoin.kafka.positions import of_roots, relayed
 from fkjoin.kafka.source import Connection, OnError, read_topic
 from fkjoin.kafka.staged import StageQuery
+from fkjoin.spark.json_lines import JsonLines
+from fkjoin.spark.packing import UnpackResults
+from fkjoin.spark.parquet import ChangesOf, start_parquet
 from fkjoin.spark.settings import prepare
-from fkjoin.streams import open_files, read_stream
+from fkjoin.streams import open_files, plain_lines, read_stream
 from fkjoin.topology import Node, Source, describe, sources
 
 
@@ -45,6 +48,10 @@ class Table:
     """Internal: frames, with ``RAW`` and ``PROBLEM``, that dead letters come from."""
     connection: Connection | None = None
     """Internal: the topic that the table is read from."""
+    lines: tuple[DataFrame, JsonLines] | None = field(default=None, repr=False)
+    """Internal: the lines of JSON files, for a join to read them without ``frame``."""
+    packed: tuple[DataFrame, UnpackResults] | None = field(default=None, repr=False)
+    """Internal: the results of a join before they become rows, and what makes rows of them."""
     stages: tuple[StageQuery, ...] = ()
     """Of a join in the staged deployment: the queries that must run besides the one on ``changes``."""
     materialized_as: Callable[[str], Table] | None = field(default=None, repr=False)
@@ -141,6 +148,27 @@ class Table:
         frame = sink.records(self._changes(*place), self.key, row, key, value, headers)
         return sink.start(frame, topic, bootstrap_servers, str(checkpoint), options, trigger, query_name or self.name)
 
+    def to_parquet(
+        self,
+        path: str | Path,
+        *,
+        checkpoint: str | Path,
+        trigger: Mapping[str, Any] | None = None,
+        query_name: str | None = None,
+    ) -> StreamingQuery:
+        """Start writing the table's changes as Parquet files under ``path``, each batch exactly once.
+
+        The columns are those of ``changes``; readers find another one, ``batch``, by the folders ``batch=…`` that the files are
+        in.  It takes half the time of ``changes.writeStream.format("parquet")``: no row passes through the JVM.  ``path``: local
+        or on HDFS, reachable from all workers.  ``trigger``, ``query_name``: as for ``to_kafka``.
+        """
+        for stage in self.stages:
+            stage.topics.create()
+        frame, changes = self.changes, None
+        if self.packed is not None:
+            frame, changes = self.packed[0], ChangesOf(self.packed[1], self.timestamps != "bigint")
+        return start_parquet(frame, changes, str(path), str(checkpoint), trigger, query_name or self.name)
+
     def _positions(self) -> Column:
         """The text of the header that says where the rows came from."""
         read = sources(self.node)
@@ -207,9 +235,13 @@ class Table:
         rest as in ``from_stream``.
         """
         frame, stem = open_files(spark, str(path), schema, format, options)
-        return cls.from_stream(
+        table = cls.from_stream(
             frame, key=key, version=version, deleted=deleted, timestamp=timestamp, name=name or stem, log=log
         )
+        assert isinstance(table.node, Source)
+        columns = (key, version, deleted, timestamp)
+        lines = plain_lines(spark, str(path), frame.schema, table.node, columns, format, options)
+        return replace(table, lines=lines)
 
     @classmethod
     def from_kafka(

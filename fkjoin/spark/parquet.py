@@ -1,0 +1,131 @@
+"""A table's changes as Parquet files, each batch exactly once, written by the workers without rows in the JVM.
+
+``PATH/batch=N-CHECKPOINT/part-….parquet``: a batch's files are written under ``PATH/_unfinished`` and appear together, by the
+renaming of their folder.  A batch that is repeated finds its folder there, and what it wrote again is thrown away.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow.fs import FileSystem
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from fkjoin.errors import TopologyError
+from fkjoin.spark.files import hadoop, read_file
+from fkjoin.spark.packing import Batches, UnpackResults
+
+_WRITTEN = pa.schema([("file", pa.string())])
+
+_SCHEMES = ("file", "hdfs")
+"""Where a folder is renamed at once or not at all."""
+
+_ROWS = 128 << 10
+
+
+@dataclass(frozen=True)
+class ChangesOf:
+    """Envelopes of ``RESULT`` → rows of ``Table.changes``; ``timestamp``: they are times, in microseconds."""
+
+    unpack: UnpackResults
+    timestamp: bool
+
+    @property
+    def schema(self) -> pa.Schema:
+        time = pa.timestamp("us", "UTC") if self.timestamp else pa.int64()
+        versions = pa.list_(pa.int64())
+        about = [("_operation", pa.string()), ("_left_version", versions), ("_right_version", versions), ("_timestamp", time)]
+        return pa.schema([*self.unpack.key, *self._row(), *(pa.field(*item) for item in about)])
+
+    def __call__(self, batches: Batches) -> Batches:
+        schema = self.schema
+        names = [field.name for field in self._row()]
+        for batch in self.unpack(batches):
+            key, row = batch.column("key"), batch.column("row")
+            fields = dict(zip((field.name for field in row.type), row.flatten(), strict=True))
+            about = (batch.column(name) for name in ("operation", "left_version", "right_version"))
+            time = batch.column("ts").cast(schema.field("_timestamp").type)
+            yield pa.record_batch([*key.flatten(), *(fields[name] for name in names), *about, time], schema=schema)
+
+    def _row(self) -> list[pa.Field]:
+        own = set(self.unpack.key.names)
+        return [field for field in self.unpack.schema.field("row").type if field.name not in own]
+
+
+@dataclass(frozen=True)
+class WriteFile:
+    """Batches → one Parquet file in ``folder``, if there is anything to write; yields its name."""
+
+    folder: str
+    changes: ChangesOf | None
+    """None: the batches are what is to be written."""
+
+    def __call__(self, batches: Batches) -> Batches:
+        writer: pq.ParquetWriter | None = None
+        name = f"part-{uuid.uuid4().hex}.parquet"
+        files, folder = FileSystem.from_uri(self.folder)
+        for batch in batches if self.changes is None else self.changes(batches):
+            if writer is None:
+                writer = pq.ParquetWriter(f"{folder}/{name}", batch.schema, filesystem=files)
+            if batch.num_rows:
+                writer.write_table(pa.table(batch), row_group_size=_ROWS)
+        if writer is not None:
+            writer.close()
+            yield pa.record_batch([[name]], schema=_WRITTEN)
+
+
+def start_parquet(
+    frame: DataFrame,
+    changes: ChangesOf | None,
+    path: str,
+    checkpoint: str,
+    trigger: Mapping[str, Any] | None,
+    name: str,
+) -> StreamingQuery:
+    """Start writing ``frame``, or the ``changes`` that are packed in it; see ``Table.to_parquet``."""
+    home, files = hadoop(frame.sparkSession, path)
+    place = str(files.makeQualified(home))
+    if (scheme := place.split(":", 1)[0]) not in _SCHEMES:
+        raise TopologyError(
+            f"path: on {scheme}: folders cannot be renamed at once, which exactly-once needs here; write "
+            'changes.writeStream.format("parquet"), whose files have a log of their own'
+        )
+
+    def write(batch: DataFrame, number: int) -> None:
+        folder = f"batch={number:08}-{_query_id(batch.sparkSession, checkpoint)[:8]}"
+        _publish(batch, changes, f"{place}/_unfinished/{folder}", f"{place}/{folder}")
+
+    writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).queryName(name)
+    return (writer.trigger(**trigger) if trigger else writer).start()
+
+
+def _publish(batch: DataFrame, changes: ChangesOf | None, draft: str, final: str) -> None:
+    """Write the batch into the folder ``draft``, and give it its name unless there is one that has it."""
+    spark = batch.sparkSession
+    (at, files), (goal, _) = hadoop(spark, draft), hadoop(spark, final)
+    files.delete(at, True)
+    files.mkdirs(at)
+    written = {row.file for row in batch.mapInArrow(WriteFile(_uri(draft), changes), "file string").collect()}
+    if written and not files.exists(goal):
+        for status in files.listStatus(at):
+            if status.getPath().getName() not in written:  # of an attempt that came second
+                files.delete(status.getPath(), False)
+        files.rename(at, goal)
+    files.delete(at, True)
+
+
+def _uri(place: str) -> str:
+    """As Arrow writes it."""
+    return f"file://{place.removeprefix('file:')}" if place.startswith("file:/") and not place.startswith("file://") else place
+
+
+def _query_id(spark: SparkSession, checkpoint: str) -> str:
+    """What a checkpoint's query is called for as long as it lives."""
+    return str(json.loads(read_file(*hadoop(spark, f"{checkpoint}/metadata")))["id"])
