@@ -32,6 +32,7 @@ from benchmarks.memory import PeakMemory
 from benchmarks.topics import measure_topics
 from fkjoin import Table, fk_join
 from fkjoin.join import metrics_name
+from fkjoin.spark.settings import SHORT_LIVED
 
 VALUES = {
     "left": "struct<fk:string,amount:double,v:bigint,pad:string>",
@@ -105,7 +106,7 @@ def measure(workload: Path, folder: Path, batch: int) -> dict[str, Any]:
         master="local[2]",
         ui_enabled="false",
         driver_memory="3g",
-        driver_extraJavaOptions="-XX:+UseParallelGC -Xms3g -XX:+AlwaysPreTouch",
+        driver_extraJavaOptions=f"{SHORT_LIVED} -Xms3g -XX:+AlwaysPreTouch",
         local_dir=folder / "tmp",
         fkjoin_index_dir=folder / "index",
     )

@@ -36,7 +36,6 @@ from state.segments import (
 
 _EMPTY = Meta(bytes(16), 0, 0, 0, 0)
 _EVERYTHING = (b"\0", b"\xff" * 256)
-_NOTHING = pa.array([], BYTES), pa.array([], BYTES)
 _REPLAYED_BYTES = 64 << 20
 """Of the log that are applied at a time."""
 
@@ -262,7 +261,7 @@ class BucketStore:
     def _replay(self, index: RocksIndex, first: int) -> None:
         """Apply segments from ``first`` on; a crash on the way leaves an index that names no committed batch."""
         meta = self._meta
-        index.apply(*_NOTHING, None)
+        index.apply(*_nothing(), None)
         gathered: list[tuple[Bytes, Bytes]] = []
         room = _REPLAYED_BYTES
         for number in range(first, meta.next):
@@ -273,12 +272,12 @@ class BucketStore:
                 all_keys, all_values = (pa.concat_arrays(columns) for columns in zip(*gathered, strict=True))
                 index.apply(all_keys, all_values, None)
                 gathered, room = [], _REPLAYED_BYTES
-        index.apply(*_NOTHING, Position(meta.token, meta.next))
+        index.apply(*_nothing(), Position(meta.token, meta.next))
 
     def _batch(self) -> tuple[Bytes, Bytes]:
         """Everything that was written; of a key that was written twice the last."""
         if not self._written:
-            return _NOTHING
+            return _nothing()
         if len(self._written) == 1:
             return self._written[0]
         keys, values = (pa.concat_arrays(columns) for columns in zip(*self._written, strict=True))
@@ -301,6 +300,11 @@ class BucketStore:
         deleted = pc.is_null(values)
         charge = ENTRY_OVERHEAD * (pc.sum(there).as_py() or 0)
         return before + charge + entry_bytes(keys.filter(deleted), values.filter(deleted))
+
+
+def _nothing() -> tuple[Bytes, Bytes]:
+    """No entries; not with this module: pyarrow imports pandas with its first array, which some processes can do without."""
+    return pa.array([], BYTES), pa.array([], BYTES)
 
 
 def _lengths(values: Bytes) -> pa.Int64Array:

@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin.errors import FkJoinError
+from fkjoin.spark.bucket_run import index_home
 from fkjoin.spark.buckets import spark_hash
 from fkjoin.spark.damage import check_logs
 from fkjoin.spark.entries import PROBLEMS, Examine
 from fkjoin.spark.files import hadoop, read_file
-from fkjoin.spark.operator import index_home
 from fkjoin.spark.state import SavedState, SavedStore, damaged
 
 SHOWN = 5

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fkjoin.spark.bucket_run import BucketRun
 from fkjoin.spark.operator import SparkLog, StageProcessor
 from fkjoin.spark.packing import PackChanges
 from state import bucket
@@ -65,15 +66,20 @@ class Processor(StageProcessor):
         if not hasattr(SparkLog, "faulty"):  # once per worker process
             SparkLog.faulty = True  # type: ignore[attr-defined]
             SparkLog.set_meta = around("log write", SparkLog.set_meta)  # type: ignore[method-assign]
-            RocksIndex.apply = around("index write", RocksIndex.apply)  # type: ignore[method-assign]
+            RocksIndex.take_in = around("index write", RocksIndex.take_in)  # type: ignore[method-assign]
             bucket.pending.keep = around("pending file", bucket.pending.keep)
+            BucketRun._run = around_work(BucketRun._run)  # type: ignore[method-assign]
 
-    def _run(self, messages: Any, *rest: Any) -> Iterator[Any]:
+
+def around_work(run: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    def wrapped(self: BucketRun, messages: Any, *rest: Any) -> Iterator[Any]:
         if messages:
             crash_if_told(self._spec.stage, "before")
-        yield from super()._run(messages, *rest)
+        yield from run(self, messages, *rest)
         if messages:
             crash_if_told(self._spec.stage, "after")
+
+    return wrapped
 
 
 @dataclass(frozen=True)
