@@ -110,8 +110,8 @@ def _fitted(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_boolean(kind):
         return value if isinstance(value, bool) else None
     if pa.types.is_floating(kind):
-        number = _FLOATS.get(value, value if isinstance(value, _Number) else None)
-        return None if number is None else float(number)
+        number = _FLOATS.get(value, value if isinstance(value, _Number) else "") if isinstance(value, str) else ""
+        return float(number) if number else None
     whole = int(value) if isinstance(value, _Number) and _WHOLE.fullmatch(value) and len(value) < _DIGITS else None
     limit = 1 << (kind.bit_width - 1)
     return whole if whole is not None and -limit <= whole < limit else None

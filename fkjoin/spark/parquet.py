@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -90,13 +91,10 @@ def start_parquet(
     name: str,
 ) -> StreamingQuery:
     """Start writing ``frame``, or the ``changes`` that are packed in it; see ``Table.to_parquet``."""
+    _require_renaming(path)
     home, files = hadoop(frame.sparkSession, path)
     place = str(files.makeQualified(home))
-    if (scheme := place.split(":", 1)[0]) not in _SCHEMES:
-        raise TopologyError(
-            f"path: on {scheme}: folders cannot be renamed at once, which exactly-once needs here; write "
-            'changes.writeStream.format("parquet"), whose files have a log of their own'
-        )
+    _require_renaming(place)
 
     def write(batch: DataFrame, number: int) -> None:
         folder = f"batch={number:08}-{_query_id(batch.sparkSession, checkpoint)[:8]}"
@@ -104,6 +102,16 @@ def start_parquet(
 
     writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).queryName(name)
     return (writer.trigger(**trigger) if trigger else writer).start()
+
+
+def _require_renaming(place: str) -> None:
+    """``TopologyError`` unless it is on a file system that renames folders at once."""
+    scheme = urlsplit(place).scheme or _SCHEMES[0]
+    if scheme not in _SCHEMES:
+        raise TopologyError(
+            f"path: on {scheme}: folders cannot be renamed at once, which exactly-once needs here; write "
+            'changes.writeStream.format("parquet"), whose files have a log of their own'
+        )
 
 
 def _publish(batch: DataFrame, changes: ChangesOf | None, draft: str, final: str) -> None:
