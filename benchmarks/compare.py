@@ -4,23 +4,76 @@
 
 FOLDER has the harnesses of the peers.  A peer is run if its Python is known: the environment variable PATHWAY_PYTHON or
 FLINK_PYTHON, or FOLDER/venv-pathway, FOLDER/venv-flink.  Every run of fkjoin is checked against a batch join.  Prints a line
-per run, then minimum, median and maximum, and fkjoin's ratio to each.
+per run, then minimum, median and maximum, and fkjoin's ratio to each; a page with bars goes to benchmarks/report.html.
 """
 
 from __future__ import annotations
 
 import argparse
+import html
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks import workload as workloads
+from benchmarks.memory import Footprint
 
 RATE = "inputs_per_s_2_3"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """An engine's runs: inputs a second, peak memory (MiB) and processor seconds per million inputs, start included."""
+
+    name: str
+    rates: list[float]
+    memory_mib: float
+    processor_s: float
+
+    @classmethod
+    def of(cls, name: str, runs: list[dict[str, Any]], millions: float) -> Summary:
+        rates, memory, processor = ([float(run[key]) for run in runs] for key in (RATE, "peak_rss_mib", "cpu_s"))
+        return cls(name, rates, statistics.median(memory), statistics.median(processor) / millions)
+
+    def line(self, ours: Summary) -> str:
+        low, middle, high = min(self.rates), statistics.median(self.rates), max(self.rates)
+        return (
+            f"{self.name:8} inputs/s  min {low:9,.0f}  median {middle:9,.0f}  max {high:9,.0f}   "
+            f"{self.memory_mib:6,.0f} MiB   {self.processor_s:5.1f} cpu s per million   "
+            f"fkjoin is {statistics.median(ours.rates) / middle:.2f} x"
+        )
+
+
+def report(summary: list[Summary], workload: str) -> str:
+    """A page with bars: the median of each engine's runs, the runs as ticks."""
+    charts = [
+        ("Inputs a second, phases 2 and 3", [(row.name, row.rates) for row in summary]),
+        ("Peak memory of all processes, MiB", [(row.name, [row.memory_mib]) for row in summary]),
+        ("Processor seconds per million inputs, start included", [(row.name, [row.processor_s]) for row in summary]),
+    ]
+    body = "".join(f"<h2>{html.escape(title)}</h2>{_bars(rows)}" for title, rows in charts)
+    style = "body{font:16px sans-serif;margin:2em;color:#222}text{font:14px sans-serif}"
+    head = f"<title>fkjoin beside its peers</title><style>{style}</style>"
+    return f"<!doctype html><meta charset=utf-8>{head}<h1>fkjoin beside its peers</h1><p>{html.escape(workload)}</p>{body}\n"
+
+
+def _bars(rows: list[tuple[str, list[float]]]) -> str:
+    top = max(max(values) for _, values in rows)
+    made = []
+    for place, (name, values) in enumerate(rows):
+        y, middle = 34 * place, statistics.median(values)
+        color = "#2a6f97" if name == "fkjoin" else "#a9a9a9"
+        made.append(f'<text x="0" y="{y + 18}">{html.escape(name)}</text>')
+        made.append(f'<rect x="90" y="{y}" width="{500 * middle / top:.0f}" height="26" fill="{color}"/>')
+        made.append(f'<text x="{100 + 500 * max(values) / top:.0f}" y="{y + 18}">{middle:,.0f}</text>')
+        made += [f'<rect x="{89 + 500 * value / top:.0f}" y="{y}" width="2" height="26"/>' for value in values]
+    return f'<svg width="700" height="{34 * len(rows)}" role="img">{"".join(made)}</svg>'
 
 
 def peer_commands(peers: Path, workload: Path) -> dict[str, list[str]]:
@@ -41,17 +94,23 @@ def commands(peers: Path | None, workload: Path, result: Path, batch: int) -> di
     return {"fkjoin": here, **(peer_commands(peers, workload) if peers is not None else {})}
 
 
-def measure(name: str, command: list[str], work: Path) -> dict[str, object]:
+def measure(name: str, command: list[str], work: Path) -> dict[str, Any]:
     """Run one engine; the JSON object of its last line."""
     environment = os.environ | {"PATHWAY_THREADS": "2"}
     place = Path.cwd() if name == "fkjoin" else work
     if name == "pathway":
         command = [*command, "--work", str(work / "pathway")]
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=place, check=False)
-    lines = [line for line in run.stdout.splitlines() if line.startswith("{")]
-    if run.returncode or not lines:
-        raise SystemExit(f"{name} failed with status {run.returncode}:\n{run.stdout[-2000:]}\n{run.stderr[-4000:]}")
-    return dict(json.loads(lines[-1]))
+    with (work / "errors").open("w+") as errors:
+        run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, cwd=place)
+        footprint = Footprint(run.pid)
+        footprint.start()
+        output, _ = run.communicate()
+        lines = [line for line in output.splitlines() if line.startswith("{")]
+        if run.returncode or not lines:
+            errors.seek(0)
+            raise SystemExit(f"{name} failed with status {run.returncode}:\n{output[-2000:]}\n{errors.read()[-4000:]}")
+    memory, processor = footprint.stop()
+    return {**json.loads(lines[-1]), "peak_rss_mib": memory, "cpu_s": round(processor, 1)}
 
 
 def main() -> None:
@@ -62,7 +121,7 @@ def main() -> None:
     for size, default in (("right", 100_000), ("left", 500_000), ("updates", 200_000)):
         parser.add_argument(f"--{size}", type=int, default=default)
     given = parser.parse_args()
-    rates: dict[str, list[float]] = {}
+    runs: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory(prefix="fkjoin-compare-") as folder:
         work = Path(folder)
         workload, result = work / "workload.jsonl", work / "result.jsonl"
@@ -70,14 +129,17 @@ def main() -> None:
         for number in range(given.rounds):
             for name, command in commands(given.peers, workload, result, given.batch).items():
                 found = measure(name, command, work)
-                rates.setdefault(name, []).append(float(str(found[RATE])))
+                runs.setdefault(name, []).append(found)
                 print(json.dumps({"round": number + 1, **found}), flush=True)
                 if name == "fkjoin" and (wrong := workloads.wrong_keys(workload, result)):
                     raise SystemExit(f"fkjoin's result differs from the batch join in {wrong} keys")
-    for name, all_of in rates.items():
-        low, middle, high = min(all_of), statistics.median(all_of), max(all_of)
-        ratio = statistics.median(rates["fkjoin"]) / middle
-        print(f"{name:8} inputs/s  min {low:9,.0f}  median {middle:9,.0f}  max {high:9,.0f}   fkjoin is {ratio:.2f} x")
+    millions = (given.right + given.left + given.updates) / 1e6
+    summary = [Summary.of(name, all_of, millions) for name, all_of in runs.items()]
+    for row in summary:
+        print(row.line(summary[0]))
+    page = Path(__file__).with_name("report.html")
+    page.write_text(report(summary, f"{given.right:,} right rows, {given.left:,} left rows, {given.updates:,} updates"))
+    print(f"see {page}")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any
 
 import fkjoin
 from benchmarks.fk_join import table
-from benchmarks.memory import PeakMemory, processes
+from benchmarks.memory import Footprint, processes
 from fkjoin import fk_join
 
 STEP = 500_000
@@ -102,11 +102,11 @@ def hot(run: Run, rows: int) -> None:
     for known in range(0, rows, STEP):
         run.batch(left=((f"o{number}", "hot") for number in range(known, min(rows, known + STEP))))
     for update in range(6):
-        memory = PeakMemory()
+        memory = Footprint()
         memory.start()
         _, seconds = run.batch(right=["hot"])
         step = {"update": update, "subscribers": rows, "seconds": round(seconds, 1), "answers_per_s": round(rows / seconds)}
-        print(json.dumps({**step, "peak_rss_mib": memory.stop(), **run.disk_mib()}), flush=True)
+        print(json.dumps({**step, "peak_rss_mib": memory.stop()[0], **run.disk_mib()}), flush=True)
 
 
 def soak(run: Run, batches: int) -> None:

@@ -28,7 +28,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import fkjoin
-from benchmarks.memory import PeakMemory
+from benchmarks.memory import Footprint
 from benchmarks.topics import measure_topics
 from fkjoin import Table, fk_join
 from fkjoin.join import metrics_name
@@ -99,7 +99,7 @@ def table(spark: SparkSession, folder: Path, side: str) -> Table:
 def measure(workload: Path, folder: Path, batch: int) -> dict[str, Any]:
     """Run the three phases; the measurements."""
     ends = stage(workload, folder, batch)
-    memory = PeakMemory()
+    memory = Footprint()
     memory.start()
     spark = fkjoin.session(
         "benchmark",
@@ -131,7 +131,7 @@ def measure(workload: Path, folder: Path, batch: int) -> dict[str, Any]:
         "inputs": inputs,
         "phase_s": phases,
         "inputs_per_s_2_3": round((inputs - right) / (times[-1] - times[1])),
-        "peak_rss_mib": memory.stop(),
+        "peak_rss_mib": memory.stop()[0],
         "batches": len(batches),
         "batch_s": [round(progress.durationMs["triggerExecution"] / 1000, 2) for progress in batches],
         "results": sum(one["out"] or 0 for one in metrics),

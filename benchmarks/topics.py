@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import fkjoin
-from benchmarks.memory import PeakMemory
+from benchmarks.memory import Footprint
 from fkjoin import Table, fk_join
+from fkjoin.spark.settings import SHORT_LIVED
 
 JOINED = "concat('{\"left\":', left.value, ',\"right\":', right.value, '}')"
 
@@ -20,7 +21,7 @@ def measure_topics(bootstrap: str, folder: Path, batch: int, jars: str, *, prime
     ``prime``: do so once untimed, wait for a line on standard input, and time what has come since, in the same session.
     The time runs from the query's start, planning included and the session's start not, until the last output is written.
     """
-    memory = PeakMemory()
+    memory = Footprint()
     memory.start()
     spark = fkjoin.session(
         "benchmark",
@@ -28,7 +29,7 @@ def measure_topics(bootstrap: str, folder: Path, batch: int, jars: str, *, prime
         settings={"spark.jars": jars} if jars else None,
         ui_enabled="false",
         driver_memory="3g",
-        driver_extraJavaOptions="-XX:+UseParallelGC -Xms3g -XX:+AlwaysPreTouch",
+        driver_extraJavaOptions=f"{SHORT_LIVED} -Xms3g -XX:+AlwaysPreTouch",
         fkjoin_index_dir=folder / "index",
     )
     spark.sparkContext.setLogLevel("ERROR")
@@ -59,7 +60,7 @@ def measure_topics(bootstrap: str, folder: Path, batch: int, jars: str, *, prime
         "inputs": inputs,
         "seconds": round(seconds, 2),
         "inputs_per_s": round(inputs / seconds),
-        "peak_rss_mib": memory.stop(),
+        "peak_rss_mib": memory.stop()[0],
         "batches": len(batches),
         "batch_s": [round(progress.durationMs["triggerExecution"] / 1000, 2) for progress in batches],
     }

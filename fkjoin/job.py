@@ -169,6 +169,11 @@ class Job:
                     query_name=name,
                     options={**client_options(options), **spec.options},
                 )
+            assert spec.path is not None
+            if spec.format == "parquet":
+                if spec.options:
+                    raise JobError(f"options: a sink of format parquet has none ({', '.join(spec.options)})")
+                return table.to_parquet(spec.path, checkpoint=checkpoint, trigger=trigger, query_name=name)
             writer = table.changes.writeStream.format(spec.format).options(**{n: str(v) for n, v in spec.options.items()})
             return writer.queryName(name).option("checkpointLocation", checkpoint).trigger(**trigger).start(spec.path)
 

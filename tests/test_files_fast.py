@@ -49,11 +49,21 @@ def test_tests_for_null_are_plain() -> None:
         "value is null": [False, False, True],
         " value.fk IS NOT NULL ": [True, False, False],
         "gone": [True, False, False],
+        "value.fk = 'a'": [True, False, False],
+        "value.fk=='b' ": [False, False, False],
     }.items():
         test = NullTest.of(given, SCHEMA)
         assert test is not None
         assert test(rows).to_pylist() == expected, given
-    for given in ("value is null or gone", "not gone", "other is null", None):
+    for given in (
+        "value is null or gone",
+        "not gone",
+        "other is null",
+        "gone = 'a'",
+        "value.fk = 'it''s'",
+        "value.fk = 'a' or gone",
+        None,
+    ):
         assert NullTest.of(given, SCHEMA) is None, given
 
 

@@ -136,7 +136,7 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path)
     lines = [json.loads(line) for line in (tmp_path / "job.log").read_text().splitlines()]
     assert [(line["query"], line["batch"], line["inputs"]) for line in lines] == [("sink-out", 0, 7)]
     assert lines[0]["counters"]["joined"]["out"] == 4
-    assert list((tmp_path / "out").glob("*.parquet"))
+    assert list((tmp_path / "out").glob("batch=00000000-*/*.parquet"))
 
     changed = job(tmp_path, GOOD.replace('extractor = "customer"', 'extractor = "upper(customer)"'))
     run = fkjoin("run", changed, "--check", *log)

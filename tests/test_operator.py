@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -21,3 +23,10 @@ def test_a_batch_without_changes_yields_no_empty_frame(tmp_path: Path, stage: St
     frames = list(processor.handleInputRows((0,), iter([hello]), None))
     assert [len(frame) for frame in frames if "payload" in frame] == [1] * len(frames)
     assert [list(frame["payload"]) for frame in frames] == [[b""]] * len(frames)
+
+
+def test_a_query_starts_without_what_only_the_work_needs() -> None:
+    """Spark imports the operators' module once per operator, in a process of its own, before the first batch."""
+    script = "import sys, fkjoin.spark.operator; print({'pandas', 'pyarrow', 'numpy', 'rocksdict'} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"

@@ -29,6 +29,20 @@ _SOURCE = (
 )
 
 
+_CONSUMER = {
+    "kafka.max.poll.records": "20000",
+    "kafka.max.partition.fetch.bytes": str(16 << 20),
+    "kafka.fetch.max.bytes": str(64 << 20),
+}
+_PRODUCER = {
+    "kafka.max.request.size": str(64 << 20),
+    "kafka.batch.size": str(256 << 10),
+    "kafka.linger.ms": "20",
+    "kafka.compression.type": "lz4",
+}
+"""Clients' settings for batches of many records (docs/performance.md); a task's last records are sent without lingering."""
+
+
 def masked(options: Mapping[str, Any]) -> dict[str, str]:
     """The options as they may be shown: secrets are ``***``."""
     return {name: "***" if _SECRET.search(name) else str(value) for name, value in options.items()}
@@ -36,7 +50,7 @@ def masked(options: Mapping[str, Any]) -> dict[str, str]:
 
 def source_options(given: Mapping[str, Any] | None) -> dict[str, str]:
     """Options for the source; ``TopologyError`` for those that nobody would read."""
-    options = {"startingOffsets": "earliest", **_checked(given or {})}
+    options = _checked(given or {})
     for name in options:
         if not name.startswith("kafka.") and name.lower() not in {known.lower() for known in _SOURCE}:
             close = difflib.get_close_matches(name, _SOURCE, 1)
@@ -44,7 +58,12 @@ def source_options(given: Mapping[str, Any] | None) -> dict[str, str]:
             raise TopologyError(
                 f"options: Spark's Kafka source has no option {name!r}{hint} Settings of the consumer itself begin with kafka."
             )
-    return options
+    return {"startingOffsets": "earliest", **options}
+
+
+def with_fetching(options: Mapping[str, str]) -> dict[str, str]:
+    """A source's options with those of its consumer that nobody set."""
+    return {**_CONSUMER, **options}
 
 
 def sink_options(given: Mapping[str, Any] | None) -> dict[str, str]:
@@ -53,7 +72,7 @@ def sink_options(given: Mapping[str, Any] | None) -> dict[str, str]:
     for name in options:
         if not name.startswith("kafka."):
             raise TopologyError(f"options: {name!r} is not a setting of the producer; those begin with kafka.")
-    return {"kafka.max.request.size": str(64 << 20), "kafka.compression.type": "lz4", **options}
+    return {**_PRODUCER, **options}
 
 
 def client_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from fkjoin.errors import FkJoinError, TopologyError, nearest
 from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.kafka import positions
 from fkjoin.kafka.formats import Format, as_format, decode_key
-from fkjoin.kafka.options import client_settings, masked, source_options
+from fkjoin.kafka.options import client_settings, masked, source_options, with_fetching
 from fkjoin.topology import Source
 
 OnError = Literal["fail", "dead-letter", "skip"]
@@ -59,7 +59,7 @@ def read_topic(
     try:
         records = (
             spark.readStream.format("kafka")
-            .options(**chosen)
+            .options(**with_fetching(chosen))
             .option("kafka.bootstrap.servers", bootstrap_servers)
             .option("subscribe", topic)
             .option("includeHeaders", "true")

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fkjoin import wire
 from fkjoin.arrays import as_bytes
 from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.kafka.options import client_settings
+from fkjoin.kafka.options import client_settings, with_fetching
 from fkjoin.kafka.sink import start
 from fkjoin.kafka.source import Connection, known_topics
 from fkjoin.messages import ANSWER, SUBSCRIPTION, column, unpack
@@ -184,7 +184,7 @@ def _read(spark: SparkSession, topics: InternalTopics, topic: str) -> DataFrame:
     options = {n: v for n, v in topics.connection.options.items() if n.startswith("kafka.") or n == "maxOffsetsPerTrigger"}
     records = (
         spark.readStream.format("kafka")
-        .options(**options)
+        .options(**with_fetching(options))
         .option("kafka.bootstrap.servers", topics.connection.bootstrap_servers)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")

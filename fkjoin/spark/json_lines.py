@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +15,7 @@ from fkjoin.spark.packing import Batches, PackChanges
 
 _PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _NULL_TEST = re.compile(rf"\s*({_PATH.pattern})\s+is\s+(not\s+)?null\s*", re.IGNORECASE)
+_EQUALITY = re.compile(rf"\s*({_PATH.pattern})\s*==?\s*'([^'\\]*)'\s*")
 
 Path = tuple[str, ...]
 
@@ -36,23 +37,34 @@ def plain_path(given: Any, schema: pa.Schema) -> Path | None:
 
 @dataclass(frozen=True)
 class Test:
-    """Whether a field is null (or not), or true."""
+    """Whether a field is null, is not, is a certain text, or is true."""
 
     path: Path
-    null: bool | None
+    wanted: Literal["null", "not null", "true"] | tuple[str]
+    """A text stands in a tuple."""
 
     @classmethod
     def of(cls, given: Any, schema: pa.Schema) -> Test | None:
-        """The test that ``given`` is: ``X is null``, ``X is not null``, or the name of a truth; else None."""
-        match = _NULL_TEST.fullmatch(given) if isinstance(given, str) else None
-        path = plain_path(match[1] if match else given, schema)
-        return None if path is None else cls(path, None if match is None else match[2] is None)
+        """The test that ``given`` is: ``X is null``, ``X is not null``, ``X = 'text'``, or the name of a truth; else None."""
+        if not isinstance(given, str):
+            return None
+        if match := _NULL_TEST.fullmatch(given):
+            path = plain_path(match[1], schema)
+            return None if path is None else cls(path, "not null" if match[2] else "null")
+        if match := _EQUALITY.fullmatch(given):
+            path = plain_path(match[1], schema)
+            is_text = path is not None and pa.types.is_string(at(_none(schema), path).type)
+            return cls(path, (match[2],)) if path is not None and is_text else None
+        path = plain_path(given, schema)
+        return None if path is None else cls(path, "true")
 
     def __call__(self, rows: pa.StructArray) -> pa.Array:
         found = at(rows, self.path)
-        if self.null is None:
-            return pc.fill_null(found, False)
-        return pc.is_null(found) if self.null else pc.is_valid(found)
+        if self.wanted == "null":
+            return pc.is_null(found)
+        if self.wanted == "not null":
+            return pc.is_valid(found)
+        return pc.fill_null(found if self.wanted == "true" else pc.equal(found, self.wanted[0]), False)
 
 
 @dataclass(frozen=True)
@@ -115,6 +127,10 @@ class PackLines:
 def at(rows: pa.StructArray, path: Path) -> pa.Array:
     """The field at the end of the path; null where any on the way is."""
     return pc.struct_field(rows, list(path))
+
+
+def _none(schema: pa.Schema) -> pa.StructArray:
+    return pa.array([], pa.struct(list(schema)))
 
 
 def _struct(columns: Mapping[str, pa.Array]) -> pa.StructArray:
