@@ -134,7 +134,7 @@ def test_workers_read_and_write_what_spark_does(spark: SparkSession, tmp_path: P
     )
     found = {}
     for way, options in (("workers", {}), ("spark", {"mode": "PERMISSIVE"})):
-        table, out, checkpoint = joined(spark, tmp_path, **options), tmp_path / way, tmp_path / f"{way}-checkpoint"
+        table, out, checkpoint = joined(spark, tmp_path, **options), tmp_path / f"{way} %20", tmp_path / f"{way}-checkpoint"
         for name in ("2.json", "3.json"):
             if way == "workers":
                 query = table.to_parquet(out, checkpoint=checkpoint, trigger={"availableNow": True})
@@ -156,7 +156,7 @@ def test_workers_read_and_write_what_spark_does(spark: SparkSession, tmp_path: P
     assert {row[0] for row in found["workers"]} == {f"o{number}" for number in range(40) if number != 4} | {"7"}
 
     # A batch that is repeated counts once, what was left unfinished is not read, another checkpoint adds batches of its own.
-    out, checkpoint = tmp_path / "workers", tmp_path / "workers-checkpoint"
+    out, checkpoint = tmp_path / "workers %20", tmp_path / "workers-checkpoint"
     before = {path: path.read_bytes() for path in out.rglob("*.parquet")}
     newest_commit = max(
         (path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()), key=lambda path: int(path.name)

@@ -19,7 +19,7 @@ from pyarrow.fs import FileSystem
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin.errors import TopologyError
+from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.spark.files import hadoop, read_file
 from fkjoin.spark.packing import Batches, UnpackResults
 
@@ -65,6 +65,7 @@ class WriteFile:
     """Batches → one Parquet file in ``folder``, if there is anything to write; yields its name."""
 
     folder: str
+    """A URI, or an absolute local path."""
     changes: ChangesOf | None
     """None: the batches are what is to be written."""
 
@@ -120,18 +121,19 @@ def _publish(batch: DataFrame, changes: ChangesOf | None, draft: str, final: str
     (at, files), (goal, _) = hadoop(spark, draft), hadoop(spark, final)
     files.delete(at, True)
     files.mkdirs(at)
-    written = {row.file for row in batch.mapInArrow(WriteFile(_uri(draft), changes), "file string").collect()}
+    written = {row.file for row in batch.mapInArrow(WriteFile(_for_arrow(draft), changes), "file string").collect()}
     if written and not files.exists(goal):
         for status in files.listStatus(at):
             if status.getPath().getName() not in written:  # of an attempt that came second
                 files.delete(status.getPath(), False)
-        files.rename(at, goal)
+        if not files.rename(at, goal):
+            raise FkJoinError(f"{draft} cannot be renamed to {final}: is the folder writable? The batch will be written again")
     files.delete(at, True)
 
 
-def _uri(place: str) -> str:
-    """As Arrow writes it."""
-    return f"file://{place.removeprefix('file:')}" if place.startswith("file:/") and not place.startswith("file://") else place
+def _for_arrow(place: str) -> str:
+    """A local path as it is; anything else is a URI."""
+    return "/" + place.removeprefix("file:").lstrip("/") if place.startswith("file:") else place
 
 
 def _query_id(spark: SparkSession, checkpoint: str) -> str:
