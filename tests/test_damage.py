@@ -63,6 +63,19 @@ def test_damage_is_named_before_anything_runs(spark: SparkSession, tmp_path: Pat
     with pytest.raises(FkJoinError, match="is damaged, its state cannot be read: restore it from a backup"):
         verify(spark, checkpoint)
 
+    # Two partitions' files in each other's place, alone and with all that vouches for them.
+    for patterns in (("1_*.zip",), ("1_*.zip*", ".1_*.zip*", "1_*.changelog*", ".1_*.changelog*")):
+        shutil.rmtree(checkpoint)
+        shutil.copytree(saved, checkpoint)
+        for pattern in patterns:
+            pairs = zip(*(sorted(checkpoint.glob(f"state/1/{partition}/{pattern}")) for partition in (0, 1)), strict=True)
+            for one, other in pairs:
+                content = one.read_bytes()
+                one.write_bytes(other.read_bytes())
+                other.write_bytes(content)
+        with pytest.raises(FkJoinError, match="is damaged, its state cannot be read: restore it from a backup"):
+            verify(spark, checkpoint)
+
 
 @pytest.mark.spark
 def test_a_claim_is_refused_while_its_owner_lives(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,8 @@ def test_what_has_the_schemas_types_is_read_together(lines: list[str]) -> None:
         ('{"text": "a"} {"text": "b"}', {}),
         ('[{"text": "a"}]', {}),
         ("{'text': 'a'}", {}),
-        ("[" * 5000, {}),
+        ("[" * 200_000, {}),
+        ('{"text": "deep", "other": ' + "[" * 5_000 + "]" * 5_000 + "}", {"text": "deep"}),
     ],
 )  # fmt: skip
 def test_what_is_not_of_the_schemas_types(text: str, row: dict[str, Any]) -> None:
