@@ -82,7 +82,7 @@ def _together(texts: pa.Array, kind: pa.StructType) -> pa.StructArray | None:
     return None if found.null_count else found
 
 
-def _one(text: bytes | None, kind: pa.StructType) -> dict[str, Any] | None:
+def _one(text: bytes | None, kind: pa.StructType) -> Any:
     if text is None:
         return None
     try:
@@ -91,7 +91,7 @@ def _one(text: bytes | None, kind: pa.StructType) -> dict[str, Any] | None:
         )
     except (ValueError, RecursionError):
         value = None
-    return {field.name: _fitted(value.get(field.name), field.type) if isinstance(value, dict) else None for field in kind}
+    return _fitted(value if isinstance(value, dict) else {}, kind)
 
 
 def _fitted(value: Any, kind: pa.DataType) -> Any:

@@ -106,8 +106,8 @@ def read_stream(
 
 def open_files(
     spark: SparkSession, pattern: str, schema: StructType | str | None, format: str | None, options: Mapping[str, Any] | None
-) -> tuple[DataFrame, str]:
-    """The streaming DataFrame over the files, and a name for it; see ``Table.from_files``."""
+) -> tuple[DataFrame, str, str]:
+    """The streaming DataFrame over the files, their format, and a name for it; see ``Table.from_files``."""
     chosen = format or _format_of(pattern)
     if chosen not in ("json", "parquet"):
         raise TopologyError(f"format: {chosen!r} is not one of json, parquet")
@@ -124,7 +124,7 @@ def open_files(
     for option, value in (options or {}).items():
         reader = reader.option(option, value)
     stem = Path(pattern.rstrip("/*")).name or "files"
-    return reader.load(pattern), stem.split(".")[0]
+    return reader.load(pattern), chosen, stem.split(".")[0]
 
 
 def plain_lines(
@@ -133,14 +133,14 @@ def plain_lines(
     schema: StructType,
     node: Source,
     columns: tuple[Expressions, Expressions, Expression | None, Expression | None],
-    format: str | None,
+    format: str,
     options: Mapping[str, Any] | None,
 ) -> tuple[DataFrame, JsonLines] | None:
     """The files' lines and what is in them, when that can be told without Spark's expressions and JSON reader; else None.
 
     ``columns``: what the user gave for key, version, deleted and timestamp.
     """
-    if (format or _format_of(pattern)) != "json" or {name.lower() for name in options or {}} - _OF_ANY_FILE:
+    if format != "json" or {name.lower() for name in options or {}} - _OF_ANY_FILE:
         return None
     arrow = arrow_schema("schema", schema)
     if not readable(pa.struct(list(arrow))):

@@ -234,13 +234,13 @@ class Table:
         from the files' endings if left out.  ``options``: of Spark's file source, such as ``maxFilesPerTrigger``.  The
         rest as in ``from_stream``.
         """
-        frame, stem = open_files(spark, str(path), schema, format, options)
+        frame, read_as, stem = open_files(spark, str(path), schema, format, options)
         table = cls.from_stream(
             frame, key=key, version=version, deleted=deleted, timestamp=timestamp, name=name or stem, log=log
         )
         assert isinstance(table.node, Source)
         columns = (key, version, deleted, timestamp)
-        lines = plain_lines(spark, str(path), frame.schema, table.node, columns, format, options)
+        lines = plain_lines(spark, str(path), frame.schema, table.node, columns, read_as, options)
         return replace(table, lines=lines)
 
     @classmethod

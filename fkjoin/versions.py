@@ -22,7 +22,7 @@ from fkjoin.arrays import Bools, Bytes, Ints, Octets, as_bytes, buffers, fixed, 
 from fkjoin.errors import FormatError
 
 HEAD_BYTES = 9
-_SIGN = np.uint64(1 << 63)
+SIGN = np.uint64(1 << 63)
 
 Words = npt.NDArray[np.uint64]
 
@@ -43,7 +43,7 @@ def encode(source: bytes | Bytes, columns: Sequence[Ints]) -> Bytes:
     ids = np.frombuffer(source, np.uint8) if isinstance(source, bytes) else padded(source, 8)
     table[:, 1:HEAD_BYTES] = ids
     for place, column in enumerate(columns):
-        words = (column.astype(np.int64).view(np.uint64) ^ _SIGN).astype(">u8")
+        words = (column.astype(np.int64).view(np.uint64) ^ SIGN).astype(">u8")
         start = HEAD_BYTES + 8 * place
         table[:, start : start + 8] = words.view(np.uint8).reshape(rows, 8)
     return fixed(table)
@@ -63,7 +63,7 @@ def decode(version: bytes) -> list[tuple[bytes, tuple[int, ...]]]:
         end = at + HEAD_BYTES + 8 * n
         if end > len(version):
             raise FormatError(f"version {version.hex()} is cut off in its part {len(parts)}")
-        words = np.frombuffer(version, ">u8", n, at + HEAD_BYTES) ^ _SIGN
+        words = np.frombuffer(version, ">u8", n, at + HEAD_BYTES) ^ SIGN
         parts.append((version[at + 1 : at + HEAD_BYTES], tuple(int(w) for w in words.astype(np.uint64).view(np.int64))))
         at = end
     return parts
@@ -83,7 +83,7 @@ def numbers(versions: Bytes, first: int, last: int) -> pa.ListArray:
     row_of, position = np.concatenate(row), np.concatenate(at)
     order = np.argsort(row_of, kind="stable")
     raw = np.ascontiguousarray(window(data, position[order], 8))
-    values = (raw.view(">u8").reshape(-1).astype(np.uint64) ^ _SIGN).view(np.int64)
+    values = (raw.view(">u8").reshape(-1).astype(np.uint64) ^ SIGN).view(np.int64)
     counts = np.bincount(row_of, minlength=len(rows))
     offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
     return pa.ListArray.from_arrays(offsets, pa.array(values), mask=pa.array(counts == 0))

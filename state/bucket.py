@@ -261,7 +261,6 @@ class BucketStore:
     def _replay(self, index: RocksIndex, first: int) -> None:
         """Apply segments from ``first`` on; a crash on the way leaves an index that names no committed batch."""
         meta = self._meta
-        index.apply(*_nothing(), None)
         gathered: list[tuple[Bytes, Bytes]] = []
         room = _REPLAYED_BYTES
         for number in range(first, meta.next):
@@ -272,7 +271,7 @@ class BucketStore:
                 all_keys, all_values = (pa.concat_arrays(columns) for columns in zip(*gathered, strict=True))
                 index.apply(all_keys, all_values, None)
                 gathered, room = [], _REPLAYED_BYTES
-        index.apply(*_nothing(), Position(meta.token, meta.next))
+        index.stand(Position(meta.token, meta.next))
 
     def _batch(self) -> tuple[Bytes, Bytes]:
         """Everything that was written; of a key that was written twice the last."""

@@ -141,7 +141,7 @@ class RocksIndex:
     def apply(self, keys: Bytes, values: Bytes, position: Position | None) -> None:
         """Write the entries (null: delete); the index then stands at ``position``, with None nowhere."""
         if not len(keys):
-            self._stand(position)
+            self.stand(position)
             return
         file = self.path / "incoming.sst"
         try:
@@ -155,14 +155,15 @@ class RocksIndex:
         moving = IngestExternalFileOptions()
         moving.set_move_files(True)
         try:
-            self._stand(None)
+            self.stand(None)
             self._db.ingest_external_file([str(file)], moving)
             file.unlink(missing_ok=True)
-            self._stand(position)
+            self.stand(position)
         except Exception as error:
             raise StateError(f"index {self.path} cannot be written: {error}; {_ROOM}") from error
 
-    def _stand(self, position: Position | None) -> None:
+    def stand(self, position: Position | None) -> None:
+        """Say at which committed batch the index stands; with None at none, as long as that is not said again."""
         place = self.path / _POSITION
         if position is None:
             if place.exists():

@@ -122,6 +122,11 @@ def decode_key(given: Format, data: Column) -> Decoded:
     return given.decode_key(data) if isinstance(given, Debezium) else given.decode(data)
 
 
+def header(name: str) -> Column:
+    """The bytes of a record's last header of that name; null when it has none."""
+    return F.try_element_at(F.filter("headers", lambda item: item["key"] == name), F.lit(-1)).getField("value")
+
+
 def as_format(argument: str, given: Format | str, name: str) -> Format:
     """A format, or one of ``"string"`` and ``"bytes"`` in a column called ``name``."""
     if isinstance(given, str):

@@ -24,26 +24,26 @@ from pyspark.sql.types import StringType
 
 from fkjoin import versions
 from fkjoin.arrays import Bytes, as_bytes, buffers, window
+from fkjoin.kafka.formats import header
 
 HEADER = "fkjoin-positions"
 CHAINS = "array<array<struct<topic:string,partition:int,offset:bigint>>>"
 
 _PART_BYTES = versions.HEAD_BYTES + 8
-_SIGN = np.uint64(1 << 63)
 
 
 def given_chains(roots: int) -> tuple[Column, Column]:
     """The chains in a record's header, and what is wrong with them.  A record without the header is its own root."""
-    header = F.try_element_at(F.filter("headers", lambda item: item["key"] == HEADER), F.lit(-1)).getField("value")
-    chains = F.from_json(header.cast("string"), CHAINS)
+    text = header(HEADER).cast("string")
+    chains = F.from_json(text, CHAINS)
     usable = F.forall(chains, lambda chain: chain.isNull() | _usable(chain)) & F.get(chains, 0).isNotNull()
     problem = (
-        F.when(header.isNull(), F.lit(None if roots == 1 else f"no header {HEADER}, and {roots} roots are expected"))
+        F.when(text.isNull(), F.lit(None if roots == 1 else f"no header {HEADER}, and {roots} roots are expected"))
         .when(F.coalesce(F.size(chains), F.lit(-1)) < 1, F.lit(f"{HEADER} is not a list of chains"))
         .when(F.size(chains) != roots, F.concat(F.lit(f"{HEADER} has "), F.size(chains), F.lit(f" roots, {roots} expected")))
         .when(~F.coalesce(usable, F.lit(False)), F.lit(f"{HEADER} has a position without topic, partition or offset"))
     )
-    return F.when(header.isNull(), F.array(F.array(_position()))).otherwise(chains), problem
+    return F.when(text.isNull(), F.array(F.array(_position()))).otherwise(chains), problem
 
 
 def version(chains: Column, roots: int) -> Column:
@@ -100,7 +100,7 @@ def headers(version: Bytes, parts: int, topics: Mapping[bytes, str]) -> pa.Array
         known = [topics.get(int(stem).to_bytes(4, "big"), f"#{int(stem):08x}") for stem in stems]
         names = pa.array([json.dumps(name) for name in known], pa.string()).take(pa.array(of))
         partition = np.ascontiguousarray(raw[:, 5:9]).view(">i4").reshape(-1).astype(np.int64)
-        offset = (np.ascontiguousarray(raw[:, 9:]).view(">u8").reshape(-1).astype(np.uint64) ^ _SIGN).view(np.int64)
+        offset = (np.ascontiguousarray(raw[:, 9:]).view(">u8").reshape(-1).astype(np.uint64) ^ versions.SIGN).view(np.int64)
         numbers = (pc.cast(pa.array(column), pa.string()) for column in (partition, offset))
         pieces = ['[{"topic": ', names, ', "partition": ', next(numbers), ', "offset": ', next(numbers), "}]"]
         chains.append(pc.if_else(pa.array(there), pc.binary_join_element_wise(*pieces, ""), "null"))

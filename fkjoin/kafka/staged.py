@@ -14,13 +14,13 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import wire
 from fkjoin.arrays import as_bytes
 from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.kafka.formats import header
 from fkjoin.kafka.options import client_settings, with_fetching
 from fkjoin.kafka.sink import start
 from fkjoin.kafka.source import Connection, known_topics
@@ -191,11 +191,7 @@ def _read(spark: SparkSession, topics: InternalTopics, topic: str) -> DataFrame:
         .option("includeHeaders", "true")
         .load()
     )
-    return records.select("key", "value", *[_header(name).alias(name) for name in wire.HEADERS])
-
-
-def _header(name: str) -> Column:
-    return F.try_element_at(F.filter("headers", lambda h: h["key"] == f"{wire.PREFIX}{name}"), F.lit(-1)).getField("value")
+    return records.select("key", "value", *[header(f"{wire.PREFIX}{name}").alias(name) for name in wire.HEADERS])
 
 
 def _record_batch(topic: str, partitions: np.ndarray, records: Records) -> pa.RecordBatch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -28,3 +29,8 @@ def write_file(path: Any, files: Any, data: bytes) -> None:
     out = files.create(path, True)
     out.write(data)
     out.close()
+
+
+def query_id(spark: SparkSession, checkpoint: str) -> str:
+    """What a checkpoint's query is called for as long as it lives."""
+    return str(json.loads(read_file(*hadoop(spark, f"{checkpoint.rstrip('/')}/metadata")))["id"])

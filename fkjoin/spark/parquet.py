@@ -6,7 +6,7 @@ renaming of their folder.  A batch that is repeated finds its folder there, and 
 
 from __future__ import annotations
 
-import json
+import functools
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.spark.files import hadoop, read_file
+from fkjoin.spark.files import hadoop, query_id
 from fkjoin.spark.packing import Batches, UnpackResults
 
 _WRITTEN = pa.schema([("file", pa.string())])
@@ -97,8 +97,12 @@ def start_parquet(
     place = str(files.makeQualified(home))
     _require_renaming(place)
 
+    @functools.cache
+    def name_of_query() -> str:  # there from the first batch on
+        return query_id(frame.sparkSession, checkpoint)[:8]
+
     def write(batch: DataFrame, number: int) -> None:
-        folder = f"batch={number:08}-{_query_id(batch.sparkSession, checkpoint)[:8]}"
+        folder = f"batch={number:08}-{name_of_query()}"
         _publish(batch, changes, f"{place}/_unfinished/{folder}", f"{place}/{folder}")
 
     writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).queryName(name)
@@ -134,8 +138,3 @@ def _publish(batch: DataFrame, changes: ChangesOf | None, draft: str, final: str
 def _for_arrow(place: str) -> str:
     """A local path as it is; anything else is a URI."""
     return "/" + place.removeprefix("file:").lstrip("/") if place.startswith("file:") else place
-
-
-def _query_id(spark: SparkSession, checkpoint: str) -> str:
-    """What a checkpoint's query is called for as long as it lives."""
-    return str(json.loads(read_file(*hadoop(spark, f"{checkpoint}/metadata")))["id"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from fkjoin.spark.bucket_run import index_home
 from fkjoin.spark.buckets import spark_hash
 from fkjoin.spark.damage import check_logs
 from fkjoin.spark.entries import PROBLEMS, Examine
-from fkjoin.spark.files import hadoop, read_file
+from fkjoin.spark.files import query_id
 from fkjoin.spark.state import SavedState, SavedStore, damaged
 
 SHOWN = 5
@@ -50,7 +49,7 @@ def verify(spark: SparkSession, checkpoint: str | Path, *, batch: int | None = N
 def rebuild(spark: SparkSession, checkpoint: str | Path, index_dir: str) -> list[Path]:
     """Make the local indexes of all of the checkpoint's stores anew, on this machine; where they are."""
     state = SavedState(spark, checkpoint)
-    query = json.loads(read_file(*hadoop(spark, f"{state.checkpoint.rstrip('/')}/metadata")))["id"]
+    query = query_id(spark, state.checkpoint)
     places = []
     for store in state.stores:
         facts, _ = store.identity
