@@ -38,8 +38,8 @@ class GuardedStore:
     def get_many(self, keys: Bytes) -> Bytes:
         return self._store.get_many(keys)
 
-    def scan(self, ranges: Sequence[KeyRange], limit: int | None = None) -> Iterator[Page]:
-        return self._store.scan(ranges, limit)
+    def scan(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
+        return self._store.scan(ranges, limit, each)
 
     def write(self, keys: Bytes, values: Bytes) -> None:
         """As ``Store.write``; raises ``InvariantError``."""

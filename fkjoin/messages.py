@@ -43,6 +43,11 @@ RESULT = pa.schema([("key", BYTES), ("operation", pa.int8()), ("value", BYTES), 
 """A change of the joined table."""
 
 
+GROUPED = pa.schema([("key", BYTES), ("row", BYTES), ("version", BYTES), ("old", BYTES), ("new", BYTES), ("ts", pa.int64())])
+"""To a group: what a row of the grouped table contributed to it, and contributes now (KIP-904's ``Change``); null is nothing.
+``row`` is the row's key, ``version`` that of its change."""
+
+
 SUMS = pa.schema([("sender", pa.int64()), ("rows", pa.int64()), ("hashes", pa.int64())])
 """rekey → subscription, when batches are validated: how many subscriptions a bucket of rekey knows of in the receiving one."""
 
@@ -58,7 +63,7 @@ class Operation(enum.IntEnum):
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 """Payloads are copied a dozen times on their way between Python and the JVM: smaller ones are faster."""
 
-_KINDS = {1: CHANGE, 2: SUBSCRIPTION, 3: ANSWER, 4: JOINED, 5: RESULT, 6: SUMS}
+_KINDS = {1: CHANGE, 2: SUBSCRIPTION, 3: ANSWER, 4: JOINED, 5: RESULT, 6: SUMS, 7: GROUPED}
 
 
 def pack(messages: pa.Table) -> bytes:
@@ -79,7 +84,7 @@ def is_answer(packed: bytes) -> bool:
 def unpack(data: bytes) -> pa.Table:
     """What ``pack`` was given."""
     if len(data) < 2 or data[0] != FORMAT or data[1] not in _KINDS:
-        raise FormatError(f"packed messages begin with {data[:2].hex()}, this release reads 01 and a kind up to 06")
+        raise FormatError(f"packed messages begin with {data[:2].hex()}, this release reads 01 and a kind up to 07")
     with pa.ipc.open_stream(pa.py_buffer(data).slice(2)) as reader:
         return reader.read_all()
 

@@ -110,15 +110,15 @@ class BucketStore:
                 found = pc.if_else(pc.is_valid(place), values.take(place.fill_null(0)), found)
         return found
 
-    def scan(self, ranges: Sequence[KeyRange], limit: int | None = None) -> Iterator[Page]:
+    def scan(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
         if not self._written:
-            yield from self._scanned(ranges, limit)
+            yield from self._scanned(ranges, limit, each)
             return
         merged = MemoryStore()
         for page in self._scanned(ranges):
             merged.write(page.keys, page.values)
         merged.write(*self._batch())
-        yield from merged.scan(ranges, limit)
+        yield from merged.scan(ranges, limit, each)
 
     def write(self, keys: Bytes, values: Bytes) -> None:
         if len(keys):
@@ -188,19 +188,23 @@ class BucketStore:
         self._repair()
         return self._index.get_many(keys)
 
-    def _scanned(self, ranges: Sequence[KeyRange], limit: int | None = None) -> Iterator[Page]:
+    def _scanned(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
         """The index's pages; when it turns out damaged, those of a rebuilt one, from the last entry on."""
-        first, room = 0, limit
+        first, taken, room, left = 0, 0, limit, ranges
         with contextlib.suppress(DamagedIndexError):
-            for page in self._index.scan(ranges, room):
+            for page in self._index.scan(ranges, room, each):
                 yield page
-                first, last = int(page.ranges[-1]), page.keys[-1].as_py()
-                ranges = [*ranges[:first], (last + b"\0", ranges[first][1]), *ranges[first + 1 :]]
+                number, last = int(page.ranges[-1]), page.keys[-1].as_py()
+                taken = int((page.ranges == number).sum()) + (taken if number == first else 0)
+                first, left = number, [*ranges[:number], (last + b"\0", ranges[number][1]), *ranges[number + 1 :]]
                 room = None if room is None else room - len(page.keys)
             return
         self._repair()
-        for page in self._index.scan(ranges[first:], room):
-            yield Page(page.ranges + first, page.keys, page.values)
+        rest = None if each is None else each - taken
+        for start, some, most in ((first, left[first : first + 1], rest), (first + 1, left[first + 1 :], each)):
+            for page in self._index.scan(some, room, most):
+                yield Page(page.ranges + start, page.keys, page.values)
+                room = None if room is None else room - len(page.keys)
 
     def _repair(self) -> None:
         """Put an index rebuilt from the log in the place of a damaged one."""

@@ -110,7 +110,7 @@ class RocksIndex:
         entries.status()
         return (high, b"") if first is None or last is None else (first, last)
 
-    def scan(self, ranges: Sequence[KeyRange], limit: int | None = None) -> Iterator[Page]:
+    def scan(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
         """As ``Store.scan``."""
         numbers: list[int] = []
         keys: list[bytes] = []
@@ -123,16 +123,18 @@ class RocksIndex:
             if not room:
                 break
             seek(first)
-            while room and (key := key_of()) is not None and key < last:
+            key, left = last, each if each is not None else -1
+            while room and left and (key := key_of()) is not None and key < last:
                 numbers.append(number)
                 keys.append(key)
                 values.append(value_of())
                 next_()
                 room -= 1
+                left -= 1
                 if len(keys) >= self._page:
                     yield _page(numbers, keys, values)
                     numbers, keys, values = [], [], []
-            if room and key is None:
+            if room and left and key is None:
                 with self._reading():
                     entries.status()
         if keys:

@@ -40,8 +40,8 @@ class Store(Protocol):
         """Values for ``keys`` (distinct, no nulls), in their order; null where there is none."""
         ...
 
-    def scan(self, ranges: Sequence[KeyRange], limit: int | None = None) -> Iterator[Page]:
-        """Entries of each range in turn, in key order, in pages; at most ``limit`` entries in all."""
+    def scan(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
+        """Entries of each range in turn, in key order, in pages; at most ``limit`` in all, the first ``each`` of a range."""
         ...
 
     def write(self, keys: Bytes, values: Bytes) -> None:

@@ -57,8 +57,8 @@ class Stores(RuleBasedStateMachine):
                 keys = array([b"a\0", b"bx", b"\xff\xff", b"none"])
                 assert store.get_many(keys).to_pylist() == model.get_many(keys).to_pylist()
                 ranges = [prefix_range(b"b"), prefix_range(b"a"), (b"\xff", b"\xff\xff\xff")]
-                for limit in (None, 2):
-                    pages = [list(one.scan(ranges, limit)) for one in (store, model)]
+                for limit, each in ((None, None), (2, None), (None, 1), (3, 2)):
+                    pages = [list(one.scan(ranges, limit, each)) for one in (store, model)]
                     entries_of = [
                         [
                             entry

@@ -47,6 +47,9 @@ class Bucket:
             found = [(page.ranges.tolist(), page.keys.to_pylist()) for page in pages]
             assert [key for _, part in found for key in part] == keys[:1500]
             assert [number for numbers, _ in found for number in numbers] == [int(key[1:3]) for key in keys[:1500]]
+            firsts = store.scan([prefix_range(b"k%02d" % stem) for stem in range(20)], each=7)
+            wanted = [key for stem in range(20) for key in [key for key in keys if key.startswith(b"k%02d" % stem)][:7]]
+            assert [key for page in firsts for key in page.keys.to_pylist()] == wanted
             return store.rebuilt
 
 

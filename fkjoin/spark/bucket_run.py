@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -73,7 +73,7 @@ class BucketRun:
     def _run(self, messages: list[pa.Table], store: Store, count: Counters) -> Iterator[list[tuple[int, bytes]]]:
         """Payloads for the next operator, with their buckets' ids."""
         spec = self._spec
-        times = {"now_ms": int(time.time() * 1000), "retention_ms": spec.retention_ms}
+        times: Any = {"now_ms": int(time.time() * 1000), "retention_ms": spec.retention_ms}
         if spec.stage == "rekey":
             subscriptions, answers = rekey(_only(CHANGE, messages), store, count, right_parts=spec.right_parts, **times)
             yield packed_by_bucket(subscriptions, "foreign_key", spec.buckets)

@@ -1,12 +1,14 @@
-"""The three stages of the foreign-key join, as pure functions: messages + store → messages, with writes to the store.
+"""The stages of joins and aggregates, as pure functions: messages + store → messages, with writes to the store.
 
 No clock, no Spark, no Kafka, no logging in here: the time is an argument and counters are returned.
 """
 
+from fkjoin.stages.aggregate import aggregate
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.join_rows import How, join_rows, split_rows
+from fkjoin.stages.regroup import regroup
 from fkjoin.stages.rekey import rekey
 from fkjoin.stages.resolve import resolve
 from fkjoin.stages.subscription import subscription
 
-__all__ = ["Counters", "How", "join_rows", "rekey", "resolve", "split_rows", "subscription"]
+__all__ = ["Counters", "How", "aggregate", "join_rows", "regroup", "rekey", "resolve", "split_rows", "subscription"]

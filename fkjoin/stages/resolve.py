@@ -10,6 +10,8 @@ table that is materialized.  A mark outlives its row for the retention time.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +21,7 @@ from fkjoin import records
 from fkjoin.arrays import (
     BYTES,
     Bytes,
+    after,
     bools,
     changes_from_previous,
     codes,
@@ -42,16 +45,40 @@ HAS_RESULT = 2
 DIGEST_BYTES = 16
 
 
+class Settled(NamedTuple):
+    """Changes of a table (``RESULT``), and the value that each of them replaces; null where there was none or none is kept."""
+
+    results: pa.Table
+    before: Bytes
+
+
 def resolve(
-    joined: pa.Table, store: Store, count: Counters, *, now_ms: int, retention_ms: int, materialized: bool = False
+    joined: pa.Table,
+    store: Store,
+    count: Counters,
+    *,
+    now_ms: int,
+    retention_ms: int,
+    materialized: bool = False,
+    every: bool = False,
 ) -> pa.Table:
     """Turn answers after the joiner (``JOINED``; any order, duplicates allowed) into changes of the joined table.
 
-    ``materialized``: keep the results, with their timestamps.
+    ``materialized``: keep the results, with their timestamps.  ``every``: also send results that are as they were (emit on
+    update); never tombstones for what is not there.
     """
+    return settle(
+        joined, store, count, now_ms=now_ms, retention_ms=retention_ms, materialized=materialized, every=every
+    ).results
+
+
+def settle(
+    joined: pa.Table, store: Store, count: Counters, *, now_ms: int, retention_ms: int, materialized: bool, every: bool
+) -> Settled:
+    """``resolve``, with what was there before."""
     sweep(store, now_ms)
     if not len(joined):
-        return RESULT.empty_table()
+        return Settled(RESULT.empty_table(), pa.array([], BYTES))
     code, keys = codes(column(joined, "key"))
     stored_keys = concat(constant(b"d", len(keys)), keys)
     old = records.decode(store.get_many(stored_keys))
@@ -71,8 +98,8 @@ def resolve(
     count[counters.IDEMPOTENT] += int((same & there).sum())
 
     final = code[last]
-    emit = ~equal(take(digest, last), take(held, final))
-    led = np.maximum.accumulate(np.where(~same, rows, 0))[last]
+    emit = ~equal(take(digest, last), take(held, final)) | (there[last] & every)
+    led = np.maximum.accumulate(np.where(~same | every, rows, 0))[last]
     operation = np.where(~there[last], Operation.DELETE, np.where(had[final], Operation.UPDATE, Operation.INSERT))
     sent = last[emit]
     count[counters.OUT] += len(sent)
@@ -94,7 +121,11 @@ def resolve(
     values = records.encode(flags, since, marks, body)
     due = due_entries(names.filter(pa.array(gone)), marks.filter(pa.array(gone)), now_ms + retention_ms)
     store.write(stack(names, due[0]), stack(values, due[1]))
-    return results
+    before = constant(None, len(sent))
+    if materialized:
+        replaced = masked(old.body, had)
+        before = take(after(replaced, np.full(len(replaced), DIGEST_BYTES), valid(replaced)), final[emit])
+    return Settled(results, before)
 
 
 def _digests(values: Bytes) -> Bytes:

@@ -1,0 +1,129 @@
+"""aggregate, by group: folds what rows contribute into one row a group (KIP-904).
+
+*Law*: what is taken back and what is added in its place are one step, and of a batch's steps only the outcome is sent on: no
+value in between is ever seen.  A result is sent if its bytes or its timestamp differ from what was sent last (KIP-557).
+A group whose last row has left is deleted.
+
+Store: ``{'d'}{group's key}`` → a counter as version, the greatest timestamp, and ``{uint32 little-endian: length of the
+result}{result}{state of the fold}``; beside it entries of the fold's own, and of ``guard``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from fkjoin import records, versions
+from fkjoin.aggregates.fold import Fold, entry_batch
+from fkjoin.arrays import (
+    Bytes,
+    Ints,
+    after,
+    buffers,
+    changes_from_previous,
+    codes,
+    concat,
+    constant,
+    equal,
+    fixed,
+    lengths,
+    masked,
+    slices,
+    take,
+    valid,
+    window,
+)
+from fkjoin.messages import RESULT, Operation, column, table
+from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.resolve import HAS_RESULT
+from fkjoin.stages.retention import GONE, due_entries, sweep
+from state import Store
+
+
+def aggregate(
+    grouped: pa.Table,
+    store: Store,
+    count: Counters,
+    fold: Fold,
+    *,
+    source: bytes,
+    now_ms: int,
+    retention_ms: int,
+    every: bool = False,
+) -> pa.Table:
+    """Turn changes of contributions (``GROUPED``, each once) into changes of the aggregates (``RESULT``).
+
+    In a group, changes count in the order of their versions.  ``source``: identity of the aggregate's own versions, which
+    are a counter that never falls behind the clock's milliseconds.  ``every``: send a result for every group that was
+    touched, also if it is as it was.
+    """
+    sweep(store, now_ms)
+    if not len(grouped):
+        return RESULT.empty_table()
+    code, keys = codes(column(grouped, "key"))
+    names = concat(constant(b"d", len(keys)), keys)
+    held = records.decode(store.get_many(names))
+    had = held.flags & HAS_RESULT > 0
+    before, states = split_body(masked(held.body, had))
+
+    order = np.lexsort((*versions.sort_columns(column(grouped, "version")), code))
+    code = code[order]
+    old, new = (take(column(grouped, name), order) for name in ("old", "new"))
+    steps = fold.steps(keys, code, old, new, store)
+    states, results, rows = fold.fold(states, steps)
+
+    there = rows > 0
+    latest = _latest(code, take(column(grouped, "ts"), order).to_numpy(), len(keys))
+    ts = np.where(had, np.maximum(held.ts, latest), latest)
+    same = equal(results, before)
+    count[counters.TOMBSTONES] += int((~had & ~there).sum())
+    unchanged = same & there & (ts == held.ts)
+    emit = (had | there) & (every | ~unchanged)
+    count[counters.IDEMPOTENT] += int((unchanged & ~emit).sum())
+    count[counters.OUT] += int(emit.sum())
+
+    number = np.maximum(_counters(held.version) + 1, now_ms)
+    number = np.where(emit | ~held.found, number, _counters(held.version))
+    version = versions.encode(source, [number])
+    operation = np.where(~there, Operation.DELETE, np.where(had, Operation.UPDATE, Operation.INSERT)).astype(np.int8)
+    sent = pa.array(emit)
+    time = np.where(there, ts, latest)
+    made = table(RESULT, keys.filter(sent), operation[emit], results.filter(sent), version.filter(sent), time[emit])
+
+    flags = np.where(there, HAS_RESULT, GONE).astype(np.uint8)
+    kept = records.encode(flags, ts, version, masked(_body(results, states), there))
+    gone = pa.array(~there)
+    due = due_entries(names.filter(gone), version.filter(gone), now_ms + retention_ms)
+    written = entry_batch([(names, kept), due, *steps.entries])
+    store.write(*written)
+    return made
+
+
+def split_body(body: Bytes) -> tuple[Bytes, Bytes]:
+    """Results and states of the fold; null where there is no body."""
+    there = valid(body)
+    data, bounds = buffers(body)
+    sizes = np.ascontiguousarray(window(data, bounds[:-1], 4)).view("<u4").reshape(-1).astype(np.int64)
+    sizes = np.where(there, sizes, 0)
+    return slices(data, bounds[:-1] + 4, sizes, there), after(body, 4 + sizes, there)
+
+
+def _body(results: Bytes, states: Bytes) -> Bytes:
+    return concat(fixed(lengths(results).astype("<u4").view(np.uint8).reshape(-1, 4)), results, states)
+
+
+def _latest(code: Ints, ts: Ints, groups: int) -> Ints:
+    """The greatest timestamp of each group's changes; every group has some."""
+    found = np.empty(groups, np.int64)
+    starts = np.flatnonzero(changes_from_previous(code))
+    found[code[starts]] = np.maximum.reduceat(ts, starts)
+    return found
+
+
+def _counters(version: Bytes) -> Ints:
+    """The counters of versions; 0 where there is none."""
+    there = lengths(version) > 0
+    data, bounds = buffers(version)
+    raw = np.ascontiguousarray(window(data, bounds[:-1] + versions.HEAD_BYTES * there, 8)).view(">u8").reshape(-1)
+    return np.where(there, (raw.astype(np.uint64) ^ versions.SIGN).view(np.int64), 0)

@@ -1,0 +1,63 @@
+"""regroup, by row key: a table's changes become changes of what its rows contribute to their groups (KIP-904).
+
+A row's value is here its *contribution*: ``{uint32 little-endian: length of the group's key}{group's key}{value}``; null is
+no contribution.  Where the group stays, one message takes back and adds; where it moves, there are two.
+
+Store: as resolve's, with the contributions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from fkjoin.arrays import Bytes, after, buffers, concat, constant, equal, fixed, lengths, slices, stack, valid, window
+from fkjoin.messages import GROUPED, column, table
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.resolve import settle
+from state import Store
+
+
+def contributions(groups: Bytes, values: Bytes) -> Bytes:
+    """Contributions to groups (no nulls in either)."""
+    sizes = lengths(groups).astype("<u4")
+    return concat(fixed(sizes.view(np.uint8).reshape(-1, 4)), groups, values)
+
+
+def split_contributions(contributed: Bytes) -> tuple[Bytes, Bytes]:
+    """Groups' keys and values; null where there is no contribution."""
+    there = valid(contributed)
+    data, bounds = buffers(contributed)
+    sizes = np.ascontiguousarray(window(data, bounds[:-1], 4)).view("<u4").reshape(-1).astype(np.int64)
+    sizes = np.where(there, sizes, 0)
+    return slices(data, bounds[:-1] + 4, sizes, there), after(contributed, 4 + sizes, there)
+
+
+def regroup(rows: pa.Table, store: Store, count: Counters, *, now_ms: int, retention_ms: int, every: bool = False) -> pa.Table:
+    """Turn rows whose values are contributions (``JOINED``; any order, duplicates allowed) into ``GROUPED``.
+
+    A change that is not newer than the row's last is dropped; one that leaves the contribution as it was too, unless ``every``
+    is to be sent.
+    """
+    settled = settle(rows, store, count, now_ms=now_ms, retention_ms=retention_ms, materialized=True, every=every)
+    results = settled.results
+    old_group, old = split_contributions(settled.before)
+    new_group, new = split_contributions(column(results, "value"))
+    left, came = valid(old_group), valid(new_group)
+    stays = left & came & equal(old_group, new_group)
+    both, out, into = (pa.array(chosen) for chosen in (stays, left & ~stays, came & ~stays))
+    parts = both, out, into
+
+    def repeated(name: str) -> pa.Array:
+        return pa.concat_arrays([column(results, name).filter(part) for part in parts])
+
+    gone, fresh = int((left & ~stays).sum()), int((came & ~stays).sum())
+    return table(
+        GROUPED,
+        stack(new_group.filter(both), old_group.filter(out), new_group.filter(into)),
+        repeated("key"),
+        repeated("version"),
+        stack(old.filter(both), old.filter(out), constant(None, fresh)),
+        stack(new.filter(both), constant(None, gone), new.filter(into)),
+        repeated("ts"),
+    )

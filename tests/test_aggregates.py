@@ -1,0 +1,301 @@
+"""Aggregates against a plain recomputation after every batch, and what each kind of column promises."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import random
+from collections import defaultdict
+from collections.abc import Iterable
+from decimal import ROUND_HALF_UP, Decimal
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fkjoin import versions
+from fkjoin.aggregates.extremes import Extreme, sorting
+from fkjoin.aggregates.fold import Aggregate, Fold
+from fkjoin.aggregates.sums import Count, DecimalSum, DoubleSum, WholeSum
+from fkjoin.arrays import BYTES, as_bytes, masked
+from fkjoin.errors import FkJoinError
+from fkjoin.messages import JOINED, RESULT, Operation, table
+from fkjoin.rows import RowCodec
+from fkjoin.stages import Counters, aggregate, regroup
+from fkjoin.stages.regroup import contributions
+from state import MemoryStore
+
+SOURCE = versions.identity("test")
+TIMES: Any = {"now_ms": 0, "retention_ms": 1000}
+
+
+class Change(NamedTuple):
+    """A change of a row of the grouped table; ``group`` None: it contributes to none."""
+
+    key: str
+    version: int
+    group: str | None
+    values: tuple[Any, ...] = ()
+    ts: int = 0
+
+
+class Grouping:
+    """Both stages over memory, and the aggregated table as whoever reads the results has it."""
+
+    def __init__(self, value: pa.Schema, *columns: Aggregate, every: bool = False) -> None:
+        self.fold, self.every = Fold(value, columns), every
+        self.rows, self.groups, self.count = MemoryStore(), MemoryStore(), Counters()
+        self.table: dict[str, tuple[Any, ...]] = {}
+        self.sent: list[tuple[str, tuple[Any, ...] | None, int]] = []
+
+    def messages(self, changes: Iterable[Change]) -> pa.Table:
+        listed = list(changes)
+        there = np.array([change.group is not None for change in listed], bool)
+        values = [change.values if change.group is not None else (None,) * len(self.fold.value) for change in listed]
+        columns = [pa.array([row[at] for row in values], field.type) for at, field in enumerate(self.fold.value)]
+        value = RowCodec(self.fold.value).encode(columns, len(listed))
+        group = as_bytes(pa.array([change.group or "" for change in listed], pa.string()))
+        return table(
+            JOINED,
+            as_bytes(pa.array([change.key for change in listed], pa.string())),
+            versions.encode(SOURCE, [np.array([change.version for change in listed], np.int64)]),
+            masked(contributions(group, value), there),
+            ~there,
+            np.array([change.ts for change in listed], np.int64),
+        )
+
+    def batch(self, changes: Iterable[Change]) -> None:
+        grouped = regroup(self.messages(changes), self.rows, self.count, every=self.every, **TIMES)
+        self.apply(aggregate(grouped, self.groups, self.count, self.fold, source=SOURCE, every=self.every, **TIMES))
+
+    def apply(self, results: pa.Table) -> None:
+        assert results.schema.equals(RESULT)
+        columns = [c.to_pylist() for c in RowCodec(self.fold.schema).decode(results.column("value").combine_chunks())]
+        rows = list(zip(*columns, strict=True)) if columns else []
+        for at, one in enumerate(results.to_pylist()):
+            group, value = one["key"].decode(), None if one["value"] is None else rows[at]
+            before = self.table.get(group)
+            wanted = Operation.DELETE if value is None else Operation.INSERT if before is None else Operation.UPDATE
+            assert one["operation"] == wanted
+            self.sent.append((group, value, one["ts"]))
+            if value is None:
+                del self.table[group]
+            else:
+                self.table[group] = value
+
+
+VALUE = pa.schema(
+    [("n", pa.int64()), ("x", pa.float64()), ("d", pa.decimal128(20, 2)), ("t", pa.string()), ("at", pa.timestamp("us", "UTC"))]
+)
+COLUMNS: tuple[Aggregate, ...] = (
+    Count("rows"),
+    Count("texts", 3),
+    WholeSum("n", 0, "sum"),
+    WholeSum("n_avg", 0, "avg"),
+    DoubleSum("x", 1, "sum"),
+    DoubleSum("x_avg", 1, "avg"),
+    DecimalSum("d", 2, "sum", 20, 2),
+    DecimalSum("d_avg", 2, "avg", 20, 2),
+    *(Extreme(f"{kind}_{field.name}", at, kind, field.type) for at, field in enumerate(VALUE) for kind in ("min", "max")),
+)
+
+
+def recomputed(changes: Iterable[Change]) -> dict[str, tuple[Any, ...]]:
+    """The aggregated table from nothing, by plain Python."""
+    newest: dict[str, Change] = {}
+    for change in changes:
+        if change.key not in newest or change.version > newest[change.key].version:
+            newest[change.key] = change
+    groups: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+    for change in newest.values():
+        if change.group is not None:
+            groups[change.group].append(change.values)
+    return {group: tuple(summed(rows)) for group, rows in groups.items()}
+
+
+def summed(rows: list[tuple[Any, ...]]) -> Iterable[Any]:
+    n, x, d, t, at = ([value for value in column if value is not None] for column in zip(*rows, strict=True))
+    yield len(rows)
+    yield len(t)
+    yield sum(n) if n else None
+    yield sum(n) / len(n) if n else None
+    yield math.fsum(x) if x else None
+    yield float(sum(map(Fraction, x)) / len(x)) if x else None
+    yield sum(d, Decimal(0)).quantize(Decimal("0.01")) if d else None
+    yield (sum(d, Decimal(0)) / len(d)).quantize(Decimal("0.000001"), ROUND_HALF_UP) if d else None
+    for values in (n, x, d, [text.encode() for text in t], at):
+        for pick in (min, max):
+            found = pick(values) if values else None
+            yield found.decode() if isinstance(found, bytes) else found
+
+
+VALUES = st.tuples(
+    st.none() | st.integers(-(1 << 60), 1 << 60) | st.integers(-3, 3),
+    st.none() | st.floats(-1e300, 1e300) | st.sampled_from([0.1, 0.2, 0.3, 1e16, -1e16, 5e-324]),
+    st.none() | st.decimals(-(10**17), 10**17, places=2) | st.sampled_from([Decimal("0.01"), Decimal("-0.01")]),
+    st.none() | st.text(max_size=3) | st.sampled_from(["", "\0", "a", "a\0", "ab", "\U0001f43c"]),
+    st.none()
+    | st.datetimes(datetime.datetime(1900, 1, 1), datetime.datetime(2100, 1, 1), timezones=st.just(datetime.timezone.utc)),
+)
+CHANGES = st.lists(
+    st.builds(
+        Change,
+        key=st.sampled_from("abcde"),
+        version=st.integers(0, 40),
+        group=st.sampled_from(["g", "h", "", None]),
+        values=VALUES,
+        ts=st.integers(0, 9),
+    ),
+    max_size=30,
+    unique_by=lambda change: (change.key, change.version),
+)
+
+
+@given(changes=CHANGES, cuts=st.lists(st.integers(1, 7), min_size=30, max_size=30))
+@settings(max_examples=150, deadline=None)
+def test_after_every_batch_the_aggregates_are_those_of_a_plain_recomputation(changes: list[Change], cuts: list[int]) -> None:
+    grouping, at = Grouping(VALUE, *COLUMNS), 0
+    for cut in cuts:
+        part = changes[at : at + cut]
+        at += cut
+        grouping.batch(part)
+        grouping.batch(part)
+        assert grouping.table == recomputed(changes[:at])
+
+
+@given(changes=CHANGES, cut=st.integers(1, 30))
+@settings(max_examples=50, deadline=None)
+def test_how_changes_are_cut_into_batches_makes_no_difference_in_the_end(changes: list[Change], cut: int) -> None:
+    """Nor in the state: what is kept is the same bytes but for the counters of versions."""
+    whole, parts = Grouping(VALUE, *COLUMNS), Grouping(VALUE, *COLUMNS)
+    whole.batch(changes)
+    for start in range(0, len(changes), cut):
+        parts.batch(changes[start : start + cut])
+    assert whole.table == parts.table
+    extremes = [{key: value for key, value in one.groups.items() if key[:1] == b"o"} for one in (whole, parts)]
+    assert extremes[0] == extremes[1]
+
+
+def test_a_moved_contribution_is_in_one_group_at_every_batchs_end() -> None:
+    rng = random.Random(3)
+    grouping = Grouping(VALUE, Count("rows"), WholeSum("n", 0, "sum"))
+    live: dict[str, int] = {}
+    for version in range(400):
+        part = {}
+        for key in rng.sample(range(30), rng.randrange(1, 6)):
+            group = rng.choice(["a", "b", "c", "d", None])
+            live.pop(f"k{key}", None)
+            if group is not None:
+                live[f"k{key}"] = version
+            part[key] = Change(f"k{key}", version, group, (version, None, None, None, None))
+        grouping.batch(part.values())
+        assert sum(rows for rows, _ in grouping.table.values()) == len(live)
+        assert sum(amount for _, amount in grouping.table.values()) == sum(live.values())
+
+
+def test_what_was_added_and_taken_back_leaves_nothing_of_a_double() -> None:
+    grouping = Grouping(pa.schema([("x", pa.float64())]), DoubleSum("x", 0, "sum"))
+    grouping.batch([Change("a", 1, "g", (1e300,)), Change("b", 1, "g", (0.1,)), Change("c", 1, "g", (math.inf,))])
+    assert grouping.table == {"g": (math.inf,)}
+    grouping.batch([Change("d", 1, "g", (-math.inf,))])
+    assert math.isnan(grouping.table["g"][0])
+    grouping.batch([Change("a", 2, None), Change("c", 2, None), Change("d", 2, "g", (math.nan,))])
+    assert math.isnan(grouping.table["g"][0])
+    grouping.batch([Change("d", 3, None)])
+    assert grouping.table == {"g": (0.1,)}
+    grouping.batch([Change("a", 3, "g", (1.7e308,)), Change("b", 2, "g", (1.7e308,))])
+    assert grouping.table == {"g": (math.inf,)}
+
+
+def test_a_sum_that_does_not_fit_stops_and_names_the_group() -> None:
+    grouping = Grouping(pa.schema([("n", pa.int64())]), WholeSum("total", 0, "sum"))
+    grouping.batch([Change("a", 1, "g", ((1 << 63) - 1,))])
+    with pytest.raises(FkJoinError, match=r"total of group b'g' does not fit into bigint: cast .* decimal"):
+        grouping.batch([Change("b", 1, "g", (1,))])
+    grouping.batch([Change("b", 1, "g", (-1,))])
+    assert grouping.table == {"g": ((1 << 63) - 2,)}
+    money = Grouping(pa.schema([("d", pa.decimal128(38, 0))]), DecimalSum("total", 0, "sum", 38, 0))
+    money.batch([Change("a", 1, "g", (Decimal(10) ** 38 - 1,))])
+    with pytest.raises(FkJoinError, match=r"total of group b'g' does not fit into decimal128\(38, 0\)"):
+        money.batch([Change("b", 1, "g", (Decimal(1),))])
+
+
+NUMBERS = st.floats() | st.sampled_from([0.0, -0.0, math.inf, -math.inf, math.nan])
+
+
+@given(st.lists(NUMBERS, min_size=1), st.lists(st.binary(max_size=4), min_size=1))
+def test_values_sort_as_their_bytes_do(numbers: list[float], texts: list[bytes]) -> None:
+    spark_order = sorted(numbers, key=lambda x: (math.isnan(x), 0.0 if math.isnan(x) else x))
+    assert sorting(pa.array(spark_order)).to_pylist() == sorted(sorting(pa.array(numbers)).to_pylist())
+    for kind, pick in (("min", min), ("max", max)):
+        column = Extreme("it", 0, kind, pa.binary())  # type: ignore[arg-type]
+        in_order = sorted(texts, key=lambda text: column._sorting(pa.array([text], pa.binary()))[0].as_py())
+        assert in_order[0] == pick(texts)
+
+
+def test_extremes_that_leave_are_followed_by_the_next_however_many_leave_at_once() -> None:
+    grouping = Grouping(
+        pa.schema([("n", pa.int64())]), Extreme("low", 0, "min", pa.int64()), Extreme("high", 0, "max", pa.int64())
+    )
+    grouping.batch([Change(f"k{n}", 1, "g", (n // 2,)) for n in range(2000)] + [Change("x", 1, "h", (7,))])
+    assert grouping.table == {"g": (0, 999), "h": (7, 7)}
+    grouping.batch([Change("k0", 2, None)])
+    assert grouping.table["g"] == (0, 999), "there is another 0"
+    grouping.batch([Change(f"k{n}", 2, None) for n in range(1, 1000)])
+    assert grouping.table["g"] == (500, 999)
+    grouping.batch([Change(f"k{n}", 2, None) for n in range(1100, 2000)])
+    assert grouping.table["g"] == (500, 549)
+    grouping.batch([Change(f"k{n}", 2, None) for n in range(1000, 1100)])
+    assert grouping.table == {"h": (7, 7)}
+    assert not [key for key, _ in grouping.groups.items() if key.startswith(b"o") and b"g" in key]
+
+
+EMPTY = pa.schema([("t", pa.string())])
+
+
+def test_a_count_never_shows_a_value_in_between() -> None:
+    """KIP-904's example: the count of "1" is 1 at 8 and 1 at 9, and never 0."""
+    for every, sent in ((True, [("1", (1,), 8), ("1", (1,), 9)]), (False, [("1", (1,), 8)])):
+        grouping = Grouping(EMPTY, Count("count"), every=every)
+        grouping.batch([Change("1", 8, "1", ("",), 8)])
+        grouping.batch([Change("1", 9, "1", ("",), 9)])
+        assert grouping.sent == sent
+        assert grouping.count["idempotent-update-skip"] == 1 if not every else 0
+
+
+def test_a_result_is_dropped_only_if_value_and_timestamp_are_unchanged() -> None:
+    grouping = Grouping(EMPTY, Count("count"))
+    grouping.batch([Change("a", 1, "g", ("x",), 5)])
+    grouping.batch([Change("a", 2, "g", ("y",), 7)])
+    assert grouping.sent[1:] == [("g", (1,), 7)], "the count is what it was, its timestamp is not"
+    grouping.batch([Change("a", 3, "g", ("z",), 6)])
+    assert len(grouping.sent) == 2
+    assert grouping.count["idempotent-update-skip"] == 1
+
+
+def test_versions_of_an_aggregate_go_up_also_when_a_group_ends_and_comes_back() -> None:
+    grouping = Grouping(EMPTY, Count("count"))
+    seen = []
+    for version, group in enumerate(["g", None, "g", None, "g"], 1):
+        rows = regroup(grouping.messages([Change("a", version, group, ("",))]), grouping.rows, grouping.count, **TIMES)
+        results = aggregate(rows, grouping.groups, grouping.count, grouping.fold, source=SOURCE, **TIMES)
+        seen += [versions.decode(one)[0][1][0] for one in results.column("version").to_pylist()]
+    assert seen == [1, 2, 3, 4, 5]
+    late: Any = {"now_ms": 5000, "retention_ms": 1000}
+    rows = regroup(grouping.messages([Change("a", 9, None)]), grouping.rows, grouping.count, **late)
+    results = aggregate(rows, grouping.groups, grouping.count, grouping.fold, source=SOURCE, **late)
+    assert versions.decode(results.column("version")[0].as_py())[0][1] == (5000,), (
+        "never behind the clock, should a mark be gone"
+    )
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_nothing_makes_nothing(size: int) -> None:
+    grouping = Grouping(VALUE, *COLUMNS)
+    grouping.batch([Change("a", 1, None)] * size)
+    assert grouping.sent == []
+    assert pa.array([], BYTES).equals(contributions(pa.array([], BYTES), pa.array([], BYTES)))
