@@ -31,8 +31,8 @@ import fkjoin
 from benchmarks.memory import Footprint
 from benchmarks.topics import measure_topics
 from fkjoin import Table, fk_join
-from fkjoin.join import metrics_name
 from fkjoin.spark.settings import SHORT_LIVED
+from fkjoin.stateful import metrics_name
 
 VALUES = {
     "left": "struct<fk:string,amount:double,v:bigint,pad:string>",

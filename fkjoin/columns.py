@@ -78,6 +78,11 @@ def spark_schema(schema: pa.Schema) -> StructType:
     return from_arrow_schema(schema)
 
 
+def schema_text(schema: pa.Schema) -> str:
+    """Names and types, as a checkpoint remembers them."""
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
 def fields_of(frame: DataFrame, struct: Column) -> tuple[str, ...]:
     """The names of a struct expression's fields."""
     kind = frame.select(struct.alias("it")).schema["it"].dataType

@@ -18,9 +18,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as Grid
 
 from fkjoin.errors import FkJoinError
-from fkjoin.join import fk_join, metrics_name
+from fkjoin.join import fk_join
 from fkjoin.spark.settings import INDEX_DIR, SHORT_LIVED, session
 from fkjoin.stages import counters
+from fkjoin.stateful import metrics_name
 from fkjoin.table import Table
 
 PARTS, FIRST_RUN = 8, 6

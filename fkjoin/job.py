@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from fkjoin.aggregates import Kind, Wanted
 from fkjoin.errors import TopologyError, nearest
 from fkjoin.job_file import FormatSpec, JobError, JobSpec, SinkSpec, TableSpec, Value
 from fkjoin.join import fk_join
@@ -36,21 +38,9 @@ class Job:
     def __init__(self, spec: JobSpec, spark: SparkSession) -> None:
         self.spec = spec
         self.tables: dict[str, Table] = {name: self._source(spark, name, table) for name, table in spec.tables.items()}
-        for name in self._join_order():
-            join = spec.joins[name]
-            left, right = self.tables[join.left], self.tables[join.right]
-            with _located(f"joins.{name}"):
-                self.tables[name] = fk_join(
-                    left,
-                    right,
-                    join.extractor,
-                    join.how,
-                    join.joiner,
-                    name,
-                    deployment=join.deployment,
-                    application=spec.name,
-                    wire=join.wire,
-                )
+        for kind, name in self._order():
+            with _located(f"{kind}.{name}"):
+                self.tables[name] = self._made(kind, name)
         for name, sink in spec.sinks.items():
             self._known(f"sinks.{name}.table", sink.table)
         targets = {f"sinks.{name}": sink.topic for name, sink in spec.sinks.items()}
@@ -125,21 +115,63 @@ class Job:
                 options=spec.options,
             )
 
-    def _join_order(self) -> list[str]:
-        """The joins, each after those that it reads."""
-        joins, order = self.spec.joins, list[str]()
-        known = [*self.tables, *joins]
-        for name, join in joins.items():
-            if name in self.tables:
-                raise JobError(f"joins.{name}: a table has this name already; choose another")
-            for side, table in (("left", join.left), ("right", join.right)):
+    def _made(self, kind: str, name: str) -> Table:
+        """The table of a join, an aggregate or a view."""
+        spec = self.spec
+        if kind == "joins":
+            join = spec.joins[name]
+            return fk_join(
+                self.tables[join.left],
+                self.tables[join.right],
+                join.extractor,
+                join.how,
+                join.joiner,
+                name,
+                deployment=join.deployment,
+                application=spec.name,
+                wire=join.wire,
+                emit=join.emit,
+            )
+        if kind == "aggregates":
+            made = spec.aggregates[name]
+            columns = {title: _wanted(title, text) for title, text in made.columns.items()}
+            grouped = self.tables[made.of].group_by(
+                made.group_by,
+                name=name,
+                emit=made.emit,
+                deployment=made.deployment,
+                application=spec.name,
+                upgrade_from=made.upgrade_from,
+            )
+            return grouped.agg(**columns)
+        view = spec.views[name]
+        table = self.tables[view.of]
+        if view.filter is not None:
+            table = table.filter(view.filter, name=name if view.columns is None else None, emit=view.emit)
+        return table if view.columns is None else table.map_values(view.columns, name=name, emit=view.emit)
+
+    def _order(self) -> list[tuple[str, str]]:
+        """The joins, aggregates and views, each after those that it reads: its section and its name."""
+        spec = self.spec
+        made: dict[tuple[str, str], dict[str, str]] = {
+            **{("joins", name): {"left": join.left, "right": join.right} for name, join in spec.joins.items()},
+            **{("aggregates", name): {"of": one.of} for name, one in spec.aggregates.items()},
+            **{("views", name): {"of": one.of} for name, one in spec.views.items()},
+        }
+        known = [*self.tables, *(name for _, name in made)]
+        for (kind, name), reads in made.items():
+            if known.count(name) > 1:
+                raise JobError(f"{kind}.{name}: a table has this name already; choose another")
+            for setting, table in reads.items():
                 if table not in known:
-                    raise JobError(f"joins.{name}.{side}: {_no_table(table, known)}")
-        while len(order) < len(joins):
-            there = {*self.tables, *order}
-            ready = [name for name, join in joins.items() if name not in order and {join.left, join.right} <= there]
+                    raise JobError(f"{kind}.{name}.{setting}: {_no_table(table, known)}")
+        order: list[tuple[str, str]] = []
+        while len(order) < len(made):
+            there = {*self.tables, *(name for _, name in order)}
+            ready = [one for one, reads in made.items() if one not in order and there.issuperset(reads.values())]
             if not ready:
-                raise JobError(f"joins: these read each other in a circle: {', '.join(joins.keys() - set(order))}")
+                circle = ", ".join(".".join(one) for one in made if one not in order)
+                raise JobError(f"these read each other in a circle: {circle}")
             order += ready
         return order
 
@@ -215,3 +247,12 @@ def _trigger(text: str) -> dict[str, Any]:
 
 def _no_table(name: str, known: list[str]) -> str:
     return f"there is no table or join {name!r}; {nearest(name, known)}"
+
+
+def _wanted(title: str, text: str) -> Wanted:
+    """An aggregate's column as it stands in a job file: ``count()``, ``sum(left.amount)``, …."""
+    match = re.fullmatch(r"\s*(\w+)\s*\((.*)\)\s*", text, re.DOTALL)
+    kind, column = (match[1].lower(), match[2].strip()) if match else ("", "")
+    if kind not in get_args(Kind) or (not column and kind != "count"):
+        raise JobError(f"columns.{title}: {text!r} is none of count(), {', '.join(f'{one}(COLUMN)' for one in get_args(Kind))}")
+    return Wanted(kind, column if column not in ("", "*") else None)  # type: ignore[arg-type]

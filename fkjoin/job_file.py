@@ -11,10 +11,10 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fkjoin.errors import FkJoinError, nearest
-from fkjoin.join import Deployment
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.source import OnError
 from fkjoin.stages import How
+from fkjoin.stateful import Deployment, Emit
 from fkjoin.wire import Wire
 
 if sys.version_info >= (3, 11):
@@ -116,10 +116,37 @@ class JoinSpec(_Strict):
     joiner: str | list[str] | None = None
     deployment: Deployment = "fused"
     wire: Wire = "headers"
+    emit: Emit = "on-change"
+
+
+class AggregateSpec(_Strict):
+    """A table's rows by group; ``columns`` are such as ``orders = "count()"`` or ``revenue = "sum(left.amount)"``."""
+
+    of: str
+    group_by: str | list[str]
+    columns: dict[str, str] = Field(min_length=1)
+    emit: Emit = "on-change"
+    deployment: Deployment = "fused"
+    upgrade_from: str | None = None
+
+
+class ViewSpec(_Strict):
+    """A table with some of its rows, or with other columns."""
+
+    of: str
+    filter: str | None = None
+    columns: str | list[str] | None = None
+    emit: Emit = "on-change"
+
+    @model_validator(mode="after")
+    def _something(self) -> ViewSpec:
+        if self.filter is None and self.columns is None:
+            raise ValueError("give filter, columns, or both (the filter comes first)")
+        return self
 
 
 class SinkSpec(_Place):
-    """Where the changes of a join, or of a table, go."""
+    """Where the changes of a table go, whatever it is made of."""
 
     table: str
     format: str = "parquet"
@@ -145,6 +172,8 @@ class JobSpec(_Strict):
     kafka: KafkaSpec | None = None
     tables: dict[str, TableSpec]
     joins: dict[str, JoinSpec] = {}
+    aggregates: dict[str, AggregateSpec] = {}
+    views: dict[str, ViewSpec] = {}
     sinks: dict[str, SinkSpec]
     dead_letters: DeadLettersSpec | None = None
 

@@ -5,29 +5,29 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
-from fkjoin.columns import Expression, arrow_schema, listed, resolve_column, spark_schema, text
+from fkjoin.columns import Expression, arrow_schema, listed, resolve_column, schema_text, text
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.identity import identity_text
 from fkjoin.joiner import is_function, joined
-from fkjoin.kafka.staged import InternalTopics, StageQuery, internal_topics, staged
+from fkjoin.kafka.internal import StageQuery
+from fkjoin.kafka.staged import InternalTopics, internal_topics, staged
 from fkjoin.spark.json_lines import PackLines
-from fkjoin.spark.operator import ENVELOPE, StageName, StageProcessor, StageSpec
+from fkjoin.spark.operator import ENVELOPE, StageName, StageSpec
 from fkjoin.spark.packing import PackChanges, PackJoined, UnpackAnswers, UnpackResults
 from fkjoin.spark.settings import bucket_count, index_dir, prepare, retention_ms, validated
-from fkjoin.stages import How, counters
+from fkjoin.stages import How
+from fkjoin.stateful import Deployment, Emit, counted, frame_of, packing_columns, refuse_same_name, require_emit, stage
 from fkjoin.table import Extractor, Joiner, Table
-from fkjoin.topology import Join, Node, generated_name
+from fkjoin.topology import Derived, Join, Node, Source, generated_name
 from fkjoin.wire import WIRES, Wire
-
-Deployment = Literal["fused", "staged"]
 
 
 def fk_join(
@@ -41,6 +41,7 @@ def fk_join(
     deployment: Deployment = "fused",
     application: str | None = None,
     wire: Wire = "headers",
+    emit: Emit = "on-change",
     validate: bool | None = None,
 ) -> Table:
     """The table of all left rows with the right row that their foreign key names, kept up to date (KIP-213).
@@ -59,6 +60,9 @@ def fk_join(
     ``APPLICATION-JOIN-subscription-registration`` and ``…-subscription-response``.  ``application``: by default the Spark
     application's name.  ``wire``: ``headers``, or ``wrapper`` for KIP-213's format without headers.
 
+    ``emit``: ``on-change`` drops what leaves a joined row as it is (KIP-557); with ``on-update`` a row is sent in every batch
+    that brought a newer version of either of its sides.
+
     ``validate``: check the stores' invariants after every batch, and stop with an ``InvariantError`` when one does not hold;
     every batch then reads all state.  By default what the setting ``spark.fkjoin.validate`` says, else no.
 
@@ -70,6 +74,7 @@ def fk_join(
             raise TopologyError(f"{argument}: a Table is needed, this is a {type(table).__name__}; {hint}")
     if how not in get_args(How):
         raise TopologyError(f'how: {how!r} is not one of "inner", "left"')
+    require_emit(emit)
     if left.timestamps and right.timestamps and left.timestamps != right.timestamps:
         raise TopologyError(
             f"right: timestamps are {right.timestamps} here and {left.timestamps} in left; make both the same type"
@@ -80,7 +85,7 @@ def fk_join(
     described = _described(extractor, "key", "row")
     joining = None if joiner is None else _described(joiner, "left", "right")
     label = name or f"{left.name}-{right.name}-{generated_name(left.name, right.name, described, how, joining)}"
-    _refuse_same_name(label, left.node, right.node)
+    refuse_same_name(label, (left.node, right.node), "join")
     topics = _internal_topics(deployment, application, wire, label, left, right)
     through = None if topics is None else (topics.registration, topics.response)
     node = Join(label, left.node, right.node, how, described, joining, through)
@@ -93,46 +98,49 @@ def fk_join(
     bound_to = {
         "extractor": described,
         "joiner": joining,
-        "key": _columns(key),
-        "foreign_key": _columns(foreign_key),
-        "left": _columns(left_row),
-        "right": _columns(right_row),
+        "key": schema_text(key),
+        "foreign_key": schema_text(foreign_key),
+        "left": schema_text(left_row),
+        "right": schema_text(right_row),
     }
     kinds = {"key": left.key_type, "foreign_key": right.key_type, "left": left.row_type, "right": right.row_type}
     parts = left.node.parts, right.node.parts
     fused = deployment == "fused"
     checked = validated(spark) if validate is None else validate
 
-    def stage(rows: DataFrame, kind: StageName, materialized: str | None = None, row: DataType | None = None) -> DataFrame:
+    def through_stage(
+        rows: DataFrame, kind: StageName, materialized: str | None = None, row: DataType | None = None
+    ) -> DataFrame:
         facts = {"join": label, "stage": kind, "how": how, "buckets": buckets, "materialized": materialized, **bound_to}
         about = {name: json.loads(of.json()) for name, of in kinds.items()} | {"parts": parts, "fused": fused}
         about["result"] = None if row is None else json.loads(row.json())
         spec = StageSpec(
             kind,
             label,
-            how,
             buckets,
             retention_ms(spark),
             index_dir(spark),
+            identity_text(facts, about),
+            checked,
+            how,
             shared_log,
             right.node.parts,
             in_order=fused,
-            identity=identity_text(facts, about),
             materialized=materialized is not None,
-            validate=checked,
+            every=emit == "on-update",
         )
-        done = rows.groupBy("bucket").transformWithStateInPandas(StageProcessor(spec), ENVELOPE, "append", "None")
+        done = stage(rows, spec)
         counted_here = kind == "resolve" or not fused  # within a query the counters travel on to its last stage
-        return _counted(done, label if kind == "resolve" else f"{label}-{kind}") if counted_here else done
+        return counted(done, label if kind == "resolve" else f"{label}-{kind}") if counted_here else done
 
     packed_left = _packed(left, rows, extractor, PackChanges(key, foreign_key, left_row, buckets, checked))
     without = right.frame.withColumn("foreign_key", F.lit(None))
     packed_right = _packed(right, without, None, PackChanges(foreign_key, None, right_row, buckets, checked))
     stages: tuple[StageQuery, ...] = ()
     if topics is None:
-        answers = stage(stage(packed_left, "rekey").unionAll(packed_right), "subscription")
+        answers = through_stage(through_stage(packed_left, "rekey").unionAll(packed_right), "subscription")
     else:
-        answers, stages = staged(packed_left, packed_right, stage, label, buckets, topics)
+        answers, stages = staged(packed_left, packed_right, through_stage, label, buckets, topics)
     row_types: tuple[pa.Schema, ...] = (left_row, right_row)
     result: DataType = StructType([StructField("left", left.row_type), StructField("right", right.row_type)])
     if joiner is not None:
@@ -150,36 +158,24 @@ def fk_join(
     stages = (*left.stages, *right.stages, *stages)
 
     def built(materialized: str | None) -> Table:
-        results = stage(answers, "resolve", materialized, result)
-        unpack = UnpackResults(key, row_types, *parts)
-        frame = _changes(results.mapInArrow(unpack, spark_schema(unpack.schema)))
+        results = through_stage(answers, "resolve", materialized, result)
+        unpack = UnpackResults(key, row_types, node.versions)
+        frame = frame_of(results, unpack)
         made = replace(node, materialized=materialized)
         packed = (results, unpack)
-        return Table(made, frame, left.key, timestamps, dead=dead, packed=packed, stages=stages, materialized_as=built)
+        return Table(
+            made,
+            frame,
+            left.key,
+            timestamps,
+            dead=dead,
+            connection=left.connection or right.connection,
+            packed=packed,
+            stages=stages,
+            materialized_as=built,
+        )
 
     return built(None)
-
-
-def _changes(unpacked: DataFrame) -> DataFrame:
-    """The frame of a table, from what the last stage's results unpack to."""
-    return unpacked.select(
-        F.col("key").alias(KEY),
-        F.col("row").alias(ROW),
-        (F.col("operation") == "delete").alias(DELETED),
-        F.col("version").alias(VERSION),
-        F.lit(None).cast("binary").alias(SOURCE),
-        F.col("ts").alias(TS),
-        F.lit(None).cast("string").alias(PROBLEM),
-        F.col("operation").alias("_operation"),
-        F.col("left_version").alias("_left_version"),
-        F.col("right_version").alias("_right_version"),
-    )
-
-
-def _counted(envelopes: DataFrame, name: str) -> DataFrame:
-    """The envelopes, their counters summed up in the progress of the query."""
-    sums = [F.sum(F.when(F.col("counter") == item, F.col("count")).otherwise(0)).alias(item) for item in counters.ALL]
-    return envelopes.observe(metrics_name(name), *sums)
 
 
 def _internal_topics(
@@ -193,7 +189,7 @@ def _internal_topics(
     if deployment == "fused":
         return None
     for argument, table in (("left", left), ("right", right)):
-        if table.connection is None:
+        if table.connection is None or not _read_from_topic(table.node):
             raise TopologyError(
                 f"{argument}: the staged deployment joins tables read from topics (Table.from_kafka), {table.name} is none; "
                 "write it to a topic first, or leave the deployment fused"
@@ -204,9 +200,9 @@ def _internal_topics(
     return internal_topics(name, join, left.connection, right.connection, wire)
 
 
-def metrics_name(join: str) -> str:
-    """Under which name a join's counters stand in a query progress' ``observedMetrics``."""
-    return f"fkjoin:{join}"
+def _read_from_topic(node: Node) -> bool:
+    """Whether the rows, and so their versions, are those of a topic."""
+    return isinstance(node, Source) or (isinstance(node, Derived) and _read_from_topic(node.table))
 
 
 def _packed(table: Table, rows: DataFrame, extractor: Extractor | None, pack: PackChanges) -> DataFrame:
@@ -216,9 +212,7 @@ def _packed(table: Table, rows: DataFrame, extractor: Extractor | None, pack: Pa
         places = None if extractor is None else lines.foreign_key(listed(extractor))
         if extractor is None or places is not None:
             return texts.mapInArrow(PackLines(lines, places, pack), ENVELOPE)
-    chosen = {"key": KEY, "row": ROW, "deleted": DELETED, "version": VERSION, "source": SOURCE, "ts": TS, "problem": PROBLEM}
-    columns = [F.col(internal).alias(outer) for outer, internal in chosen.items()]
-    return rows.select(*columns, "foreign_key").mapInArrow(pack, ENVELOPE)
+    return rows.select(*packing_columns(), "foreign_key").mapInArrow(pack, ENVELOPE)
 
 
 def _with_foreign_key(left: Table, right: Table, extractor: Extractor) -> DataFrame:
@@ -226,7 +220,7 @@ def _with_foreign_key(left: Table, right: Table, extractor: Extractor) -> DataFr
     wanted = right.key_type
     row = left.row_type.names
     names = [*row, *(name for name in left.key if name not in row)]
-    visible = left.frame.select("*", f"{ROW}.*", *[F.col(f"{KEY}.`{name}`") for name in left.key if name not in row])
+    visible = left.visible()
     problem = F.col(PROBLEM)
     if is_function(extractor):
         value = F.col(f"{KEY}.`{left.key[0]}`") if len(left.key) == 1 else F.col(KEY)
@@ -290,15 +284,3 @@ def _described(given: Extractor | Joiner, *arguments: str) -> str:
     if is_function(given):
         return f"{getattr(given, '__name__', type(given).__name__)}({', '.join(arguments)})"
     return ", ".join(text(item) for item in listed(given))
-
-
-def _refuse_same_name(name: str, *nodes: Node) -> None:
-    for node in nodes:
-        if node.name == name:
-            raise TopologyError(f"name: {name!r} already names an input of this join; choose another")
-        if isinstance(node, Join):
-            _refuse_same_name(name, node.left, node.right)
-
-
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)

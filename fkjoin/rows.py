@@ -58,6 +58,15 @@ class RowCodec:
         sizes = [lengths(tail).astype("<u4").view(np.uint8).reshape(rows, 4) for tail in tails]
         return concat(fixed(np.concatenate([*parts, *sizes], axis=1)), *tails)
 
+    def fits(self, data: Bytes) -> Bools:
+        """Which byte strings can be rows of the schema, by their lengths; nulls can."""
+        shape = _Shape(self.schema)
+        octets, bounds = buffers(data)
+        size = np.diff(bounds)
+        head = window(octets, bounds[:-1], shape.head)
+        sizes = np.ascontiguousarray(head[:, shape.head - 4 * shape.variable :]).view("<u4").astype(np.int64)
+        return ~valid(data) | ((size >= shape.head) & (size == shape.head + sizes.sum(axis=1)))
+
     def decode(self, data: Bytes) -> list[pa.Array]:
         """The columns of encoded rows; a null row gives null in every column."""
         shape = _Shape(self.schema)

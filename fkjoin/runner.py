@@ -25,7 +25,7 @@ from fkjoin.spark.damage import check_logs, explain
 from fkjoin.spark.files import hadoop, read_file, write_file
 from fkjoin.spark.settings import bucket_count, session
 from fkjoin.stages.counters import RESTARTS
-from fkjoin.topology import Join, Node, Source
+from fkjoin.topology import manifest
 
 MANIFEST = "fkjoin-job.json"
 """Lies in the checkpoint folder: what the checkpoint was made with."""
@@ -185,27 +185,10 @@ def _reason(text: str) -> str:
 
 
 def _manifest(job: Job, buckets: int) -> dict[str, Any]:
-    """What a checkpoint is bound to, by table and join."""
+    """What a checkpoint is bound to, by table and operator."""
     found: dict[str, Any] = {}
-
-    def visit(node: Node) -> None:
-        if isinstance(node, Source):
-            found[f"table {node.name}"] = {"key": list(node.key), "version": list(node.version), "columns": list(node.columns)}
-        else:
-            assert isinstance(node, Join)
-            visit(node.left)
-            visit(node.right)
-            found[f"join {node.name}"] = {
-                "left": node.left.name,
-                "right": node.right.name,
-                "how": node.how,
-                "extractor": node.extractor,
-                "joiner": node.joiner,
-                "deployment": "fused" if node.topics is None else "staged",
-            }
-
     for sink in job.spec.sinks.values():
-        visit(job.tables[sink.table].node)
+        found |= manifest(job.tables[sink.table].node)
     return {"format": 1, "buckets": buckets, **found}
 
 

@@ -59,12 +59,15 @@ def list_stores(checkpoint: Checkpoint, batch: Batch = None) -> None:
 
 @app.command()
 def get(
-    key: Annotated[str, typer.Argument(help="A key of the left table: its text, or JSON; a list for several columns.")],
+    key: Annotated[str, typer.Argument(help="A key: its text, or JSON; a list for several columns.")],
     checkpoint: Checkpoint,
     batch: Batch = None,
-    join: Annotated[str, typer.Option(help="The join, if the checkpoint has several.")] = "",
+    join: Annotated[str, typer.Option(help="The join or aggregate, if the checkpoint has several.")] = "",
 ) -> None:
-    """Print what the stores know of one left row: its foreign key, its subscription, the right row, its result."""
+    """Print what the stores know of one left row: its foreign key, its subscription, the right row, its result.
+
+    Of an aggregate, what a row with that key contributes, and the row of a group with that key.
+    """
     from fkjoin.spark.state import SavedState, look_up
 
     with _session() as spark:

@@ -18,19 +18,20 @@ from fkjoin.errors import TopologyError
 from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, TS, VERSION
 from fkjoin.kafka import sink
 from fkjoin.kafka.formats import Format
+from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.positions import of_roots, relayed
 from fkjoin.kafka.source import Connection, OnError, read_topic
-from fkjoin.kafka.staged import StageQuery
+from fkjoin.operators import Operators
 from fkjoin.spark.json_lines import JsonLines
 from fkjoin.spark.packing import UnpackResults
 from fkjoin.spark.parquet import ChangesOf, start_parquet
 from fkjoin.spark.settings import prepare
 from fkjoin.streams import open_files, plain_lines, read_stream
-from fkjoin.topology import Node, Source, describe, sources
+from fkjoin.topology import Node, Source, describe, sources, summed_up
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class Table(Operators):
     """A stream of upserts and tombstones by key; immutable, and nothing runs until a query on ``changes`` starts.
 
     Make one with ``from_stream`` or ``from_files``, or as the result of ``fk_join``.
@@ -52,6 +53,8 @@ class Table:
     """Internal: the lines of JSON files, for a join to read them without ``frame``."""
     packed: tuple[DataFrame, UnpackResults] | None = field(default=None, repr=False)
     """Internal: the results of a join before they become rows, and what makes rows of them."""
+    settled: DataFrame | None = field(default=None, repr=False)
+    """Internal: what sinks read, where that is not ``frame``."""
     stages: tuple[StageQuery, ...] = ()
     """Of a join in the staged deployment: the queries that must run besides the one on ``changes``."""
     materialized_as: Callable[[str], Table] | None = field(default=None, repr=False)
@@ -68,6 +71,12 @@ class Table:
     @property
     def row_type(self) -> StructType:
         return _struct(self.frame, ROW)
+
+    def visible(self) -> DataFrame:
+        """Internal: ``frame`` with the row's columns, and those of the key that the row lacks, under their names."""
+        row = self.row_type.names
+        key = [F.col(f"{KEY}.`{name}`") for name in self.key if name not in row]
+        return self.frame.select("*", f"{ROW}.*", *key)
 
     @property
     def changes(self) -> DataFrame:
@@ -93,9 +102,9 @@ class Table:
                 version = F.array(*[F.col(f"{VERSION}.`{name}`").cast("bigint") for name in names])
             about = [operation.alias("_operation"), version.alias("_version")]
         else:
-            about = [F.col(name) for name in ("_operation", "_left_version", "_right_version")]
+            about = [F.col("_operation"), *(F.col(f"_{name}") for name, _ in self.node.versions)]
         time = F.timestamp_micros(F.col(TS)) if self.timestamps != "bigint" else F.col(TS)
-        usable = self.frame.where(F.col(PROBLEM).isNull())
+        usable = (self.frame if self.settled is None else self.settled).where(F.col(PROBLEM).isNull())
         return usable.select(*key, *row, *about, time.alias("_timestamp"), *more)
 
     @property
@@ -108,15 +117,6 @@ class Table:
         found = [frame.where(F.col(PROBLEM).isNotNull()) for frame in self.dead]
         letters = [frame.select(f"{RAW}.*", F.col(PROBLEM).alias("reason")) for frame in found]
         return functools.reduce(DataFrame.unionAll, letters) if letters else None
-
-    def materialize(self, name: str) -> Table:
-        """The same table, its rows kept in state under ``name`` for ``fkjoin.read_state``; not for a source.
-
-        A checkpoint that was begun without it, or under another name, is refused.
-        """
-        if self.materialized_as is None:
-            raise TopologyError(f"materialize: {self.name} is a source, and its rows are where it is read from; join it first")
-        return self.materialized_as(name)
 
     def to_kafka(
         self,
@@ -172,6 +172,8 @@ class Table:
     def _positions(self) -> Column:
         """The text of the header that says where the rows came from."""
         read = sources(self.node)
+        if summed_up(self.node):
+            raise TopologyError("positions: a row that sums up others has no position in a topic; leave positions out")
         if homeless := [source.name for source in read if source.topic is None]:
             raise TopologyError(f"positions: {homeless[0]} is not read from a topic, so its rows have no position in one")
         if not isinstance(self.node, Source):

@@ -73,16 +73,13 @@ class LocalEngine:
             stage: StageSpec(
                 stage,
                 "join",
-                how,
                 buckets,
                 60_000,
                 str(folder),
-                shared_log=False,
-                right_parts=1,
-                in_order=True,
-                identity=identity_text({"join": "join", "stage": stage}, {}),
+                identity_text({"join": "join", "stage": stage}, {}),
+                validate,
+                how,
                 materialized=materialized,
-                validate=validate,
             )
             for stage in STAGES
         }

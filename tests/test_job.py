@@ -57,6 +57,8 @@ def job(tmp_path: Path, text: str) -> Path:
         (('version = "lsn"\ndeleted', 'versoin = "lsn"\ndeleted'), r"tables.orders.versoin: .*did you mean 'version'\?"),
         (('key = "id"', 'key = {format = "json", schem = "a int"}'), r"tables.orders.key.schem: .*did you mean 'schema'\?"),
         (('name = "orders"', ""), "name: must be given"),
+        (("[sinks.out]", '[views.v]\nof = "joined"\n[sinks.out]'), "views.v: give filter, columns, or both"),
+        (("[sinks.out]", '[aggregates.a]\nof = "joined"\n[sinks.out]'), "aggregates.a.group_by: must be given"),
         (('joiner = ["left', 'how = "outer"\njoiner = ["left'), "joins.joined.how: Input should be 'inner' or 'left'"),
         (('path = "{folder}/orders"', ""), "tables.orders: give either topic or path"),
         (('version = "lsn"\ndeleted', "deleted"), "tables.orders: files need version"),

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
+from fkjoin.aggregates.fold import Fold
+from fkjoin.aggregates.sums import Count
 from fkjoin.spark.operator import StageName, StageProcessor, StageSpec
 from tests.engine import Handle
 
 
-@pytest.mark.parametrize("stage", ["rekey", "subscription", "resolve"])
+@pytest.mark.parametrize("stage", ["rekey", "subscription", "resolve", "regroup", "aggregate"])
 def test_a_batch_without_changes_yields_no_empty_frame(tmp_path: Path, stage: StageName) -> None:
     """Spark cannot tell the types of a frame without rows: counters that are all zero must not make one."""
-    spec = StageSpec(stage, "join", "inner", 1, 1000, str(tmp_path), False, 1, True, "{}")
+    fold = pickle.dumps(Fold(pa.schema([]), (Count("count"),)))
+    spec = StageSpec(stage, "join", 1, 1000, str(tmp_path), "{}", fold=fold)
     processor = StageProcessor(spec)
     processor.init(Handle())  # type: ignore[arg-type]
     hello = pd.DataFrame({"bucket": [0], "payload": [b""], "counter": [None], "count": [0]})

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.arrays import Bools, Bytes, Ints, changes_from_previous, masked, stack
+from fkjoin.arrays import Bools, Bytes, Ints, changes_from_previous, masked, stack, valid
 from fkjoin.rows import RowCodec
 from state import Store
 
@@ -69,7 +69,7 @@ class Aggregate(Protocol):
         ...
 
     def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
-        """The column's value, per group with so many ``rows``."""
+        """The column's value, per group with so many ``rows``; ``keys`` are for errors."""
         ...
 
 
@@ -79,6 +79,7 @@ class Fold:
 
     value: pa.Schema
     columns: tuple[Aggregate, ...]
+    nullable: bool = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -99,7 +100,10 @@ class Fold:
         return Steps(keys, group, had, has, codec.decode(old), codec.decode(new), store)
 
     def fold(self, state: Bytes, steps: Steps) -> tuple[Bytes, Bytes, Ints]:
-        """Encoded states (null: none yet) and steps → states, results (null: no rows are left) and numbers of rows."""
+        """Encoded states (null: none yet) and steps → states, results (null: none) and numbers of rows.
+
+        Where no rows are left there is no result, nor where all columns of one that is ``nullable`` are null.
+        """
         groups = len(state)
         parts = RowCodec(self.state).decode(state)
         before = whole(parts[0])
@@ -114,7 +118,10 @@ class Fold:
             kept += folded
             results.append(column.final(folded, rows, steps.keys))
             at += size
-        return RowCodec(self.state).encode(kept, groups), masked(RowCodec(self.schema).encode(results, groups), rows > 0), rows
+        there = rows > 0
+        if self.nullable:
+            there &= np.logical_or.reduce([valid(result) for result in results])
+        return RowCodec(self.state).encode(kept, groups), masked(RowCodec(self.schema).encode(results, groups), there), rows
 
 
 def totals(code: Ints, amounts: Ints, groups: int) -> Ints:

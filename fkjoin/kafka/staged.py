@@ -6,43 +6,26 @@ Here messages really do overtake each other and come twice; versions alone decid
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import wire
 from fkjoin.arrays import as_bytes
-from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.errors import TopologyError
 from fkjoin.kafka.formats import header
-from fkjoin.kafka.options import client_settings, with_fetching
-from fkjoin.kafka.sink import start
-from fkjoin.kafka.source import Connection, known_topics
+from fkjoin.kafka.internal import RECORD, StageQuery, create_topics, read_internal, record_batch
+from fkjoin.kafka.source import Connection
 from fkjoin.messages import ANSWER, SUBSCRIPTION, column, unpack
 from fkjoin.murmur2 import partitions_of
 from fkjoin.spark.buckets import packed_by_bucket
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import envelopes
 from fkjoin.wire import Records, Wire
-
-RECORD = "topic string, partition int, key binary, value binary, headers array<struct<key: string, value: binary>>"
-
-_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
-_RECORD = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(_HEADER)),
-    ]
-)
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -60,45 +43,8 @@ class InternalTopics:
 
     def create(self) -> None:
         """Create what is not there yet; ``TopologyError`` when a topic is there with another number of partitions."""
-        settings = client_settings(self.connection.bootstrap_servers, self.connection.options)
-        if settings is None:
-            return
-        from confluent_kafka import KafkaError, KafkaException
-        from confluent_kafka.admin import AdminClient, NewTopic
-
         wanted = {self.registration: self.registration_partitions, self.response: self.response_partitions}
-        there = known_topics(settings)
-        for topic, partitions in wanted.items():
-            if there.get(topic, partitions) != partitions:
-                raise TopologyError(
-                    f"internal topic {topic} has {there[topic]} partitions, {partitions} are needed, as many as the topic "
-                    "that it is partitioned like: stop the stages when they have caught up, delete it and start them again"
-                )
-        missing = [NewTopic(topic, partitions) for topic, partitions in wanted.items() if topic not in there]
-        client = AdminClient({**settings, "log_level": 0})
-        for topic, done in client.create_topics(missing).items() if missing else ():
-            try:
-                done.result(30)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise FkJoinError(f"internal topic {topic} cannot be created: {error.args[0].str()}") from error
-
-
-@dataclass(frozen=True)
-class StageQuery:
-    """A stage that runs as a query of its own; it may be started in another process, and restarted at any time."""
-
-    name: str
-    frame: DataFrame
-    topics: InternalTopics
-
-    def start(
-        self, checkpoint: str | Path, *, trigger: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None
-    ) -> StreamingQuery:
-        """Start the query with a checkpoint folder of its own.  ``trigger``, ``options``: as for ``Table.to_kafka``."""
-        self.topics.create()
-        servers = self.topics.connection.bootstrap_servers
-        return start(self.frame, None, servers, str(checkpoint), options, trigger, self.name)
+        create_topics(self.connection, wanted)
 
 
 def internal_topics(application: str, join: str, left: Connection, right: Connection, form: Wire) -> InternalTopics:
@@ -181,38 +127,10 @@ class PackRecords:
 
 def _read(spark: SparkSession, topics: InternalTopics, topic: str) -> DataFrame:
     """Key, value and the four headers of an internal topic's records."""
-    options = {n: v for n, v in topics.connection.options.items() if n.startswith("kafka.") or n == "maxOffsetsPerTrigger"}
-    records = (
-        spark.readStream.format("kafka")
-        .options(**with_fetching(options))
-        .option("kafka.bootstrap.servers", topics.connection.bootstrap_servers)
-        .option("subscribe", topic)
-        .option("startingOffsets", "earliest")
-        .option("includeHeaders", "true")
-        .load()
-    )
+    records = read_internal(spark, topics.connection, topic)
     return records.select("key", "value", *[header(f"{wire.PREFIX}{name}").alias(name) for name in wire.HEADERS])
 
 
 def _record_batch(topic: str, partitions: np.ndarray, records: Records) -> pa.RecordBatch:
-    rows = len(partitions)
-    present = [(name, data) for name, data in zip(wire.HEADERS, records.headers, strict=True) if data.null_count == 0]
-    if present and rows:
-        names = pa.array([f"{wire.PREFIX}{name}" for name, _ in present] * rows)
-        # Headers of a record stand together: the columns, transposed.
-        places = np.arange(len(present) * rows).reshape(len(present), rows).T.reshape(-1)
-        values = pa.concat_arrays([data for _, data in present]).take(pa.array(places)).cast(pa.binary())
-        items = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
-        headers = pa.ListArray.from_arrays(pa.array(np.arange(rows + 1, dtype=np.int32) * len(present)), items)
-    else:
-        headers = pa.nulls(rows, pa.list_(_HEADER))
-    return pa.record_batch(
-        [
-            pa.repeat(pa.scalar(topic), rows),
-            pa.array(partitions.astype(np.int32)),
-            pc.cast(records.key, pa.binary()),
-            pc.cast(records.value, pa.binary()),
-            headers,
-        ],
-        schema=_RECORD,
-    )
+    named = [(f"{wire.PREFIX}{name}", data) for name, data in zip(wire.HEADERS, records.headers, strict=True)]
+    return record_batch(topic, partitions, records.key, records.value, named)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -12,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from fkjoin import combined_key
+from fkjoin import combined_key, versions
+from fkjoin.aggregates.fold import Fold
 from fkjoin.arrays import as_bytes
 from fkjoin.errors import InvariantError
 from fkjoin.identity import difference
 from fkjoin.invariants import GuardedStore, Sum, check_subscriptions, expected_subscriptions, sums_message
-from fkjoin.messages import ANSWER, CHANGE, JOINED, SUBSCRIPTION, SUMS, column, is_answer, pack, unpack
+from fkjoin.messages import ANSWER, CHANGE, GROUPED, JOINED, SUBSCRIPTION, SUMS, column, is_answer, pack, unpack
 from fkjoin.spark.buckets import bucket_ids, buckets_of, packed_by_bucket
 from fkjoin.spark.operator import StageSpec
-from fkjoin.stages import Counters, join_rows, rekey, resolve, subscription
+from fkjoin.stages import Counters, aggregate, join_rows, regroup, rekey, resolve, subscription
 from state import BucketStore, SegmentLog, Store
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ class BucketRun:
                 yield _envelopes([(bucket, payload) for payload in answers])
         if payloads:
             with BucketStore(self._log, self._directory(), identity=spec.identity.encode(), differs=difference) as store:
-                name = f"{spec.join}-{spec.stage}, bucket {bucket}"
+                name = f"{spec.operator}-{spec.stage}, bucket {bucket}"
                 guarded = GuardedStore(store, name) if spec.validate else store
                 if bucket == 0:
                     yield _envelopes([(0, b"")])
@@ -90,10 +92,23 @@ class BucketRun:
                 **times,
             )
             yield from (packed_by_bucket(page, "key", spec.buckets) for page in answered)
+        elif spec.stage == "regroup":
+            changed = regroup(_only(JOINED, messages), store, count, every=spec.every, **times)
+            yield packed_by_bucket(changed, "key", spec.buckets)
+        elif spec.stage == "aggregate":
+            source = versions.identity(f"aggregate {spec.operator}")
+            grouped = _only(GROUPED, messages)
+            how: Any = {"every": spec.every, "guarded": not spec.in_order}
+            made = aggregate(grouped, store, count, self._fold(), source=source, **how, **times)
+            yield packed_by_bucket(made, "key", spec.buckets)
         else:
             both = [join_rows(_only(ANSWER, messages), spec.how), _only(JOINED, messages)]
-            results = resolve(pa.concat_tables(both), store, count, materialized=spec.materialized, **times)
+            kept: Any = {"materialized": spec.materialized, "every": spec.every}
+            results = resolve(pa.concat_tables(both), store, count, **kept, **times)
             yield packed_by_bucket(results, "key", spec.buckets)
+
+    def _fold(self) -> Fold:
+        return pickle.loads(self._spec.fold)
 
     def _parts(self, payloads: list[bytes]) -> Iterator[list[pa.Table]]:
         """The messages to work on at a time: all of them, but of a huge fan-out some left keys after the other."""
@@ -122,13 +137,13 @@ class BucketRun:
     def _directory(self) -> Path:
         context = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
-        return index_home(self._spec.index_dir, query or "no-query", self._spec.join, self._spec.stage) / str(self._bucket)
+        return index_home(self._spec.index_dir, query or "no-query", self._spec.operator, self._spec.stage) / str(self._bucket)
 
 
-def index_home(index_dir: str, query: str, join: str, stage: str) -> Path:
+def index_home(index_dir: str, query: str, operator: str, stage: str) -> Path:
     """Where a store's indexes are on a machine, a folder per bucket; ``index_dir`` empty: under the temporary folder."""
     base = Path(index_dir) if index_dir else Path(tempfile.gettempdir()) / f"fkjoin-{os.getuid()}"
-    return base / query / f"{join}-{stage}"
+    return base / query / f"{operator}-{stage}"
 
 
 def _part(messages: pa.Table, part: int, parts: int) -> pa.Table:

@@ -20,6 +20,8 @@ from fkjoin.messages import NO_TIMESTAMP
 from fkjoin.rows import KeyCodec, RowCodec
 from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.stages import split_rows
+from fkjoin.stages.aggregate import split_body
+from fkjoin.stages.regroup import split_contributions
 from fkjoin.stages.rekey import HAS_FOREIGN_KEY
 from fkjoin.stages.resolve import DIGEST_BYTES, HAS_RESULT
 from fkjoin.stages.retention import GONE
@@ -29,30 +31,44 @@ ENTRIES = (
     "store string, bucket int, kind string, key string, foreign_key string, version string, timestamp bigint, gone boolean, "
     "row string"
 )
-"""Columns of readable records.  ``kind``: ``left`` (what rekey knows of a left row), ``right``, ``subscription`` or ``result``.
-``key`` (of a left row), ``foreign_key``, ``version`` (a list of lists of numbers) and ``row`` are JSON; ``gone``: the row is
-no more, and only its version is remembered."""
+"""Columns of readable records.
+
+``kind``: ``left`` (what rekey knows of a left row), ``right``, ``subscription`` or ``result``; of an aggregate
+``contribution`` (of a row to a group, whose key is then the ``foreign_key``) or ``aggregate``.  ``key`` (of a left row, of a
+row that contributes, or of a group), ``foreign_key``, ``version`` (a list of lists of numbers) and ``row`` are JSON;
+``gone``: the row is no more, and only its version is remembered."""
 
 PROBLEMS = "store string, bucket int, problem string, combined binary"
 """Columns of ``Examine``: problems, and the combined keys that stores of other stages are compared by."""
 
-_KINDS = {"rekey": {b"d": "left"}, "subscription": {b"r": "right", b"s": "subscription"}, "resolve": {b"d": "result"}}
+_KINDS = {
+    "rekey": {b"d": "left"},
+    "subscription": {b"r": "right", b"s": "subscription"},
+    "resolve": {b"d": "result"},
+    "regroup": {b"d": "contribution"},
+    "aggregate": {b"d": "aggregate"},
+}
 
 
 @dataclass(frozen=True)
 class Described:
-    """What the bytes of a store mean; ``schemas``: key, foreign_key, left, right, and of a resolve store result."""
+    """What the bytes of a store mean; ``schemas``: key, foreign_key, left, right, and of a resolve store result.
+
+    Of an aggregate: key (of a group), row_key, value (of a contribution) and result.
+    """
 
     name: str
     stage: str
     schemas: dict[str, pa.Schema]
     both_rows: bool
     """A result is both rows: no joiner has made something else of them."""
-    left_parts: int
-    right_parts: int
+    versions: tuple[tuple[str, int], ...]
+    """What the parts of a version are called, and how many each is made of."""
 
     def result(self, body: Bytes) -> list[pa.Array]:
-        """The columns of the results that a resolve store keeps after their hashes."""
+        """The columns of the results that a store keeps: a resolve store after their hashes."""
+        if self.stage == "aggregate":
+            return RowCodec(self.schemas["result"]).decode(split_body(body)[0])
         value = after(body, np.full(len(body), DIGEST_BYTES, np.int64))
         schema = self.schemas["result"]
         if not self.both_rows:
@@ -85,6 +101,13 @@ class Entries:
         elif kind == "right":
             foreign_key = _keys(schemas["foreign_key"], bare)
             row = _rows(schemas["right"], RowCodec(schemas["right"]).decode(_none_if(held.body, gone)), ~gone)
+        elif kind == "contribution":
+            group, value = self._contribution(_none_if(held.body, held.flags & HAS_RESULT == 0))
+            key, foreign_key = _keys(schemas["row_key"], bare), _keys(schemas["key"], group)
+            row = _rows(schemas["value"], RowCodec(schemas["value"]).decode(value), valid(value))
+        elif kind == "aggregate":
+            key, body = _keys(schemas["key"], bare), _none_if(held.body, held.flags & HAS_RESULT == 0)
+            row = _rows(schemas["result"], of.result(body), valid(body))
         elif kind == "left":
             key = _keys(schemas["key"], bare)
             foreign_key = _keys(schemas["foreign_key"], _none_if(held.body, held.flags & HAS_FOREIGN_KEY == 0))
@@ -97,6 +120,10 @@ class Entries:
         columns = [pa.repeat(of.name, rows), pa.array(np.full(rows, bucket, np.int32)), pa.repeat(kind, rows)]
         columns += [key, foreign_key, pa.array(version, pa.string()), ts, pa.array(gone), row]
         return pa.record_batch(columns, names=[column.split()[0] for column in ENTRIES.split(", ")])
+
+    def _contribution(self, body: Bytes) -> tuple[Bytes, Bytes]:
+        """A row's group and what it contributes."""
+        return split_contributions(after(body, np.full(len(body), DIGEST_BYTES, np.int64), valid(body)))
 
 
 @dataclass(frozen=True)
@@ -119,8 +146,10 @@ class Results:
                 if name not in columns
             }
             version, ts = take(held.version, live), held.ts[live]
-            columns["_left_version"] = versions.numbers(version, 0, of.left_parts)
-            columns["_right_version"] = versions.numbers(version, of.left_parts, of.left_parts + of.right_parts)
+            first = 0
+            for name, parts in of.versions:
+                columns[f"_{name}"] = versions.numbers(version, first, first + parts)
+                first += parts
             columns["_timestamp"] = pa.array(ts, mask=ts == NO_TIMESTAMP)
             yield pa.record_batch(columns)
 

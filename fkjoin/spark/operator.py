@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ENVELOPE = "bucket int, payload binary, counter string, count bigint"
 
-StageName = Literal["rekey", "subscription", "resolve"]
+StageName = Literal["rekey", "subscription", "resolve", "regroup", "aggregate"]
 
 
 @dataclass(frozen=True)
@@ -30,20 +30,25 @@ class StageSpec:
     """What an operator needs to know; ``identity`` is what its checkpoint is bound to."""
 
     stage: StageName
-    join: str
-    how: How
+    operator: str
+    """The name of the join or aggregate that the stage is of."""
     buckets: int
     retention_ms: int
     index_dir: str
-    shared_log: bool
-    right_parts: int
-    in_order: bool
-    """Messages of a left key arrive in the order of their versions: true where no topic lies between the stages."""
     identity: str
-    materialized: bool = False
-    """resolve: keep the results."""
     validate: bool = False
     """Check the stores' invariants after each batch."""
+    how: How = "inner"
+    shared_log: bool = False
+    right_parts: int = 1
+    in_order: bool = True
+    """Messages of a key arrive in the order of their versions, each once: true where no topic lies between the stages."""
+    materialized: bool = False
+    """resolve: keep the results."""
+    every: bool = False
+    """Send results that are as they were, too."""
+    fold: bytes = b""
+    """aggregate: a ``Fold``, pickled: whoever only asks for the operator's states need not load what it is made of."""
 
 
 class SparkLog:

@@ -6,7 +6,7 @@ packed payloads, a few megabytes in one row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,13 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin import versions
-from fkjoin.arrays import BYTES, Bytes, as_bytes, bools, masked, valid
+from fkjoin.arrays import BYTES, Bools, Bytes, as_bytes, bools, masked, valid
 from fkjoin.errors import FormatError
 from fkjoin.messages import CHANGE, JOINED, NO_TIMESTAMP, RESULT, Operation, column, table, unpack
 from fkjoin.rows import KeyCodec, RowCodec
 from fkjoin.spark.buckets import bucket_ids, packed_by_bucket
 from fkjoin.stages import counters, split_rows
 from fkjoin.stages.join_rows import How, matched
+from fkjoin.stages.regroup import contributions
 
 _ENVELOPE = pa.schema([("bucket", pa.int32()), ("payload", pa.binary()), ("counter", pa.string()), ("count", pa.int64())])
 
@@ -44,34 +45,83 @@ class PackChanges:
 
     def __call__(self, batches: Batches) -> Batches:
         """Rows with a problem, and rows without a key, are dropped and counted."""
-        yield envelopes([(bucket, b"") for bucket in (bucket_ids(self.buckets) if self.validate else (0,))])
-        for batch in batches:
-            usable = batch.filter(pc.is_null(batch.column("problem")))
-            if (dead := batch.num_rows - usable.num_rows) > 0:
-                yield _counter(counters.DEAD_LETTERS, dead)
-            batch = usable
-            if not batch.num_rows:
-                continue
-            changes, dropped = self._changes(batch)
-            yield envelopes(packed_by_bucket(changes, "key", self.buckets))
-            if dropped:
-                yield _counter(counters.NULL_KEY, dropped)
+        return packed_changes(batches, self.key, self._changes, self.buckets, wake_all=self.validate)
 
-    def _changes(self, batch: pa.RecordBatch) -> tuple[pa.Table, int]:
-        rows = batch.num_rows
-        key = KeyCodec(self.key).encode(batch.column("key").flatten(), rows)
-        there = valid(key)
-        if not there.all():
-            batch, key = batch.filter(pa.array(there)), key.filter(pa.array(there))
-        alive = ~bools(pc.fill_null(batch.column("deleted"), False)) & valid(batch.column("row"))
+    def _changes(self, batch: pa.RecordBatch, key: Bytes) -> pa.Table:
+        alive = _alive(batch)
         row = RowCodec(self.row).encode(batch.column("row").flatten(), len(key))
         if self.foreign_key is None:
             foreign_key: Bytes = pa.nulls(len(key), BYTES)
         else:
             foreign_key = KeyCodec(self.foreign_key).encode(batch.column("foreign_key").flatten(), len(key))
         ts = pc.fill_null(batch.column("ts"), NO_TIMESTAMP)
-        changes = table(CHANGE, key, foreign_key, masked(row, alive), _versions(batch), ts)
-        return changes, rows - len(key)
+        return table(CHANGE, key, foreign_key, masked(row, alive), _versions(batch), ts)
+
+
+@dataclass(frozen=True)
+class PackRows:
+    """Rows ``key, row, deleted, version, source, ts, problem`` → envelopes of ``JOINED`` by key; the values are the rows.
+
+    With ``group``, there is such a column as well, and the values are contributions to groups: of rows whose group has a null,
+    none.
+    """
+
+    key: pa.Schema
+    row: pa.Schema
+    buckets: int
+    group: pa.Schema | None = None
+    validate: bool = False
+
+    def __call__(self, batches: Batches) -> Batches:
+        """As ``PackChanges``."""
+        return packed_changes(batches, self.key, self._rows, self.buckets, wake_all=self.validate)
+
+    def _rows(self, batch: pa.RecordBatch, key: Bytes) -> pa.Table:
+        alive, row = _alive(batch), batch.column("row")
+        if self.group is None:
+            value = masked(RowCodec(self.row).encode(row.flatten(), len(row)), alive)
+        else:
+            value = encoded_contributions(self.group, batch.column("group"), self.row, row, alive)
+        ts = pc.fill_null(batch.column("ts"), NO_TIMESTAMP)
+        return table(JOINED, key, _versions(batch), value, ~alive, ts)
+
+
+def encoded_contributions(
+    group: pa.Schema, groups: pa.StructArray, row: pa.Schema, rows: pa.StructArray, alive: Bools
+) -> Bytes:
+    """Contributions of rows to groups; null where not ``alive``, or without a group."""
+    keys = KeyCodec(group).encode(groups.flatten(), len(groups))
+    values = RowCodec(row).encode(rows.flatten(), len(rows))
+    return masked(contributions(pc.fill_null(keys, b""), values), alive & valid(keys))
+
+
+def packed_changes(
+    batches: Batches,
+    key: pa.Schema,
+    messages: Callable[[pa.RecordBatch, Bytes], pa.Table],
+    buckets: int,
+    *,
+    wake_all: bool,
+) -> Batches:
+    """Envelopes, by key, of the ``messages`` that are made of rows and their encoded keys."""
+    yield envelopes([(bucket, b"") for bucket in (bucket_ids(buckets) if wake_all else (0,))])
+    for batch in batches:
+        usable = batch.filter(pc.is_null(batch.column("problem")))
+        if (dead := batch.num_rows - usable.num_rows) > 0:
+            yield counter(counters.DEAD_LETTERS, dead)
+        if not usable.num_rows:
+            continue
+        keys = KeyCodec(key).encode(usable.column("key").flatten(), usable.num_rows)
+        there = valid(keys)
+        if not there.all():
+            yield counter(counters.NULL_KEY, int((~there).sum()))
+            usable, keys = usable.filter(pa.array(there)), keys.filter(pa.array(there))
+        if len(keys):
+            yield envelopes(packed_by_bucket(messages(usable, keys), "key", buckets))
+
+
+def _alive(batch: pa.RecordBatch) -> Bools:
+    return ~bools(pc.fill_null(batch.column("deleted"), False)) & valid(batch.column("row"))
 
 
 @dataclass(frozen=True)
@@ -139,7 +189,7 @@ class PackJoined:
         for batch in batches:
             counted = batch.filter(pc.is_valid(batch.column("counter")))
             for name, value in zip(counted.column("counter").to_pylist(), counted.column("count").to_pylist(), strict=True):
-                yield _counter(name, value)
+                yield counter(name, value)
             batch = batch.filter(pc.is_valid(batch.column("key")))
             if not batch.num_rows:
                 continue
@@ -157,15 +207,15 @@ class PackJoined:
 
 @dataclass(frozen=True)
 class UnpackResults:
-    """Envelopes of ``RESULT`` → rows ``key, row, operation, version, left_version, right_version, ts``.
+    """Envelopes of ``RESULT`` → rows ``key, row, operation, version, numbers_…, ts``.
 
-    Without a joiner ``row`` is a struct of ``left`` and ``right``.
+    Of a join without a joiner, ``row`` is a struct of ``left`` and ``right``.
     """
 
     key: pa.Schema
     rows: tuple[pa.Schema, ...]
-    left_parts: int
-    right_parts: int
+    versions: tuple[tuple[str, int], ...]
+    """What the parts of a version are called, and how many each is made of; their numbers are columns ``numbers_NAME``."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -176,8 +226,7 @@ class UnpackResults:
                 ("row", pa.struct(row if len(self.rows) == 2 else list(self.rows[0]))),
                 ("operation", pa.string()),
                 ("version", pa.binary()),
-                ("left_version", pa.list_(pa.int64())),
-                ("right_version", pa.list_(pa.int64())),
+                *((f"numbers_{name}", pa.list_(pa.int64())) for name, _ in self.versions),
                 ("ts", pa.int64()),
             ]
         )
@@ -195,12 +244,17 @@ class UnpackResults:
                         self._row(column(results, "value")),
                         names.take(column(results, "operation")),
                         version.cast(pa.binary()),
-                        versions.numbers(version, 0, self.left_parts),
-                        versions.numbers(version, self.left_parts, self.left_parts + self.right_parts),
+                        *(versions.numbers(version, first, last) for first, last in self._bounds()),
                         pc.if_else(pc.equal(ts, NO_TIMESTAMP), None, ts),
                     ],
                     schema=self.schema,
                 )
+
+    def _bounds(self) -> Iterator[tuple[int, int]]:
+        first = 0
+        for _, parts in self.versions:
+            yield first, first + parts
+            first += parts
 
     def _row(self, value: Bytes) -> pa.StructArray:
         if len(self.rows) == 1:
@@ -242,6 +296,6 @@ def envelopes(payloads: list[tuple[int, bytes]]) -> pa.RecordBatch:
     return pa.record_batch([*columns, pa.nulls(rows, pa.string()), pa.array(np.zeros(rows, np.int64))], schema=_ENVELOPE)
 
 
-def _counter(name: str, value: int) -> pa.RecordBatch:
+def counter(name: str, value: int) -> pa.RecordBatch:
     columns = [pa.array([0], pa.int32()), pa.nulls(1, pa.binary()), pa.array([name]), pa.array([value])]
     return pa.record_batch(columns, schema=_ENVELOPE)

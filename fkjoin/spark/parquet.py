@@ -41,8 +41,8 @@ class ChangesOf:
     @property
     def schema(self) -> pa.Schema:
         time = pa.timestamp("us", "UTC") if self.timestamp else pa.int64()
-        versions = pa.list_(pa.int64())
-        about = [("_operation", pa.string()), ("_left_version", versions), ("_right_version", versions), ("_timestamp", time)]
+        numbers = [(f"_{name}", pa.list_(pa.int64())) for name, _ in self.unpack.versions]
+        about = [("_operation", pa.string()), *numbers, ("_timestamp", time)]
         return pa.schema([*self.unpack.key, *self._row(), *(pa.field(*item) for item in about)])
 
     def __call__(self, batches: Batches) -> Batches:
@@ -51,9 +51,11 @@ class ChangesOf:
         for batch in self.unpack(batches):
             key, row = batch.column("key"), batch.column("row")
             fields = dict(zip((field.name for field in row.type), row.flatten(), strict=True))
-            about = (batch.column(name) for name in ("operation", "left_version", "right_version"))
+            numbers = (batch.column(f"numbers_{name}") for name, _ in self.unpack.versions)
             time = batch.column("ts").cast(schema.field("_timestamp").type)
-            yield pa.record_batch([*key.flatten(), *(fields[name] for name in names), *about, time], schema=schema)
+            yield pa.record_batch(
+                [*key.flatten(), *(fields[name] for name in names), batch.column("operation"), *numbers, time], schema=schema
+            )
 
     def _row(self) -> list[pa.Field]:
         own = set(self.unpack.key.names)

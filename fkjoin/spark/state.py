@@ -32,6 +32,9 @@ from fkjoin.spark.entries import ENTRIES, Described, Entries, Results, parse_key
 from state import BucketStore
 from state.segments import Meta
 
+_KEPT = ("resolve", "aggregate")
+"""Stages whose stores can keep the rows of a table."""
+
 _META = -1
 """The number that the meta record goes by among the segments."""
 
@@ -133,20 +136,28 @@ class SavedStore:
         return rows.groupBy("bucket").applyInArrow(lambda group: on_bucket(group), schema)  # PySpark counts arguments
 
     def schemas(self) -> dict[str, pa.Schema]:
-        """Of keys and rows, by what they are: key, foreign_key, left, right, result."""
+        """Of keys and rows, by what they are: see ``Described``."""
         _, about = self.identity
         if "key" not in about:
             raise FkJoinError(
                 f"checkpoint {self.checkpoint} was last written by a release that did not keep its tables' types: "
                 "run the job once with this release"
             )
-        kinds = {name: about[name] for name in ("key", "foreign_key", "left", "right", "result") if about.get(name)}
+        kinds = {name: kind for name, kind in about.items() if isinstance(kind, dict) and kind.get("type") == "struct"}
         return {name: arrow_schema(name, StructType.fromJson(kind)) for name, kind in kinds.items()}
+
+    @property
+    def versions(self) -> tuple[tuple[str, int], ...]:
+        """What the parts of a version are called, and how many each is made of."""
+        _, about = self.identity
+        if "versions" in about:
+            return tuple((name, parts) for name, parts in about["versions"])
+        return tuple(zip(("left_version", "right_version"), about["parts"], strict=True))
 
     def described(self) -> Described:
         """How to read the store's bytes."""
-        facts, about = self.identity
-        return Described(self.name, self.stage, self.schemas(), facts["joiner"] is None, *about["parts"])
+        facts, _ = self.identity
+        return Described(self.name, self.stage, self.schemas(), facts.get("joiner", "none") is None, self.versions)
 
     def entries(self) -> DataFrame:
         """Every record of the store, readable (``ENTRIES``)."""
@@ -180,7 +191,7 @@ class SavedState:
 
     def results(self, name: str) -> SavedStore:
         """The store that keeps the rows of the table materialized as ``name``."""
-        kept = {store.identity[0].get("materialized"): store for store in self.stores if store.stage == "resolve"}
+        kept = {store.identity[0].get("materialized"): store for store in self.stores if store.stage in _KEPT}
         if name in kept:
             return kept[name]
         names = [str(item) for item in kept if item]
@@ -238,8 +249,9 @@ def damaged(checkpoint: str, error: Exception) -> FkJoinError:
 def read_state(spark: SparkSession, checkpoint: str | Path, name: str, *, batch: int | None = None) -> DataFrame:
     """The table that was materialized as ``name``, as it was after a committed batch (the last one if left out).
 
-    Columns: the key's, the row's, ``_left_version`` and ``_right_version`` (arrays of bigint; null without a right row), and
-    ``_timestamp`` (bigint in the unit of the sources, topics: microseconds; null without one).  The query may be running or
+    An aggregate is, under its own name, unless it was given another.  Columns: the key's, the row's, ``_left_version`` and
+    ``_right_version`` (arrays of bigint; null without a right row; of other tables ``_version``), and ``_timestamp`` (bigint in
+    the unit of the sources, topics: microseconds; null without one).  The query may be running or
     not.  Spark keeps the state of the last 100 batches (``spark.sql.streaming.minBatchesToRetain``).
     Raises ``FkJoinError`` when there is no such table or batch.
     """
@@ -247,13 +259,15 @@ def read_state(spark: SparkSession, checkpoint: str | Path, name: str, *, batch:
     _, about = store.identity
     key, result = (StructType.fromJson(about[part]) for part in ("key", "result"))
     schema = StructType([*key, *(field for field in result if field.name not in key.names)])
-    for version in ("_left_version", "_right_version"):
-        schema = schema.add(version, ArrayType(LongType()))
+    for version, _ in store.versions:
+        schema = schema.add(f"_{version}", ArrayType(LongType()))
     return store.on_buckets(Results(store.described()), schema.add("_timestamp", LongType()))
 
 
 def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
     """What the stores of ``join`` (its name may be left out when there is one) know of a left row, a dict per record.
+
+    Of an aggregate: what a row with that key contributes, and the row of a group with that key.
 
     ``key``: as typed, see ``parse_key``.  Raises ``FkJoinError``.
     """
@@ -262,11 +276,17 @@ def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
         raise FkJoinError(f"join: {join!r} is none of {', '.join(joins)}; name one with --join")
     stores = {store.stage: store for store in state.stores if store.identity[0]["join"] == (join or joins[0])}
     schemas = next(iter(stores.values())).schemas()
-    try:
-        wanted = parse_key(schemas["key"], key)
-    except ValueError as error:
-        raise FkJoinError(str(error)) from error
     found = []
+    if "regroup" in stores:
+        by_row = _typed(schemas["row_key"], key, refuse="aggregate" not in stores)
+        found += stores["regroup"].some(by_row, (b"d" + by_row[0].as_py(),)) if by_row is not None else []
+    if "aggregate" in stores:
+        by_group = _typed(schemas["key"], key, refuse=not found)
+        found += stores["aggregate"].some(by_group, (b"d" + by_group[0].as_py(),)) if by_group is not None else []
+    if "regroup" in stores or "aggregate" in stores:
+        return found
+    wanted = _typed(schemas["key"], key)
+    assert wanted is not None
     names = (b"d" + wanted[0].as_py(),)
     if "rekey" in stores:
         found += stores["rekey"].some(wanted, names)
@@ -276,6 +296,16 @@ def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
             combined = combined_key.encode(by, wanted)
             found += stores["subscription"].some(by, (b"s" + combined[0].as_py(), b"r" + by[0].as_py()))
     return found + (stores["resolve"].some(wanted, names) if "resolve" in stores else [])
+
+
+def _typed(schema: pa.Schema, key: str, *, refuse: bool = True) -> Bytes | None:
+    """A key as somebody typed it; of one that is none, ``FkJoinError``, or None without ``refuse``."""
+    try:
+        return parse_key(schema, key)
+    except ValueError as error:
+        if refuse:
+            raise FkJoinError(str(error)) from error
+        return None
 
 
 def _variable(spark: SparkSession, checkpoint: str, operator: int, name: str, batch: int | None) -> DataFrame:

@@ -2,7 +2,7 @@
 
 *Law*: what is taken back and what is added in its place are one step, and of a batch's steps only the outcome is sent on: no
 value in between is ever seen.  A result is sent if its bytes or its timestamp differ from what was sent last (KIP-557).
-A group whose last row has left is deleted.
+A group whose last row has left is deleted, and starts anew when there are rows again.
 
 Store: ``{'d'}{group's key}`` → a counter as version, the greatest timestamp, and ``{uint32 little-endian: length of the
 result}{result}{state of the fold}``; beside it entries of the fold's own, and of ``guard``.
@@ -36,6 +36,7 @@ from fkjoin.arrays import (
 from fkjoin.messages import RESULT, Operation, column, table
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
+from fkjoin.stages.guard import guard
 from fkjoin.stages.resolve import HAS_RESULT
 from fkjoin.stages.retention import GONE, due_entries, sweep
 from state import Store
@@ -51,21 +52,29 @@ def aggregate(
     now_ms: int,
     retention_ms: int,
     every: bool = False,
+    guarded: bool = False,
 ) -> pa.Table:
-    """Turn changes of contributions (``GROUPED``, each once) into changes of the aggregates (``RESULT``).
+    """Turn changes of contributions (``GROUPED``, each once unless ``guarded``) into changes of the aggregates (``RESULT``).
 
     In a group, changes count in the order of their versions.  ``source``: identity of the aggregate's own versions, which
     are a counter that never falls behind the clock's milliseconds.  ``every``: send a result for every group that was
     touched, also if it is as it was.
     """
     sweep(store, now_ms)
+    count[counters.ROWS_IN] += len(grouped)
+    entries: tuple[Bytes, Bytes] | None = None
+    if guarded:
+        grouped, entries = guard(grouped, store, count, now_ms + retention_ms)
     if not len(grouped):
+        if entries is not None:
+            store.write(*entries)
         return RESULT.empty_table()
     code, keys = codes(column(grouped, "key"))
     names = concat(constant(b"d", len(keys)), keys)
     held = records.decode(store.get_many(names))
     had = held.flags & HAS_RESULT > 0
-    before, states = split_body(masked(held.body, had))
+    before, states = split_body(masked(held.body, held.flags & GONE == 0))
+    before = masked(before, had)
 
     order = np.lexsort((*versions.sort_columns(column(grouped, "version")), code))
     code = code[order]
@@ -73,9 +82,9 @@ def aggregate(
     steps = fold.steps(keys, code, old, new, store)
     states, results, rows = fold.fold(states, steps)
 
-    there = rows > 0
+    there, alive = valid(results), rows > 0
     latest = _latest(code, take(column(grouped, "ts"), order).to_numpy(), len(keys))
-    ts = np.where(had, np.maximum(held.ts, latest), latest)
+    ts = np.where(alive & held.found & (held.flags & GONE == 0), np.maximum(held.ts, latest), latest)
     same = equal(results, before)
     count[counters.TOMBSTONES] += int((~had & ~there).sum())
     unchanged = same & there & (ts == held.ts)
@@ -88,14 +97,13 @@ def aggregate(
     version = versions.encode(source, [number])
     operation = np.where(~there, Operation.DELETE, np.where(had, Operation.UPDATE, Operation.INSERT)).astype(np.int8)
     sent = pa.array(emit)
-    time = np.where(there, ts, latest)
-    made = table(RESULT, keys.filter(sent), operation[emit], results.filter(sent), version.filter(sent), time[emit])
+    made = table(RESULT, keys.filter(sent), operation[emit], results.filter(sent), version.filter(sent), ts[emit])
 
-    flags = np.where(there, HAS_RESULT, GONE).astype(np.uint8)
-    kept = records.encode(flags, ts, version, masked(_body(results, states), there))
-    gone = pa.array(~there)
+    flags = (np.where(there, HAS_RESULT, 0) | np.where(alive, 0, GONE)).astype(np.uint8)
+    kept = records.encode(flags, ts, version, masked(_body(results, states), alive))
+    gone = pa.array(~alive)
     due = due_entries(names.filter(gone), version.filter(gone), now_ms + retention_ms)
-    written = entry_batch([(names, kept), due, *steps.entries])
+    written = entry_batch([(names, kept), due, *steps.entries, *([] if entries is None else [entries])])
     store.write(*written)
     return made
 
@@ -110,7 +118,8 @@ def split_body(body: Bytes) -> tuple[Bytes, Bytes]:
 
 
 def _body(results: Bytes, states: Bytes) -> Bytes:
-    return concat(fixed(lengths(results).astype("<u4").view(np.uint8).reshape(-1, 4)), results, states)
+    sizes = np.where(valid(results), lengths(results), 0).astype("<u4")
+    return concat(fixed(sizes.view(np.uint8).reshape(-1, 4)), results, states)
 
 
 def _latest(code: Ints, ts: Ints, groups: int) -> Ints:

@@ -6,6 +6,8 @@ from collections import Counter
 
 LEFT_IN = "left-in"
 RIGHT_IN = "right-in"
+ROWS_IN = "rows-in"
+"""Changes that come to a stage of an aggregate."""
 NULL_KEY = "null-key-dropped"
 DEAD_LETTERS = "dead-letters"
 """Records that do not parse, have no key, or on which an extractor threw."""
@@ -18,6 +20,6 @@ TOMBSTONES = "tombstones-suppressed"
 IDEMPOTENT = "idempotent-update-skip"
 OUT = "out"
 
-ALL = (LEFT_IN, RIGHT_IN, NULL_KEY, DEAD_LETTERS, STALE, RESTARTS, ANSWERS, TOMBSTONES, IDEMPOTENT, OUT)
+ALL = (LEFT_IN, RIGHT_IN, ROWS_IN, NULL_KEY, DEAD_LETTERS, STALE, RESTARTS, ANSWERS, TOMBSTONES, IDEMPOTENT, OUT)
 
 Counters = Counter[str]

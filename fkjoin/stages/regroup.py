@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from fkjoin.arrays import Bytes, after, buffers, concat, constant, equal, fixed, lengths, slices, stack, valid, window
 from fkjoin.messages import GROUPED, column, table
+from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.resolve import settle
 from state import Store
@@ -39,6 +40,7 @@ def regroup(rows: pa.Table, store: Store, count: Counters, *, now_ms: int, reten
     A change that is not newer than the row's last is dropped; one that leaves the contribution as it was too, unless ``every``
     is to be sent.
     """
+    count[counters.ROWS_IN] += len(rows)
     settled = settle(rows, store, count, now_ms=now_ms, retention_ms=retention_ms, materialized=True, every=every)
     results = settled.results
     old_group, old = split_contributions(settled.before)

@@ -1,0 +1,118 @@
+"""The operators of an aggregate on a streaming DataFrame: regroup by row, then aggregate by group."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, get_args
+
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from fkjoin.aggregates.fold import Fold
+from fkjoin.columns import arrow_schema, schema_text, spark_schema
+from fkjoin.errors import TopologyError
+from fkjoin.frame import DELETED
+from fkjoin.identity import identity_text
+from fkjoin.kafka.internal import StageQuery
+from fkjoin.kafka.repartition import RepartitionTopic, read_back, to_records
+from fkjoin.projection import Projection
+from fkjoin.spark.operator import ENVELOPE, StageName, StageSpec
+from fkjoin.spark.packing import PackRows, UnpackResults
+from fkjoin.spark.settings import bucket_count, index_dir, retention_ms, validated
+from fkjoin.stateful import Deployment, Emit, counted, frame_of, packing_columns, refuse_same_name, require_emit, stage
+from fkjoin.topology import Aggregate, generated_name
+
+if TYPE_CHECKING:
+    from fkjoin.table import Table
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``Table.group_by`` is told besides key and value."""
+
+    name: str | None = None
+    emit: Emit = "on-change"
+    deployment: Deployment = "fused"
+    application: str | None = None
+    upgrade_from: str | None = None
+    validate: bool | None = None
+
+
+def aggregated(
+    table: Table, key: Projection, value: Projection, fold: Fold, columns: tuple[tuple[str, str], ...], options: Options
+) -> Table:
+    """The table of ``fold`` over what the rows contribute, by ``key``; ``columns``: names and descriptions of its columns."""
+    require_emit(options.emit)
+    if options.deployment not in get_args(Deployment):
+        raise TopologyError(f'deployment: {options.deployment!r} is not one of "fused", "staged"')
+    spark = table.frame.sparkSession
+    described = table.name, key.texts, value.texts, columns
+    label = options.name or f"{table.name}-by-{generated_name(*described)}"
+    refuse_same_name(label, (table.node,), "aggregate")
+    keys = tuple(key.schema.names)
+    if clash := set(keys) & set(fold.schema.names):
+        raise TopologyError(f"agg: column {min(clash)!r} is already there as the group's key; give it another name")
+    topic = None
+    if options.deployment == "staged":
+        application = options.application or str(spark.sparkContext.appName)
+        topic = RepartitionTopic.of(application, label, table.connection, table.name)
+    through = None if topic is None else topic.name
+    node = Aggregate(label, table.node, keys, key.texts, value.texts, columns, options.emit, through)
+    buckets, checked = bucket_count(spark), validated(spark) if options.validate is None else options.validate
+    group, row_key = arrow_schema("key", key.schema), arrow_schema("key", table.key_type)
+    bound_to = {
+        "grouped_by": list(key.texts),
+        "value": [f"{item}: {field.type}" for item, field in zip(value.texts, fold.value, strict=True)],
+        "columns": [f"{title} = {what}: {fold.schema.field(title).type}" for title, what in columns],
+        "key": schema_text(group),
+        "row_key": schema_text(row_key),
+    }
+    kinds = {"key": key.schema, "row_key": table.key_type, "value": value.schema, "result": spark_schema(fold.schema)}
+    about = {item: json.loads(kind.json()) for item, kind in kinds.items()} | {"versions": [["version", 1]]}
+    pickled: bytes = cloudpickle.dumps(fold)  # type: ignore[no-untyped-call]
+
+    def through_stage(rows: DataFrame, kind: StageName, materialized: str | None) -> DataFrame:
+        facts = {"join": label, "stage": kind, "buckets": buckets, "materialized": materialized, **bound_to}
+        spec = StageSpec(
+            kind,
+            label,
+            buckets,
+            retention_ms(spark),
+            index_dir(spark),
+            identity_text(facts, about),
+            checked,
+            every=options.emit == "on-update",
+            fold=pickled if kind == "aggregate" else b"",
+            in_order=topic is None,
+        )
+        return counted(stage(rows, spec), label if kind == "aggregate" else f"{label}-{kind}")
+
+    contributed = F.when(~F.col(DELETED), value.struct)
+    pack = PackRows(row_key, fold.value, buckets, group, checked)
+    rows = table.visible().select(*packing_columns(row=contributed, group=key.struct))
+    grouped = through_stage(rows.mapInArrow(pack, ENVELOPE), "regroup", None).where("counter is null")
+    stages, dead = table.stages, table.dead
+    if topic is not None:
+        stages += (StageQuery(f"{label}-regroup", to_records(grouped, topic, options.upgrade_from), topic),)
+        grouped, unreadable = read_back(spark, topic, fold.value, buckets)
+        dead += (unreadable,)
+    unpack = UnpackResults(group, (fold.schema,), node.versions)
+
+    def built(materialized: str | None) -> Table:
+        results = through_stage(grouped, "aggregate", materialized or label)
+        made = replace(node, materialized=materialized)
+        return type(table)(
+            made,
+            frame_of(results, unpack),
+            keys,
+            table.timestamps,
+            dead=dead,
+            connection=table.connection,
+            packed=(results, unpack),
+            stages=stages,
+            materialized_as=built,
+        )
+
+    return built(None)

@@ -1,0 +1,112 @@
+"""Tables made row by row: ``filter``, ``map_values``, and a source whose rows are kept.
+
+Joins and aggregates read such a table as it comes: a row that is left out is a tombstone to them.  Sinks read it through a
+stage that knows what was sent: a row's changes that leave it as it was are dropped (KIP-557), and so are tombstones of
+rows that were never there.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType
+
+from fkjoin.columns import Expression, Expressions, arrow_schema, resolve_column, schema_text, text
+from fkjoin.errors import TopologyError
+from fkjoin.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
+from fkjoin.identity import identity_text
+from fkjoin.projection import Projection
+from fkjoin.spark.operator import ENVELOPE, StageSpec
+from fkjoin.spark.packing import PackRows, UnpackResults
+from fkjoin.spark.settings import bucket_count, index_dir, retention_ms, validated
+from fkjoin.stateful import Emit, counted, frame_of, packing_columns, refuse_same_name, require_emit, stage
+from fkjoin.topology import Derived, generated_name
+
+if TYPE_CHECKING:
+    from fkjoin.table import Table
+
+
+def filtered(table: Table, condition: Expression, name: str | None, emit: Emit) -> Table:
+    """See ``Table.filter``."""
+    rows = table.visible()
+    names = [*table.row_type.names, *table.key]
+    holds = resolve_column("condition", condition, rows, names, f"table {table.name}")
+    kind = rows.select(holds.alias("it")).schema["it"].dataType
+    if not isinstance(kind, BooleanType):
+        raise TopologyError(f"condition: {text(condition)} is {kind.simpleString()}, a boolean is needed: write a comparison")
+    stays = ~F.col(DELETED) & F.coalesce(holds, F.lit(False))
+    return _derived(table, rows, F.when(stays, F.col(ROW)), ~stays, ("filter", text(condition)), name, emit)
+
+
+def mapped(table: Table, columns: Expressions, name: str | None, emit: Emit) -> Table:
+    """See ``Table.map_values``."""
+    rows = table.visible()
+    made = Projection.of("columns", columns, rows, [*table.row_type.names, *table.key], f"table {table.name}")
+    what = ("map_values", ", ".join(made.texts))
+    return _derived(table, rows, F.when(~F.col(DELETED), made.struct), F.col(DELETED), what, name, emit)
+
+
+def kept(table: Table, materialized: str) -> Table:
+    """A source whose rows are kept; see ``Table.materialize``."""
+    derived = _derived(table, table.visible(), F.col(ROW), F.col(DELETED), None, None, "on-change")
+    return derived.materialize(materialized)
+
+
+def _derived(
+    table: Table, rows: DataFrame, row: Column, gone: Column, step: tuple[str, str] | None, name: str | None, emit: Emit
+) -> Table:
+    require_emit(emit)
+    before = table.node
+    steps: tuple[tuple[str, str], ...] = (step,) if step is not None else ()
+    if isinstance(before, Derived):
+        below, steps = before.table, (*before.steps, *steps)
+    else:
+        below = before
+    label = name or f"{below.name}-{generated_name(below.name, steps) if steps else 'rows'}"
+    refuse_same_name(label, (below,), "table")
+    node = Derived(label, below, steps, emit)
+    frame = rows.select(KEY, row.alias(ROW), gone.alias(DELETED), VERSION, SOURCE, TS, PROBLEM)
+    made = replace(table, node=node, frame=frame, lines=None, packed=None)
+    spark = frame.sparkSession
+    buckets, checked = bucket_count(spark), validated(spark)
+    key, schema = arrow_schema("key", made.key_type), arrow_schema("row", made.row_type)
+    bound_to = {"steps": [list(item) for item in steps], "emit": emit, "key": schema_text(key), "row": schema_text(schema)}
+    kinds = {"key": made.key_type, "result": made.row_type}
+    about = {item: json.loads(kind.json()) for item, kind in kinds.items()} | {"versions": [list(v) for v in node.versions]}
+    pack = PackRows(key, schema, buckets, validate=checked)
+    unpack = UnpackResults(key, (schema,), node.versions)
+
+    def built(materialized: str | None) -> Table:
+        facts = {
+            "join": label,
+            "stage": "resolve",
+            "buckets": buckets,
+            "materialized": materialized,
+            "derived": True,
+            **bound_to,
+        }
+        spec = StageSpec(
+            "resolve",
+            label,
+            buckets,
+            retention_ms(spark),
+            index_dir(spark),
+            identity_text(facts, about),
+            checked,
+            materialized=materialized is not None,
+            every=emit == "on-update",
+        )
+        results = counted(stage(frame.select(*packing_columns()).mapInArrow(pack, ENVELOPE), spec), label)
+        return replace(
+            made,
+            node=replace(node, materialized=materialized),
+            settled=frame_of(results, unpack),
+            packed=(results, unpack),
+            materialized_as=built,
+        )
+
+    return built(None)

@@ -1,0 +1,160 @@
+"""``Table.group_by``: rows summed up by group, kept up to date as rows come, change, move and go (KIP-904)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Row
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructType
+
+from fkjoin import aggregates
+from fkjoin.aggregated import Options, aggregated
+from fkjoin.aggregates import Wanted
+from fkjoin.aggregates.bulk import bulk_column
+from fkjoin.aggregates.calls import Called, Reducing, Starting
+from fkjoin.aggregates.fold import Fold
+from fkjoin.columns import Expression, Expressions, arrow_schema, text
+from fkjoin.errors import TopologyError
+from fkjoin.projection import Projection
+
+if TYPE_CHECKING:
+    from fkjoin.table import Table
+
+_TYPES: dict[type, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}
+
+
+class Grouped:
+    """A table's rows by group; each method makes the table of one row a group, whose key is the group's.
+
+    A group without rows has no row.  Versions (``_version``) are a counter of the group.  Methods raise ``TopologyError``.
+    """
+
+    def __init__(self, table: Table, key: Expressions, value: Expressions | None, options: Options) -> None:
+        self._table, self._options = table, options
+        self._rows = table.visible()
+        self._names = [*table.row_type.names, *table.key]
+        self._key = self._project("key", key)
+        self._value = None if value is None else self._project("value", value)
+        self._plain = value is not None and not isinstance(value, list | tuple)
+
+    def agg(self, **columns: Wanted) -> Table:
+        """The table of these columns, each one of ``fkjoin.aggregates``: ``agg(orders=count(), revenue=sum("amount"))``.
+
+        What they are of are columns or expressions over the grouped table's rows; where ``group_by`` was given a ``value``, the
+        columns of that.
+        """
+        if not columns:
+            raise TopologyError("agg: name at least one column, such as agg(orders=fkjoin.aggregates.count())")
+        needed: dict[str, Expression] = {}
+        for title, wanted in columns.items():
+            if not isinstance(wanted, Wanted):
+                raise TopologyError(
+                    f"agg: {title} must be one of {', '.join(aggregates.__all__[1:])} of fkjoin.aggregates, it is a "
+                    f"{type(wanted).__name__}"
+                )
+            if wanted.column is not None:
+                needed.setdefault(text(wanted.column), wanted.column)
+        value = self._numbered(needed)
+        schema = arrow_schema("agg", value.schema)
+        places = {item: place for place, item in enumerate(needed)}
+        given = {title: "" if wanted.column is None else text(wanted.column) for title, wanted in columns.items()}
+        made = tuple(
+            bulk_column(title, wanted.kind, places.get(given[title]), schema, given[title]) for title, wanted in columns.items()
+        )
+        described = tuple((title, f"{wanted.kind}({given[title]})") for title, wanted in columns.items())
+        return aggregated(self._table, self._key, value, Fold(schema, made), described, self._options)
+
+    def count(self, column: Expression | None = None) -> Table:
+        """``agg(count=count(column))``."""
+        return self.agg(count=aggregates.count(column))
+
+    def sum(self, column: Expression) -> Table:
+        """``agg(sum=sum(column))``."""
+        return self.agg(sum=aggregates.sum(column))
+
+    def avg(self, column: Expression) -> Table:
+        """``agg(avg=avg(column))``."""
+        return self.agg(avg=aggregates.avg(column))
+
+    def min(self, column: Expression) -> Table:
+        """``agg(min=min(column))``."""
+        return self.agg(min=aggregates.min(column))
+
+    def max(self, column: Expression) -> Table:
+        """``agg(max=max(column))``."""
+        return self.agg(max=aggregates.max(column))
+
+    def aggregate(
+        self,
+        initializer: Any,
+        adder: Callable[[Any, Any, Any], Any],
+        subtractor: Callable[[Any, Any, Any], Any],
+        *,
+        returns: DataType | str | None = None,
+        column: str = "value",
+    ) -> Table:
+        """The table with one column, made by Python functions of (key, value, aggregate) that return the aggregate.
+
+        ``adder`` is called for what comes to a group, ``subtractor`` for what leaves it; for a row that changes and stays,
+        the subtractor with what it was and then the adder with what it is, in one step.  In a group, rows' changes count in
+        the order of their versions; a batch's changes of one row are one.  ``value`` is what ``group_by(value=…)`` names: one
+        column as it is, several, or a whole row, as a ``Row``.  ``initializer``: a callable of nothing, or a value; a group's
+        aggregate when it has none.  The functions get the aggregate as the initializer's type (a set, say).  None is "no
+        result", and the next step begins anew.
+
+        ``returns``: the aggregate's Spark type; without it bool, int, float or str, as the initializer makes it.
+        """
+        start = initializer if callable(initializer) else Starting(initializer)
+        _require_callables("key, value, aggregate", adder=adder, subtractor=subtractor)
+        kind = _TYPES.get(type(start())) if returns is None else returns
+        if kind is None:
+            raise TopologyError(
+                f"returns: give the aggregate's Spark type, such as 'array<string>'; it cannot be told from {start()!r}"
+            )
+        of = self._rows.select(F.lit(None).cast(kind).alias(column)).schema
+        return self._called("aggregate", of, (start, adder, subtractor), (adder, subtractor))
+
+    def reduce(
+        self, adder: Callable[[Any, Any], Any], subtractor: Callable[[Any, Any], Any], *, column: str = "value"
+    ) -> Table:
+        """As ``aggregate``, with functions of (aggregate, value); a group begins with its first value, and has its type."""
+        _require_callables("aggregate, value", adder=adder, subtractor=subtractor)
+        value = self._value or self._whole_row()
+        of = StructType().add(column, value.schema[0].dataType if self._plain else value.schema)
+        functions = Starting(None), Reducing(adder), Reducing(subtractor)
+        return self._called("reduce", of, functions, (adder, subtractor))
+
+    def _called(self, method: str, of: StructType, functions: tuple[Any, Any, Any], given: tuple[Any, Any]) -> Table:
+        value = self._value or self._whole_row()
+        schema, key = arrow_schema("value", value.schema), arrow_schema("key", self._key.schema)
+        title, kind = of.names[0], arrow_schema("returns", of).field(0).type
+        fold = Fold(schema, (Called(title, kind, key, schema, self._plain, *functions, row=_row),), nullable=True)
+        what = ", ".join(getattr(one, "__name__", type(one).__name__) for one in given)
+        return aggregated(self._table, self._key, value, fold, ((title, f"{method} by {what}"),), self._options)
+
+    def _project(self, argument: str, given: Expressions) -> Projection:
+        return Projection.of(argument, given, self._rows, self._names, f"table {self._table.name}")
+
+    def _whole_row(self) -> Projection:
+        return self._project("value", [F.col(f"`{item}`") for item in self._table.row_type.names])
+
+    def _numbered(self, needed: dict[str, Expression]) -> Projection:
+        """The columns that aggregates need, called ``v0``, ``v1``, …."""
+        if self._value is not None:
+            value = self._value
+            found = [value.among("agg", item).alias(f"v{place}") for place, item in enumerate(needed.values())]
+            return Projection(tuple(found), tuple(needed), self._rows.select(*found).schema)
+        chosen = [self._project("agg", item).columns[0].alias(f"v{place}") for place, item in enumerate(needed.values())]
+        return Projection(tuple(chosen), tuple(needed), self._rows.select(*chosen).schema)
+
+
+def _require_callables(arguments: str, **given: Any) -> None:
+    for argument, function in given.items():
+        if not callable(function):
+            raise TopologyError(f"{argument}: a callable of ({arguments}) is needed, {function!r} is none")
+
+
+def _row(columns: Any) -> Row:
+    return Row(**columns)

@@ -1,0 +1,121 @@
+"""Topics between the stages of a staged join or aggregate: created, written with partitions and headers, read back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from fkjoin.arrays import Bytes, valid
+from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.kafka.options import client_settings, with_fetching
+from fkjoin.kafka.sink import start
+from fkjoin.kafka.source import Connection, known_topics
+
+RECORD = "topic string, partition int, key binary, value binary, headers array<struct<key: string, value: binary>>"
+
+_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+_RECORD = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(_HEADER)),
+    ]
+)
+
+
+class Topics(Protocol):
+    """What a stage's query writes to."""
+
+    @property
+    def connection(self) -> Connection: ...
+
+    def create(self) -> None:
+        """Create what is not there yet; ``TopologyError`` when a topic is there with another number of partitions."""
+        ...
+
+
+@dataclass(frozen=True)
+class StageQuery:
+    """A stage that runs as a query of its own; it may be started in another process, and restarted at any time."""
+
+    name: str
+    frame: DataFrame
+    topics: Topics
+
+    def start(
+        self, checkpoint: str | Path, *, trigger: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None
+    ) -> StreamingQuery:
+        """Start the query with a checkpoint folder of its own.  ``trigger``, ``options``: as for ``Table.to_kafka``."""
+        self.topics.create()
+        servers = self.topics.connection.bootstrap_servers
+        return start(self.frame, None, servers, str(checkpoint), options, trigger, self.name)
+
+
+def create_topics(connection: Connection, wanted: Mapping[str, int]) -> None:
+    """Create the topics that are not there, with so many partitions; ``TopologyError`` when one has another number."""
+    settings = client_settings(connection.bootstrap_servers, connection.options)
+    if settings is None:
+        return
+    from confluent_kafka import KafkaError, KafkaException
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    there = known_topics(settings)
+    for topic, partitions in wanted.items():
+        if there.get(topic, partitions) != partitions:
+            raise TopologyError(
+                f"internal topic {topic} has {there[topic]} partitions, {partitions} are needed, as many as the topic "
+                "that it is partitioned like: stop the stages when they have caught up, delete it and start them again"
+            )
+    missing = [NewTopic(topic, partitions) for topic, partitions in wanted.items() if topic not in there]
+    client = AdminClient({**settings, "log_level": 0})
+    for topic, done in client.create_topics(missing).items() if missing else ():
+        try:
+            done.result(30)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise FkJoinError(f"internal topic {topic} cannot be created: {error.args[0].str()}") from error
+
+
+def read_internal(spark: SparkSession, connection: Connection, topic: str) -> DataFrame:
+    """The records of an internal topic, from its beginning, as Spark's source gives them, with headers."""
+    options = {n: v for n, v in connection.options.items() if n.startswith("kafka.") or n == "maxOffsetsPerTrigger"}
+    return (
+        spark.readStream.format("kafka")
+        .options(**with_fetching(options))
+        .option("kafka.bootstrap.servers", connection.bootstrap_servers)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("includeHeaders", "true")
+        .load()
+    )
+
+
+def record_batch(
+    topic: str, partitions: np.ndarray, key: Bytes, value: Bytes, headers: Sequence[tuple[str, Bytes]]
+) -> pa.RecordBatch:
+    """Records for Spark's sink (``RECORD``); a header that is null in a record is not there."""
+    rows = len(partitions)
+    # Headers of a record stand together: the columns, transposed.
+    there = np.array([valid(data) for _, data in headers], bool).reshape(len(headers), rows)
+    places = np.arange(len(headers) * rows).reshape(len(headers), rows).T.reshape(-1)
+    places = places[there.T.reshape(-1)]
+    names = pa.array([name for name, _ in headers]).take(pa.array(places // rows if rows else places))
+    values = pa.concat_arrays([data for _, data in headers]).take(pa.array(places)).cast(pa.binary())
+    counts = there.sum(axis=0)
+    offsets = np.zeros(rows + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    items = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
+    listed = pa.ListArray.from_arrays(pa.array(offsets), items, mask=pa.array(counts == 0))
+    columns = [pa.repeat(pa.scalar(topic), rows), pa.array(partitions.astype(np.int32))]
+    columns += [pc.cast(key, pa.binary()), pc.cast(value, pa.binary()), listed]
+    return pa.record_batch(columns, schema=_RECORD)

@@ -1,0 +1,152 @@
+"""The staged deployment of an aggregate: regroup and aggregate as queries of their own, connected by a repartition topic.
+
+Its records are KIP-904's (see ``fkjoin.wire_change``).  What is no such record goes to the dead letters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from fkjoin import wire_change
+from fkjoin.arrays import Bools, as_bytes, bools
+from fkjoin.errors import TopologyError
+from fkjoin.frame import PROBLEM, RAW
+from fkjoin.kafka.formats import header
+from fkjoin.kafka.internal import RECORD, create_topics, read_internal, record_batch
+from fkjoin.kafka.source import RAW_COLUMNS, Connection
+from fkjoin.messages import unpack
+from fkjoin.murmur2 import partitions_of
+from fkjoin.rows import RowCodec
+from fkjoin.spark.buckets import packed_by_bucket
+from fkjoin.spark.operator import ENVELOPE
+from fkjoin.spark.packing import counter, envelopes
+from fkjoin.stages import counters
+from fkjoin.wire import PREFIX
+
+Batches = Iterator[pa.RecordBatch]
+
+BEFORE_904 = (
+    *("0.10.0", "0.10.1", "0.10.2", "0.11.0", "1.0", "1.1", "2.0", "2.1", "2.2", "2.3", "2.4", "2.5", "2.6", "2.7", "2.8"),
+    *("3.0", "3.1", "3.2", "3.3", "3.4"),
+)
+"""KIP-904's values of ``upgrade.from``: releases of Kafka Streams that know only the two records of old and new value."""
+
+
+@dataclass(frozen=True)
+class RepartitionTopic:
+    """The topic between the stages, with as many partitions as the topic that the table is read from."""
+
+    name: str
+    connection: Connection
+
+    @classmethod
+    def of(cls, application: str, aggregate: str, connection: Connection | None, table: str) -> RepartitionTopic:
+        """Raises ``TopologyError`` where there is no broker to have it."""
+        if connection is None:
+            raise TopologyError(
+                f"deployment: the staged deployment aggregates tables made from topics (Table.from_kafka), {table} is none; "
+                "write it to a topic first, or leave the deployment fused"
+            )
+        if not connection.partitions:
+            raise TopologyError(
+                f"deployment: how many partitions topic {connection.topic} has cannot be asked with these security settings; "
+                "the staged deployment needs to know"
+            )
+        return cls(re.sub(r"[^A-Za-z0-9._-]+", "-", f"{application}-{aggregate}-repartition"), connection)
+
+    def create(self) -> None:
+        """Create it if it is not there; ``TopologyError`` when it is there with another number of partitions."""
+        create_topics(self.connection, {self.name: self.connection.partitions})
+
+
+def to_records(grouped: DataFrame, topic: RepartitionTopic, upgrade_from: str | None) -> DataFrame:
+    """Envelopes of ``GROUPED`` as records; with ``upgrade_from`` in the form of before KIP-904."""
+    if upgrade_from is not None and upgrade_from not in BEFORE_904:
+        raise TopologyError(
+            f"upgrade_from: {upgrade_from!r} is not a release of before KIP-904 ({BEFORE_904[0]} to {BEFORE_904[-1]}); "
+            "leave it out when all instances run a release that reads the new form"
+        )
+    return grouped.mapInArrow(_ToRecords(topic.name, topic.connection.partitions, upgrade_from is not None), RECORD)
+
+
+def read_back(spark: SparkSession, topic: RepartitionTopic, value: pa.Schema, buckets: int) -> tuple[DataFrame, DataFrame]:
+    """The topic as envelopes of ``GROUPED``, and the frame that its dead letters come from."""
+    headers = [header(f"{PREFIX}{name}").alias(f"header_{name}") for name in wire_change.HEADERS]
+    records = read_internal(spark, topic.connection, topic.name).select(*RAW_COLUMNS, *headers)
+    find = _FindProblems(value)
+    raw = records.select(*RAW_COLUMNS).schema
+    letters = records.mapInArrow(find, raw.add(PROBLEM, "string"))
+    dead = letters.select(F.struct(*RAW_COLUMNS).alias(RAW), PROBLEM)
+    return records.drop("headers").mapInArrow(_Pack(find, buckets), ENVELOPE), dead
+
+
+@dataclass(frozen=True)
+class _ToRecords:
+    topic: str
+    partitions: int
+    two_records: bool
+
+    def __call__(self, batches: Batches) -> Batches:
+        for batch in batches:
+            for payload in batch.column("payload").to_pylist():
+                if payload:
+                    records = wire_change.changes(unpack(payload), two_records=self.two_records)
+                    named = [(f"{PREFIX}{name}", data) for name, data in zip(wire_change.HEADERS, records.headers, strict=True)]
+                    yield record_batch(
+                        self.topic, partitions_of(records.key, self.partitions), records.key, records.value, named
+                    )
+
+
+@dataclass(frozen=True)
+class _FindProblems:
+    """Records that cannot be used, with the reason."""
+
+    value: pa.Schema
+
+    def __call__(self, batches: Batches) -> Batches:
+        for batch in batches:
+            wrong = self.of(batch)
+            rows = batch.select(list(RAW_COLUMNS)).append_column(PROBLEM, wrong)
+            yield rows.filter(pc.is_valid(wrong))
+
+    def of(self, batch: pa.RecordBatch) -> pa.Array:
+        """Why each record cannot be used; null: it can."""
+        found = wire_change.problems(self.records(batch))
+        fine = pc.is_null(found)
+        read = wire_change.parts(self.records(batch.filter(fine)))
+        fits: Bools = RowCodec(self.value).fits(read[0]) & RowCodec(self.value).fits(read[1])
+        places = pc.indices_nonzero(fine).to_numpy()[~fits]
+        reasons = found.to_pylist()
+        for place in places.tolist():
+            reasons[place] = "what the row contributes is not of the aggregate's columns"
+        return pa.array(reasons, pa.string())
+
+    def records(self, batch: pa.RecordBatch) -> wire_change.Records:
+        headers: Any = tuple(as_bytes(batch.column(f"header_{name}")) for name in wire_change.HEADERS)
+        return wire_change.Records(as_bytes(batch.column("key")), as_bytes(batch.column("value")), headers)
+
+
+@dataclass(frozen=True)
+class _Pack:
+    find: _FindProblems
+    buckets: int
+
+    def __call__(self, batches: Batches) -> Batches:
+        yield envelopes([(0, b"")])
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            fine = pc.is_null(self.find.of(batch))
+            if (dead := batch.num_rows - int(bools(fine).sum())) > 0:
+                yield counter(counters.DEAD_LETTERS, dead)
+            grouped = wire_change.read_changes(self.find.records(batch.filter(fine)))
+            if len(grouped):
+                yield envelopes(packed_by_bucket(grouped, "key", self.buckets))

@@ -1,0 +1,84 @@
+"""What makes another table of a table; ``Table`` has these methods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from fkjoin.columns import Expression, Expressions
+from fkjoin.stateful import Deployment, Emit
+
+if TYPE_CHECKING:
+    from fkjoin.grouped import Grouped
+    from fkjoin.table import Table
+
+
+class Operators:
+    """Each returns a new table; nothing runs."""
+
+    @property
+    def _table(self) -> Table:
+        return cast("Table", self)
+
+    def filter(self, condition: Expression, *, name: str | None = None, emit: Emit = "on-change") -> Table:
+        """The table's rows for which a condition (SQL text or Column over its columns) holds; null does not.
+
+        A row for which it no longer holds is deleted.  ``name``: names state and metrics.  ``emit``: to sinks, ``on-change``
+        drops changes that leave a row as it was (KIP-557), ``on-update`` does not; never sent is a tombstone of a row that was
+        never there.  Raises ``TopologyError``.
+        """
+        from fkjoin.derived import filtered  # it makes tables
+
+        return filtered(self._table, condition, name, emit)
+
+    def map_values(self, columns: Expressions, *, name: str | None = None, emit: Emit = "on-change") -> Table:
+        """The table with rows of these columns (names, SQL texts, Columns) in place of its own; the key stays.
+
+        ``name``, ``emit``: as for ``filter``.  Raises ``TopologyError``.
+        """
+        from fkjoin.derived import mapped  # it makes tables
+
+        return mapped(self._table, columns, name, emit)
+
+    def group_by(
+        self,
+        key: Expressions,
+        value: Expressions | None = None,
+        *,
+        name: str | None = None,
+        emit: Emit = "on-change",
+        deployment: Deployment = "fused",
+        application: str | None = None,
+        upgrade_from: str | None = None,
+        validate: bool | None = None,
+    ) -> Grouped:
+        """The table's rows by group, to be summed up: ``.agg(…)``, ``.count()``, ``.sum("amount")``, ``.aggregate(…)``, ….
+
+        ``key``: column, SQL text or Column, or several, over the table's columns; they become the result's key.  A row with a
+        null among them is in no group.  ``value``: what a row contributes; without it, what the aggregate is of.
+        ``name``: names state and metrics.  ``emit``: ``on-change`` sends a group's row if its value or its timestamp (the
+        latest of its rows' changes) differs from what was sent last (KIP-557); ``on-update`` whenever one of its rows was
+        updated.
+
+        ``deployment``: ``fused``, in one query; or ``staged``, of tables made from topics: ``Table.stages`` has the query that
+        writes what rows contribute to the topic ``APPLICATION-NAME-repartition``, in KIP-904's format; the aggregate reads it.
+        ``upgrade_from``: a release of Kafka Streams of before KIP-904, such as ``"3.4"``: write its two records, for as long as
+        there are readers that know no other; either form is read always.
+
+        ``validate``: as for ``fk_join``.  Raises ``TopologyError``.
+        """
+        from fkjoin.aggregated import Options  # these make tables
+        from fkjoin.grouped import Grouped
+
+        return Grouped(self._table, key, value, Options(name, emit, deployment, application, upgrade_from, validate))
+
+    def materialize(self, name: str) -> Table:
+        """The same table, its rows kept in state under ``name`` for ``fkjoin.read_state``.
+
+        A checkpoint that was begun without it, or under another name, is refused.  Of a source, changes that leave a row as it
+        was are then dropped, its older timestamp stays (KIP-557), and ``_operation`` tells inserts from updates.
+        """
+        if self._table.materialized_as is None:
+            from fkjoin.derived import kept  # it makes tables
+
+            return kept(self._table, name)
+        return self._table.materialized_as(name)

@@ -1,0 +1,52 @@
+"""Columns that a user names over a table's rows: their expressions, texts and types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from fkjoin.columns import Expressions, listed, resolve_column, text
+from fkjoin.errors import TopologyError
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Columns over rows."""
+
+    columns: tuple[Column, ...]
+    texts: tuple[str, ...]
+    schema: StructType
+
+    @property
+    def struct(self) -> Column:
+        named = [column.alias(name) for column, name in zip(self.columns, self.schema.names, strict=True)]
+        return F.struct(*named)
+
+    @classmethod
+    def of(cls, argument: str, given: Expressions, rows: DataFrame, names: Iterable[str], table: str) -> Projection:
+        """What is ``given`` over ``rows`` with the columns ``names``, of ``table``.
+
+        Raises ``TopologyError`` that says which ``argument`` is wrong, and why.
+        """
+        chosen = listed(given)
+        if not chosen:
+            raise TopologyError(f"{argument}: name at least one column or expression")
+        known = list(names)
+        found = [resolve_column(argument, item, rows, known, table) for item in chosen]
+        schema = rows.select(*found).schema
+        if repeated := [item for item in schema.names if schema.names.count(item) > 1]:
+            raise TopologyError(f"{argument}: two columns are called {repeated[0]!r}; give one of them an alias")
+        return cls(tuple(found), tuple(map(text, chosen)), schema)
+
+    def among(self, argument: str, name: object) -> Column:
+        """One of the columns, by its plain name."""
+        if not isinstance(name, str) or name not in self.schema.names:
+            raise TopologyError(
+                f"{argument}: {name} is not the plain name of a column of the value ({', '.join(self.schema.names)}); put "
+                "expressions into group_by(value=…)"
+            )
+        return self.columns[self.schema.names.index(name)]
