@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
+import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -18,9 +19,11 @@ from fkjoin.identity import identity_text
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.repartition import RepartitionTopic, read_back, to_records
 from fkjoin.projection import Projection
+from fkjoin.spark.json_lines import plain_path
 from fkjoin.spark.operator import ENVELOPE, StageName, StageSpec
 from fkjoin.spark.packing import PackRows, UnpackResults
-from fkjoin.spark.settings import bucket_count, index_dir, retention_ms, validated
+from fkjoin.spark.settings import bucket_count, index_dir, optimized, retention_ms, validated
+from fkjoin.stages.contribute import Contribute
 from fkjoin.stateful import Deployment, Emit, counted, frame_of, packing_columns, refuse_same_name, require_emit, stage
 from fkjoin.topology import Aggregate, generated_name
 
@@ -71,7 +74,9 @@ def aggregated(
     }
     kinds = {"key": key.schema, "row_key": table.key_type, "value": value.schema, "result": spark_schema(fold.schema)}
     about = {item: json.loads(kind.json()) for item, kind in kinds.items()} | {"versions": [["version", 1]]}
-    pickled: bytes = cloudpickle.dumps(fold)  # type: ignore[no-untyped-call]
+    taken = _contribute(table, key, value, group, fold.value) if optimized(spark) else None
+    node = replace(node, merged=taken is not None)
+    pickled, contribute = _pickled(fold), b"" if taken is None else _pickled(taken)
 
     def through_stage(rows: DataFrame, kind: StageName, materialized: str | None) -> DataFrame:
         facts = {"join": label, "stage": kind, "buckets": buckets, "materialized": materialized, **bound_to}
@@ -85,14 +90,18 @@ def aggregated(
             checked,
             every=options.emit == "on-update",
             fold=pickled if kind == "aggregate" else b"",
+            contribute=contribute if kind == "regroup" else b"",
             in_order=topic is None,
         )
         return counted(stage(rows, spec), label if kind == "aggregate" else f"{label}-{kind}")
 
-    contributed = F.when(~F.col(DELETED), value.struct)
-    pack = PackRows(row_key, fold.value, buckets, group, checked)
-    rows = table.visible().select(*packing_columns(row=contributed, group=key.struct))
-    grouped = through_stage(rows.mapInArrow(pack, ENVELOPE), "regroup", None).where("counter is null")
+    if taken is not None and table.answers is not None:
+        rows = counted(table.answers.envelopes, table.name).where("counter is null")
+    else:
+        pack = PackRows(row_key, fold.value, buckets, group, checked)
+        contributed = F.when(~F.col(DELETED), value.struct)
+        rows = table.visible().select(*packing_columns(row=contributed, group=key.struct)).mapInArrow(pack, ENVELOPE)
+    grouped = through_stage(rows, "regroup", None).where("counter is null")
     stages, dead = table.stages, table.dead
     if topic is not None:
         stages += (StageQuery(f"{label}-regroup", to_records(grouped, topic, options.upgrade_from), topic),)
@@ -116,3 +125,22 @@ def aggregated(
         )
 
     return built(None)
+
+
+def _contribute(table: Table, key: Projection, value: Projection, group: pa.Schema, values: pa.Schema) -> Contribute | None:
+    """How to take contributions from a join's answers; None where more than fields is wanted, or the table is no plain join."""
+    answers = table.answers
+    if answers is None:
+        return None
+    row = arrow_schema("row", table.row_type)
+    visible = pa.schema([*row, *(field for field in answers.key if field.name not in row.names)])
+    places = [answers.place(plain_path(item, visible)) for item in (*key.texts, *value.texts)]
+    found = tuple(place for place in places if place is not None)
+    if len(found) < len(places):
+        return None
+    parts = found[: len(key.texts)], found[len(key.texts) :]
+    return Contribute(answers.key, answers.left, answers.right, answers.how, *parts, group, values)
+
+
+def _pickled(given: object) -> bytes:
+    return cloudpickle.dumps(given)  # type: ignore[no-untyped-call]

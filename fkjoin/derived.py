@@ -70,7 +70,7 @@ def _derived(
     refuse_same_name(label, (below,), "table")
     node = Derived(label, below, steps, emit)
     frame = rows.select(KEY, row.alias(ROW), gone.alias(DELETED), VERSION, SOURCE, TS, PROBLEM)
-    made = replace(table, node=node, frame=frame, lines=None, packed=None)
+    made = replace(table, node=node, frame=frame, lines=None, packed=None, answers=None)
     spark = frame.sparkSession
     buckets, checked = bucket_count(spark), validated(spark)
     key, schema = arrow_schema("key", made.key_type), arrow_schema("row", made.row_type)

@@ -19,12 +19,13 @@ from fkjoin.identity import identity_text
 from fkjoin.joiner import is_function, joined
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import InternalTopics, internal_topics, staged
-from fkjoin.spark.json_lines import PackLines
+from fkjoin.spark.json_lines import PackLines, kind_at, plain_path
 from fkjoin.spark.operator import ENVELOPE, StageName, StageSpec
 from fkjoin.spark.packing import PackChanges, PackJoined, UnpackAnswers, UnpackResults
 from fkjoin.spark.settings import bucket_count, index_dir, prepare, retention_ms, validated
 from fkjoin.stages import How
-from fkjoin.stateful import Deployment, Emit, counted, frame_of, packing_columns, refuse_same_name, require_emit, stage
+from fkjoin.stages.contribute import Place
+from fkjoin.stateful import Answers, Deployment, Emit, counted, frame_of, packing_columns, refuse_same_name, require_emit, stage
 from fkjoin.table import Extractor, Joiner, Table
 from fkjoin.topology import Derived, Join, Node, Source, generated_name
 from fkjoin.wire import WIRES, Wire
@@ -143,6 +144,9 @@ def fk_join(
         answers, stages = staged(packed_left, packed_right, through_stage, label, buckets, topics)
     row_types: tuple[pa.Schema, ...] = (left_row, right_row)
     result: DataType = StructType([StructField("left", left.row_type), StructField("right", right.row_type)])
+    unresolved = None
+    if (fields := _fields(joiner, left, left_row, right_row)) is not None:
+        unresolved = Answers(answers, key, left_row, right_row, how, fields)
     if joiner is not None:
         rows_joined = joined(answers, UnpackAnswers(left_row, right_row, how), joiner)
         result = rows_joined.schema["row"].dataType
@@ -171,6 +175,7 @@ def fk_join(
             dead=dead,
             connection=left.connection or right.connection,
             packed=packed,
+            answers=unresolved if materialized is None else None,
             stages=stages,
             materialized_as=built,
         )
@@ -198,6 +203,23 @@ def _internal_topics(
     assert right.connection is not None
     name = application or str(left.frame.sparkSession.sparkContext.appName)
     return internal_topics(name, join, left.connection, right.connection, wire)
+
+
+def _fields(joiner: Joiner | None, left: Table, left_row: pa.Schema, right_row: pa.Schema) -> dict[str, Place] | None:
+    """Where the columns of a joined row are to be had; None if they are more than fields of the inputs' rows."""
+    found: dict[str, Place] = {name: ("key", (name,)) for name in left.key}
+    if joiner is None:
+        return found | {"left": ("left", ()), "right": ("right", ())}
+    rows = pa.schema([("left", pa.struct(list(left_row))), ("right", pa.struct(list(right_row)))])
+    if is_function(joiner):
+        return None
+    given = listed(joiner)
+    for item in given:
+        path = plain_path(item, rows)
+        if path is None or len(path) < 2 or (len(given) == 1 and pa.types.is_struct(kind_at(rows, path))):
+            return None  # one struct alone becomes the row itself
+        found[path[-1]] = ("left" if path[0] == "left" else "right", path[1:])
+    return found
 
 
 def _read_from_topic(node: Node) -> bool:

@@ -8,6 +8,7 @@ and all NaNs into one, as comparing keys wants it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +32,9 @@ from fkjoin.arrays import (
     window,
 )
 from fkjoin.errors import FormatError
+
+Path = tuple[str, ...]
+"""Names that lead to a column, or to a field in one."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,29 @@ class RowCodec:
 
     def decode(self, data: Bytes) -> list[pa.Array]:
         """The columns of encoded rows; a null row gives null in every column."""
+        reader = self._reader(data)
+        return [reader.column(field.type) for field in self.schema]
+
+    def pick(self, data: Bytes, paths: Sequence[Path]) -> list[pa.Array]:
+        """Some columns of encoded rows, or fields in them, by the names that lead to each; the others are not decoded."""
+        reader = self._reader(data)
+        found: dict[Path, pa.Array] = {}
+
+        def walk(fields: Iterable[pa.Field], above: Path) -> None:
+            for field in fields:
+                here = (*above, field.name)
+                if here in paths:
+                    found[here] = reader.column(field.type)
+                elif any(path[: len(here)] == here for path in paths):
+                    reader.flag += 1
+                    walk(field.type, here)
+                else:
+                    reader.skip(field.type)
+
+        walk(self.schema, ())
+        return [found[path] for path in paths]
+
+    def _reader(self, data: Bytes) -> _Reader:
         shape = _Shape(self.schema)
         found = valid(data)
         octets, bounds = buffers(data)
@@ -79,8 +106,7 @@ class RowCodec:
         bits = np.unpackbits(head[:, : shape.bitmap], axis=1, bitorder="little").astype(bool)
         sizes = np.ascontiguousarray(head[:, shape.head - 4 * shape.variable :]).view("<u4").astype(np.int64)
         tails = np.cumsum(sizes, axis=1) - sizes + (starts + shape.head)[:, None]
-        reader = _Reader(octets, head, bits, sizes, tails, shape.bitmap)
-        return [reader.column(field.type) for field in self.schema]
+        return _Reader(octets, head, bits, sizes, tails, shape.bitmap)
 
 
 def unsupported(schema: pa.Schema) -> str | None:
@@ -131,6 +157,13 @@ class _Reader:
     at: int
     flag: int = 0
     tail: int = 0
+
+    def skip(self, kind: pa.DataType) -> None:
+        """Pass over a column."""
+        shape = _Shape(pa.schema([pa.field("", kind)]))
+        self.flag += shape.flags
+        self.at += shape.fixed
+        self.tail += shape.variable
 
     def column(self, kind: pa.DataType) -> pa.Array:
         there = self.bits[:, self.flag]

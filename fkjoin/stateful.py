@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal, get_args
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from fkjoin.columns import spark_schema
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
+from fkjoin.rows import Path
 from fkjoin.spark.operator import ENVELOPE, StageProcessor, StageSpec
 from fkjoin.spark.packing import UnpackResults
-from fkjoin.stages import counters
+from fkjoin.stages import How, counters
+from fkjoin.stages.contribute import Place
 from fkjoin.topology import Node
 
 Emit = Literal["on-change", "on-update"]
@@ -22,6 +26,27 @@ Emit = Literal["on-change", "on-update"]
 
 Deployment = Literal["fused", "staged"]
 """All stages in one query, or each one a query of its own, with topics between them."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """A join's answers before resolve, where its rows are fields of its inputs' rows."""
+
+    envelopes: DataFrame
+    key: pa.Schema
+    left: pa.Schema
+    right: pa.Schema
+    how: How
+    fields: Mapping[str, Place]
+    """What the columns of a joined row are, and those of its key."""
+
+    def place(self, path: Path | None) -> Place | None:
+        """Where a field of a joined row is; None if there is no such field, or no ``path``."""
+        if path is None or path[0] not in self.fields:
+            return None
+        side, above = self.fields[path[0]]
+        whole = (*above, *path[1:])
+        return (side, whole) if whole else None
 
 
 def require_emit(given: str) -> None:

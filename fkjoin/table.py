@@ -26,6 +26,7 @@ from fkjoin.spark.json_lines import JsonLines
 from fkjoin.spark.packing import UnpackResults
 from fkjoin.spark.parquet import ChangesOf, start_parquet
 from fkjoin.spark.settings import prepare
+from fkjoin.stateful import Answers
 from fkjoin.streams import open_files, plain_lines, read_stream
 from fkjoin.topology import Node, Source, describe, sources, summed_up
 
@@ -53,6 +54,8 @@ class Table(Operators):
     """Internal: the lines of JSON files, for a join to read them without ``frame``."""
     packed: tuple[DataFrame, UnpackResults] | None = field(default=None, repr=False)
     """Internal: the results of a join before they become rows, and what makes rows of them."""
+    answers: Answers | None = field(default=None, repr=False)
+    """Internal: of a join, for an aggregate to read it without ``frame``."""
     settled: DataFrame | None = field(default=None, repr=False)
     """Internal: what sinks read, where that is not ``frame``."""
     stages: tuple[StageQuery, ...] = ()

@@ -85,6 +85,8 @@ class Aggregate:
     emit: str
     topic: str | None = None
     """The repartition topic between the stages; None when they are fused into one query."""
+    merged: bool = False
+    """It reads the answers of the join that it is of: that join's resolve and its regroup are one."""
     materialized: str | None = None
 
     log = None
@@ -173,8 +175,11 @@ def manifest(node: Node) -> dict[str, dict[str, object]]:
 def describe(node: Node) -> str:
     """The topology that ends in ``node``, sources first, one operator a line with its stores and repartitions."""
     lines: list[str] = []
-    for step in _in_order(node):
-        lines += _lines(step)
+    steps = list(_in_order(node))
+    for step in steps:
+        readers = [other for other in steps if step in other.inputs]
+        merged = bool(readers) and all(isinstance(other, Aggregate) and other.merged for other in readers)
+        lines += _lines(step)[: -1 if merged else None]
     return "\n".join(lines)
 
 
@@ -234,13 +239,14 @@ def _join_lines(join: Join) -> list[str]:
 def _aggregate_lines(made: Aggregate) -> list[str]:
     kept = f", materialized as {made.materialized}" if made.materialized else ""
     through = f" through topic {made.topic}" if made.topic else ""
+    instead = f", in place of {made.table.name}-resolve" if made.merged else ""
     return [
         f"aggregate {made.name}  ({made.emit}{', staged' if made.topic else ''})",
         f"  of           {made.table.name}",
         f"  group by     {', '.join(made.grouped_by)}",
         f"  value        {', '.join(made.value) or 'none'}",
         *(f"  {name:<11}  {what}" for name, what in made.columns),
-        f"  1 regroup       repartition by {', '.join(made.table.key)}; store {made.name}-regroup",
+        f"  1 regroup       repartition by {', '.join(made.table.key)}; store {made.name}-regroup{instead}",
         f"  2 aggregate     repartition by group{through}; store {made.name}-aggregate{kept}",
     ]
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from fkjoin import Table, TopologyError, fk_join, read_state
 from fkjoin import aggregates as agg
-from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from fkjoin.spark.settings import BUCKETS, INDEX_DIR, OPTIMIZE, PARTITIONS
 from fkjoin.stateful import metrics_name
 from tests.test_spark_engine import run, table_of, write_lines
 
@@ -28,6 +28,7 @@ def settings(spark: SparkSession, tmp_path: Path) -> None:
     spark.conf.set(PARTITIONS, "2")
     spark.conf.set(BUCKETS, "2")
     spark.conf.set(INDEX_DIR, str(tmp_path / "index"))
+    spark.conf.set(OPTIMIZE, "true")
 
 
 def tables(spark: SparkSession, folder: Path) -> tuple[Table, Table]:
@@ -89,7 +90,12 @@ def known(rows: list[dict[str, Any]], name: str) -> list[Any]:
     return [row[name] for row in rows if row[name] is not None]
 
 
-def test_a_join_is_summed_up_by_group_through_restarts_and_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("merged", [True, False])
+def test_a_join_is_summed_up_by_group_through_restarts_and_can_be_read(
+    spark: SparkSession, tmp_path: Path, merged: bool
+) -> None:
+    """The same with regroup in place of resolve, and after it."""
+    spark.conf.set(OPTIMIZE, str(merged).lower())
     history, rows = History(tmp_path), list[Row]()
     for _ in range(3):
         history.write(60)
@@ -98,6 +104,7 @@ def test_a_join_is_summed_up_by_group_through_restarts_and_can_be_read(spark: Sp
             orders=agg.count(), revenue=agg.sum("left.amount"), most=agg.max("left.items")
         )
         assert regions.key == ("region",)
+        assert ("in place of" in regions.describe()) == merged
         assert regions.changes.columns == ["region", "orders", "revenue", "most", "_operation", "_version", "_timestamp"]
         found = run(regions.changes, tmp_path / "checkpoint", metrics_name("regions"))
         rows += found.rows

@@ -37,6 +37,10 @@ class Called:
     row: Row = dict
 
     @property
+    def ordered(self) -> bool:
+        return True
+
+    @property
     def result(self) -> pa.Field:
         return pa.field(self.name, self.of)
 

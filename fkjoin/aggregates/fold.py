@@ -57,6 +57,11 @@ class Aggregate(Protocol):
     """One column of an aggregate."""
 
     @property
+    def ordered(self) -> bool:
+        """Whether the order of a group's steps makes a difference."""
+        ...
+
+    @property
     def result(self) -> pa.Field: ...
 
     @property
@@ -80,6 +85,11 @@ class Fold:
     value: pa.Schema
     columns: tuple[Aggregate, ...]
     nullable: bool = False
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the order of a group's steps makes a difference."""
+        return any(column.ordered for column in self.columns)
 
     @property
     def schema(self) -> pa.Schema:

@@ -29,6 +29,10 @@ class Count:
     column: int | None = None
 
     @property
+    def ordered(self) -> bool:
+        return False
+
+    @property
     def result(self) -> pa.Field:
         return pa.field(self.name, pa.int64())
 
@@ -50,6 +54,10 @@ class WholeSum:
     name: str
     column: int
     kind: Literal["sum", "avg"]
+
+    @property
+    def ordered(self) -> bool:
+        return False
 
     @property
     def result(self) -> pa.Field:
@@ -96,6 +104,10 @@ class DoubleSum:
     name: str
     column: int
     kind: Literal["sum", "avg"]
+
+    @property
+    def ordered(self) -> bool:
+        return False
 
     @property
     def result(self) -> pa.Field:
@@ -182,6 +194,10 @@ class DecimalSum:
     kind: Literal["sum", "avg"]
     precision: int
     scale: int
+
+    @property
+    def ordered(self) -> bool:
+        return False
 
     @property
     def result(self) -> pa.Field:

@@ -14,7 +14,6 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from fkjoin import combined_key, versions
-from fkjoin.aggregates.fold import Fold
 from fkjoin.arrays import as_bytes
 from fkjoin.errors import InvariantError
 from fkjoin.identity import difference
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PART_BYTES = 64 << 20
-"""Of packed answers: what resolve works on at a time.  They take up to ten times as much when they are unpacked."""
+"""Of packed answers: what resolve or regroup works on at a time.  They take up to ten times as much when they are unpacked."""
 
 _PRIME = 1_000_003
 """So that parts are independent of the buckets that keys are in."""
@@ -93,13 +92,16 @@ class BucketRun:
             )
             yield from (packed_by_bucket(page, "key", spec.buckets) for page in answered)
         elif spec.stage == "regroup":
-            changed = regroup(_only(JOINED, messages), store, count, every=spec.every, **times)
+            rows = _only(JOINED, messages)
+            if spec.contribute:
+                rows = pickle.loads(spec.contribute)(_only(ANSWER, messages))
+            changed = regroup(rows, store, count, every=spec.every, **times)
             yield packed_by_bucket(changed, "key", spec.buckets)
         elif spec.stage == "aggregate":
             source = versions.identity(f"aggregate {spec.operator}")
             grouped = _only(GROUPED, messages)
             how: Any = {"every": spec.every, "guarded": not spec.in_order}
-            made = aggregate(grouped, store, count, self._fold(), source=source, **how, **times)
+            made = aggregate(grouped, store, count, pickle.loads(spec.fold), source=source, **how, **times)
             yield packed_by_bucket(made, "key", spec.buckets)
         else:
             both = [join_rows(_only(ANSWER, messages), spec.how), _only(JOINED, messages)]
@@ -107,12 +109,9 @@ class BucketRun:
             results = resolve(pa.concat_tables(both), store, count, **kept, **times)
             yield packed_by_bucket(results, "key", spec.buckets)
 
-    def _fold(self) -> Fold:
-        return pickle.loads(self._spec.fold)
-
     def _parts(self, payloads: list[bytes]) -> Iterator[list[pa.Table]]:
         """The messages to work on at a time: all of them, but of a huge fan-out some left keys after the other."""
-        parts = 1 + sum(map(len, payloads)) // PART_BYTES if self._spec.stage == "resolve" else 1
+        parts = 1 + sum(map(len, payloads)) // PART_BYTES if self._spec.stage in ("resolve", "regroup") else 1
         if parts == 1:
             yield [unpack(payload) for payload in payloads if payload]
             return

@@ -102,7 +102,7 @@ class Entries:
             foreign_key = _keys(schemas["foreign_key"], bare)
             row = _rows(schemas["right"], RowCodec(schemas["right"]).decode(_none_if(held.body, gone)), ~gone)
         elif kind == "contribution":
-            group, value = self._contribution(_none_if(held.body, held.flags & HAS_RESULT == 0))
+            group, value = split_contributions(_none_if(held.body, held.flags & HAS_RESULT == 0))
             key, foreign_key = _keys(schemas["row_key"], bare), _keys(schemas["key"], group)
             row = _rows(schemas["value"], RowCodec(schemas["value"]).decode(value), valid(value))
         elif kind == "aggregate":
@@ -120,10 +120,6 @@ class Entries:
         columns = [pa.repeat(of.name, rows), pa.array(np.full(rows, bucket, np.int32)), pa.repeat(kind, rows)]
         columns += [key, foreign_key, pa.array(version, pa.string()), ts, pa.array(gone), row]
         return pa.record_batch(columns, names=[column.split()[0] for column in ENTRIES.split(", ")])
-
-    def _contribution(self, body: Bytes) -> tuple[Bytes, Bytes]:
-        """A row's group and what it contributes."""
-        return split_contributions(after(body, np.full(len(body), DIGEST_BYTES, np.int64), valid(body)))
 
 
 @dataclass(frozen=True)

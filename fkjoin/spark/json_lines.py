@@ -53,7 +53,7 @@ class Test:
             return None if path is None else cls(path, "not null" if match[2] else "null")
         if match := _EQUALITY.fullmatch(given):
             path = plain_path(match[1], schema)
-            is_text = path is not None and pa.types.is_string(at(_none(schema), path).type)
+            is_text = path is not None and pa.types.is_string(kind_at(schema, path))
             return cls(path, (match[2],)) if path is not None and is_text else None
         path = plain_path(given, schema)
         return None if path is None else cls(path, "true")
@@ -127,6 +127,11 @@ class PackLines:
 def at(rows: pa.StructArray, path: Path) -> pa.Array:
     """The field at the end of the path; null where any on the way is."""
     return pc.struct_field(rows, list(path))
+
+
+def kind_at(schema: pa.Schema, path: Path) -> pa.DataType:
+    """The type of the field at the end of the path."""
+    return at(_none(schema), path).type
 
 
 def _none(schema: pa.Schema) -> pa.StructArray:

@@ -49,6 +49,8 @@ class StageSpec:
     """Send results that are as they were, too."""
     fold: bytes = b""
     """aggregate: a ``Fold``, pickled: whoever only asks for the operator's states need not load what it is made of."""
+    contribute: bytes = b""
+    """regroup: a ``Contribute``, pickled, where a join's answers come instead of contributions."""
 
 
 class SparkLog:

@@ -16,6 +16,7 @@ from fkjoin.errors import SessionError
 BUCKETS = "spark.fkjoin.buckets"
 INDEX_DIR = "spark.fkjoin.index.dir"
 VALIDATE = "spark.fkjoin.validate"
+OPTIMIZE = "spark.fkjoin.optimize"
 RETENTION = "spark.fkjoin.mark.retention.ms"
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -126,9 +127,18 @@ def index_dir(spark: SparkSession) -> str:
 
 def validated(spark: SparkSession) -> bool:
     """Whether every batch checks the stores' invariants: ``spark.fkjoin.validate``, by default false."""
-    text = (spark.conf.get(VALIDATE, "false") or "false").lower()
+    return _truth(spark, VALIDATE, "false")
+
+
+def optimized(spark: SparkSession) -> bool:
+    """Whether operators may be merged: ``spark.fkjoin.optimize``, by default true; a checkpoint is of one or the other."""
+    return _truth(spark, OPTIMIZE, "true")
+
+
+def _truth(spark: SparkSession, name: str, default: str) -> bool:
+    text = (spark.conf.get(name, default) or default).lower()
     if text not in ("true", "false"):
-        raise SessionError(f"{VALIDATE} is {text!r}: it must be true or false")
+        raise SessionError(f"{name} is {text!r}: it must be true or false")
     return text == "true"
 
 

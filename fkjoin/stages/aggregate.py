@@ -76,7 +76,10 @@ def aggregate(
     before, states = split_body(masked(held.body, held.flags & GONE == 0))
     before = masked(before, had)
 
-    order = np.lexsort((*versions.sort_columns(column(grouped, "version")), code))
+    if fold.ordered:
+        order = np.lexsort((*versions.sort_columns(column(grouped, "version")), code))
+    else:
+        order = np.argsort(code, kind="stable")
     code = code[order]
     old, new = (take(column(grouped, name), order) for name in ("old", "new"))
     steps = fold.steps(keys, code, old, new, store)

@@ -3,7 +3,7 @@
 A row's value is here its *contribution*: ``{uint32 little-endian: length of the group's key}{group's key}{value}``; null is
 no contribution.  Where the group stays, one message takes back and adds; where it moves, there are two.
 
-Store: as resolve's, with the contributions.
+Store: as resolve's, with the contributions in place of results.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def regroup(rows: pa.Table, store: Store, count: Counters, *, now_ms: int, reten
     is to be sent.
     """
     count[counters.ROWS_IN] += len(rows)
-    settled = settle(rows, store, count, now_ms=now_ms, retention_ms=retention_ms, materialized=True, every=every)
+    settled = settle(rows, store, count, now_ms=now_ms, retention_ms=retention_ms, keep="value", every=every)
     results = settled.results
     old_group, old = split_contributions(settled.before)
     new_group, new = split_contributions(column(results, "value"))

@@ -10,7 +10,7 @@ table that is materialized.  A mark outlives its row for the retention time.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +45,9 @@ HAS_RESULT = 2
 DIGEST_BYTES = 16
 
 
+Keep = Literal["hash", "value", "both"]
+
+
 class Settled(NamedTuple):
     """Changes of a table (``RESULT``), and the value that each of them replaces; null where there was none or none is kept."""
 
@@ -67,15 +70,14 @@ def resolve(
     ``materialized``: keep the results, with their timestamps.  ``every``: also send results that are as they were (emit on
     update); never tombstones for what is not there.
     """
-    return settle(
-        joined, store, count, now_ms=now_ms, retention_ms=retention_ms, materialized=materialized, every=every
-    ).results
+    keep: Keep = "both" if materialized else "hash"
+    return settle(joined, store, count, now_ms=now_ms, retention_ms=retention_ms, keep=keep, every=every).results
 
 
 def settle(
-    joined: pa.Table, store: Store, count: Counters, *, now_ms: int, retention_ms: int, materialized: bool, every: bool
+    joined: pa.Table, store: Store, count: Counters, *, now_ms: int, retention_ms: int, keep: Keep, every: bool
 ) -> Settled:
-    """``resolve``, with what was there before."""
+    """``resolve``, with what was there before; ``keep``: what of the results, a hash, the value, or both."""
     sweep(store, now_ms)
     if not len(joined):
         return Settled(RESULT.empty_table(), pa.array([], BYTES))
@@ -86,9 +88,10 @@ def settle(
     order, code, version = newest_only(code, column(joined, "version"), old, count)
     value, ts = take(column(joined, "value"), order), take(column(joined, "ts"), order).to_numpy()
 
-    digest = _digests(value)
+    digest = value if keep == "value" else _digests(value)
     had = old.flags & HAS_RESULT > 0
-    held = masked(pc.binary_slice(old.body, 0, DIGEST_BYTES) if materialized else old.body, had)
+    kept = masked(old.body, had)
+    held = pc.binary_slice(kept, 0, DIGEST_BYTES) if keep == "both" else kept
     first, last = changes_from_previous(code), np.flatnonzero(last_of_run(code))
     rows = np.arange(len(code))
     previous = take(stack(held, digest), np.where(first, code, len(keys) + rows - 1))
@@ -116,16 +119,18 @@ def settle(
     flags = (np.where(gone, GONE, 0) | np.where(there[last], HAS_RESULT, 0)).astype(np.uint8)
     names, marks = take(stored_keys, final), take(version, last)
     since, body = np.zeros(len(last), np.int64), take(digest, last)
-    if materialized:
-        since, body = np.where(emit, ts[led], old.ts[final]), concat(body, take(value, last))
+    if keep != "hash":
+        since = np.where(emit, ts[led], old.ts[final])
+    if keep == "both":
+        body = concat(body, take(value, last))
     values = records.encode(flags, since, marks, body)
     due = due_entries(names.filter(pa.array(gone)), marks.filter(pa.array(gone)), now_ms + retention_ms)
     store.write(stack(names, due[0]), stack(values, due[1]))
-    before = constant(None, len(sent))
-    if materialized:
-        replaced = masked(old.body, had)
-        before = take(after(replaced, np.full(len(replaced), DIGEST_BYTES), valid(replaced)), final[emit])
-    return Settled(results, before)
+    if keep == "hash":
+        return Settled(results, constant(None, len(sent)))
+    if keep == "both":
+        kept = after(kept, np.full(len(kept), DIGEST_BYTES), valid(kept))
+    return Settled(results, take(kept, final[emit]))
 
 
 def _digests(values: Bytes) -> Bytes:

@@ -1,0 +1,203 @@
+"""Aggregates from topic to topic, fused and staged: republished records, crashes, a rolling upgrade, dead letters."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fkjoin import Table, TopologyError, fk_join
+from fkjoin import aggregates as agg
+from fkjoin.kafka import Json
+from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
+
+from .broker import Broker, Record
+from .jobs import Running
+
+SERIAL = iter(range(1000))
+
+
+@pytest.fixture(autouse=True)
+def settings(spark: SparkSession, tmp_path: Path) -> None:
+    spark.conf.set(PARTITIONS, "2")
+    spark.conf.set(BUCKETS, "2")
+    spark.conf.set(INDEX_DIR, str(tmp_path / "index"))
+
+
+class Shop:
+    """Topics of orders and customers, what was sent to them, and the aggregates that it comes to."""
+
+    def __init__(self, broker: Broker) -> None:
+        serial = next(SERIAL)
+        self.broker, self.rng = broker, random.Random(904)
+        self.orders_topic, self.customers_topic, self.out = (f"agg-{name}-{serial}" for name in ("orders", "customers", "out"))
+        broker.create(self.orders_topic, self.customers_topic, self.out)
+        self.orders: dict[str, Any] = {}
+        self.customers: dict[str, Any] = {}
+        self.sent: list[tuple[str, Record]] = []
+
+    def tables(self, spark: SparkSession) -> tuple[Table, Table]:
+        place = self.broker.bootstrap
+        orders = Table.from_kafka(spark, self.orders_topic, place, key="string", value=Json("customer string, amount double"))
+        customers = Table.from_kafka(spark, self.customers_topic, place, key="string", value=Json("region string"))
+        return orders.filter("amount >= 0"), customers
+
+    def send(self, changes: int) -> None:
+        for _ in range(changes):
+            if self.rng.random() < 0.7:
+                key = f"o{self.rng.randrange(25)}"
+                row: Any = {"customer": f"c{self.rng.randrange(6)}", "amount": self.rng.choice([-1.0, 0.1, 0.2, 5.0])}
+                self._send(self.orders_topic, self.orders, key, None if self.rng.random() < 0.2 else row)
+            else:
+                row = {"region": self.rng.choice(["north", "south", None])}
+                key = f"c{self.rng.randrange(6)}"
+                self._send(self.customers_topic, self.customers, key, None if self.rng.random() < 0.15 else row)
+
+    def _send(self, topic: str, table: dict[str, Any], key: str, row: Any) -> None:
+        record = Record(key.encode(), None if row is None else json.dumps(row).encode())
+        self.broker.send(topic, [record])
+        self.sent.append((topic, record))
+        table[key] = row
+
+    def by_region(self) -> dict[str, Any]:
+        groups = defaultdict(list)
+        for order in self.orders.values():
+            customer = self.customers.get(order["customer"]) if order is not None and order["amount"] >= 0 else None
+            if customer is not None and customer["region"] is not None:
+                groups[customer["region"]].append(order["amount"])
+        return {
+            region: {"orders": len(amounts), "revenue": pytest.approx(sum(amounts)), "largest": max(amounts)}
+            for region, amounts in groups.items()
+        }
+
+    def written(self) -> dict[str, Any]:
+        return {key.decode(): json.loads(value) for key, value in self.broker.table(self.out).items()}
+
+
+COLUMNS: Any = {"orders": agg.count(), "revenue": agg.sum("left.amount"), "largest": agg.max("left.amount")}
+
+
+@contextmanager
+def running(table: Table, shop: Shop, folder: Path) -> Iterator[Running]:
+    queries = [stage.start(folder / stage.name) for stage in table.stages]
+    try:
+        queries.append(table.to_kafka(shop.out, shop.broker.bootstrap, checkpoint=folder / "aggregate"))
+        yield Running(queries)
+    finally:
+        for query in queries:
+            query.stop()
+
+
+@pytest.mark.parametrize("deployment", ["fused", "staged"])
+def test_a_join_is_summed_up_from_topic_to_topic(broker: Broker, spark: SparkSession, tmp_path: Path, deployment: Any) -> None:
+    """Restarted in between, fused and staged alike; what a row contributes is in one group, however often it comes."""
+    shop = Shop(broker)
+    for _ in range(2):
+        joined = fk_join(*shop.tables(spark), "customer", name="joined")
+        regions = joined.group_by("right.region", name="regions", deployment=deployment, application=shop.out).agg(**COLUMNS)
+        with running(regions, shop, tmp_path) as job:
+            shop.send(60)
+            job.drain()
+            assert shop.written() == shop.by_region()
+            shop.send(20)
+            job.drain()
+            assert shop.written() == shop.by_region()
+    if deployment == "fused":
+        return
+    # The queries' memory of what they have read is lost: everything comes again, at every stage.
+    again = tmp_path / "again"
+    joined = fk_join(*shop.tables(spark), "customer", name="joined")
+    regions = joined.group_by("right.region", name="regions", deployment="staged", application=shop.out).agg(**COLUMNS)
+    (stage,) = regions.stages
+    query = stage.start(again / "regroup")
+    query.processAllAvailable()
+    query.stop()
+    before = len(broker.read(shop.out))
+    with running(regions, shop, tmp_path) as job:
+        job.drain()
+        counted = job.counters()
+        assert counted["stale-dropped"] > 0, "nothing came twice: the test tests nothing"
+        assert len(broker.read(shop.out)) == before
+        assert shop.written() == shop.by_region()
+
+
+def test_a_rolling_upgrade_in_two_restarts_loses_nothing_and_shows_nothing_in_between(
+    broker: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Writers of the old form, then readers of both, then writers of the new one: one record a change, KIP-904's way."""
+    shop = Shop(broker)
+    topic = f"{shop.out}-totals-repartition"
+
+    def totals(upgrade_from: str | None) -> Table:
+        orders, _ = shop.tables(spark)
+        grouped = orders.group_by(
+            "customer", name="totals", deployment="staged", application=shop.out, upgrade_from=upgrade_from
+        )
+        return grouped.agg(n=agg.count(), amount=agg.sum("amount"))
+
+    def update(step: int) -> None:
+        """Each order changes its amount and stays with its customer."""
+        for number in range(12):
+            row = {"customer": f"c{number % 2}", "amount": float(step)}
+            shop._send(shop.orders_topic, shop.orders, f"o{number}", row)
+
+    flags: list[set[int]] = []
+    seen = 0
+    for step, upgrade_from in enumerate(["3.4", "3.4", None], 1):
+        with running(totals(upgrade_from), shop, tmp_path) as job:
+            for part in (2 * step - 1, 2 * step):
+                update(part)
+                job.drain()
+        records = broker.read(topic)
+        flags.append({message.value()[-1] for message in records[seen:]})
+        seen = len(records)
+        assert shop.written() == {f"c{number}": {"n": 6, "amount": 12.0 * step} for number in (0, 1)}
+    assert flags[:2] == [{0, 1}, {0, 1}]
+    assert 2 in {message.value()[-1] for message in broker.read(topic)}
+    counts = [json.loads(message.value())["n"] for message in broker.read(shop.out)]
+    assert set(counts) <= set(range(1, 7)), "never 0"
+    settled = counts.index(6)
+    assert counts[settled + 2 :] == [6] * (len(counts) - settled - 2), "nobody was ever missing from a group again"
+    with pytest.raises(TopologyError, match="upgrade_from: '3.5' is not a release of before KIP-904"):
+        totals("3.5")
+
+
+def test_what_is_no_change_of_kip_904_goes_to_the_dead_letters(broker: Broker, spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(broker)
+    orders, _ = shop.tables(spark)
+    table = orders.group_by("customer", name="totals", deployment="staged", application=shop.out).agg(n=agg.count("amount"))
+    topic = f"{shop.out}-totals-repartition"
+    letters: list[Any] = []
+    with running(table, shop, tmp_path) as job:
+        shop.send(30)
+        job.drain()
+        good = broker.read(topic)[0]
+        broker.send(topic, [Record(b"c1", b"nonsense"), Record(b"c1", None), Record(b"c1", b"xx\1", good.headers())])
+        shop.send(30)
+        job.drain()
+        assert job.counters()["dead-letters"] == 3
+    live = [order for order in shop.orders.values() if order is not None and order["amount"] >= 0]
+    wanted = {order["customer"]: {"n": sum(one["customer"] == order["customer"] for one in live)} for order in live}
+    assert shop.written() == wanted
+    assert table.dead_letters is not None
+    query = (
+        table.dead_letters.writeStream.foreachBatch(lambda frame, _: letters.extend(frame.collect()))
+        .option("checkpointLocation", str(tmp_path / "letters"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    reasons = sorted((letter.topic, letter.reason) for letter in letters)
+    assert [reason for _, reason in reasons] == [
+        "the value is empty: a change of KIP-904 ends with a flag",
+        "the value's last byte is not 0, 1 or 2 (KIP-904)",
+        "what the row contributes is not of the aggregate's columns",
+    ]
+    assert {place for place, _ in reasons} == {topic}

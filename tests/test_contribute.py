@@ -1,0 +1,99 @@
+"""An aggregate that reads a join's answers against one that reads its results: the same, change by change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fkjoin import versions
+from fkjoin.aggregates.extremes import Extreme
+from fkjoin.aggregates.fold import Fold
+from fkjoin.aggregates.sums import Count, WholeSum
+from fkjoin.arrays import as_bytes, masked, valid
+from fkjoin.memory import MemoryJoin
+from fkjoin.messages import CHANGE, JOINED, column, table
+from fkjoin.rows import RowCodec
+from fkjoin.stages import Counters, aggregate, join_rows, regroup, rekey, resolve, split_rows, subscription
+from fkjoin.stages.contribute import Contribute
+from fkjoin.stages.regroup import contributions
+from state import MemoryStore
+
+LEFT = pa.schema([("fk", pa.string()), ("n", pa.int64()), ("deep", pa.struct([("a", pa.bool_()), ("m", pa.int64())]))])
+RIGHT = pa.schema([("name", pa.string()), ("region", pa.string())])
+KEY = pa.schema([("id", pa.string())])
+GROUP = pa.schema([("region", pa.string()), ("id_again", pa.string())])
+VALUE = pa.schema([("n", pa.int64()), ("m", pa.int64())])
+FOLD = Fold(VALUE, (Count("rows"), WholeSum("n", 0, "sum"), Extreme("m", 1, "max", pa.int64())))
+TIMES: Any = {"now_ms": 0, "retention_ms": 1}
+
+EVENT = st.tuples(
+    st.booleans(),
+    st.sampled_from(["k1", "k2"]),
+    st.sampled_from(["a", "b", None]),
+    st.none() | st.tuples(st.integers(-2, 2), st.none() | st.tuples(st.booleans(), st.integers(0, 3) | st.none())),
+    st.sampled_from(["north", "south", None]),
+)
+
+
+def changes(rows: list[tuple[int, Any]], *, left: bool) -> pa.Table:
+    """Events of one side as ``CHANGE``."""
+    keys = [one[1] if left else one[2] or "a" for _, one in rows]
+    there = [one[3] is not None for _, one in rows]
+    if left:
+        deep = [None if not one[3] or one[3][1] is None else {"a": one[3][1][0], "m": one[3][1][1]} for _, one in rows]
+        columns = [[one[2] for _, one in rows], [one[3][0] if one[3] else None for _, one in rows], deep]
+    else:
+        columns = [["x"] * len(rows), [one[4] for _, one in rows]]
+    schema = LEFT if left else RIGHT
+    made = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+    value = masked(RowCodec(schema).encode(made, len(rows)), pa.array(there, pa.bool_()).to_numpy(False))
+    foreign = as_bytes(pa.array([one[2] if left and one[3] is not None else None for _, one in rows], pa.string()))
+    number = pa.array([number for number, _ in rows], pa.int64()).to_numpy()
+    key = as_bytes(pa.array(keys, pa.string()))
+    return table(CHANGE, key, foreign, value, versions.encode(b"12345678", [number]), number)
+
+
+@given(events=st.lists(EVENT, max_size=25), cut=st.integers(1, 6), how=st.sampled_from(["inner", "left"]))
+@settings(max_examples=120)
+def test_answers_make_the_same_aggregates_as_results(events: list[Any], cut: int, how: Any) -> None:
+    take = Contribute(
+        *(KEY, LEFT, RIGHT, how),
+        (("right", ("region",)), ("key", ("id",))),
+        (("left", ("n",)), ("left", ("deep", "m"))),
+        *(GROUP, VALUE),
+    )
+    join, merged, plain = MemoryJoin(how), [MemoryStore(), MemoryStore()], [MemoryStore(), MemoryStore()]
+    count = Counters()
+    numbered = list(enumerate(events))
+    for start in range(0, len(events), cut):
+        part = numbered[start : start + cut]
+        sides = [changes([one for one in part if one[1][0] == left], left=left) for left in (True, False)]
+        rekeyed = rekey(sides[0], join.stores[0], count, **TIMES)
+        pages = subscription(rekeyed.subscriptions, sides[1], join.stores[1], count, in_order=True, **TIMES)
+        answers = pa.concat_tables([rekeyed.answers, *pages])
+        results = resolve(join_rows(answers, how), join.stores[2], count, **TIMES)
+        made = [
+            aggregate(regroup(rows, stores[0], count, **TIMES), stores[1], count, FOLD, source=b"aggregat", **TIMES).sort_by(
+                "key"
+            )
+            for stores, rows in ((merged, take(answers)), (plain, contributed(results)))
+        ]
+        assert made[0].drop_columns(["version"]).equals(made[1].drop_columns(["version"]))
+    kept = [dict(stores[1].items()).keys() for stores in (merged, plain)]
+    assert kept[0] == kept[1]
+
+
+def contributed(results: pa.Table) -> pa.Table:
+    """Results of the join as rows that contribute."""
+    value = column(results, "value")
+    left, right = (RowCodec(schema).decode(side) for schema, side in zip((LEFT, RIGHT), split_rows(value), strict=True))
+    region = right[1]
+    key = column(results, "key").cast(pa.large_string()).cast(pa.string())
+    group = RowCodec(GROUP, canonical=True).encode([region, key], len(results))
+    values = RowCodec(VALUE).encode([left[1], left[2].flatten()[1]], len(results))
+    there = valid(value) & valid(region)
+    ts, version = column(results, "ts"), column(results, "version")
+    return table(JOINED, column(results, "key"), version, masked(contributions(group, values), there), ~valid(value), ts)
