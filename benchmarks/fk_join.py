@@ -22,6 +22,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,12 @@ def table(spark: SparkSession, folder: Path, side: str) -> Table:
     )
 
 
-def measure(workload: Path, folder: Path, batch: int) -> dict[str, Any]:
-    """Run the three phases; the measurements."""
+def joined(spark: SparkSession, folder: Path) -> Table:
+    return fk_join(table(spark, folder, "left"), table(spark, folder, "right"), "value.fk", name="bench")
+
+
+def measure_table(workload: Path, folder: Path, batch: int, build: Callable[[SparkSession], Table]) -> dict[str, Any]:
+    """Run the three phases into Parquet files under ``folder/out``; the measurements."""
     ends = stage(workload, folder, batch)
     memory = Footprint()
     memory.start()
@@ -111,8 +116,8 @@ def measure(workload: Path, folder: Path, batch: int) -> dict[str, Any]:
         fkjoin_index_dir=folder / "index",
     )
     spark.sparkContext.setLogLevel("ERROR")
-    joined = fk_join(table(spark, folder, "left"), table(spark, folder, "right"), "value.fk", name="bench")
-    query = joined.to_parquet(folder / "joined", checkpoint=folder / "checkpoint")
+    made = build(spark)
+    query = made.to_parquet(folder / "out", checkpoint=folder / "checkpoint")
     times, first = [time.perf_counter()], 0
     for last in ends:
         land(folder, first, last)
@@ -124,7 +129,7 @@ def measure(workload: Path, folder: Path, batch: int) -> dict[str, Any]:
     inputs = sum(progress.numInputRows for progress in batches)
     phases = [round(after - before, 2) for before, after in itertools.pairwise(times)]
     right = json.loads(Path(f"{workload}.meta.json").read_text())["phase_end"][0]
-    metrics = [progress.observedMetrics[metrics_name("bench")].asDict() for progress in batches]
+    metrics = [progress.observedMetrics[metrics_name(made.name)].asDict() for progress in batches]
     return {
         "engine": "fkjoin",
         "version": fkjoin.__version__,
@@ -140,7 +145,7 @@ def measure(workload: Path, folder: Path, batch: int) -> dict[str, Any]:
 
 def write_result(spark: SparkSession, folder: Path, out: Path) -> None:
     """The final joined table, one JSON line a row."""
-    changes = spark.read.parquet(str(folder / "joined")).selectExpr(*COLUMNS)
+    changes = spark.read.parquet(str(folder / "out")).selectExpr(*COLUMNS)
     newest = "row_number() over (partition by key order by _left_version desc, _right_version desc nulls last)"
     changes.selectExpr("*", f"{newest} as place").where("place = 1 and _operation <> 'delete'").createOrReplaceTempView("last")
     rows = spark.sql("select key, fk, amount, v, name, tier, rv from last")
@@ -165,7 +170,7 @@ def main() -> None:
         if given.kafka is not None:
             result = measure_topics(given.kafka, given.folder or folder, given.batch, given.jars, prime=given.prime)
         else:
-            result = measure(given.workload, folder, given.batch)
+            result = measure_table(given.workload, folder, given.batch, lambda spark: joined(spark, folder))
         if given.workload is not None and given.out is not None:
             write_result(SparkSession.active(), folder, given.out)
         print(json.dumps(result), flush=True)

@@ -9,7 +9,7 @@ from fkjoin.stateful import Deployment, Emit
 
 if TYPE_CHECKING:
     from fkjoin.grouped import Grouped
-    from fkjoin.table import Table
+    from fkjoin.table import Extractor, Table
 
 
 class Operators:
@@ -70,6 +70,27 @@ class Operators:
         from fkjoin.grouped import Grouped
 
         return Grouped(self._table, key, value, Options(name, emit, deployment, application, upgrade_from, validate))
+
+    def with_children(
+        self,
+        left: Table,
+        extractor: Extractor,
+        *,
+        column: str = "children",
+        name: str | None = None,
+        emit: Emit = "on-change",
+        validate: bool | None = None,
+    ) -> Table:
+        """This table's rows, each with the map of ``left``'s rows by their key whose foreign key names it.
+
+        KIP-213's alternative B: a user's own group-by into a map.  ``extractor``: the foreign key of a left row, as for
+        ``fk_join``.  ``column``: what the map is called; empty where there are none.  The map is whole in every result, in byte
+        order of the left keys; in the store each left row is an entry of its own, and a change writes that entry alone.
+        ``name``, ``emit``, ``validate``: as for ``fk_join``.  Raises ``TopologyError``.
+        """
+        from fkjoin.children import with_children  # it makes tables
+
+        return with_children(self._table, left, extractor, column, name, emit, validate)
 
     def materialize(self, name: str) -> Table:
         """The same table, its rows kept in state under ``name`` for ``fkjoin.read_state``.

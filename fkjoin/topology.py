@@ -128,7 +128,31 @@ class Derived:
         return (self.table,)
 
 
-Node = Source | Join | Aggregate | Derived
+@dataclass(frozen=True, slots=True)
+class Children:
+    """A right table's rows, each with the map of the left rows whose foreign key names it."""
+
+    name: str
+    left: Node
+    right: Node
+    extractor: str
+    column: str
+    emit: str = "on-change"
+
+    log = None
+    parts = 1
+    versions = (("version", 1),)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.right.key
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return self.left, self.right
+
+
+Node = Source | Join | Aggregate | Derived | Children
 
 
 def generated_name(*facts: object) -> str:
@@ -142,8 +166,8 @@ def sources(node: Node) -> list[Source]:
 
 
 def summed_up(node: Node) -> bool:
-    """Whether there is an aggregate among what ``node`` is made of."""
-    return any(isinstance(step, Aggregate) for step in _in_order(node))
+    """Whether rows are put together from many among what ``node`` is made of."""
+    return any(isinstance(step, Aggregate | Children) for step in _in_order(node))
 
 
 def manifest(node: Node) -> dict[str, dict[str, object]]:
@@ -167,6 +191,9 @@ def manifest(node: Node) -> dict[str, dict[str, object]]:
             facts = {"of": step.table.name, "group_by": list(step.grouped_by), "value": list(step.value), "columns": columns}
             facts["deployment"] = "fused" if step.topic is None else "staged"
             found[f"aggregate {step.name}"] = facts
+        elif isinstance(step, Children):
+            facts = {"left": step.left.name, "right": step.right.name, "extractor": step.extractor, "column": step.column}
+            found[f"children {step.name}"] = facts
         else:
             found[f"view {step.name}"] = {"of": step.table.name, "steps": [list(item) for item in step.steps]}
     return found
@@ -203,6 +230,8 @@ def _lines(step: Node) -> list[str]:
         return _source_lines(step)
     if isinstance(step, Derived):
         return _derived_lines(step)
+    if isinstance(step, Children):
+        return _children_lines(step)
     return _join_lines(step) if isinstance(step, Join) else _aggregate_lines(step)
 
 
@@ -258,4 +287,16 @@ def _derived_lines(made: Derived) -> list[str]:
         f"  of           {made.table.name}",
         *(f"  {operator:<11}  {what}" for operator, what in made.steps),
         f"  for sinks       repartition by {', '.join(made.key)}; store {made.name}-resolve{kept}",
+    ]
+
+
+def _children_lines(made: Children) -> list[str]:
+    return [
+        f"with_children {made.name}  ({made.emit})",
+        f"  right        {made.right.name}",
+        f"  left         {made.left.name}",
+        f"  foreign key  {made.extractor} = {made.right.name}({', '.join(made.right.key)})",
+        f"  column       {made.column}: the left rows by their key",
+        f"  1 rekey         repartition by {', '.join(made.left.key)}; store {made.name}-rekey",
+        f"  2 children      repartition by foreign key; store {made.name}-children",
     ]

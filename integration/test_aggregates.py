@@ -41,7 +41,7 @@ class Shop:
         broker.create(self.orders_topic, self.customers_topic, self.out)
         self.orders: dict[str, Any] = {}
         self.customers: dict[str, Any] = {}
-        self.sent: list[tuple[str, Record]] = []
+        self._waiting: dict[str, list[Record]] = defaultdict(list)
 
     def tables(self, spark: SparkSession) -> tuple[Table, Table]:
         place = self.broker.bootstrap
@@ -50,21 +50,29 @@ class Shop:
         return orders.filter("amount >= 0"), customers
 
     def send(self, changes: int) -> None:
+        """Random changes of both tables."""
         for _ in range(changes):
             if self.rng.random() < 0.7:
-                key = f"o{self.rng.randrange(25)}"
                 row: Any = {"customer": f"c{self.rng.randrange(6)}", "amount": self.rng.choice([-1.0, 0.1, 0.2, 5.0])}
-                self._send(self.orders_topic, self.orders, key, None if self.rng.random() < 0.2 else row)
+                self.order(f"o{self.rng.randrange(25)}", None if self.rng.random() < 0.2 else row)
             else:
-                row = {"region": self.rng.choice(["north", "south", None])}
-                key = f"c{self.rng.randrange(6)}"
-                self._send(self.customers_topic, self.customers, key, None if self.rng.random() < 0.15 else row)
+                key, region = f"c{self.rng.randrange(6)}", self.rng.choice(["north", "south", None])
+                self.customers[key] = row = None if self.rng.random() < 0.15 else {"region": region}
+                self._change(self.customers_topic, key, row)
+        self.flush()
 
-    def _send(self, topic: str, table: dict[str, Any], key: str, row: Any) -> None:
-        record = Record(key.encode(), None if row is None else json.dumps(row).encode())
-        self.broker.send(topic, [record])
-        self.sent.append((topic, record))
-        table[key] = row
+    def order(self, key: str, row: Any) -> None:
+        """A change of an order, to be sent with the next ``flush``."""
+        self.orders[key] = row
+        self._change(self.orders_topic, key, row)
+
+    def _change(self, topic: str, key: str, row: Any) -> None:
+        self._waiting[topic].append(Record(key.encode(), None if row is None else json.dumps(row).encode()))
+
+    def flush(self) -> None:
+        for topic, records in self._waiting.items():
+            self.broker.send(topic, records)
+        self._waiting.clear()
 
     def by_region(self) -> dict[str, Any]:
         groups = defaultdict(list)
@@ -145,8 +153,8 @@ def test_a_rolling_upgrade_in_two_restarts_loses_nothing_and_shows_nothing_in_be
     def update(step: int) -> None:
         """Each order changes its amount and stays with its customer."""
         for number in range(12):
-            row = {"customer": f"c{number % 2}", "amount": float(step)}
-            shop._send(shop.orders_topic, shop.orders, f"o{number}", row)
+            shop.order(f"o{number}", {"customer": f"c{number % 2}", "amount": float(step)})
+        shop.flush()
 
     flags: list[set[int]] = []
     seen = 0

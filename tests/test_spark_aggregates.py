@@ -277,3 +277,36 @@ def test_a_source_can_be_materialized_and_drops_what_changes_nothing(spark: Spar
     assert found.count["idempotent-update-skip"] == 1
     kept = read_state(spark, str(checkpoint), "orders-now").collect()
     assert sorted((row.id, row.amount, row._timestamp, row._version) for row in kept) == [(1, 1, 1, [4]), (2, 7, 9, [5])]
+
+
+def test_right_rows_with_their_left_rows_by_key(spark: SparkSession, tmp_path: Path) -> None:
+    history, rows = History(tmp_path), list[Row]()
+    for _ in range(2):
+        history.write(60)
+        orders, customers = tables(spark, tmp_path)
+        book = customers.with_children(orders, "customer_id", column="orders", name="book", validate=True)
+        rows += run(book.changes, tmp_path / "checkpoint").rows
+        found = table_of(rows, "customer_id")
+        wanted = {
+            (key,): (
+                customer["region"],
+                {
+                    order_id: (order["amount"], order["items"])
+                    for order_id, order in sorted(history.orders.items())
+                    if order["customer_id"] == key
+                },
+            )
+            for key, customer in history.customers.items()
+        }
+        now = {
+            key: (row["region"], {child: (order.amount, order["items"]) for child, order in row["orders"].items()})
+            for key, row in found.items()
+        }
+        assert now == wanted
+        assert [list(children) for _, children in now.values()] == [sorted(children) for _, children in now.values()]
+    kept = {(row.customer_id,): row for row in read_state(spark, str(tmp_path / "checkpoint"), "book").collect()}
+    assert {key: row.orders.keys() for key, row in kept.items()} == {key: row.orders.keys() for key, row in found.items()}
+    assert all(row._version == found[key]._version for key, row in kept.items())
+    assert "  2 children      repartition by foreign key; store book-children" in book.describe()
+    with pytest.raises(TopologyError, match="column: customers has a column 'region' already"):
+        customers.with_children(orders, "customer_id", column="region")

@@ -21,7 +21,7 @@ from fkjoin.invariants import GuardedStore, Sum, check_subscriptions, expected_s
 from fkjoin.messages import ANSWER, CHANGE, GROUPED, JOINED, SUBSCRIPTION, SUMS, column, is_answer, pack, unpack
 from fkjoin.spark.buckets import bucket_ids, buckets_of, packed_by_bucket
 from fkjoin.spark.operator import StageSpec
-from fkjoin.stages import Counters, aggregate, join_rows, regroup, rekey, resolve, subscription
+from fkjoin.stages import Counters, aggregate, children, join_rows, regroup, rekey, resolve, subscription
 from state import BucketStore, SegmentLog, Store
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ class BucketRun:
             for name, value in zip(frame["counter"], frame["count"], strict=True):
                 if isinstance(name, str):
                     passed[name] += int(value)
-        if spec.stage == "subscription":  # rekey's own answers are on their way to this very bucket of resolve
+        if spec.stage in ("subscription", "children"):  # rekey's own answers are on their way to this very bucket of resolve
             answers = [payload for payload in payloads if is_answer(payload)]
             payloads = [payload for payload in payloads if not is_answer(payload)]
-            if answers:
+            if answers and spec.stage == "subscription":
                 yield _envelopes([(bucket, payload) for payload in answers])
         if payloads:
             with BucketStore(self._log, self._directory(), identity=spec.identity.encode(), differs=difference) as store:
@@ -91,6 +91,11 @@ class BucketRun:
                 **times,
             )
             yield from (packed_by_bucket(page, "key", spec.buckets) for page in answered)
+        elif spec.stage == "children":
+            sides = _only(SUBSCRIPTION, messages), _only(CHANGE, messages)
+            family, source = pickle.loads(spec.family), versions.identity(f"children {spec.operator}")
+            made = children(*sides, store, count, family, source=source, every=spec.every, in_order=spec.in_order, **times)
+            yield from (packed_by_bucket(page, "key", spec.buckets) for page in made)
         elif spec.stage == "regroup":
             rows = _only(JOINED, messages)
             if spec.contribute:
@@ -101,8 +106,8 @@ class BucketRun:
             source = versions.identity(f"aggregate {spec.operator}")
             grouped = _only(GROUPED, messages)
             how: Any = {"every": spec.every, "guarded": not spec.in_order}
-            made = aggregate(grouped, store, count, pickle.loads(spec.fold), source=source, **how, **times)
-            yield packed_by_bucket(made, "key", spec.buckets)
+            results = aggregate(grouped, store, count, pickle.loads(spec.fold), source=source, **how, **times)
+            yield packed_by_bucket(results, "key", spec.buckets)
         else:
             both = [join_rows(_only(ANSWER, messages), spec.how), _only(JOINED, messages)]
             kept: Any = {"materialized": spec.materialized, "every": spec.every}
@@ -130,7 +135,7 @@ class BucketRun:
                 sums = [had.plus(combined.filter(pa.array(numbers == at))) for at, had in enumerate(sums)]
             ids = bucket_ids(spec.buckets)
             yield [(ids[at], pack(sums_message(self._bucket, found))) for at, found in enumerate(sums)]
-        elif spec.stage == "subscription" and spec.in_order:
+        elif spec.stage in ("subscription", "children") and spec.in_order:
             check_subscriptions(store, _only(SUMS, messages), spec.buckets, name)
 
     def _directory(self) -> Path:

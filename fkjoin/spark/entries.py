@@ -21,6 +21,7 @@ from fkjoin.rows import KeyCodec, RowCodec
 from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.stages import split_rows
 from fkjoin.stages.aggregate import split_body
+from fkjoin.stages.children import Family, stored
 from fkjoin.stages.regroup import split_contributions
 from fkjoin.stages.rekey import HAS_FOREIGN_KEY
 from fkjoin.stages.resolve import DIGEST_BYTES, HAS_RESULT
@@ -47,6 +48,7 @@ _KINDS = {
     "resolve": {b"d": "result"},
     "regroup": {b"d": "contribution"},
     "aggregate": {b"d": "aggregate"},
+    "children": {b"r": "right", b"s": "subscription"},
 }
 
 
@@ -129,25 +131,30 @@ class Results:
     of: Described
 
     def __call__(self, store: BucketStore, bucket: int) -> Iterator[pa.RecordBatch]:
-        of = self.of
-        key, names = of.schemas["key"], of.schemas["result"].names
+        if self.of.stage == "children":
+            schemas = self.of.schemas
+            family = Family(*(schemas[name] for name in ("key", "left", "right", "result")))
+            empty = pa.array([], BYTES), pa.array([], BYTES), pa.array([], BYTES), np.zeros(0, np.int64)
+            for keys, rows, version, ts in [*stored(store, family), empty]:
+                yield self._batch("foreign_key", keys, RowCodec(family.result).decode(rows), version, ts)
+            return
         for page in [*_pages(store, b"d", None), _no_page()]:
             held = records.decode(page.values)
             live = np.flatnonzero(held.flags & HAS_RESULT > 0)
-            keys = KeyCodec(key).decode(untagged(take(page.keys, live)))
-            columns: dict[str, pa.Array] = dict(zip(key.names, keys, strict=True))
-            columns |= {
-                name: column
-                for name, column in zip(names, of.result(take(held.body, live)), strict=True)
-                if name not in columns
-            }
-            version, ts = take(held.version, live), held.ts[live]
-            first = 0
-            for name, parts in of.versions:
-                columns[f"_{name}"] = versions.numbers(version, first, first + parts)
-                first += parts
-            columns["_timestamp"] = pa.array(ts, mask=ts == NO_TIMESTAMP)
-            yield pa.record_batch(columns)
+            columns = self.of.result(take(held.body, live))
+            yield self._batch("key", untagged(take(page.keys, live)), columns, take(held.version, live), held.ts[live])
+
+    def _batch(self, key: str, keys: Bytes, rows: list[pa.Array], version: Bytes, ts: np.ndarray) -> pa.RecordBatch:
+        of = self.of
+        columns: dict[str, pa.Array] = dict(zip(of.schemas[key].names, KeyCodec(of.schemas[key]).decode(keys), strict=True))
+        named = zip(of.schemas["result"].names, rows, strict=True)
+        columns |= {name: column for name, column in named if name not in columns}
+        first = 0
+        for name, parts in of.versions:
+            columns[f"_{name}"] = versions.numbers(version, first, first + parts)
+            first += parts
+        columns["_timestamp"] = pa.array(ts, mask=ts == NO_TIMESTAMP)
+        return pa.record_batch(columns)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ENVELOPE = "bucket int, payload binary, counter string, count bigint"
 
-StageName = Literal["rekey", "subscription", "resolve", "regroup", "aggregate"]
+StageName = Literal["rekey", "subscription", "resolve", "regroup", "aggregate", "children"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ class StageSpec:
     """aggregate: a ``Fold``, pickled: whoever only asks for the operator's states need not load what it is made of."""
     contribute: bytes = b""
     """regroup: a ``Contribute``, pickled, where a join's answers come instead of contributions."""
+    family: bytes = b""
+    """children: a ``Family``, pickled."""
 
 
 class SparkLog:

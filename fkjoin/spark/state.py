@@ -32,7 +32,7 @@ from fkjoin.spark.entries import ENTRIES, Described, Entries, Results, parse_key
 from state import BucketStore
 from state.segments import Meta
 
-_KEPT = ("resolve", "aggregate")
+_KEPT = ("resolve", "aggregate", "children")
 """Stages whose stores can keep the rows of a table."""
 
 _META = -1
@@ -249,15 +249,16 @@ def damaged(checkpoint: str, error: Exception) -> FkJoinError:
 def read_state(spark: SparkSession, checkpoint: str | Path, name: str, *, batch: int | None = None) -> DataFrame:
     """The table that was materialized as ``name``, as it was after a committed batch (the last one if left out).
 
-    An aggregate is, under its own name, unless it was given another.  Columns: the key's, the row's, ``_left_version`` and
-    ``_right_version`` (arrays of bigint; null without a right row; of other tables ``_version``), and ``_timestamp`` (bigint in
-    the unit of the sources, topics: microseconds; null without one).  The query may be running or
+    An aggregate is, under its own name, unless it was given another; so is ``with_children``.  Columns: the key's, the row's,
+    ``_left_version`` and ``_right_version`` (arrays of bigint; null without a right row; of other tables ``_version``), and
+    ``_timestamp`` (bigint in the unit of the sources, topics: microseconds; null without one).  The query may be running or
     not.  Spark keeps the state of the last 100 batches (``spark.sql.streaming.minBatchesToRetain``).
     Raises ``FkJoinError`` when there is no such table or batch.
     """
     store = SavedState(spark, checkpoint, batch).results(name)
     _, about = store.identity
-    key, result = (StructType.fromJson(about[part]) for part in ("key", "result"))
+    of = "foreign_key" if store.stage == "children" else "key"
+    key, result = (StructType.fromJson(about[part]) for part in (of, "result"))
     schema = StructType([*key, *(field for field in result if field.name not in key.names)])
     for version, _ in store.versions:
         schema = schema.add(f"_{version}", ArrayType(LongType()))
@@ -291,10 +292,11 @@ def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
     if "rekey" in stores:
         found += stores["rekey"].some(wanted, names)
         foreign = found[0]["foreign_key"] if found else None
-        if foreign is not None and "subscription" in stores:
+        subscribed = stores.get("subscription") or stores.get("children")
+        if foreign is not None and subscribed is not None:
             by = parse_key(schemas["foreign_key"], json.dumps(foreign))
             combined = combined_key.encode(by, wanted)
-            found += stores["subscription"].some(by, (b"s" + combined[0].as_py(), b"r" + by[0].as_py()))
+            found += subscribed.some(by, (b"s" + combined[0].as_py(), b"r" + by[0].as_py()))
     return found + (stores["resolve"].some(wanted, names) if "resolve" in stores else [])
 
 

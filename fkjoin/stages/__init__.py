@@ -4,6 +4,7 @@ No clock, no Spark, no Kafka, no logging in here: the time is an argument and co
 """
 
 from fkjoin.stages.aggregate import aggregate
+from fkjoin.stages.children import children
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.join_rows import How, join_rows, split_rows
 from fkjoin.stages.regroup import regroup
@@ -11,4 +12,4 @@ from fkjoin.stages.rekey import rekey
 from fkjoin.stages.resolve import resolve
 from fkjoin.stages.subscription import subscription
 
-__all__ = ["Counters", "How", "aggregate", "join_rows", "regroup", "rekey", "resolve", "split_rows", "subscription"]
+__all__ = ["Counters", "How", "aggregate", "children", "join_rows", "regroup", "rekey", "resolve", "split_rows", "subscription"]

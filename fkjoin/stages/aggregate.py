@@ -95,8 +95,8 @@ def aggregate(
     count[counters.IDEMPOTENT] += int((unchanged & ~emit).sum())
     count[counters.OUT] += int(emit.sum())
 
-    number = np.maximum(_counters(held.version) + 1, now_ms)
-    number = np.where(emit | ~held.found, number, _counters(held.version))
+    number = np.maximum(counters_of(held.version) + 1, now_ms)
+    number = np.where(emit | ~held.found, number, counters_of(held.version))
     version = versions.encode(source, [number])
     operation = np.where(~there, Operation.DELETE, np.where(had, Operation.UPDATE, Operation.INSERT)).astype(np.int8)
     sent = pa.array(emit)
@@ -133,8 +133,8 @@ def _latest(code: Ints, ts: Ints, groups: int) -> Ints:
     return found
 
 
-def _counters(version: Bytes) -> Ints:
-    """The counters of versions; 0 where there is none."""
+def counters_of(version: Bytes) -> Ints:
+    """The counters that versions are; 0 where there is none."""
     there = lengths(version) > 0
     data, bounds = buffers(version)
     raw = np.ascontiguousarray(window(data, bounds[:-1] + versions.HEAD_BYTES * there, 8)).view(">u8").reshape(-1)

@@ -88,7 +88,7 @@ def settle(
     order, code, version = newest_only(code, column(joined, "version"), old, count)
     value, ts = take(column(joined, "value"), order), take(column(joined, "ts"), order).to_numpy()
 
-    digest = value if keep == "value" else _digests(value)
+    digest = value if keep == "value" else digests(value)
     had = old.flags & HAS_RESULT > 0
     kept = masked(old.body, had)
     held = pc.binary_slice(kept, 0, DIGEST_BYTES) if keep == "both" else kept
@@ -133,7 +133,7 @@ def settle(
     return Settled(results, take(kept, final[emit]))
 
 
-def _digests(values: Bytes) -> Bytes:
+def digests(values: Bytes) -> Bytes:
     """A 128-bit hash of each value; null for null."""
     digest = xxhash.xxh3_128_digest
     return pa.array([None if value is None else digest(value) for value in values.to_pylist()], BYTES)

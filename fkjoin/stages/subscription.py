@@ -45,7 +45,7 @@ from fkjoin.stages.retention import GONE, due_entries, sweep
 from state import Store, prefix_range
 
 
-class _Rights(NamedTuple):
+class Rights(NamedTuple):
     """Right rows: row ``i < n`` is what was stored for foreign key ``i`` of ``n``, then the batch's changes by key."""
 
     stored: int
@@ -57,7 +57,7 @@ class _Rights(NamedTuple):
     """Timestamp of the first of the consecutive changes that left the row's bytes as they are here."""
 
 
-class _Subscribes(NamedTuple):
+class Subscribes(NamedTuple):
     """The batch's subscribes and unsubscribes, by combined key and version."""
 
     names: Bytes
@@ -95,8 +95,8 @@ def subscription(
         return
     code, keys = codes(stack(column(subscriptions, "foreign_key"), column(rights, "key")))
     split = len(subscriptions)
-    right = _rights(rights, code[split:], keys, store, count, right_parts)
-    left = _subscribes(subscriptions, code[:split], store, count)
+    right = read_rights(rights, code[split:], keys, store, count, right_parts)
+    left = read_subscribes(subscriptions, code[:split], store, count)
     right_rank, left_rank, top = _ranks(right, left, shared_log)
 
     bases = right.code[right.stored :] * top + right_rank
@@ -142,10 +142,10 @@ def subscription(
         _, left_keys = combined_key.decode(untagged(take(names, hit)))
         yield _answers(count, left_keys, take(held.version, chosen), take(held.body, chosen), right, row, right.since[row])
 
-    _write(store, keys, right, left, now_ms + retention_ms, in_order)
+    write_sides(store, keys, right, left, now_ms + retention_ms, in_order)
 
 
-def _rights(rights: pa.Table, code: Ints, keys: Bytes, store: Store, count: Counters, parts: int) -> _Rights:
+def read_rights(rights: pa.Table, code: Ints, keys: Bytes, store: Store, count: Counters, parts: int) -> Rights:
     old = records.decode(store.get_many(concat(constant(b"r", len(keys)), keys)))
     order, code, version = newest_only(code, column(rights, "version"), old, count, as_read=True)
 
@@ -162,12 +162,12 @@ def _rights(rights: pa.Table, code: Ints, keys: Bytes, store: Store, count: Coun
     since = all_ts[np.where(same[head], code[head], rows[head])]
     never = constant(versions.absent(parts), len(keys))
     stored_version = pc.if_else(pa.array(old.found), old.version, never)
-    return _Rights(
+    return Rights(
         len(keys), all_code, stack(stored_version, version), all_value, all_ts, np.concatenate([all_ts[stored], since])
     )
 
 
-def _subscribes(subscriptions: pa.Table, code: Ints, store: Store, count: Counters) -> _Subscribes:
+def read_subscribes(subscriptions: pa.Table, code: Ints, store: Store, count: Counters) -> Subscribes:
     key = column(subscriptions, "key")
     combined = combined_key.encode(column(subscriptions, "foreign_key"), key)
     number, names = codes(concat(constant(b"s", len(combined)), combined))
@@ -176,7 +176,7 @@ def _subscribes(subscriptions: pa.Table, code: Ints, store: Store, count: Counte
     number, names = _renumbered(number, names)
     columns = (take(column(subscriptions, name), order) for name in ("key", "subscribe", "value", "ts"))
     key, wanted, value, ts = columns
-    return _Subscribes(names, number, code[order], key, bools(wanted), version, value, ts.to_numpy())
+    return Subscribes(names, number, code[order], key, bools(wanted), version, value, ts.to_numpy())
 
 
 def _renumbered(number: Ints, names: Bytes) -> tuple[Ints, Bytes]:
@@ -185,7 +185,7 @@ def _renumbered(number: Ints, names: Bytes) -> tuple[Ints, Bytes]:
     return np.cumsum(changes_from_previous(number)) - 1 if len(number) else number, take(names, kept)
 
 
-def _ranks(right: _Rights, left: _Subscribes, shared_log: bool) -> tuple[Ints, Ints, int]:
+def _ranks(right: Rights, left: Subscribes, shared_log: bool) -> tuple[Ints, Ints, int]:
     """The place of each right change and each subscribe in the batch's order, and a number above all of them."""
     changes = len(right.code) - right.stored
     total = changes + len(left.code)
@@ -207,12 +207,12 @@ def _last_between(bases: Ints, code: Ints, start: Ints, end: Ints, top: int) -> 
     return np.where(found, position, -1)
 
 
-def _answers(count: Counters, key: Bytes, version: Bytes, value: Bytes, right: _Rights, row: Ints, ts: Ints) -> pa.Table:
+def _answers(count: Counters, key: Bytes, version: Bytes, value: Bytes, right: Rights, row: Ints, ts: Ints) -> pa.Table:
     count[counters.ANSWERS] += len(key)
     return table(ANSWER, key, concat(version, take(right.version, row)), value, take(right.value, row), ts)
 
 
-def _write(store: Store, keys: Bytes, right: _Rights, left: _Subscribes, due_ms: int, in_order: bool) -> None:
+def write_sides(store: Store, keys: Bytes, right: Rights, left: Subscribes, due_ms: int, in_order: bool) -> None:
     last = right.stored + np.flatnonzero(last_of_run(right.code[right.stored :]))
     right_keys = concat(constant(b"r", len(last)), take(keys, right.code[last]))
     value, version = take(right.value, last), take(right.version, last)

@@ -1,0 +1,92 @@
+"""``Table.with_children``: rekey and children on a streaming DataFrame."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, MapType, StructType
+
+from fkjoin.columns import arrow_schema, schema_text
+from fkjoin.errors import TopologyError
+from fkjoin.foreign_key import (
+    dead_frames,
+    described,
+    packed,
+    require_same_timestamps,
+    require_table,
+    with_foreign_key,
+)
+from fkjoin.identity import identity_text
+from fkjoin.spark.operator import StageName, StageSpec
+from fkjoin.spark.packing import PackChanges, UnpackResults
+from fkjoin.spark.settings import bucket_count, index_dir, retention_ms, validated
+from fkjoin.stages.children import Family
+from fkjoin.stateful import Emit, counted, frame_of, refuse_same_name, require_emit, stage
+from fkjoin.table import Extractor, Table
+from fkjoin.topology import Children, generated_name
+
+
+def with_children(
+    right: Table, left: Table, extractor: Extractor, column: str, name: str | None, emit: Emit, validate: bool | None
+) -> Table:
+    """See ``Table.with_children``."""
+    require_table("left", left)
+    require_emit(emit)
+    require_same_timestamps(left, right)
+    spark = right.frame.sparkSession
+    if column in (*right.row_type.names, *right.key):
+        raise TopologyError(f"column: {right.name} has a column {column!r} already; choose another")
+    rows = with_foreign_key(left, right, extractor)
+    by = described(extractor, "key", "row")
+    label = name or f"{right.name}-with-{left.name}-{generated_name(left.name, right.name, by, column)}"
+    refuse_same_name(label, (left.node, right.node), "table")
+    node = Children(label, left.node, right.node, by, column, emit)
+    buckets, checked = bucket_count(spark), validated(spark) if validate is None else validate
+    child: DataType = left.key_type[0].dataType if len(left.key_type) == 1 else left.key_type
+    result = StructType([*right.row_type]).add(column, MapType(child, left.row_type))
+    left_row, right_row = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
+    key, foreign_key = arrow_schema("left", left.key_type), arrow_schema("right", right.key_type)
+    family = Family(key, left_row, right_row, arrow_schema("column", result))
+    bound_to = {
+        "extractor": by,
+        "column": column,
+        "key": schema_text(key),
+        "foreign_key": schema_text(foreign_key),
+        "left": schema_text(left_row),
+        "right": schema_text(right_row),
+    }
+    kinds = {"key": left.key_type, "foreign_key": right.key_type, "left": left.row_type, "right": right.row_type}
+    kinds["result"] = result
+    about: dict[str, Any] = {item: json.loads(kind.json()) for item, kind in kinds.items()}
+    about["versions"] = [["version", 1]]
+    pickled: bytes = cloudpickle.dumps(family)  # type: ignore[no-untyped-call]
+
+    def spec(kind: StageName) -> StageSpec:
+        facts = {"join": label, "stage": kind, "buckets": buckets, "materialized": label, **bound_to}
+        common = kind, label, buckets, retention_ms(spark), index_dir(spark), identity_text(facts, about), checked
+        return StageSpec(*common, every=emit == "on-update", family=pickled if kind == "children" else b"")
+
+    packed_left = packed(left, rows, extractor, PackChanges(key, foreign_key, left_row, buckets, checked))
+    without = right.frame.withColumn("foreign_key", F.lit(None))
+    packed_right = packed(right, without, None, PackChanges(foreign_key, None, right_row, buckets, checked))
+    results = counted(stage(stage(packed_left, spec("rekey")).unionAll(packed_right), spec("children")), label)
+    unpack = UnpackResults(foreign_key, (family.result,), node.versions)
+    return replace(
+        right,
+        node=node,
+        frame=frame_of(results, unpack),
+        timestamps=left.timestamps or right.timestamps,
+        on_error="fail",
+        dead=dead_frames(left, right, rows, extractor),
+        connection=right.connection or left.connection,
+        lines=None,
+        packed=(results, unpack),
+        answers=None,
+        settled=None,
+        stages=(*left.stages, *right.stages),
+        materialized_as=None,
+    )

@@ -1,0 +1,124 @@
+"""The foreign keys of a table's rows: as a user gives them, checked, and packed with the rows' changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from fkjoin.columns import Expression, listed, resolve_column, text
+from fkjoin.errors import TopologyError
+from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.joiner import is_function
+from fkjoin.spark.json_lines import PackLines
+from fkjoin.spark.operator import ENVELOPE
+from fkjoin.spark.packing import PackChanges
+from fkjoin.stateful import packing_columns
+from fkjoin.table import Extractor, Joiner, Table
+
+
+def require_table(argument: str, table: Any) -> None:
+    """``TopologyError`` with the way out if it is no table."""
+    if not isinstance(table, Table):
+        hint = "wrap it with Table.from_stream(df, key=…, version=…)" if isinstance(table, DataFrame) else "see Table"
+        raise TopologyError(f"{argument}: a Table is needed, this is a {type(table).__name__}; {hint}")
+
+
+def require_same_timestamps(left: Table, right: Table) -> None:
+    if left.timestamps and right.timestamps and left.timestamps != right.timestamps:
+        raise TopologyError(
+            f"right: timestamps are {right.timestamps} here and {left.timestamps} in left; make both the same type"
+        )
+
+
+def dead_frames(left: Table, right: Table, rows: DataFrame, extractor: Extractor) -> tuple[DataFrame, ...]:
+    """The frames that dead letters of both tables come from, and of an extractor that throws on ``rows``."""
+    dead = left.dead + tuple(frame for frame in right.dead if all(frame is not known for known in left.dead))
+    if left.on_error == "dead-letter" and is_function(extractor):
+        thrown = F.when(F.col(f"{PROBLEM}_before").isNull(), F.col(PROBLEM))
+        dead += (rows.withColumn(PROBLEM, thrown),)
+    return dead
+
+
+def packed(table: Table, rows: DataFrame, extractor: Extractor | None, pack: PackChanges) -> DataFrame:
+    """The table's changes, with foreign keys if there is an extractor, packed; ``rows`` is the frame that has them."""
+    if table.lines is not None:
+        texts, lines = table.lines
+        places = None if extractor is None else lines.foreign_key(listed(extractor))
+        if extractor is None or places is not None:
+            return texts.mapInArrow(PackLines(lines, places, pack), ENVELOPE)
+    return rows.select(*packing_columns(), "foreign_key").mapInArrow(pack, ENVELOPE)
+
+
+def with_foreign_key(left: Table, right: Table, extractor: Extractor) -> DataFrame:
+    """The left frame with a struct ``foreign_key``, null in deletes, of the right key's types; problems old and new."""
+    wanted = right.key_type
+    row = left.row_type.names
+    names = [*row, *(name for name in left.key if name not in row)]
+    visible = left.visible()
+    problem = F.col(PROBLEM)
+    if is_function(extractor):
+        value = F.col(f"{KEY}.`{left.key[0]}`") if len(left.key) == 1 else F.col(KEY)
+        members = [StructField(f"k{at}", field.dataType) for at, field in enumerate(wanted)]
+        kind = StructType([*members, StructField("problem", StringType())])
+        called = F.udf(_extracting(extractor, len(wanted), left.on_error != "fail"), kind)(problem, value, F.col(ROW))
+        found = [called.getField(member.name) for member in members]
+        problem = F.coalesce(problem, called.getField("problem"))
+    else:
+        given = listed(extractor)
+        found = [resolve_column("extractor", item, visible, names, f"left table {left.name}") for item in given]
+        _check_types(visible, given, found, left, right)
+    foreign_key = F.when(~F.col(DELETED), F.struct(*[column.alias(f"k{at}") for at, column in enumerate(found)]))
+    raw = [RAW] if RAW in left.frame.columns else []
+    return visible.select(
+        *(KEY, ROW, DELETED, VERSION, SOURCE, TS),
+        problem.alias(PROBLEM),
+        F.col(PROBLEM).alias(f"{PROBLEM}_before"),
+        *raw,
+        foreign_key.alias("foreign_key"),
+    )
+
+
+def _check_types(visible: DataFrame, given: list[Expression], found: list[Column], left: Table, right: Table) -> None:
+    wanted = right.key_type
+    if len(found) != len(wanted):
+        raise TopologyError(
+            f"extractor: {len(found)} column{'s' * (len(found) != 1)} given, but the key of right table {right.name} has "
+            f"{len(wanted)} ({', '.join(wanted.names)}); give one for each, in that order"
+        )
+    types = [field.dataType for field in visible.select(*[c.alias(f"k{i}") for i, c in enumerate(found)]).schema]
+    for item, kind, field in zip(given, types, wanted, strict=True):
+        if kind.simpleString() != field.dataType.simpleString():
+            raise TopologyError(
+                f"extractor: {text(item)} of left table {left.name} is {kind.simpleString()}, but key column {field.name} of "
+                f"right table {right.name} is {field.dataType.simpleString()}; cast one of them, for instance "
+                f'extractor="cast({text(item)} as {field.dataType.simpleString()})"'
+            )
+
+
+def _extracting(extractor: Callable[[Any, Any], Any], columns: int, catch: bool) -> Callable[[Any, Any, Any], Any]:
+    """The extractor, called for usable rows only; returns its columns and, with ``catch``, what it threw instead."""
+
+    def extract(problem: Any, key: Any, row: Any) -> Any:
+        if problem is not None or row is None:
+            return None
+        try:
+            found = extractor(key, row)
+            values = (None,) * columns if found is None else tuple(found) if columns > 1 else (found,)
+        except Exception as error:
+            if not catch:
+                raise
+            return (None,) * columns + (f"extractor: {type(error).__name__}: {error}",)
+        return (*values, None)
+
+    return extract
+
+
+def described(given: Extractor | Joiner, *arguments: str) -> str:
+    """How an extractor or joiner reads in ``describe()``."""
+    if is_function(given):
+        return f"{getattr(given, '__name__', type(given).__name__)}({', '.join(arguments)})"
+    return ", ".join(text(item) for item in listed(given))
