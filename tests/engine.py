@@ -5,6 +5,7 @@ The operators, their bucket stores and their files are the real ones.
 
 from __future__ import annotations
 
+import pickle
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from fkjoin.aggregates.fold import Fold
 from fkjoin.identity import identity_text
 from fkjoin.messages import RESULT, unpack
 from fkjoin.spark.buckets import bucket_ids, packed_by_bucket
@@ -62,38 +64,23 @@ class Handle:
         return self.log
 
 
-class LocalEngine:
-    """One join; a batch is an attempt that is committed afterwards, or not."""
+class Engine:
+    """Some stages in a row; a batch is an attempt that is committed afterwards, or not."""
 
-    def __init__(
-        self, folder: Path, how: How = "inner", buckets: int = 2, *, validate: bool = True, materialized: bool = False
-    ) -> None:
-        self.buckets, self.count = buckets, Counters()
-        self.specs = {
-            stage: StageSpec(
-                stage,
-                "join",
-                buckets,
-                60_000,
-                str(folder),
-                identity_text({"join": "join", "stage": stage}, {}),
-                validate,
-                how,
-                materialized=materialized,
-            )
-            for stage in STAGES
-        }
+    def __init__(self, specs: Sequence[StageSpec]) -> None:
+        self.count = Counters()
+        self.buckets = specs[0].buckets
+        self.specs = {spec.stage: spec for spec in specs}
         self._committed: dict[tuple[StageName, int], Handle] = defaultdict(Handle)
         self._attempt: dict[tuple[StageName, int], Handle] = {}
 
-    def attempt(self, changes: Sequence[Change], *, stop_after: StageName | None = None) -> pa.Table:
-        """Run a batch up to and including a stage; its results.  ``commit`` makes it count."""
+    def attempted(self, given: dict[StageName, Envelopes], *, stop_after: StageName | None = None) -> pa.Table:
+        """Run a batch up to and including a stage; its results.  ``given``: what comes to stages from sources."""
         self._attempt = {}
-        passed, right = self._packed(changes, left=True), self._packed(changes, left=False)
-        for stage in STAGES:
-            if stage == "subscription":
-                for bucket, payloads in right.items():
-                    passed[bucket] += payloads
+        passed: Envelopes = defaultdict(list)
+        for stage in self.specs:
+            for bucket, payloads in given.get(stage, {}).items():
+                passed[bucket] += payloads
             passed = self._run(stage, passed)
             if stage == stop_after:
                 return RESULT.empty_table()
@@ -104,16 +91,12 @@ class LocalEngine:
         """What Spark does at the end of a batch: all stages' states become durable together."""
         self._committed.update(self._attempt)
 
-    def batch(self, changes: Sequence[Change]) -> pa.Table:
-        results = self.attempt(changes)
-        self.commit()
-        return results
-
-    def _packed(self, changes: Sequence[Change], *, left: bool) -> Envelopes:
+    def packed(self, messages: pa.Table) -> Envelopes:
+        """Messages by key, and an envelope that wakes each bucket."""
         passed: Envelopes = defaultdict(list)
         for bucket in bucket_ids(self.buckets):
             passed[bucket].append(b"")
-        for bucket, payload in packed_by_bucket(messages(changes, left=left), "key", self.buckets):
+        for bucket, payload in packed_by_bucket(messages, "key", self.buckets):
             passed[bucket].append(payload)
         return passed
 
@@ -133,3 +116,45 @@ class LocalEngine:
                     else:
                         self.count[counter] += int(number)
         return made
+
+
+class LocalEngine(Engine):
+    """One join."""
+
+    def __init__(
+        self, folder: Path, how: How = "inner", buckets: int = 2, *, validate: bool = True, materialized: bool = False
+    ) -> None:
+        common = buckets, 60_000, str(folder)
+        identities = (identity_text({"join": "join", "stage": stage}, {}) for stage in STAGES)
+        super().__init__(
+            [
+                StageSpec(stage, "join", *common, identity, validate, how, materialized=materialized)
+                for stage, identity in zip(STAGES, identities, strict=True)
+            ]
+        )
+
+    def attempt(self, changes: Sequence[Change], *, stop_after: StageName | None = None) -> pa.Table:
+        sides = (self.packed(messages(changes, left=left)) for left in (True, False))
+        return self.attempted(dict(zip(("rekey", "subscription"), sides, strict=True)), stop_after=stop_after)  # type: ignore[arg-type]
+
+    def batch(self, changes: Sequence[Change]) -> pa.Table:
+        results = self.attempt(changes)
+        self.commit()
+        return results
+
+
+class LocalAggregate(Engine):
+    """One aggregate, of rows that contribute (``JOINED``)."""
+
+    def __init__(self, folder: Path, fold: Fold, buckets: int = 2, *, validate: bool = True, every: bool = False) -> None:
+        common = buckets, 60_000, str(folder)
+        stages: tuple[StageName, ...] = ("regroup", "aggregate")
+        super().__init__(
+            [
+                StageSpec(stage, "sums", *common, f'{{"stage": "{stage}"}}', validate, every=every, fold=pickle.dumps(fold))
+                for stage in stages
+            ]
+        )
+
+    def attempt(self, rows: pa.Table, *, stop_after: StageName | None = None) -> pa.Table:
+        return self.attempted({"regroup": self.packed(rows)}, stop_after=stop_after)
