@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Row
+from pyspark.sql import Column, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructType
 
@@ -15,12 +15,16 @@ from fkjoin.aggregates import Wanted
 from fkjoin.aggregates.bulk import bulk_column
 from fkjoin.aggregates.calls import Called, Reducing, Starting
 from fkjoin.aggregates.fold import Fold
-from fkjoin.columns import Expression, Expressions, arrow_schema, text
+from fkjoin.columns import Expression, Expressions, arrow_schema, resolve_column, text
 from fkjoin.errors import TopologyError
 from fkjoin.projection import Projection
+from fkjoin.spark.expressions import AGGREGATE, Step, compiled
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
+
+Expressed = (str, Column)
+"""What an expression is given as."""
 
 _TYPES: dict[type, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}
 
@@ -89,13 +93,17 @@ class Grouped:
     def aggregate(
         self,
         initializer: Any,
-        adder: Callable[[Any, Any, Any], Any],
-        subtractor: Callable[[Any, Any, Any], Any],
+        adder: Callable[[Any, Any, Any], Any] | Expression,
+        subtractor: Callable[[Any, Any, Any], Any] | Expression,
         *,
         returns: DataType | str | None = None,
         column: str = "value",
     ) -> Table:
-        """The table with one column, made by Python functions of (key, value, aggregate) that return the aggregate.
+        """The table with one column, made by functions of (key, value, aggregate) that return the aggregate.
+
+        Each is a Python callable, or a Spark expression over ``aggregate`` and the columns of key and value, such as
+        ``"aggregate + amount"``: of arithmetic, comparisons, conditions, casts of numbers, and functions of arrays; it is
+        evaluated by the workers as Spark does it in ANSI mode.
 
         ``adder`` is called for what comes to a group, ``subtractor`` for what leaves it; for a row that changes and stays,
         the subtractor with what it was and then the adder with what it is, in one step.  In a group, rows' changes count in
@@ -107,14 +115,15 @@ class Grouped:
         ``returns``: the aggregate's Spark type; without it bool, int, float or str, as the initializer makes it.
         """
         start = initializer if callable(initializer) else Starting(initializer)
-        _require_callables("key, value, aggregate", adder=adder, subtractor=subtractor)
+        _require_callables("key, value, aggregate", Expressed, adder=adder, subtractor=subtractor)
         kind = _TYPES.get(type(start())) if returns is None else returns
         if kind is None:
             raise TopologyError(
                 f"returns: give the aggregate's Spark type, such as 'array<string>'; it cannot be told from {start()!r}"
             )
         of = self._rows.select(F.lit(None).cast(kind).alias(column)).schema
-        return self._called("aggregate", of, (start, adder, subtractor), (adder, subtractor))
+        steps = (self._step(name, given, of) for name, given in (("adder", adder), ("subtractor", subtractor)))
+        return self._called("aggregate", of, (start, *steps), (adder, subtractor))
 
     def reduce(
         self, adder: Callable[[Any, Any], Any], subtractor: Callable[[Any, Any], Any], *, column: str = "value"
@@ -131,8 +140,22 @@ class Grouped:
         schema, key = arrow_schema("value", value.schema), arrow_schema("key", self._key.schema)
         title, kind = of.names[0], arrow_schema("returns", of).field(0).type
         fold = Fold(schema, (Called(title, kind, key, schema, self._plain, *functions, row=_row),), nullable=True)
-        what = ", ".join(getattr(one, "__name__", type(one).__name__) for one in given)
+        what = ", ".join(text(one) if isinstance(one, Expressed) else _named(one) for one in given)
         return aggregated(self._table, self._key, value, fold, ((title, f"{method} by {what}"),), self._options)
+
+    def _step(self, argument: str, given: Any, of: StructType) -> Any:
+        """An adder or subtractor, callable."""
+        if not isinstance(given, Expressed):
+            return given
+        value = self._value or self._whole_row()
+        key = self._key.schema.names
+        if AGGREGATE in (names := [*key, *(name for name in value.schema.names if name not in key)]):
+            raise TopologyError(f"{argument}: a column is called {AGGREGATE!r}, as the aggregate is; give it an alias")
+        columns = dict(zip(value.schema.names, value.columns, strict=True)) | dict(zip(key, self._key.columns, strict=True))
+        kind = of[0].dataType
+        rows = self._rows.select(*(columns[name].alias(name) for name in names), F.lit(None).cast(kind).alias(AGGREGATE))
+        found = resolve_column(argument, given, rows, rows.columns, "aggregate, key and value")
+        return Step(compiled(argument, found.cast(kind), rows), tuple(key), tuple(value.schema.names), self._plain)
 
     def _project(self, argument: str, given: Expressions) -> Projection:
         return Projection.of(argument, given, self._rows, self._names, f"table {self._table.name}")
@@ -150,10 +173,14 @@ class Grouped:
         return Projection(tuple(chosen), tuple(needed), self._rows.select(*chosen).schema)
 
 
-def _require_callables(arguments: str, **given: Any) -> None:
+def _require_callables(arguments: str, other: Any = (), /, **given: Any) -> None:
     for argument, function in given.items():
-        if not callable(function):
+        if not callable(function) and not isinstance(function, other):
             raise TopologyError(f"{argument}: a callable of ({arguments}) is needed, {function!r} is none")
+
+
+def _named(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def _row(columns: Any) -> Row:

@@ -134,7 +134,7 @@ class Job:
             )
         if kind == "aggregates":
             made = spec.aggregates[name]
-            columns = {title: _wanted(title, text) for title, text in made.columns.items()}
+            columns = {title: wanted_of(title, text) for title, text in made.columns.items()}
             grouped = self.tables[made.of].group_by(
                 made.group_by,
                 name=name,
@@ -249,7 +249,7 @@ def _no_table(name: str, known: list[str]) -> str:
     return f"there is no table or join {name!r}; {nearest(name, known)}"
 
 
-def _wanted(title: str, text: str) -> Wanted:
+def wanted_of(title: str, text: str) -> Wanted:
     """An aggregate's column as it stands in a job file: ``count()``, ``sum(left.amount)``, …."""
     match = re.fullmatch(r"\s*(\w+)\s*\((.*)\)\s*", text, re.DOTALL)
     kind, column = (match[1].lower(), match[2].strip()) if match else ("", "")

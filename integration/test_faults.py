@@ -6,7 +6,8 @@ import json
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ FAULTS = [
     ("state commit", "after", "executor"),
 ]
 """A sample; ``make faults`` tries ``EVERY`` one."""
+
+SUMMED_FAULTS = [
+    ("regroup", "after", "worker"),
+    ("aggregate", "after", "executor"),
+    ("offset commit", "before", "driver"),
+]
 
 EVERY = [
     *[
@@ -70,22 +77,30 @@ class Logs:
         live = {key: row for key, row in self.orders.items() if row is not None}
         return {key: (row["amount"], self.customers.get(row["c"])) for key, row in live.items()}
 
+    def summed(self) -> dict[str, tuple[int, ...]]:
+        """Of each customer that is there and has orders: how many, their sum and the largest."""
+        groups: dict[str, list[int]] = defaultdict(list)
+        for row in self.orders.values():
+            if row is not None and self.customers.get(row["c"]) is not None:
+                groups[row["c"]].append(row["amount"])
+        return {customer: (len(amounts), sum(amounts), max(amounts)) for customer, amounts in groups.items()}
 
-def written(folder: Path) -> Table:
+
+def written(folder: Path, key: str = "o", columns: Sequence[str] = ("amount", "name")) -> dict[str, Any]:
     """The table that the sink's batches lead to; fails on a change that changes nothing, and on one that cannot be."""
-    table: Table = {}
+    table: dict[str, Any] = {}
     for path in sorted((folder / "out").glob("*.jsonl")):
         for line in path.read_text().splitlines():
             row = json.loads(line)
-            before = table.get(row["o"])
+            before = table.get(row[key])
             if row["op"] == "delete":
                 assert before is not None, (path.name, row)
-                del table[row["o"]]
+                del table[row[key]]
             else:
-                now = (row["amount"], row.get("name"))
+                now = tuple(row.get(name) for name in columns)
                 assert (row["op"] == "insert") == (before is None), (path.name, row)
                 assert now != before, (path.name, row)
-                table[row["o"]] = now
+                table[row[key]] = now
     return table
 
 
@@ -96,17 +111,17 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made.stop()
 
 
-def test_processes_killed_at_points_of_a_batch_on_a_cluster(cluster: Cluster) -> None:
-    """One batch per fault; whoever dies is started again, by Spark or by us, and the table must come out right.
+def killed_in_turn(cluster: Cluster, logs: Logs, faults: Sequence[tuple[str, str, str]], right: Callable[[], bool]) -> None:
+    """One batch per fault; whoever dies is started again, by Spark or by us, and the table must come out ``right``.
 
     A zombie is an executor that stands still until Spark has given its tasks to the other one, and then goes on.
     """
-    folder, logs = cluster.folder, Logs(cluster.folder)
+    folder = cluster.folder
     logs.grow()
     cluster.start()
-    cluster.wait("the first batch", lambda: written(folder) == logs.joined())
+    cluster.wait("the first batch", right)
     took = {}
-    for point, when, victim in EVERY if os.environ.get("FKJOIN_EVERY_FAULT") else FAULTS:
+    for point, when, victim in faults:
         begun = time.monotonic()
         draft = folder / "fault.draft"
         draft.write_text(f"{point}|{when}|{victim}")
@@ -116,7 +131,24 @@ def test_processes_killed_at_points_of_a_batch_on_a_cluster(cluster: Cluster) ->
         name = f"{victim} killed {when} {point}"
         cluster.wait(f"{name}: it is killed", done.exists)
         done.unlink()
-        cluster.wait(f"{name}: the table is right", lambda: written(folder) == logs.joined())
+        cluster.wait(f"{name}: the table is right", right)
         cluster.wake_zombies()
         took[name] = round(time.monotonic() - begun, 1)
     print(took)
+
+
+def test_processes_killed_at_points_of_a_batch_on_a_cluster(cluster: Cluster) -> None:
+    logs = Logs(cluster.folder)
+    faults = EVERY if os.environ.get("FKJOIN_EVERY_FAULT") else FAULTS
+    killed_in_turn(cluster, logs, faults, lambda: written(cluster.folder) == logs.joined())
+
+
+def test_sums_are_exact_whoever_is_killed(cluster: Cluster) -> None:
+    logs, cluster.summed = Logs(cluster.folder), True
+    faults = SUMMED_FAULTS
+    if os.environ.get("FKJOIN_EVERY_FAULT"):
+        stages = {"resolve": "regroup"}
+        faults = [(stages.get(point, point), when, victim) for point, when, victim in EVERY]
+        faults += [("aggregate", when, victim) for when in ("before", "after") for victim in ("worker", "executor", "driver")]
+    columns = ("orders", "amount", "largest")
+    killed_in_turn(cluster, logs, faults, lambda: written(cluster.folder, "c", columns) == logs.summed())

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
+from fkjoin import aggregates as agg
+from fkjoin.job import wanted_of
 from fkjoin.job_file import JobError, read_job
 from fkjoin.kafka import Bytes, Debezium, Json, Registry, String
 from fkjoin.kafka.options import client_settings, masked, sink_options, source_options
@@ -127,23 +130,60 @@ def test_options_are_checked_and_secrets_are_not_shown() -> None:
         sink_options({"linger.ms": 1})
 
 
+def test_an_aggregates_column_is_read_from_its_text() -> None:
+    assert wanted_of("n", "count()") == wanted_of("n", " COUNT( * ) ") == agg.count()
+    assert wanted_of("n", "sum(left.a + (b))") == agg.sum("left.a + (b)")
+    for text in ("median(x)", "sum()", "count", "sum(x) + 1"):
+        with pytest.raises(JobError, match=r"columns.n: .* is none of count\(\), count\(COLUMN\), sum\(COLUMN\)"):
+            wanted_of("n", text)
+
+
+SUMMED_UP = """
+[views.large]
+of = "joined"
+filter = "amount >= 2"
+columns = ["name", "amount * 2 as twice"]
+[aggregates.totals]
+of = "large"
+group_by = "name"
+columns = { n = "count()", twice = "sum(twice)" }
+[sinks.totals]
+table = "totals"
+path = "{folder}/totals"
+"""
+
+
 @pytest.mark.spark
 def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path) -> None:
     orders = [{"id": number, "customer": "c", "amount": number, "lsn": number, "op": "u"} for number in range(5)]
     write_lines(tmp_path / "orders", "1", [*orders, {"id": 0, "customer": "c", "amount": 0, "lsn": 9, "op": "d"}])
     write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
-    path, log = job(tmp_path, GOOD), ("--spark-log", tmp_path / "spark.log")
+    path, log = job(tmp_path, GOOD + SUMMED_UP), ("--spark-log", tmp_path / "spark.log")
     run = fkjoin("run", path, *log)
     assert (run.returncode, run.stderr) == (0, "")
     lines = [json.loads(line) for line in (tmp_path / "job.log").read_text().splitlines()]
-    assert [(line["query"], line["batch"], line["inputs"]) for line in lines] == [("sink-out", 0, 7)]
-    assert lines[0]["counters"]["joined"]["out"] == 4
+    done = {line["query"]: line for line in lines}
+    assert {name: (line["batch"], line["inputs"]) for name, line in done.items()} == {"sink-out": (0, 7), "sink-totals": (0, 7)}
+    assert done["sink-out"]["counters"]["joined"]["out"] == 4
+    assert done["sink-totals"]["counters"]["totals"]["out"] == 1
     assert list((tmp_path / "out").glob("batch=00000000-*/*.parquet"))
+    (totals,) = (tmp_path / "totals").glob("batch=00000000-*/*.parquet")
+    (row,) = pq.read_table(totals).to_pylist()
+    assert (row["name"], row["n"], row["twice"], row["_operation"]) == ("Ada", 3, 18, "insert")
+
+    changed = job(tmp_path, (GOOD + SUMMED_UP).replace("sum(twice)", "max(twice)"))
+    run = fkjoin("run", changed, "--check", *log)
+    assert run.returncode == 1
+    assert 'was made with aggregate totals: columns = ["n = count()", "twice = sum(twice)"], the job now has' in run.stderr
 
     changed = job(tmp_path, GOOD.replace('extractor = "customer"', 'extractor = "upper(customer)"'))
     run = fkjoin("run", changed, "--check", *log)
     assert run.returncode == 1
     assert 'was made with join joined: extractor = "customer", the job now has "upper(customer)"' in run.stderr
+
+    circle = SUMMED_UP.replace('of = "joined"', 'of = "totals"')
+    run = fkjoin("run", job(tmp_path, GOOD + circle), "--check", *log)
+    assert "these read each other in a circle: aggregates.totals, views.large" in run.stderr
 
     wrong = job(tmp_path, GOOD.replace('right = "customers"', 'right = "custmers"'))
     run = fkjoin("run", wrong, "--check", *log)

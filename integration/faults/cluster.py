@@ -36,6 +36,7 @@ class Cluster:
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self.folder, self.fault = folder, folder / "fault"
+        self.summed = False
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -57,7 +58,7 @@ class Cluster:
         self.driver: subprocess.Popen[bytes] | None = None
 
     def start(self, **conf: str) -> None:
-        """Start the driver; it goes on from its checkpoint."""
+        """Start the driver (``summed``: of the job that sums up); it goes on from its checkpoint."""
         settings = {
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
@@ -81,7 +82,9 @@ class Cluster:
             "spark.fkjoin.index.dir": str(self.folder / "index"),
         }
         config = self.folder / "config.json"
-        config.write_text(json.dumps({"master": self.master, "folder": str(self.folder), "conf": settings | conf}))
+        config.write_text(
+            json.dumps({"master": self.master, "folder": str(self.folder), "conf": settings | conf, "summed": self.summed})
+        )
         log = (self.folder / "driver.log").open("ab")
         command = [sys.executable, "-m", "integration.faults.driver", str(config)]
         self.driver = subprocess.Popen(

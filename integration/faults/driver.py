@@ -1,7 +1,8 @@
 """A job that may crash anywhere: ``python -m integration.faults.driver CONFIG.json``.
 
 CONFIG has ``master``, ``folder`` and ``conf``.  Joins the growing logs under FOLDER, and writes each batch's results to
-FOLDER/out/BATCH.jsonl, whole or not at all.
+FOLDER/out/BATCH.jsonl, whole or not at all.  With ``summed`` in CONFIG, the orders of each customer that is there are
+counted and summed up.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 import fkjoin.join
+import fkjoin.stateful
 from fkjoin import Table, fk_join, session
+from fkjoin.aggregates import count
+from fkjoin.aggregates import max as largest
+from fkjoin.aggregates import sum as sum_of
 from integration.faults.victims import DRIVER_FILE, Packing, Processor, crash_if_told
 
 ORDERS = "o string, c string, amount bigint, op string, seq bigint"
@@ -25,7 +30,7 @@ CUSTOMERS = "c string, name string, op string, seq bigint"
 def main(config: dict[str, Any]) -> None:
     folder = Path(config["folder"])
     (folder / DRIVER_FILE).write_text(str(os.getpgid(0)))
-    fkjoin.join.StageProcessor = Processor  # type: ignore[misc]
+    fkjoin.stateful.StageProcessor = Processor  # type: ignore[misc]
     fkjoin.join.PackChanges = Packing  # type: ignore[misc]
     spark = session("faults", master=config["master"], settings=config["conf"])
     spark.sparkContext.setLogLevel("ERROR")
@@ -33,11 +38,17 @@ def main(config: dict[str, Any]) -> None:
     orders = Table.from_files(spark, folder / "orders", key="o", schema=ORDERS, **about)
     customers = Table.from_files(spark, folder / "customers", key="c", schema=CUSTOMERS, **about)
     joined = fk_join(orders, customers, "c", how="left", name="faults", validate=True)
+    columns = ["_operation as op", "o", "left.amount", "right.name"]
+    if config["summed"]:
+        inner = fk_join(orders, customers, "c", name="faults", validate=True)
+        grouped = inner.group_by("left.c", name="sums", validate=True)
+        joined = grouped.agg(orders=count(), amount=sum_of("left.amount"), largest=largest("left.amount"))
+        columns = ["_operation as op", "c", "orders", "amount", "largest"]
     out = folder / "out"
     out.mkdir(exist_ok=True)
 
     def write(frame: DataFrame, batch: int) -> None:
-        lines = frame.selectExpr("_operation as op", "o", "left.amount", "right.name").toJSON().collect()
+        lines = frame.selectExpr(*columns).toJSON().collect()
         crash_if_told("sink write", "before")
         draft = folder / "out.draft"
         draft.write_text("\n".join(lines))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import fkjoin.join
+import fkjoin.stateful
 from fkjoin.cli import main
 from integration.faults.victims import Packing, Processor
 
-fkjoin.join.StageProcessor = Processor  # type: ignore[misc]
+fkjoin.stateful.StageProcessor = Processor  # type: ignore[misc]
 fkjoin.join.PackChanges = Packing  # type: ignore[misc]
 main()
