@@ -256,6 +256,20 @@ def test_extremes_that_leave_are_followed_by_the_next_however_many_leave_at_once
     assert not [key for key, _ in grouping.groups.items() if key.startswith(b"o") and b"g" in key]
 
 
+def test_a_change_that_stays_in_its_group_is_one_message_and_one_that_moves_is_two() -> None:
+    grouping = Grouping(EMPTY)
+
+    def sent(*changes: Change) -> list[tuple[bytes, bool, bool]]:
+        messages = regroup(grouping.messages(changes), grouping.rows, grouping.count, **TIMES).to_pylist()
+        return sorted((one["key"], one["old"] is not None, one["new"] is not None) for one in messages)
+
+    assert sent(Change("a", 1, "g", ("x",))) == [(b"g", False, True)]
+    assert sent(Change("a", 2, "g", ("y",))) == [(b"g", True, True)]
+    assert sent(Change("a", 3, "h", ("y",))) == [(b"g", True, False), (b"h", False, True)]
+    assert sent(Change("a", 4, None)) == [(b"h", True, False)]
+    assert sent(Change("a", 5, None), Change("b", 5, None)) == []
+
+
 EMPTY = pa.schema([("t", pa.string())])
 
 
@@ -350,6 +364,17 @@ def test_in_a_group_a_users_functions_see_changes_in_the_order_of_their_versions
             assert calls == wanted
         live[row.key] = row
     assert grouping.table == {group: (row[2],) for group, row in recomputed_sums(rows).items()}
+
+
+def test_changes_of_several_rows_in_a_batch_count_in_the_order_of_their_versions() -> None:
+    grouping = Grouping(ANIMAL)
+    grouping.fold = called(
+        pa.string(), Starting(""), lambda _, animal, one: one + animal, lambda _, animal, one: f"{one}-{animal}"
+    )
+    grouping.batch([Change(key, version, "zoo", (key,)) for key, version in (("c", 3), ("a", 4), ("d", 1), ("b", 2))])
+    assert grouping.table == {"zoo": ("dbca",)}
+    grouping.batch([Change("b", 9, None), Change("d", 8, None), Change("a", 10, "zoo", ("A",))])
+    assert grouping.table == {"zoo": ("dbca-d-b-aA",)}
 
 
 def recomputed_sums(rows: list[Change]) -> dict[str, Any]:

@@ -56,14 +56,18 @@ def changes(rows: list[tuple[int, Any]], *, left: bool) -> pa.Table:
     return table(CHANGE, key, foreign, value, versions.encode(b"12345678", [number]), number)
 
 
-@given(events=st.lists(EVENT, max_size=25), cut=st.integers(1, 6), how=st.sampled_from(["inner", "left"]))
-@settings(max_examples=120)
-def test_answers_make_the_same_aggregates_as_results(events: list[Any], cut: int, how: Any) -> None:
+@given(
+    events=st.lists(EVENT, max_size=25),
+    cut=st.integers(1, 6),
+    how=st.sampled_from(["inner", "left"]),
+    by_region=st.booleans(),
+)
+@settings(max_examples=150)
+def test_answers_make_the_same_aggregates_as_results(events: list[Any], cut: int, how: Any, by_region: bool) -> None:
+    """Grouped by a field of the right row, or by the left key alone, which is there without a right row, too."""
+    first: Any = ("right", ("region",)) if by_region else ("key", ("id",))
     take = Contribute(
-        *(KEY, LEFT, RIGHT, how),
-        (("right", ("region",)), ("key", ("id",))),
-        (("left", ("n",)), ("left", ("deep", "m"))),
-        *(GROUP, VALUE),
+        *(KEY, LEFT, RIGHT, how), (first, ("key", ("id",))), (("left", ("n",)), ("left", ("deep", "m"))), *(GROUP, VALUE)
     )
     join, merged, plain = MemoryJoin(how), [MemoryStore(), MemoryStore()], [MemoryStore(), MemoryStore()]
     count = Counters()
@@ -79,19 +83,19 @@ def test_answers_make_the_same_aggregates_as_results(events: list[Any], cut: int
             aggregate(regroup(rows, stores[0], count, **TIMES), stores[1], count, FOLD, source=b"aggregat", **TIMES).sort_by(
                 "key"
             )
-            for stores, rows in ((merged, take(answers)), (plain, contributed(results)))
+            for stores, rows in ((merged, take(answers)), (plain, contributed(results, by_region)))
         ]
         assert made[0].drop_columns(["version"]).equals(made[1].drop_columns(["version"]))
     kept = [dict(stores[1].items()).keys() for stores in (merged, plain)]
     assert kept[0] == kept[1]
 
 
-def contributed(results: pa.Table) -> pa.Table:
+def contributed(results: pa.Table, by_region: bool) -> pa.Table:
     """Results of the join as rows that contribute."""
     value = column(results, "value")
     left, right = (RowCodec(schema).decode(side) for schema, side in zip((LEFT, RIGHT), split_rows(value), strict=True))
-    region = right[1]
     key = column(results, "key").cast(pa.large_string()).cast(pa.string())
+    region = right[1] if by_region else key
     group = RowCodec(GROUP, canonical=True).encode([region, key], len(results))
     values = RowCodec(VALUE).encode([left[1], left[2].flatten()[1]], len(results))
     there = valid(value) & valid(region)

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,6 +134,27 @@ def test_a_bit_flipped_while_the_index_is_open_is_repaired_in_the_midst_of_a_sca
     keys = [key for page in (first, *rest) for key in page.keys.to_pylist()]
     assert keys == sorted(copy.entries)
     assert [number for page in (first, *rest) for number in page.ranges.tolist()] == [int(key[1:3]) for key in keys]
+
+
+@pytest.mark.parametrize(("limit", "each"), [(None, 7), (60, 7), (None, 1), (33, None)])
+def test_a_scan_that_is_repaired_gives_no_more_than_was_asked_for(
+    bucket: Bucket, copy: Bucket, monkeypatch: pytest.MonkeyPatch, limit: int | None, each: int | None
+) -> None:
+    fresh(copy, bucket)
+    monkeypatch.setattr(RocksIndex.__init__, "__kwdefaults__", {"wait_s": 0.0, "page_entries": 10})
+    ranges = [prefix_range(b"k%02d" % stem) for stem in range(20)]
+    with BucketStore(copy.log, copy.folder) as store:
+        wanted = [key for page in store.scan(ranges, limit, each) for key in page.keys.to_pylist()]
+        healthy = store._index.scan
+
+        def damaged(*arguments: Any) -> Iterator[Any]:
+            yield next(healthy(*arguments))
+            raise DamagedIndexError("a block is damaged")
+
+        monkeypatch.setattr(store._index, "scan", damaged)
+        found = [key for page in store.scan(ranges, limit, each) for key in page.keys.to_pylist()]
+        assert store.rebuilt
+    assert found == wanted
 
 
 def test_files_and_indexes_of_another_bucket_are_noticed(bucket: Bucket, copy: Bucket, tmp_path: Path) -> None:
