@@ -62,7 +62,7 @@ def with_children(
     kinds = {"key": left.key_type, "foreign_key": right.key_type, "left": left.row_type, "right": right.row_type}
     kinds["result"] = result
     about: dict[str, Any] = {item: json.loads(kind.json()) for item, kind in kinds.items()}
-    about["versions"] = [["version", 1]]
+    about |= {"versions": [["version", 1]], "fused": True}
     pickled: bytes = cloudpickle.dumps(family)  # type: ignore[no-untyped-call]
 
     def spec(kind: StageName) -> StageSpec:

@@ -17,7 +17,7 @@ from pyspark.sql.types import BooleanType
 
 from fkjoin.columns import Expression, Expressions, arrow_schema, resolve_column, schema_text, text
 from fkjoin.errors import TopologyError
-from fkjoin.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
+from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.identity import identity_text
 from fkjoin.projection import Projection
 from fkjoin.spark.operator import ENVELOPE, StageSpec
@@ -69,7 +69,8 @@ def _derived(
     label = name or f"{below.name}-{generated_name(below.name, steps) if steps else 'rows'}"
     refuse_same_name(label, (below,), "table")
     node = Derived(label, below, steps, emit)
-    frame = rows.select(KEY, row.alias(ROW), gone.alias(DELETED), VERSION, SOURCE, TS, PROBLEM)
+    raw = [RAW] if RAW in table.frame.columns else []
+    frame = rows.select(KEY, row.alias(ROW), gone.alias(DELETED), VERSION, SOURCE, TS, PROBLEM, *raw)
     made = replace(table, node=node, frame=frame, lines=None, packed=None, answers=None)
     spark = frame.sparkSession
     buckets, checked = bucket_count(spark), validated(spark)

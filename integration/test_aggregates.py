@@ -193,6 +193,9 @@ def test_what_is_no_change_of_kip_904_goes_to_the_dead_letters(broker: Broker, s
     live = [order for order in shop.orders.values() if order is not None and order["amount"] >= 0]
     wanted = {order["customer"]: {"n": sum(one["customer"] == order["customer"] for one in live)} for order in live}
     assert shop.written() == wanted
+    thrown = fk_join(*shop.tables(spark), lambda key, row: row.customer, name="thrown").dead_letters
+    assert thrown is not None
+    assert thrown.columns[-1] == "reason", "records behind a filter can be dead letters, too"
     assert table.dead_letters is not None
     query = (
         table.dead_letters.writeStream.foreachBatch(lambda frame, _: letters.extend(frame.collect()))

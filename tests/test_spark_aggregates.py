@@ -14,6 +14,8 @@ from pyspark.sql import functions as F
 from fkjoin import Table, TopologyError, fk_join, read_state
 from fkjoin import aggregates as agg
 from fkjoin.spark.settings import BUCKETS, INDEX_DIR, OPTIMIZE, PARTITIONS
+from fkjoin.spark.state import SavedState, look_up
+from fkjoin.spark.upkeep import verify
 from fkjoin.stateful import metrics_name
 from tests.test_spark_engine import run, table_of, write_lines
 
@@ -112,6 +114,12 @@ def test_a_join_is_summed_up_by_group_through_restarts_and_can_be_read(
         wanted = history.by_region()
         assert {key: (one[0], one[1] and round(one[1], 9), one[2]) for key, one in now.items()} == wanted
         assert found.count["out"] == len(found.rows)
+    assert verify(spark, tmp_path / "checkpoint") == []
+    known = look_up(SavedState(spark, tmp_path / "checkpoint"), "regions", "north")
+    assert [(entry["kind"], entry["row"]["orders"]) for entry in known] == [("aggregate", now[("north",)][0])]
+    order = next(iter(history.orders))
+    kinds = [entry["kind"] for entry in look_up(SavedState(spark, tmp_path / "checkpoint"), "regions", order)]
+    assert kinds == ["contribution"]
     kept = read_state(spark, str(tmp_path / "checkpoint"), "regions").collect()
     assert {(row.region,): (row.orders, row.revenue, row.most) for row in kept} == now
     assert kept[0]._version == table_of(rows, "region")[(kept[0].region,)]._version
@@ -304,6 +312,7 @@ def test_right_rows_with_their_left_rows_by_key(spark: SparkSession, tmp_path: P
         }
         assert now == wanted
         assert all(row.ids == sorted(row.ids) for row in found.values())
+    assert verify(spark, tmp_path / "checkpoint") == []
     kept = {(row.customer_id,): row for row in read_state(spark, str(tmp_path / "checkpoint"), "book").collect()}
     assert {key: row.orders.keys() for key, row in kept.items()} == {key: row.orders.keys() for key, row in found.items()}
     assert all(row._version == found[key]._version for key, row in kept.items())

@@ -172,7 +172,7 @@ class Examine:
                 yield self._batch(bucket, [found], [])
             for problem in self._misplaced(store, bucket):
                 yield self._batch(bucket, [problem], [])
-            if self.stage in ("rekey", "subscription"):
+            if self.stage in ("rekey", "subscription", "children"):
                 combined = expected_subscriptions(store) if self.stage == "rekey" else live_subscriptions(store)
                 for page in combined:
                     yield self._batch(bucket, [], page.to_pylist())

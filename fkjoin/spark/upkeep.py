@@ -35,8 +35,9 @@ def verify(spark: SparkSession, checkpoint: str | Path, *, batch: int | None = N
             problems += _in_wrong_partition(store)
         rekeyed = [s for s in state.stores if s.stage == "rekey" and s.identity[1].get("fused")]
         for join in [str(store.identity[0]["join"]) for store in rekeyed]:
-            if f"{join}-subscription" in found:
-                problems += _compared(join, found[f"{join}-rekey"], found[f"{join}-subscription"])
+            for name in (f"{join}-subscription", f"{join}-children"):
+                if name in found:
+                    problems += _compared(name, found[f"{join}-rekey"], found[name])
     except FkJoinError:
         raise
     except Exception as error:
@@ -98,7 +99,7 @@ def _in_wrong_partition(store: SavedStore) -> Iterator[str]:
             yield f"store {store.name}, bucket {row.bucket}: lies in partition {row.partition_id}, where no query looks for it"
 
 
-def _compared(join: str, rekeyed: DataFrame, subscribed: DataFrame) -> Iterator[str]:
+def _compared(name: str, rekeyed: DataFrame, subscribed: DataFrame) -> Iterator[str]:
     """Subscriptions that are missing, and those that nobody should have."""
     wanted, found = (frame.where("combined is not null").select("combined") for frame in (rekeyed, subscribed))
     for says, some in (
@@ -107,7 +108,7 @@ def _compared(join: str, rekeyed: DataFrame, subscribed: DataFrame) -> Iterator[
     ):
         if count := some.count():
             first = [bytes(row[0]) for row in some.orderBy(F.col("combined")).limit(SHOWN).collect()]
-            yield f"store {join}-subscription {says} {count} left rows, first {', '.join(map(_combined, first))}"
+            yield f"store {name} {says} {count} left rows, first {', '.join(map(_combined, first))}"
 
 
 def _combined(data: bytes) -> str:
