@@ -26,7 +26,7 @@ bench: .venv/ready
 	@touch $@
 
 faults: .venv/ready
-	FKJOIN_EVERY_FAULT=1 $(BIN)/python -m pytest -q integration/test_faults.py
+	FKJOIN_EVERY_FAULT=1 $(BIN)/python -m pytest -q integration/test_faults.py integration/test_run.py -k "killed"
 
 soak: .venv/ready
 	$(BIN)/python -m benchmarks.endurance soak

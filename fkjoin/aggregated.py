@@ -50,6 +50,8 @@ def aggregated(
     require_emit(options.emit)
     if options.deployment not in get_args(Deployment):
         raise TopologyError(f'deployment: {options.deployment!r} is not one of "fused", "staged"')
+    if options.upgrade_from is not None and options.deployment == "fused":
+        raise TopologyError('upgrade_from: it is for deployment="staged"; a fused aggregate has no topic to write to')
     spark = table.frame.sparkSession
     described = table.name, key.texts, value.texts, columns
     label = options.name or f"{table.name}-by-{generated_name(*described)}"
@@ -66,6 +68,7 @@ def aggregated(
     buckets, checked = bucket_count(spark), validated(spark) if options.validate is None else options.validate
     group, row_key = arrow_schema("key", key.schema), arrow_schema("key", table.key_type)
     bound_to = {
+        "deployment": options.deployment,  # the store of a fused aggregate does not know what each row has contributed
         "grouped_by": list(key.texts),
         "value": [f"{item}: {field.type}" for item, field in zip(value.texts, fold.value, strict=True)],
         "columns": [f"{title} = {what}: {fold.schema.field(title).type}" for title, what in columns],
@@ -134,11 +137,11 @@ def _contribute(table: Table, key: Projection, value: Projection, group: pa.Sche
         return None
     row = arrow_schema("row", table.row_type)
     visible = pa.schema([*row, *(field for field in answers.key if field.name not in row.names)])
-    places = [answers.place(plain_path(item, visible)) for item in (*key.texts, *value.texts)]
+    places = [answers.place(plain_path(item, visible)) for item in (*key.given, *value.given)]
     found = tuple(place for place in places if place is not None)
     if len(found) < len(places):
         return None
-    parts = found[: len(key.texts)], found[len(key.texts) :]
+    parts = found[: len(key.given)], found[len(key.given) :]
     return Contribute(answers.key, answers.left, answers.right, answers.how, *parts, group, values)
 
 

@@ -65,28 +65,31 @@ def with_children(
     about |= {"versions": [["version", 1]], "fused": True}
     pickled: bytes = cloudpickle.dumps(family)  # type: ignore[no-untyped-call]
 
-    def spec(kind: StageName) -> StageSpec:
-        facts = {"join": label, "stage": kind, "buckets": buckets, "materialized": label, **bound_to}
+    def spec(kind: StageName, materialized: str) -> StageSpec:
+        facts = {"join": label, "stage": kind, "buckets": buckets, "materialized": materialized, **bound_to}
         common = kind, label, buckets, retention_ms(spark), index_dir(spark), identity_text(facts, about), checked
         return StageSpec(*common, every=emit == "on-update", family=pickled if kind == "children" else b"")
 
     packed_left = packed(left, rows, extractor, PackChanges(key, foreign_key, left_row, buckets, checked))
     without = right.frame.withColumn("foreign_key", F.lit(None))
     packed_right = packed(right, without, None, PackChanges(foreign_key, None, right_row, buckets, checked))
-    results = counted(stage(stage(packed_left, spec("rekey")).unionAll(packed_right), spec("children")), label)
     unpack = UnpackResults(foreign_key, (family.result,), node.versions)
-    return replace(
-        right,
-        node=node,
-        frame=frame_of(results, unpack),
-        timestamps=left.timestamps or right.timestamps,
-        on_error="fail",
-        dead=dead_frames(left, right, rows, extractor),
-        connection=right.connection or left.connection,
-        lines=None,
-        packed=(results, unpack),
-        answers=None,
-        settled=None,
-        stages=(*left.stages, *right.stages),
-        materialized_as=None,
-    )
+    dead = dead_frames(left, right, rows, extractor)
+
+    def built(materialized: str | None) -> Table:
+        kept_as = materialized or label
+        rekeyed = stage(packed_left, spec("rekey", kept_as))
+        results = counted(stage(rekeyed.unionAll(packed_right), spec("children", kept_as)), label)
+        return Table(
+            replace(node, materialized=materialized),
+            frame_of(results, unpack),
+            right.key,
+            left.timestamps or right.timestamps,
+            dead=dead,
+            connection=right.connection or left.connection,
+            packed=(results, unpack),
+            stages=(*left.stages, *right.stages),
+            materialized_as=built,
+        )
+
+    return built(None)

@@ -1,4 +1,4 @@
-"""The command line: ``fkjoin demo``, ``run``, ``doctor``, ``replay`` and ``state``."""
+"""The command line: ``fkjoin demo``, ``run``, ``describe``, ``doctor``, ``replay`` and ``state``."""
 
 from __future__ import annotations
 
@@ -32,6 +32,14 @@ class Engine(str, enum.Enum):
     spark = "spark"
 
 
+class Drawing(str, enum.Enum):
+    """How a topology is shown."""
+
+    text = "text"
+    json = "json"
+    mermaid = "mermaid"
+
+
 @app.command()
 def demo(
     folder: Annotated[
@@ -62,6 +70,19 @@ def run(
 
     with quiet_spark(spark_log):
         run_job(job, Console(), check=check)
+
+
+@app.command()
+def describe(
+    job: Annotated[Path, typer.Argument(help="A job file (TOML): tables, joins, sinks.", exists=True, dir_okay=False)],
+    format: Annotated[Drawing, typer.Option(help="mermaid: a flowchart.")] = Drawing.text,
+    spark_log: Annotated[Path, typer.Option(help="Where Spark's own log goes.")] = Path("spark.log"),
+) -> None:
+    """Print the topology of a job: its tables, operators, stores, repartitions and topics.  Nothing runs."""
+    from fkjoin.runner import describe_job
+
+    with quiet_spark(spark_log):
+        print(describe_job(job, format.value))
 
 
 @app.command()

@@ -59,13 +59,14 @@ class Grouped:
                     f"{type(wanted).__name__}"
                 )
             if wanted.column is not None:
-                needed.setdefault(text(wanted.column), wanted.column)
+                needed.setdefault(str(wanted.column), wanted.column)  # a literal reads like a column's name, but for its type
         value = self._numbered(needed)
         schema = arrow_schema("agg", value.schema)
         places = {item: place for place, item in enumerate(needed)}
         given = {title: "" if wanted.column is None else text(wanted.column) for title, wanted in columns.items()}
         made = tuple(
-            bulk_column(title, wanted.kind, places.get(given[title]), schema, given[title]) for title, wanted in columns.items()
+            bulk_column(title, wanted.kind, places.get(str(wanted.column)), schema, given[title])
+            for title, wanted in columns.items()
         )
         described = tuple((title, f"{wanted.kind}({given[title]})") for title, wanted in columns.items())
         return aggregated(self._table, self._key, value, Fold(schema, made), described, self._options)
@@ -168,9 +169,9 @@ class Grouped:
         if self._value is not None:
             value = self._value
             found = [value.among("agg", item).alias(f"v{place}") for place, item in enumerate(needed.values())]
-            return Projection(tuple(found), tuple(needed), self._rows.select(*found).schema)
+            return Projection(tuple(found), tuple(needed.values()), self._rows.select(*found).schema)
         chosen = [self._project("agg", item).columns[0].alias(f"v{place}") for place, item in enumerate(needed.values())]
-        return Projection(tuple(chosen), tuple(needed), self._rows.select(*chosen).schema)
+        return Projection(tuple(chosen), tuple(needed.values()), self._rows.select(*chosen).schema)
 
 
 def _require_callables(arguments: str, other: Any = (), /, **given: Any) -> None:

@@ -20,6 +20,7 @@ from fkjoin.kafka import Format
 from fkjoin.kafka.options import client_options, source_options
 from fkjoin.kafka.sink import start
 from fkjoin.kafka.source import require_topic
+from fkjoin.render import Sink, draw_job
 from fkjoin.table import Table
 
 
@@ -52,11 +53,10 @@ class Job:
                 with _located(where):
                     require_topic(topic, servers, source_options(options))
 
-    def describe(self) -> str:
-        """The topologies of all sinks, as text."""
-        return "\n".join(
-            f"{self.tables[s.table].describe()}\nsink {n}  {s.topic or s.path}" for n, s in self.spec.sinks.items()
-        )
+    def describe(self, form: str = "text") -> str:
+        """The topology of all sinks: ``text``, ``json`` or ``mermaid``."""
+        sinks = self.spec.sinks.items()
+        return draw_job([Sink(name, self.tables[s.table].node, str(s.topic or s.path)) for name, s in sinks], form)
 
     def queries(self) -> list[Planned]:
         """Every query of the job, upstream ones first: stages, sinks, dead letters."""

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from fkjoin.columns import Expressions, listed, resolve_column, text
+from fkjoin.columns import Expression, Expressions, listed, resolve_column, text
 from fkjoin.errors import TopologyError
 
 
@@ -18,8 +18,12 @@ class Projection:
     """Columns over rows."""
 
     columns: tuple[Column, ...]
-    texts: tuple[str, ...]
+    given: tuple[Expression, ...]
     schema: StructType
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(map(text, self.given))
 
     @property
     def struct(self) -> Column:
@@ -40,7 +44,7 @@ class Projection:
         schema = rows.select(*found).schema
         if repeated := [item for item in schema.names if schema.names.count(item) > 1]:
             raise TopologyError(f"{argument}: two columns are called {repeated[0]!r}; give one of them an alias")
-        return cls(tuple(found), tuple(map(text, chosen)), schema)
+        return cls(tuple(found), tuple(chosen), schema)
 
     def among(self, argument: str, name: object) -> Column:
         """One of the columns, by its plain name."""

@@ -58,6 +58,16 @@ def run_job(path: Path, console: Console, *, check: bool) -> None:
         spark.stop()
 
 
+def describe_job(path: Path, form: str) -> str:
+    """The job's topology, as ``Table.describe`` gives it, with its sinks."""
+    spec = read_job(path)
+    spark = job_session(spec)
+    try:
+        return Job(spec, spark).describe(form)
+    finally:
+        spark.stop()
+
+
 def job_session(spec: JobSpec) -> SparkSession:
     """The session that the job's section ``[spark]`` asks for."""
     settings = dict(spec.spark)

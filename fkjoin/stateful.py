@@ -51,7 +51,10 @@ class Answers:
 
 def require_emit(given: str) -> None:
     if given not in get_args(Emit):
-        raise TopologyError(f'emit: {given!r} is not one of "on-change", "on-update"')
+        raise TopologyError(
+            f'emit: {given!r} is not one of "on-change", "on-update"; for a row once a minute at most, give the query '
+            'trigger={"processingTime": "1 minute"}: a batch sends each row\'s last result'
+        )
 
 
 def stage(rows: DataFrame, spec: StageSpec) -> DataFrame:

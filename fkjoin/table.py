@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import html
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,18 +18,19 @@ from fkjoin.columns import Expression, Expressions
 from fkjoin.errors import TopologyError
 from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, TS, VERSION
 from fkjoin.kafka import sink
-from fkjoin.kafka.formats import Format
+from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.positions import of_roots, relayed
 from fkjoin.kafka.source import Connection, OnError, read_topic
 from fkjoin.operators import Operators
+from fkjoin.render import Format, draw
 from fkjoin.spark.json_lines import JsonLines
 from fkjoin.spark.packing import UnpackResults
 from fkjoin.spark.parquet import ChangesOf, start_parquet
 from fkjoin.spark.settings import prepare
 from fkjoin.stateful import Answers
 from fkjoin.streams import open_files, plain_lines, read_stream
-from fkjoin.topology import Node, Source, describe, sources, summed_up
+from fkjoin.topology import Node, Source, sources, summed_up
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,8 +129,8 @@ class Table(Operators):
         bootstrap_servers: str,
         *,
         checkpoint: str | Path,
-        key: Format | str | None = None,
-        value: Format | str | Column | None = None,
+        key: KafkaFormat | str | None = None,
+        value: KafkaFormat | str | Column | None = None,
         headers: Expression | None = None,
         positions: bool = False,
         trigger: Mapping[str, Any] | None = None,
@@ -183,9 +185,13 @@ class Table(Operators):
             return of_roots(F.col(VERSION), self.node.parts, [str(source.topic) for source in read])
         return relayed(F.col(CHAINS) if CHAINS in self.frame.columns else None, F.col(RAW))
 
-    def describe(self) -> str:
-        """The topology that makes this table, as text."""
-        return describe(self.node)
+    def describe(self, format: Format = "text") -> str:
+        """The topology that makes this table: ``text``, ``json``, or ``mermaid`` for a flowchart."""
+        return draw(self.node, format)
+
+    def _repr_html_(self) -> str:
+        """In notebooks: the topology."""
+        return f"<pre>{html.escape(self.describe())}</pre>"
 
     def __repr__(self) -> str:
         return f"Table({self.name}, key={list(self.key)})"
@@ -255,8 +261,8 @@ class Table(Operators):
         topic: str,
         bootstrap_servers: str,
         *,
-        key: Format | str,
-        value: Format | str,
+        key: KafkaFormat | str,
+        value: KafkaFormat | str,
         name: str | None = None,
         on_error: OnError = "dead-letter",
         headers: bool = False,

@@ -1,4 +1,4 @@
-"""What tables are made of, as frozen data, and how it reads.  Building a topology runs nothing."""
+"""What tables are made of, as frozen data.  Building a topology runs nothing."""
 
 from __future__ import annotations
 
@@ -138,6 +138,7 @@ class Children:
     extractor: str
     column: str
     emit: str = "on-change"
+    materialized: str | None = None
 
     log = None
     parts = 1
@@ -162,18 +163,18 @@ def generated_name(*facts: object) -> str:
 
 def sources(node: Node) -> list[Source]:
     """The sources that ``node`` is made of, each once."""
-    return [step for step in _in_order(node) if isinstance(step, Source)]
+    return [step for step in in_order(node) if isinstance(step, Source)]
 
 
 def summed_up(node: Node) -> bool:
     """Whether rows are put together from many among what ``node`` is made of."""
-    return any(isinstance(step, Aggregate | Children) for step in _in_order(node))
+    return any(isinstance(step, Aggregate | Children) for step in in_order(node))
 
 
 def manifest(node: Node) -> dict[str, dict[str, object]]:
     """What a job's checkpoint is bound to: of ``node`` and all below it, the facts that must stay, by kind and name."""
     found: dict[str, dict[str, object]] = {}
-    for step in _in_order(node):
+    for step in in_order(node):
         if isinstance(step, Source):
             facts: dict[str, object] = {"key": list(step.key), "version": list(step.version), "columns": list(step.columns)}
             found[f"table {step.name}"] = facts
@@ -199,19 +200,8 @@ def manifest(node: Node) -> dict[str, dict[str, object]]:
     return found
 
 
-def describe(node: Node) -> str:
-    """The topology that ends in ``node``, sources first, one operator a line with its stores and repartitions."""
-    lines: list[str] = []
-    steps = list(_in_order(node))
-    for step in steps:
-        readers = [other for other in steps if step in other.inputs]
-        merged = bool(readers) and all(isinstance(other, Aggregate) and other.merged for other in readers)
-        lines += _lines(step)[: -1 if merged else None]
-    return "\n".join(lines)
-
-
-def _in_order(node: Node) -> Iterator[Node]:
-    """Every node once, after what it reads from."""
+def in_order(*nodes: Node) -> Iterator[Node]:
+    """The nodes and all below them, each once, after what it reads from."""
     seen: list[Node] = []
 
     def visit(step: Node) -> None:
@@ -221,82 +211,6 @@ def _in_order(node: Node) -> Iterator[Node]:
             visit(below)
         seen.append(step)
 
-    visit(node)
+    for node in nodes:
+        visit(node)
     return iter(seen)
-
-
-def _lines(step: Node) -> list[str]:
-    if isinstance(step, Source):
-        return _source_lines(step)
-    if isinstance(step, Derived):
-        return _derived_lines(step)
-    if isinstance(step, Children):
-        return _children_lines(step)
-    return _join_lines(step) if isinstance(step, Join) else _aggregate_lines(step)
-
-
-def _source_lines(source: Source) -> list[str]:
-    return [
-        f"source {source.name}",
-        f"  from       {source.origin}",
-        f"  key        {', '.join(source.key)}",
-        f"  version    {', '.join(source.version)}",
-        f"  deleted    {source.deleted or 'never'}",
-        f"  timestamp  {source.timestamp or 'none'}",
-        f"  columns    {', '.join(source.columns)}",
-    ]
-
-
-def _join_lines(join: Join) -> list[str]:
-    key = ", ".join(join.key)
-    to_foreign, back = join.topics or (None, None)
-    through = f" through topic {to_foreign}" if to_foreign else ""
-    kept = f", materialized as {join.materialized}" if join.materialized else ""
-    home = f" through topic {back}" if back else ""
-    return [
-        f"fk_join {join.name}  ({join.how}{', staged' if join.topics else ''})",
-        f"  left         {join.left.name}",
-        f"  right        {join.right.name}",
-        f"  foreign key  {join.extractor} = {join.right.name}({', '.join(join.right.key)})",
-        f"  joiner       {join.joiner or 'both rows'}",
-        f"  1 rekey         repartition by {key}; store {join.name}-rekey",
-        f"  2 subscription  repartition by foreign key{through}; store {join.name}-subscription",
-        f"  3 resolve       repartition by {key}{home}; store {join.name}-resolve{kept}",
-    ]
-
-
-def _aggregate_lines(made: Aggregate) -> list[str]:
-    kept = f", materialized as {made.materialized}" if made.materialized else ""
-    through = f" through topic {made.topic}" if made.topic else ""
-    instead = f", in place of {made.table.name}-resolve" if made.merged else ""
-    return [
-        f"aggregate {made.name}  ({made.emit}{', staged' if made.topic else ''})",
-        f"  of           {made.table.name}",
-        f"  group by     {', '.join(made.grouped_by)}",
-        f"  value        {', '.join(made.value) or 'none'}",
-        *(f"  {name:<11}  {what}" for name, what in made.columns),
-        f"  1 regroup       repartition by {', '.join(made.table.key)}; store {made.name}-regroup{instead}",
-        f"  2 aggregate     repartition by group{through}; store {made.name}-aggregate{kept}",
-    ]
-
-
-def _derived_lines(made: Derived) -> list[str]:
-    kept = f", materialized as {made.materialized}" if made.materialized else ""
-    return [
-        f"rows {made.name}  ({made.emit})",
-        f"  of           {made.table.name}",
-        *(f"  {operator:<11}  {what}" for operator, what in made.steps),
-        f"  for sinks       repartition by {', '.join(made.key)}; store {made.name}-resolve{kept}",
-    ]
-
-
-def _children_lines(made: Children) -> list[str]:
-    return [
-        f"with_children {made.name}  ({made.emit})",
-        f"  right        {made.right.name}",
-        f"  left         {made.left.name}",
-        f"  foreign key  {made.extractor} = {made.right.name}({', '.join(made.right.key)})",
-        f"  column       {made.column}: the left rows by their key",
-        f"  1 rekey         repartition by {', '.join(made.left.key)}; store {made.name}-rekey",
-        f"  2 children      repartition by foreign key; store {made.name}-children",
-    ]

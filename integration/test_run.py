@@ -23,6 +23,7 @@ from tests.test_cli import fkjoin
 from .broker import Broker, Record
 from .faults.cluster import ROOT, compiled
 from .jobs import batch_join, joined_rows, left_record, right_record
+from .test_faults import WORKER_POINTS
 
 JOB = """
 name = "{name}"
@@ -64,6 +65,15 @@ FAULTS = """
 "spark.driver.extraClassPath" = "{folder}/classes"
 "spark.sql.streaming.checkpointFileManagerClass" = "fkjoin.faults.CrashingFileManager"
 """
+
+
+STRIKES = [("log write", "before", "worker"), ("state commit", "after", "jvm")]
+"""A sample; ``make faults`` tries ``EVERY_STRIKE``."""
+
+EVERY_STRIKE = [
+    *[(point, when, "worker") for point in WORKER_POINTS for when in ("before", "after")],
+    *[(point, when, "jvm") for point in ("offset log", "state commit", "offset commit") for when in ("before", "after")],
+]
 
 
 class Process:
@@ -117,7 +127,7 @@ class Process:
 def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     broker: Broker, connector: str, tmp_path: Path, deployment: str
 ) -> None:
-    """A worker before it writes a log, the JVM after it has committed a stage's state; and a second start is refused."""
+    """Workers and the JVM, at points of the stages' work and of Spark's commits; and a second start is refused."""
     name = f"killed-{deployment}"
     broker.create(*(f"{name}-{end}" for end in ("left", "right", "out", "dead")), partitions=2)
     job = tmp_path / "job.toml"
@@ -149,22 +159,22 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     send(3000)
     process = Process(job)
     process.wait_for("the second table", equal)
-    process.arm("log write|before|worker")
-    send(1500)
-    process.wait_for("a worker's end", process.struck)
-    process.wait_for("the table without it", equal)
     if deployment == "fused":
         second = fkjoin("run", str(job), "--spark-log", str(tmp_path / "second.log"))
         assert second.returncode == 1
         assert f"checkpoint: {tmp_path}/checkpoint is in use by process" in second.stderr
-    process.arm("state commit|after|jvm")
-    send(1500)
-    process.wait_for("the JVM's end", process.struck, pause_s=0.01)
-    process.wait_for_its_end()
-    process = Process(job)
-    process.wait_for("the last table", equal)
+    strikes = EVERY_STRIKE if os.environ.get("FKJOIN_EVERY_FAULT") else STRIKES
+    for point, when, victim in strikes:
+        what = f"{victim} killed {when} {point}"
+        process.arm(f"{point}|{when}|{victim}")
+        send(1500)
+        process.wait_for(what, process.struck, pause_s=0.01)
+        if victim == "jvm":
+            process.wait_for_its_end()
+            process = Process(job)
+        process.wait_for(f"{what}: the table", equal)
     dead = f"{name}-dead"
-    process.wait_for("the dead letters", lambda: len({dead_place(m) for m in broker.read(dead)}) == 4)
+    process.wait_for("the dead letters", lambda: len({dead_place(m) for m in broker.read(dead)}) == 2 + len(strikes))
     assert process.terminate() == 0
     assert {(m.key(), m.value()) for m in broker.read(dead)} == {(b"bad", b"{")}
     lines = [json.loads(line) for line in (tmp_path / "job.log").read_text().splitlines()]

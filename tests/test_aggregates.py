@@ -382,6 +382,13 @@ def recomputed_sums(rows: list[Change]) -> dict[str, Any]:
     return recomputed(wide)
 
 
+def test_what_is_not_of_the_aggregates_type_is_named_with_its_group() -> None:
+    grouping = Grouping(ANIMAL)
+    grouping.fold = called(pa.int64(), Starting(0), lambda _, animal, n: n + 1 if animal != "bad" else "many", lambda *_: 0)
+    with pytest.raises(FkJoinError, match="value of group 'h': adder or subtractor returned 'many', which is no int64; let it"):
+        grouping.batch([Change("a", 1, "g", ("tiger",)), Change("b", 2, "h", ("bad",))])
+
+
 def test_an_aggregate_of_none_is_no_result_and_the_next_begins_anew() -> None:
     grouping = Grouping(ANIMAL)
     grouping.fold = called(
@@ -397,6 +404,38 @@ def test_an_aggregate_of_none_is_no_result_and_the_next_begins_anew() -> None:
     assert grouping.table == {"g": ("lion",)}
     grouping.batch([Change("d", 4, "h", ("nothing",))])
     assert [group for group, _, _ in grouping.sent] == ["g", "g", "g"]
+
+
+ROWS_GOLDEN = {
+    "6461": "010111000900000000000000019ec9f7918d7dfc408000000000000003",
+    "6462": (
+        "010211000800000000000000019ec9f7918d7dfc40800000000000000201000000670bfaffffffffffffff9a99999999"
+        "99c93f000000000000000000000000000000000100000079"
+    ),
+    "6463": "010111000000000000000000019ec9f7918d7dfc408000000000000004",
+    "7400000000000003e86461": "019ec9f7918d7dfc408000000000000003",
+    "7400000000000003e86463": "019ec9f7918d7dfc408000000000000004",
+}
+GROUPS_GOLDEN = {
+    "6467": (
+        "010211000900000000000000019ec9f7918d7dfc4080000000000000022e000000170100000000000000faffffffffff"
+        "ffff9a9999999999c93f000000000000000000000000000000000100000079ff1f010000000000000001000000000000"
+        "00fffffffffffffffffaffffff0000000001000000000000000000000000000000000000000000000000000000000000"
+        "0000000000000000000100000000000000090000000000000001000000caffcdcccccccccc0c79"
+    ),
+    "6f04000000016786ffff": "0100000000000000010100000079",
+}
+
+
+def test_what_is_stored_is_what_this_release_has_always_stored() -> None:
+    """Other bytes are another format: checkpoints of before would not open."""
+    value = pa.schema([("n", pa.int64()), ("x", pa.float64()), ("d", pa.decimal128(10, 2)), ("t", pa.string())])
+    sums = WholeSum("n", 0, "sum"), DoubleSum("x", 1, "avg"), DecimalSum("d", 2, "sum", 10, 2)
+    grouping = Grouping(value, Count("rows"), *sums, Extreme("t", 3, "max", pa.string()))
+    grouping.batch([Change("a", 1, "g", (5, 0.1, Decimal("1.25"), "x"), 7), Change("b", 2, "g", (-6, 0.2, None, "y"), 8)])
+    grouping.batch([Change("a", 3, None, (), 9), Change("c", 4, None)])
+    assert {key.hex(): entry.hex() for key, entry in grouping.rows.items()} == ROWS_GOLDEN
+    assert {key.hex(): entry.hex() for key, entry in grouping.groups.items()} == GROUPS_GOLDEN
 
 
 @pytest.mark.parametrize("size", [0, 1])

@@ -181,6 +181,11 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path)
     assert run.returncode == 1
     assert 'was made with join joined: extractor = "customer", the job now has "upper(customer)"' in run.stderr
 
+    shown = fkjoin("describe", path, "--format", "mermaid", *log)
+    assert shown.returncode == 0
+    assert shown.stdout.startswith('flowchart LR\n  n0[/"source orders"/]\n')
+    assert shown.stdout.count("sink") == 2
+
     circle = SUMMED_UP.replace('of = "joined"', 'of = "totals"')
     run = fkjoin("run", job(tmp_path, GOOD + circle), "--check", *log)
     assert "these read each other in a circle: aggregates.totals, views.large" in run.stderr

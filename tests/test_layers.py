@@ -12,7 +12,8 @@ PURE = sorted(
     [
         *(ROOT / "fkjoin" / "stages").glob("*.py"),
         *(ROOT / "fkjoin" / f"{name}.py" for name in ("arrays", "rows", "records", "versions", "combined_key", "messages")),
-        *(ROOT / "fkjoin" / f"{name}.py" for name in ("murmur2", "wire", "frame")),
+        *(ROOT / "fkjoin" / f"{name}.py" for name in ("murmur2", "wire", "wire_change", "frame", "render")),
+        *(ROOT / "fkjoin" / "aggregates").glob("*.py"),
         *(
             ROOT / "fkjoin" / f"{name}.py"
             for name in ("memory", "traces", "replay", "topology", "errors", "identity", "invariants")

@@ -143,6 +143,18 @@ def test_an_aggregate_is_a_table_again(spark: SparkSession, tmp_path: Path) -> N
     assert {key: row["count"] for key, row in found.items()} == wanted
 
 
+def test_a_literal_is_not_taken_for_the_column_that_it_reads_like(spark: SparkSession, tmp_path: Path) -> None:
+    history = History(tmp_path)
+    history.write(80)
+    joined = fk_join(*tables(spark, tmp_path), "customer_id", name="joined")
+    totals = joined.group_by(F.lit("order_id").alias("all"), name="totals").agg(
+        rows=agg.count(), one=agg.max(F.lit("order_id")), other=agg.max("order_id")
+    )
+    (row,) = table_of(run(totals.changes, tmp_path / "checkpoint").rows, "all").values()
+    live = [key for key, order in history.orders.items() if order["customer_id"] in history.customers]
+    assert (row["all"], row["rows"], row["one"], row["other"]) == ("order_id", len(live), "order_id", max(live))
+
+
 def test_python_functions_get_values_and_rows(spark: SparkSession, tmp_path: Path) -> None:
     history = History(tmp_path)
     history.write(120)
@@ -192,6 +204,12 @@ def test_python_functions_get_values_and_rows(spark: SparkSession, tmp_path: Pat
         ),
         (lambda t: t.group_by("customer_id", name="orders").count(), "name: 'orders' already names an input of this aggregate"),
         (lambda t: t.group_by("customer_id", emit="never").count(), "emit: 'never' is not one of"),
+        (
+            lambda t: t.group_by("op").count().to_kafka("t", "b", checkpoint="c", positions=True),
+            "positions: a row that sums up",
+        ),
+        (lambda t: t.group_by("op", upgrade_from="3.4").count(), 'upgrade_from: it is for deployment="staged"'),
+        (lambda t: t.group_by("op", deployment="staged").count(), r"deployment: the staged deployment aggregates tables made"),
         (lambda t: t.group_by(["customer_id", "customer_id"]).count(), "key: two columns are called 'customer_id'"),
         (lambda t: t.group_by("op").aggregate([], "x", max), r"adder: a callable of \(key, value, aggregate\) is needed, 'x'"),
         (
@@ -292,7 +310,8 @@ def test_right_rows_with_their_left_rows_by_key(spark: SparkSession, tmp_path: P
     for _ in range(2):
         history.write(60)
         orders, customers = tables(spark, tmp_path)
-        book = customers.with_children(orders, "customer_id", column="orders", name="book", validate=True)
+        book = customers.with_children(orders, "customer_id", column="orders", name="orders-of", validate=True)
+        book = book.materialize("book")
         rows += run(book.changes.withColumn("ids", F.map_keys("orders")), tmp_path / "checkpoint").rows
         found = table_of(rows, "customer_id")
         wanted = {
@@ -316,6 +335,6 @@ def test_right_rows_with_their_left_rows_by_key(spark: SparkSession, tmp_path: P
     kept = {(row.customer_id,): row for row in read_state(spark, str(tmp_path / "checkpoint"), "book").collect()}
     assert {key: row.orders.keys() for key, row in kept.items()} == {key: row.orders.keys() for key, row in found.items()}
     assert all(row._version == found[key]._version for key, row in kept.items())
-    assert "  2 children      repartition by foreign key; store book-children" in book.describe()
+    assert "  2 children      repartition by foreign key; store orders-of-children, materialized as book" in book.describe()
     with pytest.raises(TopologyError, match="column: customers has a column 'region' already"):
         customers.with_children(orders, "customer_id", column="region")

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from fkjoin.aggregates.fold import Steps
 from fkjoin.arrays import Bytes, Ints
+from fkjoin.errors import FkJoinError
 from fkjoin.rows import KeyCodec
 
 Row = Callable[[Mapping[str, Any]], Any]
@@ -66,10 +67,25 @@ class Called:
             if has:
                 found = self.adder(keys[group], after, self.initializer() if found is None else found)
             aggregates[group] = found
-        return [pa.array([_storable(found) for found in aggregates], self.of)]
+        return [self._stored(aggregates, keys)]
 
     def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
         return state[0]
+
+    def _stored(self, aggregates: list[Any], keys: list[Any]) -> pa.Array:
+        """The aggregates in their type; the error names the first that is not of it."""
+        try:
+            return pa.array([_storable(found) for found in aggregates], self.of)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            for key, found in zip(keys, aggregates, strict=True):
+                try:
+                    pa.array([_storable(found)], self.of)
+                except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                    raise FkJoinError(
+                        f"{self.name} of group {key!r}: adder or subtractor returned {found!r}, which is no {self.of}; "
+                        f"let it return that, or give returns=… ({error})"
+                    ) from error
+            raise
 
     def _keys(self, keys: Bytes) -> list[Any]:
         columns = [column.to_pylist() for column in KeyCodec(self.key).decode(keys)]

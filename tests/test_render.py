@@ -1,0 +1,118 @@
+"""Topologies as text, JSON and Mermaid: snapshots, from frozen data alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fkjoin.errors import TopologyError
+from fkjoin.render import Sink, draw, draw_job
+from fkjoin.topology import Aggregate, Children, Derived, Join, Source
+
+ORDERS = Source("orders", ("id",), ("lsn",), "op = 'd'", None, ("id", "customer"), "stream of id, customer, lsn, op")
+CUSTOMERS = Source("customers", ("customer",), ("offset",), None, "at", ("region",), "kafka topic customers")
+LARGE = Derived("large", ORDERS, (("filter", "amount > 10"), ("map_values", "customer")))
+JOINED = Join("joined", LARGE, CUSTOMERS, "inner", "customer", None, ("registration", "response"))
+TOTALS = Aggregate("totals", JOINED, ("region",), ("right.region",), ("left.n",), (("n", "sum(left.n)"),), "on-change", "again")
+BOOK = Children("book", ORDERS, CUSTOMERS, "customer", "orders", materialized="the-book")
+
+TEXT = """\
+source orders
+  from       stream of id, customer, lsn, op
+  key        id
+  version    lsn
+  deleted    op = 'd'
+  timestamp  none
+  columns    id, customer
+rows large  (on-change)
+  of           orders
+  filter       amount > 10
+  map_values   customer
+  for sinks       repartition by id; store large-resolve
+source customers
+  from       kafka topic customers
+  key        customer
+  version    offset
+  deleted    never
+  timestamp  at
+  columns    region
+fk_join joined  (inner, staged)
+  left         large
+  right        customers
+  foreign key  customer = customers(customer)
+  joiner       both rows
+  1 rekey         repartition by id; store joined-rekey
+  2 subscription  repartition by foreign key through topic registration; store joined-subscription
+  3 resolve       repartition by id through topic response; store joined-resolve
+aggregate totals  (on-change, staged)
+  of           joined
+  group by     right.region
+  value        left.n
+  n            sum(left.n)
+  1 regroup       repartition by id; store totals-regroup
+  2 aggregate     repartition by group through topic again; store totals-aggregate"""
+
+MERMAID = """\
+flowchart LR
+  n0[/"source orders"/]
+  n1[/"source customers"/]
+  subgraph n2["with_children book (on-change)"]
+    n2s0["rekey"] --- n2d0[("book-rekey")]
+    n2s1["children"] --- n2d1[("book-children")]
+    n2s0 -- "foreign key" --> n2s1
+  end
+  n3[\\"sink out (say #quot;hi#quot; &lt;/&gt;)"\\]
+  n1 -- "right" --> n2s1
+  n0 -- "left" --> n2s0
+  n2s1 -- "of" --> n3"""
+
+
+def test_text() -> None:
+    assert draw(TOTALS) == TEXT
+    assert draw_job([Sink("out", BOOK, "topic-1")]).split("\n")[-9:] == [
+        "with_children book  (on-change)",
+        "  right        customers",
+        "  left         orders",
+        "  foreign key  customer = customers(customer)",
+        "  column       orders: the left rows by their key",
+        "  1 rekey         repartition by id; store book-rekey",
+        "  2 children      repartition by foreign key; store book-children, materialized as the-book",
+        "sink out  topic-1",
+        "  of           book",
+    ]
+
+
+def test_json_says_the_same() -> None:
+    steps = json.loads(draw(TOTALS, "json"))
+    assert [(step["kind"], step["name"], [name for _, name in step["reads"]]) for step in steps] == [
+        ("source", "orders", []),
+        ("rows", "large", ["orders"]),
+        ("source", "customers", []),
+        ("fk_join", "joined", ["large", "customers"]),
+        ("aggregate", "totals", ["joined"]),
+    ]
+    assert steps[3]["stages"][1] == {
+        "name": "subscription",
+        "repartition_by": "foreign key",
+        "store": "joined-subscription",
+        "topic": "registration",
+        "notes": [],
+    }
+
+
+def test_mermaid() -> None:
+    assert draw_job([Sink("out", BOOK, 'say "hi" </>')], "mermaid") == MERMAID
+
+
+def test_a_merged_join_has_no_resolve_unless_somebody_else_reads_it() -> None:
+    plain = Join("joined", ORDERS, CUSTOMERS, "inner", "customer", None)
+    merged = Aggregate("totals", plain, ("region",), ("right.region",), (), (("n", "count()"),), "on-change", merged=True)
+    assert "store joined-resolve" not in draw(merged)
+    assert "store totals-regroup, in place of joined-resolve" in draw(merged)
+    assert "store joined-resolve\n" in draw_job([Sink("a", merged, "x"), Sink("b", plain, "y")])
+
+
+def test_another_format_is_refused() -> None:
+    with pytest.raises(TopologyError, match='format: \'svg\' is not one of "text", "json", "mermaid"'):
+        draw(ORDERS, "svg")
