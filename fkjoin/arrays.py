@@ -113,6 +113,21 @@ def after(array: Bytes, starts: Ints, valid: Bools | None = None) -> Bytes:
     return slices(data, bounds[:-1] + starts, np.maximum(sizes, 0), valid)
 
 
+def paired(first: Bytes, second: Bytes) -> Bytes:
+    """``{uint32 little-endian: length of first}{first}{second}``, element-wise; a null counts as empty."""
+    sizes = np.where(valid(first), lengths(first), 0).astype("<u4")
+    return concat(fixed(sizes.view(np.uint8).reshape(-1, 4)), first, second)
+
+
+def unpaired(pairs: Bytes) -> tuple[Bytes, Bytes]:
+    """What ``paired`` was given; both null where the pair is."""
+    there = valid(pairs)
+    data, bounds = buffers(pairs)
+    sizes = np.ascontiguousarray(window(data, bounds[:-1], 4)).view("<u4").reshape(-1).astype(np.int64)
+    sizes = np.where(there, sizes, 0)
+    return slices(data, bounds[:-1] + 4, sizes, there), after(pairs, 4 + sizes, there)
+
+
 def window(data: Octets, starts: Ints, width: int) -> Octets:
     """An ``(n, width)`` array of the bytes from ``starts[i]`` on; beyond the end, zeros."""
     if not len(starts) or not width:

@@ -22,12 +22,11 @@ from fkjoin.aggregates.calls import Called, Starting
 from fkjoin.aggregates.extremes import Extreme, sorting
 from fkjoin.aggregates.fold import Aggregate, Fold
 from fkjoin.aggregates.sums import Count, DecimalSum, DoubleSum, WholeSum
-from fkjoin.arrays import BYTES, as_bytes, masked
+from fkjoin.arrays import BYTES, as_bytes, masked, paired
 from fkjoin.errors import FkJoinError
 from fkjoin.messages import JOINED, RESULT, Operation, table
 from fkjoin.rows import RowCodec
 from fkjoin.stages import Counters, aggregate, regroup
-from fkjoin.stages.regroup import contributions
 from state import MemoryStore
 
 SOURCE = versions.identity("test")
@@ -64,7 +63,7 @@ class Grouping:
             JOINED,
             as_bytes(pa.array([change.key for change in listed], pa.string())),
             versions.encode(SOURCE, [np.array([change.version for change in listed], np.int64)]),
-            masked(contributions(group, value), there),
+            masked(paired(group, value), there),
             ~there,
             np.array([change.ts for change in listed], np.int64),
         )
@@ -443,4 +442,4 @@ def test_nothing_makes_nothing(size: int) -> None:
     grouping = Grouping(VALUE, *COLUMNS)
     grouping.batch([Change("a", 1, None)] * size)
     assert grouping.sent == []
-    assert pa.array([], BYTES).equals(contributions(pa.array([], BYTES), pa.array([], BYTES)))
+    assert pa.array([], BYTES).equals(paired(pa.array([], BYTES), pa.array([], BYTES)))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -142,6 +143,13 @@ def test_an_aggregate_is_a_table_again(spark: SparkSession, tmp_path: Path) -> N
             wanted[customer["region"], mine] += 1
     assert {key: row["count"] for key, row in found.items()} == wanted
 
+    other = with_names.group_by(["region", "orders"], name="sizes").agg(count=agg.sum("orders"))
+    history.write(10)
+    with pytest.raises(
+        StreamingQueryException, match=r'store sizes-(regroup|aggregate), columns was \["count = count\(\): int64"\]'
+    ):
+        run(other.changes, tmp_path / "checkpoint")
+
 
 def test_a_literal_is_not_taken_for_the_column_that_it_reads_like(spark: SparkSession, tmp_path: Path) -> None:
     history = History(tmp_path)
@@ -211,7 +219,7 @@ def test_python_functions_get_values_and_rows(spark: SparkSession, tmp_path: Pat
         (lambda t: t.group_by("op", upgrade_from="3.4").count(), 'upgrade_from: it is for deployment="staged"'),
         (lambda t: t.group_by("op", deployment="staged").count(), r"deployment: the staged deployment aggregates tables made"),
         (lambda t: t.group_by(["customer_id", "customer_id"]).count(), "key: two columns are called 'customer_id'"),
-        (lambda t: t.group_by("op").aggregate([], "x", max), r"adder: a callable of \(key, value, aggregate\) is needed, 'x'"),
+        (lambda t: t.group_by("op").aggregate([], 3, max), r"adder: a callable of \(key, value, aggregate\) is needed, 3"),
         (
             lambda t: t.group_by("op").aggregate([], max, max),
             "returns: give the aggregate's Spark type",

@@ -13,16 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin import combined_key, records, versions
-from fkjoin.arrays import Bytes, after, as_bytes, take, untagged, valid
+from fkjoin.arrays import Bytes, after, as_bytes, take, unpaired, untagged, valid
 from fkjoin.errors import FkJoinError
 from fkjoin.invariants import expected_subscriptions, live_subscriptions
 from fkjoin.messages import NO_TIMESTAMP
 from fkjoin.rows import KeyCodec, RowCodec
 from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.stages import split_rows
-from fkjoin.stages.aggregate import split_body
 from fkjoin.stages.children import Family, stored
-from fkjoin.stages.regroup import split_contributions
 from fkjoin.stages.rekey import HAS_FOREIGN_KEY
 from fkjoin.stages.resolve import DIGEST_BYTES, HAS_RESULT
 from fkjoin.stages.retention import GONE
@@ -70,7 +68,7 @@ class Described:
     def result(self, body: Bytes) -> list[pa.Array]:
         """The columns of the results that a store keeps: a resolve store after their hashes."""
         if self.stage == "aggregate":
-            return RowCodec(self.schemas["result"]).decode(split_body(body)[0])
+            return RowCodec(self.schemas["result"]).decode(unpaired(body)[0])
         value = after(body, np.full(len(body), DIGEST_BYTES, np.int64))
         schema = self.schemas["result"]
         if not self.both_rows:
@@ -104,7 +102,7 @@ class Entries:
             foreign_key = _keys(schemas["foreign_key"], bare)
             row = _rows(schemas["right"], RowCodec(schemas["right"]).decode(_none_if(held.body, gone)), ~gone)
         elif kind == "contribution":
-            group, value = split_contributions(_none_if(held.body, held.flags & HAS_RESULT == 0))
+            group, value = unpaired(_none_if(held.body, held.flags & HAS_RESULT == 0))
             key, foreign_key = _keys(schemas["row_key"], bare), _keys(schemas["key"], group)
             row = _rows(schemas["value"], RowCodec(schemas["value"]).decode(value), valid(value))
         elif kind == "aggregate":

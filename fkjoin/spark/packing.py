@@ -81,18 +81,10 @@ class PackRows:
         if self.group is None:
             value = masked(RowCodec(self.row).encode(row.flatten(), len(row)), alive)
         else:
-            value = encoded_contributions(self.group, batch.column("group"), self.row, row, alive)
+            groups = batch.column("group").flatten()
+            value = contributions(self.group, groups, self.row, row.flatten(), alive)
         ts = pc.fill_null(batch.column("ts"), NO_TIMESTAMP)
         return table(JOINED, key, _versions(batch), value, ~alive, ts)
-
-
-def encoded_contributions(
-    group: pa.Schema, groups: pa.StructArray, row: pa.Schema, rows: pa.StructArray, alive: Bools
-) -> Bytes:
-    """Contributions of rows to groups; null where not ``alive``, or without a group."""
-    keys = KeyCodec(group).encode(groups.flatten(), len(groups))
-    values = RowCodec(row).encode(rows.flatten(), len(rows))
-    return masked(contributions(pc.fill_null(keys, b""), values), alive & valid(keys))
 
 
 def packed_changes(
@@ -106,9 +98,10 @@ def packed_changes(
     """Envelopes, by key, of the ``messages`` that are made of rows and their encoded keys."""
     yield envelopes([(bucket, b"") for bucket in (bucket_ids(buckets) if wake_all else (0,))])
     for batch in batches:
-        usable = batch.filter(pc.is_null(batch.column("problem")))
-        if (dead := batch.num_rows - usable.num_rows) > 0:
+        usable, problem = batch, batch.column("problem")
+        if (dead := batch.num_rows - problem.null_count) > 0:
             yield counter(counters.DEAD_LETTERS, dead)
+            usable = batch.filter(pc.is_null(problem))
         if not usable.num_rows:
             continue
         keys = KeyCodec(key).encode(usable.column("key").flatten(), usable.num_rows)

@@ -18,18 +18,17 @@ from fkjoin.aggregates.fold import Fold, entry_batch
 from fkjoin.arrays import (
     Bytes,
     Ints,
-    after,
     buffers,
     changes_from_previous,
     codes,
     concat,
     constant,
     equal,
-    fixed,
     lengths,
     masked,
-    slices,
+    paired,
     take,
+    unpaired,
     valid,
     window,
 )
@@ -73,7 +72,7 @@ def aggregate(
     names = concat(constant(b"d", len(keys)), keys)
     held = records.decode(store.get_many(names))
     had = held.flags & HAS_RESULT > 0
-    before, states = split_body(masked(held.body, held.flags & GONE == 0))
+    before, states = unpaired(masked(held.body, held.flags & GONE == 0))
     before = masked(before, had)
 
     if fold.ordered:
@@ -103,26 +102,12 @@ def aggregate(
     made = table(RESULT, keys.filter(sent), operation[emit], results.filter(sent), version.filter(sent), ts[emit])
 
     flags = (np.where(there, HAS_RESULT, 0) | np.where(alive, 0, GONE)).astype(np.uint8)
-    kept = records.encode(flags, ts, version, masked(_body(results, states), alive))
+    kept = records.encode(flags, ts, version, masked(paired(results, states), alive))
     gone = pa.array(~alive)
     due = due_entries(names.filter(gone), version.filter(gone), now_ms + retention_ms)
     written = entry_batch([(names, kept), due, *steps.entries, *([] if entries is None else [entries])])
     store.write(*written)
     return made
-
-
-def split_body(body: Bytes) -> tuple[Bytes, Bytes]:
-    """Results and states of the fold; null where there is no body."""
-    there = valid(body)
-    data, bounds = buffers(body)
-    sizes = np.ascontiguousarray(window(data, bounds[:-1], 4)).view("<u4").reshape(-1).astype(np.int64)
-    sizes = np.where(there, sizes, 0)
-    return slices(data, bounds[:-1] + 4, sizes, there), after(body, 4 + sizes, there)
-
-
-def _body(results: Bytes, states: Bytes) -> Bytes:
-    sizes = np.where(valid(results), lengths(results), 0).astype("<u4")
-    return concat(fixed(sizes.view(np.uint8).reshape(-1, 4)), results, states)
 
 
 def _latest(code: Ints, ts: Ints, groups: int) -> Ints:

@@ -1,7 +1,8 @@
 """From answers straight to contributions: an aggregate of a join takes the fields that it needs, and resolve is left out.
 
 *Law*: what ``regroup`` makes of these contributions is what it would make of the joined rows', since its marks are those of
-resolve: the pair of versions of the newest answer.
+resolve: the pair of versions of the newest answer.  Of a batch's changes of a row, a contribution has the timestamp of the
+one that first led to it; a joined row has that of the one that first led to the whole row.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from fkjoin.arrays import masked, valid
+from fkjoin.arrays import valid
 from fkjoin.messages import JOINED, column, table
 from fkjoin.rows import KeyCodec, Path, RowCodec
 from fkjoin.stages.join_rows import How, matched
@@ -49,10 +49,10 @@ class Contribute:
         if any(of == "key" for of, _ in wanted):
             keys = KeyCodec(self.key).decode(column(answers, "key"))
             found |= {("key", (name,)): one for name, one in zip(self.key.names, keys, strict=True)}
-        group = KeyCodec(self.group_schema).encode(self._columns(found, self.group, self.group_schema), len(answers))
-        value = RowCodec(self.value_schema).encode(self._columns(found, self.value, self.value_schema), len(answers))
-        there = matched(answers, self.how) & valid(group)
-        contributed = masked(contributions(pc.fill_null(group, b""), value), there)
+        group = self._columns(found, self.group, self.group_schema)
+        value = self._columns(found, self.value, self.value_schema)
+        there = matched(answers, self.how)
+        contributed = contributions(self.group_schema, group, self.value_schema, value, there)
         columns = [column(answers, name) for name in ("key", "version")]
         return table(JOINED, *columns, contributed, ~valid(left), column(answers, "ts"))
 

@@ -8,30 +8,24 @@ Store: as resolve's, with the contributions in place of results.
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from fkjoin.arrays import Bytes, after, buffers, concat, constant, equal, fixed, lengths, slices, stack, valid, window
+from fkjoin.arrays import Bools, Bytes, constant, equal, masked, paired, stack, unpaired, valid
 from fkjoin.messages import GROUPED, column, table
+from fkjoin.rows import KeyCodec, RowCodec
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.resolve import settle
 from state import Store
 
 
-def contributions(groups: Bytes, values: Bytes) -> Bytes:
-    """Contributions to groups (no nulls in either)."""
-    sizes = lengths(groups).astype("<u4")
-    return concat(fixed(sizes.view(np.uint8).reshape(-1, 4)), groups, values)
-
-
-def split_contributions(contributed: Bytes) -> tuple[Bytes, Bytes]:
-    """Groups' keys and values; null where there is no contribution."""
-    there = valid(contributed)
-    data, bounds = buffers(contributed)
-    sizes = np.ascontiguousarray(window(data, bounds[:-1], 4)).view("<u4").reshape(-1).astype(np.int64)
-    sizes = np.where(there, sizes, 0)
-    return slices(data, bounds[:-1] + 4, sizes, there), after(contributed, 4 + sizes, there)
+def contributions(group: pa.Schema, groups: list[pa.Array], value: pa.Schema, values: list[pa.Array], there: Bools) -> Bytes:
+    """What rows contribute, from the columns of their groups' keys and of their values; none where not ``there``, or where a
+    group's key has a null.
+    """
+    keys = KeyCodec(group).encode(groups, len(there))
+    return masked(paired(pc.fill_null(keys, b""), RowCodec(value).encode(values, len(there))), there & valid(keys))
 
 
 def regroup(rows: pa.Table, store: Store, count: Counters, *, now_ms: int, retention_ms: int, every: bool = False) -> pa.Table:
@@ -43,8 +37,8 @@ def regroup(rows: pa.Table, store: Store, count: Counters, *, now_ms: int, reten
     count[counters.ROWS_IN] += len(rows)
     settled = settle(rows, store, count, now_ms=now_ms, retention_ms=retention_ms, keep="value", every=every)
     results = settled.results
-    old_group, old = split_contributions(settled.before)
-    new_group, new = split_contributions(column(results, "value"))
+    old_group, old = unpaired(settled.before)
+    new_group, new = unpaired(column(results, "value"))
     left, came = valid(old_group), valid(new_group)
     stays = left & came & equal(old_group, new_group)
     both, out, into = (pa.array(chosen) for chosen in (stays, left & ~stays, came & ~stays))
