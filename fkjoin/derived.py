@@ -1,8 +1,8 @@
 """Tables made row by row: ``filter``, ``map_values``, and a source whose rows are kept.
 
-Joins and aggregates read such a table as it comes: a row that is left out is a tombstone to them.  Sinks read it through a
-stage that knows what was sent: a row's changes that leave it as it was are dropped (KIP-557), and so are tombstones of
-rows that were never there.
+Joins and aggregates read such a table as it comes: a row that is left out is a tombstone to them.  Sinks, and everybody if
+its rows are kept, read it through a stage that knows what was sent: a row's changes that leave it as it was are dropped
+(KIP-557), and so are tombstones of rows that were never there.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _derived(
     require_emit(emit)
     before = table.node
     steps: tuple[tuple[str, str], ...] = (step,) if step is not None else ()
-    if isinstance(before, Derived):
+    if isinstance(before, Derived) and before.materialized is None:
         below, steps = before.table, (*before.steps, *steps)
     else:
         below = before
@@ -87,7 +87,6 @@ def _derived(
             "stage": "resolve",
             "buckets": buckets,
             "materialized": materialized,
-            "derived": True,
             **bound_to,
         }
         spec = StageSpec(
@@ -102,12 +101,10 @@ def _derived(
             every=emit == "on-update",
         )
         results = counted(stage(frame.select(*packing_columns()).mapInArrow(pack, ENVELOPE), spec), label)
-        return replace(
-            made,
-            node=replace(node, materialized=materialized),
-            settled=frame_of(results, unpack),
-            packed=(results, unpack),
-            materialized_as=built,
-        )
+        settled, named = frame_of(results, unpack), replace(node, materialized=materialized)
+        common = replace(made, node=named, packed=(results, unpack), materialized_as=built)
+        if materialized is None:
+            return replace(common, settled=settled)
+        return replace(common, frame=settled, settled=None, on_error="fail")  # whoever reads it reads what is kept
 
     return built(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructType
@@ -122,7 +123,10 @@ class Grouped:
             raise TopologyError(
                 f"returns: give the aggregate's Spark type, such as 'array<string>'; it cannot be told from {start()!r}"
             )
-        of = self._rows.select(F.lit(None).cast(kind).alias(column)).schema
+        try:
+            of = self._rows.select(F.lit(None).cast(kind).alias(column)).schema
+        except (ParseException, AnalysisException) as error:
+            raise TopologyError(f"returns: {returns!r} is no type of Spark's, such as 'array<string>'") from error
         steps = (self._step(name, given, of) for name, given in (("adder", adder), ("subtractor", subtractor)))
         return self._called("aggregate", of, (start, *steps), (adder, subtractor))
 

@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -84,6 +85,7 @@ class Report:
     def __init__(self, log: TextIO | None, live: Live | None, console: Console) -> None:
         self._log, self._live, self._console = log, live, console
         self._seen: dict[str, int] = {}
+        self._totals: dict[str, dict[str, Counter[str]]] = {}
         self._rows: dict[str, tuple[str, ...]] = {}
 
     def look(self, name: str, query: StreamingQuery) -> None:
@@ -97,6 +99,9 @@ class Report:
                 for metric, row in progress.observedMetrics.items()
             }
             seconds = progress.durationMs.get("triggerExecution", 0) / 1000
+            totals = self._totals.setdefault(name, {})
+            for operator, counted in counters.items():
+                totals.setdefault(operator, Counter()).update(counted)
             line = {
                 "time": progress.timestamp,
                 "query": name,
@@ -104,6 +109,11 @@ class Report:
                 "inputs": progress.numInputRows,
                 "seconds": seconds,
                 "counters": counters,
+                "totals": totals,
+                "rates": {
+                    operator: {item: round(value / seconds, 1) for item, value in counted.items()}
+                    for operator, counted in (counters.items() if seconds else ())
+                },
             }
             if self._log is not None:
                 print(json.dumps(line), file=self._log, flush=True)

@@ -156,7 +156,7 @@ CHANGES = st.lists(
 
 
 @given(changes=CHANGES, cuts=st.lists(st.integers(1, 7), min_size=30, max_size=30))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_after_every_batch_the_aggregates_are_those_of_a_plain_recomputation(changes: list[Change], cuts: list[int]) -> None:
     grouping, at = Grouping(VALUE, *COLUMNS), 0
     for cut in cuts:
@@ -168,7 +168,7 @@ def test_after_every_batch_the_aggregates_are_those_of_a_plain_recomputation(cha
 
 
 @given(changes=CHANGES, cut=st.integers(1, 30))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_how_changes_are_cut_into_batches_makes_no_difference_in_the_end(changes: list[Change], cut: int) -> None:
     """Nor in the state: what is kept is the same bytes but for the counters of versions."""
     whole, parts = Grouping(VALUE, *COLUMNS), Grouping(VALUE, *COLUMNS)

@@ -61,7 +61,7 @@ def changes(rows: list[tuple[int, Any]], *, left: bool) -> pa.Table:
     how=st.sampled_from(["inner", "left"]),
     by_region=st.booleans(),
 )
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_answers_make_the_same_aggregates_as_results(events: list[Any], cut: int, how: Any, by_region: bool) -> None:
     """Grouped by a field of the right row, or by the left key alone, which is there without a right row, too."""
     first: Any = ("right", ("region",)) if by_region else ("key", ("id",))

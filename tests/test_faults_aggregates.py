@@ -22,7 +22,7 @@ from tests.test_faults import rows
     stops=st.lists(st.sampled_from(["regroup", "aggregate", None]), min_size=30, max_size=30),
     every=st.booleans(),
 )
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_a_repeated_attempt_sends_what_the_failed_one_would_have_sent(
     changes: list[Change], cut: int, stops: Any, every: bool
 ) -> None:

@@ -166,6 +166,9 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path)
     assert {name: (line["batch"], line["inputs"]) for name, line in done.items()} == {"sink-out": (0, 7), "sink-totals": (0, 7)}
     assert done["sink-out"]["counters"]["joined"]["out"] == 4
     assert done["sink-totals"]["counters"]["totals"]["out"] == 1
+    about = done["sink-out"]
+    assert about["totals"] == about["counters"], "of one batch"
+    assert about["rates"]["joined"]["out"] == round(4 / about["seconds"], 1)
     assert list((tmp_path / "out").glob("batch=00000000-*/*.parquet"))
     (totals,) = (tmp_path / "totals").glob("batch=00000000-*/*.parquet")
     (row,) = pq.read_table(totals).to_pylist()
@@ -184,7 +187,7 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path)
     shown = fkjoin("describe", job(tmp_path, GOOD + SUMMED_UP), "--format", "mermaid", *log)
     assert shown.returncode == 0
     assert shown.stdout.startswith('flowchart LR\n  n0[/"source orders"/]\n')
-    assert shown.stdout.count("sink") == 2
+    assert shown.stdout.count('"sink ') == 2
 
     circle = SUMMED_UP.replace('of = "joined"', 'of = "totals"')
     run = fkjoin("run", job(tmp_path, GOOD + circle), "--check", *log)

@@ -224,6 +224,7 @@ def test_python_functions_get_values_and_rows(spark: SparkSession, tmp_path: Pat
             lambda t: t.group_by("op").aggregate([], max, max),
             "returns: give the aggregate's Spark type",
         ),
+        (lambda t: t.group_by("op").aggregate([], max, max, returns="arry<x>"), "returns: 'arry<x>' is no type of Spark's"),
         (lambda t: t.group_by("op").reduce(max, 3), r"subtractor: a callable of \(aggregate, value\) is needed, 3 is none"),
     ],
 )
@@ -291,12 +292,12 @@ def test_filter_and_map_values_send_what_changes_and_tombstones_of_what_leaves(s
 
 
 def test_a_source_can_be_materialized_and_drops_what_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """The older timestamp stays."""
+    """The older timestamp stays; and what is kept is kept also where the table is only read by another."""
     folder, checkpoint = tmp_path / "orders", tmp_path / "checkpoint"
 
     def build() -> Table:
         about: Any = {"key": "id", "version": "lsn", "timestamp": "at", "deleted": "gone", "name": "orders"}
-        return Table.from_files(spark, folder, **about).materialize("orders-now")
+        return Table.from_files(spark, folder, **about).materialize("orders-now").filter("amount < 100", name="small")
 
     write_lines(folder, "1", [{"id": n, "amount": n, "lsn": n, "at": n, "gone": False} for n in (1, 2, 3)])
     assert {row["_operation"] for row in run(build().changes, checkpoint).rows} == {"insert"}

@@ -144,7 +144,7 @@ def with_least(changes: list[Change]) -> dict[str, Any]:
 
 
 @given(seed=st.integers(0, 10_000))
-@settings(max_examples=150)
+@settings(max_examples=40)
 def test_records_that_come_twice_late_and_in_any_order_end_in_the_same_aggregates(seed: int) -> None:
     rng = random.Random(seed)
     staged, changes = Staged(N, *COLUMNS), history(rng, 30)
@@ -160,7 +160,7 @@ def test_records_that_come_twice_late_and_in_any_order_end_in_the_same_aggregate
 
 
 @given(seed=st.integers(0, 10_000), two_records=st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_records_in_order_show_nothing_in_between_wherever_a_batch_ends(seed: int, two_records: bool) -> None:
     """Also of the two records of the old form, the first of which may be a batch's last; and stretches come again."""
     rng = random.Random(seed)
