@@ -72,6 +72,13 @@ def test_a_foreign_key_that_is_no_text_is_refused() -> None:
         JoinTest("fk").feed(left("o", {"fk": 3}))
 
 
+def test_reordered_messages_arrive_in_another_order() -> None:
+    test, keys = JoinTest("fk"), [f"o{number:02}" for number in range(30)]
+    outputs = test.feed(right("a", {"m": 1}), *(left(key, {"fk": "a"}) for key in keys), REORDER)
+    assert sorted(output.key for output in outputs) == keys
+    assert [output.key for output in outputs] != keys
+
+
 def test_a_crash_really_throws_away_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
     test, seen = JoinTest("fk"), []
     run = JoinTest._run
