@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,12 @@ def test_modules_fit_in_the_head() -> None:
     for folder in ("fkjoin", "state"):
         for path in (ROOT / folder).rglob("*.py"):
             assert len(path.read_text().splitlines()) <= 350, path
+
+
+def test_every_package_is_installed() -> None:
+    listed = re.search(r"^packages = \[(.*)\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert listed is not None
+    found = {
+        ".".join(path.parent.relative_to(ROOT).parts) for name in ("fkjoin", "state") for path in (ROOT / name).rglob("*.py")
+    }
+    assert set(re.findall(r'"([\w.]+)"', listed[1])) == found
