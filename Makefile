@@ -7,8 +7,11 @@ BIN := .venv/bin
 demo: .venv/ready
 	$(BIN)/fkjoin demo
 
+# Those in integration/ wait a lot for brokers and clusters: the others run meanwhile.
 test: .venv/ready
-	$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q integration >.integration.log 2>&1 & other=$$!; trap "kill $$other" INT TERM; \
+	status=0; $(BIN)/python -m pytest -q tests || status=$$?; \
+	echo "the tests on a broker and a cluster:"; wait $$other || status=$$?; cat .integration.log; exit $$status
 
 check: .venv/ready
 	$(BIN)/ruff check .
