@@ -29,7 +29,6 @@ FAULTS = [
 SUMMED_FAULTS = [
     ("regroup", "after", "worker"),
     ("aggregate", "after", "executor"),
-    ("offset commit", "before", "driver"),
 ]
 
 EVERY = [
