@@ -9,6 +9,7 @@ out is a tree of known parts, each of which has a counterpart here; an expressio
 from __future__ import annotations
 
 import functools
+import json
 import math
 import operator
 from collections.abc import Callable, Mapping
@@ -29,13 +30,10 @@ from pyspark.sql.types import (
     LongType,
     ShortType,
     StringType,
-    _parse_datatype_json_string,
+    StructType,
 )
 
 from fkjoin.errors import TopologyError
-
-Evaluated = Callable[[Mapping[str, Any]], Any]
-"""Of a row's columns by name, the value."""
 
 _REPLACED = ("Nvl", "Nvl2", "ArrayAppend", "ArrayPrepend", "ArraySize")
 """Kinds that Spark itself writes in terms of others."""
@@ -100,7 +98,7 @@ def _part(argument: str, node: Any) -> Part:
         return _part(argument, node.child())
     if kind in _REPLACED:
         return _part(argument, node.replacement())
-    of = _parse_datatype_json_string(node.dataType().json())
+    of = _type(node.dataType().json())
     if kind == "Literal":
         return Part(kind, of, given=_constant(argument, node, of))
     if kind == "AttributeReference":
@@ -113,6 +111,12 @@ def _part(argument: str, node: Any) -> Part:
             "into group_by(value=…)"
         )
     return Part(kind, of, children, node.ordinal() if kind == "GetStructField" else None)
+
+
+def _type(text: str) -> DataType:
+    """The type that is written as JSON."""
+    field = {"name": "it", "type": json.loads(text), "nullable": True, "metadata": {}}
+    return StructType.fromJson({"type": "struct", "fields": [field]})[0].dataType
 
 
 def _constant(argument: str, node: Any, of: DataType) -> Any:
