@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
@@ -15,16 +14,25 @@ from fkjoin.aggregates.fold import Fold
 from fkjoin.columns import arrow_schema, schema_text, spark_schema
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED
-from fkjoin.identity import identity_text
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.repartition import RepartitionTopic, read_back, to_records
 from fkjoin.projection import Projection
 from fkjoin.spark.json_lines import plain_path
-from fkjoin.spark.operator import ENVELOPE, StageName, StageSpec
+from fkjoin.spark.operator import ENVELOPE, StageName
 from fkjoin.spark.packing import PackRows, UnpackResults
-from fkjoin.spark.settings import bucket_count, index_dir, optimized, retention_ms, validated
+from fkjoin.spark.settings import bucket_count, optimized, validated
 from fkjoin.stages.contribute import Contribute
-from fkjoin.stateful import Deployment, Emit, counted, frame_of, packing_columns, refuse_same_name, require_emit, stage
+from fkjoin.stateful import (
+    Deployment,
+    Emit,
+    counted,
+    frame_of,
+    packing_columns,
+    refuse_same_name,
+    require_emit,
+    stage,
+    stage_spec,
+)
 from fkjoin.topology import Aggregate, generated_name
 
 if TYPE_CHECKING:
@@ -76,21 +84,19 @@ def aggregated(
         "row_key": schema_text(row_key),
     }
     kinds = {"key": key.schema, "row_key": table.key_type, "value": value.schema, "result": spark_schema(fold.schema)}
-    about = {item: json.loads(kind.json()) for item, kind in kinds.items()} | {"versions": [["version", 1]]}
+    about = {**kinds, "versions": [["version", 1]]}
     taken = _contribute(table, key, value, group, fold.value) if optimized(spark) else None
     node = replace(node, merged=taken is not None)
     pickled, contribute = _pickled(fold), b"" if taken is None else _pickled(taken)
 
     def through_stage(rows: DataFrame, kind: StageName, materialized: str | None) -> DataFrame:
-        facts = {"join": label, "stage": kind, "buckets": buckets, "materialized": materialized, **bound_to}
-        spec = StageSpec(
+        spec = stage_spec(
+            spark,
             kind,
             label,
-            buckets,
-            retention_ms(spark),
-            index_dir(spark),
-            identity_text(facts, about),
-            checked,
+            {"materialized": materialized, **bound_to},
+            about,
+            validate=checked,
             every=options.emit == "on-update",
             fold=pickled if kind == "aggregate" else b"",
             contribute=contribute if kind == "regroup" else b"",

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from typing import Any
 
 from pyspark import cloudpickle
-from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, MapType, StructType
 
 from fkjoin.columns import arrow_schema, schema_text
@@ -15,17 +12,16 @@ from fkjoin.errors import TopologyError
 from fkjoin.foreign_key import (
     dead_frames,
     described,
-    packed,
+    packed_sides,
     require_same_timestamps,
     require_table,
     with_foreign_key,
 )
-from fkjoin.identity import identity_text
 from fkjoin.spark.operator import StageName, StageSpec
-from fkjoin.spark.packing import PackChanges, UnpackResults
-from fkjoin.spark.settings import bucket_count, index_dir, retention_ms, validated
+from fkjoin.spark.packing import UnpackResults
+from fkjoin.spark.settings import bucket_count, validated
 from fkjoin.stages.children import Family
-from fkjoin.stateful import Emit, counted, frame_of, refuse_same_name, require_emit, stage
+from fkjoin.stateful import Emit, counted, frame_of, refuse_same_name, require_emit, stage, stage_spec
 from fkjoin.table import Extractor, Table
 from fkjoin.topology import Children, generated_name
 
@@ -60,19 +56,16 @@ def with_children(
         "right": schema_text(right_row),
     }
     kinds = {"key": left.key_type, "foreign_key": right.key_type, "left": left.row_type, "right": right.row_type}
-    kinds["result"] = result
-    about: dict[str, Any] = {item: json.loads(kind.json()) for item, kind in kinds.items()}
-    about |= {"versions": [["version", 1]], "fused": True}
+    about = {**kinds, "result": result, "versions": [["version", 1]], "fused": True}
     pickled: bytes = cloudpickle.dumps(family)  # type: ignore[no-untyped-call]
 
     def spec(kind: StageName, materialized: str) -> StageSpec:
-        facts = {"join": label, "stage": kind, "buckets": buckets, "materialized": materialized, **bound_to}
-        common = kind, label, buckets, retention_ms(spark), index_dir(spark), identity_text(facts, about), checked
-        return StageSpec(*common, every=emit == "on-update", family=pickled if kind == "children" else b"")
+        facts = {"materialized": materialized, **bound_to}
+        more = {"every": emit == "on-update", "family": pickled if kind == "children" else b""}
+        return stage_spec(spark, kind, label, facts, about, validate=checked, **more)
 
-    packed_left = packed(left, rows, extractor, PackChanges(key, foreign_key, left_row, buckets, checked))
-    without = right.frame.withColumn("foreign_key", F.lit(None))
-    packed_right = packed(right, without, None, PackChanges(foreign_key, None, right_row, buckets, checked))
+    schemas = key, foreign_key, left_row, right_row
+    packed_left, packed_right = packed_sides(left, right, rows, extractor, schemas, buckets, validate=checked)
     unpack = UnpackResults(foreign_key, (family.result,), node.versions)
     dead = dead_frames(left, right, rows, extractor)
 

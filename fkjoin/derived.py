@@ -7,7 +7,6 @@ its rows are kept, read it through a stage that knows what was sent: a row's cha
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,12 +17,11 @@ from pyspark.sql.types import BooleanType
 from fkjoin.columns import Expression, Expressions, arrow_schema, resolve_column, schema_text, text
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
-from fkjoin.identity import identity_text
 from fkjoin.projection import Projection
-from fkjoin.spark.operator import ENVELOPE, StageSpec
+from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackRows, UnpackResults
-from fkjoin.spark.settings import bucket_count, index_dir, retention_ms, validated
-from fkjoin.stateful import Emit, counted, frame_of, packing_columns, refuse_same_name, require_emit, stage
+from fkjoin.spark.settings import bucket_count, validated
+from fkjoin.stateful import Emit, counted, frame_of, packing_columns, refuse_same_name, require_emit, stage, stage_spec
 from fkjoin.topology import Derived, generated_name
 
 if TYPE_CHECKING:
@@ -76,30 +74,14 @@ def _derived(
     buckets, checked = bucket_count(spark), validated(spark)
     key, schema = arrow_schema("key", made.key_type), arrow_schema("row", made.row_type)
     bound_to = {"steps": [list(item) for item in steps], "emit": emit, "key": schema_text(key), "row": schema_text(schema)}
-    kinds = {"key": made.key_type, "result": made.row_type}
-    about = {item: json.loads(kind.json()) for item, kind in kinds.items()} | {"versions": [list(v) for v in node.versions]}
+    about = {"key": made.key_type, "result": made.row_type, "versions": [list(version) for version in node.versions]}
     pack = PackRows(key, schema, buckets, validate=checked)
     unpack = UnpackResults(key, (schema,), node.versions)
 
     def built(materialized: str | None) -> Table:
-        facts = {
-            "join": label,
-            "stage": "resolve",
-            "buckets": buckets,
-            "materialized": materialized,
-            **bound_to,
-        }
-        spec = StageSpec(
-            "resolve",
-            label,
-            buckets,
-            retention_ms(spark),
-            index_dir(spark),
-            identity_text(facts, about),
-            checked,
-            materialized=materialized is not None,
-            every=emit == "on-update",
-        )
+        facts = {"materialized": materialized, **bound_to}
+        more = {"materialized": materialized is not None, "every": emit == "on-update"}
+        spec = stage_spec(spark, "resolve", label, facts, about, validate=checked, **more)
         results = counted(stage(frame.select(*packing_columns()).mapInArrow(pack, ENVELOPE), spec), label)
         settled, named = frame_of(results, unpack), replace(node, materialized=materialized)
         common = replace(made, node=named, packed=(results, unpack), materialized_as=built)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
@@ -43,7 +44,26 @@ def dead_frames(left: Table, right: Table, rows: DataFrame, extractor: Extractor
     return dead
 
 
-def packed(table: Table, rows: DataFrame, extractor: Extractor | None, pack: PackChanges) -> DataFrame:
+def packed_sides(
+    left: Table,
+    right: Table,
+    rows: DataFrame,
+    extractor: Extractor,
+    schemas: tuple[pa.Schema, pa.Schema, pa.Schema, pa.Schema],
+    buckets: int,
+    *,
+    validate: bool,
+) -> tuple[DataFrame, DataFrame]:
+    """Both tables' changes, packed; ``rows``: ``with_foreign_key``'s; ``schemas``: of both keys, then of both rows."""
+    key, foreign_key, left_row, right_row = schemas
+    without = right.frame.withColumn("foreign_key", F.lit(None))
+    return (
+        _packed(left, rows, extractor, PackChanges(key, foreign_key, left_row, buckets, validate)),
+        _packed(right, without, None, PackChanges(foreign_key, None, right_row, buckets, validate)),
+    )
+
+
+def _packed(table: Table, rows: DataFrame, extractor: Extractor | None, pack: PackChanges) -> DataFrame:
     """The table's changes, with foreign keys if there is an extractor, packed; ``rows`` is the frame that has them."""
     if table.lines is not None:
         texts, lines = table.lines

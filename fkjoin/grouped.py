@@ -144,7 +144,7 @@ class Grouped:
         value = self._value or self._whole_row()
         schema, key = arrow_schema("value", value.schema), arrow_schema("key", self._key.schema)
         title, kind = of.names[0], arrow_schema("returns", of).field(0).type
-        fold = Fold(schema, (Called(title, kind, key, schema, self._plain, *functions, row=_row),), nullable=True)
+        fold = Fold(schema, (Called(title, kind, key, schema, self._plain, *functions, row=_row),), nullable=True, ordered=True)
         what = ", ".join(text(one) if isinstance(one, Expressed) else _named(one) for one in given)
         return aggregated(self._table, self._key, value, fold, ((title, f"{method} by {what}"),), self._options)
 

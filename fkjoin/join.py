@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import get_args
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
 from fkjoin.columns import arrow_schema, listed, schema_text
 from fkjoin.errors import TopologyError
-from fkjoin.foreign_key import dead_frames, described, packed, require_same_timestamps, require_table, with_foreign_key
-from fkjoin.identity import identity_text
+from fkjoin.foreign_key import dead_frames, described, packed_sides, require_same_timestamps, require_table, with_foreign_key
 from fkjoin.joiner import is_function, joined
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import InternalTopics, internal_topics, staged
 from fkjoin.spark.json_lines import kind_at, plain_path
-from fkjoin.spark.operator import ENVELOPE, StageName, StageSpec
-from fkjoin.spark.packing import PackChanges, PackJoined, UnpackAnswers, UnpackResults
-from fkjoin.spark.settings import bucket_count, index_dir, prepare, retention_ms, validated
+from fkjoin.spark.operator import ENVELOPE, StageName
+from fkjoin.spark.packing import PackJoined, UnpackAnswers, UnpackResults
+from fkjoin.spark.settings import bucket_count, prepare, validated
 from fkjoin.stages import How
 from fkjoin.stages.contribute import Place
-from fkjoin.stateful import Answers, Deployment, Emit, counted, frame_of, refuse_same_name, require_emit, stage
+from fkjoin.stateful import Answers, Deployment, Emit, counted, frame_of, refuse_same_name, require_emit, stage, stage_spec
 from fkjoin.table import Extractor, Joiner, Table
 from fkjoin.topology import Derived, Join, Node, Source, generated_name
 from fkjoin.wire import WIRES, Wire
@@ -106,20 +103,16 @@ def fk_join(
     def through_stage(
         rows: DataFrame, kind: StageName, materialized: str | None = None, row: DataType | None = None
     ) -> DataFrame:
-        facts = {"join": label, "stage": kind, "how": how, "buckets": buckets, "materialized": materialized, **bound_to}
-        about = {name: json.loads(of.json()) for name, of in kinds.items()} | {"parts": parts, "fused": fused}
-        about["result"] = None if row is None else json.loads(row.json())
-        spec = StageSpec(
+        spec = stage_spec(
+            spark,
             kind,
             label,
-            buckets,
-            retention_ms(spark),
-            index_dir(spark),
-            identity_text(facts, about),
-            checked,
-            how,
-            shared_log,
-            right.node.parts,
+            {"how": how, "materialized": materialized, **bound_to},
+            {**kinds, "parts": parts, "fused": fused, "result": row},
+            validate=checked,
+            how=how,
+            shared_log=shared_log,
+            right_parts=right.node.parts,
             in_order=fused,
             materialized=materialized is not None,
             every=emit == "on-update",
@@ -128,9 +121,8 @@ def fk_join(
         counted_here = kind == "resolve" or not fused  # within a query the counters travel on to its last stage
         return counted(done, label if kind == "resolve" else f"{label}-{kind}") if counted_here else done
 
-    packed_left = packed(left, rows, extractor, PackChanges(key, foreign_key, left_row, buckets, checked))
-    without = right.frame.withColumn("foreign_key", F.lit(None))
-    packed_right = packed(right, without, None, PackChanges(foreign_key, None, right_row, buckets, checked))
+    schemas = key, foreign_key, left_row, right_row
+    packed_left, packed_right = packed_sides(left, right, rows, extractor, schemas, buckets, validate=checked)
     stages: tuple[StageQuery, ...] = ()
     if topics is None:
         answers = through_stage(through_stage(packed_left, "rekey").unionAll(packed_right), "subscription")

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
 
 from fkjoin.columns import spark_schema
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
+from fkjoin.identity import identity_text
 from fkjoin.rows import Path
-from fkjoin.spark.operator import ENVELOPE, StageProcessor, StageSpec
+from fkjoin.spark.operator import ENVELOPE, StageName, StageProcessor, StageSpec
 from fkjoin.spark.packing import UnpackResults
+from fkjoin.spark.settings import bucket_count, index_dir, retention_ms
 from fkjoin.stages import How, counters
 from fkjoin.stages.contribute import Place
 from fkjoin.topology import Node
@@ -55,6 +59,20 @@ def require_emit(given: str) -> None:
             f'emit: {given!r} is not one of "on-change", "on-update"; for a row once a minute at most, give the query '
             'trigger={"processingTime": "1 minute"}: a batch sends each row\'s last result'
         )
+
+
+def stage_spec(
+    spark: SparkSession, kind: StageName, operator: str, bound_to: Mapping[str, Any], about: Mapping[str, Any], **more: Any
+) -> StageSpec:
+    """A stage of the operator with that name, under the session's settings.
+
+    ``bound_to``: facts that its checkpoint is bound to, besides name, stage and buckets; ``about``: what is kept for whoever
+    reads the state, types among it.  ``more``: of ``StageSpec``.
+    """
+    buckets = bucket_count(spark)
+    facts = {"join": operator, "stage": kind, "buckets": buckets, **bound_to}
+    kept = {name: json.loads(item.json()) if isinstance(item, DataType) else item for name, item in about.items()}
+    return StageSpec(kind, operator, buckets, retention_ms(spark), index_dir(spark), identity_text(facts, kept), **more)
 
 
 def stage(rows: DataFrame, spec: StageSpec) -> DataFrame:

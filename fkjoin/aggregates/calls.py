@@ -38,10 +38,6 @@ class Called:
     row: Row = dict
 
     @property
-    def ordered(self) -> bool:
-        return True
-
-    @property
     def result(self) -> pa.Field:
         return pa.field(self.name, self.of)
 

@@ -53,10 +53,6 @@ class Extreme:
     of: pa.DataType
 
     @property
-    def ordered(self) -> bool:
-        return False
-
-    @property
     def result(self) -> pa.Field:
         return pa.field(self.name, self.of)
 

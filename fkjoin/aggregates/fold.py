@@ -57,11 +57,6 @@ class Aggregate(Protocol):
     """One column of an aggregate."""
 
     @property
-    def ordered(self) -> bool:
-        """Whether the order of a group's steps makes a difference."""
-        ...
-
-    @property
     def result(self) -> pa.Field: ...
 
     @property
@@ -85,11 +80,9 @@ class Fold:
     value: pa.Schema
     columns: tuple[Aggregate, ...]
     nullable: bool = False
-
-    @property
-    def ordered(self) -> bool:
-        """Whether the order of a group's steps makes a difference."""
-        return any(column.ordered for column in self.columns)
+    """Where all columns are null there is no result."""
+    ordered: bool = False
+    """The order of a group's steps makes a difference."""
 
     @property
     def schema(self) -> pa.Schema:

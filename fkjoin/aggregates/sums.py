@@ -29,10 +29,6 @@ class Count:
     column: int | None = None
 
     @property
-    def ordered(self) -> bool:
-        return False
-
-    @property
     def result(self) -> pa.Field:
         return pa.field(self.name, pa.int64())
 
@@ -54,10 +50,6 @@ class WholeSum:
     name: str
     column: int
     kind: Literal["sum", "avg"]
-
-    @property
-    def ordered(self) -> bool:
-        return False
 
     @property
     def result(self) -> pa.Field:
@@ -104,10 +96,6 @@ class DoubleSum:
     name: str
     column: int
     kind: Literal["sum", "avg"]
-
-    @property
-    def ordered(self) -> bool:
-        return False
 
     @property
     def result(self) -> pa.Field:
@@ -194,10 +182,6 @@ class DecimalSum:
     kind: Literal["sum", "avg"]
     precision: int
     scale: int
-
-    @property
-    def ordered(self) -> bool:
-        return False
 
     @property
     def result(self) -> pa.Field:

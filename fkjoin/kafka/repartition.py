@@ -123,6 +123,8 @@ class _FindProblems:
         fine = pc.is_null(found)
         read = wire_change.parts(self.records(batch.filter(fine)))
         fits: Bools = RowCodec(self.value).fits(read[0]) & RowCodec(self.value).fits(read[1])
+        if fits.all():
+            return found
         places = pc.indices_nonzero(fine).to_numpy()[~fits]
         reasons = found.to_pylist()
         for place in places.tolist():

@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-import fkjoin.join
+import fkjoin.foreign_key
 import fkjoin.stateful
 from fkjoin import Table, fk_join, session
 from fkjoin.aggregates import count
@@ -31,7 +31,7 @@ def main(config: dict[str, Any]) -> None:
     folder = Path(config["folder"])
     (folder / DRIVER_FILE).write_text(str(os.getpgid(0)))
     fkjoin.stateful.StageProcessor = Processor  # type: ignore[misc]
-    fkjoin.join.PackChanges = Packing  # type: ignore[misc]
+    fkjoin.foreign_key.PackChanges = Packing  # type: ignore[misc]
     spark = session("faults", master=config["master"], settings=config["conf"])
     spark.sparkContext.setLogLevel("ERROR")
     about: dict[str, Any] = {"version": "seq", "deleted": "op = 'd'", "format": "json"}

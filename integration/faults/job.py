@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fkjoin.join
+import fkjoin.foreign_key
 import fkjoin.stateful
 from fkjoin.cli import main
 from integration.faults.victims import Packing, Processor
 
 fkjoin.stateful.StageProcessor = Processor  # type: ignore[misc]
-fkjoin.join.PackChanges = Packing  # type: ignore[misc]
+fkjoin.foreign_key.PackChanges = Packing  # type: ignore[misc]
 main()
