@@ -33,7 +33,7 @@ RIGHT = 100_000
 class Run:
     """A running query over growing logs in ``folder``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, heap: str) -> None:
         self.folder, self.seq, self.seen = folder, 0, -1
         for side in ("left", "right"):
             (folder / side).mkdir()
@@ -41,10 +41,11 @@ class Run:
             "endurance",
             master="local[2]",
             ui_enabled="false",
-            driver_memory="3g",
+            driver_memory=heap,
             local_dir=folder / "tmp",
             fkjoin_index_dir=folder / "index",
             sql_streaming_minBatchesToRetain=2,
+            sql_streaming_fileSource_log_cleanupDelay="10s",  # else ten minutes of Spark's lists of all files read
         )
         spark.sparkContext.setLogLevel("ERROR")
         joined = fk_join(table(spark, folder, "left"), table(spark, folder, "right"), "value.fk", name="bench")
@@ -74,8 +75,11 @@ class Run:
         seconds = sum(progress.durationMs["triggerExecution"] for progress in done if progress.numInputRows) / 1000
         return sum(map(len, lines.values())), seconds
 
-    def disk_mib(self) -> dict[str, int]:
-        return {name: _size(self.folder / name) >> 20 for name in ("index", "checkpoint")}
+    def disk_mib(self) -> dict[str, float]:
+        """Of the indexes, the change logs in Spark's state, and what else is in the checkpoint."""
+        index, state, all_of_it = (_size(self.folder / name) for name in ("index", "checkpoint/state", "checkpoint"))
+        sizes = {"index_mib": index, "state_mib": state, "spark_logs_mib": all_of_it - state}
+        return {name: round(size / 2**20, 1) for name, size in sizes.items()}
 
     def close(self) -> None:
         self.query.stop()
@@ -149,7 +153,7 @@ def main() -> None:
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="fkjoin-bench-"))
     started = time.monotonic()
-    run = Run(folder)
+    run = Run(folder, "1g" if given.what == "soak" else "3g")
     try:
         if given.what == "growth":
             growth(run, given.left or 5_000_000)

@@ -40,17 +40,19 @@ class Footprint(threading.Thread):
 
 
 class Sample(NamedTuple):
-    """Resident pages and processor time of a process."""
+    """A process: its name, resident pages and processor time."""
 
+    name: str
     pages: int
     ticks: int
 
 
 def processes() -> dict[str, int]:
-    """This process tree: how many processes and threads it has, open files, and resident memory."""
+    """This process tree: how many processes and threads it has, open files, and resident memory of the JVM and the others."""
     tree = _tree(os.getpid())
-    resident = sum(sample.pages for sample in tree.values()) * _PAGE
-    found = {"processes": len(tree), "threads": 0, "files": 0, "rss_mib": resident >> 20}
+    found = {"processes": len(tree), "threads": 0, "files": 0, "jvm_mib": 0, "python_mib": 0}
+    for sample in tree.values():
+        found["jvm_mib" if sample.name == "java" else "python_mib"] += sample.pages * _PAGE >> 20
     for process in tree:
         for name, folder in (("threads", "task"), ("files", "fd")):
             with contextlib.suppress(OSError):
@@ -66,15 +68,16 @@ def _tree(root: int) -> dict[int, Sample]:
         if not place.name.isdigit():
             continue
         try:
-            after_name = (place / "stat").read_text().rpartition(")")[2].split()
+            name, _, rest = (place / "stat").read_text().partition("(")[2].rpartition(")")
+            after_name = rest.split()
             pages = int((place / "statm").read_text().split()[1])
         except OSError:
             continue
-        samples[int(place.name)] = Sample(pages, int(after_name[11]) + int(after_name[12]))
+        samples[int(place.name)] = Sample(name, pages, int(after_name[11]) + int(after_name[12]))
         children.setdefault(int(after_name[1]), []).append(int(place.name))
     found, waiting = {}, [root]
     while waiting:
         process = waiting.pop()
-        found[process] = samples.get(process, Sample(0, 0))
+        found[process] = samples.get(process, Sample("", 0, 0))
         waiting += children.get(process, [])
     return found

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from fkjoin.aggregates.fold import Fold
 from fkjoin.columns import arrow_schema, schema_text, spark_schema
+from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED
 from fkjoin.kafka.internal import StageQuery
@@ -24,12 +25,10 @@ from fkjoin.spark.settings import bucket_count, optimized, validated
 from fkjoin.stages.contribute import Contribute
 from fkjoin.stateful import (
     Deployment,
-    Emit,
     counted,
     frame_of,
     packing_columns,
     refuse_same_name,
-    require_emit,
     stage,
     stage_spec,
 )
@@ -55,7 +54,7 @@ def aggregated(
     table: Table, key: Projection, value: Projection, fold: Fold, columns: tuple[tuple[str, str], ...], options: Options
 ) -> Table:
     """The table of ``fold`` over what the rows contribute, by ``key``; ``columns``: names and descriptions of its columns."""
-    require_emit(options.emit)
+    emission = Emission.of(options.emit)
     if options.deployment not in get_args(Deployment):
         raise TopologyError(f'deployment: {options.deployment!r} is not one of "fused", "staged"')
     if options.upgrade_from is not None and options.deployment == "fused":
@@ -97,7 +96,7 @@ def aggregated(
             {"materialized": materialized, **bound_to},
             about,
             validate=checked,
-            every=options.emit == "on-update",
+            every=emission.every,
             fold=pickled if kind == "aggregate" else b"",
             contribute=contribute if kind == "regroup" else b"",
             in_order=topic is None,
@@ -119,7 +118,7 @@ def aggregated(
     unpack = UnpackResults(group, (fold.schema,), node.versions)
 
     def built(materialized: str | None) -> Table:
-        results = through_stage(grouped, "aggregate", materialized or label)
+        results = paced(through_stage(grouped, "aggregate", materialized or label), label, emission, about, checked)
         made = replace(node, materialized=materialized)
         return type(table)(
             made,

@@ -8,6 +8,7 @@ from pyspark import cloudpickle
 from pyspark.sql.types import DataType, MapType, StructType
 
 from fkjoin.columns import arrow_schema, schema_text
+from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.foreign_key import (
     dead_frames,
@@ -21,7 +22,7 @@ from fkjoin.spark.operator import StageName, StageSpec
 from fkjoin.spark.packing import UnpackResults
 from fkjoin.spark.settings import bucket_count, validated
 from fkjoin.stages.children import Family
-from fkjoin.stateful import Emit, counted, frame_of, refuse_same_name, require_emit, stage, stage_spec
+from fkjoin.stateful import counted, frame_of, refuse_same_name, stage, stage_spec
 from fkjoin.table import Extractor, Table
 from fkjoin.topology import Children, generated_name
 
@@ -31,7 +32,7 @@ def with_children(
 ) -> Table:
     """See ``Table.with_children``."""
     require_table("left", left)
-    require_emit(emit)
+    emission = Emission.of(emit)
     require_same_timestamps(left, right)
     spark = right.frame.sparkSession
     if column in (*right.row_type.names, *right.key):
@@ -61,7 +62,7 @@ def with_children(
 
     def spec(kind: StageName, materialized: str) -> StageSpec:
         facts = {"materialized": materialized, **bound_to}
-        more = {"every": emit == "on-update", "family": pickled if kind == "children" else b""}
+        more = {"every": emission.every, "family": pickled if kind == "children" else b""}
         return stage_spec(spark, kind, label, facts, about, validate=checked, **more)
 
     schemas = key, foreign_key, left_row, right_row
@@ -73,6 +74,7 @@ def with_children(
         kept_as = materialized or label
         rekeyed = stage(packed_left, spec("rekey", kept_as))
         results = counted(stage(rekeyed.unionAll(packed_right), spec("children", kept_as)), label)
+        results = paced(results, label, emission, {**about, "key": right.key_type}, checked)
         return Table(
             replace(node, materialized=materialized),
             frame_of(results, unpack),

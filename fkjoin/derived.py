@@ -15,13 +15,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 
 from fkjoin.columns import Expression, Expressions, arrow_schema, resolve_column, schema_text, text
+from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.projection import Projection
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackRows, UnpackResults
 from fkjoin.spark.settings import bucket_count, validated
-from fkjoin.stateful import Emit, counted, frame_of, packing_columns, refuse_same_name, require_emit, stage, stage_spec
+from fkjoin.stateful import counted, frame_of, packing_columns, refuse_same_name, stage, stage_spec
 from fkjoin.topology import Derived, generated_name
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def kept(table: Table, materialized: str) -> Table:
 def _derived(
     table: Table, rows: DataFrame, row: Column, gone: Column, step: tuple[str, str] | None, name: str | None, emit: Emit
 ) -> Table:
-    require_emit(emit)
+    emission = Emission.of(emit)
     before = table.node
     steps: tuple[tuple[str, str], ...] = (step,) if step is not None else ()
     if isinstance(before, Derived) and before.materialized is None:
@@ -73,16 +74,22 @@ def _derived(
     spark = frame.sparkSession
     buckets, checked = bucket_count(spark), validated(spark)
     key, schema = arrow_schema("key", made.key_type), arrow_schema("row", made.row_type)
-    bound_to = {"steps": [list(item) for item in steps], "emit": emit, "key": schema_text(key), "row": schema_text(schema)}
+    bound_to = {
+        "steps": [list(item) for item in steps],
+        "emit": "on-update" if emission.every else "on-change",
+        "key": schema_text(key),
+        "row": schema_text(schema),
+    }
     about = {"key": made.key_type, "result": made.row_type, "versions": [list(version) for version in node.versions]}
     pack = PackRows(key, schema, buckets, validate=checked)
     unpack = UnpackResults(key, (schema,), node.versions)
 
     def built(materialized: str | None) -> Table:
         facts = {"materialized": materialized, **bound_to}
-        more = {"materialized": materialized is not None, "every": emit == "on-update"}
+        more = {"materialized": materialized is not None, "every": emission.every}
         spec = stage_spec(spark, "resolve", label, facts, about, validate=checked, **more)
         results = counted(stage(frame.select(*packing_columns()).mapInArrow(pack, ENVELOPE), spec), label)
+        results = paced(results, label, emission, about, checked)
         settled, named = frame_of(results, unpack), replace(node, materialized=materialized)
         common = replace(made, node=named, packed=(results, unpack), materialized_as=built)
         if materialized is None:

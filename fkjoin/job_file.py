@@ -6,15 +6,16 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from fkjoin.emission import Emission, Emit
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.source import OnError
 from fkjoin.stages import How
-from fkjoin.stateful import Deployment, Emit
+from fkjoin.stateful import Deployment
 from fkjoin.wire import Wire
 
 if sys.version_info >= (3, 11):
@@ -23,6 +24,17 @@ else:  # pragma: no cover
     import tomli as tomllib
 
 Value = str | int | float | bool
+
+
+def _understood(emit: str) -> str:
+    try:
+        Emission.of(emit)
+    except FkJoinError as error:
+        raise ValueError(str(error).removeprefix("emit: ")) from error
+    return emit
+
+
+EmitSpec = Annotated[Emit, AfterValidator(_understood)]
 
 
 class JobError(FkJoinError, ValueError):
@@ -116,7 +128,7 @@ class JoinSpec(_Strict):
     joiner: str | list[str] | None = None
     deployment: Deployment = "fused"
     wire: Wire = "headers"
-    emit: Emit = "on-change"
+    emit: EmitSpec = "on-change"
 
 
 class AggregateSpec(_Strict):
@@ -125,7 +137,7 @@ class AggregateSpec(_Strict):
     of: str
     group_by: str | list[str]
     columns: dict[str, str] = Field(min_length=1)
-    emit: Emit = "on-change"
+    emit: EmitSpec = "on-change"
     deployment: Deployment = "fused"
     upgrade_from: str | None = None
 
@@ -136,7 +148,7 @@ class ViewSpec(_Strict):
     of: str
     filter: str | None = None
     columns: str | list[str] | None = None
-    emit: Emit = "on-change"
+    emit: EmitSpec = "on-change"
 
     @model_validator(mode="after")
     def _something(self) -> ViewSpec:

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructField, StructType
 
 from fkjoin.columns import arrow_schema, listed, schema_text
+from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.foreign_key import dead_frames, described, packed_sides, require_same_timestamps, require_table, with_foreign_key
 from fkjoin.joiner import is_function, joined
@@ -21,7 +22,7 @@ from fkjoin.spark.packing import PackJoined, UnpackAnswers, UnpackResults
 from fkjoin.spark.settings import bucket_count, prepare, validated
 from fkjoin.stages import How
 from fkjoin.stages.contribute import Place
-from fkjoin.stateful import Answers, Deployment, Emit, counted, frame_of, refuse_same_name, require_emit, stage, stage_spec
+from fkjoin.stateful import Answers, Deployment, counted, frame_of, refuse_same_name, stage, stage_spec
 from fkjoin.table import Extractor, Joiner, Table
 from fkjoin.topology import Derived, Join, Node, Source, generated_name
 from fkjoin.wire import WIRES, Wire
@@ -58,7 +59,8 @@ def fk_join(
     application's name.  ``wire``: ``headers``, or ``wrapper`` for KIP-213's format without headers.
 
     ``emit``: ``on-change`` drops what leaves a joined row as it is (KIP-557); with ``on-update`` a row is sent in every batch
-    that brought a newer version of either of its sides.
+    that brought a newer version of either of its sides; ``periodic 10 seconds`` (``periodic``: a minute) sends a row's last
+    result when such an interval is over, if it differs from what was sent last.
 
     ``validate``: check the stores' invariants after every batch, and stop with an ``InvariantError`` when one does not hold;
     every batch then reads all state.  By default what the setting ``spark.fkjoin.validate`` says, else no.
@@ -69,7 +71,7 @@ def fk_join(
     require_table("right", right)
     if how not in get_args(How):
         raise TopologyError(f'how: {how!r} is not one of "inner", "left"')
-    require_emit(emit)
+    emission = Emission.of(emit)
     require_same_timestamps(left, right)
     spark = left.frame.sparkSession
     prepare(spark)
@@ -80,7 +82,7 @@ def fk_join(
     refuse_same_name(label, (left.node, right.node), "join")
     topics = _internal_topics(deployment, application, wire, label, left, right)
     through = None if topics is None else (topics.registration, topics.response)
-    node = Join(label, left.node, right.node, how, by, joining, through)
+    node = Join(label, left.node, right.node, how, by, joining, through, emit)
 
     buckets = bucket_count(spark)
     left_row, right_row = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
@@ -115,7 +117,7 @@ def fk_join(
             right_parts=right.node.parts,
             in_order=fused,
             materialized=materialized is not None,
-            every=emit == "on-update",
+            every=emission.every,
         )
         done = stage(rows, spec)
         counted_here = kind == "resolve" or not fused  # within a query the counters travel on to its last stage
@@ -145,7 +147,10 @@ def fk_join(
     stages = (*left.stages, *right.stages, *stages)
 
     def built(materialized: str | None) -> Table:
-        results = through_stage(answers, "resolve", materialized, result)
+        about = {**kinds, "parts": parts, "result": result}
+        results = paced(
+            through_stage(answers, "resolve", materialized, result), label, emission, about, checked, joiner=joining
+        )
         unpack = UnpackResults(key, row_types, node.versions)
         frame = frame_of(results, unpack)
         made = replace(node, materialized=materialized)
@@ -158,7 +163,7 @@ def fk_join(
             dead=dead,
             connection=left.connection or right.connection,
             packed=packed,
-            answers=unresolved if materialized is None else None,
+            answers=unresolved if materialized is None and emission.interval_ms is None else None,
             stages=stages,
             materialized_as=built,
         )

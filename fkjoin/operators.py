@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from fkjoin.columns import Expression, Expressions
-from fkjoin.stateful import Deployment, Emit
+from fkjoin.emission import Emit
+from fkjoin.stateful import Deployment
 
 if TYPE_CHECKING:
     from fkjoin.grouped import Grouped
@@ -23,8 +24,8 @@ class Operators:
         """The table's rows for which a condition (SQL text or Column over its columns) holds; null does not.
 
         A row for which it no longer holds is deleted.  ``name``: names state and metrics.  ``emit``: to sinks, ``on-change``
-        drops changes that leave a row as it was (KIP-557), ``on-update`` does not; never sent is a tombstone of a row that was
-        never there.  Raises ``TopologyError``.
+        drops changes that leave a row as it was (KIP-557), ``on-update`` does not; ``periodic``: see ``fk_join``.  The
+        tombstone of a row that was not there is never sent.  Raises ``TopologyError``.
         """
         from fkjoin.derived import filtered  # it makes tables
 
@@ -57,7 +58,7 @@ class Operators:
         null among them is in no group.  ``value``: what a row contributes; without it, what the aggregate is of.
         ``name``: names state and metrics.  ``emit``: ``on-change`` sends a group's row if its value or its timestamp (the
         latest of its rows' changes) differs from what was sent last (KIP-557); ``on-update`` whenever one of its rows was
-        updated.
+        updated; ``periodic``: see ``fk_join``.
 
         ``deployment``: ``fused``, in one query; or ``staged``, of tables made from topics: ``Table.stages`` has the query that
         writes what rows contribute to the topic ``APPLICATION-NAME-repartition``, in KIP-904's format; the aggregate reads it.

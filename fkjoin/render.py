@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal, get_args
 
 from fkjoin.errors import TopologyError
-from fkjoin.topology import Aggregate, Children, Derived, Join, Node, Source, in_order
+from fkjoin.topology import Aggregate, Children, Derived, Join, Node, Source, in_order, periodic
 
 Format = Literal["text", "json", "mermaid"]
 
@@ -81,6 +81,13 @@ def _steps(ends: Sequence[Node]) -> list[Step]:
 
 
 def _step(node: Node) -> Step:
+    step = _operator(node)
+    if not periodic(node):
+        return step
+    return replace(step, stages=(*step.stages, Stage("pace", ", ".join(node.key), f"{node.name}-pace")))
+
+
+def _operator(node: Node) -> Step:
     if isinstance(node, Source):
         facts = {
             "from": node.origin,
@@ -127,7 +134,7 @@ def _join(join: Join) -> Step:
     return Step(
         "fk_join",
         join.name,
-        f"{join.how}{', staged' if join.topics else ''}",
+        ", ".join([join.how, *["staged"] * bool(join.topics), *[join.emit] * (join.emit != "on-change")]),
         (("left", join.left.name), ("right", join.right.name)),
         (("foreign key", _foreign_key(join)), ("joiner", join.joiner or "both rows")),
         (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -23,10 +23,6 @@ from fkjoin.spark.settings import bucket_count, index_dir, retention_ms
 from fkjoin.stages import How, counters
 from fkjoin.stages.contribute import Place
 from fkjoin.topology import Node
-
-Emit = Literal["on-change", "on-update"]
-"""When a result is sent: if it differs from what was sent last, or whenever what it is made of was updated."""
-
 
 Deployment = Literal["fused", "staged"]
 """All stages in one query, or each one a query of its own, with topics between them."""
@@ -51,14 +47,6 @@ class Answers:
         side, above = self.fields[path[0]]
         whole = (*above, *path[1:])
         return (side, whole) if whole else None
-
-
-def require_emit(given: str) -> None:
-    if given not in get_args(Emit):
-        raise TopologyError(
-            f'emit: {given!r} is not one of "on-change", "on-update"; for a row once a minute at most, give the query '
-            'trigger={"processingTime": "1 minute"}: a batch sends each row\'s last result'
-        )
 
 
 def stage_spec(

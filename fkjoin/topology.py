@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from fkjoin.stages.join_rows import How
 
+PERIODIC = "periodic"
+"""How the texts begin that say that changes are held back."""
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -47,6 +50,7 @@ class Join:
     joiner: str | None
     topics: tuple[str, str] | None = None
     """The internal topics between the stages; None when they are fused into one query."""
+    emit: str = "on-change"
     materialized: str | None = None
     """Under which name the results are kept for ``read_state``; None: only their hashes are."""
 
@@ -166,6 +170,11 @@ def sources(node: Node) -> list[Source]:
     return [step for step in in_order(node) if isinstance(step, Source)]
 
 
+def periodic(node: Node) -> bool:
+    """Whether its changes are held back until an interval is over."""
+    return not isinstance(node, Source) and node.emit.startswith(PERIODIC)
+
+
 def summed_up(node: Node) -> bool:
     """Whether rows are put together from many among what ``node`` is made of."""
     return any(isinstance(step, Aggregate | Children) for step in in_order(node))
@@ -197,6 +206,8 @@ def manifest(node: Node) -> dict[str, dict[str, object]]:
             found[f"children {step.name}"] = facts
         else:
             found[f"view {step.name}"] = {"of": step.table.name, "steps": [list(item) for item in step.steps]}
+        if periodic(step):
+            found[f"periodic emission of {step.name}"] = {}
     return found
 
 

@@ -63,6 +63,7 @@ def job(tmp_path: Path, text: str) -> Path:
         (("[sinks.out]", '[views.v]\nof = "joined"\n[sinks.out]'), "views.v: give filter, columns, or both"),
         (("[sinks.out]", '[aggregates.a]\nof = "joined"\n[sinks.out]'), "aggregates.a.group_by: must be given"),
         (('joiner = ["left', 'how = "outer"\njoiner = ["left'), "joins.joined.how: Input should be 'inner' or 'left'"),
+        (('joiner = ["left', 'emit = "weekly"\njoiner = ["left'), "joins.joined.emit: .*'weekly' is not one of"),
         (('path = "{folder}/orders"', ""), "tables.orders: give either topic or path"),
         (('version = "lsn"\ndeleted', "deleted"), "tables.orders: files need version"),
         (('name = "orders"', 'name = "${FKJOIN_NOT_SET}"'), "name: the environment has no variable FKJOIN_NOT_SET"),

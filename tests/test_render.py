@@ -113,6 +113,12 @@ def test_a_merged_join_has_no_resolve_unless_somebody_else_reads_it() -> None:
     assert "store joined-resolve\n" in draw_job([Sink("a", merged, "x"), Sink("b", plain, "y")])
 
 
+def test_a_table_that_is_held_back_has_a_stage_for_it() -> None:
+    lines = draw(Join("joined", ORDERS, CUSTOMERS, "inner", "customer", None, emit="periodic 5 s")).split("\n")
+    assert "fk_join joined  (inner, periodic 5 s)" in lines
+    assert lines[-1] == "  4 pace          repartition by id; store joined-pace"
+
+
 def test_another_format_is_refused() -> None:
     with pytest.raises(TopologyError, match='format: \'svg\' is not one of "text", "json", "mermaid"'):
         draw(ORDERS, "svg")

@@ -18,10 +18,10 @@ from fkjoin.arrays import as_bytes
 from fkjoin.errors import InvariantError
 from fkjoin.identity import difference
 from fkjoin.invariants import GuardedStore, Sum, check_subscriptions, expected_subscriptions, sums_message
-from fkjoin.messages import ANSWER, CHANGE, GROUPED, JOINED, SUBSCRIPTION, SUMS, column, is_answer, pack, unpack
+from fkjoin.messages import ANSWER, CHANGE, GROUPED, JOINED, RESULT, SUBSCRIPTION, SUMS, column, is_answer, pack, unpack
 from fkjoin.spark.buckets import bucket_ids, buckets_of, packed_by_bucket
-from fkjoin.spark.operator import StageSpec
-from fkjoin.stages import Counters, aggregate, children, join_rows, regroup, rekey, resolve, subscription
+from fkjoin.spark.operator import TICK, StageSpec
+from fkjoin.stages import Counters, aggregate, children, join_rows, pace, regroup, rekey, resolve, subscription
 from state import BucketStore, SegmentLog, Store
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ class BucketRun:
             payloads = [payload for payload in payloads if not is_answer(payload)]
             if answers and spec.stage == "subscription":
                 yield _envelopes([(bucket, payload) for payload in answers])
-        if payloads:
+        over = passed.pop(TICK, 0) > 0
+        if payloads or over:
             with BucketStore(self._log, self._directory(), identity=spec.identity.encode(), differs=difference) as store:
                 name = f"{spec.operator}-{spec.stage}, bucket {bucket}"
                 guarded = GuardedStore(store, name) if spec.validate else store
@@ -64,15 +65,15 @@ class BucketRun:
                     yield _envelopes([(0, b"")])
                 messages: list[pa.Table] = []
                 for messages in self._parts(payloads):
-                    yield from (_envelopes(made) for made in self._run(messages, guarded, count) if made)
+                    yield from (_envelopes(made) for made in self._run(messages, guarded, count, over) if made)
                 store.commit()
                 if spec.validate:
                     yield from (_envelopes(made) for made in self._validated(messages, store, name))
         if total := passed + count:  # adding drops what is zero
             yield _counters(bucket, total)
 
-    def _run(self, messages: list[pa.Table], store: Store, count: Counters) -> Iterator[list[tuple[int, bytes]]]:
-        """Payloads for the next operator, with their buckets' ids."""
+    def _run(self, messages: list[pa.Table], store: Store, count: Counters, over: bool) -> Iterator[list[tuple[int, bytes]]]:
+        """Payloads for the next operator, with their buckets' ids; ``over``: an interval is."""
         spec = self._spec
         times: Any = {"now_ms": int(time.time() * 1000), "retention_ms": spec.retention_ms}
         if spec.stage == "rekey":
@@ -108,6 +109,9 @@ class BucketRun:
             how: Any = {"every": spec.every, "guarded": not spec.in_order}
             results = aggregate(grouped, store, count, pickle.loads(spec.fold), source=source, **how, **times)
             yield packed_by_bucket(results, "key", spec.buckets)
+        elif spec.stage == "pace":
+            sent = pace(_only(RESULT, messages), store, count, over=over)
+            yield from (packed_by_bucket(page, "key", spec.buckets) for page in sent)
         else:
             both = [join_rows(_only(ANSWER, messages), spec.how), _only(JOINED, messages)]
             kept: Any = {"materialized": spec.materialized, "every": spec.every}

@@ -21,6 +21,7 @@ from fkjoin.rows import KeyCodec, RowCodec
 from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.stages import split_rows
 from fkjoin.stages.children import Family, stored
+from fkjoin.stages.pace import SENT, WAITING
 from fkjoin.stages.rekey import HAS_FOREIGN_KEY
 from fkjoin.stages.resolve import DIGEST_BYTES, HAS_RESULT
 from fkjoin.stages.retention import GONE
@@ -33,7 +34,8 @@ ENTRIES = (
 """Columns of readable records.
 
 ``kind``: ``left`` (what rekey knows of a left row), ``right``, ``subscription`` or ``result``; of an aggregate
-``contribution`` (of a row to a group, whose key is then the ``foreign_key``) or ``aggregate``.  ``key`` (of a left row, of a
+``contribution`` (of a row to a group, whose key is then the ``foreign_key``) or ``aggregate``; of what is emitted periodically
+``waiting``, and ``sent`` (without the row).  ``key`` (of a left row, of a
 row that contributes, or of a group), ``foreign_key``, ``version`` (a list of lists of numbers) and ``row`` are JSON;
 ``gone``: the row is no more, and only its version is remembered."""
 
@@ -47,6 +49,7 @@ _KINDS = {
     "regroup": {b"d": "contribution"},
     "aggregate": {b"d": "aggregate"},
     "children": {b"r": "right", b"s": "subscription"},
+    "pace": {WAITING: "waiting", SENT: "sent"},
 }
 
 
@@ -69,7 +72,8 @@ class Described:
         """The columns of the results that a store keeps: a resolve store after their hashes."""
         if self.stage == "aggregate":
             return RowCodec(self.schemas["result"]).decode(unpaired(body)[0])
-        value = after(body, np.full(len(body), DIGEST_BYTES, np.int64))
+        digest = 0 if self.stage == "pace" else DIGEST_BYTES
+        value = after(body, np.full(len(body), digest, np.int64))
         schema = self.schemas["result"]
         if not self.both_rows:
             return RowCodec(schema).decode(value)
@@ -111,6 +115,10 @@ class Entries:
         elif kind == "left":
             key = _keys(schemas["key"], bare)
             foreign_key = _keys(schemas["foreign_key"], _none_if(held.body, held.flags & HAS_FOREIGN_KEY == 0))
+        elif kind in ("waiting", "sent"):
+            key = _keys(schemas["key"], bare)
+            kept = (held.flags & HAS_RESULT > 0) & (kind == "waiting")
+            row = _rows(schemas["result"], of.result(_none_if(held.body, ~kept)), kept)
         else:
             key = _keys(schemas["key"], bare)
             kept = (held.flags & HAS_RESULT > 0) & (pc.binary_length(held.body).fill_null(0).to_numpy() > DIGEST_BYTES)

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 ENVELOPE = "bucket int, payload binary, counter string, count bigint"
 
-StageName = Literal["rekey", "subscription", "resolve", "regroup", "aggregate", "children"]
+TICK = "tick"
+"""A counter that is none: it says that an interval is over, and that a bucket of ``pace`` sends what waits."""
+
+StageName = Literal["rekey", "subscription", "resolve", "regroup", "aggregate", "children", "pace"]
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from fkjoin.identity import read_identity
 from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.spark.damage import RESTORE
 from fkjoin.spark.entries import ENTRIES, Described, Entries, Results, parse_key
+from fkjoin.stages.pace import SENT, WAITING
 from state import BucketStore
 from state.segments import Meta
 
@@ -276,38 +277,37 @@ def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
     if join not in joins and (join or len(joins) > 1):
         raise FkJoinError(f"join: {join!r} is none of {', '.join(joins)}; name one with --join")
     stores = {store.stage: store for store in state.stores if store.identity[0]["join"] == (join or joins[0])}
-    schemas = next(iter(stores.values())).schemas()
     found = []
     if "regroup" in stores:
-        by_row = _typed(schemas["row_key"], key, refuse="aggregate" not in stores)
-        found += stores["regroup"].some(by_row, (b"d" + by_row[0].as_py(),)) if by_row is not None else []
+        found += _under(stores["regroup"], "row_key", key, (b"d",), refuse="aggregate" not in stores)
     if "aggregate" in stores:
-        by_group = _typed(schemas["key"], key, refuse=not found)
-        found += stores["aggregate"].some(by_group, (b"d" + by_group[0].as_py(),)) if by_group is not None else []
-    if "regroup" in stores or "aggregate" in stores:
-        return found
-    wanted = _typed(schemas["key"], key)
-    assert wanted is not None
-    names = (b"d" + wanted[0].as_py(),)
+        found += _under(stores["aggregate"], "key", key, (b"d",), refuse=not found)
     if "rekey" in stores:
-        found += stores["rekey"].some(wanted, names)
-        foreign = found[0]["foreign_key"] if found else None
+        left = _under(stores["rekey"], "key", key, (b"d",))
+        foreign = left[0]["foreign_key"] if left else None
         subscribed = stores.get("subscription") or stores.get("children")
         if foreign is not None and subscribed is not None:
-            by = parse_key(schemas["foreign_key"], json.dumps(foreign))
+            schemas = subscribed.schemas()
+            by, wanted = parse_key(schemas["foreign_key"], json.dumps(foreign)), parse_key(schemas["key"], key)
             combined = combined_key.encode(by, wanted)
-            found += subscribed.some(by, (b"s" + combined[0].as_py(), b"r" + by[0].as_py()))
-    return found + (stores["resolve"].some(wanted, names) if "resolve" in stores else [])
+            left += subscribed.some(by, (b"s" + combined[0].as_py(), b"r" + by[0].as_py()))
+        found += left
+    if "resolve" in stores:
+        found += _under(stores["resolve"], "key", key, (b"d",))
+    if "pace" in stores:
+        found += _under(stores["pace"], "key", key, (WAITING, SENT), refuse=False)
+    return found
 
 
-def _typed(schema: pa.Schema, key: str, *, refuse: bool = True) -> Bytes | None:
-    """A key as somebody typed it; of one that is none, ``FkJoinError``, or None without ``refuse``."""
+def _under(store: SavedStore, schema: str, key: str, tags: tuple[bytes, ...], *, refuse: bool = True) -> list[dict[str, Any]]:
+    """The records of a key, as somebody typed it; of one that is none, ``FkJoinError``, or nothing without ``refuse``."""
     try:
-        return parse_key(schema, key)
+        wanted = parse_key(store.schemas()[schema], key)
     except ValueError as error:
         if refuse:
             raise FkJoinError(str(error)) from error
-        return None
+        return []
+    return store.some(wanted, tuple(tag + wanted[0].as_py() for tag in tags))
 
 
 def _variable(spark: SparkSession, checkpoint: str, operator: int, name: str, batch: int | None) -> DataFrame:

@@ -7,9 +7,22 @@ from fkjoin.stages.aggregate import aggregate
 from fkjoin.stages.children import children
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.join_rows import How, join_rows, split_rows
+from fkjoin.stages.pace import pace
 from fkjoin.stages.regroup import regroup
 from fkjoin.stages.rekey import rekey
 from fkjoin.stages.resolve import resolve
 from fkjoin.stages.subscription import subscription
 
-__all__ = ["Counters", "How", "aggregate", "children", "join_rows", "regroup", "rekey", "resolve", "split_rows", "subscription"]
+__all__ = [
+    "Counters",
+    "How",
+    "aggregate",
+    "children",
+    "join_rows",
+    "pace",
+    "regroup",
+    "rekey",
+    "resolve",
+    "split_rows",
+    "subscription",
+]
