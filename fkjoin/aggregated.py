@@ -101,10 +101,10 @@ def aggregated(
             contribute=contribute if kind == "regroup" else b"",
             in_order=topic is None,
         )
-        return counted(stage(rows, spec), label if kind == "aggregate" else f"{label}-{kind}")
+        return counted(stage(rows, spec), label if kind == "aggregate" else f"{label}-{kind}", kind)
 
     if taken is not None and table.answers is not None:
-        rows = counted(table.answers.envelopes, table.name).where("counter is null")
+        rows = counted(table.answers.envelopes, table.name, *table.answers.stages).where("counter is null")
     else:
         pack = PackRows(row_key, fold.value, buckets, group, checked)
         contributed = F.when(~F.col(DELETED), value.struct)

@@ -73,7 +73,7 @@ def with_children(
     def built(materialized: str | None) -> Table:
         kept_as = materialized or label
         rekeyed = stage(packed_left, spec("rekey", kept_as))
-        results = counted(stage(rekeyed.unionAll(packed_right), spec("children", kept_as)), label)
+        results = counted(stage(rekeyed.unionAll(packed_right), spec("children", kept_as)), label, "rekey", "children")
         results = paced(results, label, emission, {**about, "key": right.key_type}, checked)
         return Table(
             replace(node, materialized=materialized),

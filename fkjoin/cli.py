@@ -38,6 +38,7 @@ class Drawing(str, enum.Enum):
     text = "text"
     json = "json"
     mermaid = "mermaid"
+    svg = "svg"
 
 
 @app.command()
@@ -64,18 +65,29 @@ def run(
         bool, typer.Option("--check", help="Only validate: settings, topics, schemas, and that the checkpoint fits.")
     ] = False,
     spark_log: Annotated[Path, typer.Option(help="Where Spark's own log goes.")] = Path("spark.log"),
+    ui: Annotated[
+        str,
+        typer.Option(metavar="[HOST:]PORT", help="Show the job as it runs on a page there, and /metrics for Prometheus."),
+    ] = "",
 ) -> None:
     """Run a job until it is stopped; SIGTERM and Ctrl-C let the batch at work come to its end."""
     from fkjoin.runner import run_job
 
     with quiet_spark(spark_log):
-        run_job(job, Console(), check=check)
+        run_job(job, Console(), check=check, ui=_address(ui) if ui else None)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65_535:
+        raise typer.BadParameter(f"{text!r} is no port or host:port, such as 8080 or 0.0.0.0:8080", param_hint="--ui")
+    return host or "127.0.0.1", int(port)
 
 
 @app.command()
 def describe(
     job: Annotated[Path, typer.Argument(help="A job file (TOML): tables, joins, sinks.", exists=True, dir_okay=False)],
-    format: Annotated[Drawing, typer.Option(help="mermaid: a flowchart.")] = Drawing.text,
+    format: Annotated[Drawing, typer.Option(help="mermaid: a flowchart; svg: a picture.")] = Drawing.text,
     spark_log: Annotated[Path, typer.Option(help="Where Spark's own log goes.")] = Path("spark.log"),
 ) -> None:
     """Print the topology of a job: its tables, operators, stores, repartitions and topics.  Nothing runs."""

@@ -88,7 +88,7 @@ def _derived(
         facts = {"materialized": materialized, **bound_to}
         more = {"materialized": materialized is not None, "every": emission.every}
         spec = stage_spec(spark, "resolve", label, facts, about, validate=checked, **more)
-        results = counted(stage(frame.select(*packing_columns()).mapInArrow(pack, ENVELOPE), spec), label)
+        results = counted(stage(frame.select(*packing_columns()).mapInArrow(pack, ENVELOPE), spec), label, "resolve")
         results = paced(results, label, emission, about, checked)
         settled, named = frame_of(results, unpack), replace(node, materialized=materialized)
         common = replace(made, node=named, packed=(results, unpack), materialized_as=built)

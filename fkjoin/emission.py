@@ -61,7 +61,7 @@ def paced(
     spec = stage_spec(spark, "pace", operator, bound_to, about, validate=checked)
     wake = F.explode(F.lit(list(bucket_ids(bucket_count(spark))))).alias("bucket")
     over = ticks(spark, emission.interval_ms).select(wake, F.lit(None).cast("binary"), F.lit(TICK), F.col("tick"))
-    return counted(stage(results.where("counter is null").unionAll(over), spec), f"{operator}-pace")
+    return counted(stage(results.where("counter is null").unionAll(over), spec), f"{operator}-pace", "pace")
 
 
 def _milliseconds(interval: str) -> int:

@@ -20,7 +20,8 @@ from fkjoin.kafka import Format
 from fkjoin.kafka.options import client_options, source_options
 from fkjoin.kafka.sink import start
 from fkjoin.kafka.source import require_topic
-from fkjoin.render import Sink, draw_job
+from fkjoin.render import drawn
+from fkjoin.steps import Sink, Step, job_steps
 from fkjoin.table import Table
 
 
@@ -54,9 +55,13 @@ class Job:
                     require_topic(topic, servers, source_options(options))
 
     def describe(self, form: str = "text") -> str:
-        """The topology of all sinks: ``text``, ``json`` or ``mermaid``."""
+        """The topology of all sinks: ``text``, ``json``, ``mermaid`` or ``svg``."""
+        return drawn(self.steps(), form)
+
+    def steps(self) -> list[Step]:
+        """The topology of all sinks, to be drawn."""
         sinks = self.spec.sinks.items()
-        return draw_job([Sink(name, self.tables[s.table].node, str(s.topic or s.path)) for name, s in sinks], form)
+        return job_steps([Sink(name, self.tables[s.table].node, str(s.topic or s.path)) for name, s in sinks])
 
     def queries(self) -> list[Planned]:
         """Every query of the job, upstream ones first: stages, sinks, dead letters."""

@@ -100,6 +100,7 @@ def fk_join(
     kinds = {"key": left.key_type, "foreign_key": right.key_type, "left": left.row_type, "right": right.row_type}
     parts = left.node.parts, right.node.parts
     fused = deployment == "fused"
+    before: tuple[StageName, ...] = ("rekey", "subscription") if fused else ()
     checked = validated(spark) if validate is None else validate
 
     def through_stage(
@@ -120,8 +121,9 @@ def fk_join(
             every=emission.every,
         )
         done = stage(rows, spec)
-        counted_here = kind == "resolve" or not fused  # within a query the counters travel on to its last stage
-        return counted(done, label if kind == "resolve" else f"{label}-{kind}") if counted_here else done
+        if kind != "resolve":  # within a query the counters travel on to its last stage
+            return done if fused else counted(done, f"{label}-{kind}", kind)
+        return counted(done, label, *before, kind)
 
     schemas = key, foreign_key, left_row, right_row
     packed_left, packed_right = packed_sides(left, right, rows, extractor, schemas, buckets, validate=checked)
@@ -134,7 +136,7 @@ def fk_join(
     result: DataType = StructType([StructField("left", left.row_type), StructField("right", right.row_type)])
     unresolved = None
     if (fields := _fields(joiner, left, left_row, right_row)) is not None:
-        unresolved = Answers(answers, key, left_row, right_row, how, fields)
+        unresolved = Answers(answers, key, left_row, right_row, how, fields, before)
     if joiner is not None:
         rows_joined = joined(answers, UnpackAnswers(left_row, right_row, how), joiner)
         result = rows_joined.schema["row"].dataType

@@ -7,7 +7,6 @@ import json
 import signal
 import sys
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,12 +20,14 @@ from rich.table import Table as Grid
 from fkjoin.errors import FkJoinError
 from fkjoin.job import Job, Planned
 from fkjoin.job_file import JobError, JobSpec, read_job
+from fkjoin.metrics import Metrics
 from fkjoin.spark.claim import claimed
 from fkjoin.spark.damage import check_logs, explain
 from fkjoin.spark.files import hadoop, read_file, write_file
 from fkjoin.spark.settings import bucket_count, session
 from fkjoin.stages.counters import RESTARTS
 from fkjoin.topology import manifest
+from fkjoin.web import served
 
 MANIFEST = "fkjoin-job.json"
 """Lies in the checkpoint folder: what the checkpoint was made with."""
@@ -34,10 +35,11 @@ MANIFEST = "fkjoin-job.json"
 _POLL_S = 0.3
 
 
-def run_job(path: Path, console: Console, *, check: bool) -> None:
+def run_job(path: Path, console: Console, *, check: bool, ui: tuple[str, int] | None = None) -> None:
     """Run the job until it is stopped (SIGTERM, SIGINT) or, with the trigger ``available-now``, has read all that is there.
 
-    ``check``: build and compare with the checkpoint only.  Raises ``JobError``; ``FkJoinError`` when a query fails.
+    ``check``: build and compare with the checkpoint only.  ``ui``: host and port where a page shows the job.  Raises
+    ``JobError``; ``FkJoinError`` when a query fails.
     """
     spec = read_job(path)
     spark = job_session(spec)
@@ -50,7 +52,7 @@ def run_job(path: Path, console: Console, *, check: bool) -> None:
             console.print(job.describe(), style="dim", highlight=False, soft_wrap=True)
             console.print(f"{path}: fine; {len(planned)} queries: {', '.join(query.name for query in planned)}", soft_wrap=True)
             return
-        with claimed(spark, spec.checkpoint), _signals() as stop, _report(spec, console) as report:
+        with claimed(spark, spec.checkpoint), _signals() as stop, _report(job, console, ui) as report:
             _keep(spark, spec, made_with)
             for query in planned:
                 check_logs(spark, query.checkpoint)
@@ -82,10 +84,9 @@ def job_session(spec: JobSpec) -> SparkSession:
 class Report:
     """Takes down each batch once: a JSON line in the log, a row on the terminal."""
 
-    def __init__(self, log: TextIO | None, live: Live | None, console: Console) -> None:
-        self._log, self._live, self._console = log, live, console
+    def __init__(self, log: TextIO | None, live: Live | None, console: Console, metrics: Metrics) -> None:
+        self._log, self._live, self._console, self._metrics = log, live, console, metrics
         self._seen: dict[str, int] = {}
-        self._totals: dict[str, dict[str, Counter[str]]] = {}
         self._rows: dict[str, tuple[str, ...]] = {}
 
     def look(self, name: str, query: StreamingQuery) -> None:
@@ -94,36 +95,17 @@ class Report:
             if progress.batchId <= self._seen.get(str(query.runId), -1):
                 continue
             self._seen[str(query.runId)] = progress.batchId
-            counters = {
-                metric.removeprefix("fkjoin:"): {key: value for key, value in row.asDict().items() if value}
-                for metric, row in progress.observedMetrics.items()
-            }
-            seconds = progress.durationMs.get("triggerExecution", 0) / 1000
-            totals = self._totals.setdefault(name, {})
-            for operator, counted in counters.items():
-                totals.setdefault(operator, Counter()).update(counted)
-            line = {
-                "time": progress.timestamp,
-                "query": name,
-                "batch": progress.batchId,
-                "inputs": progress.numInputRows,
-                "seconds": seconds,
-                "counters": counters,
-                "totals": totals,
-                "rates": {
-                    operator: {item: round(value / seconds, 1) for item, value in counted.items()}
-                    for operator, counted in (counters.items() if seconds else ())
-                },
-            }
+            line = self._metrics.take(progress, name)
             if self._log is not None:
                 print(json.dumps(line), file=self._log, flush=True)
-            for operator, counted in counters.items():
+            for operator, counted in line["counters"].items():
                 if restarted := counted.get(RESTARTS):
                     self._console.print(
                         f"{name}: batch {progress.batchId}: {operator}: {restarted:,} rows started over: their topic, "
                         "partition or log is another than before, so what came last counts, whatever its offset",
                         soft_wrap=True,
                     )
+            seconds = line["seconds"]
             rate = f"{progress.numInputRows / seconds:,.0f}" if seconds else ""
             self._rows[name] = (name, str(progress.batchId), f"{progress.numInputRows:,}", f"{seconds:.1f}", rate)
         if self._live is not None:
@@ -134,14 +116,18 @@ class Report:
 
 
 @contextlib.contextmanager
-def _report(spec: JobSpec, console: Console) -> Iterator[Report]:
+def _report(job: Job, console: Console, ui: tuple[str, int] | None) -> Iterator[Report]:
+    spec, metrics = job.spec, Metrics()
     with contextlib.ExitStack() as stack:
+        if ui is not None:
+            address = stack.enter_context(served(spec.name, job.steps(), metrics, ui))
+            console.print(f"{address} shows the job, {address}metrics is for Prometheus", highlight=False, soft_wrap=True)
         live = stack.enter_context(Live(console=console)) if console.is_terminal else None
         log: TextIO | None = None if console.is_terminal else sys.stdout
         if spec.log is not None:
             Path(spec.log).parent.mkdir(parents=True, exist_ok=True)
             log = stack.enter_context(Path(spec.log).open("a", encoding="utf-8"))
-        yield Report(log, live, console)
+        yield Report(log, live, console, metrics)
 
 
 @contextlib.contextmanager

@@ -39,6 +39,8 @@ class Answers:
     how: How
     fields: Mapping[str, Place]
     """What the columns of a joined row are, and those of its key."""
+    stages: tuple[StageName, ...]
+    """Whose counters come with the answers."""
 
     def place(self, path: Path | None) -> Place | None:
         """Where a field of a joined row is; None if there is no such field, or no ``path``."""
@@ -68,15 +70,31 @@ def stage(rows: DataFrame, spec: StageSpec) -> DataFrame:
     return rows.groupBy("bucket").transformWithStateInPandas(StageProcessor(spec), ENVELOPE, "append", "None")
 
 
-def counted(envelopes: DataFrame, name: str) -> DataFrame:
-    """The envelopes, their counters summed up in the progress of the query."""
-    sums = [F.sum(F.when(F.col("counter") == item, F.col("count")).otherwise(0)).alias(item) for item in counters.ALL]
-    return envelopes.observe(metrics_name(name), *sums)
+def counted(envelopes: DataFrame, name: str, *stages: StageName) -> DataFrame:
+    """The envelopes; in the progress of the query, their counters summed up, and what else is said of the ``stages``."""
+    counter, count = F.col("counter"), F.col("count")
+
+    def total(item: str) -> Column:
+        return F.sum(F.when(counter == item, count).otherwise(0)).alias(item)
+
+    hot = counter.startswith(counters.HOT_KEY)
+    about = [total(item) for item in (*counters.SIZES, *(f"{stage}-ms" for stage in stages))]
+    about += [
+        F.max(F.when(counter == counters.FAN_OUT, count)).alias(counters.FAN_OUT),
+        F.max_by(F.when(hot, F.substr(counter, F.lit(len(counters.HOT_KEY) + 1))), F.when(hot, count)).alias("hot-key"),
+    ]
+    observed = envelopes.observe(metrics_name(name), *(total(item) for item in counters.ALL))
+    return observed.observe(state_metrics_name(name), *about)
 
 
 def metrics_name(operator: str) -> str:
     """Under which name an operator's counters stand in a query progress' ``observedMetrics``."""
     return f"fkjoin:{operator}"
+
+
+def state_metrics_name(operator: str) -> str:
+    """Under which name it says how large its state is, how long its stages took (ms of all tasks), and where it is hot."""
+    return f"fkjoin-state:{operator}"
 
 
 def frame_of(results: DataFrame, unpack: UnpackResults) -> DataFrame:

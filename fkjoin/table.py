@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import html
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -186,12 +185,12 @@ class Table(Operators):
         return relayed(F.col(CHAINS) if CHAINS in self.frame.columns else None, F.col(RAW))
 
     def describe(self, format: Format = "text") -> str:
-        """The topology that makes this table: ``text``, ``json``, or ``mermaid`` for a flowchart."""
+        """The topology that makes this table: ``text``, ``json``, ``mermaid`` for a flowchart, or ``svg`` for a picture."""
         return draw(self.node, format)
 
     def _repr_html_(self) -> str:
-        """In notebooks: the topology."""
-        return f"<pre>{html.escape(self.describe())}</pre>"
+        """In notebooks: the topology, as a picture."""
+        return self.describe("svg")
 
     def __repr__(self) -> str:
         return f"Table({self.name}, key={list(self.key)})"

@@ -75,3 +75,9 @@ def spark(connector: str) -> Iterator[SparkSession]:
     made.sparkContext.setLogLevel("ERROR")
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="session")
+def browser() -> str:
+    """A browser without a window."""
+    return prepared(str(DOCKER / "browser.sh"))

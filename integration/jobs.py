@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import Table
+from fkjoin.stateful import metrics_name
 from fkjoin.traces import Event
 
 from .broker import Broker, Record
@@ -31,9 +32,10 @@ class Running:
         total: dict[str, int] = {}
         for query in self.queries:
             for progress in query.recentProgress:
-                for metrics in progress.observedMetrics.values():
-                    for name, value in metrics.asDict().items():
-                        total[name] = total.get(name, 0) + (value or 0)
+                for operator, metrics in progress.observedMetrics.items():
+                    if operator.startswith(metrics_name("")):
+                        for name, value in metrics.asDict().items():
+                            total[name] = total.get(name, 0) + (value or 0)
         return total
 
 

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +46,15 @@ Differs = Callable[[bytes, bytes], str | None]
 
 def _plainly(kept: bytes, now: bytes) -> str:
     return f"its store was started with {kept.decode(errors='replace')} and is now opened with {now.decode(errors='replace')}"
+
+
+class Sizes(NamedTuple):
+    """What a bucket takes; entries and the index's bytes as of the batch before, and entries about so many."""
+
+    entries: int
+    live_bytes: int
+    log_bytes: int
+    index_bytes: int
 
 
 class BucketStore:
@@ -100,6 +110,11 @@ class BucketStore:
     def meta(self) -> Meta:
         """The state of the log: as committed, and after ``commit`` as this attempt would leave it."""
         return self._meta
+
+    @property
+    def sizes(self) -> Sizes:
+        entries, index_bytes = self._index.size()
+        return Sizes(entries, self._meta.live_bytes, self._meta.log_bytes, index_bytes)
 
     def get_many(self, keys: Bytes) -> Bytes:
         found = self._found(keys)

@@ -80,6 +80,11 @@ class RocksIndex:
             return None
         return Position(body[1 : 1 + TOKEN_BYTES], int.from_bytes(body[1 + TOKEN_BYTES :], "big"))
 
+    def size(self) -> tuple[int, int]:
+        """About how many entries there are, and the bytes of the files."""
+        rows, size = (self._db.property_int_value(f"rocksdb.{name}") for name in ("estimate-num-keys", "total-sst-files-size"))
+        return rows or 0, size or 0
+
     def get_many(self, keys: Bytes) -> Bytes:
         """As ``Store.get_many``; sorted keys cost half."""
         if not len(keys):

@@ -13,7 +13,7 @@ PURE = sorted(
     [
         *(ROOT / "fkjoin" / "stages").glob("*.py"),
         *(ROOT / "fkjoin" / f"{name}.py" for name in ("arrays", "rows", "records", "versions", "combined_key", "messages")),
-        *(ROOT / "fkjoin" / f"{name}.py" for name in ("murmur2", "wire", "wire_change", "frame", "render")),
+        *(ROOT / "fkjoin" / f"{name}.py" for name in ("murmur2", "wire", "wire_change", "frame", "render", "steps", "picture")),
         *(ROOT / "fkjoin" / "aggregates").glob("*.py"),
         *(
             ROOT / "fkjoin" / f"{name}.py"

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from fkjoin.errors import TopologyError
-from fkjoin.render import Sink, draw, draw_job
+from fkjoin.render import draw, drawn
+from fkjoin.steps import Sink, job_steps
 from fkjoin.topology import Aggregate, Children, Derived, Join, Source
 
 ORDERS = Source("orders", ("id",), ("lsn",), "op = 'd'", None, ("id", "customer"), "stream of id, customer, lsn, op")
@@ -70,7 +71,7 @@ flowchart LR
 
 def test_text() -> None:
     assert draw(TOTALS) == TEXT
-    assert draw_job([Sink("out", BOOK, "topic-1")]).split("\n")[-9:] == [
+    assert drawn(job_steps([Sink("out", BOOK, "topic-1")])).split("\n")[-9:] == [
         "with_children book  (on-change)",
         "  right        customers",
         "  left         orders",
@@ -102,7 +103,7 @@ def test_json_says_the_same() -> None:
 
 
 def test_mermaid() -> None:
-    assert draw_job([Sink("out", BOOK, 'say "hi" </>')], "mermaid") == MERMAID
+    assert drawn(job_steps([Sink("out", BOOK, 'say "hi" </>')]), "mermaid") == MERMAID
 
 
 def test_a_merged_join_has_no_resolve_unless_somebody_else_reads_it() -> None:
@@ -110,7 +111,7 @@ def test_a_merged_join_has_no_resolve_unless_somebody_else_reads_it() -> None:
     merged = Aggregate("totals", plain, ("region",), ("right.region",), (), (("n", "count()"),), "on-change", merged=True)
     assert "store joined-resolve" not in draw(merged)
     assert "store totals-regroup, in place of joined-resolve" in draw(merged)
-    assert "store joined-resolve\n" in draw_job([Sink("a", merged, "x"), Sink("b", plain, "y")])
+    assert "store joined-resolve\n" in drawn(job_steps([Sink("a", merged, "x"), Sink("b", plain, "y")]))
 
 
 def test_a_table_that_is_held_back_has_a_stage_for_it() -> None:
@@ -120,5 +121,5 @@ def test_a_table_that_is_held_back_has_a_stage_for_it() -> None:
 
 
 def test_another_format_is_refused() -> None:
-    with pytest.raises(TopologyError, match='format: \'svg\' is not one of "text", "json", "mermaid"'):
-        draw(ORDERS, "svg")
+    with pytest.raises(TopologyError, match='format: \'png\' is not one of "text", "json", "mermaid", "svg"'):
+        draw(ORDERS, "png")

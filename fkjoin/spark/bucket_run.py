@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql.types import StructType
 
 from fkjoin import combined_key, versions
 from fkjoin.arrays import as_bytes
 from fkjoin.errors import InvariantError
-from fkjoin.identity import difference
+from fkjoin.identity import difference, read_identity
 from fkjoin.invariants import GuardedStore, Sum, check_subscriptions, expected_subscriptions, sums_message
 from fkjoin.messages import ANSWER, CHANGE, GROUPED, JOINED, RESULT, SUBSCRIPTION, SUMS, column, is_answer, pack, unpack
 from fkjoin.spark.buckets import bucket_ids, buckets_of, packed_by_bucket
 from fkjoin.spark.operator import TICK, StageSpec
-from fkjoin.stages import Counters, aggregate, children, join_rows, pace, regroup, rekey, resolve, subscription
+from fkjoin.stages import Counters, aggregate, children, counters, join_rows, pace, regroup, rekey, resolve, subscription
 from state import BucketStore, SegmentLog, Store
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class BucketRun:
             if answers and spec.stage == "subscription":
                 yield _envelopes([(bucket, payload) for payload in answers])
         over = passed.pop(TICK, 0) > 0
+        begun = time.monotonic()
         if payloads or over:
             with BucketStore(self._log, self._directory(), identity=spec.identity.encode(), differs=difference) as store:
                 name = f"{spec.operator}-{spec.stage}, bucket {bucket}"
@@ -67,8 +69,11 @@ class BucketRun:
                 for messages in self._parts(payloads):
                     yield from (_envelopes(made) for made in self._run(messages, guarded, count, over) if made)
                 store.commit()
+                count.update(dict(zip(counters.SIZES, (1, *store.sizes), strict=True)))
                 if spec.validate:
                     yield from (_envelopes(made) for made in self._validated(messages, store, name))
+            count[f"{spec.stage}-ms"] = round(1000 * (time.monotonic() - begun))
+            self._name_hot_keys(count)
         if total := passed + count:  # adding drops what is zero
             yield _counters(bucket, total)
 
@@ -117,6 +122,17 @@ class BucketRun:
             kept: Any = {"materialized": spec.materialized, "every": spec.every}
             results = resolve(pa.concat_tables(both), store, count, **kept, **times)
             yield packed_by_bucket(results, "key", spec.buckets)
+
+    def _name_hot_keys(self, count: Counters) -> None:
+        """Give the counters of hot keys readable names."""
+        for name in [name for name in count if name.startswith(counters.HOT_KEY)]:
+            from fkjoin.columns import arrow_schema  # seldom needed, and much to load
+            from fkjoin.spark.entries import keys_as_json
+
+            _, about = read_identity(self._spec.identity.encode())
+            schema = arrow_schema("foreign_key", StructType.fromJson(about["foreign_key"]))
+            key = as_bytes(pa.array([bytes.fromhex(name.removeprefix(counters.HOT_KEY))]))
+            count[counters.HOT_KEY + keys_as_json(schema, key)[0].as_py()] = count.pop(name)
 
     def _parts(self, payloads: list[bytes]) -> Iterator[list[pa.Table]]:
         """The messages to work on at a time: all of them, but of a huge fan-out some left keys after the other."""

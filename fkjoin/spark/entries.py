@@ -100,27 +100,27 @@ class Entries:
         key, foreign_key, row = nothing, nothing, nothing
         if kind == "subscription":
             foreign, left = combined_key.decode(bare)
-            key, foreign_key = _keys(schemas["key"], left), _keys(schemas["foreign_key"], foreign)
+            key, foreign_key = keys_as_json(schemas["key"], left), keys_as_json(schemas["foreign_key"], foreign)
             row = _rows(schemas["left"], RowCodec(schemas["left"]).decode(held.body), ~gone)
         elif kind == "right":
-            foreign_key = _keys(schemas["foreign_key"], bare)
+            foreign_key = keys_as_json(schemas["foreign_key"], bare)
             row = _rows(schemas["right"], RowCodec(schemas["right"]).decode(_none_if(held.body, gone)), ~gone)
         elif kind == "contribution":
             group, value = unpaired(_none_if(held.body, held.flags & HAS_RESULT == 0))
-            key, foreign_key = _keys(schemas["row_key"], bare), _keys(schemas["key"], group)
+            key, foreign_key = keys_as_json(schemas["row_key"], bare), keys_as_json(schemas["key"], group)
             row = _rows(schemas["value"], RowCodec(schemas["value"]).decode(value), valid(value))
         elif kind == "aggregate":
-            key, body = _keys(schemas["key"], bare), _none_if(held.body, held.flags & HAS_RESULT == 0)
+            key, body = keys_as_json(schemas["key"], bare), _none_if(held.body, held.flags & HAS_RESULT == 0)
             row = _rows(schemas["result"], of.result(body), valid(body))
         elif kind == "left":
-            key = _keys(schemas["key"], bare)
-            foreign_key = _keys(schemas["foreign_key"], _none_if(held.body, held.flags & HAS_FOREIGN_KEY == 0))
+            key = keys_as_json(schemas["key"], bare)
+            foreign_key = keys_as_json(schemas["foreign_key"], _none_if(held.body, held.flags & HAS_FOREIGN_KEY == 0))
         elif kind in ("waiting", "sent"):
-            key = _keys(schemas["key"], bare)
+            key = keys_as_json(schemas["key"], bare)
             kept = (held.flags & HAS_RESULT > 0) & (kind == "waiting")
             row = _rows(schemas["result"], of.result(_none_if(held.body, ~kept)), kept)
         else:
-            key = _keys(schemas["key"], bare)
+            key = keys_as_json(schemas["key"], bare)
             kept = (held.flags & HAS_RESULT > 0) & (pc.binary_length(held.body).fill_null(0).to_numpy() > DIGEST_BYTES)
             row = _rows(schemas["result"], of.result(_none_if(held.body, ~kept)), kept)
         version = [json.dumps([part for _, part in versions.decode(item)]) for item in held.version.to_pylist()]
@@ -256,7 +256,7 @@ def _structs(kind: pa.StructType, data: Bytes) -> pa.StructArray:
 _text = functools.partial(json.dumps, ensure_ascii=False, default=str)
 
 
-def _keys(schema: pa.Schema, keys: Bytes) -> pa.Array:
+def keys_as_json(schema: pa.Schema, keys: Bytes) -> pa.Array:
     """Keys as JSON: one column as its value, several as a list; null for none."""
     columns = [column.to_pylist() for column in KeyCodec(schema).decode(keys)]
     parts: Any = columns[0] if len(columns) == 1 else zip(*columns, strict=True)

@@ -22,4 +22,19 @@ OUT = "out"
 
 ALL = (LEFT_IN, RIGHT_IN, ROWS_IN, NULL_KEY, DEAD_LETTERS, STALE, RESTARTS, ANSWERS, TOMBSTONES, IDEMPOTENT, OUT)
 
+BUCKETS = "buckets"
+"""How many buckets said how large they are, in the stages that an operator has."""
+STATE_ROWS = "state-rows"
+STATE_BYTES = "state-bytes"
+LOG_BYTES = "log-bytes"
+INDEX_BYTES = "index-bytes"
+SIZES = (BUCKETS, STATE_ROWS, STATE_BYTES, LOG_BYTES, INDEX_BYTES)
+
+FAN_OUT = "fan-out-max"
+"""The most answers that a batch's changes of one right row led to: a maximum, not a sum."""
+HOT_KEY = "hot-key:"
+"""How the name of a counter begins that has the fan-out of a right row with many subscribers; its key follows."""
+HOT = 1_000
+"""From which fan-out on a right row is a hot one."""
+
 Counters = Counter[str]

@@ -128,6 +128,7 @@ def subscription(
     prefixes = concat(constant(b"s", len(changed)), combined_key.prefixes(take(keys, changed))).to_pylist()
     order = sorted(range(len(changed)), key=prefixes.__getitem__)
     changed = changed[order]
+    fan_out = np.zeros(len(keys), np.int64)
     for page in store.scan([prefix_range(prefixes[i]) for i in order]):
         held = records.decode(page.values)
         live = np.flatnonzero(held.flags & GONE == 0)
@@ -139,8 +140,14 @@ def subscription(
         last = _last_between(bases, of, np.full(len(live), -1), until, top)
         hit = np.flatnonzero(last >= 0)
         row, chosen = last[hit] + right.stored, live[hit]
+        fan_out += np.bincount(of[hit], minlength=len(keys))
         _, left_keys = combined_key.decode(untagged(take(names, hit)))
         yield _answers(count, left_keys, take(held.version, chosen), take(held.body, chosen), right, row, right.since[row])
+    if len(changed):
+        hottest = int(fan_out.argmax())
+        count[counters.FAN_OUT] = most = int(fan_out[hottest])
+        if most >= counters.HOT:
+            count[counters.HOT_KEY + keys[hottest].as_py().hex()] = most
 
     write_sides(store, keys, right, left, now_ms + retention_ms, in_order)
 

@@ -1,0 +1,130 @@
+"""A topology as whoever reads it has it: steps, each with what it reads, its facts and its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fkjoin.topology import Aggregate, Children, Derived, Join, Node, Source, in_order, periodic
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stateful operator: what its input is repartitioned by, through which topic, and where its state is."""
+
+    name: str
+    repartition_by: str
+    store: str
+    topic: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """A source, or what is made of other tables."""
+
+    kind: str
+    name: str
+    about: str
+    reads: tuple[tuple[str, str], ...]
+    """What the tables that it reads are to it, and their names."""
+    facts: tuple[tuple[str, str], ...]
+    stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where the changes of a table go."""
+
+    name: str
+    of: Node
+    to: str
+
+
+def steps_of(ends: Sequence[Node]) -> list[Step]:
+    """Every step once, after what it reads."""
+    nodes = list(in_order(*ends))
+    found = []
+    for one in nodes:
+        step = _step(one)
+        readers = [other for other in nodes if one in other.inputs]
+        merged = bool(readers) and all(isinstance(other, Aggregate) and other.merged for other in readers)
+        if merged and one not in ends:  # regroup is in the place of resolve
+            step = replace(step, stages=step.stages[:-1])
+        found.append(step)
+    return found
+
+
+def _step(node: Node) -> Step:
+    step = _operator(node)
+    if not periodic(node):
+        return step
+    return replace(step, stages=(*step.stages, Stage("pace", ", ".join(node.key), f"{node.name}-pace")))
+
+
+def _operator(node: Node) -> Step:
+    if isinstance(node, Source):
+        facts = {
+            "from": node.origin,
+            "key": ", ".join(node.key),
+            "version": ", ".join(node.version),
+            "deleted": node.deleted or "never",
+            "timestamp": node.timestamp or "none",
+            "columns": ", ".join(node.columns),
+        }
+        return Step("source", node.name, "", (), tuple(facts.items()), ())
+    if isinstance(node, Join):
+        return _join(node)
+    kept = (f"materialized as {node.materialized}",) if node.materialized else ()
+    if isinstance(node, Derived):
+        stage = Stage("for sinks", ", ".join(node.key), f"{node.name}-resolve", notes=kept)
+        return Step("rows", node.name, node.emit, (("of", node.table.name),), node.steps, (stage,))
+    if isinstance(node, Children):
+        sides = ("right", node.right.name), ("left", node.left.name)
+        named = ("foreign key", _foreign_key(node)), ("column", f"{node.column}: the left rows by their key")
+        stages = (
+            Stage("rekey", ", ".join(node.left.key), f"{node.name}-rekey"),
+            Stage("children", "foreign key", f"{node.name}-children", notes=kept),
+        )
+        return Step("with_children", node.name, node.emit, sides, named, stages)
+    instead = (f"in place of {node.table.name}-resolve",) if node.merged else ()
+    summed = ("group by", ", ".join(node.grouped_by)), ("value", ", ".join(node.value) or "none"), *node.columns
+    return Step(
+        "aggregate",
+        node.name,
+        f"{node.emit}{', staged' if node.topic else ''}",
+        (("of", node.table.name),),
+        summed,
+        (
+            Stage("regroup", ", ".join(node.table.key), f"{node.name}-regroup", notes=instead),
+            Stage("aggregate", "group", f"{node.name}-aggregate", node.topic, kept),
+        ),
+    )
+
+
+def _join(join: Join) -> Step:
+    key = ", ".join(join.key)
+    to_foreign, back = join.topics or (None, None)
+    kept = (f"materialized as {join.materialized}",) if join.materialized else ()
+    return Step(
+        "fk_join",
+        join.name,
+        ", ".join([join.how, *["staged"] * bool(join.topics), *[join.emit] * (join.emit != "on-change")]),
+        (("left", join.left.name), ("right", join.right.name)),
+        (("foreign key", _foreign_key(join)), ("joiner", join.joiner or "both rows")),
+        (
+            Stage("rekey", key, f"{join.name}-rekey"),
+            Stage("subscription", "foreign key", f"{join.name}-subscription", to_foreign),
+            Stage("resolve", key, f"{join.name}-resolve", back, kept),
+        ),
+    )
+
+
+def _foreign_key(node: Join | Children) -> str:
+    return f"{node.extractor} = {node.right.name}({', '.join(node.right.key)})"
+
+
+def job_steps(sinks: Sequence[Sink]) -> list[Step]:
+    """The steps that end in the sinks; what several of them read stands there once."""
+    ends = [Step("sink", sink.name, sink.to, (("of", sink.of.name),), (), ()) for sink in sinks]
+    return [*steps_of([sink.of for sink in sinks]), *ends]

@@ -1,0 +1,164 @@
+"""What queries say of themselves: from progress events as Spark gives them, to JSON lines and Prometheus."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pyspark.sql import SparkSession
+
+from fkjoin.errors import FkJoinError
+from fkjoin.metrics import Listener, Metrics, watch
+from fkjoin.stages import counters
+from fkjoin.steps import Step
+from fkjoin.web import rates_on_arrows, served
+
+SIZES = {"buckets": 6, "state-rows": 300, "state-bytes": 9000, "log-bytes": 12000, "index-bytes": 5000}
+
+
+def progress(batch: int, **state: Any) -> Any:
+    """An event of a query with one join, half a second for 100 rows."""
+    counted = dict.fromkeys(counters.ALL, 0) | {"left-in": 90, "right-in": 10, "out": 50, "stale-dropped": 1}
+    timed = {"rekey-ms": 100, "subscription-ms": 250, "resolve-ms": None}
+    about = {
+        "id": "3f9a",
+        "name": None,
+        "timestamp": "2026-01-01T00:00:00.000Z",
+        "batchId": batch,
+        "numInputRows": 100,
+        "durationMs": {"triggerExecution": 500, "addBatch": 400},
+        "sources": [
+            {
+                "endOffset": {"orders": {"0": 70, "1": 20}},
+                "latestOffset": {"orders": {"0": 75, "1": 20, "2": 9}},
+            },
+            {"endOffset": {"logOffset": 3}, "latestOffset": None},
+        ],
+        "observedMetrics": {
+            "fkjoin:joined": counted,
+            "fkjoin-state:joined": {**SIZES, **timed, "fan-out-max": 7, "hot-key": None, **state},
+            "somebody's own": {"rows": 1},
+        },
+    }
+    return SimpleNamespace(json=json.dumps(about))
+
+
+def test_a_batch_as_json() -> None:
+    metrics = Metrics()
+    metrics.take(progress(0), "sink-out")
+    line = metrics.take(progress(1), "sink-out")
+    assert line == {
+        "time": "2026-01-01T00:00:00.000Z",
+        "query": "sink-out",
+        "batch": 1,
+        "inputs": 100,
+        "seconds": 0.5,
+        "counters": {"joined": {"left-in": 90, "right-in": 10, "out": 50, "stale-dropped": 1}},
+        "totals": {"joined": {"left-in": 180, "right-in": 20, "out": 100, "stale-dropped": 2}},
+        "rates": {"joined": {"left-in": 180.0, "right-in": 20.0, "out": 100.0, "stale-dropped": 2.0}},
+        "phases": {"triggerExecution": 0.5, "addBatch": 0.4},
+        "stages": {"joined": {"rekey": 0.2, "subscription": 0.5}},
+        "state": {"joined": {"state-rows": 300, "state-bytes": 9000, "log-bytes": 12000, "index-bytes": 5000}},
+        "lag": {"orders": {"0": 5, "1": 0, "2": 9}},
+        "fan_out": {"joined": 7},
+        "hot_keys": {},
+    }
+    json.dumps(line)
+    assert [batch["batch"] for batch in metrics.snapshot()["sink-out"]["recent"]] == [1, 0]
+
+
+def test_sizes_are_those_of_a_batch_in_which_all_buckets_said_theirs() -> None:
+    metrics = Metrics()
+    metrics.take(progress(0))
+    part = metrics.take(progress(1, buckets=2, **{"state-rows": 9, "state-bytes": 1}))
+    assert part["state"]["joined"]["state-rows"] == 300
+    whole = metrics.take(progress(2, **{"state-rows": 310}))
+    assert whole["state"]["joined"]["state-rows"] == 310
+    assert whole["query"] == "3f9a", "a query without a name goes by its id"
+
+
+def test_the_last_ten_hot_keys_are_known() -> None:
+    metrics = Metrics()
+    for number in range(12):
+        line = metrics.take(progress(number, **{"hot-key": f'"c{number}"', "fan-out-max": 2000 + number}))
+    assert list(line["hot_keys"]["joined"].items()) == [(f'"c{number}"', 2000 + number) for number in range(2, 12)]
+    assert line["fan_out"] == {"joined": 2011}
+
+
+def test_prometheus_reads_it() -> None:
+    metrics = Metrics()
+    metrics.take(progress(0), "a")
+    metrics.take(progress(1), "a")
+    found = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(metrics.prometheus().decode())
+        for sample in family.samples
+    }
+    assert found["fkjoin_batches_total", "a"] == 2
+    assert found["fkjoin_input_rows_total", "a"] == 200
+    assert found["fkjoin_stale_dropped_total", "a", "joined"] == 2
+    assert found["fkjoin_stage_seconds_total", "a", "joined", "subscription"] == 0.5
+    assert found["fkjoin_batch_seconds", "a", "addBatch"] == 0.4
+    assert found["fkjoin_lag_records", "0", "a", "orders"] == 5
+    assert found["fkjoin_log_bytes", "a", "joined"] == 12000
+    assert found["fkjoin_fan_out_max", "a", "joined"] == 7
+
+
+def test_a_listener_takes_every_event() -> None:
+    metrics = Metrics()
+    Listener(metrics).onQueryProgress(SimpleNamespace(progress=progress(4)))  # type: ignore[arg-type]
+    assert metrics.snapshot()["3f9a"]["batch"] == 4
+
+
+def test_what_flows_is_written_on_the_arrows() -> None:
+    metrics = Metrics()
+    metrics.take(progress(0), "sink-out")
+    join = Step("fk_join", "joined", "inner", (("left", "orders"), ("right", "customers")), (), ())
+    steps = [
+        join,
+        Step("sink", "joined", "/out", (("of", "joined"),), (), ()),
+        Step("sink", "b", "/b", (("of", "rows"),), (), ()),
+    ]
+    assert rates_on_arrows(steps, metrics.snapshot()) == {
+        ("fk_join joined", "left"): "180/s",
+        ("fk_join joined", "right"): "20/s",
+        ("sink joined", "of"): "100/s",
+    }
+
+
+def test_a_page_is_served_and_a_taken_port_is_named() -> None:
+    metrics = Metrics()
+    metrics.take(progress(0), "sink-out")
+    with served("shop", [], metrics, ("127.0.0.1", 0)) as address:
+        with urllib.request.urlopen(f"{address}status.json") as answer:
+            status = json.load(answer)
+        assert (status["job"], status["queries"]["sink-out"]["batch"]) == ("shop", 0)
+        port = int(address.rsplit(":", 1)[1].rstrip("/"))
+        with pytest.raises(FkJoinError, match=f"--ui: nobody can listen at 127.0.0.1:{port} .* choose another port"):
+            served("shop", [], metrics, ("127.0.0.1", port)).__enter__()
+
+
+@pytest.mark.spark
+def test_queries_of_a_session_are_watched(spark: SparkSession) -> None:
+    metrics = watch(spark)
+    query = spark.readStream.format("rate").load().writeStream.format("noop").trigger(once=True).queryName("rated").start()
+    query.awaitTermination()
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()  # type: ignore[union-attr]
+    assert metrics.snapshot()["rated"]["batch"] == 0
+
+
+def test_the_dashboard_and_the_page_of_documentation_name_metrics_that_there_are() -> None:
+    metrics = Metrics()
+    metrics.take(progress(0), "a")
+    there = {family.name for family in metrics.collect()} | {f"{family.name}_total" for family in metrics.collect()}
+    root = Path(__file__).parent.parent
+    for path in ("docker/grafana/fkjoin.json", "docs/watching.md"):
+        named = set(re.findall(r"\bfkjoin_\w+", (root / path).read_text()))
+        assert len(named) > 10
+        assert named <= there, path
