@@ -61,7 +61,7 @@ class Job:
     def steps(self) -> list[Step]:
         """The topology of all sinks, to be drawn."""
         sinks = self.spec.sinks.items()
-        return job_steps([Sink(name, self.tables[s.table].node, str(s.topic or s.path)) for name, s in sinks])
+        return job_steps([Sink(name, self.tables[sink.table].node, sink.place) for name, sink in sinks])
 
     def queries(self) -> list[Planned]:
         """Every query of the job, upstream ones first: stages, sinks, dead letters."""
@@ -206,11 +206,17 @@ class Job:
                     query_name=name,
                     options={**client_options(options), **spec.options},
                 )
+            common: Any = {"checkpoint": checkpoint, "trigger": trigger, "query_name": name}
+            if spec.postgres is not None:
+                assert spec.into is not None
+                return table.to_postgres(spec.into, spec.postgres, **common)
             assert spec.path is not None
             if spec.format == "parquet":
                 if spec.options:
                     raise JobError(f"options: a sink of format parquet has none ({', '.join(spec.options)})")
-                return table.to_parquet(spec.path, checkpoint=checkpoint, trigger=trigger, query_name=name)
+                return table.to_parquet(spec.path, **common)
+            if spec.format == "delta":
+                return table.to_delta(spec.path, options={name: str(value) for name, value in spec.options.items()}, **common)
             writer = table.changes.writeStream.format(spec.format).options(**{n: str(v) for n, v in spec.options.items()})
             return writer.queryName(name).option("checkpointLocation", checkpoint).trigger(**trigger).start(spec.path)
 

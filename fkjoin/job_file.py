@@ -157,16 +157,35 @@ class ViewSpec(_Strict):
         return self
 
 
-class SinkSpec(_Place):
-    """Where the changes of a table go, whatever it is made of."""
+class SinkSpec(_Strict):
+    """Where the changes of a table go, whatever it is made of: a topic, a path, or a table of PostgreSQL."""
 
     table: str
+    topic: str | None = None
+    path: str | None = None
+    postgres: str | None = None
+    into: str | None = None
     format: str = "parquet"
     key: str | FormatSpec | None = None
     value: str | FormatSpec | None = None
     headers: str | None = None
     positions: bool = False
     options: dict[str, Value] = {}
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> SinkSpec:
+        if [self.topic, self.path, self.postgres].count(None) != 2:
+            raise ValueError("give either topic, path or postgres")
+        if (self.postgres is None) != (self.into is None):
+            raise ValueError(
+                'postgres, the address of a database, and into, the table in it, go together: into = "shop.orders"'
+            )
+        return self
+
+    @property
+    def place(self) -> str:
+        """Where it writes to, without addresses that may hold secrets."""
+        return str(self.topic or self.path or f"postgres {self.into}")
 
 
 class DeadLettersSpec(_Place):

@@ -207,8 +207,8 @@ def _compare(spark: SparkSession, spec: JobSpec, made_with: dict[str, Any]) -> N
     for name in before.keys() & made_with.keys():
         was, now = before[name], made_with[name]
         if was != now and isinstance(was, dict):
-            changed = next(setting for setting in now if now[setting] != was.get(setting))
-            name, was, now = f"{name}: {changed}", was.get(changed), now[changed]
+            changed = next(setting for setting in {**now, **was} if now.get(setting) != was.get(setting))
+            name, was, now = f"{name}: {changed}", was.get(changed), now.get(changed)
         if was != now:
             raise JobError(
                 f"checkpoint: {spec.checkpoint} was made with {name} = {json.dumps(was)}, the job now has {json.dumps(now)}: "

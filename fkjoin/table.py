@@ -10,30 +10,26 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from fkjoin.columns import Expression, Expressions
-from fkjoin.errors import TopologyError
 from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, TS, VERSION
-from fkjoin.kafka import sink
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.kafka.internal import StageQuery
-from fkjoin.kafka.positions import of_roots, relayed
 from fkjoin.kafka.source import Connection, OnError, read_topic
 from fkjoin.operators import Operators
+from fkjoin.outputs import Outputs
 from fkjoin.render import Format, draw
 from fkjoin.spark.json_lines import JsonLines
 from fkjoin.spark.packing import UnpackResults
-from fkjoin.spark.parquet import ChangesOf, start_parquet
 from fkjoin.spark.settings import prepare
 from fkjoin.stateful import Answers
 from fkjoin.streams import open_files, plain_lines, read_stream
-from fkjoin.topology import Node, Source, sources, summed_up
+from fkjoin.topology import Node, Source
 
 
 @dataclass(frozen=True, eq=False)
-class Table(Operators):
+class Table(Operators, Outputs):
     """A stream of upserts and tombstones by key; immutable, and nothing runs until a query on ``changes`` starts.
 
     Make one with ``from_stream`` or ``from_files``, or as the result of ``fk_join``.
@@ -76,6 +72,11 @@ class Table(Operators):
     def row_type(self) -> StructType:
         return _struct(self.frame, ROW)
 
+    @property
+    def rest(self) -> tuple[str, ...]:
+        """The row's columns that are not the key's."""
+        return tuple(name for name in self.row_type.names if name not in self.key)
+
     def visible(self) -> DataFrame:
         """Internal: ``frame`` with the row's columns, and those of the key that the row lacks, under their names."""
         row = self.row_type.names
@@ -90,12 +91,11 @@ class Table(Operators):
         source says ``upsert``), the versions as arrays of bigint (a source has ``_version``, a join ``_left_version`` and
         ``_right_version``, null without a right row), and ``_timestamp`` (null without one).
         """
-        return self._changes()
+        return self.changes_with()
 
-    def _changes(self, *more: Column) -> DataFrame:
-        """``changes``, and columns made from the internal frame."""
-        own = set(self.key)
-        row = [F.col(f"{ROW}.`{name}`").alias(name) for name in self.row_type.names if name not in own]
+    def changes_with(self, *more: Column) -> DataFrame:
+        """Internal: ``changes``, and columns made from the frame."""
+        row = [F.col(f"{ROW}.`{name}`").alias(name) for name in self.rest]
         key = [F.col(f"{KEY}.`{name}`").alias(name) for name in self.key]
         if isinstance(self.node, Source):
             operation = F.when(F.col(DELETED), F.lit("delete")).otherwise(F.lit("upsert"))
@@ -121,68 +121,6 @@ class Table(Operators):
         found = [frame.where(F.col(PROBLEM).isNotNull()) for frame in self.dead]
         letters = [frame.select(f"{RAW}.*", F.col(PROBLEM).alias("reason")) for frame in found]
         return functools.reduce(DataFrame.unionAll, letters) if letters else None
-
-    def to_kafka(
-        self,
-        topic: str,
-        bootstrap_servers: str,
-        *,
-        checkpoint: str | Path,
-        key: KafkaFormat | str | None = None,
-        value: KafkaFormat | str | Column | None = None,
-        headers: Expression | None = None,
-        positions: bool = False,
-        trigger: Mapping[str, Any] | None = None,
-        options: Mapping[str, Any] | None = None,
-        query_name: str | None = None,
-    ) -> StreamingQuery:
-        """Start writing the table's changes to a topic that can be compacted: a record per change, a null value per delete.
-
-        ``key``: a format; by default one column of text or bytes as it is, and anything else as a JSON object.  ``value``: a
-        format, or an expression over ``changes``; by default the row's columns as a JSON object, nulls included.  ``headers``:
-        an expression for the records' headers (``array<struct<key: string, value: binary>>``).  ``positions``: add the header
-        ``fkjoin-positions``, which says where the rows came from; ``from_kafka(…, roots=…)`` reads it.  ``trigger``: as for
-        Spark's ``DataStreamWriter.trigger``.  ``options``: settings of the producer, ``kafka.…``.  ``query_name``: the table's
-        if left out.  Delivery is at least once; Spark's producer partitions as Java's does.
-        """
-        for stage in self.stages:
-            stage.topics.create()
-        row = tuple(name for name in self.row_type.names if name not in self.key)
-        place = [self._positions().alias(sink.POSITIONS)] if positions else []
-        frame = sink.records(self._changes(*place), self.key, row, key, value, headers)
-        return sink.start(frame, topic, bootstrap_servers, str(checkpoint), options, trigger, query_name or self.name)
-
-    def to_parquet(
-        self,
-        path: str | Path,
-        *,
-        checkpoint: str | Path,
-        trigger: Mapping[str, Any] | None = None,
-        query_name: str | None = None,
-    ) -> StreamingQuery:
-        """Start writing the table's changes as Parquet files under ``path``, each batch exactly once.
-
-        The columns are those of ``changes``, and ``batch``, by the folders ``batch=…`` that the files are in.  Faster than
-        ``changes.writeStream.format("parquet")``, since no row passes through the JVM.  ``path``: local or on HDFS, reachable
-        from all workers.  ``trigger``, ``query_name``: as for ``to_kafka``.
-        """
-        for stage in self.stages:
-            stage.topics.create()
-        frame, changes = self.changes, None
-        if self.packed is not None:
-            frame, changes = self.packed[0], ChangesOf(self.packed[1], self.timestamps != "bigint")
-        return start_parquet(frame, changes, str(path), str(checkpoint), trigger, query_name or self.name)
-
-    def _positions(self) -> Column:
-        """The text of the header that says where the rows came from."""
-        read = sources(self.node)
-        if summed_up(self.node):
-            raise TopologyError("positions: a row that sums up others has no position in a topic; leave positions out")
-        if homeless := [source.name for source in read if source.topic is None]:
-            raise TopologyError(f"positions: {homeless[0]} is not read from a topic, so its rows have no position in one")
-        if not isinstance(self.node, Source):
-            return of_roots(F.col(VERSION), self.node.parts, [str(source.topic) for source in read])
-        return relayed(F.col(CHAINS) if CHAINS in self.frame.columns else None, F.col(RAW))
 
     def describe(self, format: Format = "text") -> str:
         """The topology that makes this table: ``text``, ``json``, ``mermaid`` for a flowchart, or ``svg`` for a picture."""

@@ -206,8 +206,8 @@ def manifest(node: Node) -> dict[str, dict[str, object]]:
             found[f"children {step.name}"] = facts
         else:
             found[f"view {step.name}"] = {"of": step.table.name, "steps": [list(item) for item in step.steps]}
-        if periodic(step):
-            found[f"periodic emission of {step.name}"] = {}
+        if periodic(step):  # with a source of its own, and a store
+            found[list(found)[-1]]["periodic"] = True
     return found
 
 

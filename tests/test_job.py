@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from fkjoin import aggregates as agg
 from fkjoin.job import wanted_of
@@ -64,6 +65,8 @@ def job(tmp_path: Path, text: str) -> Path:
         (("[sinks.out]", '[aggregates.a]\nof = "joined"\n[sinks.out]'), "aggregates.a.group_by: must be given"),
         (('joiner = ["left', 'how = "outer"\njoiner = ["left'), "joins.joined.how: Input should be 'inner' or 'left'"),
         (('joiner = ["left', 'emit = "weekly"\njoiner = ["left'), "joins.joined.emit: .*'weekly' is not one of"),
+        (('path = "{folder}/out"', 'path = "out"\ntopic = "out"'), "sinks.out: give either topic, path or postgres"),
+        (('path = "{folder}/out"', 'postgres = "postgresql://db/shop"'), "sinks.out: postgres, .* and into, .* go together"),
         (('path = "{folder}/orders"', ""), "tables.orders: give either topic or path"),
         (('version = "lsn"\ndeleted', "deleted"), "tables.orders: files need version"),
         (('name = "orders"', 'name = "${FKJOIN_NOT_SET}"'), "name: the environment has no variable FKJOIN_NOT_SET"),
@@ -151,6 +154,10 @@ columns = { n = "count()", twice = "sum(twice)" }
 [sinks.totals]
 table = "totals"
 path = "{folder}/totals"
+[sinks.delta]
+table = "totals"
+path = "{folder}/delta"
+format = "delta"
 """
 
 
@@ -164,7 +171,9 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path)
     assert (run.returncode, run.stderr) == (0, "")
     lines = [json.loads(line) for line in (tmp_path / "job.log").read_text().splitlines()]
     done = {line["query"]: line for line in lines}
-    assert {name: (line["batch"], line["inputs"]) for name, line in done.items()} == {"sink-out": (0, 7), "sink-totals": (0, 7)}
+    sinks = ("sink-out", "sink-totals", "sink-delta")
+    assert {name: (line["batch"], line["inputs"]) for name, line in done.items()} == dict.fromkeys(sinks, (0, 7))
+    assert [(one["name"], one["n"]) for one in DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()] == [("Ada", 3)]
     assert done["sink-out"]["counters"]["joined"]["out"] == 4
     assert done["sink-totals"]["counters"]["totals"]["out"] == 1
     about = done["sink-out"]
@@ -188,7 +197,7 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path)
     shown = fkjoin("describe", job(tmp_path, GOOD + SUMMED_UP), "--format", "mermaid", *log)
     assert shown.returncode == 0
     assert shown.stdout.startswith('flowchart LR\n  n0[/"source orders"/]\n')
-    assert shown.stdout.count('"sink ') == 2
+    assert shown.stdout.count('"sink ') == 3
 
     circle = SUMMED_UP.replace('of = "joined"', 'of = "totals"')
     run = fkjoin("run", job(tmp_path, GOOD + circle), "--check", *log)

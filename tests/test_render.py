@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from xml.etree import ElementTree
 
 import pytest
 
 from fkjoin.errors import TopologyError
+from fkjoin.picture import svg
 from fkjoin.render import draw, drawn
 from fkjoin.steps import Sink, job_steps
-from fkjoin.topology import Aggregate, Children, Derived, Join, Source
+from fkjoin.topology import Aggregate, Children, Derived, Join, Source, manifest
 
 ORDERS = Source("orders", ("id",), ("lsn",), "op = 'd'", None, ("id", "customer"), "stream of id, customer, lsn, op")
 CUSTOMERS = Source("customers", ("customer",), ("offset",), None, "at", ("region",), "kafka topic customers")
@@ -118,6 +121,28 @@ def test_a_table_that_is_held_back_has_a_stage_for_it() -> None:
     lines = draw(Join("joined", ORDERS, CUSTOMERS, "inner", "customer", None, emit="periodic 5 s")).split("\n")
     assert "fk_join joined  (inner, periodic 5 s)" in lines
     assert lines[-1] == "  4 pace          repartition by id; store joined-pace"
+
+
+def test_a_checkpoint_is_bound_to_periodic_emission_and_older_ones_need_not_say() -> None:
+    plain, held = (
+        Join("joined", ORDERS, CUSTOMERS, "inner", "customer", None, emit=emit) for emit in ("on-change", "periodic")
+    )
+    assert manifest(held)["join joined"] == {**manifest(plain)["join joined"], "periodic": True}
+
+
+def test_the_picture_has_every_step_and_what_flows() -> None:
+    steps = job_steps([Sink("out", TOTALS, "a <topic>"), Sink("book", BOOK, "b")])
+    picture = ElementTree.fromstring(svg(steps, {("fk_join joined", "left"): "7/s"}))
+    texts = ["".join(text.itertext()) for text in picture.iter("{http://www.w3.org/2000/svg}text")]
+    for step in steps:
+        assert f"{step.kind} {step.name}" in texts
+    assert {"a <topic>", "7/s", "▸ subscription by foreign key"} <= set(texts)
+    flows = [path for path in picture.iter("{http://www.w3.org/2000/svg}path") if path.get("class") == "flow"]
+    assert len(flows) == sum(len(step.reads) for step in steps)
+    boxes = [box for box in picture.iter("{http://www.w3.org/2000/svg}rect") if box.get("class") == "box"]
+    places = [tuple(float(box.get(name, "")) for name in ("x", "y", "width", "height")) for box in boxes]
+    for (x, y, width, height), (other_x, other_y, *_) in itertools.permutations(places, 2):
+        assert not (x <= other_x < x + width and y <= other_y < y + height), "boxes overlap"
 
 
 def test_another_format_is_refused() -> None:

@@ -1,0 +1,72 @@
+"""A Delta table kept up to date: each batch one MERGE, whose commit has the query's id and the batch's number (``txn``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import TableNotFoundError
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from fkjoin.columns import arrow_schema
+from fkjoin.errors import FkJoinError
+
+_GONE = "_fkjoin_gone"
+
+
+@dataclass
+class Delta:
+    """See ``Table.to_delta``."""
+
+    path: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    _schema: pa.Schema = None
+    _key: tuple[str, ...] = ()
+
+    def prepare(self, schema: StructType, key: tuple[str, ...]) -> None:
+        self._schema, self._key = arrow_schema("to_delta", schema), key
+        try:
+            found = DeltaTable(self.path, storage_options=dict(self.options))
+        except TableNotFoundError:
+            DeltaTable.create(self.path, self._schema, mode="ignore", storage_options=dict(self.options))
+            return
+        there = {item.name for item in found.schema().fields}
+        if missing := [name for name in schema.names if name not in there]:
+            raise FkJoinError(
+                f"Delta table {self.path} lacks the columns {', '.join(missing)} (it has {', '.join(sorted(there))}): "
+                "add them, or write to another path"
+            )
+
+    def columns(self, changes: DataFrame) -> DataFrame:
+        return changes
+
+    def apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table) -> None:
+        table = DeltaTable(self.path, storage_options=dict(self.options))
+        done = table.transaction_version(query)
+        if (done is not None and done >= batch) or not (upserts.num_rows or gone.num_rows):
+            return
+        marked = (
+            rows.append_column(_GONE, pa.repeat(deleted, len(rows))) for rows, deleted in ((upserts, False), (gone, True))
+        )
+        source = pa.concat_tables(marked, promote_options="default").cast(self._schema.append(pa.field(_GONE, pa.bool_())))
+        values = {_quoted(name): f"s.{_quoted(name)}" for name in self._schema.names}
+        (
+            table.merge(
+                source,
+                " and ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in self._key),
+                source_alias="s",
+                target_alias="t",
+                commit_properties=CommitProperties(app_transactions=[Transaction(query, batch)]),
+            )
+            .when_matched_delete(f"s.{_GONE}")
+            .when_matched_update(values, f"not s.{_GONE}")
+            .when_not_matched_insert(values, f"not s.{_GONE}")
+            .execute()
+        )
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

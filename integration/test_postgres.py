@@ -1,0 +1,193 @@
+"""PostgreSQL tables kept up to date, in a real server: types, one transaction a batch, refusals, a query through restarts."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from fkjoin import fk_join
+from fkjoin.columns import spark_schema
+from fkjoin.errors import FkJoinError
+from fkjoin.sinks.postgres import Postgres
+from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from integration.conftest import DOCKER, prepared
+from tests.test_spark_aggregates import History, tables
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """A server of one's own; its address."""
+    programs = prepared(str(DOCKER / "postgres.sh"))
+    folder = Path(tempfile.mkdtemp(prefix="fkjoin-postgres-"))
+    shutil.chown(folder, "postgres")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    def as_postgres(*command: str) -> None:
+        subprocess.run(["runuser", "-u", "postgres", "--", *command], check=True, stdout=subprocess.DEVNULL, cwd="/")
+
+    as_postgres(f"{programs}/initdb", "-D", f"{folder}/data", "--auth=trust", "--no-sync")
+    settings = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+    as_postgres(f"{programs}/pg_ctl", "-D", f"{folder}/data", "-l", f"{folder}/log", "-w", "-o", settings, "start")
+    yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
+    as_postgres(f"{programs}/pg_ctl", "-D", f"{folder}/data", "-m", "immediate", "stop")
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def dsn(server: str) -> str:
+    """An empty schema ``shop`` in it."""
+    with psycopg.connect(server) as connection:
+        connection.execute("drop schema if exists shop cascade")
+        connection.execute("create schema shop")
+    return server
+
+
+def select(dsn: str, query: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("set time zone 'UTC'")
+        return connection.execute(query).fetchall()  # type: ignore[call-overload,no-any-return]
+
+
+IDS = pa.schema([("id", pa.string())])
+NUMBERS = IDS.append(pa.field("n", pa.int64()))
+
+
+def target(dsn: str, schema: pa.Schema, *key: str) -> Postgres:
+    made = Postgres(dsn, "shop.it")
+    made.prepare(spark_schema(schema), key)
+    return made
+
+
+def test_every_type_arrives_as_it_is(dsn: str) -> None:
+    at = datetime.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=datetime.timezone.utc)
+    texts = ["", "a,\"b\"\n'c'\\N", "\\.", "ä €", None]
+    columns = {
+        "id": pa.array(range(5), pa.int64()),
+        'Odd "name': pa.array(texts),
+        "flag": pa.array([True, False, None, None, None]),
+        "real": pa.array([0.1, float("inf"), float("-inf"), 1e300, None]),
+        "price": pa.array([Decimal("1.50"), Decimal("-0.01"), None, None, None], pa.decimal128(9, 2)),
+        "day": pa.array([at.date()] * 4 + [None]),
+        "at": pa.array([at] * 4 + [None], pa.timestamp("us", "UTC")),
+        "raw": pa.array(["\\x00ff", "\\x", None, None, None]),
+        "list": pa.array(["[1,null]", "[]", None, None, None]),
+    }
+    given = pa.table(columns)
+    kinds = {"raw": pa.binary(), "list": pa.list_(pa.int32())}  # Spark has made text of these
+    schema = pa.schema([pa.field(item.name, kinds.get(item.name, item.type)) for item in given.schema])
+    target(dsn, schema, "id").apply("q", 0, given, given.select(["id"]).slice(0, 0))
+    found = select(dsn, "select * from shop.it order by id")
+    assert [row[1] for row in found] == texts
+    assert found[0] == (0, "", True, 0.1, Decimal("1.50"), at.date(), at, b"\x00\xff", [1, None])
+    assert found[1][2:] == (False, float("inf"), Decimal("-0.01"), at.date(), at, b"", [])
+    assert found[4] == (4, *[None] * 8)
+
+
+def batch(**rows: int) -> pa.Table:
+    return pa.table({"id": pa.array(list(rows), pa.string()), "n": pa.array(list(rows.values()), pa.int64())})
+
+
+def gone(*keys: str) -> pa.Table:
+    return pa.table({"id": pa.array(keys, pa.string())})
+
+
+def test_rows_come_change_and_go_and_a_repeated_batch_does_nothing(dsn: str) -> None:
+    postgres = target(dsn, NUMBERS, "id")
+    postgres.apply("q", 0, batch(a=1, b=2), gone())
+    postgres.apply("q", 1, batch(a=7), gone("b", "never there"))
+    assert select(dsn, "select * from shop.it") == [("a", 7)]
+    for number in (1, 0):
+        target(dsn, NUMBERS, "id").apply("q", number, batch(a=1, b=2), gone())
+    assert select(dsn, "select * from shop.it") == [("a", 7)]
+    postgres.apply("another query", 0, batch(c=3), gone())
+    assert select(dsn, "select * from shop.it order by id") == [("a", 7), ("c", 3)]
+    assert select(dsn, "select * from shop.fkjoin_batches order by query") == [("another query", 0), ("q", 1)]
+
+
+def test_two_attempts_at_a_batch_at_the_same_time_count_once(dsn: str) -> None:
+    target(dsn, NUMBERS, "id")
+    with psycopg.connect(dsn) as connection:  # counts the rows that are written
+        connection.execute("create table shop.log (n bigint)")
+        connection.execute(
+            "create function shop.note() returns trigger language plpgsql as "
+            "$$ begin insert into shop.log values (new.n); perform pg_sleep(0.3); return new; end $$"
+        )
+        connection.execute("create trigger noted before insert or update on shop.it for each row execute function shop.note()")
+    attempts = [threading.Thread(target=target(dsn, NUMBERS, "id").apply, args=("q", 0, batch(a=1), gone())) for _ in range(3)]
+    for attempt in attempts:
+        attempt.start()
+    for attempt in attempts:
+        attempt.join(30)
+    assert select(dsn, "select n from shop.log") == [(1,)]
+
+
+def test_a_batch_that_fails_leaves_nothing(dsn: str) -> None:
+    postgres = target(dsn, NUMBERS, "id")
+    postgres.apply("q", 0, batch(a=1), gone())
+    with psycopg.connect(dsn) as connection:
+        connection.execute("alter table shop.it add check (n < 10)")
+    with pytest.raises(psycopg.errors.CheckViolation):
+        postgres.apply("q", 1, batch(b=2, c=99), gone("a"))
+    assert select(dsn, "select * from shop.it") == [("a", 1)]
+    postgres.apply("q", 1, batch(b=2), gone("a"))
+    assert select(dsn, "select * from shop.it") == [("b", 2)]
+
+
+def test_a_table_of_keys_alone(dsn: str) -> None:
+    postgres = target(dsn, IDS, "id")
+    postgres.apply("q", 0, gone("a", "b"), gone())
+    postgres.apply("q", 1, gone("a"), gone("b"))
+    assert select(dsn, "select * from shop.it") == [("a",)]
+
+
+@pytest.mark.parametrize(
+    ("existing", "says"),
+    [
+        ("id text primary key", 'column "n" does not exist. It needs the columns id, n and a primary key'),
+        ("id text, n bigint", "no unique or exclusion constraint.* unique constraint of \\(id\\); or drop it"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused_before_anything_runs(dsn: str, existing: str, says: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute(f"create table shop.it ({existing})")  # type: ignore[call-overload]
+    with pytest.raises(FkJoinError, match=f"table shop.it cannot be kept.*{says}"):
+        target(dsn, NUMBERS, "id")
+
+
+def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
+    with pytest.raises(FkJoinError, match="PostgreSQL cannot be reached for shop.it: ") as caught:
+        target("postgresql://me:secret@127.0.0.1:1/db", IDS, "id")
+    assert "secret" not in str(caught.value)
+    assert "secret" not in repr(Postgres("postgresql://me:secret@127.0.0.1:1/db", "shop.it"))
+
+
+def test_a_join_is_kept_as_a_table_through_restarts(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+    for name, value in ((PARTITIONS, "2"), (BUCKETS, "2"), (INDEX_DIR, str(tmp_path / "index"))):
+        spark.conf.set(name, value)
+    history = History(tmp_path)
+    for _ in range(2):
+        history.write(60)
+        joined = fk_join(*tables(spark, tmp_path), "customer_id")
+        query = joined.to_postgres("shop.joined", dsn, checkpoint=tmp_path / "ck", trigger={"availableNow": True})
+        query.awaitTermination()
+        found = {key: (left, right) for key, left, right in select(dsn, 'select order_id, "left", "right" from shop.joined')}
+        assert found == {
+            key: (order | {"op": "u"}, history.customers[order["customer_id"]] | {"op": "u"})
+            for key, order in history.orders.items()
+            if order["customer_id"] in history.customers
+        }
