@@ -16,6 +16,7 @@ from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.source import OnError
 from fkjoin.stages import How
 from fkjoin.stateful import Deployment
+from fkjoin.streams import FileFormat
 from fkjoin.wire import Wire
 
 if sys.version_info >= (3, 11):
@@ -103,7 +104,7 @@ class TableSpec(_Place):
     timestamp: str | None = None
     log: str | None = None
     columns: str | None = Field(None, alias="schema")
-    format: Literal["json", "parquet"] | None = None
+    format: FileFormat | None = None
     on_error: OnError = "dead-letter"
     headers: bool = False
     roots: int | None = Field(None, ge=1)

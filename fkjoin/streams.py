@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -37,7 +37,9 @@ _OF_ANY_FILE = {
     *("cleansource", "sourcearchivedir", "recursivefilelookup", "pathglobfilter"),
 }
 """Options of the file source whatever the format, in lower case."""
-_FORMATS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
+FileFormat = Literal["json", "parquet", "csv"]
+
+_FORMATS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet", ".csv": "csv"}
 
 
 def read_stream(
@@ -109,22 +111,21 @@ def open_files(
 ) -> tuple[DataFrame, str, str]:
     """The streaming DataFrame over the files, their format, and a name for it; see ``Table.from_files``."""
     chosen = format or _format_of(pattern)
-    if chosen not in ("json", "parquet"):
-        raise TopologyError(f"format: {chosen!r} is not one of json, parquet")
+    if chosen not in get_args(FileFormat):
+        raise TopologyError(f"format: {chosen!r} is not one of {', '.join(get_args(FileFormat))}")
+    settings = {"header": True, **(options or {})} if chosen == "csv" else dict(options or {})
     if schema is None:
         try:
-            schema = spark.read.format(chosen).load(pattern).schema
+            schema = spark.read.format(chosen).options(**{"inferSchema": True, **settings}).load(pattern).schema
         except Exception as error:
             raise TopologyError(
                 f"path: {pattern} cannot be read to learn its columns; is it there, and not empty? "
                 f"Else give schema=. ({str(error).splitlines()[0]})"
             ) from error
     prepare(spark)
-    reader = spark.readStream.format(chosen).schema(schema)
-    for option, value in (options or {}).items():
-        reader = reader.option(option, value)
+    frame = spark.readStream.format(chosen).schema(schema).options(**settings).load(pattern)
     stem = Path(pattern.rstrip("/*")).name or "files"
-    return reader.load(pattern), chosen, stem.split(".")[0]
+    return frame, chosen, stem.split(".")[0]
 
 
 def plain_lines(
@@ -177,11 +178,11 @@ def _timestamp(df: DataFrame, given: Expression | None, label: str) -> tuple[Col
 
 
 def _format_of(pattern: str) -> str:
-    """json or parquet, from the endings of the files that ``pattern`` means."""
+    """Of a ``FileFormat``, from the endings of the files that ``pattern`` means."""
     places = glob.glob(pattern) or [pattern]
     names = [Path(name) for place in places for name in ([place] if Path(place).is_file() else glob.glob(f"{place}/*"))]
     endings = {_FORMATS[name.suffix] for name in [*names, Path(pattern)] if name.suffix in _FORMATS}
     if len(endings) == 1:
         return endings.pop()
-    found = "files of both kinds" if endings else "no .json, .jsonl, .ndjson or .parquet file"
-    raise TopologyError(f'path: {pattern} has {found}: give format="json" or format="parquet"')
+    found = "files of several kinds" if endings else f"no {', '.join(_FORMATS)} file"
+    raise TopologyError(f'path: {pattern} has {found}: give format="json", "parquet" or "csv"')

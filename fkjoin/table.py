@@ -176,11 +176,11 @@ class Table(Operators, Outputs):
         format: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Table:
-        """A table from a directory (or glob) of change-log files, JSON lines or Parquet, that may go on growing.
+        """A table from a directory (or glob) of change-log files, JSON lines, Parquet or CSV, that may go on growing.
 
-        ``schema``: of the files; read from those that are there if left out.  ``format``: ``json`` or ``parquet``, told
-        from the files' endings if left out.  ``options``: of Spark's file source, such as ``maxFilesPerTrigger``.  The
-        rest as in ``from_stream``.
+        ``schema``: of the files; read from those that are there if left out.  ``format``: ``json``, ``parquet`` or ``csv``
+        (with a header line), told from the files' endings if left out.  ``options``: of Spark's file source, such as
+        ``maxFilesPerTrigger``.  The rest as in ``from_stream``.
         """
         frame, read_as, stem = open_files(spark, str(path), schema, format, options)
         table = cls.from_stream(

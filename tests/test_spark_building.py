@@ -91,8 +91,8 @@ def test_files_that_are_not_there_are_named(spark: SparkSession, tmp_path: Path)
         Table.from_files(spark, tmp_path / "nowhere", key="id", version="id")
     with pytest.raises(TopologyError, match="path: .*nowhere cannot be read to learn its columns"):
         Table.from_files(spark, tmp_path / "nowhere", key="id", version="id", format="json")
-    with pytest.raises(TopologyError, match="format: 'csv' is not one of json, parquet"):
-        Table.from_files(spark, tmp_path, key="id", version="id", format="csv")
+    with pytest.raises(TopologyError, match="format: 'orc' is not one of json, parquet, csv"):
+        Table.from_files(spark, tmp_path, key="id", version="id", format="orc")
 
 
 @pytest.mark.parametrize(
