@@ -1,4 +1,4 @@
-"""Change events as Debezium writes them (here into files; ``fkjoin.kafka.Debezium`` reads them from topics) → the joined table."""
+"""Change events as Debezium writes them, here from files (``fkjoin.kafka.Debezium`` is for topics) → the joined table."""
 
 from __future__ import annotations
 
