@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,13 @@ TRACES = Path(__file__).parent / "traces"
 
 def trace_files() -> list[Path]:
     return sorted(TRACES.glob("*.in.jsonl"))
+
+
+def short_lived(**more: str) -> dict[str, str]:
+    """An environment for programs that start a JVM for a minute; see ``fkjoin.spark.settings.SHORT_LIVED``."""
+    from fkjoin.spark.settings import SHORT_LIVED
+
+    return os.environ | {"JAVA_TOOL_OPTIONS": SHORT_LIVED, **more}
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.conftest import short_lived
+
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -51,7 +53,7 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
             assert block.language == "text"
             wanted.append((number - 1, block.text.strip()))
     (tmp_path / "tutorial.py").write_text("\n".join(script))
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    environment = short_lived(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", PYTHONPATH=str(ROOT))
     command = [sys.executable, "tutorial.py"]
     run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from tests.conftest import short_lived
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 COMMANDS = dict(re.findall(r"^\| `(\w+)` \|.*\| `([^`]+)` \|$", (EXAMPLES / "README.md").read_text(), re.MULTILINE))
 
@@ -27,7 +29,7 @@ def run(checkout: Path, name: str) -> str:
     """What the example's command prints."""
     program, *arguments = COMMANDS[name].split()
     start = [sys.executable] if program == "python" else [sys.executable, "-m", "fkjoin.cli"]
-    done = subprocess.run([*start, *arguments], cwd=checkout, capture_output=True, text=True, check=False)
+    done = subprocess.run([*start, *arguments], cwd=checkout, env=short_lived(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return done.stdout
 
