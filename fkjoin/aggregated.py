@@ -11,17 +11,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from fkjoin.aggregates.fold import Fold
-from fkjoin.columns import arrow_schema, schema_text, spark_schema
+from fkjoin.columns import arrow_schema, schema_text, spark_schema, text
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.repartition import RepartitionTopic, read_back, to_records
+from fkjoin.optimizer import AGGREGATE_READS_ANSWERS, decide
 from fkjoin.projection import Projection
 from fkjoin.spark.json_lines import plain_path
 from fkjoin.spark.operator import ENVELOPE, StageName
 from fkjoin.spark.packing import PackRows, UnpackResults
-from fkjoin.spark.settings import bucket_count, optimized, validated
+from fkjoin.spark.settings import bucket_count, validated
 from fkjoin.stages.contribute import Contribute
 from fkjoin.stateful import (
     Deployment,
@@ -84,9 +85,11 @@ def aggregated(
     }
     kinds = {"key": key.schema, "row_key": table.key_type, "value": value.schema, "result": spark_schema(fold.schema)}
     about = {**kinds, "versions": [["version", 1]]}
-    taken = _contribute(table, key, value, group, fold.value) if optimized(spark) else None
-    node = replace(node, merged=taken is not None)
-    pickled, contribute = _pickled(fold), b"" if taken is None else _pickled(taken)
+    taken = _contribute(table, key, value, group, fold.value)
+    rule = decide(spark, AGGREGATE_READS_ANSWERS, table.node, taken if isinstance(taken, str) else None)
+    fires = rule is not None and rule.fired
+    node = replace(node, rule=rule)
+    pickled, contribute = _pickled(fold), _pickled(taken) if fires else b""
 
     def through_stage(rows: DataFrame, kind: StageName, materialized: str | None) -> DataFrame:
         spec = stage_spec(
@@ -103,8 +106,8 @@ def aggregated(
         )
         return counted(stage(rows, spec), label if kind == "aggregate" else f"{label}-{kind}", kind)
 
-    if taken is not None and table.answers is not None:
-        rows = counted(table.answers.envelopes, table.name, *table.answers.stages).where("counter is null")
+    if fires and table.answers is not None:
+        rows = table.answers.counted(table.name)
     else:
         pack = PackRows(row_key, fold.value, buckets, group, checked)
         contributed = F.when(~F.col(DELETED), value.struct)
@@ -135,17 +138,17 @@ def aggregated(
     return built(None)
 
 
-def _contribute(table: Table, key: Projection, value: Projection, group: pa.Schema, values: pa.Schema) -> Contribute | None:
-    """How to take contributions from a join's answers; None where more than fields is wanted, or the table is no plain join."""
+def _contribute(table: Table, key: Projection, value: Projection, group: pa.Schema, values: pa.Schema) -> Contribute | str:
+    """How to take contributions from a join's answers; or why they cannot be taken from there."""
     answers = table.answers
     if answers is None:
-        return None
+        return "the joiner makes more than fields of both rows"
     row = arrow_schema("row", table.row_type)
     visible = pa.schema([*row, *(field for field in answers.key if field.name not in row.names)])
-    places = [answers.place(plain_path(item, visible)) for item in (*key.given, *value.given)]
-    found = tuple(place for place in places if place is not None)
-    if len(found) < len(places):
-        return None
+    wanted = {text(item): answers.place(plain_path(item, visible)) for item in (*key.given, *value.given)}
+    if more := [item for item, place in wanted.items() if place is None]:
+        return f"{more[0]} is more than a field"
+    found = tuple(place for item in (*key.given, *value.given) if (place := wanted[text(item)]) is not None)
     parts = found[: len(key.given)], found[len(key.given) :]
     return Contribute(answers.key, answers.left, answers.right, answers.how, *parts, group, values)
 

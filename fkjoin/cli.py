@@ -88,13 +88,14 @@ def _address(text: str) -> tuple[str, int]:
 def describe(
     job: Annotated[Path, typer.Argument(help="A job file (TOML): tables, joins, sinks.", exists=True, dir_okay=False)],
     format: Annotated[Drawing, typer.Option(help="mermaid: a flowchart; svg: a picture.")] = Drawing.text,
+    optimized: Annotated[bool, typer.Option("--optimized/--as-written", help="With or without the optimizer's rules.")] = True,
     spark_log: Annotated[Path, typer.Option(help="Where Spark's own log goes.")] = Path("spark.log"),
 ) -> None:
     """Print the topology of a job: its tables, operators, stores, repartitions and topics.  Nothing runs."""
     from fkjoin.runner import describe_job
 
     with quiet_spark(spark_log):
-        print(describe_job(job, format.value))
+        print(describe_job(job, format.value, optimized=optimized))
 
 
 @app.command()

@@ -17,10 +17,11 @@ from pyspark.sql.types import BooleanType
 from fkjoin.columns import Expression, Expressions, arrow_schema, resolve_column, schema_text, text
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
-from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.frame import DELETED, KEY, LEFT_GONE, PACKED_KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.optimizer import VIEW_READS_ANSWERS, decide
 from fkjoin.projection import Projection
 from fkjoin.spark.operator import ENVELOPE
-from fkjoin.spark.packing import PackRows, UnpackResults
+from fkjoin.spark.packing import PackJoined, PackRows, UnpackResults
 from fkjoin.spark.settings import bucket_count, validated
 from fkjoin.stateful import counted, frame_of, packing_columns, refuse_same_name, stage, stage_spec
 from fkjoin.topology import Derived, generated_name
@@ -67,11 +68,20 @@ def _derived(
         below = before
     label = name or f"{below.name}-{generated_name(below.name, steps) if steps else 'rows'}"
     refuse_same_name(label, (below,), "table")
-    node = Derived(label, below, steps, emit)
-    raw = [RAW] if RAW in table.frame.columns else []
-    frame = rows.select(KEY, row.alias(ROW), gone.alias(DELETED), VERSION, SOURCE, TS, PROBLEM, *raw)
-    made = replace(table, node=node, frame=frame, lines=None, packed=None, answers=None)
-    spark = frame.sparkSession
+    spark = rows.sparkSession
+    rule = decide(spark, VIEW_READS_ANSWERS, below, None if table.early is not None else "the join is staged")
+    node = Derived(label, below, steps, emit, rule)
+
+    def stepped(visible: DataFrame, *more: str) -> DataFrame:
+        return visible.select(KEY, row.alias(ROW), gone.alias(DELETED), VERSION, SOURCE, TS, PROBLEM, *more)
+
+    def early() -> DataFrame:
+        assert table.early is not None
+        return stepped(table.visible(table.early()), PACKED_KEY, LEFT_GONE)
+
+    fires = rule is not None and rule.fired
+    frame = stepped(rows, *([RAW] if RAW in table.frame.columns else []))
+    made = replace(table, node=node, frame=frame, lines=None, packed=None, answers=None, early=early if fires else None)
     buckets, checked = bucket_count(spark), validated(spark)
     key, schema = arrow_schema("key", made.key_type), arrow_schema("row", made.row_type)
     bound_to = {
@@ -81,19 +91,30 @@ def _derived(
         "row": schema_text(schema),
     }
     about = {"key": made.key_type, "result": made.row_type, "versions": [list(version) for version in node.versions]}
-    pack = PackRows(key, schema, buckets, validate=checked)
+    if fires:
+        packed = _before_resolve(early(), PackJoined(schema, buckets))
+    else:
+        packed = frame.select(*packing_columns()).mapInArrow(PackRows(key, schema, buckets, validate=checked), ENVELOPE)
     unpack = UnpackResults(key, (schema,), node.versions)
 
     def built(materialized: str | None) -> Table:
         facts = {"materialized": materialized, **bound_to}
         more = {"materialized": materialized is not None, "every": emission.every}
         spec = stage_spec(spark, "resolve", label, facts, about, validate=checked, **more)
-        results = counted(stage(frame.select(*packing_columns()).mapInArrow(pack, ENVELOPE), spec), label, "resolve")
+        results = counted(stage(packed, spec), label, "resolve")
         results = paced(results, label, emission, about, checked)
         settled, named = frame_of(results, unpack), replace(node, materialized=materialized)
         common = replace(made, node=named, packed=(results, unpack), materialized_as=built)
         if materialized is None:
             return replace(common, settled=settled)
-        return replace(common, frame=settled, settled=None, on_error="fail")  # whoever reads it reads what is kept
+        return replace(common, frame=settled, settled=None, early=None, on_error="fail")  # whoever reads it reads what is kept
 
     return built(None)
+
+
+def _before_resolve(frame: DataFrame, pack: PackJoined) -> DataFrame:
+    """A join's rows before resolve, packed."""
+    columns = {"key": F.col(PACKED_KEY), "version": F.col(VERSION), "ts": F.col(TS), "gone": F.col(LEFT_GONE)}
+    columns |= {"row": F.when(~F.col(DELETED), F.col(ROW))}
+    columns |= {"counter": F.lit(None).cast("string"), "count": F.lit(None).cast("bigint")}
+    return frame.select(*(column.alias(name) for name, column in columns.items())).mapInArrow(pack, ENVELOPE)

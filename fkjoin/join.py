@@ -13,7 +13,7 @@ from fkjoin.columns import arrow_schema, listed, schema_text
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.foreign_key import dead_frames, described, packed_sides, require_same_timestamps, require_table, with_foreign_key
-from fkjoin.joiner import is_function, joined
+from fkjoin.joiner import before_resolve, is_function, joined
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import InternalTopics, internal_topics, staged
 from fkjoin.spark.json_lines import kind_at, plain_path
@@ -134,9 +134,12 @@ def fk_join(
         answers, stages = staged(packed_left, packed_right, through_stage, label, buckets, topics)
     row_types: tuple[pa.Schema, ...] = (left_row, right_row)
     result: DataType = StructType([StructField("left", left.row_type), StructField("right", right.row_type)])
-    unresolved = None
-    if (fields := _fields(joiner, left, left_row, right_row)) is not None:
-        unresolved = Answers(answers, key, left_row, right_row, how, fields, before)
+    fields = _fields(joiner, left, left_row, right_row)
+    unresolved = Answers(answers, key, left_row, right_row, how, fields or {}, before)
+
+    def early() -> DataFrame:
+        return before_resolve(unresolved.counted(label), UnpackAnswers(left_row, right_row, how, key), joiner)
+
     if joiner is not None:
         rows_joined = joined(answers, UnpackAnswers(left_row, right_row, how), joiner)
         result = rows_joined.schema["row"].dataType
@@ -165,7 +168,8 @@ def fk_join(
             dead=dead,
             connection=left.connection or right.connection,
             packed=packed,
-            answers=unresolved if materialized is None and emission.interval_ms is None else None,
+            answers=None if fields is None else unresolved,
+            early=early if fused else None,
             stages=stages,
             materialized_as=built,
         )

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructType
 
 from fkjoin.columns import listed, resolve_column, spark_schema
+from fkjoin.frame import DELETED, KEY, LEFT_GONE, PACKED_KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.packing import UnpackAnswers
 from fkjoin.table import Joiner
 
@@ -46,10 +47,13 @@ def _called(joiner: Callable[[Any, Any], Any]) -> _Called:
     return _Called(joiner, known or StringType(), known is None)
 
 
-def joined(answers: DataFrame, unpack: UnpackAnswers, joiner: Joiner) -> DataFrame:
-    """Answers with the joiner's struct ``row``; null where there is no result."""
+def joined(answers: DataFrame, unpack: UnpackAnswers, joiner: Joiner | None) -> DataFrame:
+    """Answers with the joiner's struct ``row``, or one of both rows; null where there is no result."""
     rows = answers.mapInArrow(unpack, spark_schema(unpack.schema))
     matched = F.col("matched")
+    named = [] if unpack.named is None else ["named"]
+    if joiner is None:
+        joiner = F.struct("left", "right")
     if is_function(joiner):
         function, returns, as_json = _called(joiner)
 
@@ -67,7 +71,23 @@ def joined(answers: DataFrame, unpack: UnpackAnswers, joiner: Joiner) -> DataFra
     else:
         whole = F.struct(*[column.alias(field.name) for column, field in zip(columns, kinds, strict=True)])
         row = F.when(columns[0].isNotNull(), whole) if is_function(joiner) else whole
-    return rows.select("key", "version", "ts", "gone", F.when(matched, row).alias("row"), "counter", "count")
+    return rows.select(*named, "key", "version", "ts", "gone", F.when(matched, row).alias("row"), "counter", "count")
+
+
+def before_resolve(answers: DataFrame, unpack: UnpackAnswers, joiner: Joiner | None) -> DataFrame:
+    """The joined rows before resolve, as a table's frame with ``PACKED_KEY`` and ``LEFT_GONE``; ``unpack`` names the key."""
+    row = F.col("row")
+    return joined(answers, unpack, joiner).select(
+        F.col("named").alias(KEY),
+        row.alias(ROW),
+        row.isNull().alias(DELETED),
+        F.col("version").alias(VERSION),
+        F.lit(None).cast("binary").alias(SOURCE),
+        F.col("ts").alias(TS),
+        F.lit(None).cast("string").alias(PROBLEM),
+        F.col("key").alias(PACKED_KEY),
+        F.col("gone").alias(LEFT_GONE),
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -24,7 +24,7 @@ from fkjoin.metrics import Metrics
 from fkjoin.spark.claim import claimed
 from fkjoin.spark.damage import check_logs, explain
 from fkjoin.spark.files import hadoop, read_file, write_file
-from fkjoin.spark.settings import bucket_count, session
+from fkjoin.spark.settings import OPTIMIZE, bucket_count, session
 from fkjoin.stages.counters import RESTARTS
 from fkjoin.topology import manifest
 from fkjoin.web import served
@@ -61,11 +61,13 @@ def run_job(path: Path, console: Console, *, check: bool, ui: tuple[str, int] | 
         spark.stop()
 
 
-def describe_job(path: Path, form: str) -> str:
-    """The job's topology, as ``Table.describe`` gives it, with its sinks."""
+def describe_job(path: Path, form: str, *, optimized: bool = True) -> str:
+    """The job's topology, as ``Table.describe`` gives it, with its sinks; ``optimized``: as it would run."""
     spec = read_job(path)
     spark = job_session(spec)
     try:
+        if not optimized:
+            spark.conf.set(OPTIMIZE, "false")
         return Job(spec, spark).describe(form)
     finally:
         spark.stop()

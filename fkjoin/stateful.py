@@ -42,6 +42,10 @@ class Answers:
     stages: tuple[StageName, ...]
     """Whose counters come with the answers."""
 
+    def counted(self, join: str) -> DataFrame:
+        """The answers alone, counted under a name of their own: the join's is that of what resolve sends."""
+        return counted(self.envelopes, f"{join}-answers", *self.stages).where("counter is null")
+
     def place(self, path: Path | None) -> Place | None:
         """Where a field of a joined row is; None if there is no such field, or no ``path``."""
         if path is None or path[0] not in self.fields:

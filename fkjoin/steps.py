@@ -48,11 +48,17 @@ def steps_of(ends: Sequence[Node]) -> list[Step]:
     for one in nodes:
         step = _step(one)
         readers = [other for other in nodes if one in other.inputs]
-        merged = bool(readers) and all(isinstance(other, Aggregate) and other.merged for other in readers)
-        if merged and one not in ends:  # regroup is in the place of resolve
-            step = replace(step, stages=step.stages[:-1])
+        if readers and one not in ends and all(_reads_answers(other, nodes) for other in readers):
+            step = replace(step, stages=step.stages[:-1])  # another stage is in the place of resolve
         found.append(step)
     return found
+
+
+def _reads_answers(node: Node, nodes: Sequence[Node]) -> bool:
+    """Whether all that is made of the node's join is made of its answers: of a view, only what sinks read is."""
+    if isinstance(node, Derived) and any(node in other.inputs for other in nodes):
+        return False
+    return isinstance(node, Aggregate | Derived) and node.rule is not None and node.rule.fired
 
 
 def _step(node: Node) -> Step:
@@ -77,8 +83,8 @@ def _operator(node: Node) -> Step:
         return _join(node)
     kept = (f"materialized as {node.materialized}",) if node.materialized else ()
     if isinstance(node, Derived):
-        stage = Stage("for sinks", ", ".join(node.key), f"{node.name}-resolve", notes=kept)
-        return Step("rows", node.name, node.emit, (("of", node.table.name),), node.steps, (stage,))
+        stage = Stage("for sinks", ", ".join(node.key), f"{node.name}-resolve", notes=(*_instead(node), *kept))
+        return Step("rows", node.name, node.emit, (("of", node.table.name),), (*node.steps, *_rule(node)), (stage,))
     if isinstance(node, Children):
         sides = ("right", node.right.name), ("left", node.left.name)
         named = ("foreign key", _foreign_key(node)), ("column", f"{node.column}: the left rows by their key")
@@ -87,19 +93,26 @@ def _operator(node: Node) -> Step:
             Stage("children", "foreign key", f"{node.name}-children", notes=kept),
         )
         return Step("with_children", node.name, node.emit, sides, named, stages)
-    instead = (f"in place of {node.table.name}-resolve",) if node.merged else ()
     summed = ("group by", ", ".join(node.grouped_by)), ("value", ", ".join(node.value) or "none"), *node.columns
     return Step(
         "aggregate",
         node.name,
         f"{node.emit}{', staged' if node.topic else ''}",
         (("of", node.table.name),),
-        summed,
+        (*summed, *_rule(node)),
         (
-            Stage("regroup", ", ".join(node.table.key), f"{node.name}-regroup", notes=instead),
+            Stage("regroup", ", ".join(node.table.key), f"{node.name}-regroup", notes=_instead(node)),
             Stage("aggregate", "group", f"{node.name}-aggregate", node.topic, kept),
         ),
     )
+
+
+def _rule(node: Aggregate | Derived) -> tuple[tuple[str, str], ...]:
+    return () if node.rule is None else (("rule", str(node.rule)),)
+
+
+def _instead(node: Aggregate | Derived) -> tuple[str, ...]:
+    return (f"in place of {node.table.name}-resolve",) if node.rule is not None and node.rule.fired else ()
 
 
 def _join(join: Join) -> Step:

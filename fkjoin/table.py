@@ -53,6 +53,8 @@ class Table(Operators, Outputs):
     """Internal: the results of a join before they become rows, and what makes rows of them."""
     answers: Answers | None = field(default=None, repr=False)
     """Internal: of a join, for an aggregate to read it without ``frame``."""
+    early: Callable[[], DataFrame] | None = field(default=None, repr=False)
+    """Internal: of a join and of views of it, makes a frame of its rows before resolve: see ``before_resolve``."""
     settled: DataFrame | None = field(default=None, repr=False)
     """Internal: what sinks read, where that is not ``frame``."""
     stages: tuple[StageQuery, ...] = ()
@@ -77,11 +79,11 @@ class Table(Operators, Outputs):
         """The row's columns that are not the key's."""
         return tuple(name for name in self.row_type.names if name not in self.key)
 
-    def visible(self) -> DataFrame:
+    def visible(self, frame: DataFrame | None = None) -> DataFrame:
         """Internal: ``frame`` with the row's columns, and those of the key that the row lacks, under their names."""
         row = self.row_type.names
         key = [F.col(f"{KEY}.`{name}`") for name in self.key if name not in row]
-        return self.frame.select("*", f"{ROW}.*", *key)
+        return (self.frame if frame is None else frame).select("*", f"{ROW}.*", *key)
 
     @property
     def changes(self) -> DataFrame:

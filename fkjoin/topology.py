@@ -13,6 +13,22 @@ PERIODIC = "periodic"
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a rule of the optimizer."""
+
+    rule: str
+    why_not: str | None = None
+    """None: it fired."""
+
+    @property
+    def fired(self) -> bool:
+        return self.why_not is None
+
+    def __str__(self) -> str:
+        return f"{self.rule} " + ("fired" if self.why_not is None else f"did not fire: {self.why_not}")
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """A changelog that is read: upserts and tombstones by key."""
 
@@ -89,8 +105,8 @@ class Aggregate:
     emit: str
     topic: str | None = None
     """The repartition topic between the stages; None when they are fused into one query."""
-    merged: bool = False
-    """It reads the answers of the join that it is of: that join's resolve and its regroup are one."""
+    rule: Verdict | None = None
+    """Whether it reads the answers of the join that it is of; None if it is of none."""
     materialized: str | None = None
 
     log = None
@@ -111,6 +127,8 @@ class Derived:
     steps: tuple[tuple[str, str], ...]
     """What is done, in turn: ``filter`` or ``map_values``, and with which expressions."""
     emit: str = "on-change"
+    rule: Verdict | None = None
+    """Whether its rows for sinks come from the answers of the join that it is of; None if it is of none."""
     materialized: str | None = None
 
     log = None

@@ -194,6 +194,9 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path)
     assert run.returncode == 1
     assert 'was made with join joined: extractor = "customer", the job now has "upper(customer)"' in run.stderr
 
+    shown = fkjoin("describe", job(tmp_path, GOOD + SUMMED_UP), "--as-written", *log)
+    assert shown.stdout.count("did not fire: spark.fkjoin.optimize is false") == 1
+
     shown = fkjoin("describe", job(tmp_path, GOOD + SUMMED_UP), "--format", "mermaid", *log)
     assert shown.returncode == 0
     assert shown.stdout.startswith('flowchart LR\n  n0[/"source orders"/]\n')

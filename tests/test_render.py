@@ -12,7 +12,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.picture import svg
 from fkjoin.render import draw, drawn
 from fkjoin.steps import Sink, job_steps
-from fkjoin.topology import Aggregate, Children, Derived, Join, Source, manifest
+from fkjoin.topology import Aggregate, Children, Derived, Join, Source, Verdict, manifest
 
 ORDERS = Source("orders", ("id",), ("lsn",), "op = 'd'", None, ("id", "customer"), "stream of id, customer, lsn, op")
 CUSTOMERS = Source("customers", ("customer",), ("offset",), None, "at", ("region",), "kafka topic customers")
@@ -109,12 +109,25 @@ def test_mermaid() -> None:
     assert drawn(job_steps([Sink("out", BOOK, 'say "hi" </>')]), "mermaid") == MERMAID
 
 
+FIRED = Verdict("a-rule")
+
+
 def test_a_merged_join_has_no_resolve_unless_somebody_else_reads_it() -> None:
     plain = Join("joined", ORDERS, CUSTOMERS, "inner", "customer", None)
-    merged = Aggregate("totals", plain, ("region",), ("right.region",), (), (("n", "count()"),), "on-change", merged=True)
+    merged = Aggregate("totals", plain, ("region",), ("right.region",), (), (("n", "count()"),), "on-change", rule=FIRED)
     assert "store joined-resolve" not in draw(merged)
     assert "store totals-regroup, in place of joined-resolve" in draw(merged)
+    assert "  rule         a-rule fired\n" in draw(merged)
     assert "store joined-resolve\n" in drawn(job_steps([Sink("a", merged, "x"), Sink("b", plain, "y")]))
+    view = Derived("view", plain, (("filter", "true"),), rule=FIRED)
+    assert "store joined-resolve" not in draw(view).replace("in place of joined-resolve", "")
+    reader = Aggregate("sums", view, ("region",), ("right.region",), (), (("n", "count()"),), "on-change")
+    assert "store joined-resolve\n" in draw(reader), "what is not a sink reads the view behind resolve"
+
+
+def test_a_rule_that_did_not_fire_says_why() -> None:
+    held = Derived("view", JOINED, (("filter", "true"),), rule=Verdict("a-rule", "the join is staged"))
+    assert "  rule         a-rule did not fire: the join is staged\n" in draw(held)
 
 
 def test_a_table_that_is_held_back_has_a_stage_for_it() -> None:

@@ -124,11 +124,14 @@ class UnpackAnswers:
     left: pa.Schema
     right: pa.Schema
     how: How
+    named: pa.Schema | None = None
+    """Of the left key, for one column more, ``named``: the key's columns."""
 
     @property
     def schema(self) -> pa.Schema:
         return pa.schema(
             [
+                *([] if self.named is None else [("named", pa.struct(list(self.named)))]),
                 ("key", pa.binary()),
                 ("version", pa.binary()),
                 ("ts", pa.int64()),
@@ -149,9 +152,11 @@ class UnpackAnswers:
                 rows = len(answers)
                 there = matched(answers, self.how)
                 left, right = column(answers, "left"), column(answers, "right")
+                key = column(answers, "key")
                 yield pa.record_batch(
                     [
-                        column(answers, "key").cast(pa.binary()),
+                        *([] if self.named is None else [_key(self.named, key)]),
+                        key.cast(pa.binary()),
                         column(answers, "version").cast(pa.binary()),
                         column(answers, "ts"),
                         pa.array(~valid(left)),
@@ -233,7 +238,7 @@ class UnpackResults:
                 version, ts = column(results, "version"), column(results, "ts")
                 yield pa.record_batch(
                     [
-                        pa.StructArray.from_arrays(KeyCodec(self.key).decode(column(results, "key")), fields=list(self.key)),
+                        _key(self.key, column(results, "key")),
                         self._row(column(results, "value")),
                         names.take(column(results, "operation")),
                         version.cast(pa.binary()),
@@ -292,3 +297,7 @@ def envelopes(payloads: list[tuple[int, bytes]]) -> pa.RecordBatch:
 def counter(name: str, value: int) -> pa.RecordBatch:
     columns = [pa.array([0], pa.int32()), pa.nulls(1, pa.binary()), pa.array([name]), pa.array([value])]
     return pa.record_batch(columns, schema=_ENVELOPE)
+
+
+def _key(schema: pa.Schema, key: Bytes) -> pa.StructArray:
+    return pa.StructArray.from_arrays(KeyCodec(schema).decode(key), fields=list(schema))

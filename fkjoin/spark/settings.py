@@ -17,6 +17,7 @@ BUCKETS = "spark.fkjoin.buckets"
 INDEX_DIR = "spark.fkjoin.index.dir"
 VALIDATE = "spark.fkjoin.validate"
 OPTIMIZE = "spark.fkjoin.optimize"
+EXCLUDED = "spark.fkjoin.optimizer.excludedRules"
 RETENTION = "spark.fkjoin.mark.retention.ms"
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"

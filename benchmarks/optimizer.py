@@ -1,0 +1,92 @@
+"""What each rule of the optimizer is worth: the same topology with it and without it, in turn.
+
+    python -m benchmarks.optimizer [--rounds 3] [--right 100000 --left 500000 --updates 200000]
+
+The workload and what is timed are those of ``benchmarks.fk_join``.  Prints a JSON line per run and, per rule, minimum, median
+and maximum of inputs a second with and without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from benchmarks import workload as workloads
+from benchmarks.aggregate import totals
+from benchmarks.fk_join import joined, measure_table
+from fkjoin import Table
+from fkjoin.optimizer import AGGREGATE_READS_ANSWERS, RULES, VIEW_READS_ANSWERS
+from fkjoin.spark.settings import EXCLUDED
+
+
+def view(spark: SparkSession, folder: Path) -> Table:
+    """Large orders, with the customer's name."""
+    large = joined(spark, folder).filter("left.value.amount >= 50")
+    return large.map_values(["left.value.amount as amount", "right.value.name as name"], name="large")
+
+
+TOPOLOGIES: dict[str, Callable[[SparkSession, Path], Table]] = {
+    AGGREGATE_READS_ANSWERS.name: lambda spark, folder: totals(spark, folder, "name"),
+    VIEW_READS_ANSWERS.name: view,
+}
+
+
+def one(rule: str, workload: Path, batch: int, *, excluded: bool) -> None:
+    """One run; prints its measurements."""
+    folder = Path(tempfile.mkdtemp(prefix="fkjoin-bench-"))
+
+    def build(spark: SparkSession) -> Table:
+        spark.conf.set(EXCLUDED, rule if excluded else "")
+        return TOPOLOGIES[rule](spark, folder)
+
+    try:
+        print(json.dumps(measure_table(workload, folder, batch, build)), flush=True)
+    finally:
+        if (spark := SparkSession.getActiveSession()) is not None:
+            spark.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=500_000, help="lines in a micro-batch (default 500000)")
+    for size, default in (("right", 100_000), ("left", 500_000), ("updates", 200_000)):
+        parser.add_argument(f"--{size}", type=int, default=default)
+    parser.add_argument("--one", metavar="RULE", help=argparse.SUPPRESS)
+    parser.add_argument("--workload", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--excluded", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        one(given.one, given.workload, given.batch, excluded=given.excluded)
+        return
+    with tempfile.TemporaryDirectory(prefix="fkjoin-compare-") as folder:
+        workload = Path(folder) / "workload.jsonl"
+        workloads.write(workload, given.right, given.left, given.updates)
+        common = [sys.executable, "-m", "benchmarks.optimizer", "--workload", str(workload), "--batch", str(given.batch)]
+        for rule in RULES:
+            rates: dict[str, list[int]] = {"with": [], "without": []}
+            for _ in range(given.rounds):
+                for how, rated in rates.items():
+                    command = [*common, "--one", rule.name, *["--excluded"] * (how == "without")]
+                    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[-1]
+                    found = json.loads(done)
+                    rated.append(found["inputs_per_s_2_3"])
+                    print(json.dumps({"rule": rule.name, "how": how, **found}), flush=True)
+            for how, rated in rates.items():
+                print(f"{rule.name} {how:8} {min(rated):,} {round(statistics.median(rated)):,} {max(rated):,}")
+            ratio = statistics.median(rates["with"]) / statistics.median(rates["without"])
+            print(f"{rule.name} {ratio:.2f} x")
+
+
+if __name__ == "__main__":
+    main()

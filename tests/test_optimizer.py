@@ -1,0 +1,114 @@
+"""The optimizer's rules: each fires where it may, says why where not, can be switched off, and changes no result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from fkjoin import Table, fk_join
+from fkjoin import aggregates as agg
+from fkjoin.errors import SessionError
+from fkjoin.optimizer import RULES
+from fkjoin.spark.settings import BUCKETS, EXCLUDED, INDEX_DIR, OPTIMIZE, PARTITIONS
+from tests.test_spark_aggregates import History, tables
+from tests.test_spark_engine import run, table_of
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def settings(spark: SparkSession, tmp_path: Path) -> None:
+    for name, value in ((PARTITIONS, "2"), (BUCKETS, "2"), (INDEX_DIR, str(tmp_path / "index")), (OPTIMIZE, "true")):
+        spark.conf.set(name, value)
+    spark.conf.set(EXCLUDED, "")
+
+
+def viewed(orders: Table, customers: Table) -> Table:
+    """A filter over key, left and right row, and columns made of what it lets through: of a left join, unmatched rows too."""
+    joined = fk_join(orders, customers, "customer_id", "left", name="joined")
+    some = joined.filter("left.items > 1 or right.region = 'north' or order_id = 'o1'")
+    return some.map_values(["order_id as its_key", "left.items * 10 as tens", "upper(right.region) as region"], name="it")
+
+
+def viewed_with_a_joiner(orders: Table, customers: Table) -> Table:
+    joined = fk_join(orders, customers, "customer_id", joiner=["left.items", "right.region"], name="joined")
+    return joined.filter("items > 1 and region is not null", name="it")
+
+
+@pytest.mark.parametrize("made", [viewed, viewed_with_a_joiner])
+def test_a_view_reads_answers_and_comes_out_the_same(
+    spark: SparkSession, tmp_path: Path, made: Callable[[Table, Table], Table]
+) -> None:
+    """Of aggregates: tests/test_spark_aggregates.py, a join is summed up by group."""
+    rule = "view-reads-answers"
+    history, seen = History(tmp_path), {name: list[Row]() for name in ("", rule)}
+    for _ in range(2):
+        history.write(70)
+        found = {}
+        for excluded, rows in seen.items():
+            spark.conf.set(EXCLUDED, excluded)
+            table = made(*tables(spark, tmp_path))
+            text = table.describe()
+            if excluded:
+                assert f"{rule} did not fire: spark.fkjoin.optimizer.excludedRules names it" in text
+                assert "store joined-resolve\n" in text
+            else:
+                assert f"{rule} fired" in text
+                assert "store joined-resolve\n" not in text
+                assert ", in place of joined-resolve" in text
+            rows += run(table.changes, tmp_path / f"ck{excluded}").rows
+            plain = [name for name in rows[0].asDict() if not name.startswith("_")]
+            found[excluded] = {key: [row[name] for name in plain] for key, row in table_of(rows, *table.key).items()}
+        assert found[""] == found[rule]
+        assert found[""]
+
+
+def test_who_reads_the_join_and_what_is_made_of_it_gets_both(spark: SparkSession, tmp_path: Path) -> None:
+    """The join stands twice in the query: for the aggregate without resolve, and with it."""
+    history = History(tmp_path)
+    history.write(80)
+    orders, customers = tables(spark, tmp_path)
+    joined = fk_join(orders, customers, "customer_id", name="joined")
+    regions = joined.group_by("right.region", name="regions").agg(n=agg.count())
+    both = fk_join(joined, regions, "right.region", joiner=["left.right.region", "right.n"], name="both")
+    found = {key[0]: row["n"] for key, row in table_of(run(both.changes, tmp_path / "ck").rows, "order_id").items()}
+    region_of = {
+        key: history.customers[order["customer_id"]]["region"]
+        for key, order in history.orders.items()
+        if order["customer_id"] in history.customers
+    }
+    wanted = list(region_of.values())
+    assert found == {key: wanted.count(region) for key, region in region_of.items() if region is not None}
+
+
+def test_why_a_rule_did_not_fire_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    orders, customers = tables(spark, tmp_path)
+    joined = fk_join(orders, customers, "customer_id", name="joined")
+
+    def said(table: Table) -> str:
+        return next(line for line in table.describe().splitlines() if line.startswith("  rule")).split("fire: ")[1]
+
+    assert said(joined.group_by("right.region").agg(n=agg.sum("left.items * 2"))) == "left.items * 2 is more than a field"
+    assert said(joined.materialize("kept").filter("true")) == "joined keeps its rows, as kept"
+    by_function = fk_join(orders, customers, "customer_id", joiner=lambda left, right: 1, name="called")
+    assert said(by_function.group_by("value").count()) == "the joiner makes more than fields of both rows"
+    held = fk_join(orders, customers, "customer_id", name="held", emit="periodic")
+    assert said(held.filter("true")) == "held is held back"
+    spark.conf.set(OPTIMIZE, "false")
+    assert said(joined.filter("true")) == "spark.fkjoin.optimize is false"
+    assert "rule" not in orders.filter("true").describe(), "it is of no join"
+    spark.conf.set(OPTIMIZE, "true")
+    spark.conf.set(EXCLUDED, "view-reads-answer")
+    with pytest.raises(SessionError, match="there is no rule 'view-reads-answer'; did you mean 'view-reads-answers'"):
+        joined.filter("true")
+
+
+def test_every_rule_is_documented() -> None:
+    text = (ROOT / "docs" / "optimizer.md").read_text()
+    for rule in RULES:
+        assert f"`{rule.name}`" in text
