@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _ABOUT = "about"
+_HOME = "home"
 
 
 def identity_text(facts: Mapping[str, Any], about: Mapping[str, Any]) -> str:
@@ -18,6 +19,23 @@ def read_identity(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     """Facts and about, as ``identity_text`` was given them."""
     facts = json.loads(data or b"{}")
     return facts, facts.pop(_ABOUT, {})
+
+
+def with_home(identity: str, home: str) -> str:
+    """The identity text, and the name of the folder that a bucket's index has to itself; ``home`` empty: none."""
+    facts, about = read_identity(identity.encode())
+    return identity_text(facts, {**about, **({_HOME: home} if home else {})})
+
+
+def bucket_folder(bucket: int, identity: bytes) -> str:
+    """Under its stage's folder, the folder of a bucket's index: of two operators of the same name each has its own."""
+    _, about = read_identity(identity)
+    return "-".join([str(bucket), *([about[_HOME]] if about.get(_HOME) else [])])
+
+
+def home_of(identity: bytes) -> str:
+    """The home that a stored identity names; empty for one of before there were homes."""
+    return str(read_identity(identity)[1].get(_HOME, ""))
 
 
 def difference(kept: bytes, now: bytes) -> str | None:

@@ -77,6 +77,8 @@ def test_who_reads_the_join_and_what_is_made_of_it_gets_both(spark: SparkSession
     regions = joined.group_by("right.region", name="regions").agg(n=agg.count())
     both = fk_join(joined, regions, "right.region", joiner=["left.right.region", "right.n"], name="both")
     found = {key[0]: row["n"] for key, row in table_of(run(both.changes, tmp_path / "ck").rows, "order_id").items()}
+    homes = {folder.name for folder in (tmp_path / "index").glob("*/joined-rekey/*")}
+    assert len(homes) == 4, "two buckets, twice: neither rebuilds the other's index"
     region_of = {
         key: history.customers[order["customer_id"]]["region"]
         for key, order in history.orders.items()

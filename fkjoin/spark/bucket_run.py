@@ -6,6 +6,7 @@ import os
 import pickle
 import tempfile
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +18,14 @@ from pyspark.sql.types import StructType
 from fkjoin import combined_key, versions
 from fkjoin.arrays import as_bytes
 from fkjoin.errors import InvariantError
-from fkjoin.identity import difference, read_identity
+from fkjoin.identity import bucket_folder, difference, home_of, read_identity, with_home
 from fkjoin.invariants import GuardedStore, Sum, check_subscriptions, expected_subscriptions, sums_message
 from fkjoin.messages import ANSWER, CHANGE, GROUPED, JOINED, RESULT, SUBSCRIPTION, SUMS, column, is_answer, pack, unpack
 from fkjoin.spark.buckets import bucket_ids, buckets_of, packed_by_bucket
 from fkjoin.spark.operator import TICK, StageSpec
 from fkjoin.stages import Counters, aggregate, children, counters, join_rows, pace, regroup, rekey, resolve, subscription
 from state import BucketStore, SegmentLog, Store
+from state.segments import Meta
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +62,7 @@ class BucketRun:
         over = passed.pop(TICK, 0) > 0
         begun = time.monotonic()
         if payloads or over:
-            with BucketStore(self._log, self._directory(), identity=spec.identity.encode(), differs=difference) as store:
+            with self._store() as store:
                 name = f"{spec.operator}-{spec.stage}, bucket {bucket}"
                 guarded = GuardedStore(store, name) if spec.validate else store
                 if bucket == 0:
@@ -158,10 +160,19 @@ class BucketRun:
         elif spec.stage in ("subscription", "children") and spec.in_order:
             check_subscriptions(store, _only(SUMS, messages), spec.buckets, name)
 
+    def _store(self) -> BucketStore:
+        """The bucket's store.  A new one gets a folder of its own: an operator may stand twice in a query, under one name."""
+        kept = self._log.meta()
+        home = uuid.uuid4().hex[:8] if kept is None else home_of(Meta.decode(kept).identity)
+        identity = with_home(self._spec.identity, home).encode()
+        return BucketStore(
+            self._log, self._directory() / bucket_folder(self._bucket, identity), identity=identity, differs=difference
+        )
+
     def _directory(self) -> Path:
         context = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
-        return index_home(self._spec.index_dir, query or "no-query", self._spec.operator, self._spec.stage) / str(self._bucket)
+        return index_home(self._spec.index_dir, query or "no-query", self._spec.operator, self._spec.stage)
 
 
 def index_home(index_dir: str, query: str, operator: str, stage: str) -> Path:

@@ -25,7 +25,7 @@ from fkjoin import combined_key
 from fkjoin.arrays import Bytes
 from fkjoin.columns import arrow_schema
 from fkjoin.errors import FkJoinError, nearest
-from fkjoin.identity import read_identity
+from fkjoin.identity import bucket_folder, read_identity
 from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.spark.damage import RESTORE
 from fkjoin.spark.entries import ENTRIES, Described, Entries, Results, parse_key
@@ -77,11 +77,14 @@ class OnBucket:
         numbers, data = group.column("number").to_pylist(), group.column("data").to_pylist()
         segments = dict(zip(numbers, data, strict=True))
         meta = segments.pop(_META)
-        folder = Path(tempfile.mkdtemp(prefix="fkjoin-state-")) if self.index is None else Path(self.index) / str(bucket)
-        if self.index is not None:
+        identity = Meta.decode(meta).identity
+        if self.index is None:
+            folder = Path(tempfile.mkdtemp(prefix="fkjoin-state-"))
+        else:
+            folder = Path(self.index) / bucket_folder(bucket, identity)
             shutil.rmtree(folder, ignore_errors=True)
         try:
-            with BucketStore(SnapshotLog(meta, segments), folder, identity=Meta.decode(meta).identity) as store:
+            with BucketStore(SnapshotLog(meta, segments), folder, identity=identity) as store:
                 return pa.Table.from_batches(list(self.read(store, bucket)))
         finally:
             if self.index is None:
