@@ -113,7 +113,7 @@ class Metrics(Collector):
             "state": {operator: known.sizes for operator, known in operators.items() if known.sizes},
             "lag": _lag(about["sources"]),
             "fan_out": {operator: known.fan_out for operator, known in operators.items() if known.fan_out},
-            "hot_keys": {operator: known.hot for operator, known in operators.items() if known.hot},
+            "hot_keys": {operator: dict(known.hot) for operator, known in operators.items() if known.hot},
         }
 
     def snapshot(self) -> dict[str, Any]:
@@ -132,8 +132,8 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """For a registry of ``prometheus_client``."""
         with self._lock:
-            queries = dict(self._queries)
-            yield from _families(queries)
+            families = list(_families(self._queries))
+        yield from families
 
     def prometheus(self) -> bytes:
         """Prometheus' text format."""

@@ -23,19 +23,20 @@ _ROLES = {"left": counters.LEFT_IN, "right": counters.RIGHT_IN}
 
 
 def rates_on_arrows(steps: Sequence[Step], snapshot: dict[str, Any]) -> dict[tuple[str, str], str]:
-    """What flows, in rows a second of the last batches, from what operators and queries count: see ``picture.svg``."""
+    """What flows, in rows a second of the last batches, as far as operators count it: see ``picture.svg``."""
     operators: dict[str, dict[str, float]] = {}
     for query in snapshot.values():
         operators |= query["rates"]
     found = {}
     for step in steps:
         for role, name in step.reads:
-            into, out = operators.get(step.name, {}), operators.get(name, {})
-            rate = into.get(_ROLES[role], 0.0) if step.kind != "sink" and role in _ROLES and step.name in operators else None
-            if rate is None and name in operators:
-                rate = out.get(counters.OUT, 0.0)
-            if rate is not None:
-                found[f"{step.kind} {step.name}", role] = f"{rate:,.0f}/s"
+            told = [(name, counters.OUT)]
+            if step.kind != "sink":
+                item = _ROLES.get(role, counters.ROWS_IN)
+                told = [(f"{step.name}{part}", item) for part in ("", "-answers", "-regroup")] + told
+            rates = [operators[operator][item] for operator, item in told if item in operators.get(operator, {})]
+            if rates:
+                found[f"{step.kind} {step.name}", role] = f"{rates[0]:,.0f}/s"
     return found
 
 

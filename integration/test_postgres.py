@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import shutil
 import socket
 import subprocess
@@ -32,15 +33,18 @@ def server() -> Iterator[str]:
     """A server of one's own; its address."""
     programs = prepared(str(DOCKER / "postgres.sh"))
     folder = Path(tempfile.mkdtemp(prefix="fkjoin-postgres-"))
-    shutil.chown(folder, "postgres")
+    is_root = os.geteuid() == 0
+    if is_root:  # as whom PostgreSQL does not run
+        shutil.chown(folder, "postgres")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
 
     def as_postgres(*command: str) -> None:
-        subprocess.run(["runuser", "-u", "postgres", "--", *command], check=True, stdout=subprocess.DEVNULL, cwd="/")
+        who = ["runuser", "-u", "postgres", "--"] if is_root else []
+        subprocess.run([*who, *command], check=True, stdout=subprocess.DEVNULL, cwd="/")
 
-    as_postgres(f"{programs}/initdb", "-D", f"{folder}/data", "--auth=trust", "--no-sync")
+    as_postgres(f"{programs}/initdb", "-D", f"{folder}/data", "--auth=trust", "--username=postgres", "--no-sync")
     settings = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
     as_postgres(f"{programs}/pg_ctl", "-D", f"{folder}/data", "-l", f"{folder}/log", "-w", "-o", settings, "start")
     yield f"postgresql://postgres@127.0.0.1:{port}/postgres"

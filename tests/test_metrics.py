@@ -120,15 +120,20 @@ def test_what_flows_is_written_on_the_arrows() -> None:
     metrics = Metrics()
     metrics.take(progress(0), "sink-out")
     join = Step("fk_join", "joined", "inner", (("left", "orders"), ("right", "customers")), (), ())
-    steps = [
-        join,
-        Step("sink", "joined", "/out", (("of", "joined"),), (), ()),
-        Step("sink", "b", "/b", (("of", "rows"),), (), ()),
-    ]
+    view = Step("rows", "large", "", (("of", "joined"),), (), ())
+    sinks = [Step("sink", name, "/out", (("of", name),), (), ()) for name in ("joined", "unknown")]
+    steps = [join, view, *sinks]
     assert rates_on_arrows(steps, metrics.snapshot()) == {
         ("fk_join joined", "left"): "180/s",
         ("fk_join joined", "right"): "20/s",
+        ("rows large", "of"): "100/s",
         ("sink joined", "of"): "100/s",
+    }
+    merged = {"q": {"rates": {"joined-answers": {"left-in": 7.0}, "sums-regroup": {"rows-in": 5.0}, "sums": {"out": 1.0}}}}
+    sums = Step("aggregate", "sums", "", (("of", "joined"),), (), ())
+    assert rates_on_arrows([join, sums], merged) == {
+        ("fk_join joined", "left"): "7/s",
+        ("aggregate sums", "of"): "5/s",
     }
 
 
