@@ -20,6 +20,8 @@ from fkjoin.stages import counters
 from fkjoin.steps import Step
 
 _ROLES = {"left": counters.LEFT_IN, "right": counters.RIGHT_IN}
+_PARTS = ("-regroup", "-answers", "-rekey", "-subscription", "")
+"""What the names of operators end in that count what comes to a step: its first stage, or the step as a whole."""
 
 
 def rates_on_arrows(steps: Sequence[Step], snapshot: dict[str, Any]) -> dict[tuple[str, str], str]:
@@ -33,7 +35,7 @@ def rates_on_arrows(steps: Sequence[Step], snapshot: dict[str, Any]) -> dict[tup
             told = [(name, counters.OUT)]
             if step.kind != "sink":
                 item = _ROLES.get(role, counters.ROWS_IN)
-                told = [(f"{step.name}{part}", item) for part in ("", "-answers", "-regroup")] + told
+                told = [(f"{step.name}{part}", item) for part in _PARTS] + told
             rates = [operators[operator][item] for operator, item in told if item in operators.get(operator, {})]
             if rates:
                 found[f"{step.kind} {step.name}", role] = f"{rates[0]:,.0f}/s"

@@ -129,12 +129,15 @@ def test_what_flows_is_written_on_the_arrows() -> None:
         ("rows large", "of"): "100/s",
         ("sink joined", "of"): "100/s",
     }
-    merged = {"q": {"rates": {"joined-answers": {"left-in": 7.0}, "sums-regroup": {"rows-in": 5.0}, "sums": {"out": 1.0}}}}
+    summed = {"sums-regroup": {"rows-in": 5.0}, "sums": {"rows-in": 4.0, "out": 1.0}}
+    merged = {"q": {"rates": {"joined-answers": {"left-in": 7.0}, **summed}}}
     sums = Step("aggregate", "sums", "", (("of", "joined"),), (), ())
     assert rates_on_arrows([join, sums], merged) == {
         ("fk_join joined", "left"): "7/s",
         ("aggregate sums", "of"): "5/s",
     }
+    staged = {"a": {"rates": {"joined-rekey": {"left-in": 3.0}}}, "b": {"rates": {"joined-subscription": {"right-in": 2.0}}}}
+    assert rates_on_arrows([join], staged) == {("fk_join joined", "left"): "3/s", ("fk_join joined", "right"): "2/s"}
 
 
 def test_a_page_is_served_and_a_taken_port_is_named() -> None:
