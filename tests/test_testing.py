@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import fkjoin.testing as kit
 from fkjoin import FkJoinError
-from fkjoin.testing import CRASH, DUPLICATE, REORDER, JoinTest, left, right
+from fkjoin.testing import CRASH, DUPLICATE, REORDER, AggregateTest, JoinTest, change, left, right
 
 
 def test_a_test_reads_like_this() -> None:
@@ -68,7 +68,7 @@ def test_versions_may_be_given_and_decide() -> None:
 
 
 def test_a_foreign_key_that_is_no_text_is_refused() -> None:
-    with pytest.raises(FkJoinError, match="extractor: the foreign key of 'o' is 3; here keys are texts, or None"):
+    with pytest.raises(FkJoinError, match="extractor: the key that 'o' names is 3; here keys are texts, or None"):
         JoinTest("fk").feed(left("o", {"fk": 3}))
 
 
@@ -88,7 +88,59 @@ def test_a_crash_really_throws_away_what_was_written(monkeypatch: pytest.MonkeyP
     assert len(test.outputs) == 1
 
 
-def test_the_readmes_example_holds() -> None:
-    text = (Path(__file__).parent.parent / "README.md").read_text()
+@pytest.mark.parametrize("document", ["README.md", "docs/aggregates.md"])
+def test_examples_in_documents_hold(document: str) -> None:
+    text = (Path(__file__).parent.parent / document).read_text()
     (block,) = [part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "fkjoin.testing" in part]
     exec(block, {})
+
+
+def zoo(**more: Any) -> AggregateTest:
+    return AggregateTest(
+        group="zoo",
+        initializer=set,
+        adder=lambda zoo, row, animals: animals | {row["animal"]},
+        subtractor=lambda zoo, row, animals: animals - {row["animal"]},
+        **more,
+    )
+
+
+def test_a_test_of_an_aggregate_reads_like_this() -> None:
+    test = zoo()
+    outputs = test.feed(change("1", {"zoo": "Berlin", "animal": "tiger"}), change("2", {"zoo": "Bonn", "animal": "owl"}), CRASH)
+    assert sorted(outputs) == [("Berlin", "insert", {"tiger"}), ("Bonn", "insert", {"owl"})]
+    assert test.feed(DUPLICATE) == []
+    assert test.feed(change("2", {"zoo": "Berlin", "animal": "owl"}), REORDER, change("1", None))
+    assert test.table == {"Berlin": {"owl"}}
+    assert test.feed(change("2", {"zoo": None, "animal": "owl"})) == [("Berlin", "delete", None)]
+    assert set(test.stored("regroup")) >= {b"d1", b"d2"}
+    with pytest.raises(FkJoinError, match="group: the key that '3' names is 7; here keys are texts, or None"):
+        test.feed(change("3", {"zoo": 7}))
+
+
+ANIMALS = st.lists(
+    st.one_of(
+        st.builds(
+            change,
+            st.sampled_from(["1", "2", "3"]),
+            st.none() | st.fixed_dictionaries({"zoo": st.sampled_from(["a", "b", None]), "n": st.integers(0, 3)}),
+        ),
+        st.sampled_from([CRASH, DUPLICATE, REORDER]),
+    ),
+    max_size=25,
+)
+
+
+@given(events=ANIMALS, seed=st.integers(0, 99))
+@settings(max_examples=150)
+def test_whatever_happens_the_aggregate_is_that_of_the_rows(events: list[Any], seed: int) -> None:
+    test = AggregateTest(
+        "zoo", 0, lambda zoo, row, total: total + row["n"], lambda zoo, row, total: total - row["n"], seed=seed
+    )
+    test.feed(*events)
+    rows = {event.key: event.row for event in events if isinstance(event, kit.Event)}
+    wanted: dict[str, int] = {}
+    for row in rows.values():
+        if row is not None and row["zoo"] is not None:
+            wanted[row["zoo"]] = wanted.get(row["zoo"], 0) + row["n"]
+    assert test.table == wanted
