@@ -32,13 +32,16 @@ class Paced:
         self.sent: list[tuple[bytes, str, bytes | None]] = []
 
     def batch(self, rows: Rows, *, over: bool) -> None:
+        self.changes(list(rows.items()), over=over)
+
+    def changes(self, rows: list[tuple[bytes, bytes | None]], *, over: bool) -> None:
         self.batches += 1
         number = np.full(len(rows), self.batches, np.int64)
         changes = table(
             RESULT,
-            pa.array(list(rows), BYTES),
+            pa.array([key for key, _ in rows], BYTES),
             np.zeros(len(rows), np.int8),
-            pa.array(list(rows.values()), BYTES),
+            pa.array([value for _, value in rows], BYTES),
             versions.encode(versions.identity("test"), [number]),
             number,
         )
@@ -90,6 +93,12 @@ def test_what_came_and_went_in_between_is_not_sent_and_counted() -> None:
     paced.batch({b"stays": b"1", b"flash": None}, over=True)
     assert paced.sent[2:] == [(b"other", "DELETE", None)]
     assert (paced.count["idempotent-update-skip"], paced.count["tombstones-suppressed"], paced.count["out"]) == (1, 1, 3)
+
+
+def test_of_several_changes_of_a_key_in_a_batch_the_last_counts() -> None:
+    paced = Paced()
+    paced.changes([(b"a", b"1"), (b"b", b"1"), (b"a", None), (b"a", b"2"), (b"b", None)], over=True)
+    assert paced.sent == [(b"a", "INSERT", b"2")]
 
 
 def test_many_waiting_rows_leave_in_pages() -> None:

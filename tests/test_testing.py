@@ -122,12 +122,13 @@ ANIMALS = st.lists(
     st.one_of(
         st.builds(
             change,
-            st.sampled_from(["1", "2", "3"]),
+            st.sampled_from(["1", "2", "3", "4", "5", "6"]),
             st.none() | st.fixed_dictionaries({"zoo": st.sampled_from(["a", "b", None]), "n": st.integers(0, 3)}),
         ),
         st.sampled_from([CRASH, DUPLICATE, REORDER]),
     ),
-    max_size=25,
+    min_size=8,
+    max_size=40,
 )
 
 

@@ -146,3 +146,16 @@ def test_tombstones_without_a_result_are_suppressed_and_counted() -> None:
     for change in (left(1, b"v1", A), left(2, b"v2", B), left(3, None)):
         assert len(join.process(messages([change], left=True))) == 0
     assert join.count[counters.TOMBSTONES] == 3
+
+
+def test_the_largest_fan_out_is_known_and_a_hot_key_by_name() -> None:
+    """Also if a right row's subscribers come in several pages."""
+    join = MemoryJoin("inner", stores=(MemoryStore(), MemoryStore(page_entries=400), MemoryStore()))
+    lefts = [Change(True, f"k{number}".encode(), b"v", number, A if number % 6 else B) for number in range(1200)]
+    join.process(messages(lefts, left=True))
+    assert counters.FAN_OUT not in join.count
+    join.process(right=messages([Change(False, B, b"B", 1)], left=False))
+    assert join.count[counters.FAN_OUT] == 200
+    assert not any(name.startswith(counters.HOT_KEY) for name in join.count)
+    join.process(right=messages([Change(False, A, b"A", 1), Change(False, B, b"B2", 2)], left=False))
+    assert (join.count[counters.FAN_OUT], join.count[counters.HOT_KEY + A.hex()]) == (1000, 1000)
