@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -87,7 +88,7 @@ class Output(NamedTuple):
     value: Any
 
 
-class _Kit:
+class _Kit(ABC):
     """What tests of joins and of aggregates share: batches, what happens to them, and the table that comes of it."""
 
     table: dict[str, Any]
@@ -132,12 +133,13 @@ class _Kit:
         for made in results:
             self._take(made)
 
+    @abstractmethod
     def _run(self, batch: list[Event], stages: int) -> pa.Table:
         """A batch through so many stages, everything in order."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _reordered(self, batch: list[Event]) -> list[pa.Table]:
-        raise NotImplementedError
+        """A batch through all stages, its messages out of order, some of them twice."""
 
     def _read(self, value: bytes) -> Any:
         """A result, from its bytes."""
