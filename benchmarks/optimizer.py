@@ -35,8 +35,8 @@ def view(spark: SparkSession, folder: Path) -> Table:
 
 
 TOPOLOGIES: dict[str, Callable[[SparkSession, Path], Table]] = {
-    AGGREGATE_READS_ANSWERS.name: lambda spark, folder: totals(spark, folder, "name"),
-    VIEW_READS_ANSWERS.name: view,
+    AGGREGATE_READS_ANSWERS: lambda spark, folder: totals(spark, folder, "name"),
+    VIEW_READS_ANSWERS: view,
 }
 
 
@@ -77,15 +77,15 @@ def main() -> None:
             rates: dict[str, list[int]] = {"with": [], "without": []}
             for _ in range(given.rounds):
                 for how, rated in rates.items():
-                    command = [*common, "--one", rule.name, *["--excluded"] * (how == "without")]
+                    command = [*common, "--one", rule, *["--excluded"] * (how == "without")]
                     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[-1]
                     found = json.loads(done)
                     rated.append(found["inputs_per_s_2_3"])
-                    print(json.dumps({"rule": rule.name, "how": how, **found}), flush=True)
+                    print(json.dumps({"rule": rule, "how": how, **found}), flush=True)
             for how, rated in rates.items():
-                print(f"{rule.name} {how:8} {min(rated):,} {round(statistics.median(rated)):,} {max(rated):,}")
+                print(f"{rule} {how:8} {min(rated):,} {round(statistics.median(rated)):,} {max(rated):,}")
             ratio = statistics.median(rates["with"]) / statistics.median(rates["without"])
-            print(f"{rule.name} {ratio:.2f} x")
+            print(f"{rule} {ratio:.2f} x")
 
 
 if __name__ == "__main__":

@@ -24,15 +24,7 @@ from fkjoin.spark.operator import ENVELOPE, StageName
 from fkjoin.spark.packing import PackRows, UnpackResults
 from fkjoin.spark.settings import bucket_count, validated
 from fkjoin.stages.contribute import Contribute
-from fkjoin.stateful import (
-    Deployment,
-    counted,
-    frame_of,
-    packing_columns,
-    refuse_same_name,
-    stage,
-    stage_spec,
-)
+from fkjoin.stateful import Deployment, counted, frame_of, packing_columns, refuse_same_name, stage, stage_spec
 from fkjoin.topology import Aggregate, generated_name
 
 if TYPE_CHECKING:
@@ -145,10 +137,11 @@ def _contribute(table: Table, key: Projection, value: Projection, group: pa.Sche
         return "the joiner makes more than fields of both rows"
     row = arrow_schema("row", table.row_type)
     visible = pa.schema([*row, *(field for field in answers.key if field.name not in row.names)])
-    wanted = {text(item): answers.place(plain_path(item, visible)) for item in (*key.given, *value.given)}
-    if more := [item for item, place in wanted.items() if place is None]:
-        return f"{more[0]} is more than a field"
-    found = tuple(place for item in (*key.given, *value.given) if (place := wanted[text(item)]) is not None)
+    given = (*key.given, *value.given)
+    places = [answers.place(plain_path(item, visible)) for item in given]
+    if None in places:
+        return f"{text(given[places.index(None)])} is more than a field"
+    found = tuple(place for place in places if place is not None)
     parts = found[: len(key.given)], found[len(key.given) :]
     return Contribute(answers.key, answers.left, answers.right, answers.how, *parts, group, values)
 

@@ -92,7 +92,7 @@ def _derived(
     }
     about = {"key": made.key_type, "result": made.row_type, "versions": [list(version) for version in node.versions]}
     if fires:
-        packed = _before_resolve(early(), PackJoined(schema, buckets))
+        packed = _packed(early(), PackJoined(schema, buckets))
     else:
         packed = frame.select(*packing_columns()).mapInArrow(PackRows(key, schema, buckets, validate=checked), ENVELOPE)
     unpack = UnpackResults(key, (schema,), node.versions)
@@ -112,7 +112,7 @@ def _derived(
     return built(None)
 
 
-def _before_resolve(frame: DataFrame, pack: PackJoined) -> DataFrame:
+def _packed(frame: DataFrame, pack: PackJoined) -> DataFrame:
     """A join's rows before resolve, packed."""
     columns = {"key": F.col(PACKED_KEY), "version": F.col(VERSION), "ts": F.col(TS), "gone": F.col(LEFT_GONE)}
     columns |= {"row": F.when(~F.col(DELETED), F.col(ROW))}

@@ -27,10 +27,9 @@ def with_home(identity: str, home: str) -> str:
     return identity_text(facts, {**about, **({_HOME: home} if home else {})})
 
 
-def bucket_folder(bucket: int, identity: bytes) -> str:
+def bucket_folder(bucket: int, home: str) -> str:
     """Under its stage's folder, the folder of a bucket's index: of two operators of the same name each has its own."""
-    _, about = read_identity(identity)
-    return "-".join([str(bucket), *([about[_HOME]] if about.get(_HOME) else [])])
+    return f"{bucket}-{home}" if home else str(bucket)
 
 
 def home_of(identity: bytes) -> str:

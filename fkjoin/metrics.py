@@ -78,7 +78,11 @@ class Metrics(Collector):
         about: dict[str, Any] = json.loads(progress.json)
         seconds = about["durationMs"].get("triggerExecution", 0) / 1000
         observed: dict[str, dict[str, Any]] = about.get("observedMetrics", {})
-        found = {name.removeprefix(_COUNTERS): row for name, row in observed.items() if name.startswith(_COUNTERS)}
+        found = {
+            name.removeprefix(_COUNTERS): {item: value for item, value in row.items() if value}
+            for name, row in observed.items()
+            if name.startswith(_COUNTERS)
+        }
         states = {name.removeprefix(_STATE): row for name, row in observed.items() if name.startswith(_STATE)}
         query_name = name or about["name"] or about["id"]
         with self._lock:
@@ -87,8 +91,8 @@ class Metrics(Collector):
             query.inputs += about["numInputRows"]
             for operator, row in found.items():
                 known = query.operators.setdefault(operator, _Operator())
-                known.totals.update({item: value for item, value in row.items() if value})
-                known.rates = {item: round(value / seconds, 1) for item, value in row.items() if value} if seconds else {}
+                known.totals.update(row)
+                known.rates = {item: round(value / seconds, 1) for item, value in row.items()} if seconds else {}
             for operator, row in states.items():
                 _take_state(query.operators.setdefault(operator, _Operator()), row)
             query.last = self._line(query_name, query, about, seconds, found)
@@ -96,7 +100,7 @@ class Metrics(Collector):
             return query.last
 
     def _line(
-        self, name: str, query: _Query, about: Mapping[str, Any], seconds: float, found: Mapping[str, Mapping[str, Any]]
+        self, name: str, query: _Query, about: Mapping[str, Any], seconds: float, found: Mapping[str, Mapping[str, int]]
     ) -> dict[str, Any]:
         operators = query.operators
         return {
@@ -105,7 +109,7 @@ class Metrics(Collector):
             "batch": about["batchId"],
             "inputs": about["numInputRows"],
             "seconds": seconds,
-            "counters": {operator: {item: value for item, value in row.items() if value} for operator, row in found.items()},
+            "counters": found,
             "totals": {operator: dict(known.totals) for operator, known in operators.items() if operator in found},
             "rates": {operator: known.rates for operator, known in operators.items() if operator in found},
             "phases": {phase: ms / 1000 for phase, ms in about["durationMs"].items()},

@@ -6,7 +6,6 @@ commas between them.  A checkpoint is of one choice: a rule moves state from one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fkjoin.errors import SessionError, nearest
@@ -17,24 +16,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A rule's name, and what it does."""
-
-    name: str
-    does: str
-
-
-AGGREGATE_READS_ANSWERS = Rule(
-    "aggregate-reads-answers", "an aggregate of fields of a join's rows reads the join's answers: regroup in place of resolve"
-)
-VIEW_READS_ANSWERS = Rule(
-    "view-reads-answers", "what filter and map_values make of a join goes to a sink through one resolve in place of two"
-)
+AGGREGATE_READS_ANSWERS = "aggregate-reads-answers"
+"""An aggregate of fields of a join's rows reads the join's answers: regroup in place of resolve."""
+VIEW_READS_ANSWERS = "view-reads-answers"
+"""What ``filter`` and ``map_values`` make of a join goes to a sink through one resolve in place of two."""
 RULES = (AGGREGATE_READS_ANSWERS, VIEW_READS_ANSWERS)
 
 
-def decide(spark: SparkSession, rule: Rule, table: Node, obstacle: str | None) -> Verdict | None:
+def decide(spark: SparkSession, rule: str, table: Node, obstacle: str | None) -> Verdict | None:
     """Whether the rule fires for what is made of ``table``, and why not; None if it is not for such tables.
 
     ``obstacle``: what else is in the way.
@@ -43,7 +32,7 @@ def decide(spark: SparkSession, rule: Rule, table: Node, obstacle: str | None) -
         return None
     if not optimized(spark):
         why: str | None = "spark.fkjoin.optimize is false"
-    elif rule.name in _excluded(spark):
+    elif rule in _excluded(spark):
         why = f"{EXCLUDED} names it"
     elif table.materialized is not None:
         why = f"{table.name} keeps its rows, as {table.materialized}"
@@ -51,13 +40,12 @@ def decide(spark: SparkSession, rule: Rule, table: Node, obstacle: str | None) -
         why = f"{table.name} is held back"
     else:
         why = obstacle
-    return Verdict(rule.name, why)
+    return Verdict(rule, why)
 
 
 def _excluded(spark: SparkSession) -> list[str]:
     names = [name.strip() for name in (spark.conf.get(EXCLUDED, "") or "").split(",") if name.strip()]
-    known = [rule.name for rule in RULES]
     for name in names:
-        if name not in known:
-            raise SessionError(f"{EXCLUDED}: there is no rule {name!r}; {nearest(name, known)}")
+        if name not in RULES:
+            raise SessionError(f"{EXCLUDED}: there is no rule {name!r}; {nearest(name, RULES)}")
     return names

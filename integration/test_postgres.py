@@ -23,8 +23,8 @@ from fkjoin import fk_join
 from fkjoin.columns import spark_schema
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.postgres import Postgres
-from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from integration.conftest import DOCKER, prepared
+from tests.conftest import small
 from tests.test_spark_aggregates import History, tables
 
 
@@ -181,8 +181,7 @@ def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
 
 
 def test_a_join_is_kept_as_a_table_through_restarts(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
-    for name, value in ((PARTITIONS, "2"), (BUCKETS, "2"), (INDEX_DIR, str(tmp_path / "index"))):
-        spark.conf.set(name, value)
+    small(spark, tmp_path)
     history = History(tmp_path)
     for _ in range(2):
         history.write(60)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 settings.register_profile("fkjoin", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("fkjoin")
@@ -24,6 +28,15 @@ def short_lived(**more: str) -> dict[str, str]:
     from fkjoin.spark.settings import SHORT_LIVED
 
     return os.environ | {"JAVA_TOOL_OPTIONS": SHORT_LIVED, **more}
+
+
+def small(spark: SparkSession, folder: Path, buckets: int = 2) -> None:
+    """Settings for tables that are built from here on: few partitions, indexes under ``folder``, all of the optimizer."""
+    from fkjoin.spark.settings import BUCKETS, EXCLUDED, INDEX_DIR, OPTIMIZE, PARTITIONS
+
+    chosen = {PARTITIONS: "2", BUCKETS: str(buckets), INDEX_DIR: str(folder / "index"), OPTIMIZE: "true", EXCLUDED: ""}
+    for name, value in chosen.items():
+        spark.conf.set(name, value)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from fkjoin import TopologyError, fk_join
 from fkjoin.columns import spark_schema
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.delta import Delta
-from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from tests.conftest import small
 from tests.test_spark_aggregates import History, tables
 
 ARROW = pa.schema(
@@ -77,8 +77,7 @@ def test_a_table_without_the_columns_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_a_join_is_kept_as_a_delta_table_through_restarts(spark: SparkSession, tmp_path: Path) -> None:
-    for name, value in ((PARTITIONS, "2"), (BUCKETS, "2"), (INDEX_DIR, str(tmp_path / "index"))):
-        spark.conf.set(name, value)
+    small(spark, tmp_path)
     history = History(tmp_path)
     for _ in range(2):
         history.write(60)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
 
 from fkjoin import Table, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.errors import SessionError
 from fkjoin.optimizer import RULES
-from fkjoin.spark.settings import BUCKETS, EXCLUDED, INDEX_DIR, OPTIMIZE, PARTITIONS
+from fkjoin.spark.settings import EXCLUDED, OPTIMIZE
+from tests.conftest import small
 from tests.test_spark_aggregates import History, tables
 from tests.test_spark_engine import run, table_of
 
@@ -22,10 +24,10 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(autouse=True)
-def settings(spark: SparkSession, tmp_path: Path) -> None:
-    for name, value in ((PARTITIONS, "2"), (BUCKETS, "2"), (INDEX_DIR, str(tmp_path / "index")), (OPTIMIZE, "true")):
-        spark.conf.set(name, value)
-    spark.conf.set(EXCLUDED, "")
+def settings(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
+    small(spark, tmp_path)
+    yield
+    spark.conf.set(EXCLUDED, "")  # else it would go on for the tests after these
 
 
 def viewed(orders: Table, customers: Table) -> Table:
@@ -96,6 +98,8 @@ def test_why_a_rule_did_not_fire_is_said(spark: SparkSession, tmp_path: Path) ->
         return next(line for line in table.describe().splitlines() if line.startswith("  rule")).split("fire: ")[1]
 
     assert said(joined.group_by("right.region").agg(n=agg.sum("left.items * 2"))) == "left.items * 2 is more than a field"
+    of_a_literal = joined.group_by(F.lit("order_id")).agg(n=agg.max("order_id"))
+    assert said(of_a_literal) == "'order_id' is more than a field", "the one is a text, the other a column"
     assert said(joined.materialize("kept").filter("true")) == "joined keeps its rows, as kept"
     by_function = fk_join(orders, customers, "customer_id", joiner=lambda left, right: 1, name="called")
     assert said(by_function.group_by("value").count()) == "the joiner makes more than fields of both rows"
@@ -113,4 +117,4 @@ def test_why_a_rule_did_not_fire_is_said(spark: SparkSession, tmp_path: Path) ->
 def test_every_rule_is_documented() -> None:
     text = (ROOT / "docs" / "optimizer.md").read_text()
     for rule in RULES:
-        assert f"`{rule.name}`" in text
+        assert f"`{rule}`" in text

@@ -14,10 +14,11 @@ from pyspark.sql import functions as F
 
 from fkjoin import Table, TopologyError, fk_join, read_state
 from fkjoin import aggregates as agg
-from fkjoin.spark.settings import BUCKETS, INDEX_DIR, OPTIMIZE, PARTITIONS
+from fkjoin.spark.settings import OPTIMIZE
 from fkjoin.spark.state import SavedState, look_up
 from fkjoin.spark.upkeep import verify
 from fkjoin.stateful import metrics_name
+from tests.conftest import small
 from tests.test_spark_engine import run, table_of, write_lines
 
 pytestmark = pytest.mark.spark
@@ -28,10 +29,7 @@ CUSTOMER = "customer_id string, region string, lsn bigint, op string"
 
 @pytest.fixture(autouse=True)
 def settings(spark: SparkSession, tmp_path: Path) -> None:
-    spark.conf.set(PARTITIONS, "2")
-    spark.conf.set(BUCKETS, "2")
-    spark.conf.set(INDEX_DIR, str(tmp_path / "index"))
-    spark.conf.set(OPTIMIZE, "true")
+    small(spark, tmp_path)
 
 
 def tables(spark: SparkSession, folder: Path) -> tuple[Table, Table]:

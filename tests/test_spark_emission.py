@@ -12,9 +12,9 @@ from pyspark.sql import Row, SparkSession
 
 from fkjoin import Table, fk_join, read_state
 from fkjoin import aggregates as agg
-from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from fkjoin.spark.state import SavedState, look_up
 from fkjoin.spark.upkeep import verify
+from tests.conftest import small
 from tests.test_spark_aggregates import tables
 from tests.test_spark_engine import run, table_of, write_lines
 
@@ -27,9 +27,7 @@ SHORT = "periodic 100 ms"
 
 @pytest.fixture(autouse=True)
 def settings(spark: SparkSession, tmp_path: Path) -> None:
-    spark.conf.set(PARTITIONS, "2")
-    spark.conf.set(BUCKETS, "3")
-    spark.conf.set(INDEX_DIR, str(tmp_path / "index"))
+    small(spark, tmp_path, buckets=3)
 
 
 def order(key: str, customer: str, amount: float, lsn: int, op: str = "u") -> dict[str, Any]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.types import StructType
 
 from fkjoin import combined_key, versions
 from fkjoin.arrays import as_bytes
@@ -128,7 +127,9 @@ class BucketRun:
     def _name_hot_keys(self, count: Counters) -> None:
         """Give the counters of hot keys readable names."""
         for name in [name for name in count if name.startswith(counters.HOT_KEY)]:
-            from fkjoin.columns import arrow_schema  # seldom needed, and much to load
+            from pyspark.sql.types import StructType  # seldom needed, and much to load
+
+            from fkjoin.columns import arrow_schema
             from fkjoin.spark.entries import keys_as_json
 
             _, about = read_identity(self._spec.identity.encode())
@@ -164,10 +165,8 @@ class BucketRun:
         """The bucket's store.  A new one gets a folder of its own: an operator may stand twice in a query, under one name."""
         kept = self._log.meta()
         home = uuid.uuid4().hex[:8] if kept is None else home_of(Meta.decode(kept).identity)
-        identity = with_home(self._spec.identity, home).encode()
-        return BucketStore(
-            self._log, self._directory() / bucket_folder(self._bucket, identity), identity=identity, differs=difference
-        )
+        folder = self._directory() / bucket_folder(self._bucket, home)
+        return BucketStore(self._log, folder, identity=with_home(self._spec.identity, home).encode(), differs=difference)
 
     def _directory(self) -> Path:
         context = TaskContext.get()

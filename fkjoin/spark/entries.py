@@ -35,9 +35,9 @@ ENTRIES = (
 
 ``kind``: ``left`` (what rekey knows of a left row), ``right``, ``subscription`` or ``result``; of an aggregate
 ``contribution`` (of a row to a group, whose key is then the ``foreign_key``) or ``aggregate``; of what is emitted periodically
-``waiting``, and ``sent`` (without the row).  ``key`` (of a left row, of a
-row that contributes, or of a group), ``foreign_key``, ``version`` (a list of lists of numbers) and ``row`` are JSON;
-``gone``: the row is no more, and only its version is remembered."""
+``waiting``, and ``sent`` (without the row).  ``key`` (of a left row, of a row that contributes, or of a group),
+``foreign_key``, ``version`` (a list of lists of numbers) and ``row`` are JSON; ``gone``: the row is no more, and only its
+version is remembered."""
 
 PROBLEMS = "store string, bucket int, problem string, combined binary"
 """Columns of ``Examine``: problems, and the combined keys that stores of other stages are compared by."""
@@ -72,8 +72,7 @@ class Described:
         """The columns of the results that a store keeps: a resolve store after their hashes."""
         if self.stage == "aggregate":
             return RowCodec(self.schemas["result"]).decode(unpaired(body)[0])
-        digest = 0 if self.stage == "pace" else DIGEST_BYTES
-        value = after(body, np.full(len(body), digest, np.int64))
+        value = body if self.stage == "pace" else after(body, np.full(len(body), DIGEST_BYTES, np.int64))
         schema = self.schemas["result"]
         if not self.both_rows:
             return RowCodec(schema).decode(value)

@@ -25,7 +25,7 @@ from fkjoin import combined_key
 from fkjoin.arrays import Bytes
 from fkjoin.columns import arrow_schema
 from fkjoin.errors import FkJoinError, nearest
-from fkjoin.identity import bucket_folder, read_identity
+from fkjoin.identity import bucket_folder, home_of, read_identity
 from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.spark.damage import RESTORE
 from fkjoin.spark.entries import ENTRIES, Described, Entries, Results, parse_key
@@ -81,7 +81,7 @@ class OnBucket:
         if self.index is None:
             folder = Path(tempfile.mkdtemp(prefix="fkjoin-state-"))
         else:
-            folder = Path(self.index) / bucket_folder(bucket, identity)
+            folder = Path(self.index) / bucket_folder(bucket, home_of(identity))
             shutil.rmtree(folder, ignore_errors=True)
         try:
             with BucketStore(SnapshotLog(meta, segments), folder, identity=identity) as store:
