@@ -10,6 +10,7 @@ from typing import Any
 import fkjoin
 from benchmarks.memory import Footprint
 from fkjoin import Table, fk_join
+from fkjoin.kafka import Format, Json
 from fkjoin.spark.settings import SHORT_LIVED
 
 JOINED = "concat('{\"left\":', left.value, ',\"right\":', right.value, '}')"
@@ -34,11 +35,12 @@ def measure_topics(bootstrap: str, folder: Path, batch: int, jars: str, *, prime
     )
     spark.sparkContext.setLogLevel("ERROR")
 
-    def table(topic: str) -> Table:
+    def table(topic: str, value: Format | str) -> Table:
         options = {"maxOffsetsPerTrigger": batch}
-        return Table.from_kafka(spark, topic, bootstrap, key="string", value="string", options=options)
+        return Table.from_kafka(spark, topic, bootstrap, key="string", value=value, options=options)
 
-    joined = fk_join(table("orders"), table("customers"), "get_json_object(value, '$.fk')", name="bench")
+    orders, customers = table("orders", Json("fk string", text="value")), table("customers", "string")
+    joined = fk_join(orders, customers, "fk", name="bench")
 
     def run() -> tuple[float, list[Any]]:
         start = time.perf_counter()

@@ -81,7 +81,7 @@ def _derived(
 
     fires = rule is not None and rule.fired
     frame = stepped(rows, *([RAW] if RAW in table.frame.columns else []))
-    made = replace(table, node=node, frame=frame, lines=None, packed=None, answers=None, early=early if fires else None)
+    made = replace(table, node=node, frame=frame, unread=None, packed=None, answers=None, early=early if fires else None)
     buckets, checked = bucket_count(spark), validated(spark)
     key, schema = arrow_schema("key", made.key_type), arrow_schema("row", made.row_type)
     bound_to = {

@@ -14,7 +14,6 @@ from fkjoin.columns import Expression, listed, resolve_column, text
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.joiner import is_function
-from fkjoin.spark.json_lines import PackLines
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackChanges
 from fkjoin.stateful import packing_columns
@@ -65,11 +64,11 @@ def packed_sides(
 
 def _packed(table: Table, rows: DataFrame, extractor: Extractor | None, pack: PackChanges) -> DataFrame:
     """The table's changes, with foreign keys if there is an extractor, packed; ``rows`` is the frame that has them."""
-    if table.lines is not None:
-        texts, lines = table.lines
-        places = None if extractor is None else lines.foreign_key(listed(extractor))
+    if table.unread is not None:
+        source, reading = table.unread
+        places = None if extractor is None else reading.foreign_key(listed(extractor))
         if extractor is None or places is not None:
-            return texts.mapInArrow(PackLines(lines, places, pack), ENVELOPE)
+            return source.mapInArrow(reading.packing(places, pack), ENVELOPE)
     return rows.select(*packing_columns(), "foreign_key").mapInArrow(pack, ENVELOPE)
 
 

@@ -65,6 +65,7 @@ class FormatSpec(_Strict):
     format: Literal["string", "bytes", "json", "debezium", "avro"]
     columns: str | None = Field(None, alias="schema")
     name: str | None = None
+    text: str | None = None
     registry: str | None = None
     registry_settings: dict[str, Value] = {}
     write_schema: str | None = None
@@ -82,7 +83,7 @@ class FormatSpec(_Strict):
         if self.registry is None:
             if self.format == "avro":
                 raise JobError(f'{where}: format "avro" needs registry, the address of the schema registry')
-            return Json(self.columns)
+            return Json(self.columns, self.text)
         settings = tuple(self.registry_settings.items())
         return Registry(self.format, self.columns, self.registry, settings, self.write_schema, self.subject)
 

@@ -2,7 +2,8 @@
 
 Arrow's reader parses what has the types that the schema says.  Texts that it does not take (they are few) are read one by
 one, as Spark would: a field of another type is null, except that a text column takes any JSON as its text; of fields that occur
-twice the last counts; a text that is no JSON object is a row of nulls.
+twice the last counts; a text that is no JSON object is a row of nulls.  ``read_objects`` also says which texts are as they
+should be.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ import json
 import re
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
-from fkjoin.arrays import as_bytes, buffers, concat, constant
+from fkjoin.arrays import Bools, as_bytes, buffers, concat, constant
 
 _ALONE = 64
 """So many texts or fewer that are not taken together are read one by one."""
 
 _FEWER = 8
 
+_BLANKS = b" \t\r\n"
 _DIGITS = 40
 _WHOLE = re.compile(r"-?[0-9]+")
 _FLOATS = {"NaN": "nan", "Infinity": "inf", "+Infinity": "inf", "+INF": "inf", "-Infinity": "-inf", "-INF": "-inf"}
@@ -47,13 +50,20 @@ def readable(kind: pa.DataType) -> bool:
 
 def read_rows(texts: pa.Array, kind: pa.StructType) -> pa.StructArray:
     """A row per text, which is UTF-8 (a null text gives a null row); ``kind`` must be ``readable``."""
+    return read_objects(texts, kind)[0]
+
+
+def read_objects(texts: pa.Array, kind: pa.StructType) -> tuple[pa.StructArray, Bools]:
+    """As ``read_rows``, and which texts are a JSON object whose fields are of the types of ``kind``."""
     rows = _together(texts, kind)
     if rows is not None:
-        return rows
+        return rows, np.ones(len(rows), bool)
     if len(texts) <= _ALONE:
-        return pa.array([_one(text, kind) for text in texts.cast(pa.binary()).to_pylist()], kind)
+        found = [_one(text, kind) for text in texts.cast(pa.binary()).to_pylist()]
+        return pa.array([row for row, _ in found], kind), np.array([fits for _, fits in found], bool)
     step = -(-len(texts) // _FEWER)
-    return pa.concat_arrays([read_rows(texts.slice(at, step), kind) for at in range(0, len(texts), step)])
+    parts = [read_objects(texts.slice(at, step), kind) for at in range(0, len(texts), step)]
+    return pa.concat_arrays([rows for rows, _ in parts]), np.concatenate([fits for _, fits in parts])
 
 
 def _together(texts: pa.Array, kind: pa.StructType) -> pa.StructArray | None:
@@ -82,28 +92,38 @@ def _together(texts: pa.Array, kind: pa.StructType) -> pa.StructArray | None:
     return None if found.null_count else found
 
 
-def _one(text: bytes | None, kind: pa.StructType) -> Any:
+def _one(text: bytes | None, kind: pa.StructType) -> tuple[Any, bool]:
+    """The row, and whether the text is as it should be."""
     if text is None:
-        return None
+        return None, False
     try:
         value = json.loads(
             text.decode("utf-8-sig", errors="replace"), parse_float=_Number, parse_int=_Number, parse_constant=_Number
         )
     except (ValueError, RecursionError):
         value = None
-    return _fitted(value if isinstance(value, dict) else {}, kind)
+    misfits: list[Any] = []
+    row = _fitted(value if isinstance(value, dict) else {}, kind, misfits)
+    return row, isinstance(value, dict) and not misfits and text.lstrip(_BLANKS).startswith(b"{")
 
 
-def _fitted(value: Any, kind: pa.DataType) -> Any:
-    """The value as one of the type; None when it is of another."""
+def _fitted(value: Any, kind: pa.DataType, misfits: list[Any]) -> Any:
+    """The value as one of the type; None when it is of another, and then it is added to the ``misfits``."""
     if value is None:
         return None
+    found = _as(value, kind, misfits)
+    if found is None:
+        misfits.append(value)
+    return found
+
+
+def _as(value: Any, kind: pa.DataType, misfits: list[Any]) -> Any:
     if pa.types.is_struct(kind):
         if not isinstance(value, dict):
             return None
-        return {field.name: _fitted(value.get(field.name), field.type) for field in kind}
+        return {field.name: _fitted(value.get(field.name), field.type, misfits) for field in kind}
     if pa.types.is_list(kind):
-        items = [_fitted(item, kind.value_type) for item in value] if isinstance(value, list) else None
+        items = [_fitted(item, kind.value_type, misfits) for item in value] if isinstance(value, list) else None
         return None if items is None or any(a is None is not b for a, b in zip(items, value, strict=True)) else items
     if pa.types.is_string(kind):
         return _text(value).encode(errors="replace").decode()

@@ -23,6 +23,7 @@ from fkjoin.render import Format, draw
 from fkjoin.spark.json_lines import JsonLines
 from fkjoin.spark.packing import UnpackResults
 from fkjoin.spark.settings import prepare
+from fkjoin.spark.topic_records import TopicRecords
 from fkjoin.stateful import Answers
 from fkjoin.streams import open_files, plain_lines, read_stream
 from fkjoin.topology import Node, Source
@@ -47,8 +48,8 @@ class Table(Operators, Outputs):
     """Internal: frames, with ``RAW`` and ``PROBLEM``, that dead letters come from."""
     connection: Connection | None = None
     """Internal: the topic that the table is read from."""
-    lines: tuple[DataFrame, JsonLines] | None = field(default=None, repr=False)
-    """Internal: the lines of JSON files, for a join to read them without ``frame``."""
+    unread: tuple[DataFrame, JsonLines | TopicRecords] | None = field(default=None, repr=False)
+    """Internal: the lines of JSON files, or a topic's records, and how a join reads them without ``frame``."""
     packed: tuple[DataFrame, UnpackResults] | None = field(default=None, repr=False)
     """Internal: the results of a join before they become rows, and what makes rows of them."""
     answers: Answers | None = field(default=None, repr=False)
@@ -191,7 +192,7 @@ class Table(Operators, Outputs):
         assert isinstance(table.node, Source)
         columns = (key, version, deleted, timestamp)
         lines = plain_lines(spark, str(path), frame.schema, table.node, columns, read_as, options)
-        return replace(table, lines=lines)
+        return replace(table, unread=lines)
 
     @classmethod
     def from_kafka(
@@ -225,9 +226,11 @@ class Table(Operators, Outputs):
         Raises ``TopologyError``, also when the topic is not there.
         """
         prepare(spark)
-        node, frame, place = read_topic(spark, topic, bootstrap_servers, key, value, name, on_error, headers, roots, options)
-        dead = (frame,) if on_error == "dead-letter" else ()
-        return cls(node, frame, node.key, "timestamp", on_error, dead, connection=place)
+        read = read_topic(spark, topic, bootstrap_servers, key, value, name, on_error, headers, roots, options)
+        dead = (read.dead,) if on_error == "dead-letter" else ()
+        return cls(
+            read.node, read.frame, read.node.key, "timestamp", on_error, dead, connection=read.connection, unread=read.unread
+        )
 
 
 Extractor = Expressions | Callable[[Any, Any], Any]

@@ -3,7 +3,7 @@
 from state.bucket import BucketStore
 from state.errors import CorruptLogError, DamagedIndexError, StateError, StoreMismatchError, UnknownFormatError
 from state.memory import MemoryStore
-from state.protocol import BYTES, Bytes, KeyRange, Page, SegmentLog, Store, prefix_range
+from state.protocol import BYTES, Bytes, KeyRange, Page, SegmentLog, Store, items, prefix_range
 
 __all__ = [
     "BYTES",
@@ -19,5 +19,6 @@ __all__ = [
     "Store",
     "StoreMismatchError",
     "UnknownFormatError",
+    "items",
     "prefix_range",
 ]

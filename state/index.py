@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import time
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -26,7 +25,7 @@ from rocksdict import BlockBasedOptions, Cache, IngestExternalFileOptions, Optio
 from xxhash import xxh3_64_digest as _xxh3
 
 from state.errors import DamagedIndexError, StateError
-from state.protocol import BYTES, PAGE_ENTRIES, Bytes, KeyRange, Page
+from state.protocol import BYTES, PAGE_ENTRIES, Bytes, KeyRange, Page, slices
 from state.segments import TOKEN_BYTES
 from state.sorted_file import options, write_sorted
 
@@ -90,13 +89,13 @@ class RocksIndex:
         if not len(keys):
             return pa.array([], BYTES)
         order = pc.array_sort_indices(keys)
-        wanted = keys.take(order).to_pylist()
+        wanted = keys.take(order)
         with self._reading():
-            first, last = self._between(wanted[0], wanted[-1])
-            start, end = bisect_left(wanted, first), bisect_right(wanted, last)
+            first, last = self._between(wanted[0].as_py(), wanted[-1].as_py())
+            start, end = _count(pc.less(wanted, first)), _count(pc.less_equal(wanted, last))
             end = max(start, end)
-            found = pa.array(self._db.get(wanted[start:end]) if start < end else [], BYTES)
-        around = pa.nulls(start, BYTES), found, pa.nulls(len(wanted) - end, BYTES)
+            found = [pa.array(self._db.get(part.to_pylist()), BYTES) for part in slices(wanted.slice(start, end - start))]
+        around = pa.nulls(start, BYTES), *found, pa.nulls(len(wanted) - end, BYTES)
         inverse = np.empty(len(keys), np.int64)
         inverse[order.to_numpy()] = np.arange(len(keys))
         return pa.concat_arrays(around).take(pa.array(inverse))
@@ -234,6 +233,10 @@ def _digest(path: Path) -> bytes:
         return _xxh3(repr((manifest, sizes)).encode() + (path / manifest.decode().strip()).read_bytes())
     except (OSError, ValueError):
         return b""
+
+
+def _count(where: pa.BooleanArray) -> int:
+    return pc.sum(where).as_py() or 0
 
 
 def _sync(directory: Path) -> None:

@@ -7,7 +7,8 @@ Keys and values travel in bulk as ``pyarrow.LargeBinaryArray``; a null value mea
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from itertools import chain
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ KeyRange = tuple[bytes, bytes]
 
 PAGE_ENTRIES = 65_536
 """The most entries that one scanned page holds."""
+
+SLICE_ROWS = 8_192
 
 
 class Page(NamedTuple):
@@ -63,6 +66,16 @@ class SegmentLog(Protocol):
     def put_segment(self, number: int, data: bytes) -> None: ...
 
     def remove_segment(self, number: int) -> None: ...
+
+
+def slices(array: pa.Array) -> Iterator[pa.Array]:
+    """The array in short pieces, for what must be Python objects: memory that was used a moment ago costs least."""
+    return (array.slice(at, SLICE_ROWS) for at in range(0, len(array), SLICE_ROWS))
+
+
+def items(array: pa.Array) -> Iterator[Any]:
+    """The array's values as Python objects, made as they are asked for."""
+    return chain.from_iterable(part.to_pylist() for part in slices(array))
 
 
 def prefix_range(prefix: bytes) -> KeyRange:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rocksdict import BlockBasedOptions, DataBlockIndexType, Options, SstFileWriter
 
-from state.protocol import Bytes
+from state.protocol import Bytes, items
 
 
 def write_sorted(place: Path, keys: Bytes, values: Bytes) -> None:
@@ -22,7 +22,7 @@ def write_sorted(place: Path, keys: Bytes, values: Bytes) -> None:
         keys, values = keys.filter(pa.array(last)), values.filter(pa.array(last))
     writer = SstFileWriter(options())
     writer.open(str(place))
-    for key, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
+    for key, value in zip(items(keys), items(values), strict=True):
         if value is None:
             del writer[key]
         else:

@@ -9,11 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
+from fkjoin.columns import arrow_schema
 from fkjoin.errors import TopologyError
+from fkjoin.json_text import readable
+from fkjoin.spark.topic_records import ReadBytes, Reader, ReadEvents, ReadObjects
 
 _CORRUPT = "__fkjoin_corrupt"
 
@@ -47,6 +51,9 @@ class Bytes:
     def encode(self, row: Column, schema: StructType) -> Column:
         return _only_column(row, schema, "Bytes").cast("binary")
 
+    def reader(self) -> Reader:
+        return ReadBytes(self.name, text=False)
+
 
 @dataclass(frozen=True)
 class String:
@@ -55,12 +62,14 @@ class String:
     name: str = "value"
 
     def decode(self, data: Column) -> Decoded:
-        text = data.cast("string")
-        bad = F.when(~F.is_valid_utf8(text), F.lit("not UTF-8"))
-        return Decoded(F.when(data.isNotNull(), F.struct(text.alias(self.name))), data.isNull(), bad)
+        row = F.when(data.isNotNull(), F.struct(data.cast("string").alias(self.name)))
+        return Decoded(row, data.isNull(), _not_text(data))
 
     def encode(self, row: Column, schema: StructType) -> Column:
         return _only_column(row, schema, "String").cast("string").cast("binary")
+
+    def reader(self) -> Reader:
+        return ReadBytes(self.name, text=True)
 
 
 @dataclass(frozen=True)
@@ -68,18 +77,33 @@ class Json:
     """A JSON object, read with a schema (DDL text such as ``"fk string, amount double"``, or a ``StructType``).
 
     Fields that the schema lacks are left out; fields that are absent are null; a field of another type is a problem.
+    ``text``: a further column of that name has the whole object as it was written, to be passed on.
     """
 
     schema: str | StructType
+    text: str | None = None
 
     def decode(self, data: Column) -> Decoded:
-        parsed, bad = _parsed(data, struct_type(self.schema, "Json"))
-        names = struct_type(self.schema, "Json").names
-        row = F.struct(*[parsed.getField(name).alias(name) for name in names])
-        return Decoded(F.when(data.isNotNull(), row), data.isNull(), bad)
+        kind = self._type()
+        parsed, bad = _parsed(data, kind)
+        columns = [parsed.getField(name).alias(name) for name in kind.names]
+        if self.text is not None:
+            columns.append(data.cast("string").alias(self.text))
+            bad = F.coalesce(bad, _not_text(data))
+        return Decoded(F.when(data.isNotNull(), F.struct(*columns)), data.isNull(), bad)
 
     def encode(self, row: Column, schema: StructType) -> Column:
         return F.to_json(row, {"ignoreNullFields": "false"}).cast("binary")
+
+    def reader(self) -> Reader | None:
+        fields = _readable(self._type())
+        return None if fields is None else ReadObjects(fields, _shown(self._type()), self.text)
+
+    def _type(self) -> StructType:
+        kind = struct_type(self.schema, "Json")
+        if self.text in kind.names:
+            raise TopologyError(f"Json: the schema has a column {self.text!r} already; give text another name")
+        return kind
 
 
 @dataclass(frozen=True)
@@ -93,9 +117,7 @@ class Debezium:
     schema: str | StructType
 
     def decode(self, data: Column) -> Decoded:
-        row = struct_type(self.schema, "Debezium")
-        envelope = StructType([StructField("op", StringType()), StructField("after", row)])
-        parsed, bad = _parsed(data, StructType([*envelope, StructField("payload", envelope)]))
+        parsed, bad = _parsed(data, self._envelope())
         payload = parsed.getField("payload")
         op = F.coalesce(payload.getField("op"), parsed.getField("op"))
         after = F.coalesce(payload.getField("after"), parsed.getField("after"))
@@ -110,16 +132,44 @@ class Debezium:
         return Decoded(F.when(known, after), deleted, problem)
 
     def decode_key(self, data: Column) -> Decoded:
-        row = struct_type(self.schema, "Debezium")
-        parsed, bad = _parsed(data, StructType([*row, StructField("payload", row)]))
+        parsed, bad = _parsed(data, self._wrapped())
         payload = parsed.getField("payload")
-        fields = [F.coalesce(payload.getField(name), parsed.getField(name)).alias(name) for name in row.names]
+        names = self._type().names
+        fields = [F.coalesce(payload.getField(name), parsed.getField(name)).alias(name) for name in names]
         return Decoded(F.when(data.isNotNull(), F.struct(*fields)), data.isNull(), bad)
+
+    def reader(self) -> Reader | None:
+        fields = _readable(self._type(), self._envelope())
+        return None if fields is None else ReadEvents(fields, _shown(self._envelope()))
+
+    def key_reader(self) -> Reader | None:
+        fields = _readable(self._type(), self._wrapped())
+        return None if fields is None else ReadObjects(fields, _shown(self._wrapped()), wrapped=True)
+
+    def _type(self) -> StructType:
+        return struct_type(self.schema, "Debezium")
+
+    def _envelope(self) -> StructType:
+        envelope = StructType([StructField("op", StringType()), StructField("after", self._type())])
+        return StructType([*envelope, StructField("payload", envelope)])
+
+    def _wrapped(self) -> StructType:
+        return StructType([*self._type(), StructField("payload", self._type())])
 
 
 def decode_key(given: Format, data: Column) -> Decoded:
     """As ``decode``, for a record's key."""
     return given.decode_key(data) if isinstance(given, Debezium) else given.decode(data)
+
+
+def reader(given: Format) -> Reader | None:
+    """What reads the format in Python workers; None if only Spark's expressions can."""
+    return given.reader() if isinstance(given, String | Bytes | Json | Debezium) else None
+
+
+def key_reader(given: Format) -> Reader | None:
+    """As ``reader``, for a record's key."""
+    return given.key_reader() if isinstance(given, Debezium) else reader(given)
 
 
 def header(name: str) -> Column:
@@ -158,10 +208,28 @@ def _parsed(data: Column, schema: StructType) -> tuple[Column, Column]:
     whole = StructType([*schema, StructField(_CORRUPT, StringType())])
     parsed = F.from_json(text, whole, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
     bad = F.when(
-        data.isNotNull() & (~F.ltrim(text).startswith("{") | parsed.isNull() | parsed.getField(_CORRUPT).isNotNull()),
-        F.lit(f"not a JSON object of {schema.simpleString()[:200]}"),
+        data.isNotNull()
+        & (~F.ltrim(text, F.lit(" \t\r\n")).startswith("{") | parsed.isNull() | parsed.getField(_CORRUPT).isNotNull()),
+        F.lit(f"not a JSON object of {_shown(schema)}"),
     )
     return parsed, bad
+
+
+def _shown(schema: StructType) -> str:
+    return schema.simpleString()[:200]
+
+
+def _readable(row: StructType, whole: StructType | None = None) -> pa.Schema | None:
+    """The fields for Arrow, if workers can read such rows (and what is around them)."""
+    try:
+        fields, around = (arrow_schema("schema", kind) for kind in (row, whole or row))
+    except TopologyError:
+        return None
+    return fields if readable(pa.struct(list(around))) else None
+
+
+def _not_text(data: Column) -> Column:
+    return F.when(~F.is_valid_utf8(data.cast("string")), F.lit("not UTF-8"))
 
 
 def _nothing() -> Column:

@@ -33,7 +33,11 @@ _CONSUMER = {
     "kafka.max.poll.records": "20000",
     "kafka.max.partition.fetch.bytes": str(16 << 20),
     "kafka.fetch.max.bytes": str(64 << 20),
+    "kafka.fetch.max.wait.ms": "10",
 }
+"""Spark asks for a partition's bounds after each fetch, on the connection on which the next fetch may be waiting for records
+that are yet to come: so long, by default half a second, a task stands still at a partition's end (docs/performance.md)."""
+
 _PRODUCER = {
     "kafka.max.request.size": str(64 << 20),
     "kafka.batch.size": str(256 << 10),

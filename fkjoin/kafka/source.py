@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
 
 from fkjoin import versions
 from fkjoin.columns import fields_of
 from fkjoin.errors import FkJoinError, TopologyError, nearest
 from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.kafka import positions
-from fkjoin.kafka.formats import Format, as_format, decode_key
+from fkjoin.kafka.formats import Format, as_format, decode_key, key_reader, reader
 from fkjoin.kafka.options import client_settings, masked, source_options, with_fetching
+from fkjoin.spark.topic_records import TAKEN, DeadRecords, TopicRecords
 from fkjoin.topology import Source
 
 OnError = Literal["fail", "dead-letter", "skip"]
@@ -37,6 +39,18 @@ class Connection:
     partitions: int
 
 
+class TopicRead(NamedTuple):
+    """A topic's node and frame, and where it comes from."""
+
+    node: Source
+    frame: DataFrame
+    connection: Connection
+    dead: DataFrame
+    """``RAW`` and ``PROBLEM``."""
+    unread: tuple[DataFrame, TopicRecords] | None
+    """The records, and how workers read them; None where they cannot."""
+
+
 def read_topic(
     spark: SparkSession,
     topic: str,
@@ -48,8 +62,8 @@ def read_topic(
     headers: bool,
     roots: int | None,
     options: Mapping[str, Any] | None,
-) -> tuple[Source, DataFrame, Connection]:
-    """The node, the frame and where it comes from; see ``Table.from_kafka``."""
+) -> TopicRead:
+    """See ``Table.from_kafka``."""
     if on_error not in get_args(OnError):
         raise TopologyError(f"on_error: {on_error!r} is not one of {', '.join(get_args(OnError))}")
     if roots is not None and not 1 <= roots <= _MOST_ROOTS:
@@ -73,8 +87,8 @@ def read_topic(
             'fkjoin.session(jars_packages="org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION"), VERSION being that of your '
             "PySpark (spark-submit: --packages)"
         ) from error
-    decoded_key = decode_key(as_format("key", key, "key"), F.col("key"))
-    decoded = as_format("value", value, "value").decode(F.col("value"))
+    key_format, value_format = as_format("key", key, "key"), as_format("value", value, "value")
+    decoded_key, decoded = decode_key(key_format, F.col("key")), value_format.decode(F.col("value"))
     key_names = fields_of(records, decoded_key.row)
     row = decoded.row
     if headers:
@@ -120,7 +134,15 @@ def read_topic(
         topic=topic,
         parts=roots or 1,
     )
-    return node, frame, Connection(topic, bootstrap_servers, chosen, partitions)
+    dead, unread = frame, None
+    read_key, read_value = key_reader(key_format), reader(value_format)
+    if not headers and roots is None and read_key is not None and read_value is not None:
+        reading = TopicRecords(topic, read_key, read_value, partition_stem(topic), on_error == "fail")
+        unread = records.select(*TAKEN), reading
+        raw = records.select(*RAW_COLUMNS)
+        letters = raw.mapInArrow(DeadRecords(reading), StructType([*raw.schema, StructField("problem", StringType())]))
+        dead = letters.select(F.struct(*RAW_COLUMNS).alias(RAW), F.col("problem").alias(PROBLEM))
+    return TopicRead(node, frame, Connection(topic, bootstrap_servers, chosen, partitions), dead, unread)
 
 
 def failing(problem: Column) -> Column:
@@ -136,8 +158,12 @@ def partition_identity(topic: str) -> Column:
 
     So whoever has a version knows which partition the row came from.
     """
-    stem = versions.identity(topic)[:4].hex()
-    return F.unhex(F.concat(F.lit(stem), F.lpad(F.hex("partition"), 8, "0")))
+    return F.unhex(F.concat(F.lit(partition_stem(topic).hex()), F.lpad(F.hex("partition"), 8, "0")))
+
+
+def partition_stem(topic: str) -> bytes:
+    """The four bytes of it that stand for the topic."""
+    return versions.identity(topic)[:4]
 
 
 def require_topic(topic: str, bootstrap_servers: str, options: Mapping[str, str]) -> int:

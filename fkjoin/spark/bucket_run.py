@@ -20,8 +20,9 @@ from fkjoin.errors import InvariantError
 from fkjoin.identity import bucket_folder, difference, home_of, read_identity, with_home
 from fkjoin.invariants import GuardedStore, Sum, check_subscriptions, expected_subscriptions, sums_message
 from fkjoin.messages import ANSWER, CHANGE, GROUPED, JOINED, RESULT, SUBSCRIPTION, SUMS, column, is_answer, pack, unpack
-from fkjoin.spark.buckets import bucket_ids, buckets_of, packed_by_bucket
+from fkjoin.spark.buckets import bucket_ids, buckets_of, framed, packed_by_bucket
 from fkjoin.spark.operator import TICK, StageSpec
+from fkjoin.spark.worker import settle
 from fkjoin.stages import Counters, aggregate, children, counters, join_rows, pace, regroup, rekey, resolve, subscription
 from state import BucketStore, SegmentLog, Store
 from state.segments import Meta
@@ -44,6 +45,7 @@ class BucketRun:
 
     def process(self, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         """Envelopes in, envelopes out; the store is committed before the last of them."""
+        settle()
         spec, bucket = self._spec, self._bucket
         count: Counters = Counters()
         passed: Counters = Counters()
@@ -68,7 +70,8 @@ class BucketRun:
                     yield _envelopes([(0, b"")])
                 messages: list[pa.Table] = []
                 for messages in self._parts(payloads):
-                    yield from (_envelopes(made) for made in self._run(messages, guarded, count, over) if made)
+                    for made in self._run(messages, guarded, count, over):
+                        yield from map(_envelopes, framed(made))
                 store.commit()
                 count.update(dict(zip(counters.SIZES, (1, *store.sizes), strict=True)))
                 if spec.validate:

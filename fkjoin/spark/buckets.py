@@ -7,6 +7,7 @@ partitions for every P that divides the number of buckets.  The id 0 is in every
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 import numpy as np
@@ -15,8 +16,9 @@ import xxhash
 
 from fkjoin.arrays import Bytes, Ints, as_bytes
 from fkjoin.messages import column, pack
+from state import items
 
-PAYLOAD_BYTES = 8 << 20
+PAYLOAD_BYTES = 3 << 20
 """Packed messages are cut into payloads of about this size."""
 
 
@@ -51,7 +53,7 @@ def bucket_ids(buckets: int) -> tuple[int, ...]:
 
 def buckets_of(keys: Bytes, buckets: int) -> Ints:
     """The bucket number of each key (no nulls)."""
-    hashes = map(xxhash.xxh3_64_intdigest, keys.to_pylist())
+    hashes = map(xxhash.xxh3_64_intdigest, items(keys))
     return (np.fromiter(hashes, np.uint64, len(keys)) % np.uint64(buckets)).astype(np.int64)
 
 
@@ -62,11 +64,22 @@ def packed_by_bucket(messages: pa.Table, by: str, buckets: int) -> list[tuple[in
     ids = bucket_ids(buckets)
     numbers = buckets_of(as_bytes(column(messages, by)), buckets)
     order = np.argsort(numbers, kind="stable")
-    messages = messages.take(pa.array(order))
     bounds = np.searchsorted(numbers[order], np.arange(buckets + 1))
     step = max(1, int(len(messages) * PAYLOAD_BYTES // max(1, messages.nbytes)))
     return [
-        (ids[number], pack(messages.slice(start, min(step, int(bounds[number + 1]) - start))))
+        (ids[number], pack(messages.take(pa.array(order[start : min(start + step, int(bounds[number + 1]))]))))
         for number in range(buckets)
         for start in range(int(bounds[number]), int(bounds[number + 1]), step)
     ]
+
+
+def framed(payloads: Iterable[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    """Some payloads at a time, of together about ``PAYLOAD_BYTES``: what travels at once is copied into memory of that size."""
+    frame: list[tuple[int, bytes]] = []
+    for payload in payloads:
+        frame.append(payload)
+        if sum(len(data) for _, data in frame) >= PAYLOAD_BYTES // 4:
+            yield frame
+            frame = []
+    if frame:
+        yield frame

@@ -35,6 +35,12 @@ def plain_path(given: Any, schema: pa.Schema) -> Path | None:
     return path or None
 
 
+def plain_paths(given: Sequence[Any], schema: pa.Schema) -> tuple[Path, ...] | None:
+    """As ``plain_path``, of each; None if one of them is more than a name."""
+    paths = tuple(path for item in given if (path := plain_path(item, schema)) is not None)
+    return paths if len(paths) == len(given) else None
+
+
 @dataclass(frozen=True)
 class Test:
     """Whether a field is null, is not, is a certain text, or is true."""
@@ -81,9 +87,11 @@ class JsonLines:
 
     def foreign_key(self, extractor: Sequence[Any]) -> tuple[Path, ...] | None:
         """The fields that an extractor names; None if it is more than names."""
-        visible = pa.schema([field for field in self.schema if field.name in {*self.row, *self.key}])
-        paths = tuple(path for item in extractor if (path := plain_path(item, visible)) is not None)
-        return paths if len(paths) == len(extractor) else None
+        return plain_paths(extractor, pa.schema([field for field in self.schema if field.name in {*self.row, *self.key}]))
+
+    def packing(self, foreign_key: tuple[Path, ...] | None, pack: PackChanges) -> PackLines:
+        """What makes envelopes of them."""
+        return PackLines(self, foreign_key, pack)
 
     def changes(self, lines: pa.Array, foreign_key: Sequence[Path] | None) -> pa.RecordBatch:
         """The lines (``string``) as what ``PackChanges`` takes; ``foreign_key``: the fields that it is made of."""
@@ -93,16 +101,16 @@ class JsonLines:
         fields = [self.schema.field(name) for name in self.row]
         return pa.record_batch(
             {
-                "key": _struct({name: at(rows, (name,)) for name in self.key}),
+                "key": struct_of({name: at(rows, (name,)) for name in self.key}),
                 "row": pa.StructArray.from_arrays(row, fields=fields),
                 "deleted": self.deleted(rows) if self.deleted is not None else pa.repeat(pa.scalar(False), count),
-                "version": _struct({f"v{place}": at(rows, path) for place, path in enumerate(self.version)}),
+                "version": struct_of({f"v{place}": at(rows, path) for place, path in enumerate(self.version)}),
                 "source": pa.repeat(pa.scalar(self.source), count),
                 "ts": pc.cast(at(rows, self.timestamp), pa.int64()) if self.timestamp else pa.nulls(count, pa.int64()),
                 "problem": pa.nulls(count, pa.string()),
                 "foreign_key": pa.nulls(count)
                 if foreign_key is None
-                else _struct({f"k{place}": at(rows, path) for place, path in enumerate(foreign_key)}),
+                else struct_of({f"k{place}": at(rows, path) for place, path in enumerate(foreign_key)}),
             }
         )
 
@@ -138,5 +146,5 @@ def _none(schema: pa.Schema) -> pa.StructArray:
     return pa.array([], pa.struct(list(schema)))
 
 
-def _struct(columns: Mapping[str, pa.Array]) -> pa.StructArray:
+def struct_of(columns: Mapping[str, pa.Array]) -> pa.StructArray:
     return pa.StructArray.from_arrays(list(columns.values()), list(columns))

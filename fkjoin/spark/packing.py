@@ -18,7 +18,8 @@ from fkjoin.arrays import BYTES, Bools, Bytes, as_bytes, bools, masked, valid
 from fkjoin.errors import FormatError
 from fkjoin.messages import CHANGE, JOINED, NO_TIMESTAMP, RESULT, Operation, column, table, unpack
 from fkjoin.rows import KeyCodec, RowCodec
-from fkjoin.spark.buckets import bucket_ids, packed_by_bucket
+from fkjoin.spark.buckets import bucket_ids, framed, packed_by_bucket
+from fkjoin.spark.worker import settle
 from fkjoin.stages import counters, split_rows
 from fkjoin.stages.join_rows import How, matched
 from fkjoin.stages.regroup import contributions
@@ -96,6 +97,7 @@ def packed_changes(
     wake_all: bool,
 ) -> Batches:
     """Envelopes, by key, of the ``messages`` that are made of rows and their encoded keys."""
+    settle()
     yield envelopes([(bucket, b"") for bucket in (bucket_ids(buckets) if wake_all else (0,))])
     for batch in batches:
         usable, problem = batch, batch.column("problem")
@@ -110,7 +112,7 @@ def packed_changes(
             yield counter(counters.NULL_KEY, int((~there).sum()))
             usable, keys = usable.filter(pa.array(there)), keys.filter(pa.array(there))
         if len(keys):
-            yield envelopes(packed_by_bucket(messages(usable, keys), "key", buckets))
+            yield from map(envelopes, framed(packed_by_bucket(messages(usable, keys), "key", buckets)))
 
 
 def _alive(batch: pa.RecordBatch) -> Bools:
@@ -145,6 +147,7 @@ class UnpackAnswers:
         )
 
     def __call__(self, batches: Batches) -> Batches:
+        settle()
         for batch in batches:
             yield self._counters(batch)
             for payload in _payloads(batch):
@@ -200,7 +203,7 @@ class PackJoined:
                 batch.column("gone"),
                 batch.column("ts"),
             )
-            yield envelopes(packed_by_bucket(joined, "key", self.buckets))
+            yield from map(envelopes, framed(packed_by_bucket(joined, "key", self.buckets)))
 
 
 @dataclass(frozen=True)
@@ -230,6 +233,7 @@ class UnpackResults:
         )
 
     def __call__(self, batches: Batches) -> Batches:
+        settle()
         names = pa.array([operation.name.lower() for operation in Operation])
         for batch in batches:
             for payload in _payloads(batch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,12 +46,14 @@ _LOCAL_MEMORY = {
 }
 """Environment of a local session's JVM: it keeps the memory in which it copies to and from workers (docs/performance.md)."""
 
-_LOCAL_FILES = {
+_LOCAL = {
+    "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    )
+    ),
 }
-"""Hadoop's other way to a local disk starts a process ``readlink`` for each file that it renames: a third of a small batch."""
+"""Sockets of files are a tenth of a small batch faster than those of a network, and closed to others.  Hadoop's other way to a
+local disk starts a process ``readlink`` for each file that it renames: a third of a small batch."""
 
 _DEFAULTS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
@@ -81,7 +84,7 @@ def session(
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     if (master or "").startswith("local"):
         builder = builder.config("spark.driver.extraJavaOptions", "-XX:+UseParallelGC")
-        for name, value in _LOCAL_FILES.items():
+        for name, value in _LOCAL.items():
             builder = builder.config(name, value)
         for name, value in _LOCAL_MEMORY.items():
             os.environ.setdefault(name, value)

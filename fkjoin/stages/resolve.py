@@ -39,7 +39,7 @@ from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import GONE, due_entries, sweep
-from state import Store
+from state import Store, items
 
 HAS_RESULT = 2
 DIGEST_BYTES = 16
@@ -136,4 +136,4 @@ def settle(
 def digests(values: Bytes) -> Bytes:
     """A 128-bit hash of each value; null for null."""
     digest = xxhash.xxh3_128_digest
-    return pa.array([None if value is None else digest(value) for value in values.to_pylist()], BYTES)
+    return pa.array((None if value is None else digest(value) for value in items(values)), BYTES, size=len(values))
