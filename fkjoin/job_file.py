@@ -72,6 +72,8 @@ class FormatSpec(_Strict):
     subject: str | None = None
 
     def build(self, where: str, name: str) -> Format:
+        if self.text is not None and (self.format != "json" or self.registry is not None):
+            raise JobError(f'{where}: text keeps the whole text of format "json" without a registry; leave it out')
         if self.format == "string":
             return String(self.name or name)
         if self.format == "bytes":

@@ -120,6 +120,43 @@ def test_bad_records_become_dead_letters_with_exact_counts_and_good_ones_go_thro
     }
 
 
+def test_records_read_by_the_workers_are_as_dead_as_others(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """The formats and the extractor are plain here, so that no row of the topics is made in the JVM."""
+    broker.create("plain-orders", "plain-customers", "plain-out", partitions=1)
+    orders = [
+        Record(b"good", document(customer="c1", note="first")),
+        Record(b"good", b"\xff\xfe"),
+        Record(b"good", document(customer="c1", amount="a")),
+        Record(None, document(customer="c1")),
+        Record(b"\xff", document(customer="c1")),
+        Record(b"gone", document(customer="c1")),
+        Record(b"gone", None),
+        Record(b"no-customer", document(note=1.50)),
+    ]
+    broker.send("plain-orders", orders)
+    broker.send("plain-customers", [Record(b"c1", document(name="Ada")), Record(b"c2", b"{")])
+    value = Json("customer string, amount int", text="whole")
+    left = Table.from_kafka(spark, "plain-orders", broker.bootstrap, key="string", value=value)
+    right = Table.from_kafka(spark, "plain-customers", broker.bootstrap, key="string", value=Json("name string"))
+    assert left.unread is not None
+    joined = fk_join(left, right, "customer", how="left", name="plain")
+    with running(joined, "plain-out", broker, tmp_path / "run", value="concat(left.whole, right.name)") as job:
+        job.drain()
+        found = letters(joined.dead_letters, tmp_path / "dead")
+        assert job.counters()["dead-letters"] == len(found) == 5
+        broker.send("plain-customers", [Record(b"c1", document(name="Bo"))])
+        job.drain()
+    assert [(row.topic, row.offset, row.reason) for row in found] == [
+        ("plain-customers", 1, "value: not a JSON object of struct<name:string>"),
+        *(("plain-orders", at, "value: not a JSON object of struct<customer:string,amount:int>") for at in (1, 2)),
+        ("plain-orders", 3, "null key"),
+        ("plain-orders", 4, "key: not UTF-8"),
+    ]
+    assert all((row.key, row.value) == (orders[row.offset].key, orders[row.offset].value) for row in found[1:])
+    assert broker.table("plain-out") == {b"good": document(customer="c1", note="first") + b"Bo"}
+    assert [(record.key(), record.value()) for record in broker.read("plain-out")].count((b"no-customer", None)) == 1
+
+
 def test_a_record_is_one_dead_letter_however_often_its_table_is_read(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:

@@ -101,7 +101,7 @@ def joined(spark: SparkSession, folder: Path, **options: str) -> Table:
         schema="no bigint, name string, seq bigint, time bigint",
         options=options,
     )
-    assert (orders.lines is None) == (customers.lines is None) == bool(options)
+    assert (orders.unread is None) == (customers.unread is None) == bool(options)
     return fk_join(orders, customers, "customer.no", how="left", name="fast")
 
 

@@ -97,6 +97,10 @@ def test_formats_of_a_job_file(tmp_path: Path) -> None:
         for kind in ("string", "bytes", "json")
     ]
     assert made == [String("n"), Bytes("n"), Json("a int")]
+    kept = spec.value.model_copy(update={"format": "json", "text": "whole"})
+    assert kept.build("value", "value") == Json("a int", text="whole")
+    with pytest.raises(JobError, match='v: text keeps the whole text of format "json"'):
+        kept.model_copy(update={"format": "debezium"}).build("v", "value")
     avro = spec.value.model_copy(update={"format": "avro", "registry_settings": {"max.retries": 1}})
     with pytest.raises(JobError, match='v: format "avro" needs registry'):
         avro.build("v", "value")

@@ -1,0 +1,203 @@
+"""A topic's records read by the workers: what Spark's expressions read, with the same verdicts."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from fkjoin.errors import FormatError
+from fkjoin.kafka.formats import Bytes, Debezium, Format, Json, String, decode_key, key_reader, reader
+from fkjoin.messages import CHANGE, column, unpack
+from fkjoin.spark.packing import PackChanges
+from fkjoin.spark.topic_records import PackRecords, ReadBytes, Reader, ReadEvents, ReadObjects, TopicRecords
+
+ROW = pa.schema([("fk", pa.string()), ("n", pa.int64())])
+
+
+def read(how: Reader, *values: bytes | None) -> tuple[list[Any], list[bool], list[str | None]]:
+    found = how(pa.array(values, pa.binary()))
+    return found.rows.to_pylist(), found.deleted.tolist(), found.problem.to_pylist()
+
+
+def test_text_must_be_utf_8_and_bytes_need_not() -> None:
+    values = b"a", None, b"\xff", "é".encode()
+    assert read(ReadBytes("it", text=True), *values) == (
+        [{"it": "a"}, {"it": None}, {"it": None}, {"it": "é"}],
+        [False, True, False, False],
+        [None, None, "not UTF-8", None],
+    )
+    rows, deleted, problems = read(ReadBytes("it", text=False), *values)
+    assert (rows, deleted, problems) == ([{"it": value} for value in values], [False, True, False, False], [None] * 4)
+
+
+def test_objects_are_told_from_what_is_none_and_can_keep_their_text() -> None:
+    wrong = "not a JSON object of this"
+    values = b'{"fk": "a", "more": [1]}', None, b"null", b'{"fk": "a", "n": "x"}', b"[{}]", b'\n {"n": 7}', b'{"fk":"\xff"}'
+    rows, deleted, problems = read(ReadObjects(ROW, "this", kept="whole"), *values)
+    assert problems == [None, None, wrong, wrong, wrong, None, "not UTF-8"]
+    assert deleted == [False, True, False, False, False, False, False]
+    assert rows[0] == {"fk": "a", "n": None, "whole": '{"fk": "a", "more": [1]}'}
+    assert rows[5] == {"fk": None, "n": 7, "whole": '\n {"n": 7}'}
+    assert read(ReadObjects(ROW, "this"), *values)[2][6] is None  # without its text, a bad byte is a replacement character
+    wrapped = read(ReadObjects(ROW, "this", wrapped=True), b'{"schema": 1, "payload": {"fk": "in"}}', b'{"fk": "out"}')
+    assert [row["fk"] for row in wrapped[0]] == ["in", "out"]
+
+
+def test_change_events() -> None:
+    def event(op: str | None, after: Any = None, **more: Any) -> bytes:
+        return json.dumps({"payload": {"op": op, "after": after, "before": {"n": "never looked at"}, **more}}).encode()
+
+    rows, deleted, problems = read(
+        ReadEvents(ROW, "this"),
+        event("c", {"fk": "a", "n": 1}),
+        json.dumps({"op": "u", "after": {"fk": "b"}}).encode(),
+        event("d"),
+        None,
+        event("t"),
+        event("r"),
+        event(None, {"fk": "c"}),
+        b"{",
+        event("u", {"n": "x"}),
+    )
+    assert [rows[0], rows[1]] == [{"fk": "a", "n": 1}, {"fk": "b", "n": None}]
+    assert deleted == [False, False, True, True, False, False, False, False, False]
+    assert problems[:4] == [None] * 4
+    assert problems[4:] == [
+        "unknown operation 't'",
+        "operation 'r' without after",
+        "a change event without op",
+        "not a JSON object of this",
+        "not a JSON object of this",
+    ]
+
+
+def records(*items: tuple[bytes | None, bytes | None]) -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            "partition": pa.array([3] * len(items), pa.int32()),
+            "offset": pa.array(range(70, 70 + len(items)), pa.int64()),
+            "timestamp": pa.array([5] * len(items), pa.timestamp("us", "UTC")),
+            "key": pa.array([key for key, _ in items], pa.binary()),
+            "value": pa.array([value for _, value in items], pa.binary()),
+        }
+    )
+
+
+def topic(fail: bool = False) -> TopicRecords:
+    key = ReadObjects(pa.schema([("shop", pa.int64()), ("item", pa.string())]), "key")
+    return TopicRecords("orders", key, ReadObjects(ROW, "this"), b"\1\2\3\4", fail)
+
+
+def test_the_first_problem_of_a_record_is_told_and_a_query_told_to_fail_names_the_record() -> None:
+    good = b'{"shop": 1, "item": "a"}'
+    batch = records((good, b"{}"), (None, b"?"), (b"?", b"?"), (b'{"shop": 1}', b"?"), (good, b"?"), (good, None))
+    problems = topic().problems(batch).to_pylist()
+    assert problems == [
+        None,
+        "null key",
+        "key: not a JSON object of key",
+        "key: no item",
+        "value: not a JSON object of this",
+        None,
+    ]
+    with pytest.raises(FormatError, match=r"record orders-3 offset 71: null key; with on_error="):
+        topic(fail=True).changes(batch, None)
+    assert topic(fail=True).changes(batch.slice(4).slice(1), None).num_rows == 1
+
+
+def test_records_become_changes_with_their_place_as_version() -> None:
+    reading = topic()
+    places = reading.foreign_key(["item"])
+    assert places == (("item",),)  # of the key
+    assert reading.foreign_key(["upper(fk)"]) is None
+    pack = PackRecords(reading, places, PackChanges(reading.key.schema, pa.schema([("k", pa.string())]), ROW, 1))
+    found = [
+        unpack(payload)
+        for frame in pack(iter([records((b'{"shop": 1, "item": "a"}', b'{"n": 4}'), (None, b"{}"))]))
+        for payload in frame.column("payload").to_pylist()
+        if payload
+    ]
+    assert [table.schema for table in found] == [CHANGE]
+    (version,) = column(found[0], "version").to_pylist()
+    assert version == bytes((1, 1, 2, 3, 4, 0, 0, 0, 3)) + (70 + (1 << 63)).to_bytes(8, "big")
+    assert column(found[0], "ts").to_pylist() == [5]
+
+
+def test_which_formats_workers_can_read(spark: SparkSession) -> None:
+    assert all(reader(given) for given in (String("a"), Bytes("a"), Json("a int, b struct<c: string>"), Debezium("a int")))
+    assert all(reader(given) is None for given in (Json("a decimal(5, 2)"), Json("at timestamp"), Debezium("at timestamp")))
+    assert key_reader(Debezium("id int")) is not None
+    assert key_reader(Debezium("payload int")) is None  # its name is the wrapper's, too
+    assert reader(Debezium("payload int")) is not None
+
+
+NAMES = ("fk", "n", "d", "yes", "inner", "list", "other", "op", "after", "payload")
+
+
+def some_json(rng: random.Random, depth: int = 0) -> Any:
+    kind = rng.randrange(10 if depth < 3 else 7)
+    if kind >= 7:
+        names = rng.sample(NAMES, rng.randrange(5))
+        return {name: some_json(rng, depth + 1) for name in names} if kind > 7 else [rng.randrange(9)] * rng.randrange(3)
+    return (None, True, rng.randrange(-(2**66), 2**66), rng.randrange(99), 1.5, rng.choice(["", "é", "x y"]), "c")[kind]
+
+
+def some_event(rng: random.Random) -> Any:
+    """What mostly fits."""
+    row = {"fk": rng.choice(["a", None]), "n": rng.choice([1, None, "no"]), "inner": rng.choice([None, {"t": "u"}, {"t": 1}])}
+    event = {"op": rng.choice(["c", "u", "r", "d", "x", None]), "after": rng.choice([row, None])}
+    return rng.choice([row, event, {"payload": event}, {"payload": row}])
+
+
+def some_values() -> list[bytes | None]:
+    rng = random.Random(20)
+    made = [json.dumps(rng.choice([some_json, some_event])(rng), separators=(",", ":")).encode() for _ in range(1500)]
+    cut = [text[: rng.randrange(len(text))] for text in made[:100]]
+    odd = [
+        b"",
+        b" ",
+        b"null",
+        b"[]",
+        b"[{}]",
+        b"\xff",
+        b'{"fk":"\xc3\x28"}',
+        b'\xef\xbb\xbf{"fk":"a"}',
+        b'\t{"n":1}',
+        b'{"n":01}',
+    ]
+    odd += [b'{"n":1.0}', b'{"n":"1"}', b'{"d":"NaN"}', b'{"d":NaN}', b'{"d":1e400}', b'{"d":""}', b'{"yes":"true"}']
+    return [None, *made, *cut, *odd]
+
+
+@pytest.mark.parametrize("as_key", [False, True])
+@pytest.mark.parametrize(
+    "given",
+    [
+        String("it"),
+        Json("fk string, n bigint, d double, yes boolean, inner struct<t: string>, list array<int>"),
+        Json("n int, fk string", text="whole"),
+        Debezium("fk string, n int, inner struct<t: string>"),
+    ],
+    ids=["string", "json", "json with text", "debezium"],
+)
+def test_workers_say_of_bytes_what_sparks_expressions_say(spark: SparkSession, given: Format, as_key: bool) -> None:
+    values = some_values()
+    how = key_reader(given) if as_key else reader(given)
+    assert how is not None
+    frame = spark.createDataFrame([(at, value) for at, value in enumerate(values)], "at int, value binary")
+    told = decode_key(given, frame["value"]) if as_key else given.decode(frame["value"])
+    expected = frame.select("at", told.row.alias("row"), told.deleted.alias("gone"), told.problem.alias("problem")).collect()
+    rows, deleted, problems = read(how, *values)
+    for row in expected:
+        what = values[row.at]
+        assert problems[row.at] == row.problem, what
+        if row.problem is None:
+            assert deleted[row.at] == row.gone, what
+            if not row.gone:
+                assert repr(rows[row.at]) == repr(row.row.asDict(recursive=True)), what
+    assert len(set(problems)) > 1
