@@ -110,8 +110,8 @@ def measure_table(workload: Path, folder: Path, batch: int, build: Callable[[Spa
         "benchmark",
         master="local[2]",
         ui_enabled="false",
-        driver_memory="3g",
-        driver_extraJavaOptions=f"{SHORT_LIVED} -Xms3g -XX:+AlwaysPreTouch",
+        driver_memory="1g",
+        driver_extraJavaOptions=f"{SHORT_LIVED} -Xms1g",
         local_dir=folder / "tmp",
         fkjoin_index_dir=folder / "index",
     )

@@ -29,8 +29,8 @@ def measure_topics(bootstrap: str, folder: Path, batch: int, jars: str, *, prime
         master="local[2]",
         settings={"spark.jars": jars} if jars else None,
         ui_enabled="false",
-        driver_memory="3g",
-        driver_extraJavaOptions=f"{SHORT_LIVED} -Xms3g -XX:+AlwaysPreTouch",
+        driver_memory="1g",
+        driver_extraJavaOptions=f"{SHORT_LIVED} -Xms1g",
         fkjoin_index_dir=folder / "index",
     )
     spark.sparkContext.setLogLevel("ERROR")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import xxhash
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -25,7 +25,9 @@ from state import (
     MemoryStore,
     StoreMismatchError,
     UnknownFormatError,
+    items,
     prefix_range,
+    protocol,
     segments,
 )
 from state.index import RocksIndex
@@ -156,6 +158,18 @@ def test_a_log_that_is_mostly_dead_cleans_itself(tmp_path: Path, monkeypatch: py
     with BucketStore(log, tmp_path) as store:
         assert store.rebuilt
         assert contents(store) == dict(model.items())
+
+
+@given(entries=ENTRIES, wanted=st.lists(st.binary(min_size=1, max_size=2), unique=True, max_size=9))
+def test_keys_are_found_wherever_their_slice_ends(entries: dict[bytes, bytes | None], wanted: list[bytes]) -> None:
+    keys = array([*wanted, *(key for key in entries if key not in wanted)])
+    with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as folder:
+        patched.setattr(protocol, "SLICE_ROWS", 2)
+        assert list(items(keys)) == keys.to_pylist()
+        index = RocksIndex(Path(folder))
+        index.apply(array(list(entries)), array(list(entries.values())), None)
+        assert index.get_many(keys).to_pylist() == [entries.get(key) for key in keys.to_pylist()]
+        index.close()
 
 
 def test_the_index_is_reused_and_not_rebuilt(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from fkjoin import FormatError, combined_key, messages, records, versions
 from fkjoin.arrays import BYTES, equal, slices, window
 from fkjoin.rows import KeyCodec, RowCodec, unsupported
-from fkjoin.spark.buckets import bucket_ids, buckets_of, spark_hash
+from fkjoin.spark import buckets as buckets_module
+from fkjoin.spark.buckets import bucket_ids, buckets_of, framed, packed_by_bucket, spark_hash
 from fkjoin.stages import join_rows, split_rows
 
 SOURCE, OTHER = versions.identity("orders"), versions.identity("customers")
@@ -313,6 +314,25 @@ def test_bucket_ids_spread_evenly_over_every_number_of_partitions_that_divides_t
         for partitions in (n for n in range(1, buckets + 1) if buckets % n == 0):
             spread = [spark_hash(one) % partitions for one in ids]
             assert all(spread.count(one) == buckets // partitions for one in range(partitions))
+
+
+def test_payloads_and_frames_have_all_messages_of_a_bucket_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets_module, "PAYLOAD_BYTES", 2_000)
+    monkeypatch.setattr(buckets_module, "FRAME_BYTES", 4_000)
+    keys = [b"%d" % (number % 70) for number in range(500)]
+    columns = array(*keys), array(*keys), array(*keys), array(*(b"%d" % number for number in range(500)))
+    changes = messages.table(messages.CHANGE, *columns, np.arange(500))
+    payloads = packed_by_bucket(changes, "key", 3)
+    frames = list(framed(payloads))
+    assert [payload for frame in frames for payload in frame] == payloads
+    assert 3 < len(frames) < len(payloads)
+    assert all(sum(len(data) for _, data in frame[:-1]) < 4_000 for frame in frames)
+    found: dict[int, list[int]] = {}
+    for bucket, payload in payloads:
+        found.setdefault(bucket, []).extend(messages.column(messages.unpack(payload), "ts").to_pylist())
+    numbers = buckets_of(array(*keys), 3)
+    assert found == {bucket: np.flatnonzero(numbers == at).tolist() for at, bucket in enumerate(bucket_ids(3))}
+    assert packed_by_bucket(changes.slice(0, 0), "key", 3) == list(framed([])) == []
 
 
 def test_a_keys_bucket_never_changes() -> None:

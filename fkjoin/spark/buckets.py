@@ -19,7 +19,10 @@ from fkjoin.messages import column, pack
 from state import items
 
 PAYLOAD_BYTES = 3 << 20
-"""Packed messages are cut into payloads of about this size."""
+"""Packed messages are cut into payloads of about this size, before they are compressed."""
+
+FRAME_BYTES = 1 << 20
+"""Payloads travel together until they have about this size."""
 
 
 def spark_hash(value: int) -> int:
@@ -74,12 +77,14 @@ def packed_by_bucket(messages: pa.Table, by: str, buckets: int) -> list[tuple[in
 
 
 def framed(payloads: Iterable[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
-    """Some payloads at a time, of together about ``PAYLOAD_BYTES``: what travels at once is copied into memory of that size."""
+    """Some payloads at a time: what travels at once is copied several times, into memory that should not be new each time."""
     frame: list[tuple[int, bytes]] = []
+    size = 0
     for payload in payloads:
         frame.append(payload)
-        if sum(len(data) for _, data in frame) >= PAYLOAD_BYTES // 4:
+        size += len(payload[1])
+        if size >= FRAME_BYTES:
             yield frame
-            frame = []
+            frame, size = [], 0
     if frame:
         yield frame
