@@ -14,7 +14,7 @@ from fkjoin.errors import FormatError
 from fkjoin.kafka.formats import Bytes, Debezium, Format, Json, String, decode_key, key_reader, reader
 from fkjoin.messages import CHANGE, column, unpack
 from fkjoin.spark.packing import PackChanges
-from fkjoin.spark.topic_records import PackRecords, ReadBytes, Reader, ReadEvents, ReadObjects, TopicRecords
+from fkjoin.spark.topic_records import DeadRecords, PackRecords, ReadBytes, Reader, ReadEvents, ReadObjects, TopicRecords
 
 ROW = pa.schema([("fk", pa.string()), ("n", pa.int64())])
 
@@ -108,6 +108,9 @@ def test_the_first_problem_of_a_record_is_told_and_a_query_told_to_fail_names_th
     with pytest.raises(FormatError, match=r"record orders-3 offset 71: null key; with on_error="):
         topic(fail=True).changes(batch, None)
     assert topic(fail=True).changes(batch.slice(4).slice(1), None).num_rows == 1
+    (dead,) = DeadRecords(topic())(iter([batch]))
+    assert dead.column("offset").to_pylist() == [71, 72, 73, 74]
+    assert dead.column("problem").to_pylist() == problems[1:5]
 
 
 def test_records_become_changes_with_their_place_as_version() -> None:
