@@ -97,10 +97,30 @@ def test_a_claim_is_refused_while_its_owner_lives(spark: SparkSession, tmp_path:
         with claimed(spark, str(tmp_path)):
             assert json.loads((tmp_path / claim.FILE).read_text()) == {"host": here, "process": os.getpid()}
         assert not (tmp_path / claim.FILE).exists()
-    monkeypatch.setattr(claim, "RENEWED_EVERY_S", 0.05)
+
+
+@pytest.mark.spark
+def test_a_claim_is_renewed_and_whole_whenever_its_owner_is_killed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim, "RENEWED_EVERY_S", 0.02)
+    file = tmp_path / claim.FILE
+    deadline = time.monotonic() + 20
+
+    def waiting() -> bool:
+        assert time.monotonic() < deadline, "the claim is not renewed"
+        return True
+
     with claimed(spark, str(tmp_path)):
-        (tmp_path / claim.FILE).write_text("")
-        deadline = time.monotonic() + 10
-        while not (tmp_path / claim.FILE).read_text():
-            assert time.monotonic() < deadline, "the claim is not renewed"
-            time.sleep(0.02)
+        for _ in range(20):
+            before = file.stat().st_mtime_ns
+            while waiting() and file.stat().st_mtime_ns == before:
+                assert json.loads(file.read_text())["process"] == os.getpid()
+        file.unlink()  # somebody else's doing
+        while waiting() and not file.exists():
+            pass
+        monkeypatch.setattr(claim, "_touched", lambda path, files: False)  # as of an object store
+        file.write_text("")
+        while waiting() and not file.read_text():
+            pass
+    assert not file.exists()

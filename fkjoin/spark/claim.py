@@ -1,7 +1,7 @@
 """A claim on a checkpoint folder, so that a job that is started twice by mistake is refused the second time.
 
-A file with the owner's host and process, rewritten every few seconds by a running job.  It is a courtesy, not what keeps
-the state whole: that is Spark's commit log, in which only one of two queries can write a batch.
+A file with the owner's host and process; a running job makes its modification time that of now, every few seconds.  It is
+a courtesy, not what keeps the state whole: that is Spark's commit log, in which only one of two queries can write a batch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def claimed(spark: SparkSession, checkpoint: str) -> Iterator[None]:
     def renew() -> None:
         while not stop.wait(RENEWED_EVERY_S):
             with contextlib.suppress(Exception):  # the job goes on without a storage that answers, as long as Spark does
-                write_file(path, files, _owner())
+                if not _touched(path, files):
+                    write_file(path, files, _owner())
 
     write_file(path, files, _owner())
     renewing = threading.Thread(target=renew, name="fkjoin-claim", daemon=True)
@@ -57,7 +58,7 @@ def _refuse_if_held(checkpoint: str, path: Any, files: Any) -> None:
         age = time.time() - files.getFileStatus(path).getModificationTime() / 1000
         owner = json.loads(read_file(path, files))
         host, process = str(owner["host"]), int(owner["process"])
-    except Exception:  # it is being rewritten, or was given up just now
+    except Exception:  # it is being written, or was given up just now
         if not files.exists(path):
             return
     here = host == socket.gethostname()
@@ -67,6 +68,19 @@ def _refuse_if_held(checkpoint: str, path: Any, files: Any) -> None:
         f"checkpoint: {checkpoint} is in use by process {process} on {host}: stop that job first. If it is gone, its claim "
         f"lapses {LAPSES_AFTER_S:.0f} s after its last sign of life, which was {max(0.0, age):.0f} s ago"
     )
+
+
+def _touched(path: Any, files: Any) -> bool:
+    """Make the file one of now.  Not by writing it again: who is killed amid that leaves a claim that says nobody's name.
+
+    False where that cannot be done, as in object stores, which replace a file as a whole.
+    """
+    now_ms = int(time.time() * 1000)
+    try:
+        files.setTimes(path, now_ms, -1)
+        return bool(abs(files.getFileStatus(path).getModificationTime() - now_ms) < 1000)
+    except Exception:
+        return False
 
 
 def _owner() -> bytes:
