@@ -126,6 +126,11 @@ def test_records_become_changes_with_their_place_as_version() -> None:
         if payload
     ]
     assert [table.schema for table in found] == [CHANGE]
+    large = records((b'{"shop": 1, "item": "a"}', b'{"n": 4}'))
+    for at, name in enumerate(large.schema.names):
+        if name in ("key", "value"):
+            large = large.set_column(at, name, large.column(name).cast(pa.large_binary()))
+    assert reading.changes(large, places).column("row").to_pylist() == [{"fk": None, "n": 4}]
     (version,) = column(found[0], "version").to_pylist()
     assert version == bytes((1, 1, 2, 3, 4, 0, 0, 0, 3)) + (70 + (1 << 63)).to_bytes(8, "big")
     assert column(found[0], "ts").to_pylist() == [5]

@@ -54,7 +54,7 @@ class ReadBytes:
         return pa.schema([(self.name, pa.string() if self.text else pa.binary())])
 
     def __call__(self, data: pa.BinaryArray) -> Read:
-        column, good = as_text(data) if self.text else (data, np.ones(len(data), bool))
+        column, good = _as_text(data) if self.text else (data, np.ones(len(data), bool))
         return Read(pa.StructArray.from_arrays([column], fields=list(self.schema)), ~valid(data), _where(~good, "not UTF-8"))
 
 
@@ -80,7 +80,7 @@ class ReadObjects:
         if self.wrapped:
             columns = [pc.coalesce(at(rows, ("payload", name)), at(rows, (name,))) for name in self.fields.names]
         if self.kept is not None:
-            text, good = as_text(data)
+            text, good = _as_text(data)
             columns.append(text)
             problem = pc.coalesce(problem, _where(~good, "not UTF-8"))
         return Read(pa.StructArray.from_arrays(columns, fields=list(self.schema)), ~there, problem)
@@ -160,7 +160,8 @@ class TopicRecords:
         return self._read(batch)[2]
 
     def _read(self, batch: pa.RecordBatch) -> tuple[Read, Read, pa.StringArray]:
-        key, value = self.key(batch.column("key")), self.value(batch.column("value"))
+        # Spark can be told to make large binaries.
+        key, value = (read(batch.column(name).cast(pa.binary())) for name, read in (("key", self.key), ("value", self.value)))
         parts = zip(self.key.schema.names, key.rows.flatten(), strict=True)
         problem = pc.coalesce(
             _where(~valid(batch.column("key")), "null key"),
@@ -203,7 +204,7 @@ class DeadRecords:
             yield found.filter(pc.is_valid(problem))
 
 
-def as_text(data: pa.BinaryArray) -> tuple[pa.StringArray, Bools]:
+def _as_text(data: pa.BinaryArray) -> tuple[pa.StringArray, Bools]:
     """As text, null where it is not UTF-8; and where that is not so."""
     try:
         return data.cast(pa.string()), np.ones(len(data), bool)
