@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fkjoin.cogroups import cogroup
     from fkjoin.errors import FkJoinError, FormatError, InvariantError, SessionError, TopologyError, TraceError
     from fkjoin.join import fk_join
     from fkjoin.spark.settings import session
@@ -25,6 +26,7 @@ __all__ = [
     "Table",
     "TopologyError",
     "TraceError",
+    "cogroup",
     "fk_join",
     "read_state",
     "session",
@@ -32,6 +34,7 @@ __all__ = [
 
 _HOMES = {
     "Table": "fkjoin.table",
+    "cogroup": "fkjoin.cogroups",
     "fk_join": "fkjoin.join",
     "read_state": "fkjoin.spark.state",
     "session": "fkjoin.spark.settings",

@@ -14,17 +14,16 @@ from fkjoin.aggregates.fold import Fold
 from fkjoin.columns import arrow_schema, schema_text, spark_schema, text
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
-from fkjoin.frame import DELETED
+from fkjoin.frame import DELETED, LEFT_GONE
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.repartition import RepartitionTopic, read_back, to_records
 from fkjoin.optimizer import AGGREGATE_READS_ANSWERS, decide
 from fkjoin.projection import Projection
-from fkjoin.spark.json_lines import plain_path
 from fkjoin.spark.operator import ENVELOPE, StageName
 from fkjoin.spark.packing import PackRows, UnpackResults
 from fkjoin.spark.settings import bucket_count, validated
 from fkjoin.stages.contribute import Contribute
-from fkjoin.stateful import Deployment, counted, frame_of, packing_columns, refuse_same_name, stage, stage_spec
+from fkjoin.stateful import Contributions, Deployment, counted, frame_of, packing_columns, refuse_same_name, stage, stage_spec
 from fkjoin.topology import Aggregate, generated_name
 
 if TYPE_CHECKING:
@@ -78,12 +77,14 @@ def aggregated(
     kinds = {"key": key.schema, "row_key": table.key_type, "value": value.schema, "result": spark_schema(fold.schema)}
     about = {**kinds, "versions": [["version", 1]]}
     taken = _contribute(table, key, value, group, fold.value)
-    rule = decide(spark, AGGREGATE_READS_ANSWERS, table.node, taken if isinstance(taken, str) else None)
+    obstacle = f"the join is staged, and {taken}" if isinstance(taken, str) and table.early is None else None
+    rule = decide(spark, AGGREGATE_READS_ANSWERS, table.node, obstacle)
     fires = rule is not None and rule.fired
     node = replace(node, rule=rule)
-    pickled, contribute = _pickled(fold), _pickled(taken) if fires else b""
+    from_answers = table.answers if fires and not isinstance(taken, str) else None
+    pickled, contribute = _pickled(fold), b"" if from_answers is None else _pickled(taken)
 
-    def through_stage(rows: DataFrame, kind: StageName, materialized: str | None) -> DataFrame:
+    def through_stage(rows: DataFrame, kind: StageName, materialized: str | None, number: int | None = None) -> DataFrame:
         spec = stage_spec(
             spark,
             kind,
@@ -93,18 +94,26 @@ def aggregated(
             validate=checked,
             every=emission.every,
             fold=pickled if kind == "aggregate" else b"",
-            contribute=contribute if kind == "regroup" else b"",
+            from_answers=contribute if kind == "regroup" else b"",
             in_order=topic is None,
+            number=number,
         )
         return counted(stage(rows, spec), label if kind == "aggregate" else f"{label}-{kind}", kind)
 
-    if fires and table.answers is not None:
-        rows = table.answers.counted(table.name)
+    if from_answers is not None:
+        rows = from_answers.counted
     else:
         pack = PackRows(row_key, fold.value, buckets, group, checked)
-        contributed = F.when(~F.col(DELETED), value.struct)
-        rows = table.visible().select(*packing_columns(row=contributed, group=key.struct)).mapInArrow(pack, ENVELOPE)
-    grouped = through_stage(rows, "regroup", None).where("counter is null")
+        columns_of = {"row": F.when(~F.col(DELETED), value.struct), "group": key.struct}
+        frame = None
+        if fires and table.early is not None:
+            frame, columns_of["gone"] = table.early(), F.col(LEFT_GONE)
+        rows = table.visible(frame).select(*packing_columns(**columns_of)).mapInArrow(pack, ENVELOPE)
+
+    def regrouped(number: int | None = None) -> DataFrame:
+        return through_stage(rows, "regroup", None, number).where("counter is null")
+
+    grouped = regrouped()
     stages, dead = table.stages, table.dead
     if topic is not None:
         stages += (StageQuery(f"{label}-regroup", to_records(grouped, topic, options.upgrade_from), topic),)
@@ -125,6 +134,7 @@ def aggregated(
             packed=(results, unpack),
             stages=stages,
             materialized_as=built,
+            contributions=Contributions(regrouped, key.schema, fold, table.key_type, value.schema),
         )
 
     return built(None)
@@ -134,16 +144,14 @@ def _contribute(table: Table, key: Projection, value: Projection, group: pa.Sche
     """How to take contributions from a join's answers; or why they cannot be taken from there."""
     answers = table.answers
     if answers is None:
-        return "the joiner makes more than fields of both rows"
-    row = arrow_schema("row", table.row_type)
-    visible = pa.schema([*row, *(field for field in answers.key if field.name not in row.names)])
+        return "its rows are more than fields of both rows"
     given = (*key.given, *value.given)
-    places = [answers.place(plain_path(item, visible)) for item in given]
+    places = answers.places(given, arrow_schema("row", table.row_type))
     if None in places:
         return f"{text(given[places.index(None)])} is more than a field"
     found = tuple(place for place in places if place is not None)
     parts = found[: len(key.given)], found[len(key.given) :]
-    return Contribute(answers.key, answers.left, answers.right, answers.how, *parts, group, values)
+    return Contribute(answers.of, *parts, group, values)
 
 
 def _pickled(given: object) -> bytes:

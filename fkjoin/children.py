@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from pyspark import cloudpickle
 from pyspark.sql.types import DataType, MapType, StructType
@@ -62,18 +63,21 @@ def with_children(
 
     def spec(kind: StageName, materialized: str) -> StageSpec:
         facts = {"materialized": materialized, **bound_to}
-        more = {"every": emission.every, "family": pickled if kind == "children" else b""}
+        more: dict[str, Any] = {"every": emission.every, "family": pickled if kind == "children" else b""}
+        if kind == "rekey":
+            more["from_answers"] = sides.from_answers
         return stage_spec(spark, kind, label, facts, about, validate=checked, **more)
 
     schemas = key, foreign_key, left_row, right_row
-    packed_left, packed_right = packed_sides(left, right, rows, extractor, schemas, buckets, validate=checked)
+    sides = packed_sides(left, right, rows, extractor, schemas, buckets, validate=checked)
+    node = replace(node, rule=sides.rule)
     unpack = UnpackResults(foreign_key, (family.result,), node.versions)
     dead = dead_frames(left, right, rows, extractor)
 
     def built(materialized: str | None) -> Table:
         kept_as = materialized or label
-        rekeyed = stage(packed_left, spec("rekey", kept_as))
-        results = counted(stage(rekeyed.unionAll(packed_right), spec("children", kept_as)), label, "rekey", "children")
+        rekeyed = stage(sides.left, spec("rekey", kept_as))
+        results = counted(stage(rekeyed.unionAll(sides.right), spec("children", kept_as)), label, "rekey", "children")
         results = paced(results, label, emission, {**about, "key": right.key_type}, checked)
         return Table(
             replace(node, materialized=materialized),

@@ -81,7 +81,8 @@ def _derived(
 
     fires = rule is not None and rule.fired
     frame = stepped(rows, *([RAW] if RAW in table.frame.columns else []))
-    made = replace(table, node=node, frame=frame, unread=None, packed=None, answers=None, early=early if fires else None)
+    bare = replace(table, unread=None, packed=None, answers=None, contributions=None)
+    made = replace(bare, node=node, frame=frame, early=None if table.early is None else early)
     buckets, checked = bucket_count(spark), validated(spark)
     key, schema = arrow_schema("key", made.key_type), arrow_schema("row", made.row_type)
     bound_to = {

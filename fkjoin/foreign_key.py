@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
@@ -14,10 +15,13 @@ from fkjoin.columns import Expression, listed, resolve_column, text
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.joiner import is_function
+from fkjoin.optimizer import JOIN_READS_ANSWERS, decide
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackChanges
+from fkjoin.stages.contribute import Carry
 from fkjoin.stateful import packing_columns
 from fkjoin.table import Extractor, Joiner, Table
+from fkjoin.topology import Verdict
 
 
 def require_table(argument: str, table: Any) -> None:
@@ -43,6 +47,17 @@ def dead_frames(left: Table, right: Table, rows: DataFrame, extractor: Extractor
     return dead
 
 
+class Sides(NamedTuple):
+    """Both tables' changes, packed."""
+
+    left: DataFrame
+    right: DataFrame
+    rule: Verdict | None
+    """Whether the left table is a join whose answers are read; None if it is no join."""
+    from_answers: bytes
+    """A ``Carry``, pickled, where ``left`` is those answers as they are; else empty."""
+
+
 def packed_sides(
     left: Table,
     right: Table,
@@ -52,14 +67,34 @@ def packed_sides(
     buckets: int,
     *,
     validate: bool,
-) -> tuple[DataFrame, DataFrame]:
-    """Both tables' changes, packed; ``rows``: ``with_foreign_key``'s; ``schemas``: of both keys, then of both rows."""
+) -> Sides:
+    """``rows``: ``with_foreign_key``'s; ``schemas``: of both keys, then of both rows."""
     key, foreign_key, left_row, right_row = schemas
     without = right.frame.withColumn("foreign_key", F.lit(None))
-    return (
-        _packed(left, rows, extractor, PackChanges(key, foreign_key, left_row, buckets, validate)),
-        _packed(right, without, None, PackChanges(foreign_key, None, right_row, buckets, validate)),
-    )
+    packed_right = _packed(right, without, None, PackChanges(foreign_key, None, right_row, buckets, validate))
+    carry = _carry(left, extractor, foreign_key, left_row)
+    obstacle = f"the join is staged, and {carry}" if isinstance(carry, str) and left.early is None else None
+    rule = decide(left.frame.sparkSession, JOIN_READS_ANSWERS, left.node, obstacle)
+    if rule is not None and rule.fired:
+        if not isinstance(carry, str) and left.answers is not None:
+            pickled: bytes = cloudpickle.dumps(carry)  # type: ignore[no-untyped-call]
+            return Sides(left.answers.counted, packed_right, rule, pickled)
+        assert left.early is not None
+        rows = with_foreign_key(left, right, extractor, left.early())
+    packed_left = _packed(left, rows, extractor, PackChanges(key, foreign_key, left_row, buckets, validate))
+    return Sides(packed_left, packed_right, rule, b"")
+
+
+def _carry(left: Table, extractor: Extractor, foreign_key: pa.Schema, row: pa.Schema) -> Carry | str:
+    """How to take the rows of the join that ``left`` is from its answers; or why they cannot be taken from there."""
+    answers = left.answers
+    if answers is None:
+        return "its rows are more than fields of both rows"
+    found = [None] if is_function(extractor) else answers.places(listed(extractor), row)
+    places = tuple(place for place in found if place is not None)
+    if len(places) < len(found):
+        return "the foreign key is more than a field"
+    return Carry(answers.of, places, tuple(answers.fields[name] for name in row.names), foreign_key, row)
 
 
 def _packed(table: Table, rows: DataFrame, extractor: Extractor | None, pack: PackChanges) -> DataFrame:
@@ -72,12 +107,14 @@ def _packed(table: Table, rows: DataFrame, extractor: Extractor | None, pack: Pa
     return rows.select(*packing_columns(), "foreign_key").mapInArrow(pack, ENVELOPE)
 
 
-def with_foreign_key(left: Table, right: Table, extractor: Extractor) -> DataFrame:
-    """The left frame with a struct ``foreign_key``, null in deletes, of the right key's types; problems old and new."""
+def with_foreign_key(left: Table, right: Table, extractor: Extractor, frame: DataFrame | None = None) -> DataFrame:
+    """The left frame, or another one of its rows, with a struct ``foreign_key``, null in deletes, of the right key's types;
+    problems old and new.
+    """
     wanted = right.key_type
     row = left.row_type.names
     names = [*row, *(name for name in left.key if name not in row)]
-    visible = left.visible()
+    visible = left.visible(frame)
     problem = F.col(PROBLEM)
     if is_function(extractor):
         value = F.col(f"{KEY}.`{left.key[0]}`") if len(left.key) == 1 else F.col(KEY)

@@ -21,7 +21,7 @@ from fkjoin.spark.operator import ENVELOPE, StageName
 from fkjoin.spark.packing import PackJoined, UnpackAnswers, UnpackResults
 from fkjoin.spark.settings import bucket_count, prepare, validated
 from fkjoin.stages import How
-from fkjoin.stages.contribute import Place
+from fkjoin.stages.contribute import Fields, Place
 from fkjoin.stateful import Answers, Deployment, counted, frame_of, refuse_same_name, stage, stage_spec
 from fkjoin.table import Extractor, Joiner, Table
 from fkjoin.topology import Derived, Join, Node, Source, generated_name
@@ -119,6 +119,7 @@ def fk_join(
             in_order=fused,
             materialized=materialized is not None,
             every=emission.every,
+            from_answers=sides.from_answers if kind == "rekey" else b"",
         )
         done = stage(rows, spec)
         if kind != "resolve":  # within a query the counters travel on to its last stage
@@ -126,19 +127,20 @@ def fk_join(
         return counted(done, label, *before, kind)
 
     schemas = key, foreign_key, left_row, right_row
-    packed_left, packed_right = packed_sides(left, right, rows, extractor, schemas, buckets, validate=checked)
+    sides = packed_sides(left, right, rows, extractor, schemas, buckets, validate=checked)
+    node = replace(node, rule=sides.rule)
     stages: tuple[StageQuery, ...] = ()
     if topics is None:
-        answers = through_stage(through_stage(packed_left, "rekey").unionAll(packed_right), "subscription")
+        answers = through_stage(through_stage(sides.left, "rekey").unionAll(sides.right), "subscription")
     else:
-        answers, stages = staged(packed_left, packed_right, through_stage, label, buckets, topics)
+        answers, stages = staged(sides.left, sides.right, through_stage, label, buckets, topics)
     row_types: tuple[pa.Schema, ...] = (left_row, right_row)
     result: DataType = StructType([StructField("left", left.row_type), StructField("right", right.row_type)])
     fields = _fields(joiner, left, left_row, right_row)
-    unresolved = Answers(answers, key, left_row, right_row, how, fields or {}, before)
+    unresolved = Answers(label, answers, Fields(key, left_row, right_row, how), fields or {}, before)
 
     def early() -> DataFrame:
-        return before_resolve(unresolved.counted(label), UnpackAnswers(left_row, right_row, how, key), joiner)
+        return before_resolve(unresolved.counted, UnpackAnswers(left_row, right_row, how, key), joiner)
 
     if joiner is not None:
         rows_joined = joined(answers, UnpackAnswers(left_row, right_row, how), joiner)

@@ -48,6 +48,9 @@ GROUPED = pa.schema([("key", BYTES), ("row", BYTES), ("version", BYTES), ("old",
 ``row`` is the row's key, ``version`` that of its change."""
 
 
+NUMBERED = pa.schema([*JOINED, ("number", pa.int8())])
+"""A row of one of several tables, which ``number`` tells; ``gone`` says that it is no more."""
+
 SUMS = pa.schema([("sender", pa.int64()), ("rows", pa.int64()), ("hashes", pa.int64())])
 """rekey → subscription, when batches are validated: how many subscriptions a bucket of rekey knows of in the receiving one."""
 
@@ -63,7 +66,7 @@ class Operation(enum.IntEnum):
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 """Payloads are copied a dozen times on their way between Python and the JVM: smaller ones are faster."""
 
-_KINDS = {1: CHANGE, 2: SUBSCRIPTION, 3: ANSWER, 4: JOINED, 5: RESULT, 6: SUMS, 7: GROUPED}
+_KINDS = {1: CHANGE, 2: SUBSCRIPTION, 3: ANSWER, 4: JOINED, 5: RESULT, 6: SUMS, 7: GROUPED, 8: NUMBERED}
 
 
 def pack(messages: pa.Table) -> bytes:
@@ -84,7 +87,7 @@ def is_answer(packed: bytes) -> bool:
 def unpack(data: bytes) -> pa.Table:
     """What ``pack`` was given."""
     if len(data) < 2 or data[0] != FORMAT or data[1] not in _KINDS:
-        raise FormatError(f"packed messages begin with {data[:2].hex()}, this release reads 01 and a kind up to 07")
+        raise FormatError(f"packed messages begin with {data[:2].hex()}, this release reads 01 and a kind up to 08")
     with pa.ipc.open_stream(pa.py_buffer(data).slice(2)) as reader:
         return reader.read_all()
 

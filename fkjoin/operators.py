@@ -93,6 +93,17 @@ class Operators:
 
         return with_children(self._table, left, extractor, column, name, emit, validate)
 
+    def merge(self, *others: Table, name: str | None = None, emit: Emit = "on-change", validate: bool | None = None) -> Table:
+        """This table's rows and those of others with the same key and columns, as one table.
+
+        Of a key that several have, this table's row is shown, then the first other's, and so on, whatever came first: a row
+        that moves from one table to another is not lost to a late tombstone.  ``_version`` is a counter of the row.
+        ``name``, ``emit``, ``validate``: as for ``fk_join``.  Raises ``TopologyError``.
+        """
+        from fkjoin.merged import merged  # it makes tables
+
+        return merged((self._table, *others), name, emit, validate)
+
     def materialize(self, name: str) -> Table:
         """The same table, its rows kept in state under ``name`` for ``fkjoin.read_state``.
 

@@ -10,34 +10,36 @@ from typing import TYPE_CHECKING
 
 from fkjoin.errors import SessionError, nearest
 from fkjoin.spark.settings import EXCLUDED, optimized
-from fkjoin.topology import Join, Node, Verdict, periodic
+from fkjoin.topology import Node, Verdict, join_below, periodic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 AGGREGATE_READS_ANSWERS = "aggregate-reads-answers"
-"""An aggregate of fields of a join's rows reads the join's answers: regroup in place of resolve."""
+"""An aggregate of a join's rows reads the join's answers: regroup in place of resolve."""
+JOIN_READS_ANSWERS = "join-reads-answers"
+"""A join whose left table is a join, and what is made of left rows else, reads its answers: rekey in place of resolve."""
 VIEW_READS_ANSWERS = "view-reads-answers"
 """What ``filter`` and ``map_values`` make of a join goes to a sink through one resolve in place of two."""
-RULES = (AGGREGATE_READS_ANSWERS, VIEW_READS_ANSWERS)
+RULES = (AGGREGATE_READS_ANSWERS, JOIN_READS_ANSWERS, VIEW_READS_ANSWERS)
 
 
 def decide(spark: SparkSession, rule: str, table: Node, obstacle: str | None) -> Verdict | None:
-    """Whether the rule fires for what is made of ``table``, and why not; None if it is not for such tables.
+    """Whether the rule fires for what is made of ``table``, and why not; None if that is no join and no view of one.
 
     ``obstacle``: what else is in the way.
     """
-    if not isinstance(table, Join):
+    if (join := join_below(table)) is None:
         return None
     if not optimized(spark):
         why: str | None = "spark.fkjoin.optimize is false"
     elif rule in _excluded(spark):
         why = f"{EXCLUDED} names it"
-    elif table.materialized is not None:
-        why = f"{table.name} keeps its rows, as {table.materialized}"
-    elif periodic(table):
-        why = f"{table.name} is held back"
+    elif join.materialized is not None:
+        why = f"{join.name} keeps its rows, as {join.materialized}"
+    elif periodic(join):
+        why = f"{join.name} is held back"
     else:
         why = obstacle
     return Verdict(rule, why)

@@ -144,7 +144,7 @@ def _positions(table: Table) -> Column:
     """The text of the header that says where the rows came from."""
     read = sources(table.node)
     if summed_up(table.node):
-        raise TopologyError("positions: a row that sums up others has no position in a topic; leave positions out")
+        raise TopologyError("positions: a row that sums up or merges others has no position in a topic; leave positions out")
     if homeless := [source.name for source in read if source.topic is None]:
         raise TopologyError(f"positions: {homeless[0]} is not read from a topic, so its rows have no position in one")
     if not isinstance(table.node, Source):

@@ -52,7 +52,8 @@ def _mermaid(steps: Sequence[Step]) -> str:
     for step, here in zip(steps, ids, strict=True):
         title = _label(f"{step.kind} {step.name}" + (f" ({step.about})" if step.about else ""))
         if not step.stages:
-            lines.append(f"  {here}[\\{title}\\]" if step.kind == "sink" else f"  {here}[/{title}/]")
+            opened, closed = {"sink": ("[\\", "\\]"), "source": ("[/", "/]")}.get(step.kind, ("[", "]"))
+            lines.append(f"  {here}{opened}{title}{closed}")
             continue
         lines.append(f"  subgraph {here}[{title}]")
         for place, stage in enumerate(step.stages):

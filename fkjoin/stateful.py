@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType
+from pyspark.sql.types import DataType, StructType
 
+from fkjoin.aggregates.fold import Fold
 from fkjoin.columns import spark_schema
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.identity import identity_text
 from fkjoin.rows import Path
+from fkjoin.spark.json_lines import plain_path
 from fkjoin.spark.operator import ENVELOPE, StageName, StageProcessor, StageSpec
 from fkjoin.spark.packing import UnpackResults
 from fkjoin.spark.settings import bucket_count, index_dir, retention_ms
-from fkjoin.stages import How, counters
-from fkjoin.stages.contribute import Place
+from fkjoin.stages import counters
+from fkjoin.stages.contribute import Fields, Place
 from fkjoin.topology import Node
 
 Deployment = Literal["fused", "staged"]
@@ -32,27 +35,43 @@ Deployment = Literal["fused", "staged"]
 class Answers:
     """A join's answers before resolve, where its rows are fields of its inputs' rows."""
 
+    join: str
     envelopes: DataFrame
-    key: pa.Schema
-    left: pa.Schema
-    right: pa.Schema
-    how: How
+    of: Fields
     fields: Mapping[str, Place]
     """What the columns of a joined row are, and those of its key."""
     stages: tuple[StageName, ...]
     """Whose counters come with the answers."""
 
-    def counted(self, join: str) -> DataFrame:
+    @cached_property
+    def counted(self) -> DataFrame:
         """The answers alone, counted under a name of their own: the join's is that of what resolve sends."""
-        return counted(self.envelopes, f"{join}-answers", *self.stages).where("counter is null")
+        return counted(self.envelopes, f"{self.join}-answers", *self.stages).where("counter is null")
 
-    def place(self, path: Path | None) -> Place | None:
+    def places(self, given: Iterable[Any], row: pa.Schema) -> list[Place | None]:
+        """Where each of what is given over the columns of row and key is; None where it is more than a field."""
+        visible = pa.schema([*row, *(field for field in self.of.key if field.name not in row.names)])
+        return [self._place(plain_path(item, visible)) for item in given]
+
+    def _place(self, path: Path | None) -> Place | None:
         """Where a field of a joined row is; None if there is no such field, or no ``path``."""
         if path is None or path[0] not in self.fields:
             return None
         side, above = self.fields[path[0]]
         whole = (*above, *path[1:])
         return (side, whole) if whole else None
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """What the rows of an aggregate's table contribute, for a cogroup to fold them itself."""
+
+    regrouped: Callable[[int], DataFrame]
+    """Envelopes of ``GROUPED``, as those of the table with that number."""
+    key: StructType
+    fold: Fold
+    row_key: StructType
+    value: StructType
 
 
 def stage_spec(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fkjoin.topology import Aggregate, Children, Derived, Join, Node, Source, in_order, periodic
+from fkjoin.topology import Aggregate, Children, Cogroup, Derived, Join, Merge, Node, Source, in_order, join_below, periodic
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,40 @@ def steps_of(ends: Sequence[Node]) -> list[Step]:
     found = []
     for one in nodes:
         step = _step(one)
-        readers = [other for other in nodes if one in other.inputs]
-        if readers and one not in ends and all(_reads_answers(other, nodes) for other in readers):
+        if isinstance(one, Derived) and one.materialized is None and one not in ends:
+            step = replace(step, facts=one.steps, stages=())  # the rest is for sinks
+        elif isinstance(one, Join) and not _results_read(one, nodes, ends):
             step = replace(step, stages=step.stages[:-1])  # another stage is in the place of resolve
+        elif (
+            isinstance(one, Aggregate) and one not in ends and all(isinstance(other, Cogroup) for other in _readers(one, nodes))
+        ):
+            step = replace(step, stages=step.stages[:-1])  # the cogroup sums up
         found.append(step)
     return found
 
 
-def _reads_answers(node: Node, nodes: Sequence[Node]) -> bool:
-    """Whether all that is made of the node's join is made of its answers: of a view, only what sinks read is."""
-    if isinstance(node, Derived) and any(node in other.inputs for other in nodes):
-        return False
-    return isinstance(node, Aggregate | Derived) and node.rule is not None and node.rule.fired
+def _results_read(node: Node, nodes: Sequence[Node], ends: Sequence[Node]) -> bool:
+    """Whether anybody reads what the join sends that ``node`` is or is made of, and not only its answers."""
+    if isinstance(node, Join):
+        if node in ends:
+            return True
+    elif node in ends and not _fired(node):
+        return True
+    for reader in _readers(node, nodes):
+        if isinstance(reader, Derived) and reader.materialized is None:
+            if _results_read(reader, nodes, ends):
+                return True
+        elif not _fired(reader) or (isinstance(reader, Join | Children) and reader.right == node):
+            return True
+    return False
+
+
+def _readers(node: Node, nodes: Sequence[Node]) -> list[Node]:
+    return [other for other in nodes if node in other.inputs]
+
+
+def _fired(node: Node) -> bool:
+    return not isinstance(node, Source) and node.rule is not None and node.rule.fired
 
 
 def _step(node: Node) -> Step:
@@ -87,12 +109,21 @@ def _operator(node: Node) -> Step:
         return Step("rows", node.name, node.emit, (("of", node.table.name),), (*node.steps, *_rule(node)), (stage,))
     if isinstance(node, Children):
         sides = ("right", node.right.name), ("left", node.left.name)
-        named = ("foreign key", _foreign_key(node)), ("column", f"{node.column}: the left rows by their key")
+        named = ("foreign key", _foreign_key(node)), ("column", f"{node.column}: the left rows by their key"), *_rule(node)
         stages = (
-            Stage("rekey", ", ".join(node.left.key), f"{node.name}-rekey"),
+            Stage("rekey", ", ".join(node.left.key), f"{node.name}-rekey", notes=_instead(node)),
             Stage("children", "foreign key", f"{node.name}-children", notes=kept),
         )
         return Step("with_children", node.name, node.emit, sides, named, stages)
+    if isinstance(node, Merge):
+        roles = tuple(("first" if not at else "then", table.name) for at, table in enumerate(node.tables))
+        return Step(
+            "merge", node.name, node.emit, roles, (), (Stage("merge", ", ".join(node.key), f"{node.name}-merge", notes=kept),)
+        )
+    if isinstance(node, Cogroup):
+        stage = Stage("aggregate", "group", f"{node.name}-aggregate", notes=kept)
+        columns = tuple((title, f"{what} of {table.name}") for table in node.tables for title, what in table.columns)
+        return Step("cogroup", node.name, node.emit, tuple(("of", table.name) for table in node.tables), columns, (stage,))
     summed = ("group by", ", ".join(node.grouped_by)), ("value", ", ".join(node.value) or "none"), *node.columns
     return Step(
         "aggregate",
@@ -107,12 +138,13 @@ def _operator(node: Node) -> Step:
     )
 
 
-def _rule(node: Aggregate | Derived) -> tuple[tuple[str, str], ...]:
+def _rule(node: Join | Aggregate | Derived | Children) -> tuple[tuple[str, str], ...]:
     return () if node.rule is None else (("rule", str(node.rule)),)
 
 
-def _instead(node: Aggregate | Derived) -> tuple[str, ...]:
-    return (f"in place of {node.table.name}-resolve",) if node.rule is not None and node.rule.fired else ()
+def _instead(node: Join | Aggregate | Derived | Children) -> tuple[str, ...]:
+    join = join_below(node.inputs[0])
+    return (f"in place of {join.name}-resolve",) if join is not None and _fired(node) else ()
 
 
 def _join(join: Join) -> Step:
@@ -124,9 +156,9 @@ def _join(join: Join) -> Step:
         join.name,
         ", ".join([join.how, *["staged"] * bool(join.topics), *[join.emit] * (join.emit != "on-change")]),
         (("left", join.left.name), ("right", join.right.name)),
-        (("foreign key", _foreign_key(join)), ("joiner", join.joiner or "both rows")),
+        (("foreign key", _foreign_key(join)), ("joiner", join.joiner or "both rows"), *_rule(join)),
         (
-            Stage("rekey", key, f"{join.name}-rekey"),
+            Stage("rekey", key, f"{join.name}-rekey", notes=_instead(join)),
             Stage("subscription", "foreign key", f"{join.name}-subscription", to_foreign),
             Stage("resolve", key, f"{join.name}-resolve", back, kept),
         ),

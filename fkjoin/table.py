@@ -24,7 +24,7 @@ from fkjoin.spark.json_lines import JsonLines
 from fkjoin.spark.packing import UnpackResults
 from fkjoin.spark.settings import prepare
 from fkjoin.spark.topic_records import TopicRecords
-from fkjoin.stateful import Answers
+from fkjoin.stateful import Answers, Contributions
 from fkjoin.streams import open_files, plain_lines, read_stream
 from fkjoin.topology import Node, Source
 
@@ -54,6 +54,8 @@ class Table(Operators, Outputs):
     """Internal: the results of a join before they become rows, and what makes rows of them."""
     answers: Answers | None = field(default=None, repr=False)
     """Internal: of a join, for an aggregate to read it without ``frame``."""
+    contributions: Contributions | None = field(default=None, repr=False)
+    """Internal: of an aggregate, for a cogroup to read it without ``frame``."""
     early: Callable[[], DataFrame] | None = field(default=None, repr=False)
     """Internal: of a join and of views of it, makes a frame of its rows before resolve: see ``before_resolve``."""
     settled: DataFrame | None = field(default=None, repr=False)

@@ -67,6 +67,8 @@ class Join:
     topics: tuple[str, str] | None = None
     """The internal topics between the stages; None when they are fused into one query."""
     emit: str = "on-change"
+    rule: Verdict | None = None
+    """Whether it reads the answers of the join that its left table is; None if that is none."""
     materialized: str | None = None
     """Under which name the results are kept for ``read_state``; None: only their hashes are."""
 
@@ -119,6 +121,54 @@ class Aggregate:
 
 
 @dataclass(frozen=True, slots=True)
+class Cogroup:
+    """Several tables' rows by the same group, summed up side by side (KIP-150)."""
+
+    name: str
+    tables: tuple[Aggregate, ...]
+    """What each table's rows contribute, and what is made of it."""
+    emit: str
+    materialized: str | None = None
+
+    log = None
+    rule = None
+    parts = 1
+    versions = (("version", 1),)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.tables[0].key
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return self.tables
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Several tables with the same columns, one laid over the other."""
+
+    name: str
+    tables: tuple[Node, ...]
+    """Of a key that several have, the row of the first is shown."""
+    emit: str
+    materialized: str | None = None
+
+    log = None
+    rule = None
+    parts = 1
+    versions = (("version", 1),)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.tables[0].key
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return self.tables
+
+
+@dataclass(frozen=True, slots=True)
 class Derived:
     """A table's rows, some of them left out, or changed one by one."""
 
@@ -160,6 +210,8 @@ class Children:
     extractor: str
     column: str
     emit: str = "on-change"
+    rule: Verdict | None = None
+    """As a join's."""
     materialized: str | None = None
 
     log = None
@@ -175,7 +227,7 @@ class Children:
         return self.left, self.right
 
 
-Node = Source | Join | Aggregate | Derived | Children
+Node = Source | Join | Aggregate | Cogroup | Merge | Derived | Children
 
 
 def generated_name(*facts: object) -> str:
@@ -188,14 +240,21 @@ def sources(node: Node) -> list[Source]:
     return [step for step in in_order(node) if isinstance(step, Source)]
 
 
+def join_below(node: Node) -> Join | None:
+    """The join that ``node`` is, or whose rows it is made of one by one without keeping them."""
+    while isinstance(node, Derived) and node.materialized is None:
+        node = node.table
+    return node if isinstance(node, Join) else None
+
+
 def periodic(node: Node) -> bool:
     """Whether its changes are held back until an interval is over."""
     return not isinstance(node, Source) and node.emit.startswith(PERIODIC)
 
 
 def summed_up(node: Node) -> bool:
-    """Whether rows are put together from many among what ``node`` is made of."""
-    return any(isinstance(step, Aggregate | Children) for step in in_order(node))
+    """Whether rows are put together from many, or of one table or the other, among what ``node`` is made of."""
+    return any(isinstance(step, Aggregate | Cogroup | Merge | Children) for step in in_order(node))
 
 
 def manifest(node: Node) -> dict[str, dict[str, object]]:
@@ -219,6 +278,10 @@ def manifest(node: Node) -> dict[str, dict[str, object]]:
             facts = {"of": step.table.name, "group_by": list(step.grouped_by), "value": list(step.value), "columns": columns}
             facts["deployment"] = "fused" if step.topic is None else "staged"
             found[f"aggregate {step.name}"] = facts
+        elif isinstance(step, Merge):
+            found[f"merge {step.name}"] = {"of": [table.name for table in step.tables]}
+        elif isinstance(step, Cogroup):
+            found[f"cogroup {step.name}"] = {"of": [table.name for table in step.tables]}
         elif isinstance(step, Children):
             facts = {"left": step.left.name, "right": step.right.name, "extractor": step.extractor, "column": step.column}
             found[f"children {step.name}"] = facts

@@ -1,4 +1,4 @@
-"""An aggregate that reads a join's answers against one that reads its results: the same after every batch."""
+"""Aggregates and joins that read a join's answers against those that read its results: the same after every batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fkjoin.memory import MemoryJoin
 from fkjoin.messages import CHANGE, JOINED, column, table
 from fkjoin.rows import RowCodec
 from fkjoin.stages import Counters, aggregate, join_rows, regroup, rekey, resolve, split_rows, subscription
-from fkjoin.stages.contribute import Contribute
+from fkjoin.stages.contribute import Carry, Contribute, Fields
 from state import MemoryStore
 
 LEFT = pa.schema([("fk", pa.string()), ("n", pa.int64()), ("deep", pa.struct([("a", pa.bool_()), ("m", pa.int64())]))])
@@ -66,7 +66,7 @@ def test_answers_make_the_same_aggregates_as_results(events: list[Any], cut: int
     """Grouped by a field of the right row, or by the left key alone, which is there without a right row, too."""
     first: Any = ("right", ("region",)) if by_region else ("key", ("id",))
     take = Contribute(
-        *(KEY, LEFT, RIGHT, how), (first, ("key", ("id",))), (("left", ("n",)), ("left", ("deep", "m"))), *(GROUP, VALUE)
+        Fields(KEY, LEFT, RIGHT, how), (first, ("key", ("id",))), (("left", ("n",)), ("left", ("deep", "m"))), *(GROUP, VALUE)
     )
     join = MemoryJoin(how)
     merged, plain = (((MemoryStore(), MemoryStore()), dict[bytes, Any]()) for _ in range(2))
@@ -98,3 +98,61 @@ def contributed(results: pa.Table, by_region: bool) -> pa.Table:
     there = valid(value) & valid(region)
     ts, version = column(results, "ts"), column(results, "version")
     return table(JOINED, column(results, "key"), version, masked(paired(group, values), there), ~valid(value), ts)
+
+
+REGION = pa.schema([("region", pa.string())])
+BOTH = pa.schema([("left", pa.struct(list(LEFT))), ("right", pa.struct(list(RIGHT))), ("id", pa.string())])
+OF_A_REGION = st.tuples(st.sampled_from(["north", "south"]), st.sampled_from([b"1", b"2", None]))
+
+
+@given(
+    events=st.lists(EVENT | OF_A_REGION, max_size=25),
+    cut=st.integers(1, 6),
+    hows=st.tuples(*[st.sampled_from(["inner", "left"])] * 2),
+    by_region=st.booleans(),
+)
+@settings(max_examples=80)
+def test_answers_make_the_same_joins_as_results(events: list[Any], cut: int, hows: Any, by_region: bool) -> None:
+    """The next join's foreign key is a field of the right row, or of the left row, which is there without a right row, too."""
+    how, then = hows
+    first: Any = ("right", ("region",)) if by_region else ("left", ("fk",))
+    carry = Carry(Fields(KEY, LEFT, RIGHT, how), (first,), (("left", ()), ("right", ()), ("key", ("id",))), REGION, BOTH)
+    join = MemoryJoin(how)
+    merged, plain = ((MemoryJoin(then), dict[bytes, Any]()) for _ in range(2))
+    numbered = list(enumerate(events))
+    for start in range(0, len(events), cut):
+        part = numbered[start : start + cut]
+        of_joined = [one for one in part if len(one[1]) == 5]
+        sides = [changes([one for one in of_joined if one[1][0] == left], left=left) for left in (True, False)]
+        regions = region_changes([one for one in part if len(one[1]) == 2])
+        rekeyed = rekey(sides[0], join.stores[0], join.count, **TIMES)
+        pages = subscription(rekeyed.subscriptions, sides[1], join.stores[1], join.count, in_order=True, **TIMES)
+        answers = pa.concat_tables([rekeyed.answers, *pages])
+        results = resolve(join_rows(answers, how), join.stores[2], join.count, **TIMES)
+        for (other, seen), left in ((merged, carry(answers)), (plain, carried(results, by_region))):
+            made = other.process(left, regions).to_pylist()
+            assert all(one["operation"] != 2 or seen.get(one["key"]) is not None for one in made), "a stale tombstone"
+            seen.update({one["key"]: one["value"] for one in made})
+        live = [{key: value for key, value in seen.items() if value is not None} for _, seen in (merged, plain)]
+        assert live[0] == live[1]
+
+
+def region_changes(rows: list[tuple[int, Any]]) -> pa.Table:
+    key, value = (as_bytes(pa.array([one[at] for _, one in rows], pa.large_binary())) for at in range(2))
+    number = pa.array([number for number, _ in rows], pa.int64()).to_numpy()
+    return table(CHANGE, key, pa.nulls(len(rows), key.type), value, versions.encode(b"regions.", [number]), number)
+
+
+def carried(results: pa.Table, by_region: bool) -> pa.Table:
+    """Results of the join as changes of the next one's left table."""
+    value = column(results, "value")
+    sides = [
+        pa.StructArray.from_arrays(RowCodec(schema).decode(side), fields=list(schema), mask=pa.array(~valid(side)))
+        for schema, side in zip((LEFT, RIGHT), split_rows(value), strict=True)
+    ]
+    key = column(results, "key").cast(pa.large_string()).cast(pa.string())
+    there = valid(value)
+    row = masked(RowCodec(BOTH).encode([*sides, key], len(results)), there)
+    foreign = sides[1].flatten()[1] if by_region else sides[0].flatten()[0]
+    version, ts = column(results, "version"), column(results, "ts")
+    return table(CHANGE, column(results, "key"), masked(as_bytes(foreign), there), row, version, ts)

@@ -33,7 +33,6 @@ rows large  (on-change)
   of           orders
   filter       amount > 10
   map_values   customer
-  for sinks       repartition by id; store large-resolve
 source customers
   from       kafka topic customers
   key        customer
@@ -123,6 +122,49 @@ def test_a_merged_join_has_no_resolve_unless_somebody_else_reads_it() -> None:
     assert "store joined-resolve" not in draw(view).replace("in place of joined-resolve", "")
     reader = Aggregate("sums", view, ("region",), ("right.region",), (), (("n", "count()"),), "on-change")
     assert "store joined-resolve\n" in draw(reader), "what is not a sink reads the view behind resolve"
+
+
+REGIONS = Source("regions", ("region",), ("lsn",), None, None, ("name",), "stream of region, name, lsn")
+TWICE = """\
+fk_join joined  (inner)
+  left         orders
+  right        customers
+  foreign key  customer = customers(customer)
+  joiner       both rows
+  1 rekey         repartition by id; store joined-rekey
+  2 subscription  repartition by foreign key; store joined-subscription
+  3 resolve       repartition by id; store joined-resolve
+rows seen  (on-change)
+  of           joined
+  filter       left.n > 1
+fk_join both  (left)
+  left         seen
+  right        regions
+  foreign key  right.region = regions(region)
+  joiner       both rows
+  rule         a-rule did not fire: no
+  1 rekey         repartition by id; store both-rekey
+  2 subscription  repartition by foreign key; store both-subscription
+  3 resolve       repartition by id; store both-resolve"""
+
+
+def test_a_join_of_a_join_before_and_after_the_rule() -> None:
+    plain = Join("joined", ORDERS, CUSTOMERS, "inner", "customer", None)
+    seen = Derived("seen", plain, (("filter", "left.n > 1"),))
+
+    def drawn_of(rule: Verdict) -> str:
+        text = draw(Join("both", seen, REGIONS, "left", "right.region", None, rule=rule))
+        return text[: text.index("source regions")] + text[text.index("fk_join both") :]
+
+    before = draw(ORDERS) + "\n" + draw(CUSTOMERS) + "\n" + TWICE
+    assert drawn_of(Verdict("a-rule", "no")) == before
+    after = before.replace("  3 resolve       repartition by id; store joined-resolve\n", "")
+    after = after.replace("did not fire: no", "fired").replace("both-rekey", "both-rekey, in place of joined-resolve")
+    assert drawn_of(FIRED) == after
+    children = Children("book", plain, CUSTOMERS, "right.customer", "orders", rule=FIRED)
+    assert "store joined-resolve\n" not in draw(children)
+    on_the_right = Join("turned", ORDERS, plain, "inner", "other", None, rule=FIRED)
+    assert "store joined-resolve\n" in draw(on_the_right), "a right table is read behind resolve"
 
 
 def test_a_rule_that_did_not_fire_says_why() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -73,6 +73,15 @@ class Aggregate(Protocol):
         ...
 
 
+class Folded(NamedTuple):
+    """What became of groups: encoded states and results (null: none), numbers of rows, and entries to be written."""
+
+    state: Bytes
+    results: Bytes
+    rows: Ints
+    entries: list[tuple[Bytes, Bytes]]
+
+
 @dataclass(frozen=True)
 class Fold:
     """All columns of an aggregate, over contributions with the schema ``value``."""
@@ -96,17 +105,15 @@ class Fold:
         ]
         return pa.schema([("rows", pa.int64()), *parts])
 
-    def steps(self, keys: Bytes, group: Ints, old: Bytes, new: Bytes, store: Store) -> Steps:
-        """Steps from encoded contributions, null where there is none."""
+    def apply(self, state: Bytes, keys: Bytes, group: Ints, old: Bytes, new: Bytes, store: Store, *, first: int = 0) -> Folded:
+        """Fold steps, from encoded contributions (null where there is none), into encoded states (null: none yet).
+
+        ``keys``: of the groups; ``group``: of each step, ascending.  Where no rows are left there is no result, nor where all
+        columns of one that is ``nullable`` are null.  ``first``: the place of the first column, among those of several folds.
+        """
         codec = RowCodec(self.value)
         had, has = old.is_valid().to_numpy(False), new.is_valid().to_numpy(False)
-        return Steps(keys, group, had, has, codec.decode(old), codec.decode(new), store)
-
-    def fold(self, state: Bytes, steps: Steps) -> tuple[Bytes, Bytes, Ints]:
-        """Encoded states (null: none yet) and steps → states, results (null: none) and numbers of rows.
-
-        Where no rows are left there is no result, nor where all columns of one that is ``nullable`` are null.
-        """
+        steps = Steps(keys, group, had, has, codec.decode(old), codec.decode(new), store)
         groups = len(state)
         parts = RowCodec(self.state).decode(state)
         before = whole(parts[0])
@@ -117,14 +124,15 @@ class Fold:
         at = 1
         for place, column in enumerate(self.columns):
             size = len(column.state)
-            folded = column.fold(parts[at : at + size], steps, place)
+            folded = column.fold(parts[at : at + size], steps, first + place)
             kept += folded
             results.append(column.final(folded, rows, steps.keys))
             at += size
         there = rows > 0
         if self.nullable:
             there &= np.logical_or.reduce([valid(result) for result in results])
-        return RowCodec(self.state).encode(kept, groups), masked(RowCodec(self.schema).encode(results, groups), there), rows
+        made = masked(RowCodec(self.schema).encode(results, groups), there)
+        return Folded(RowCodec(self.state).encode(kept, groups), made, rows, steps.entries)
 
 
 def totals(code: Ints, amounts: Ints, groups: int) -> Ints:

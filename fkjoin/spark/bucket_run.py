@@ -15,15 +15,29 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from fkjoin import combined_key, versions
+from fkjoin.aggregates.cogrouped import numbered
 from fkjoin.arrays import as_bytes
 from fkjoin.errors import InvariantError
 from fkjoin.identity import bucket_folder, difference, home_of, read_identity, with_home
 from fkjoin.invariants import GuardedStore, Sum, check_subscriptions, expected_subscriptions, sums_message
-from fkjoin.messages import ANSWER, CHANGE, GROUPED, JOINED, RESULT, SUBSCRIPTION, SUMS, column, is_answer, pack, unpack
+from fkjoin.messages import (
+    ANSWER,
+    CHANGE,
+    GROUPED,
+    JOINED,
+    NUMBERED,
+    RESULT,
+    SUBSCRIPTION,
+    SUMS,
+    column,
+    is_answer,
+    pack,
+    unpack,
+)
 from fkjoin.spark.buckets import bucket_ids, buckets_of, framed, packed_by_bucket
 from fkjoin.spark.operator import TICK, StageSpec
 from fkjoin.spark.worker import settle
-from fkjoin.stages import Counters, aggregate, children, counters, join_rows, pace, regroup, rekey, resolve, subscription
+from fkjoin.stages import Counters, aggregate, children, counters, join_rows, merge, pace, regroup, rekey, resolve, subscription
 from state import BucketStore, SegmentLog, Store
 from state.segments import Meta
 
@@ -31,7 +45,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PART_BYTES = 64 << 20
-"""Of packed answers: what resolve or regroup works on at a time.  They take up to ten times as much when they are unpacked."""
+"""Of packed answers: what the stage after them works on at a time.  Unpacked they take up to ten times as much."""
 
 _PRIME = 1_000_003
 """So that parts are independent of the buckets that keys are in."""
@@ -66,8 +80,8 @@ class BucketRun:
             with self._store() as store:
                 name = f"{spec.operator}-{spec.stage}, bucket {bucket}"
                 guarded = GuardedStore(store, name) if spec.validate else store
-                if bucket == 0:
-                    yield _envelopes([(0, b"")])
+                if bucket == 0:  # the next operator's buckets wake up: one, and to be checked all
+                    yield _envelopes([(woken, b"") for woken in (bucket_ids(spec.buckets) if spec.validate else (0,))])
                 messages: list[pa.Table] = []
                 for messages in self._parts(payloads):
                     for made in self._run(messages, guarded, count, over):
@@ -86,7 +100,8 @@ class BucketRun:
         spec = self._spec
         times: Any = {"now_ms": int(time.time() * 1000), "retention_ms": spec.retention_ms}
         if spec.stage == "rekey":
-            subscriptions, answers = rekey(_only(CHANGE, messages), store, count, right_parts=spec.right_parts, **times)
+            changes = self._rows(CHANGE, messages)
+            subscriptions, answers = rekey(changes, store, count, right_parts=spec.right_parts, **times)
             yield packed_by_bucket(subscriptions, "foreign_key", spec.buckets)
             yield packed_by_bucket(answers, "key", spec.buckets)
         elif spec.stage == "subscription":
@@ -107,10 +122,9 @@ class BucketRun:
             made = children(*sides, store, count, family, source=source, every=spec.every, in_order=spec.in_order, **times)
             yield from (packed_by_bucket(page, "key", spec.buckets) for page in made)
         elif spec.stage == "regroup":
-            rows = _only(JOINED, messages)
-            if spec.contribute:
-                rows = pickle.loads(spec.contribute)(_only(ANSWER, messages))
-            changed = regroup(rows, store, count, every=spec.every, **times)
+            changed = regroup(self._rows(JOINED, messages), store, count, every=spec.every, **times)
+            if spec.number is not None:
+                changed = numbered(changed, spec.number)
             yield packed_by_bucket(changed, "key", spec.buckets)
         elif spec.stage == "aggregate":
             source = versions.identity(f"aggregate {spec.operator}")
@@ -118,6 +132,10 @@ class BucketRun:
             how: Any = {"every": spec.every, "guarded": not spec.in_order}
             results = aggregate(grouped, store, count, pickle.loads(spec.fold), source=source, **how, **times)
             yield packed_by_bucket(results, "key", spec.buckets)
+        elif spec.stage == "merge":
+            source = versions.identity(f"merge {spec.operator}")
+            merged = merge(_only(NUMBERED, messages), store, count, spec.tables, source=source, every=spec.every, **times)
+            yield packed_by_bucket(merged, "key", spec.buckets)
         elif spec.stage == "pace":
             sent = pace(_only(RESULT, messages), store, count, over=over)
             yield from (packed_by_bucket(page, "key", spec.buckets) for page in sent)
@@ -126,6 +144,13 @@ class BucketRun:
             kept: Any = {"materialized": spec.materialized, "every": spec.every}
             results = resolve(pa.concat_tables(both), store, count, **kept, **times)
             yield packed_by_bucket(results, "key", spec.buckets)
+
+    def _rows(self, schema: pa.Schema, messages: list[pa.Table]) -> pa.Table:
+        """The rows that come to the stage; made of a join's answers, where those come."""
+        if not self._spec.from_answers:
+            return _only(schema, messages)
+        made: pa.Table = pickle.loads(self._spec.from_answers)(_only(ANSWER, messages))
+        return made
 
     def _name_hot_keys(self, count: Counters) -> None:
         """Give the counters of hot keys readable names."""
@@ -142,7 +167,8 @@ class BucketRun:
 
     def _parts(self, payloads: list[bytes]) -> Iterator[list[pa.Table]]:
         """The messages to work on at a time: all of them, but of a huge fan-out some left keys after the other."""
-        parts = 1 + sum(map(len, payloads)) // PART_BYTES if self._spec.stage in ("resolve", "regroup") else 1
+        of_answers = self._spec.stage in ("resolve", "regroup") or self._spec.from_answers
+        parts = 1 + sum(map(len, payloads)) // PART_BYTES if of_answers else 1
         if parts == 1:
             yield [unpack(payload) for payload in payloads if payload]
             return

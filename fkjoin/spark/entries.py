@@ -21,6 +21,7 @@ from fkjoin.rows import KeyCodec, RowCodec
 from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.stages import split_rows
 from fkjoin.stages.children import Family, stored
+from fkjoin.stages.merge import shown_rows
 from fkjoin.stages.pace import SENT, WAITING
 from fkjoin.stages.rekey import HAS_FOREIGN_KEY
 from fkjoin.stages.resolve import DIGEST_BYTES, HAS_RESULT
@@ -34,7 +35,8 @@ ENTRIES = (
 """Columns of readable records.
 
 ``kind``: ``left`` (what rekey knows of a left row), ``right``, ``subscription`` or ``result``; of an aggregate
-``contribution`` (of a row to a group, whose key is then the ``foreign_key``) or ``aggregate``; of what is emitted periodically
+``contribution`` (of a row to a group, whose key is then the ``foreign_key``) or ``aggregate``; of tables put together
+``merged``; of what is emitted periodically
 ``waiting``, and ``sent`` (without the row).  ``key`` (of a left row, of a row that contributes, or of a group),
 ``foreign_key``, ``version`` (a list of lists of numbers) and ``row`` are JSON; ``gone``: the row is no more, and only its
 version is remembered."""
@@ -49,6 +51,7 @@ _KINDS = {
     "regroup": {b"d": "contribution"},
     "aggregate": {b"d": "aggregate"},
     "children": {b"r": "right", b"s": "subscription"},
+    "merge": {b"d": "merged"},
     "pace": {WAITING: "waiting", SENT: "sent"},
 }
 
@@ -70,6 +73,8 @@ class Described:
 
     def result(self, body: Bytes) -> list[pa.Array]:
         """The columns of the results that a store keeps: a resolve store after their hashes."""
+        if self.stage == "merge":
+            return RowCodec(self.schemas["result"]).decode(shown_rows(body))
         if self.stage == "aggregate":
             return RowCodec(self.schemas["result"]).decode(unpaired(body)[0])
         value = body if self.stage == "pace" else after(body, np.full(len(body), DIGEST_BYTES, np.int64))
@@ -108,7 +113,7 @@ class Entries:
             group, value = unpaired(_none_if(held.body, held.flags & HAS_RESULT == 0))
             key, foreign_key = keys_as_json(schemas["row_key"], bare), keys_as_json(schemas["key"], group)
             row = _rows(schemas["value"], RowCodec(schemas["value"]).decode(value), valid(value))
-        elif kind == "aggregate":
+        elif kind in ("aggregate", "merged"):
             key, body = keys_as_json(schemas["key"], bare), _none_if(held.body, held.flags & HAS_RESULT == 0)
             row = _rows(schemas["result"], of.result(body), valid(body))
         elif kind == "left":

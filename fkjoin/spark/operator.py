@@ -25,7 +25,7 @@ ENVELOPE = "bucket int, payload binary, counter string, count bigint"
 TICK = "tick"
 """A counter that is none: it says that an interval is over, and that a bucket of ``pace`` sends what waits."""
 
-StageName = Literal["rekey", "subscription", "resolve", "regroup", "aggregate", "children", "pace"]
+StageName = Literal["rekey", "subscription", "resolve", "regroup", "aggregate", "children", "merge", "pace"]
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,12 @@ class StageSpec:
     """Send results that are as they were, too."""
     fold: bytes = b""
     """aggregate: a ``Fold``, pickled: whoever only asks for the operator's states need not load what it is made of."""
-    contribute: bytes = b""
-    """regroup: a ``Contribute``, pickled, where a join's answers come instead of contributions."""
+    from_answers: bytes = b""
+    """regroup, rekey: a ``Contribute`` or ``Carry``, pickled, where a join's answers come in place of rows."""
+    number: int | None = None
+    """regroup: which of a cogroup's tables the rows are of; None where its aggregate is of one table."""
+    tables: int = 0
+    """merge: how many there are."""
     family: bytes = b""
     """children: a ``Family``, pickled."""
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from fkjoin import versions
 from fkjoin.arrays import BYTES, Bools, Bytes, as_bytes, bools, masked, valid
 from fkjoin.errors import FormatError
-from fkjoin.messages import CHANGE, JOINED, NO_TIMESTAMP, RESULT, Operation, column, table, unpack
+from fkjoin.messages import CHANGE, JOINED, NO_TIMESTAMP, NUMBERED, RESULT, Operation, column, table, unpack
 from fkjoin.rows import KeyCodec, RowCodec
 from fkjoin.spark.buckets import bucket_ids, framed, packed_by_bucket
 from fkjoin.spark.worker import settle
@@ -64,7 +64,7 @@ class PackRows:
     """Rows ``key, row, deleted, version, source, ts, problem`` → envelopes of ``JOINED`` by key; the values are the rows.
 
     With ``group``, there is such a column as well, and the values are contributions to groups: of rows whose group has a null,
-    none.
+    none.  A column ``gone`` says which rows are no more, for good; without it, all that are deleted.
     """
 
     key: pa.Schema
@@ -72,6 +72,8 @@ class PackRows:
     buckets: int
     group: pa.Schema | None = None
     validate: bool = False
+    number: int | None = None
+    """Which of several tables to be merged the rows are of: they become ``NUMBERED``."""
 
     def __call__(self, batches: Batches) -> Batches:
         """As ``PackChanges``."""
@@ -85,7 +87,11 @@ class PackRows:
             groups = batch.column("group").flatten()
             value = contributions(self.group, groups, self.row, row.flatten(), alive)
         ts = pc.fill_null(batch.column("ts"), NO_TIMESTAMP)
-        return table(JOINED, key, _versions(batch), value, ~alive, ts)
+        gone = bools(batch.column("gone")) if "gone" in batch.schema.names else ~alive
+        columns = key, _versions(batch), value, gone, ts
+        if self.number is not None:
+            return table(NUMBERED, *columns, np.full(len(key), self.number, np.int8))
+        return table(JOINED, *columns)
 
 
 def packed_changes(

@@ -33,7 +33,7 @@ from fkjoin.stages.pace import SENT, WAITING
 from state import BucketStore
 from state.segments import Meta
 
-_KEPT = ("resolve", "aggregate", "children")
+_KEPT = ("resolve", "aggregate", "children", "merge")
 """Stages whose stores can keep the rows of a table."""
 
 _META = -1
@@ -253,10 +253,10 @@ def damaged(checkpoint: str, error: Exception) -> FkJoinError:
 def read_state(spark: SparkSession, checkpoint: str | Path, name: str, *, batch: int | None = None) -> DataFrame:
     """The table that was materialized as ``name``, as it was after a committed batch (the last one if left out).
 
-    An aggregate is, under its own name, unless it was given another; so is ``with_children``.  Columns: the key's, the row's,
-    ``_left_version`` and ``_right_version`` (arrays of bigint; null without a right row; of other tables ``_version``), and
-    ``_timestamp`` (bigint in the unit of the sources, topics: microseconds; null without one).  The query may be running or
-    not.  Spark keeps the state of the last 100 batches (``spark.sql.streaming.minBatchesToRetain``).
+    An aggregate is, under its own name, unless it was given another; so are ``with_children`` and ``merge``.  Columns: the
+    key's, the row's, ``_left_version`` and ``_right_version`` (arrays of bigint; null without a right row; of other tables
+    ``_version``), and ``_timestamp`` (bigint in the unit of the sources, topics: microseconds; null without one).  The query
+    may be running or not.  Spark keeps the state of the last 100 batches (``spark.sql.streaming.minBatchesToRetain``).
     Raises ``FkJoinError`` when there is no such table or batch.
     """
     store = SavedState(spark, checkpoint, batch).results(name)
@@ -295,8 +295,9 @@ def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
             combined = combined_key.encode(by, wanted)
             left += subscribed.some(by, (b"s" + combined[0].as_py(), b"r" + by[0].as_py()))
         found += left
-    if "resolve" in stores:
-        found += _under(stores["resolve"], "key", key, (b"d",))
+    for stage in ("resolve", "merge"):
+        if stage in stores:
+            found += _under(stores[stage], "key", key, (b"d",))
     if "pace" in stores:
         found += _under(stores["pace"], "key", key, (WAITING, SENT), refuse=False)
     return found

@@ -7,6 +7,7 @@ from fkjoin.stages.aggregate import aggregate
 from fkjoin.stages.children import children
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.join_rows import How, join_rows, split_rows
+from fkjoin.stages.merge import merge
 from fkjoin.stages.pace import pace
 from fkjoin.stages.regroup import regroup
 from fkjoin.stages.rekey import rekey
@@ -19,6 +20,7 @@ __all__ = [
     "aggregate",
     "children",
     "join_rows",
+    "merge",
     "pace",
     "regroup",
     "rekey",

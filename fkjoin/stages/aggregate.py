@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from fkjoin import records, versions
+from fkjoin.aggregates.cogrouped import CoFold
 from fkjoin.aggregates.fold import Fold, entry_batch
 from fkjoin.arrays import (
     Bytes,
@@ -45,7 +46,7 @@ def aggregate(
     grouped: pa.Table,
     store: Store,
     count: Counters,
-    fold: Fold,
+    fold: Fold | CoFold,
     *,
     source: bytes,
     now_ms: int,
@@ -81,8 +82,7 @@ def aggregate(
         order = np.argsort(code, kind="stable")
     code = code[order]
     old, new = (take(column(grouped, name), order) for name in ("old", "new"))
-    steps = fold.steps(keys, code, old, new, store)
-    states, results, rows = fold.fold(states, steps)
+    states, results, rows, more = fold.apply(states, keys, code, old, new, store)
 
     there, alive = valid(results), rows > 0
     latest = _latest(code, take(column(grouped, "ts"), order).to_numpy(), len(keys))
@@ -105,7 +105,7 @@ def aggregate(
     kept = records.encode(flags, ts, version, masked(paired(results, states), alive))
     gone = pa.array(~alive)
     due = due_entries(names.filter(gone), version.filter(gone), now_ms + retention_ms)
-    written = entry_batch([(names, kept), due, *steps.entries, *([] if entries is None else [entries])])
+    written = entry_batch([(names, kept), due, *more, *([] if entries is None else [entries])])
     store.write(*written)
     return made
 

@@ -1,8 +1,9 @@
-"""From answers straight to contributions: an aggregate of a join takes the fields that it needs, and resolve is left out.
+"""From answers straight to what the next operator reads: it takes the fields that it needs, and resolve is left out.
 
-*Law*: what ``regroup`` makes of these contributions is what it would make of the joined rows', since its marks are those of
-resolve: the pair of versions of the newest answer.  Of a batch's changes of a row, a contribution has the timestamp of the
-one that first led to it; a joined row has that of the one that first led to the whole row.
+*Law*: what ``regroup`` makes of these contributions, and ``rekey`` of these changes, is what it would make of the joined
+rows', since its marks are those of resolve: the pair of versions of the newest answer.  Of a batch's changes of a row, a
+contribution has the timestamp of the one that first led to it; a joined row has that of the one that first led to the whole
+row.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Literal
 
 import pyarrow as pa
 
-from fkjoin.arrays import valid
-from fkjoin.messages import JOINED, column, table
+from fkjoin.arrays import Bools, masked, valid
+from fkjoin.messages import CHANGE, JOINED, column, table
 from fkjoin.rows import KeyCodec, Path, RowCodec
 from fkjoin.stages.join_rows import How, matched
 from fkjoin.stages.regroup import contributions
@@ -25,13 +26,45 @@ Place = tuple[Side, Path]
 
 
 @dataclass(frozen=True)
-class Contribute:
-    """Which fields of a joined row are its group and its value; the schemas are those of key and rows."""
+class Fields:
+    """Where the fields of joined rows are; the schemas are those of key and rows."""
 
     key: pa.Schema
     left: pa.Schema
     right: pa.Schema
     how: How
+
+    def there(self, answers: pa.Table) -> Bools:
+        """Which answers make a joined row."""
+        return matched(answers, self.how)
+
+    def columns(self, answers: pa.Table, *wanted: tuple[Sequence[Place], pa.Schema]) -> list[list[pa.Array]]:
+        """Of ``ANSWER``: for each list of places, the columns there, in the types of the schema."""
+        places = [place for chosen, _ in wanted for place in chosen]
+        found: dict[Place, pa.Array] = {}
+        for side, schema in (("left", self.left), ("right", self.right)):
+            paths = list(dict.fromkeys(path for of, path in places if of == side))
+            if not paths:
+                continue
+            rows, codec = column(answers, side), RowCodec(schema)
+            if () in paths:  # the row as a whole
+                whole = pa.StructArray.from_arrays(codec.decode(rows), fields=list(schema), mask=pa.array(~valid(rows)))
+                found[(side, ())] = whole  # type: ignore[index]
+                paths.remove(())
+            found |= {(side, path): one for path, one in zip(paths, codec.pick(rows, paths), strict=True)}  # type: ignore[misc]
+        if any(of == "key" for of, _ in places):
+            keys = KeyCodec(self.key).decode(column(answers, "key"))
+            found |= {("key", (name,)): one for name, one in zip(self.key.names, keys, strict=True)}
+        return [
+            [found[place].cast(field.type) for place, field in zip(chosen, schema, strict=True)] for chosen, schema in wanted
+        ]
+
+
+@dataclass(frozen=True)
+class Contribute:
+    """Which fields of a joined row are its group and its value."""
+
+    fields: Fields
     group: tuple[Place, ...]
     value: tuple[Place, ...]
     group_schema: pa.Schema
@@ -39,22 +72,28 @@ class Contribute:
 
     def __call__(self, answers: pa.Table) -> pa.Table:
         """``ANSWER`` → ``JOINED`` with contributions."""
-        wanted = [*self.group, *self.value]
-        found: dict[Place, pa.Array] = {}
-        left, right = column(answers, "left"), column(answers, "right")
-        for side, schema, rows in (("left", self.left, left), ("right", self.right, right)):
-            paths = list(dict.fromkeys(path for of, path in wanted if of == side))
-            columns = RowCodec(schema).pick(rows, paths) if paths else []
-            found |= {(side, path): one for path, one in zip(paths, columns, strict=True)}  # type: ignore[misc]
-        if any(of == "key" for of, _ in wanted):
-            keys = KeyCodec(self.key).decode(column(answers, "key"))
-            found |= {("key", (name,)): one for name, one in zip(self.key.names, keys, strict=True)}
-        group = self._columns(found, self.group, self.group_schema)
-        value = self._columns(found, self.value, self.value_schema)
-        there = matched(answers, self.how)
-        contributed = contributions(self.group_schema, group, self.value_schema, value, there)
+        group, value = self.fields.columns(answers, (self.group, self.group_schema), (self.value, self.value_schema))
+        contributed = contributions(self.group_schema, group, self.value_schema, value, self.fields.there(answers))
         columns = [column(answers, name) for name in ("key", "version")]
-        return table(JOINED, *columns, contributed, ~valid(left), column(answers, "ts"))
+        return table(JOINED, *columns, contributed, ~valid(column(answers, "left")), column(answers, "ts"))
 
-    def _columns(self, found: dict[Place, pa.Array], places: Sequence[Place], schema: pa.Schema) -> list[pa.Array]:
-        return [found[place].cast(field.type) for place, field in zip(places, schema, strict=True)]
+
+@dataclass(frozen=True)
+class Carry:
+    """Which fields of a joined row are the row of the next join's left table, and its foreign key."""
+
+    fields: Fields
+    foreign_key: tuple[Place, ...]
+    row: tuple[Place, ...]
+    foreign_key_schema: pa.Schema
+    row_schema: pa.Schema
+
+    def __call__(self, answers: pa.Table) -> pa.Table:
+        """``ANSWER`` → ``CHANGE``."""
+        foreign_key, row = self.fields.columns(
+            answers, (self.foreign_key, self.foreign_key_schema), (self.row, self.row_schema)
+        )
+        there = self.fields.there(answers)
+        named = masked(KeyCodec(self.foreign_key_schema).encode(foreign_key, len(answers)), there)
+        value = masked(RowCodec(self.row_schema).encode(row, len(answers)), there)
+        return table(CHANGE, column(answers, "key"), named, value, column(answers, "version"), column(answers, "ts"))

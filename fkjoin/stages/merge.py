@@ -1,0 +1,145 @@
+"""merge, by key: several tables with the same columns as one; of a key that several have, the first one's row is shown.
+
+*Law*: after every batch the table is what the tables are, one laid over the other, whatever the order in which their changes
+came: a row that moves from one table to the other is never lost to a late tombstone of the one that it left.
+
+Store: ``{'d'}{key}`` → a counter as version, the greatest timestamp, and ``{1 byte: number of tables}`` with each table's
+last version and row, null where it never had one, or has none any more.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fkjoin import records, versions
+from fkjoin.arrays import (
+    BYTES,
+    Bytes,
+    Ints,
+    after,
+    buffers,
+    codes,
+    concat,
+    constant,
+    equal,
+    last_of_run,
+    stack,
+    take,
+    valid,
+)
+from fkjoin.messages import NO_TIMESTAMP, RESULT, Operation, column, table
+from fkjoin.records import Records
+from fkjoin.rows import RowCodec
+from fkjoin.stages import counters
+from fkjoin.stages.aggregate import counters_of
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.ordering import newest_only
+from fkjoin.stages.resolve import HAS_RESULT
+from fkjoin.stages.retention import GONE, due_entries, sweep
+from state import Store
+
+
+class Slot(NamedTuple):
+    """What a table has under each key."""
+
+    version: Bytes
+    row: Bytes
+
+
+def merge(
+    rows: pa.Table,
+    store: Store,
+    count: Counters,
+    tables: int,
+    *,
+    source: bytes,
+    now_ms: int,
+    retention_ms: int,
+    every: bool = False,
+) -> pa.Table:
+    """Turn rows of so many ``tables`` (``NUMBERED``; any order, duplicates allowed) into changes of one (``RESULT``).
+
+    ``source``: identity of the table's own versions, which are a counter that never falls behind the clock's milliseconds.
+    ``every``: also send rows that are as they were.
+    """
+    sweep(store, now_ms)
+    count[counters.ROWS_IN] += len(rows)
+    if not len(rows):
+        return RESULT.empty_table()
+    code, keys = codes(column(rows, "key"))
+    names = concat(constant(b"d", len(keys)), keys)
+    held = records.decode(store.get_many(names))
+    slots = _slots(held.body, tables)
+    before = _shown(slots)
+    taken, latest = np.zeros(len(keys), bool), np.full(len(keys), NO_TIMESTAMP)
+    number, times = column(rows, "number").to_numpy(), column(rows, "ts").to_numpy()
+    for at, slot in enumerate(slots):
+        own = np.flatnonzero(number == at)
+        if not len(own):
+            continue
+        known = Records(valid(slot.version), held.flags, held.ts, pc.fill_null(slot.version, b""), slot.row)
+        order, which, version = newest_only(code[own], take(column(rows, "version"), own), known, count, as_read=True)
+        last = np.flatnonzero(last_of_run(which))
+        place, where = own[order[last]], which[last]
+        row = take(column(rows, "value"), place)
+        slots[at] = Slot(_replaced(slot.version, where, take(version, last)), _replaced(slot.row, where, row))
+        taken[where] = True
+        latest[where] = np.maximum(latest[where], times[place])
+
+    shown = _shown(slots)
+    had, there = held.flags & HAS_RESULT > 0, valid(shown)
+    same = equal(before, shown)
+    emit = taken & (~same | (there & every))
+    count[counters.TOMBSTONES] += int((taken & same & ~there).sum())
+    count[counters.IDEMPOTENT] += int((taken & same & there & ~emit).sum())
+    count[counters.OUT] += int(emit.sum())
+    counter = np.where(emit | ~held.found, np.maximum(counters_of(held.version) + 1, now_ms), counters_of(held.version))
+    mark = versions.encode(source, [counter])
+    ts = np.where(emit, np.maximum(latest, np.where(held.found, held.ts, NO_TIMESTAMP)), held.ts)
+    operation = np.where(~there, Operation.DELETE, np.where(had, Operation.UPDATE, Operation.INSERT)).astype(np.int8)
+    sent, changed = pa.array(emit), pa.array(taken)
+    made = table(RESULT, keys.filter(sent), operation[emit], shown.filter(sent), mark.filter(sent), ts[emit])
+
+    flags = np.where(there, HAS_RESULT, GONE).astype(np.uint8)
+    gone = pa.array(taken & ~there)
+    due = due_entries(names.filter(gone), mark.filter(gone), now_ms + retention_ms)
+    kept = records.encode(flags, ts, mark, _encoded(slots))
+    store.write(stack(names.filter(changed), due[0]), stack(kept.filter(changed), due[1]))
+    return made
+
+
+def shown_rows(bodies: Bytes) -> Bytes:
+    """The rows that are shown, of bodies of records; null where there is none."""
+    data, bounds = buffers(bodies)
+    there = np.flatnonzero(np.diff(bounds) > 0)
+    return _shown(_slots(bodies, int(data[bounds[there[0]]]))) if len(there) else constant(None, len(bodies))
+
+
+def _slots(bodies: Bytes, tables: int) -> list[Slot]:
+    columns = _codec(tables).decode(after(bodies, np.ones(len(bodies), np.int64), valid(bodies)))
+    return [Slot(*columns[at : at + 2]) for at in range(0, 2 * tables, 2)]
+
+
+def _encoded(slots: list[Slot]) -> Bytes:
+    rows = len(slots[0].row)
+    columns = [side for slot in slots for side in slot]
+    return concat(constant(bytes((len(slots),)), rows), _codec(len(slots)).encode(columns, rows))
+
+
+def _codec(tables: int) -> RowCodec:
+    return RowCodec(pa.schema([pa.field(str(at), BYTES) for at in range(2 * tables)]))
+
+
+def _shown(slots: list[Slot]) -> Bytes:
+    return pc.coalesce(*(slot.row for slot in slots))
+
+
+def _replaced(array: Bytes, places: Ints, by: Bytes) -> Bytes:
+    """The array with other elements at some places."""
+    at = np.arange(len(array))
+    at[places] = len(array) + np.arange(len(places))
+    return take(stack(array, by), at)
