@@ -1,6 +1,6 @@
 """What each rule of the optimizer is worth: the same topology with it and without it, in turn.
 
-    python -m benchmarks.optimizer [--rounds 3] [--right 100000 --left 500000 --updates 200000]
+    python -m benchmarks.optimizer [--rule RULE] [--rounds 3] [--right 100000 --left 500000 --updates 200000]
 
 The workload and what is timed are those of ``benchmarks.fk_join``.  Prints a JSON line per run and, per rule, minimum, median
 and maximum of inputs a second with and without it.
@@ -22,9 +22,9 @@ from pyspark.sql import SparkSession
 
 from benchmarks import workload as workloads
 from benchmarks.aggregate import totals
-from benchmarks.fk_join import joined, measure_table
-from fkjoin import Table
-from fkjoin.optimizer import AGGREGATE_READS_ANSWERS, RULES, VIEW_READS_ANSWERS
+from benchmarks.fk_join import joined, measure_table, table
+from fkjoin import Table, fk_join
+from fkjoin.optimizer import AGGREGATE_READS_ANSWERS, JOIN_READS_ANSWERS, RULES, VIEW_READS_ANSWERS
 from fkjoin.spark.settings import EXCLUDED
 
 
@@ -34,8 +34,17 @@ def view(spark: SparkSession, folder: Path) -> Table:
     return large.map_values(["left.value.amount as amount", "right.value.name as name"], name="large")
 
 
+def twice(spark: SparkSession, folder: Path) -> Table:
+    """Orders with their customers, and those with their customers once more, as if they were who pays."""
+    customers = table(spark, folder, "right")
+    first = fk_join(table(spark, folder, "left"), customers, "value.fk", name="bench")
+    columns = ["left.left.value.amount", "left.right.value.name", "right.value.tier"]
+    return fk_join(first, customers, "left.value.fk", joiner=columns, name="second")
+
+
 TOPOLOGIES: dict[str, Callable[[SparkSession, Path], Table]] = {
     AGGREGATE_READS_ANSWERS: lambda spark, folder: totals(spark, folder, "name"),
+    JOIN_READS_ANSWERS: twice,
     VIEW_READS_ANSWERS: view,
 }
 
@@ -62,6 +71,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=500_000, help="lines in a micro-batch (default 500000)")
     for size, default in (("right", 100_000), ("left", 500_000), ("updates", 200_000)):
         parser.add_argument(f"--{size}", type=int, default=default)
+    parser.add_argument("--rule", choices=RULES, action="append", help="only this one; may be given again")
     parser.add_argument("--one", metavar="RULE", help=argparse.SUPPRESS)
     parser.add_argument("--workload", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--excluded", action="store_true", help=argparse.SUPPRESS)
@@ -73,7 +83,7 @@ def main() -> None:
         workload = Path(folder) / "workload.jsonl"
         workloads.write(workload, given.right, given.left, given.updates)
         common = [sys.executable, "-m", "benchmarks.optimizer", "--workload", str(workload), "--batch", str(given.batch)]
-        for rule in RULES:
+        for rule in given.rule or RULES:
             rates: dict[str, list[int]] = {"with": [], "without": []}
             for _ in range(given.rounds):
                 for how, rated in rates.items():

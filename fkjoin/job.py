@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.aggregates import Kind, Wanted
+from fkjoin.cogroups import cogroup
 from fkjoin.errors import TopologyError, nearest
 from fkjoin.job_file import FormatSpec, JobError, JobSpec, SinkSpec, TableSpec, Value
 from fkjoin.join import fk_join
@@ -121,7 +122,7 @@ class Job:
             )
 
     def _made(self, kind: str, name: str) -> Table:
-        """The table of a join, an aggregate or a view."""
+        """The table of a join, an aggregate, a cogroup, a merge or a view."""
         spec = self.spec
         if kind == "joins":
             join = spec.joins[name]
@@ -149,6 +150,11 @@ class Job:
                 upgrade_from=made.upgrade_from,
             )
             return grouped.agg(**columns)
+        if kind in ("cogroups", "merges"):
+            together = (spec.cogroups if kind == "cogroups" else spec.merges)[name]
+            tables = [self.tables[item] for item in together.of]
+            put = cogroup if kind == "cogroups" else Table.merge
+            return put(*tables, name=name, emit=together.emit)
         view = spec.views[name]
         table = self.tables[view.of]
         if view.filter is not None:
@@ -156,12 +162,14 @@ class Job:
         return table if view.columns is None else table.map_values(view.columns, name=name, emit=view.emit)
 
     def _order(self) -> list[tuple[str, str]]:
-        """The joins, aggregates and views, each after those that it reads: its section and its name."""
+        """What is made of other tables, each after those that it reads: its section and its name."""
         spec = self.spec
         made: dict[tuple[str, str], dict[str, str]] = {
             **{("joins", name): {"left": join.left, "right": join.right} for name, join in spec.joins.items()},
             **{("aggregates", name): {"of": one.of} for name, one in spec.aggregates.items()},
             **{("views", name): {"of": one.of} for name, one in spec.views.items()},
+            **{("cogroups", name): _numbered(one.of) for name, one in spec.cogroups.items()},
+            **{("merges", name): _numbered(one.of) for name, one in spec.merges.items()},
         }
         known = [*self.tables, *(name for _, name in made)]
         for (kind, name), reads in made.items():
@@ -254,6 +262,10 @@ def _format(where: str, given: str | list[str] | FormatSpec, name: str) -> Forma
 
 def _trigger(text: str) -> dict[str, Any]:
     return {"availableNow": True} if text == "available-now" else {"processingTime": text}
+
+
+def _numbered(tables: list[str]) -> dict[str, str]:
+    return {f"of.{place}": table for place, table in enumerate(tables)}
 
 
 def _no_table(name: str, known: list[str]) -> str:

@@ -146,6 +146,13 @@ class AggregateSpec(_Strict):
     upgrade_from: str | None = None
 
 
+class TogetherSpec(_Strict):
+    """Several tables as one: merged, or, of aggregates by the same key, side by side."""
+
+    of: list[str] = Field(min_length=2)
+    emit: EmitSpec = "on-change"
+
+
 class ViewSpec(_Strict):
     """A table with some of its rows, or with other columns."""
 
@@ -208,6 +215,8 @@ class JobSpec(_Strict):
     tables: dict[str, TableSpec]
     joins: dict[str, JoinSpec] = {}
     aggregates: dict[str, AggregateSpec] = {}
+    cogroups: dict[str, TogetherSpec] = {}
+    merges: dict[str, TogetherSpec] = {}
     views: dict[str, ViewSpec] = {}
     sinks: dict[str, SinkSpec]
     dead_letters: DeadLettersSpec | None = None

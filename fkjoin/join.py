@@ -9,13 +9,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructField, StructType
 
-from fkjoin.columns import arrow_schema, listed, schema_text
+from fkjoin.columns import arrow_schema, listed, schema_text, spark_schema
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.foreign_key import dead_frames, described, packed_sides, require_same_timestamps, require_table, with_foreign_key
 from fkjoin.joiner import before_resolve, is_function, joined
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import InternalTopics, internal_topics, staged
+from fkjoin.pruning import needed
 from fkjoin.spark.json_lines import kind_at, plain_path
 from fkjoin.spark.operator import ENVELOPE, StageName
 from fkjoin.spark.packing import PackJoined, UnpackAnswers, UnpackResults
@@ -86,6 +87,10 @@ def fk_join(
 
     buckets = bucket_count(spark)
     left_row, right_row = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
+    left_type, right_type = left.row_type, right.row_type
+    left_row, right_row, keeps = needed(joiner, left_row, right_row, spark)
+    if keeps is not None and keeps.fired:
+        left_type, right_type = spark_schema(left_row), spark_schema(right_row)
     key, foreign_key = arrow_schema("left", left.key_type), arrow_schema("right", right.key_type)
     shared_log = left.node.log is not None and left.node.log == right.node.log
 
@@ -97,7 +102,7 @@ def fk_join(
         "left": schema_text(left_row),
         "right": schema_text(right_row),
     }
-    kinds = {"key": left.key_type, "foreign_key": right.key_type, "left": left.row_type, "right": right.row_type}
+    kinds = {"key": left.key_type, "foreign_key": right.key_type, "left": left_type, "right": right_type}
     parts = left.node.parts, right.node.parts
     fused = deployment == "fused"
     before: tuple[StageName, ...] = ("rekey", "subscription") if fused else ()
@@ -128,14 +133,14 @@ def fk_join(
 
     schemas = key, foreign_key, left_row, right_row
     sides = packed_sides(left, right, rows, extractor, schemas, buckets, validate=checked)
-    node = replace(node, rule=sides.rule)
+    node = replace(node, rule=sides.rule, keeps=keeps)
     stages: tuple[StageQuery, ...] = ()
     if topics is None:
         answers = through_stage(through_stage(sides.left, "rekey").unionAll(sides.right), "subscription")
     else:
         answers, stages = staged(sides.left, sides.right, through_stage, label, buckets, topics)
     row_types: tuple[pa.Schema, ...] = (left_row, right_row)
-    result: DataType = StructType([StructField("left", left.row_type), StructField("right", right.row_type)])
+    result: DataType = StructType([StructField("left", left_type), StructField("right", right_type)])
     fields = _fields(joiner, left, left_row, right_row)
     unresolved = Answers(label, answers, Fields(key, left_row, right_row, how), fields or {}, before)
 

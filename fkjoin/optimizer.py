@@ -22,7 +22,9 @@ JOIN_READS_ANSWERS = "join-reads-answers"
 """A join whose left table is a join, and what is made of left rows else, reads its answers: rekey in place of resolve."""
 VIEW_READS_ANSWERS = "view-reads-answers"
 """What ``filter`` and ``map_values`` make of a join goes to a sink through one resolve in place of two."""
-RULES = (AGGREGATE_READS_ANSWERS, JOIN_READS_ANSWERS, VIEW_READS_ANSWERS)
+JOIN_KEEPS_WHAT_IT_NEEDS = "join-keeps-what-it-needs"
+"""Columns that a joiner does not read are left out before the first repartition, and are in no store."""
+RULES = (AGGREGATE_READS_ANSWERS, JOIN_KEEPS_WHAT_IT_NEEDS, JOIN_READS_ANSWERS, VIEW_READS_ANSWERS)
 
 
 def decide(spark: SparkSession, rule: str, table: Node, obstacle: str | None) -> Verdict | None:
@@ -32,10 +34,8 @@ def decide(spark: SparkSession, rule: str, table: Node, obstacle: str | None) ->
     """
     if (join := join_below(table)) is None:
         return None
-    if not optimized(spark):
-        why: str | None = "spark.fkjoin.optimize is false"
-    elif rule in _excluded(spark):
-        why = f"{EXCLUDED} names it"
+    if (off := allowed(spark, rule)) is not None:
+        why: str | None = off
     elif join.materialized is not None:
         why = f"{join.name} keeps its rows, as {join.materialized}"
     elif periodic(join):
@@ -43,6 +43,13 @@ def decide(spark: SparkSession, rule: str, table: Node, obstacle: str | None) ->
     else:
         why = obstacle
     return Verdict(rule, why)
+
+
+def allowed(spark: SparkSession, rule: str) -> str | None:
+    """Why the session does not want the rule; None if it may fire."""
+    if not optimized(spark):
+        return "spark.fkjoin.optimize is false"
+    return f"{EXCLUDED} names it" if rule in _excluded(spark) else None
 
 
 def _excluded(spark: SparkSession) -> list[str]:

@@ -8,7 +8,7 @@ and all NaNs into one, as comparing keys wants it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,6 +107,18 @@ class RowCodec:
         sizes = np.ascontiguousarray(head[:, shape.head - 4 * shape.variable :]).view("<u4").astype(np.int64)
         tails = np.cumsum(sizes, axis=1) - sizes + (starts + shape.head)[:, None]
         return _Reader(octets, head, bits, sizes, tails, shape.bitmap)
+
+
+def narrowed(columns: Mapping[str, pa.Array], fields: Iterable[pa.Field]) -> list[pa.Array]:
+    """Columns of these fields; structs have no more than the field says."""
+    found = []
+    for field in fields:
+        column = columns[field.name]
+        if pa.types.is_struct(field.type) and column.type != field.type:
+            inner = narrowed(dict(zip((one.name for one in column.type), column.flatten(), strict=True)), field.type)
+            column = pa.StructArray.from_arrays(inner, fields=list(field.type), mask=pa.array(~valid(column)))
+        found.append(column)
+    return found
 
 
 def unsupported(schema: pa.Schema) -> str | None:

@@ -142,6 +142,10 @@ def _rule(node: Join | Aggregate | Derived | Children) -> tuple[tuple[str, str],
     return () if node.rule is None else (("rule", str(node.rule)),)
 
 
+def _keeps(join: Join) -> tuple[tuple[str, str], ...]:
+    return () if join.keeps is None else (("rule", str(join.keeps)),)
+
+
 def _instead(node: Join | Aggregate | Derived | Children) -> tuple[str, ...]:
     join = join_below(node.inputs[0])
     return (f"in place of {join.name}-resolve",) if join is not None and _fired(node) else ()
@@ -156,7 +160,7 @@ def _join(join: Join) -> Step:
         join.name,
         ", ".join([join.how, *["staged"] * bool(join.topics), *[join.emit] * (join.emit != "on-change")]),
         (("left", join.left.name), ("right", join.right.name)),
-        (("foreign key", _foreign_key(join)), ("joiner", join.joiner or "both rows"), *_rule(join)),
+        (("foreign key", _foreign_key(join)), ("joiner", join.joiner or "both rows"), *_rule(join), *_keeps(join)),
         (
             Stage("rekey", key, f"{join.name}-rekey", notes=_instead(join)),
             Stage("subscription", "foreign key", f"{join.name}-subscription", to_foreign),

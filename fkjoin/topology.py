@@ -69,6 +69,8 @@ class Join:
     emit: str = "on-change"
     rule: Verdict | None = None
     """Whether it reads the answers of the join that its left table is; None if that is none."""
+    keeps: Verdict | None = None
+    """Whether columns that the joiner does not need are left out; None without a joiner."""
     materialized: str | None = None
     """Under which name the results are kept for ``read_state``; None: only their hashes are."""
 

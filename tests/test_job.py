@@ -146,6 +146,47 @@ def test_an_aggregates_column_is_read_from_its_text() -> None:
             wanted_of("n", text)
 
 
+TOGETHER = """
+[merges.everybody]
+of = ["customers", "others"]
+[tables.others]
+path = "{folder}/customers"
+schema = "customer string, name string, lsn bigint"
+format = "json"
+key = "customer"
+version = "lsn"
+[aggregates.amounts]
+of = "orders"
+group_by = "customer"
+columns = { most = "max(amount)" }
+[aggregates.names]
+of = "everybody"
+group_by = "customer"
+columns = { names = "count()" }
+[cogroups.both]
+of = ["amounts", "names"]
+[sinks.both]
+table = "both"
+path = "{folder}/both"
+"""
+
+
+@pytest.mark.spark
+def test_a_job_puts_tables_together(tmp_path: Path) -> None:
+    log = ("--spark-log", tmp_path / "spark.log")
+    write_lines(tmp_path / "orders", "1", [{"id": 1, "customer": "c", "amount": 1, "lsn": 1, "op": "u"}])
+    write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
+    shown = fkjoin("describe", job(tmp_path, GOOD + TOGETHER), *log)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "merge everybody  (on-change)\n  first        customers\n  then         others\n" in shown.stdout
+    assert "cogroup both  (on-change)\n  of           amounts\n  of           names\n" in shown.stdout
+    shown = fkjoin("describe", job(tmp_path, GOOD + TOGETHER.replace('"names"]', '"name"]')), *log)
+    assert shown.returncode == 1
+    assert "cogroups.both.of.1: there is no table or join 'name'; did you mean 'names'" in shown.stderr
+    shown = fkjoin("describe", job(tmp_path, GOOD + TOGETHER.replace('of = ["amounts", "names"]', 'of = ["amounts"]')), *log)
+    assert "cogroups.both.of: List should have at least 2 items" in shown.stderr
+
+
 SUMMED_UP = """
 [views.large]
 of = "joined"

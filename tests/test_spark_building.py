@@ -42,6 +42,7 @@ def test_the_public_names() -> None:
         "Table",
         "TopologyError",
         "TraceError",
+        "cogroup",
         "fk_join",
         "read_state",
         "session",

@@ -17,7 +17,7 @@ from fkjoin import versions
 from fkjoin.arrays import BYTES, Bools, Bytes, as_bytes, bools, masked, valid
 from fkjoin.errors import FormatError
 from fkjoin.messages import CHANGE, JOINED, NO_TIMESTAMP, NUMBERED, RESULT, Operation, column, table, unpack
-from fkjoin.rows import KeyCodec, RowCodec
+from fkjoin.rows import KeyCodec, RowCodec, narrowed
 from fkjoin.spark.buckets import bucket_ids, framed, packed_by_bucket
 from fkjoin.spark.worker import settle
 from fkjoin.stages import counters, split_rows
@@ -40,6 +40,7 @@ class PackChanges:
     key: pa.Schema
     foreign_key: pa.Schema | None
     row: pa.Schema
+    """What is packed of rows: there may be more in them."""
     buckets: int
     validate: bool = False
     """Wake every bucket, so that each is checked after the batch."""
@@ -50,7 +51,9 @@ class PackChanges:
 
     def _changes(self, batch: pa.RecordBatch, key: Bytes) -> pa.Table:
         alive = _alive(batch)
-        row = RowCodec(self.row).encode(batch.column("row").flatten(), len(key))
+        rows = batch.column("row")
+        columns = dict(zip((field.name for field in rows.type), rows.flatten(), strict=True))
+        row = RowCodec(self.row).encode(narrowed(columns, self.row), len(key))
         if self.foreign_key is None:
             foreign_key: Bytes = pa.nulls(len(key), BYTES)
         else:

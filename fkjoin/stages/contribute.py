@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from fkjoin.arrays import Bools, masked, valid
 from fkjoin.messages import CHANGE, JOINED, column, table
-from fkjoin.rows import KeyCodec, Path, RowCodec
+from fkjoin.rows import KeyCodec, Path, RowCodec, narrowed
 from fkjoin.stages.join_rows import How, matched
 from fkjoin.stages.regroup import contributions
 
@@ -56,8 +56,13 @@ class Fields:
             keys = KeyCodec(self.key).decode(column(answers, "key"))
             found |= {("key", (name,)): one for name, one in zip(self.key.names, keys, strict=True)}
         return [
-            [found[place].cast(field.type) for place, field in zip(chosen, schema, strict=True)] for chosen, schema in wanted
+            [column.cast(field.type) for column, field in zip(_columns(found, chosen, schema), schema, strict=True)]
+            for chosen, schema in wanted
         ]
+
+
+def _columns(found: dict[Place, pa.Array], places: Sequence[Place], schema: pa.Schema) -> list[pa.Array]:
+    return narrowed({field.name: found[place] for field, place in zip(schema, places, strict=True)}, schema)
 
 
 @dataclass(frozen=True)

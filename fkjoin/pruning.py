@@ -1,0 +1,108 @@
+"""Which fields of both rows a joiner reads, so that the others need not travel nor be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from fkjoin.columns import listed, spark_schema
+from fkjoin.joiner import is_function
+from fkjoin.optimizer import JOIN_KEEPS_WHAT_IT_NEEDS, allowed
+from fkjoin.rows import Path
+from fkjoin.spark.json_lines import plain_path
+from fkjoin.table import Joiner
+from fkjoin.topology import Verdict
+
+
+class Kept(NamedTuple):
+    """What is kept of both rows."""
+
+    left: pa.Schema
+    right: pa.Schema
+    rule: Verdict | None
+    """Whether that is less than all; None where there is no joiner, and the rows themselves are wanted."""
+
+
+def needed(joiner: Joiner | None, left: pa.Schema, right: pa.Schema, spark: SparkSession) -> Kept:
+    """What the joiner needs of rows with these schemas."""
+    if joiner is None:
+        return Kept(left, right, None)
+    if (why := allowed(spark, JOIN_KEEPS_WHAT_IT_NEEDS)) is None and is_function(joiner):
+        why = "the joiner is a function, and may read any column"
+    if why is None:
+        whole = pa.schema([("left", pa.struct(list(left))), ("right", pa.struct(list(right)))])
+        paths = list(_read(listed(joiner), whole, spark))
+        of_left, of_right = ([path[1:] for path in paths if path[0] == side] for side in whole.names)
+        less = Kept(narrow(left, of_left), narrow(right, of_right), Verdict(JOIN_KEEPS_WHAT_IT_NEEDS))
+        if (less.left, less.right) != (left, right):
+            return less
+        why = "the joiner reads every column"
+    return Kept(left, right, Verdict(JOIN_KEEPS_WHAT_IT_NEEDS, why))
+
+
+def narrow(schema: pa.Schema, paths: Iterable[Path]) -> pa.Schema:
+    """The fields at the paths, in the schema's order; one at least, so that a row that is there can be told from none."""
+    wanted = list(paths)
+    if () in wanted:
+        return schema
+    fields = []
+    for field in schema:
+        below = [path[1:] for path in wanted if path[0] == field.name]
+        if below and pa.types.is_struct(field.type):
+            fields.append(pa.field(field.name, pa.struct(list(narrow(pa.schema(list(field.type)), below)))))
+        elif below:
+            fields.append(field)
+    return pa.schema(fields or [_smallest(schema)])
+
+
+def _smallest(schema: pa.Schema) -> pa.Field:
+    """A field that takes little room."""
+
+    def size(field: pa.Field) -> int:
+        try:
+            return int(field.type.bit_width)
+        except ValueError:  # as large as what is in it
+            return 1 << 30
+
+    return min(schema, key=size)
+
+
+def _read(given: Iterable[Any], whole: pa.Schema, spark: SparkSession) -> Iterator[Path]:
+    """The paths of what is read; of what is more than a name, those that Spark finds in it."""
+    expressions = []
+    for item in given:
+        path = plain_path(item, whole)
+        if path is None:
+            expressions.append(F.expr(item) if isinstance(item, str) else item)
+        else:
+            yield path
+    if not expressions:
+        return
+    try:
+        analyzed = spark.createDataFrame([], spark_schema(whole)).select(*expressions)._jdf.queryExecution().analyzed()
+    except AnalysisException:  # whoever evaluates it says what is wrong
+        yield from (("left",), ("right",))
+        return
+    found = analyzed.expressions()
+    for place in range(found.size()):
+        yield from _paths(found.apply(place))
+
+
+def _paths(node: Any) -> Iterator[Path]:
+    """What an analyzed expression reads of its input's columns."""
+    base = node
+    below: list[str] = []
+    while base.getClass().getSimpleName() == "GetStructField":
+        below.insert(0, base.child().dataType().apply(base.ordinal()).name())
+        base = base.child()
+    if base.getClass().getSimpleName() == "AttributeReference":
+        yield (base.name().lower(), *below)  # it is called as the user has written it
+        return
+    children = base.children()
+    for place in range(children.size()):
+        yield from _paths(children.apply(place))
