@@ -24,7 +24,7 @@ from benchmarks import workload as workloads
 from benchmarks.aggregate import totals
 from benchmarks.fk_join import joined, measure_table, table
 from fkjoin import Table, fk_join
-from fkjoin.optimizer import AGGREGATE_READS_ANSWERS, JOIN_READS_ANSWERS, RULES, VIEW_READS_ANSWERS
+from fkjoin.optimizer import AGGREGATE_READS_ANSWERS, JOIN_KEEPS_WHAT_IT_NEEDS, JOIN_READS_ANSWERS, RULES, VIEW_READS_ANSWERS
 from fkjoin.spark.settings import EXCLUDED
 
 
@@ -42,8 +42,16 @@ def twice(spark: SparkSession, folder: Path) -> Table:
     return fk_join(first, customers, "left.value.fk", joiner=columns, name="second")
 
 
+def picked(spark: SparkSession, folder: Path) -> Table:
+    """Two columns of the joined rows."""
+    columns = ["left.value.amount", "right.value.name"]
+    sides = table(spark, folder, "left"), table(spark, folder, "right")
+    return fk_join(*sides, "value.fk", joiner=columns, name="bench")
+
+
 TOPOLOGIES: dict[str, Callable[[SparkSession, Path], Table]] = {
     AGGREGATE_READS_ANSWERS: lambda spark, folder: totals(spark, folder, "name"),
+    JOIN_KEEPS_WHAT_IT_NEEDS: picked,
     JOIN_READS_ANSWERS: twice,
     VIEW_READS_ANSWERS: view,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -205,3 +206,15 @@ def last_of_run(sorted_codes: Ints) -> Bools:
     last = np.ones(len(sorted_codes), bool)
     last[:-1] = sorted_codes[1:] != sorted_codes[:-1]
     return last
+
+
+def narrowed(columns: Mapping[str, pa.Array], fields: Iterable[pa.Field]) -> list[pa.Array]:
+    """Columns of these fields; structs have no more than the field says."""
+    found = []
+    for field in fields:
+        column = columns[field.name]
+        if pa.types.is_struct(field.type) and column.type != field.type:
+            inner = narrowed(dict(zip((one.name for one in column.type), column.flatten(), strict=True)), field.type)
+            column = pa.StructArray.from_arrays(inner, fields=list(field.type), mask=pa.array(~valid(column)))
+        found.append(column)
+    return found

@@ -8,7 +8,7 @@ and all NaNs into one, as comparing keys wants it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,6 +76,12 @@ class RowCodec:
         reader = self._reader(data)
         return [reader.column(field.type) for field in self.schema]
 
+    def narrowed(self, data: Bytes, schema: pa.Schema) -> list[pa.Array]:
+        """Columns of encoded rows as ``arrays.narrowed`` has them; the others, and other fields in them, are not decoded."""
+        reader = self._reader(data)
+        found = reader.fields(self.schema, schema)
+        return [found[field.name] for field in schema]
+
     def pick(self, data: Bytes, paths: Sequence[Path]) -> list[pa.Array]:
         """Some columns of encoded rows, or fields in them, by the names that lead to each; the others are not decoded."""
         reader = self._reader(data)
@@ -107,18 +113,6 @@ class RowCodec:
         sizes = np.ascontiguousarray(head[:, shape.head - 4 * shape.variable :]).view("<u4").astype(np.int64)
         tails = np.cumsum(sizes, axis=1) - sizes + (starts + shape.head)[:, None]
         return _Reader(octets, head, bits, sizes, tails, shape.bitmap)
-
-
-def narrowed(columns: Mapping[str, pa.Array], fields: Iterable[pa.Field]) -> list[pa.Array]:
-    """Columns of these fields; structs have no more than the field says."""
-    found = []
-    for field in fields:
-        column = columns[field.name]
-        if pa.types.is_struct(field.type) and column.type != field.type:
-            inner = narrowed(dict(zip((one.name for one in column.type), column.flatten(), strict=True)), field.type)
-            column = pa.StructArray.from_arrays(inner, fields=list(field.type), mask=pa.array(~valid(column)))
-        found.append(column)
-    return found
 
 
 def unsupported(schema: pa.Schema) -> str | None:
@@ -176,6 +170,23 @@ class _Reader:
         self.flag += shape.flags
         self.at += shape.fixed
         self.tail += shape.variable
+
+    def fields(self, there: Iterable[pa.Field], wanted: Iterable[pa.Field]) -> dict[str, pa.Array]:
+        """Pass over all that are there, and read those that are wanted, by their names."""
+        kinds = {field.name: field.type for field in wanted}
+        found = {}
+        for field in there:
+            if field.name not in kinds:
+                self.skip(field.type)
+            elif pa.types.is_struct(field.type) and kinds[field.name] != field.type:
+                mask = pa.array(~self.bits[:, self.flag])
+                self.flag += 1
+                kind = kinds[field.name]
+                inner = self.fields(field.type, kind)
+                found[field.name] = pa.StructArray.from_arrays([inner[one.name] for one in kind], fields=list(kind), mask=mask)
+            else:
+                found[field.name] = self.column(field.type)
+        return found
 
     def column(self, kind: pa.DataType) -> pa.Array:
         there = self.bits[:, self.flag]

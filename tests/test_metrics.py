@@ -136,6 +136,8 @@ def test_what_flows_is_written_on_the_arrows() -> None:
         ("fk_join joined", "left"): "7/s",
         ("aggregate sums", "of"): "5/s",
     }
+    both = Step("merge", "both", "", (("first", "joined"), ("then", "large")), (), ())
+    assert rates_on_arrows([both], {"q": {"rates": {"both": {"rows-in": 5.0}, "large": {"out": 3.0}}}}) == {}
     staged = {"a": {"rates": {"joined-rekey": {"left-in": 3.0}}}, "b": {"rates": {"joined-subscription": {"right-in": 2.0}}}}
     assert rates_on_arrows([join], staged) == {("fk_join joined", "left"): "3/s", ("fk_join joined", "right"): "2/s"}
 

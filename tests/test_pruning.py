@@ -14,9 +14,10 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin import fk_join
+from fkjoin.arrays import narrowed
 from fkjoin.optimizer import JOIN_KEEPS_WHAT_IT_NEEDS
 from fkjoin.pruning import narrow, needed
-from fkjoin.rows import RowCodec, narrowed
+from fkjoin.rows import RowCodec
 from fkjoin.spark.settings import EXCLUDED
 from fkjoin.spark.state import SavedState
 from tests.conftest import small
@@ -63,7 +64,8 @@ def test_a_narrowed_row_is_the_row_without_the_rest(paths: list[Any], rows: list
     columns = narrowed(dict(zip(SCHEMA.names, whole.flatten(), strict=True)), schema)
     wanted = [picked(row or dict.fromkeys(SCHEMA.names), schema) for row in rows]
     again = RowCodec(schema).decode(RowCodec(schema).encode(columns, len(rows)))
-    for found in (columns, again):
+    read = RowCodec(SCHEMA).narrowed(RowCodec(SCHEMA).encode(whole.flatten(), len(rows)), schema)
+    for found in (columns, again, read):
         lists = {name: column.to_pylist() for name, column in zip(schema.names, found, strict=True)}
         assert [{name: lists[name][at] for name in lists} for at in range(len(rows))] == wanted
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin import versions
-from fkjoin.arrays import BYTES, Bools, Bytes, as_bytes, bools, masked, valid
+from fkjoin.arrays import BYTES, Bools, Bytes, as_bytes, bools, masked, narrowed, valid
 from fkjoin.errors import FormatError
 from fkjoin.messages import CHANGE, JOINED, NO_TIMESTAMP, NUMBERED, RESULT, Operation, column, table, unpack
-from fkjoin.rows import KeyCodec, RowCodec, narrowed
+from fkjoin.rows import KeyCodec, RowCodec
 from fkjoin.spark.buckets import bucket_ids, framed, packed_by_bucket
 from fkjoin.spark.worker import settle
 from fkjoin.stages import counters, split_rows

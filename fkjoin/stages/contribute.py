@@ -14,9 +14,9 @@ from typing import Literal
 
 import pyarrow as pa
 
-from fkjoin.arrays import Bools, masked, valid
+from fkjoin.arrays import Bools, masked, narrowed, valid
 from fkjoin.messages import CHANGE, JOINED, column, table
-from fkjoin.rows import KeyCodec, Path, RowCodec, narrowed
+from fkjoin.rows import KeyCodec, Path, RowCodec
 from fkjoin.stages.join_rows import How, matched
 from fkjoin.stages.regroup import contributions
 
@@ -42,16 +42,20 @@ class Fields:
         """Of ``ANSWER``: for each list of places, the columns there, in the types of the schema."""
         places = [place for chosen, _ in wanted for place in chosen]
         found: dict[Place, pa.Array] = {}
-        for side, schema in (("left", self.left), ("right", self.right)):
+        sides: tuple[tuple[Side, pa.Schema], ...] = ("left", self.left), ("right", self.right)
+        for side, schema in sides:
             paths = list(dict.fromkeys(path for of, path in places if of == side))
             if not paths:
                 continue
             rows, codec = column(answers, side), RowCodec(schema)
-            if () in paths:  # the row as a whole
-                whole = pa.StructArray.from_arrays(codec.decode(rows), fields=list(schema), mask=pa.array(~valid(rows)))
-                found[(side, ())] = whole  # type: ignore[index]
+            if () in paths:  # the row, or what is wanted of it
+                kind = next(
+                    one.type for chosen, into in wanted for place, one in zip(chosen, into, strict=True) if place == (side, ())
+                )
+                inner = codec.narrowed(rows, pa.schema(list(kind)))
+                found[side, ()] = pa.StructArray.from_arrays(inner, fields=list(kind), mask=pa.array(~valid(rows)))
                 paths.remove(())
-            found |= {(side, path): one for path, one in zip(paths, codec.pick(rows, paths), strict=True)}  # type: ignore[misc]
+            found |= {(side, path): one for path, one in zip(paths, codec.pick(rows, paths), strict=True)}
         if any(of == "key" for of, _ in places):
             keys = KeyCodec(self.key).decode(column(answers, "key"))
             found |= {("key", (name,)): one for name, one in zip(self.key.names, keys, strict=True)}
