@@ -24,7 +24,14 @@ from benchmarks import workload as workloads
 from benchmarks.aggregate import totals
 from benchmarks.fk_join import joined, measure_table, table
 from fkjoin import Table, fk_join
-from fkjoin.optimizer import AGGREGATE_READS_ANSWERS, JOIN_KEEPS_WHAT_IT_NEEDS, JOIN_READS_ANSWERS, RULES, VIEW_READS_ANSWERS
+from fkjoin.rules import (
+    AGGREGATE_READS_ANSWERS,
+    ANSWERS_KEEP_WHAT_IS_READ,
+    JOIN_KEEPS_WHAT_IT_NEEDS,
+    JOIN_READS_ANSWERS,
+    RULES,
+    VIEW_READS_ANSWERS,
+)
 from fkjoin.spark.settings import EXCLUDED
 
 
@@ -51,6 +58,7 @@ def picked(spark: SparkSession, folder: Path) -> Table:
 
 TOPOLOGIES: dict[str, Callable[[SparkSession, Path], Table]] = {
     AGGREGATE_READS_ANSWERS: lambda spark, folder: totals(spark, folder, "name"),
+    ANSWERS_KEEP_WHAT_IS_READ: lambda spark, folder: totals(spark, folder, "name"),
     JOIN_KEEPS_WHAT_IT_NEEDS: picked,
     JOIN_READS_ANSWERS: twice,
     VIEW_READS_ANSWERS: view,

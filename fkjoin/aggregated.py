@@ -17,14 +17,15 @@ from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, LEFT_GONE
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.repartition import RepartitionTopic, read_back, to_records
-from fkjoin.optimizer import AGGREGATE_READS_ANSWERS, decide
+from fkjoin.optimizer import decide
 from fkjoin.projection import Projection
+from fkjoin.rules import AGGREGATE_READS_ANSWERS
 from fkjoin.spark.operator import ENVELOPE, StageName
 from fkjoin.spark.packing import PackRows, UnpackResults
 from fkjoin.spark.settings import bucket_count, validated
 from fkjoin.stages.contribute import Contribute
 from fkjoin.stateful import Contributions, Deployment, counted, frame_of, packing_columns, refuse_same_name, stage, stage_spec
-from fkjoin.topology import Aggregate, generated_name
+from fkjoin.topology import Aggregate, generated_name, verdicts
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
@@ -80,9 +81,11 @@ def aggregated(
     obstacle = f"the join is staged, and {taken}" if isinstance(taken, str) and table.early is None else None
     rule = decide(spark, AGGREGATE_READS_ANSWERS, table.node, obstacle)
     fires = rule is not None and rule.fired
-    node = replace(node, rule=rule)
-    from_answers = table.answers if fires and not isinstance(taken, str) else None
-    pickled, contribute = _pickled(fold), b"" if from_answers is None else _pickled(taken)
+    node = replace(node, rules=verdicts(rule))
+    pickled, contribute, from_answers = _pickled(fold), b"", None
+    if fires and table.answers is not None and not isinstance(taken, str):
+        from_answers, less = table.answers.narrowed([*taken.group, *taken.value], label)
+        contribute, node = _pickled(replace(taken, fields=from_answers.of)), replace(node, rules=verdicts(rule, less))
 
     def through_stage(rows: DataFrame, kind: StageName, materialized: str | None, number: int | None = None) -> DataFrame:
         spec = stage_spec(

@@ -69,8 +69,8 @@ def with_children(
         return stage_spec(spark, kind, label, facts, about, validate=checked, **more)
 
     schemas = key, foreign_key, left_row, right_row
-    sides = packed_sides(left, right, rows, extractor, schemas, buckets, validate=checked)
-    node = replace(node, rule=sides.rule)
+    sides = packed_sides(left, right, rows, extractor, schemas, buckets, label, validate=checked)
+    node = replace(node, rules=sides.rules)
     unpack = UnpackResults(foreign_key, (family.result,), node.versions)
     dead = dead_frames(left, right, rows, extractor)
 

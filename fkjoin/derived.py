@@ -18,13 +18,14 @@ from fkjoin.columns import Expression, Expressions, arrow_schema, resolve_column
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, LEFT_GONE, PACKED_KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
-from fkjoin.optimizer import VIEW_READS_ANSWERS, decide
+from fkjoin.optimizer import decide
 from fkjoin.projection import Projection
+from fkjoin.rules import VIEW_READS_ANSWERS
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackJoined, PackRows, UnpackResults
 from fkjoin.spark.settings import bucket_count, validated
 from fkjoin.stateful import counted, frame_of, packing_columns, refuse_same_name, stage, stage_spec
-from fkjoin.topology import Derived, generated_name
+from fkjoin.topology import Derived, generated_name, verdicts
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
@@ -70,7 +71,7 @@ def _derived(
     refuse_same_name(label, (below,), "table")
     spark = rows.sparkSession
     rule = decide(spark, VIEW_READS_ANSWERS, below, None if table.early is not None else "the join is staged")
-    node = Derived(label, below, steps, emit, rule)
+    node = Derived(label, below, steps, emit, verdicts(rule))
 
     def stepped(visible: DataFrame, *more: str) -> DataFrame:
         return visible.select(KEY, row.alias(ROW), gone.alias(DELETED), VERSION, SOURCE, TS, PROBLEM, *more)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -15,13 +16,14 @@ from fkjoin.columns import Expression, listed, resolve_column, text
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.joiner import is_function
-from fkjoin.optimizer import JOIN_READS_ANSWERS, decide
+from fkjoin.optimizer import decide
+from fkjoin.rules import JOIN_READS_ANSWERS
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackChanges
 from fkjoin.stages.contribute import Carry
 from fkjoin.stateful import packing_columns
 from fkjoin.table import Extractor, Joiner, Table
-from fkjoin.topology import Verdict
+from fkjoin.topology import Verdict, verdicts
 
 
 def require_table(argument: str, table: Any) -> None:
@@ -52,8 +54,8 @@ class Sides(NamedTuple):
 
     left: DataFrame
     right: DataFrame
-    rule: Verdict | None
-    """Whether the left table is a join whose answers are read; None if it is no join."""
+    rules: tuple[Verdict, ...]
+    """Whether the left table is a join whose answers are read, and which of its columns; empty if it is no join."""
     from_answers: bytes
     """A ``Carry``, pickled, where ``left`` is those answers as they are; else empty."""
 
@@ -65,10 +67,11 @@ def packed_sides(
     extractor: Extractor,
     schemas: tuple[pa.Schema, pa.Schema, pa.Schema, pa.Schema],
     buckets: int,
+    label: str,
     *,
     validate: bool,
 ) -> Sides:
-    """``rows``: ``with_foreign_key``'s; ``schemas``: of both keys, then of both rows."""
+    """``rows``: ``with_foreign_key``'s; ``schemas``: of both keys, then of both rows; ``label``: who reads them."""
     key, foreign_key, left_row, right_row = schemas
     without = right.frame.withColumn("foreign_key", F.lit(None))
     packed_right = _packed(right, without, None, PackChanges(foreign_key, None, right_row, buckets, validate))
@@ -77,12 +80,13 @@ def packed_sides(
     rule = decide(left.frame.sparkSession, JOIN_READS_ANSWERS, left.node, obstacle)
     if rule is not None and rule.fired:
         if not isinstance(carry, str) and left.answers is not None:
-            pickled: bytes = cloudpickle.dumps(carry)  # type: ignore[no-untyped-call]
-            return Sides(left.answers.counted, packed_right, rule, pickled)
+            answers, less = left.answers.narrowed([*carry.foreign_key, *carry.places], label)
+            pickled: bytes = cloudpickle.dumps(replace(carry, fields=answers.of))  # type: ignore[no-untyped-call]
+            return Sides(answers.counted, packed_right, verdicts(rule, less), pickled)
         assert left.early is not None
         rows = with_foreign_key(left, right, extractor, left.early())
     packed_left = _packed(left, rows, extractor, PackChanges(key, foreign_key, left_row, buckets, validate))
-    return Sides(packed_left, packed_right, rule, b"")
+    return Sides(packed_left, packed_right, verdicts(rule), b"")
 
 
 def _carry(left: Table, extractor: Extractor, foreign_key: pa.Schema, row: pa.Schema) -> Carry | str:

@@ -46,4 +46,6 @@ def difference(kept: bytes, now: bytes) -> str | None:
     names = [name for name in sorted({*was, *is_}) if was.get(name) != is_.get(name)]
     changes = [f"{name} was {json.dumps(was.get(name))} and is now {json.dumps(is_.get(name))}" for name in names]
     where = f"{is_.get('join')}-{is_.get('stage')}"
+    if names and {"left", "right"}.issuperset(names):  # of rows alone: the same join, perhaps under other rules
+        changes.append("if the tables are the same, a rule of the optimizer is not: set spark.fkjoin.optimizer.excludedRules")
     return f"of store {where}, {'; '.join(changes)}" if changes else None

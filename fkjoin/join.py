@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import get_args
 
@@ -16,7 +18,7 @@ from fkjoin.foreign_key import dead_frames, described, packed_sides, require_sam
 from fkjoin.joiner import before_resolve, is_function, joined
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import InternalTopics, internal_topics, staged
-from fkjoin.pruning import needed
+from fkjoin.pruning import needed, read
 from fkjoin.spark.json_lines import kind_at, plain_path
 from fkjoin.spark.operator import ENVELOPE, StageName
 from fkjoin.spark.packing import PackJoined, UnpackAnswers, UnpackResults
@@ -25,7 +27,7 @@ from fkjoin.stages import How
 from fkjoin.stages.contribute import Fields, Place
 from fkjoin.stateful import Answers, Deployment, counted, frame_of, refuse_same_name, stage, stage_spec
 from fkjoin.table import Extractor, Joiner, Table
-from fkjoin.topology import Derived, Join, Node, Source, generated_name
+from fkjoin.topology import Derived, Join, Node, Source, Verdict, generated_name, verdicts
 from fkjoin.wire import WIRES, Wire
 
 
@@ -86,37 +88,38 @@ def fk_join(
     node = Join(label, left.node, right.node, how, by, joining, through, emit)
 
     buckets = bucket_count(spark)
-    left_row, right_row = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
-    left_type, right_type = left.row_type, right.row_type
-    left_row, right_row, keeps = needed(joiner, left_row, right_row, spark)
-    if keeps is not None and keeps.fired:
-        left_type, right_type = spark_schema(left_row), spark_schema(right_row)
     key, foreign_key = arrow_schema("left", left.key_type), arrow_schema("right", right.key_type)
+    whole = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
+    left_row, right_row, keeps = needed(joiner, *whole, spark)
     shared_log = left.node.log is not None and left.node.log == right.node.log
-
-    bound_to = {
-        "extractor": by,
-        "joiner": joining,
-        "key": schema_text(key),
-        "foreign_key": schema_text(foreign_key),
-        "left": schema_text(left_row),
-        "right": schema_text(right_row),
-    }
-    kinds = {"key": left.key_type, "foreign_key": right.key_type, "left": left_type, "right": right_type}
     parts = left.node.parts, right.node.parts
     fused = deployment == "fused"
     before: tuple[StageName, ...] = ("rekey", "subscription") if fused else ()
     checked = validated(spark) if validate is None else validate
+    about = {"key": left.key_type, "foreign_key": right.key_type, "parts": parts, "fused": fused}
 
     def through_stage(
-        rows: DataFrame, kind: StageName, materialized: str | None = None, row: DataType | None = None
+        kept: tuple[pa.Schema, pa.Schema],
+        from_answers: bytes,
+        rows: DataFrame,
+        kind: StageName,
+        materialized: str | None = None,
+        row: DataType | None = None,
     ) -> DataFrame:
+        named = {"key": key, "foreign_key": foreign_key, "left": kept[0], "right": kept[1]}
+        types = {side: spark_schema(schema) for side, schema in zip(("left", "right"), kept, strict=True)}
         spec = stage_spec(
             spark,
             kind,
             label,
-            {"how": how, "materialized": materialized, **bound_to},
-            {**kinds, "parts": parts, "fused": fused, "result": row},
+            {
+                "how": how,
+                "materialized": materialized,
+                "extractor": by,
+                "joiner": joining,
+                **{what: schema_text(schema) for what, schema in named.items()},
+            },
+            {**about, **types, "result": row},
             validate=checked,
             how=how,
             shared_log=shared_log,
@@ -124,25 +127,36 @@ def fk_join(
             in_order=fused,
             materialized=materialized is not None,
             every=emission.every,
-            from_answers=sides.from_answers if kind == "rekey" else b"",
+            from_answers=from_answers if kind == "rekey" else b"",
         )
         done = stage(rows, spec)
         if kind != "resolve":  # within a query the counters travel on to its last stage
             return done if fused else counted(done, f"{label}-{kind}", kind)
         return counted(done, label, *before, kind)
 
-    schemas = key, foreign_key, left_row, right_row
-    sides = packed_sides(left, right, rows, extractor, schemas, buckets, validate=checked)
-    node = replace(node, rule=sides.rule, keeps=keeps)
-    stages: tuple[StageQuery, ...] = ()
-    if topics is None:
-        answers = through_stage(through_stage(sides.left, "rekey").unionAll(sides.right), "subscription")
-    else:
-        answers, stages = staged(sides.left, sides.right, through_stage, label, buckets, topics)
+    def answering(*kept: pa.Schema) -> tuple[DataFrame, tuple[StageQuery, ...], tuple[Verdict, ...]]:
+        """The answers with these rows, the queries that make them if they are others, and the rules of the left side."""
+        sides = packed_sides(left, right, rows, extractor, (key, foreign_key, *kept), buckets, label, validate=checked)
+        through = functools.partial(through_stage, kept, sides.from_answers)
+        if topics is not None:
+            return *staged(sides.left, sides.right, through, label, buckets, topics), sides.rules
+        rekeyed = through(sides.left, "rekey")
+        return through(rekeyed.unionAll(sides.right), "subscription"), (), sides.rules
+
+    def narrowed(places: Iterable[Place], reader: str) -> tuple[Answers, Verdict]:
+        left_less, right_less, verdict = read(places, unresolved.of, spark)
+        if not verdict.fired:
+            return unresolved, verdict
+        envelopes, of = answering(left_less, right_less)[0], Fields(key, left_less, right_less, how)
+        return Answers(f"{label}-answers-for-{reader}", envelopes, of, unresolved.fields, before), verdict
+
+    answers, stages, rules = answering(left_row, right_row)
+    node = replace(node, rules=(*rules, *verdicts(keeps)))
     row_types: tuple[pa.Schema, ...] = (left_row, right_row)
-    result: DataType = StructType([StructField("left", left_type), StructField("right", right_type)])
+    result: DataType = StructType([StructField("left", left.row_type), StructField("right", right.row_type)])
     fields = _fields(joiner, left, left_row, right_row)
-    unresolved = Answers(label, answers, Fields(key, left_row, right_row, how), fields or {}, before)
+    of = Fields(key, left_row, right_row, how)
+    unresolved = Answers(f"{label}-answers", answers, of, fields or {}, before, narrowed if fused else None)
 
     def early() -> DataFrame:
         return before_resolve(unresolved.counted, UnpackAnswers(left_row, right_row, how, key), joiner)
@@ -159,10 +173,8 @@ def fk_join(
     stages = (*left.stages, *right.stages, *stages)
 
     def built(materialized: str | None) -> Table:
-        about = {**kinds, "parts": parts, "result": result}
-        results = paced(
-            through_stage(answers, "resolve", materialized, result), label, emission, about, checked, joiner=joining
-        )
+        resolved = through_stage((left_row, right_row), b"", answers, "resolve", materialized, result)
+        results = paced(resolved, label, emission, {**about, "result": result}, checked, joiner=joining)
         unpack = UnpackResults(key, row_types, node.versions)
         frame = frame_of(results, unpack)
         made = replace(node, materialized=materialized)

@@ -9,22 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fkjoin.errors import SessionError, nearest
+from fkjoin.rules import RULES
 from fkjoin.spark.settings import EXCLUDED, optimized
 from fkjoin.topology import Node, Verdict, join_below, periodic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-AGGREGATE_READS_ANSWERS = "aggregate-reads-answers"
-"""An aggregate of a join's rows reads the join's answers: regroup in place of resolve."""
-JOIN_READS_ANSWERS = "join-reads-answers"
-"""A join whose left table is a join, and what is made of left rows else, reads its answers: rekey in place of resolve."""
-VIEW_READS_ANSWERS = "view-reads-answers"
-"""What ``filter`` and ``map_values`` make of a join goes to a sink through one resolve in place of two."""
-JOIN_KEEPS_WHAT_IT_NEEDS = "join-keeps-what-it-needs"
-"""Columns that a joiner does not read are left out before the first repartition, and are in no store."""
-RULES = (AGGREGATE_READS_ANSWERS, JOIN_KEEPS_WHAT_IT_NEEDS, JOIN_READS_ANSWERS, VIEW_READS_ANSWERS)
 
 
 def decide(spark: SparkSession, rule: str, table: Node, obstacle: str | None) -> Verdict | None:

@@ -12,9 +12,11 @@ from pyspark.sql import functions as F
 
 from fkjoin.columns import listed, spark_schema
 from fkjoin.joiner import is_function
-from fkjoin.optimizer import JOIN_KEEPS_WHAT_IT_NEEDS, allowed
+from fkjoin.optimizer import allowed
 from fkjoin.rows import Path
+from fkjoin.rules import ANSWERS_KEEP_WHAT_IS_READ, JOIN_KEEPS_WHAT_IT_NEEDS
 from fkjoin.spark.json_lines import plain_path
+from fkjoin.stages.contribute import Fields, Place
 from fkjoin.table import Joiner
 from fkjoin.topology import Verdict
 
@@ -26,6 +28,20 @@ class Kept(NamedTuple):
     right: pa.Schema
     rule: Verdict | None
     """Whether that is less than all; None where there is no joiner, and the rows themselves are wanted."""
+
+
+def read(places: Iterable[Place], whole: Fields, spark: SparkSession) -> tuple[pa.Schema, pa.Schema, Verdict]:
+    """What is at places of answers, of both rows; and whether that is less than all."""
+    if (why := allowed(spark, ANSWERS_KEEP_WHAT_IS_READ)) is None:
+        wanted = list(places)
+        left, right = (
+            narrow(schema, [path for of, path in wanted if of == side])
+            for side, schema in (("left", whole.left), ("right", whole.right))
+        )
+        if (left, right) != (whole.left, whole.right):
+            return left, right, Verdict(ANSWERS_KEEP_WHAT_IS_READ)
+        why = "every column is read"
+    return whole.left, whole.right, Verdict(ANSWERS_KEEP_WHAT_IS_READ, why)
 
 
 def needed(joiner: Joiner | None, left: pa.Schema, right: pa.Schema, spark: SparkSession) -> Kept:

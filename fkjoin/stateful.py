@@ -25,7 +25,7 @@ from fkjoin.spark.packing import UnpackResults
 from fkjoin.spark.settings import bucket_count, index_dir, retention_ms
 from fkjoin.stages import counters
 from fkjoin.stages.contribute import Fields, Place
-from fkjoin.topology import Node
+from fkjoin.topology import Node, Verdict
 
 Deployment = Literal["fused", "staged"]
 """All stages in one query, or each one a query of its own, with topics between them."""
@@ -35,18 +35,25 @@ Deployment = Literal["fused", "staged"]
 class Answers:
     """A join's answers before resolve, where its rows are fields of its inputs' rows."""
 
-    join: str
+    name: str
+    """What they are counted as in the progress: the join's name is that of what resolve sends."""
     envelopes: DataFrame
     of: Fields
     fields: Mapping[str, Place]
     """What the columns of a joined row are, and those of its key."""
     stages: tuple[StageName, ...]
     """Whose counters come with the answers."""
+    less: Callable[[Iterable[Place], str], tuple[Answers, Verdict]] | None = None
+    """What ``narrowed`` calls; None where the join cannot be made with fewer columns."""
 
     @cached_property
     def counted(self) -> DataFrame:
-        """The answers alone, counted under a name of their own: the join's is that of what resolve sends."""
-        return counted(self.envelopes, f"{self.join}-answers", *self.stages).where("counter is null")
+        """The answers alone."""
+        return counted(self.envelopes, self.name, *self.stages).where("counter is null")
+
+    def narrowed(self, places: Iterable[Place], reader: str) -> tuple[Answers, Verdict | None]:
+        """The answers with no more than what is at these places, for a reader of that name; and what became of the rule."""
+        return (self, None) if self.less is None else self.less(places, reader)
 
     def places(self, given: Iterable[Any], row: pa.Schema) -> list[Place | None]:
         """Where each of what is given over the columns of row and key is; None where it is more than a field."""

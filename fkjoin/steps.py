@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fkjoin.topology import Aggregate, Children, Cogroup, Derived, Join, Merge, Node, Source, in_order, join_below, periodic
+from fkjoin.topology import (
+    Aggregate,
+    Children,
+    Cogroup,
+    Derived,
+    Join,
+    Merge,
+    Node,
+    Source,
+    in_order,
+    join_below,
+    periodic,
+    reads_answers,
+)
 
 
 @dataclass(frozen=True)
@@ -64,23 +77,19 @@ def _results_read(node: Node, nodes: Sequence[Node], ends: Sequence[Node]) -> bo
     if isinstance(node, Join):
         if node in ends:
             return True
-    elif node in ends and not _fired(node):
+    elif node in ends and not reads_answers(node):
         return True
     for reader in _readers(node, nodes):
         if isinstance(reader, Derived) and reader.materialized is None:
             if _results_read(reader, nodes, ends):
                 return True
-        elif not _fired(reader) or (isinstance(reader, Join | Children) and reader.right == node):
+        elif not reads_answers(reader) or (isinstance(reader, Join | Children) and reader.right == node):
             return True
     return False
 
 
 def _readers(node: Node, nodes: Sequence[Node]) -> list[Node]:
     return [other for other in nodes if node in other.inputs]
-
-
-def _fired(node: Node) -> bool:
-    return not isinstance(node, Source) and node.rule is not None and node.rule.fired
 
 
 def _step(node: Node) -> Step:
@@ -139,16 +148,12 @@ def _operator(node: Node) -> Step:
 
 
 def _rule(node: Join | Aggregate | Derived | Children) -> tuple[tuple[str, str], ...]:
-    return () if node.rule is None else (("rule", str(node.rule)),)
-
-
-def _keeps(join: Join) -> tuple[tuple[str, str], ...]:
-    return () if join.keeps is None else (("rule", str(join.keeps)),)
+    return tuple(("rule", str(verdict)) for verdict in node.rules)
 
 
 def _instead(node: Join | Aggregate | Derived | Children) -> tuple[str, ...]:
     join = join_below(node.inputs[0])
-    return (f"in place of {join.name}-resolve",) if join is not None and _fired(node) else ()
+    return (f"in place of {join.name}-resolve",) if join is not None and reads_answers(node) else ()
 
 
 def _join(join: Join) -> Step:
@@ -160,7 +165,7 @@ def _join(join: Join) -> Step:
         join.name,
         ", ".join([join.how, *["staged"] * bool(join.topics), *[join.emit] * (join.emit != "on-change")]),
         (("left", join.left.name), ("right", join.right.name)),
-        (("foreign key", _foreign_key(join)), ("joiner", join.joiner or "both rows"), *_rule(join), *_keeps(join)),
+        (("foreign key", _foreign_key(join)), ("joiner", join.joiner or "both rows"), *_rule(join)),
         (
             Stage("rekey", key, f"{join.name}-rekey", notes=_instead(join)),
             Stage("subscription", "foreign key", f"{join.name}-subscription", to_foreign),

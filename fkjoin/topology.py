@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fkjoin.rules import READING
 from fkjoin.stages.join_rows import How
 
 PERIODIC = "periodic"
@@ -28,6 +29,11 @@ class Verdict:
         return f"{self.rule} " + ("fired" if self.why_not is None else f"did not fire: {self.why_not}")
 
 
+def verdicts(*given: Verdict | None) -> tuple[Verdict, ...]:
+    """Those that there are: a rule that is for other tables has none."""
+    return tuple(verdict for verdict in given if verdict is not None)
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """A changelog that is read: upserts and tombstones by key."""
@@ -43,6 +49,8 @@ class Source:
     topic: str | None = None
     parts: int = 1
     """Of how many parts a row's version is made: one for each root that it came from."""
+
+    rules = ()
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -67,10 +75,8 @@ class Join:
     topics: tuple[str, str] | None = None
     """The internal topics between the stages; None when they are fused into one query."""
     emit: str = "on-change"
-    rule: Verdict | None = None
-    """Whether it reads the answers of the join that its left table is; None if that is none."""
-    keeps: Verdict | None = None
-    """Whether columns that the joiner does not need are left out; None without a joiner."""
+    rules: tuple[Verdict, ...] = ()
+    """What became of the optimizer's rules that are for such a join."""
     materialized: str | None = None
     """Under which name the results are kept for ``read_state``; None: only their hashes are."""
 
@@ -109,8 +115,7 @@ class Aggregate:
     emit: str
     topic: str | None = None
     """The repartition topic between the stages; None when they are fused into one query."""
-    rule: Verdict | None = None
-    """Whether it reads the answers of the join that it is of; None if it is of none."""
+    rules: tuple[Verdict, ...] = ()
     materialized: str | None = None
 
     log = None
@@ -133,7 +138,7 @@ class Cogroup:
     materialized: str | None = None
 
     log = None
-    rule = None
+    rules = ()
     parts = 1
     versions = (("version", 1),)
 
@@ -157,7 +162,7 @@ class Merge:
     materialized: str | None = None
 
     log = None
-    rule = None
+    rules = ()
     parts = 1
     versions = (("version", 1),)
 
@@ -179,8 +184,7 @@ class Derived:
     steps: tuple[tuple[str, str], ...]
     """What is done, in turn: ``filter`` or ``map_values``, and with which expressions."""
     emit: str = "on-change"
-    rule: Verdict | None = None
-    """Whether its rows for sinks come from the answers of the join that it is of; None if it is of none."""
+    rules: tuple[Verdict, ...] = ()
     materialized: str | None = None
 
     log = None
@@ -212,8 +216,7 @@ class Children:
     extractor: str
     column: str
     emit: str = "on-change"
-    rule: Verdict | None = None
-    """As a join's."""
+    rules: tuple[Verdict, ...] = ()
     materialized: str | None = None
 
     log = None
@@ -240,6 +243,11 @@ def generated_name(*facts: object) -> str:
 def sources(node: Node) -> list[Source]:
     """The sources that ``node`` is made of, each once."""
     return [step for step in in_order(node) if isinstance(step, Source)]
+
+
+def reads_answers(node: Node) -> bool:
+    """Whether a stage of ``node`` is in the place of the resolve of the join that it is made of."""
+    return any(verdict.fired and verdict.rule in READING for verdict in node.rules)
 
 
 def join_below(node: Node) -> Join | None:

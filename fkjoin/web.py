@@ -37,7 +37,8 @@ def rates_on_arrows(steps: Sequence[Step], snapshot: dict[str, Any]) -> dict[tup
             told = [(name, counters.OUT)]
             if step.kind != "sink":
                 item = _ROLES.get(role, counters.ROWS_IN)
-                told = [(f"{step.name}{part}", item) for part in _PARTS] + told
+                read = [operator for operator in operators if operator.startswith(f"{step.name}-answers-for-")]
+                told = [(operator, item) for operator in (*(f"{step.name}{part}" for part in _PARTS), *read)] + told
             rates = [operators[operator][item] for operator, item in told if item in operators.get(operator, {})]
             if rates:
                 found[f"{step.kind} {step.name}", role] = f"{rates[0]:,.0f}/s"

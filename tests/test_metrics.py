@@ -130,7 +130,7 @@ def test_what_flows_is_written_on_the_arrows() -> None:
         ("sink joined", "of"): "100/s",
     }
     summed = {"sums-regroup": {"rows-in": 5.0}, "sums": {"rows-in": 4.0, "out": 1.0}}
-    merged = {"q": {"rates": {"joined-answers": {"left-in": 7.0}, **summed}}}
+    merged = {"q": {"rates": {"joined-answers-for-sums": {"left-in": 7.0}, **summed}}}
     sums = Step("aggregate", "sums", "", (("of", "joined"),), (), ())
     assert rates_on_arrows([join, sums], merged) == {
         ("fk_join joined", "left"): "7/s",

@@ -11,6 +11,7 @@ import pytest
 from fkjoin.errors import TopologyError
 from fkjoin.picture import svg
 from fkjoin.render import draw, drawn
+from fkjoin.rules import JOIN_READS_ANSWERS
 from fkjoin.steps import Sink, job_steps
 from fkjoin.topology import Aggregate, Children, Derived, Join, Source, Verdict, manifest
 
@@ -108,17 +109,17 @@ def test_mermaid() -> None:
     assert drawn(job_steps([Sink("out", BOOK, 'say "hi" </>')]), "mermaid") == MERMAID
 
 
-FIRED = Verdict("a-rule")
+FIRED = Verdict(JOIN_READS_ANSWERS)
 
 
 def test_a_merged_join_has_no_resolve_unless_somebody_else_reads_it() -> None:
     plain = Join("joined", ORDERS, CUSTOMERS, "inner", "customer", None)
-    merged = Aggregate("totals", plain, ("region",), ("right.region",), (), (("n", "count()"),), "on-change", rule=FIRED)
+    merged = Aggregate("totals", plain, ("region",), ("right.region",), (), (("n", "count()"),), "on-change", rules=(FIRED,))
     assert "store joined-resolve" not in draw(merged)
     assert "store totals-regroup, in place of joined-resolve" in draw(merged)
-    assert "  rule         a-rule fired\n" in draw(merged)
+    assert "  rule         join-reads-answers fired\n" in draw(merged)
     assert "store joined-resolve\n" in drawn(job_steps([Sink("a", merged, "x"), Sink("b", plain, "y")]))
-    view = Derived("view", plain, (("filter", "true"),), rule=FIRED)
+    view = Derived("view", plain, (("filter", "true"),), rules=(FIRED,))
     assert "store joined-resolve" not in draw(view).replace("in place of joined-resolve", "")
     reader = Aggregate("sums", view, ("region",), ("right.region",), (), (("n", "count()"),), "on-change")
     assert "store joined-resolve\n" in draw(reader), "what is not a sink reads the view behind resolve"
@@ -142,7 +143,7 @@ fk_join both  (left)
   right        regions
   foreign key  right.region = regions(region)
   joiner       both rows
-  rule         a-rule did not fire: no
+  rule         join-reads-answers did not fire: no
   1 rekey         repartition by id; store both-rekey
   2 subscription  repartition by foreign key; store both-subscription
   3 resolve       repartition by id; store both-resolve"""
@@ -153,22 +154,22 @@ def test_a_join_of_a_join_before_and_after_the_rule() -> None:
     seen = Derived("seen", plain, (("filter", "left.n > 1"),))
 
     def drawn_of(rule: Verdict) -> str:
-        text = draw(Join("both", seen, REGIONS, "left", "right.region", None, rule=rule))
+        text = draw(Join("both", seen, REGIONS, "left", "right.region", None, rules=(rule,)))
         return text[: text.index("source regions")] + text[text.index("fk_join both") :]
 
     before = draw(ORDERS) + "\n" + draw(CUSTOMERS) + "\n" + TWICE
-    assert drawn_of(Verdict("a-rule", "no")) == before
+    assert drawn_of(Verdict(JOIN_READS_ANSWERS, "no")) == before
     after = before.replace("  3 resolve       repartition by id; store joined-resolve\n", "")
     after = after.replace("did not fire: no", "fired").replace("both-rekey", "both-rekey, in place of joined-resolve")
     assert drawn_of(FIRED) == after
-    children = Children("book", plain, CUSTOMERS, "right.customer", "orders", rule=FIRED)
+    children = Children("book", plain, CUSTOMERS, "right.customer", "orders", rules=(FIRED,))
     assert "store joined-resolve\n" not in draw(children)
-    on_the_right = Join("turned", ORDERS, plain, "inner", "other", None, rule=FIRED)
+    on_the_right = Join("turned", ORDERS, plain, "inner", "other", None, rules=(FIRED,))
     assert "store joined-resolve\n" in draw(on_the_right), "a right table is read behind resolve"
 
 
 def test_a_rule_that_did_not_fire_says_why() -> None:
-    held = Derived("view", JOINED, (("filter", "true"),), rule=Verdict("a-rule", "the join is staged"))
+    held = Derived("view", JOINED, (("filter", "true"),), rules=(Verdict("a-rule", "the join is staged"),))
     assert "  rule         a-rule did not fire: the join is staged\n" in draw(held)
 
 

@@ -29,6 +29,15 @@ def test_a_fact_that_an_older_release_did_not_keep_is_no_difference() -> None:
     assert difference(kept, other) == wanted
 
 
+def test_rows_that_a_rule_has_left_columns_out_of_are_told_from_other_rows() -> None:
+    kept, now = (identity_text({"join": "j", "stage": "rekey", "left": row}, {}).encode() for row in ("a, b", "a"))
+    said = difference(kept, now)
+    assert said is not None
+    assert said.startswith(
+        'of store j-rekey, left was "a, b" and is now "a"; if the tables are the same, a rule of the optimizer'
+    )
+
+
 @pytest.fixture
 def place(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
     """A folder of the test's own; every batch is validated."""

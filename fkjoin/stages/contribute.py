@@ -8,7 +8,7 @@ row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,6 +65,15 @@ class Fields:
         ]
 
 
+def _leaves(side: Side, path: Path, kind: pa.DataType) -> Iterator[Place]:
+    """The fields of a type that are no structs."""
+    if not pa.types.is_struct(kind):
+        yield side, path
+        return
+    for field in kind:
+        yield from _leaves(side, (*path, field.name), field.type)
+
+
 def _columns(found: dict[Place, pa.Array], places: Sequence[Place], schema: pa.Schema) -> list[pa.Array]:
     return narrowed({field.name: found[place] for field, place in zip(schema, places, strict=True)}, schema)
 
@@ -96,6 +105,15 @@ class Carry:
     row: tuple[Place, ...]
     foreign_key_schema: pa.Schema
     row_schema: pa.Schema
+
+    @property
+    def places(self) -> list[Place]:
+        """Where the row's columns are, and of structs the fields that are in the row's schema."""
+        return [
+            place
+            for (side, path), field in zip(self.row, self.row_schema, strict=True)
+            for place in _leaves(side, path, field.type)
+        ]
 
     def __call__(self, answers: pa.Table) -> pa.Table:
         """``ANSWER`` → ``CHANGE``."""

@@ -1,0 +1,24 @@
+"""The optimizer's rules, by name: each changes what runs and not what comes out."""
+
+from __future__ import annotations
+
+AGGREGATE_READS_ANSWERS = "aggregate-reads-answers"
+"""An aggregate of a join's rows reads the join's answers: regroup in place of resolve."""
+ANSWERS_KEEP_WHAT_IS_READ = "answers-keep-what-is-read"
+"""A join whose answers are read leaves columns out that its reader does not name."""
+JOIN_KEEPS_WHAT_IT_NEEDS = "join-keeps-what-it-needs"
+"""Columns that a joiner does not read are left out before the first repartition, and are in no store."""
+JOIN_READS_ANSWERS = "join-reads-answers"
+"""A join whose left table is a join, and what is made of left rows else, reads its answers: rekey in place of resolve."""
+VIEW_READS_ANSWERS = "view-reads-answers"
+"""What ``filter`` and ``map_values`` make of a join goes to a sink through one resolve in place of two."""
+
+RULES = (
+    AGGREGATE_READS_ANSWERS,
+    ANSWERS_KEEP_WHAT_IS_READ,
+    JOIN_KEEPS_WHAT_IT_NEEDS,
+    JOIN_READS_ANSWERS,
+    VIEW_READS_ANSWERS,
+)
+READING = (AGGREGATE_READS_ANSWERS, JOIN_READS_ANSWERS, VIEW_READS_ANSWERS)
+"""Those that put another stage in the place of a join's resolve."""
