@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from fkjoin.columns import Expression, listed, resolve_column, text
+from fkjoin.columns import Expression, arrow_schema, listed, resolve_column, text
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.joiner import is_function
@@ -94,7 +94,8 @@ def _carry(left: Table, extractor: Extractor, foreign_key: pa.Schema, row: pa.Sc
     answers = left.answers
     if answers is None:
         return "its rows are more than fields of both rows"
-    found = [None] if is_function(extractor) else answers.places(listed(extractor), row)
+    whole = arrow_schema("left", left.row_type)
+    found = [None] if is_function(extractor) else answers.places(listed(extractor), whole)
     places = tuple(place for place in found if place is not None)
     if len(places) < len(found):
         return "the foreign key is more than a field"
