@@ -19,6 +19,7 @@ from fkjoin.aggregates.extremes import Extreme
 from fkjoin.aggregates.fold import Fold
 from fkjoin.aggregates.sums import Count, WholeSum
 from fkjoin.rows import RowCodec
+from fkjoin.spark.upkeep import verify
 from fkjoin.stages import Counters, aggregate, regroup
 from state import MemoryStore
 from tests.conftest import small
@@ -97,7 +98,7 @@ def test_orders_and_joined_rows_by_customer(spark: SparkSession, tmp_path: Path,
     of_north = (
         joined.filter("right.region = 'north'").group_by("left.customer_id", name="by-north").agg(items=agg.sum("left.items"))
     )
-    both = cogroup(of_orders, of_north, name="per-customer").materialize("kept")
+    both = cogroup(of_orders, of_north, name="per-customer", validate=True).materialize("kept")
     for _ in range(2):
         history.write(60)
         rows += run(both.changes, tmp_path / "checkpoint").rows
@@ -110,6 +111,7 @@ def test_orders_and_joined_rows_by_customer(spark: SparkSession, tmp_path: Path,
         assert found == wanted
     kept = read_state(spark, str(tmp_path / "checkpoint"), "kept").collect()
     assert {(row.customer_id,): (row.orders, row.most, row["items"]) for row in kept} == wanted
+    assert verify(spark, tmp_path / "checkpoint") == []
     text = both.describe()
     assert "store by-orders-aggregate" not in text
     assert text.split("\n")[-7:] == [

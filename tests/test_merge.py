@@ -17,6 +17,7 @@ from fkjoin.arrays import as_bytes
 from fkjoin.invariants import GuardedStore
 from fkjoin.messages import NUMBERED, Operation, table
 from fkjoin.spark.state import SavedState, look_up
+from fkjoin.spark.upkeep import verify
 from fkjoin.stages import Counters, counters, merge
 from fkjoin.stages.merge import shown_rows
 from state import MemoryStore
@@ -142,7 +143,7 @@ def test_two_files_of_orders_are_one_table(spark: SparkSession, tmp_path: Path) 
         schema="customer string, lsn bigint, n bigint",
         format="json",
     )
-    orders = eu.merge(us, name="orders").materialize("all-orders")
+    orders = eu.merge(us, name="orders", validate=True).materialize("all-orders")
     joined = fk_join(orders, customers, "customer", joiner=["left.items", "right.n"], name="joined")
     write_lines(tmp_path / "customers", "0", [{"customer": name, "n": n, "lsn": 0} for n, name in enumerate("ab")])
     rows = list[Row]()
@@ -162,6 +163,7 @@ def test_two_files_of_orders_are_one_table(spark: SparkSession, tmp_path: Path) 
         assert {key: (row["items"], row.n) for key, row in table_of(rows, "id").items()} == wanted[lsn]
     kept = read_state(spark, str(tmp_path / "checkpoint"), "all-orders").collect()
     assert {row.id: (row.customer, row["items"]) for row in kept} == {"1": ("b", 10), "3": ("b", 30)}
+    assert verify(spark, tmp_path / "checkpoint") == []
     (entry,) = look_up(SavedState(spark, tmp_path / "checkpoint"), "orders", "3")
     assert (entry["kind"], entry["row"]["items"], entry["gone"]) == ("merged", 30, False)
     assert joined.describe().split("\n")[14:18] == [

@@ -8,7 +8,7 @@ import pytest
 from fkjoin import versions
 from fkjoin.memory import MemoryJoin
 from fkjoin.messages import Operation
-from fkjoin.stages import Counters, counters, rekey
+from fkjoin.stages import Counters, counters, rekey, subscription
 from state import MemoryStore
 from tests.oracle import RIGHT, Change, apply, batch_join, messages
 
@@ -159,3 +159,33 @@ def test_the_largest_fan_out_is_known_and_a_hot_key_by_name() -> None:
     assert not any(name.startswith(counters.HOT_KEY) for name in join.count)
     join.process(right=messages([Change(False, A, b"A", 1), Change(False, B, b"B2", 2)], left=False))
     assert (join.count[counters.FAN_OUT], join.count[counters.HOT_KEY + A.hex()]) == (1000, 1000)
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_a_right_change_that_leaves_the_row_as_it_was_answers_nobody(how: str) -> None:
+    """KIP-557; the row's version moves on, so that what is older than it stays stale."""
+    join = MemoryJoin(how)  # type: ignore[arg-type]
+    right = [Change(False, A, b"A", 1), Change(False, A, b"A", 2), Change(False, A, b"A", 2), Change(False, A, b"B", 1)]
+    join.process(messages([left(1, b"v", A)], left=True), messages(right[:1], left=False))
+    before = join.count[counters.ANSWERS]
+    for change in right[1:]:
+        assert not len(join.process(right=messages([change], left=False)))
+    assert join.count[counters.ANSWERS] == before
+    assert join.count[counters.IDEMPOTENT] == 1
+    assert join.count[counters.STALE] == 2
+    there_and_back = [Change(False, A, value, version) for version, value in ((4, None), (5, b"A"))]
+    assert not len(join.process(right=messages(there_and_back, left=False))), "in one batch: nothing in between is seen"
+    (gone,) = join.process(right=messages([Change(False, A, None, 6)], left=False)).to_pylist()
+    assert gone["operation"] == (Operation.DELETE if how == "inner" else Operation.UPDATE)
+    assert [numbers for _, numbers in versions.decode(gone["version"])] == [(1,), (6,)]
+
+
+def test_a_right_change_that_leaves_the_row_as_it_was_answers_all_if_every_update_is_wanted() -> None:
+    join = MemoryJoin("inner")
+    rows = [Change(False, A, b"A", version) for version in (1, 2)]
+    join.process(messages([left(1, b"v", A)], left=True), messages(rows[:1], left=False))
+    nothing = rekey(messages([], left=True), MemoryStore(), Counters(), now_ms=0, retention_ms=1).subscriptions
+    pages = subscription(
+        nothing, messages(rows[1:], left=False), join.stores[1], join.count, now_ms=0, retention_ms=1, every=True
+    )
+    assert sum(map(len, pages)) == 1

@@ -113,6 +113,7 @@ class BucketRun:
                 shared_log=spec.shared_log,
                 in_order=spec.in_order,
                 right_parts=spec.right_parts,
+                every=spec.every,
                 **times,
             )
             yield from (packed_by_bucket(page, "key", spec.buckets) for page in answered)

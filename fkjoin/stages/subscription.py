@@ -1,7 +1,8 @@
 """subscription, by foreign key: joins what left rows subscribe to with the right rows (KIP-213, SEMANTICS 2).
 
 A subscribe stores itself and is answered with the right row or with "none"; a right change answers every subscriber,
-in byte order of the left key, page by page.  A subscription exists without a right row.
+in byte order of the left key, page by page; one that leaves the row's bytes as they were answers nobody and is counted.
+A subscription exists without a right row.
 
 Store: ``{'r'}{foreign key}`` → the right row; ``{'s'}{CombinedKey}`` → a subscriber's version, timestamp and left row.
 
@@ -55,6 +56,8 @@ class Rights(NamedTuple):
     ts: Ints
     since: Ints
     """Timestamp of the first of the consecutive changes that left the row's bytes as they are here."""
+    differs: Bools
+    """Of each of the batch's changes: whether the row's bytes are others than before."""
 
 
 class Subscribes(NamedTuple):
@@ -81,13 +84,15 @@ def subscription(
     shared_log: bool = False,
     in_order: bool = False,
     right_parts: int = 1,
+    every: bool = False,
 ) -> Iterator[pa.Table]:
     """Answer ``subscriptions`` (``SUBSCRIPTION``) and ``rights`` (``CHANGE``); yields ``ANSWER`` tables.
 
     The store is written when the iterator is exhausted.  ``shared_log``: both sides' versions come from one log and
     order their changes; otherwise a batch's right changes count as earlier than its left ones.  ``in_order``: each
     left key's messages arrive in the order of their versions, so an unsubscribed entry need not be remembered.
-    ``right_parts``: of how many parts the right table's versions are made.
+    ``right_parts``: of how many parts the right table's versions are made.  ``every``: answer subscribers also when a batch has
+    left the right row's bytes as they were; what they were answered last is still right then (KIP-557).
     """
     sweep(store, now_ms)
     count[counters.RIGHT_IN] += len(rights)
@@ -124,6 +129,10 @@ def subscription(
     )
 
     changed = np.unique(right.code[right.stored :])
+    if not every:
+        others = np.unique(right.code[right.stored :][right.differs])
+        count[counters.IDEMPOTENT] += len(changed) - len(others)
+        changed = others
     first_rank = left_rank[np.flatnonzero(changes_from_previous(left.combined))]
     prefixes = concat(constant(b"s", len(changed)), combined_key.prefixes(take(keys, changed))).to_pylist()
     order = sorted(range(len(changed)), key=prefixes.__getitem__)
@@ -169,9 +178,8 @@ def read_rights(rights: pa.Table, code: Ints, keys: Bytes, store: Store, count: 
     since = all_ts[np.where(same[head], code[head], rows[head])]
     never = constant(versions.absent(parts), len(keys))
     stored_version = pc.if_else(pa.array(old.found), old.version, never)
-    return Rights(
-        len(keys), all_code, stack(stored_version, version), all_value, all_ts, np.concatenate([all_ts[stored], since])
-    )
+    all_since = np.concatenate([all_ts[stored], since])
+    return Rights(len(keys), all_code, stack(stored_version, version), all_value, all_ts, all_since, ~same)
 
 
 def read_subscribes(subscriptions: pa.Table, code: Ints, store: Store, count: Counters) -> Subscribes:
