@@ -84,8 +84,8 @@ def aggregated(
     node = replace(node, rules=verdicts(rule))
     pickled, contribute, from_answers = _pickled(fold), b"", None
     if fires and table.answers is not None and not isinstance(taken, str):
-        from_answers, less = table.answers.narrowed([*taken.group, *taken.value], label)
-        contribute, node = _pickled(replace(taken, fields=from_answers.of)), replace(node, rules=verdicts(rule, less))
+        from_answers, narrower = table.answers.narrowed([*taken.group, *taken.value], label)
+        contribute, node = _pickled(replace(taken, fields=from_answers.of)), replace(node, rules=verdicts(rule, narrower))
 
     def through_stage(rows: DataFrame, kind: StageName, materialized: str | None, number: int | None = None) -> DataFrame:
         spec = stage_spec(
@@ -110,7 +110,8 @@ def aggregated(
         columns_of = {"row": F.when(~F.col(DELETED), value.struct), "group": key.struct}
         frame = None
         if fires and table.early is not None:
-            frame, columns_of["gone"] = table.early(), F.col(LEFT_GONE)
+            frame, less = table.early(table.reads([*key.given, *value.given]), label)
+            columns_of["gone"], node = F.col(LEFT_GONE), replace(node, rules=(*node.rules, *less))
         rows = table.visible(frame).select(*packing_columns(**columns_of)).mapInArrow(pack, ENVELOPE)
 
     def regrouped(number: int | None = None) -> DataFrame:

@@ -7,6 +7,7 @@ its rows are kept, read it through a stage that knows what was sent: a row's cha
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,12 +21,13 @@ from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, LEFT_GONE, PACKED_KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.optimizer import decide
 from fkjoin.projection import Projection
+from fkjoin.rows import Path
 from fkjoin.rules import VIEW_READS_ANSWERS
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackJoined, PackRows, UnpackResults
 from fkjoin.spark.settings import bucket_count, validated
 from fkjoin.stateful import counted, frame_of, packing_columns, refuse_same_name, stage, stage_spec
-from fkjoin.topology import Derived, generated_name, verdicts
+from fkjoin.topology import Derived, Verdict, generated_name, verdicts
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
@@ -40,7 +42,11 @@ def filtered(table: Table, condition: Expression, name: str | None, emit: Emit) 
     if not isinstance(kind, BooleanType):
         raise TopologyError(f"condition: {text(condition)} is {kind.simpleString()}, a boolean is needed: write a comparison")
     stays = ~F.col(DELETED) & F.coalesce(holds, F.lit(False))
-    return _derived(table, rows, F.when(stays, F.col(ROW)), ~stays, ("filter", text(condition)), name, emit)
+
+    def reads(paths: Sequence[Path] | None) -> list[Path] | None:
+        return None if paths is None else [*paths, *table.reads([condition])]
+
+    return _derived(table, rows, F.when(stays, F.col(ROW)), ~stays, reads, ("filter", text(condition)), name, emit)
 
 
 def mapped(table: Table, columns: Expressions, name: str | None, emit: Emit) -> Table:
@@ -48,18 +54,27 @@ def mapped(table: Table, columns: Expressions, name: str | None, emit: Emit) -> 
     rows = table.visible()
     made = Projection.of("columns", columns, rows, [*table.row_type.names, *table.key], f"table {table.name}")
     what = ("map_values", ", ".join(made.texts))
-    return _derived(table, rows, F.when(~F.col(DELETED), made.struct), F.col(DELETED), what, name, emit)
+    row = F.when(~F.col(DELETED), made.struct)
+    return _derived(table, rows, row, F.col(DELETED), lambda _: table.reads(made.given), what, name, emit)
 
 
 def kept(table: Table, materialized: str) -> Table:
     """A source whose rows are kept; see ``Table.materialize``."""
-    derived = _derived(table, table.visible(), F.col(ROW), F.col(DELETED), None, None, "on-change")
+    derived = _derived(table, table.visible(), F.col(ROW), F.col(DELETED), lambda paths: None, None, None, "on-change")
     return derived.materialize(materialized)
 
 
 def _derived(
-    table: Table, rows: DataFrame, row: Column, gone: Column, step: tuple[str, str] | None, name: str | None, emit: Emit
+    table: Table,
+    rows: DataFrame,
+    row: Column,
+    gone: Column,
+    reads: Callable[[Sequence[Path] | None], list[Path] | None],
+    step: tuple[str, str] | None,
+    name: str | None,
+    emit: Emit,
 ) -> Table:
+    """``reads``: what must be there of the table's rows for what is at paths of the new ones (None: for all of them)."""
     emission = Emission.of(emit)
     before = table.node
     steps: tuple[tuple[str, str], ...] = (step,) if step is not None else ()
@@ -76,9 +91,10 @@ def _derived(
     def stepped(visible: DataFrame, *more: str) -> DataFrame:
         return visible.select(KEY, row.alias(ROW), gone.alias(DELETED), VERSION, SOURCE, TS, PROBLEM, *more)
 
-    def early() -> DataFrame:
+    def early(paths: Sequence[Path] | None, reader: str) -> tuple[DataFrame, tuple[Verdict, ...]]:
         assert table.early is not None
-        return stepped(table.visible(table.early()), PACKED_KEY, LEFT_GONE)
+        found, rules = table.early(reads(paths), reader)
+        return stepped(table.visible(found), PACKED_KEY, LEFT_GONE), rules
 
     fires = rule is not None and rule.fired
     frame = stepped(rows, *([RAW] if RAW in table.frame.columns else []))
@@ -94,7 +110,9 @@ def _derived(
     }
     about = {"key": made.key_type, "result": made.row_type, "versions": [list(version) for version in node.versions]}
     if fires:
-        packed = _packed(early(), PackJoined(schema, buckets))
+        answered, less = early(None, label)
+        node = replace(node, rules=(*node.rules, *less))
+        packed = _packed(answered, PackJoined(schema, buckets))
     else:
         packed = frame.select(*packing_columns()).mapInArrow(PackRows(key, schema, buckets, validate=checked), ENVELOPE)
     unpack = UnpackResults(key, (schema,), node.versions)

@@ -20,7 +20,7 @@ from fkjoin.optimizer import decide
 from fkjoin.rules import JOIN_READS_ANSWERS
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackChanges
-from fkjoin.stages.contribute import Carry
+from fkjoin.stages.contribute import Carry, leaves
 from fkjoin.stateful import packing_columns
 from fkjoin.table import Extractor, Joiner, Table
 from fkjoin.topology import Verdict, verdicts
@@ -78,15 +78,18 @@ def packed_sides(
     carry = _carry(left, extractor, foreign_key, left_row)
     obstacle = f"the join is staged, and {carry}" if isinstance(carry, str) and left.early is None else None
     rule = decide(left.frame.sparkSession, JOIN_READS_ANSWERS, left.node, obstacle)
+    of_answers: tuple[Verdict, ...] = ()
     if rule is not None and rule.fired:
         if not isinstance(carry, str) and left.answers is not None:
             answers, less = left.answers.narrowed([*carry.foreign_key, *carry.places], label)
             pickled: bytes = cloudpickle.dumps(replace(carry, fields=answers.of))  # type: ignore[no-untyped-call]
             return Sides(answers.counted, packed_right, verdicts(rule, less), pickled)
         assert left.early is not None
-        rows = with_foreign_key(left, right, extractor, left.early())
+        paths = None if is_function(extractor) else [*left.reads(listed(extractor)), *leaves(left_row)]
+        answered, of_answers = left.early(paths, label)
+        rows = with_foreign_key(left, right, extractor, answered)
     packed_left = _packed(left, rows, extractor, PackChanges(key, foreign_key, left_row, buckets, validate))
-    return Sides(packed_left, packed_right, verdicts(rule), b"")
+    return Sides(packed_left, packed_right, (*verdicts(rule), *of_answers), b"")
 
 
 def _carry(left: Table, extractor: Extractor, foreign_key: pa.Schema, row: pa.Schema) -> Carry | str:

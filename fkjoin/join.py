@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -19,6 +19,7 @@ from fkjoin.joiner import before_resolve, is_function, joined
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import InternalTopics, internal_topics, staged
 from fkjoin.pruning import needed, read
+from fkjoin.rows import Path
 from fkjoin.spark.json_lines import kind_at, plain_path
 from fkjoin.spark.operator import ENVELOPE, StageName
 from fkjoin.spark.packing import PackJoined, UnpackAnswers, UnpackResults
@@ -158,8 +159,13 @@ def fk_join(
     of = Fields(key, left_row, right_row, how)
     unresolved = Answers(f"{label}-answers", answers, of, fields or {}, before, narrowed if fused else None)
 
-    def early() -> DataFrame:
-        return before_resolve(unresolved.counted, UnpackAnswers(left_row, right_row, how, key), joiner)
+    def early(paths: Sequence[Path] | None, reader: str) -> tuple[DataFrame, tuple[Verdict, ...]]:
+        """Without a joiner rows are both rows, and a path in them one of left or right."""
+        answers, less = unresolved, None
+        if joiner is None and paths is not None:
+            answers, less = unresolved.narrowed([(unresolved.fields[path[0]][0], path[1:]) for path in paths], reader)
+        unpack = UnpackAnswers(answers.of.left, answers.of.right, how, key)
+        return before_resolve(answers.counted, unpack, joiner), verdicts(less)
 
     if joiner is not None:
         rows_joined = joined(answers, UnpackAnswers(left_row, right_row, how), joiner)

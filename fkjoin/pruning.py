@@ -52,7 +52,7 @@ def needed(joiner: Joiner | None, left: pa.Schema, right: pa.Schema, spark: Spar
         why = "the joiner is a function, and may read any column"
     if why is None:
         whole = pa.schema([("left", pa.struct(list(left))), ("right", pa.struct(list(right)))])
-        paths = list(_read(listed(joiner), whole, spark))
+        paths = paths_of(listed(joiner), whole, spark)
         of_left, of_right = ([path[1:] for path in paths if path[0] == side] for side in whole.names)
         less = Kept(narrow(left, of_left), narrow(right, of_right), Verdict(JOIN_KEEPS_WHAT_IT_NEEDS))
         if (less.left, less.right) != (left, right):
@@ -88,25 +88,26 @@ def _smallest(schema: pa.Schema) -> pa.Field:
     return min(schema, key=size)
 
 
-def _read(given: Iterable[Any], whole: pa.Schema, spark: SparkSession) -> Iterator[Path]:
-    """The paths of what is read; of what is more than a name, those that Spark finds in it."""
-    expressions = []
+def paths_of(given: Iterable[Any], row: pa.Schema, spark: SparkSession) -> list[Path]:
+    """The paths of what is read by expressions over the columns of ``row``; Spark finds them in what is more than a name."""
+    expressions, found = [], []
     for item in given:
-        path = plain_path(item, whole)
+        path = plain_path(item, row)
         if path is None:
             expressions.append(F.expr(item) if isinstance(item, str) else item)
         else:
-            yield path
+            found.append(path)
     if not expressions:
-        return
+        return found
     try:
-        analyzed = spark.createDataFrame([], spark_schema(whole)).select(*expressions)._jdf.queryExecution().analyzed()
+        analyzed = spark.createDataFrame([], spark_schema(row)).select(*expressions)._jdf.queryExecution().analyzed()
     except AnalysisException:  # whoever evaluates it says what is wrong
-        yield from (("left",), ("right",))
-        return
-    found = analyzed.expressions()
-    for place in range(found.size()):
-        yield from _paths(found.apply(place))
+        return [(name,) for name in row.names]
+    named = {name.lower(): name for name in row.names}  # Spark calls columns as the user has written them
+    parts = analyzed.expressions()
+    for place in range(parts.size()):
+        found += [(named[path[0].lower()], *path[1:]) for path in _paths(parts.apply(place))]
+    return found
 
 
 def _paths(node: Any) -> Iterator[Path]:
@@ -117,7 +118,7 @@ def _paths(node: Any) -> Iterator[Path]:
         below.insert(0, base.child().dataType().apply(base.ordinal()).name())
         base = base.child()
     if base.getClass().getSimpleName() == "AttributeReference":
-        yield (base.name().lower(), *below)  # it is called as the user has written it
+        yield (base.name(), *below)
         return
     children = base.children()
     for place in range(children.size()):

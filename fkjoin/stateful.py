@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -67,6 +67,11 @@ class Answers:
         side, above = self.fields[path[0]]
         whole = (*above, *path[1:])
         return (side, whole) if whole else None
+
+
+Early = Callable[[Sequence[Path] | None, str], tuple[DataFrame, tuple[Verdict, ...]]]
+"""Makes a frame of rows with at least what is at paths of them (None: with all), for a reader of that name; and what became
+of the rule that leaves the rest out."""
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from fkjoin.columns import Expression, Expressions
+from fkjoin.columns import Expression, Expressions, arrow_schema
 from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, TS, VERSION
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.kafka.internal import StageQuery
@@ -20,11 +21,12 @@ from fkjoin.kafka.source import Connection, OnError, read_topic
 from fkjoin.operators import Operators
 from fkjoin.outputs import Outputs
 from fkjoin.render import Format, draw
+from fkjoin.rows import Path as FieldPath
 from fkjoin.spark.json_lines import JsonLines
 from fkjoin.spark.packing import UnpackResults
 from fkjoin.spark.settings import prepare
 from fkjoin.spark.topic_records import TopicRecords
-from fkjoin.stateful import Answers, Contributions
+from fkjoin.stateful import Answers, Contributions, Early
 from fkjoin.streams import open_files, plain_lines, read_stream
 from fkjoin.topology import Node, Source
 
@@ -56,7 +58,7 @@ class Table(Operators, Outputs):
     """Internal: of a join, for an aggregate to read it without ``frame``."""
     contributions: Contributions | None = field(default=None, repr=False)
     """Internal: of an aggregate, for a cogroup to read it without ``frame``."""
-    early: Callable[[], DataFrame] | None = field(default=None, repr=False)
+    early: Early | None = field(default=None, repr=False)
     """Internal: of a join and of views of it, makes a frame of its rows before resolve: see ``before_resolve``."""
     settled: DataFrame | None = field(default=None, repr=False)
     """Internal: what sinks read, where that is not ``frame``."""
@@ -81,6 +83,14 @@ class Table(Operators, Outputs):
     def rest(self) -> tuple[str, ...]:
         """The row's columns that are not the key's."""
         return tuple(name for name in self.row_type.names if name not in self.key)
+
+    def reads(self, given: Iterable[Any]) -> list[FieldPath]:
+        """Internal: the fields of ``visible`` that expressions read."""
+        from fkjoin.pruning import paths_of  # it knows tables
+
+        row = arrow_schema("row", self.row_type)
+        key = [field for field in arrow_schema("key", self.key_type) if field.name not in row.names]
+        return paths_of(given, pa.schema([*row, *key]), self.frame.sparkSession)
 
     def visible(self, frame: DataFrame | None = None) -> DataFrame:
         """Internal: ``frame`` with the row's columns, and those of the key that the row lacks, under their names."""

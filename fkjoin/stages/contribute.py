@@ -8,7 +8,7 @@ row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,13 +65,13 @@ class Fields:
         ]
 
 
-def _leaves(side: Side, path: Path, kind: pa.DataType) -> Iterator[Place]:
-    """The fields of a type that are no structs."""
-    if not pa.types.is_struct(kind):
-        yield side, path
-        return
-    for field in kind:
-        yield from _leaves(side, (*path, field.name), field.type)
+def leaves(fields: Iterable[pa.Field]) -> Iterator[Path]:
+    """The paths of fields, and of fields in them, that are no structs."""
+    for field in fields:
+        if pa.types.is_struct(field.type):
+            yield from ((field.name, *below) for below in leaves(field.type))
+        else:
+            yield (field.name,)
 
 
 def _columns(found: dict[Place, pa.Array], places: Sequence[Place], schema: pa.Schema) -> list[pa.Array]:
@@ -109,11 +109,8 @@ class Carry:
     @property
     def places(self) -> list[Place]:
         """Where the row's columns are, and of structs the fields that are in the row's schema."""
-        return [
-            place
-            for (side, path), field in zip(self.row, self.row_schema, strict=True)
-            for place in _leaves(side, path, field.type)
-        ]
+        columns = zip(self.row, self.row_schema, strict=True)
+        return [(side, (*path, *below[1:])) for (side, path), field in columns for below in leaves([field])]
 
     def __call__(self, answers: pa.Table) -> pa.Table:
         """``ANSWER`` → ``CHANGE``."""
