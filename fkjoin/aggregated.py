@@ -87,7 +87,9 @@ def aggregated(
         from_answers, narrower = table.answers.narrowed([*taken.group, *taken.value], label)
         contribute, node = _pickled(replace(taken, fields=from_answers.of)), replace(node, rules=verdicts(rule, narrower))
 
-    def through_stage(rows: DataFrame, kind: StageName, materialized: str | None, number: int | None = None) -> DataFrame:
+    def through_stage(
+        rows: DataFrame, kind: StageName, materialized: str | None, number: int | None = None, every: bool = emission.every
+    ) -> DataFrame:
         spec = stage_spec(
             spark,
             kind,
@@ -95,7 +97,7 @@ def aggregated(
             {"materialized": materialized, **bound_to},
             about,
             validate=checked,
-            every=emission.every,
+            every=every,
             fold=pickled if kind == "aggregate" else b"",
             from_answers=contribute if kind == "regroup" else b"",
             in_order=topic is None,
@@ -114,8 +116,8 @@ def aggregated(
             columns_of["gone"], node = F.col(LEFT_GONE), replace(node, rules=(*node.rules, *less))
         rows = table.visible(frame).select(*packing_columns(**columns_of)).mapInArrow(pack, ENVELOPE)
 
-    def regrouped(number: int | None = None) -> DataFrame:
-        return through_stage(rows, "regroup", None, number).where("counter is null")
+    def regrouped(number: int | None = None, every: bool = emission.every) -> DataFrame:
+        return through_stage(rows, "regroup", None, number, every).where("counter is null")
 
     grouped = regrouped()
     stages, dead = table.stages, table.dead

@@ -46,7 +46,7 @@ def cogroup(*tables: Table, name: str | None = None, emit: Emit = "on-change", v
     bound_to = {"of": [one.name for one in nodes], "key": schema_text(key), "columns": schema_text(fold.schema)}
     about = {"key": first.key_type, "result": result, "versions": [["version", 1]]}
     checked = validated(spark) if validate is None else validate
-    grouped = functools.reduce(DataFrame.unionAll, (one.regrouped(at) for at, one in enumerate(found)))
+    grouped = functools.reduce(DataFrame.unionAll, (one.regrouped(at, emission.every) for at, one in enumerate(found)))
     unpack = UnpackResults(key, (fold.schema,), node.versions)
 
     def built(materialized: str | None) -> Table:

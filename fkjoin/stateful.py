@@ -78,8 +78,8 @@ of the rule that leaves the rest out."""
 class Contributions:
     """What the rows of an aggregate's table contribute, for a cogroup to fold them itself."""
 
-    regrouped: Callable[[int], DataFrame]
-    """Envelopes of ``GROUPED``, as those of the table with that number."""
+    regrouped: Callable[[int, bool], DataFrame]
+    """Envelopes of ``GROUPED``, as those of the table with that number; true: also of updates that contribute what they did."""
     key: StructType
     fold: Fold
     row_key: StructType

@@ -14,6 +14,7 @@ from pyspark.sql import Row, SparkSession
 
 from fkjoin import Table, TopologyError, cogroup, fk_join, read_state
 from fkjoin import aggregates as agg
+from fkjoin.aggregates.calls import Called, Starting
 from fkjoin.aggregates.cogrouped import CoFold, numbered
 from fkjoin.aggregates.extremes import Extreme
 from fkjoin.aggregates.fold import Fold
@@ -69,9 +70,11 @@ def test_each_table_has_its_columns_after_every_batch(steps: list[Any], cut: int
 
 
 def test_a_fold_without_rows_begins_anew() -> None:
-    """What a table's rows had summed up to does not come back with its next row."""
-    fold, store, side = CoFold(FOLDS), MemoryStore(), Grouping(VALUE)
-    seen = []
+    """What a table's rows had come to does not come back with its next row, also if a subtractor takes nothing back."""
+    key = pa.schema([("g", pa.string())])
+    kept = Called("kept", pa.int64(), key, VALUE, True, Starting(0), lambda _, n, kept: kept + n, lambda _, n, kept: kept)
+    fold = CoFold((FOLDS[0], Fold(VALUE, (kept,), nullable=True, ordered=True)))
+    store, side, seen = MemoryStore(), Grouping(VALUE), []
     for version, (group, n) in enumerate([("g", 5), (None, 0), ("g", 1)]):
         changed = regroup(side.messages([Change("1a", version, group, (n,))]), side.rows, side.count, **TIMES)
         parts = [numbered(changed, 1)]
@@ -79,7 +82,20 @@ def test_a_fold_without_rows_begins_anew() -> None:
             parts.append(numbered(regroup(side.messages([Change("0a", 0, "g", (9,))]), MemoryStore(), Counters(), **TIMES), 0))
         results = aggregate(pa.concat_tables(parts), store, Counters(), fold, source=SOURCE, **TIMES)
         seen += [tuple(column[0].as_py() for column in RowCodec(fold.schema).decode(results.column("value").combine_chunks()))]
-    assert seen == [(1, 9, 5, 5), (1, 9, None, None), (1, 9, 1, 1)]
+    assert seen == [(1, 9, 5), (1, 9, None), (1, 9, 1)]
+
+
+def test_extremes_of_one_table_are_not_those_of_another() -> None:
+    """Each column's values are entries of its own in the store: when one leaves, the next is of the same table."""
+    store, sides, table = MemoryStore(), [Grouping(VALUE, *fold.columns) for fold in FOLDS], Grouping(VALUE)
+    table.fold = CoFold(FOLDS)  # type: ignore[assignment]
+    steps = [[("0a", "g", 1), ("0b", "g", 2)], [("1c", "g", 0), ("1d", "g", 3)], [("0a", None, 0)], [("1d", None, 0)]]
+    for version, step in enumerate(steps):
+        at = int(step[0][0][0])
+        changes = [Change(key, version, group, (n,)) for key, group, n in step]
+        grouped = numbered(regroup(sides[at].messages(changes), sides[at].rows, sides[at].count, **TIMES), at)
+        table.apply(aggregate(grouped, store, Counters(), CoFold(FOLDS), source=SOURCE, **TIMES))
+    assert table.table == {"g": (1, 2, 0, 0)}
 
 
 @pytest.fixture

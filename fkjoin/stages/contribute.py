@@ -117,7 +117,6 @@ class Carry:
         foreign_key, row = self.fields.columns(
             answers, (self.foreign_key, self.foreign_key_schema), (self.row, self.row_schema)
         )
-        there = self.fields.there(answers)
-        named = masked(KeyCodec(self.foreign_key_schema).encode(foreign_key, len(answers)), there)
-        value = masked(RowCodec(self.row_schema).encode(row, len(answers)), there)
+        named = KeyCodec(self.foreign_key_schema).encode(foreign_key, len(answers))
+        value = masked(RowCodec(self.row_schema).encode(row, len(answers)), self.fields.there(answers))
         return table(CHANGE, column(answers, "key"), named, value, column(answers, "version"), column(answers, "ts"))
