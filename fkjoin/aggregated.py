@@ -140,7 +140,7 @@ def aggregated(
             packed=(results, unpack),
             stages=stages,
             materialized_as=built,
-            contributions=Contributions(regrouped, key.schema, fold, table.key_type, value.schema),
+            contributions=Contributions(regrouped, fold),
         )
 
     return built(None)

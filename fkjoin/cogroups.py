@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from dataclasses import replace
 
 from pyspark import cloudpickle
@@ -16,8 +15,9 @@ from fkjoin.errors import TopologyError
 from fkjoin.foreign_key import require_same_timestamps, require_table
 from fkjoin.spark.packing import UnpackResults
 from fkjoin.spark.settings import validated
-from fkjoin.stateful import Contributions, counted, frame_of, refuse_same_name, stage, stage_spec
+from fkjoin.stateful import Contributions, counted, refuse_same_name, stage, stage_spec
 from fkjoin.table import Table
+from fkjoin.together import put_together
 from fkjoin.topology import Aggregate, Cogroup, generated_name, periodic
 
 _MOST = 256
@@ -55,17 +55,7 @@ def cogroup(*tables: Table, name: str | None = None, emit: Emit = "on-change", v
             spark, "aggregate", label, facts, about, validate=checked, every=emission.every, fold=pickled, in_order=True
         )
         results = paced(counted(stage(grouped, spec), label, "aggregate"), label, emission, about, checked)
-        return Table(
-            replace(node, materialized=materialized),
-            frame_of(results, unpack),
-            first.key,
-            next((table.timestamps for table in tables if table.timestamps), None),
-            dead=once(frame for table in tables for frame in table.dead),
-            connection=next((table.connection for table in tables if table.connection), None),
-            packed=(results, unpack),
-            stages=tuple(query for table in tables for query in table.stages),
-            materialized_as=built,
-        )
+        return put_together(tables, replace(node, materialized=materialized), results, unpack, built)
 
     return built(None)
 
@@ -111,12 +101,3 @@ def _obstacle(node: Aggregate) -> str | None:
     if periodic(node):
         return "is held back, and a cogroup sends for it; give the cogroup that emit"
     return None
-
-
-def once(frames: Iterable[DataFrame]) -> tuple[DataFrame, ...]:
-    """The frames, each once."""
-    found: list[DataFrame] = []
-    for frame in frames:
-        if all(frame is not known for known in found):
-            found.append(frame)
-    return tuple(found)

@@ -9,7 +9,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from fkjoin.cogroups import once
 from fkjoin.columns import arrow_schema, schema_text
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
@@ -18,8 +17,9 @@ from fkjoin.frame import ROW
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackRows, UnpackResults
 from fkjoin.spark.settings import bucket_count, validated
-from fkjoin.stateful import counted, frame_of, packing_columns, refuse_same_name, stage, stage_spec
+from fkjoin.stateful import counted, packing_columns, refuse_same_name, stage, stage_spec
 from fkjoin.table import Table
+from fkjoin.together import put_together
 from fkjoin.topology import Merge, generated_name
 
 _MOST = 100
@@ -53,17 +53,7 @@ def merged(tables: tuple[Table, ...], name: str | None, emit: Emit, validate: bo
         facts = {"materialized": materialized or label, **bound_to}
         spec = stage_spec(spark, "merge", label, facts, about, validate=checked, every=emission.every, tables=len(tables))
         results = paced(counted(stage(rows, spec), label, "merge"), label, emission, about, checked)
-        return Table(
-            replace(node, materialized=materialized),
-            frame_of(results, unpack),
-            first.key,
-            next((table.timestamps for table in tables if table.timestamps), None),
-            dead=once(frame for table in tables for frame in table.dead),
-            connection=next((table.connection for table in tables if table.connection), None),
-            packed=(results, unpack),
-            stages=tuple(query for table in tables for query in table.stages),
-            materialized_as=built,
-        )
+        return put_together(tables, replace(node, materialized=materialized), results, unpack, built)
 
     return built(None)
 

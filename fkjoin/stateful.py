@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import DataType
 
 from fkjoin.aggregates.fold import Fold
 from fkjoin.columns import spark_schema
@@ -80,10 +80,7 @@ class Contributions:
 
     regrouped: Callable[[int, bool], DataFrame]
     """Envelopes of ``GROUPED``, as those of the table with that number; true: also of updates that contribute what they did."""
-    key: StructType
     fold: Fold
-    row_key: StructType
-    value: StructType
 
 
 def stage_spec(
