@@ -7,11 +7,14 @@ BIN := .venv/bin
 demo: .venv/ready
 	$(BIN)/fkjoin demo
 
-# Those in integration/ wait a lot for brokers and clusters: the others run meanwhile.
+# Those in integration/ wait a lot for brokers and clusters: the others run meanwhile, but for some that run after them, so that
+# both come to their ends at about the same time.
+AFTER := tests/test_optimizer.py tests/test_pruning.py
 test: .venv/ready
-	@$(BIN)/python -m pytest -q integration >.integration.log 2>&1 & other=$$!; trap "kill $$other" INT TERM; \
-	status=0; $(BIN)/python -m pytest -q tests || status=$$?; \
-	echo "the tests on a broker and a cluster:"; wait $$other || status=$$?; cat .integration.log; exit $$status
+	@( status=0; $(BIN)/python -m pytest -q integration || status=$$?; $(BIN)/python -m pytest -q $(AFTER) || status=$$?; \
+	exit $$status ) >.integration.log 2>&1 & other=$$!; trap "kill $$other" INT TERM; \
+	status=0; $(BIN)/python -m pytest -q tests $(AFTER:%=--ignore=%) || status=$$?; \
+	echo "the tests on a broker and a cluster, and of the optimizer:"; wait $$other || status=$$?; cat .integration.log; exit $$status
 
 check: .venv/ready
 	$(BIN)/ruff check .

@@ -14,6 +14,7 @@ from fkjoin import aggregates as agg
 from fkjoin.errors import SessionError
 from fkjoin.rules import RULES
 from fkjoin.spark.settings import EXCLUDED, OPTIMIZE
+from fkjoin.spark.upkeep import verify
 from tests.conftest import small
 from tests.test_spark_aggregates import History, tables
 from tests.test_spark_engine import run, table_of, write_lines
@@ -133,6 +134,7 @@ def test_who_reads_the_join_and_what_is_made_of_it_gets_both(spark: SparkSession
     regions = joined.group_by("right.region", name="regions").agg(n=agg.count())
     both = fk_join(joined, regions, "right.region", joiner=["left.right.region", "right.n"], name="both")
     found = {key[0]: row["n"] for key, row in table_of(run(both.changes, tmp_path / "ck").rows, "order_id").items()}
+    assert verify(spark, tmp_path / "ck") == []
     homes = {folder.name for folder in (tmp_path / "index").glob("*/joined-rekey/*")}
     assert len(homes) == 4, "two buckets, twice: neither rebuilds the other's index"
     region_of = {

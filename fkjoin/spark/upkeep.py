@@ -29,21 +29,24 @@ def verify(spark: SparkSession, checkpoint: str | Path, *, batch: int | None = N
     check_logs(spark, str(checkpoint))
     state = SavedState(spark, checkpoint, batch)
     try:
-        found = {store.name: _examined(store).cache() for store in state.stores}
-        problems = [line for name, frame in found.items() for line in _problems(name, frame)]
+        found: dict[str, list[DataFrame]] = {}  # an operator may stand twice in a query, under one name
+        for store in state.stores:
+            found.setdefault(store.name, []).append(_examined(store).cache())
+        problems = [line for name, frames in found.items() for frame in frames for line in _problems(name, frame)]
         for store in state.stores:
             problems += _in_wrong_partition(store)
         rekeyed = [s for s in state.stores if s.stage == "rekey" and s.identity[1].get("fused")]
-        for join in [str(store.identity[0]["join"]) for store in rekeyed]:
+        for join in dict.fromkeys(str(store.identity[0]["join"]) for store in rekeyed):
             for name in (f"{join}-subscription", f"{join}-children"):
-                if name in found:
-                    problems += _compared(name, found[f"{join}-rekey"], found[name])
+                for left, right in zip(found[f"{join}-rekey"], found.get(name, []), strict=False):
+                    problems += _compared(name, left, right)
     except FkJoinError:
         raise
     except Exception as error:
         raise damaged(str(checkpoint), error) from error
-    for frame in found.values():
-        frame.unpersist()
+    for frames in found.values():
+        for frame in frames:
+            frame.unpersist()
     return problems
 
 
