@@ -9,7 +9,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 
 from fkjoin.aggregates.cogrouped import CoFold
-from fkjoin.columns import arrow_schema, schema_text, spark_schema
+from fkjoin.columns import arrow_schema, schema_text, spark_schema, types_text
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.foreign_key import require_same_timestamps, require_table
@@ -78,7 +78,7 @@ def _checked(tables: tuple[Table, ...]) -> tuple[tuple[Aggregate, ...], list[Con
         if any(other.name == node.name for other in nodes):
             raise TopologyError(f"{argument}: {table.name} is there twice, or another has its name; give group_by(…, name=…)")
         if schema_text(arrow_schema("key", table.key_type)) != schema_text(arrow_schema("key", tables[0].key_type)):
-            keys = [", ".join(f"{field.name} {field.dataType.simpleString()}" for field in one.key_type) for one in tables]
+            keys = [types_text(one.key_type) for one in tables]
             raise TopologyError(
                 f"{argument}: {table.name} is grouped by {keys[at]}, and {tables[0].name} by {keys[0]}; make both the same, "
                 'for instance group_by("cast(buyer as bigint) as customer_id")'

@@ -83,6 +83,11 @@ def schema_text(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
+def types_text(kind: StructType) -> str:
+    """Names and types, as a user has written them."""
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in kind)
+
+
 def fields_of(frame: DataFrame, struct: Column) -> tuple[str, ...]:
     """The names of a struct expression's fields."""
     kind = frame.select(struct.alias("it")).schema["it"].dataType

@@ -21,7 +21,7 @@ from fkjoin.rules import JOIN_READS_ANSWERS
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackChanges
 from fkjoin.stages.contribute import Carry, leaves
-from fkjoin.stateful import packing_columns
+from fkjoin.stateful import once, packing_columns
 from fkjoin.table import Extractor, Joiner, Table
 from fkjoin.topology import Verdict, verdicts
 
@@ -42,7 +42,7 @@ def require_same_timestamps(left: Table, right: Table) -> None:
 
 def dead_frames(left: Table, right: Table, rows: DataFrame, extractor: Extractor) -> tuple[DataFrame, ...]:
     """The frames that dead letters of both tables come from, and of an extractor that throws on ``rows``."""
-    dead = left.dead + tuple(frame for frame in right.dead if all(frame is not known for known in left.dead))
+    dead = once((*left.dead, *right.dead))
     if left.on_error == "dead-letter" and is_function(extractor):
         thrown = F.when(F.col(f"{PROBLEM}_before").isNull(), F.col(PROBLEM))
         dead += (rows.withColumn(PROBLEM, thrown),)

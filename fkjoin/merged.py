@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from fkjoin.columns import arrow_schema, schema_text
+from fkjoin.columns import arrow_schema, schema_text, types_text
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.foreign_key import require_same_timestamps, require_table
@@ -73,15 +73,11 @@ def _check(tables: tuple[Table, ...]) -> None:
         ):
             if schema_text(arrow_schema(what, wanted)) != schema_text(arrow_schema(what, kind)):
                 raise TopologyError(
-                    f"{argument}: the {what} of {table.name} is {_text(kind)}, and that of {first.name} is {_text(wanted)}; "
-                    "make both the same, for instance with map_values"
+                    f"{argument}: the {what} of {table.name} is {types_text(kind)}, and that of {first.name} is "
+                    f"{types_text(wanted)}; make both the same, for instance with map_values"
                 )
         require_same_timestamps(first, table)
 
 
 def _by_name(kind: StructType) -> StructType:
     return StructType(sorted(kind, key=lambda field: field.name))
-
-
-def _text(kind: StructType) -> str:
-    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in kind)

@@ -159,3 +159,12 @@ def refuse_same_name(name: str, nodes: Iterable[Node], what: str) -> None:
         if node.name == name:
             raise TopologyError(f"name: {name!r} already names an input of this {what}; choose another")
         refuse_same_name(name, node.inputs, what)
+
+
+def once(frames: Iterable[DataFrame]) -> tuple[DataFrame, ...]:
+    """The frames, each once: several tables may be made of the same."""
+    found: list[DataFrame] = []
+    for frame in frames:
+        if all(frame is not known for known in found):
+            found.append(frame)
+    return tuple(found)

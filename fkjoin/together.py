@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from pyspark.sql import DataFrame
 
 from fkjoin.spark.packing import UnpackResults
-from fkjoin.stateful import frame_of
+from fkjoin.stateful import frame_of, once
 from fkjoin.table import Table
 from fkjoin.topology import Cogroup, Merge
 
@@ -21,17 +21,9 @@ def put_together(
         frame_of(results, unpack),
         tables[0].key,
         next((table.timestamps for table in tables if table.timestamps), None),
-        dead=_once(frame for table in tables for frame in table.dead),
+        dead=once(frame for table in tables for frame in table.dead),
         connection=next((table.connection for table in tables if table.connection), None),
         packed=(results, unpack),
         stages=tuple(query for table in tables for query in table.stages),
         materialized_as=built,
     )
-
-
-def _once(frames: Iterable[DataFrame]) -> tuple[DataFrame, ...]:
-    found: list[DataFrame] = []
-    for frame in frames:
-        if all(frame is not known for known in found):
-            found.append(frame)
-    return tuple(found)

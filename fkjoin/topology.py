@@ -128,12 +128,11 @@ class Aggregate:
 
 
 @dataclass(frozen=True, slots=True)
-class Cogroup:
-    """Several tables' rows by the same group, summed up side by side (KIP-150)."""
+class _Together:
+    """What is made of several tables with the same key."""
 
     name: str
-    tables: tuple[Aggregate, ...]
-    """What each table's rows contribute, and what is made of it."""
+    tables: tuple[Node, ...]
     emit: str
     materialized: str | None = None
 
@@ -152,27 +151,16 @@ class Cogroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
-    """Several tables with the same columns, one laid over the other."""
+class Cogroup(_Together):
+    """Several tables' rows by the same group, summed up side by side (KIP-150)."""
 
-    name: str
-    tables: tuple[Node, ...]
-    """Of a key that several have, the row of the first is shown."""
-    emit: str
-    materialized: str | None = None
+    tables: tuple[Aggregate, ...]
+    """What each table's rows contribute, and what is made of it."""
 
-    log = None
-    rules = ()
-    parts = 1
-    versions = (("version", 1),)
 
-    @property
-    def key(self) -> tuple[str, ...]:
-        return self.tables[0].key
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return self.tables
+@dataclass(frozen=True, slots=True)
+class Merge(_Together):
+    """Several tables with the same columns, one laid over the other; of a key that several have, the row of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,10 +276,9 @@ def manifest(node: Node) -> dict[str, dict[str, object]]:
             facts = {"of": step.table.name, "group_by": list(step.grouped_by), "value": list(step.value), "columns": columns}
             facts["deployment"] = "fused" if step.topic is None else "staged"
             found[f"aggregate {step.name}"] = facts
-        elif isinstance(step, Merge):
-            found[f"merge {step.name}"] = {"of": [table.name for table in step.tables]}
-        elif isinstance(step, Cogroup):
-            found[f"cogroup {step.name}"] = {"of": [table.name for table in step.tables]}
+        elif isinstance(step, Cogroup | Merge):
+            kind = "cogroup" if isinstance(step, Cogroup) else "merge"
+            found[f"{kind} {step.name}"] = {"of": [table.name for table in step.tables]}
         elif isinstance(step, Children):
             facts = {"left": step.left.name, "right": step.right.name, "extractor": step.extractor, "column": step.column}
             found[f"children {step.name}"] = facts
