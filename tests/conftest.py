@@ -53,6 +53,8 @@ def spark() -> Iterator[object]:
     )
     made.sparkContext.setLogLevel("ERROR")
     yield made
+    status = made.sparkContext._gateway.proc.poll()
+    assert status is None, f"the JVM did not live to see the tests' end: it left with status {status}"
     made.stop()
 
 
