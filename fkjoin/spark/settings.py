@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from fkjoin.errors import SessionError
+from fkjoin.spark.local_python import use_this_python
 
 BUCKETS = "spark.fkjoin.buckets"
 INDEX_DIR = "spark.fkjoin.index.dir"
@@ -110,8 +109,8 @@ def prepare(spark: SparkSession) -> None:
             spark.conf.set(name, value)
     if spark.conf.get(PARTITIONS, None) is None:
         spark.conf.set(PARTITIONS, str(max(2, context.defaultParallelism)))
-    if context.master.startswith("local") and not _same_python(context.pythonExec):
-        context.pythonExec = sys.executable
+    if context.master.startswith("local"):
+        use_this_python(context)
 
 
 def bucket_count(spark: SparkSession) -> int:
@@ -161,9 +160,3 @@ def _context(spark: SparkSession) -> Any:
             "fkjoin runs in a classic Spark session and not over Spark Connect: "
             "build the session with fkjoin.session() or SparkSession.builder.master(...)"
         ) from error
-
-
-def _same_python(command: str) -> bool:
-    """Whether ``command`` starts this very interpreter, virtual environment included."""
-    found = shutil.which(command)
-    return found is not None and Path(found).absolute() == Path(sys.executable).absolute()
