@@ -21,6 +21,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import DataFrame
+
 import fkjoin
 from benchmarks.fk_join import table
 from benchmarks.memory import Footprint, processes
@@ -36,7 +38,7 @@ class Run:
     def __init__(self, folder: Path, heap: str) -> None:
         self.folder, self.seq, self.seen = folder, 0, -1
         for side in ("left", "right"):
-            (folder / side).mkdir()
+            (folder / side).mkdir(parents=True)
         spark = fkjoin.session(
             "endurance",
             master="local[2]",
@@ -48,9 +50,22 @@ class Run:
             sql_streaming_fileSource_log_cleanupDelay="10s",  # else ten minutes of Spark's lists of all files read
         )
         spark.sparkContext.setLogLevel("ERROR")
-        joined = fk_join(table(spark, folder, "left"), table(spark, folder, "right"), "value.fk", name="bench")
-        writer = joined.changes.writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
-        self.spark, self.query = spark, writer.start()
+        self.spark = spark
+        self.resume()
+
+    def changes(self) -> DataFrame:
+        """What the query does."""
+        left, right = (table(self.spark, self.folder, side) for side in ("left", "right"))
+        return fk_join(left, right, "value.fk", name="bench").changes
+
+    def resume(self) -> None:
+        """Start the query, or go on with it."""
+        writer = self.changes().writeStream.format("noop").option("checkpointLocation", str(self.folder / "checkpoint"))
+        self.query = writer.start()
+
+    def pause(self) -> None:
+        """Stop the query until ``resume``."""
+        self.query.stop()
 
     def batch(self, left: Iterable[tuple[str, str]] = (), right: Iterable[str] = ()) -> tuple[int, float]:
         """One micro-batch of left rows (key, foreign key) and right rows: how many inputs, and its seconds."""

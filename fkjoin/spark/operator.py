@@ -67,12 +67,16 @@ class SparkLog:
 
     def __init__(self, meta: Any, segments: Any) -> None:
         self._meta, self._segments = meta, segments
+        self._known: bytes | None = None
 
     def meta(self) -> bytes | None:
-        return bytes(self._meta.get()[0]) if self._meta.exists() else None
+        if self._known is None and (found := self._meta.get()) is not None:  # each call is a question to the JVM
+            self._known = bytes(found[0])
+        return self._known
 
     def set_meta(self, meta: bytes) -> None:
         self._meta.update((meta,))
+        self._known = meta
 
     def segment(self, number: int) -> bytes | None:
         found = self._segments.getValue((number,))
