@@ -14,6 +14,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.jvm import pytest_runtest_protocol as pytest_runtest_protocol
+from tests.jvm import pytest_terminal_summary as pytest_terminal_summary
+from tests.jvm import stop
+
 DOCKER = Path(__file__).parent.parent / "docker"
 
 
@@ -74,7 +78,7 @@ def spark(connector: str) -> Iterator[SparkSession]:
     )
     made.sparkContext.setLogLevel("ERROR")
     yield made
-    made.stop()
+    stop(made)
 
 
 @pytest.fixture(scope="session")
