@@ -18,6 +18,7 @@ from fkjoin.spark.local_python import STARTER, use_this_python
 
 
 def test_the_starter_leaves_archives_out_and_the_rest_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "a folder").mkdir()
     kept = [str(tmp_path / name) for name in ("a folder", "*", "mine.zip", "lib.jar")]
     left_out = [
         "/spark/python/lib/pyspark.zip",
