@@ -59,6 +59,9 @@ def test_where_pyspark_comes_from_elsewhere_workers_are_started_as_spark_does(mo
     monkeypatch.setattr(local_python.pyspark, "__file__", "/spark/python/lib/pyspark.zip/pyspark/__init__.py")
     assert chosen() == (sys.executable, {})
     monkeypatch.undo()
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert chosen() == (sys.executable, {})
+    monkeypatch.undo()
     monkeypatch.setattr(local_python, "STARTER", STARTER.with_name("local_python.py"))  # not a program
     assert chosen() == (sys.executable, {})
 

@@ -19,7 +19,7 @@ _PYTHON = "FKJOIN_PYTHON"
 
 def use_this_python(context: Any) -> None:
     """Have the workers of a local ``SparkContext`` run on this interpreter, virtual environment included."""
-    if _installed_with_spark() and os.access(STARTER, os.X_OK):
+    if sys.platform != "win32" and _installed_with_spark() and os.access(STARTER, os.X_OK):
         context.pythonExec = str(STARTER)
         context.environment[_PYTHON] = sys.executable
     elif not _is_this(context.pythonExec):
