@@ -14,10 +14,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.jvm import pytest_runtest_protocol as pytest_runtest_protocol
-from tests.jvm import pytest_terminal_summary as pytest_terminal_summary
-from tests.jvm import stop
-
 DOCKER = Path(__file__).parent.parent / "docker"
 
 
@@ -78,7 +74,9 @@ def spark(connector: str) -> Iterator[SparkSession]:
     )
     made.sparkContext.setLogLevel("ERROR")
     yield made
-    stop(made)
+    status = made.sparkContext._gateway.proc.poll()
+    assert status is None, f"the JVM did not live to see the tests' end: it left with status {status}"
+    made.stop()
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.jvm import pytest_runtest_protocol as pytest_runtest_protocol
-from tests.jvm import pytest_terminal_summary as pytest_terminal_summary
-from tests.jvm import stop
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -57,7 +53,9 @@ def spark() -> Iterator[object]:
     )
     made.sparkContext.setLogLevel("ERROR")
     yield made
-    stop(made)
+    status = made.sparkContext._gateway.proc.poll()
+    assert status is None, f"the JVM did not live to see the tests' end: it left with status {status}"
+    made.stop()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from pyspark.sql import functions as F
 
 import fkjoin
 from fkjoin import SessionError, Table, TopologyError, fk_join
-from fkjoin.spark.settings import BUCKETS, FORMAT, PROVIDER, bucket_count, prepare
+from fkjoin.spark.settings import BUCKETS, FORMAT, PROVIDER, SHORT_LIVED, bucket_count, prepare
 from tests.test_spark_engine import write_lines
 
 pytestmark = pytest.mark.spark
@@ -151,6 +152,19 @@ def test_a_session_with_the_wrong_state_store_is_refused(spark: SparkSession) ->
     other.conf.set(BUCKETS, "many")
     with pytest.raises(SessionError, match=r"spark\.fkjoin\.buckets is 'many': it must be a whole number"):
         bucket_count(other)
+
+
+def test_short_lived_sessions_have_room_for_compiled_code() -> None:
+    """A JVM without its optimizing compiler reserves a fifth of it, and ends when that is full."""
+
+    def room(*options: str) -> str:
+        shown = subprocess.run(
+            ["java", *options, "-XX:+PrintFlagsFinal", "-version"], capture_output=True, text=True, check=True
+        )
+        (line,) = (line for line in shown.stdout.splitlines() if " ReservedCodeCacheSize " in line)
+        return line.split()[3]
+
+    assert room(*SHORT_LIVED.split()) == room()
 
 
 def test_a_plain_session_is_completed(spark: SparkSession) -> None:

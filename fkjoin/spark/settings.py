@@ -29,9 +29,10 @@ _REQUIRED = {
     PROVIDER: (_ROCKSDB, "transformWithState keeps its state in RocksDB only"),
     FORMAT: ("2", "with format 1 a late task attempt can overwrite committed state"),
 }
-SHORT_LIVED = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
+SHORT_LIVED = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """For ``driver_extraJavaOptions`` of a local session that lives for a minute: in so short a time the JVM's optimizing
-compiler takes more of the cores than it gives back (docs/performance.md)."""
+compiler takes more of the cores than it gives back (docs/performance.md).  Without it the JVM has room for 48 MiB of compiled
+code, in place of 240, and ends when that is full."""
 
 _WORKERS = {
     "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",

@@ -16,6 +16,7 @@ from typing import Any
 
 import pyspark
 
+from fkjoin.spark.settings import SHORT_LIVED
 from integration.faults.victims import ZOMBIES_FILE
 
 ROOT = Path(__file__).parent.parent.parent
@@ -62,8 +63,8 @@ class Cluster:
         settings = {
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
-            "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1",
-            "spark.executor.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1",
+            "spark.driver.extraJavaOptions": SHORT_LIVED,
+            "spark.executor.extraJavaOptions": SHORT_LIVED,
             "spark.executor.memory": "700m",
             "spark.executor.cores": "1",
             "spark.driver.extraClassPath": str(self._classes),
