@@ -27,6 +27,7 @@ import fkjoin
 from benchmarks.fk_join import table
 from benchmarks.memory import Footprint, processes
 from fkjoin import fk_join
+from fkjoin.spark.settings import INDEX_DIR
 
 STEP = 500_000
 RIGHT = 100_000
@@ -45,7 +46,6 @@ class Run:
             ui_enabled="false",
             driver_memory=heap,
             local_dir=folder / "tmp",
-            fkjoin_index_dir=folder / "index",
             sql_streaming_minBatchesToRetain=2,
             sql_streaming_fileSource_log_cleanupDelay="10s",  # else ten minutes of Spark's lists of all files read
         )
@@ -60,6 +60,7 @@ class Run:
 
     def resume(self) -> None:
         """Start the query, or go on with it."""
+        self.spark.conf.set(INDEX_DIR, str(self.folder / "index"))  # other runs may share the session
         writer = self.changes().writeStream.format("noop").option("checkpointLocation", str(self.folder / "checkpoint"))
         self.query = writer.start()
 

@@ -105,7 +105,9 @@ def main() -> None:
                 run.pause()
             print(json.dumps({name: values[-1] for name, values in medians.items()}), flush=True)
         found: dict[str, Any] = {"first_s": round(first, 1)}
-        found |= {f"{name}_s": [min(values), statistics.median(values), max(values)] for name, values in medians.items()}
+        found |= {
+            f"{name}_s": [min(values), round(statistics.median(values), 3), max(values)] for name, values in medians.items()
+        }
         print(json.dumps(found))
     finally:
         runs["join"].close()

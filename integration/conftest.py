@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.conftest import only_session
+
 DOCKER = Path(__file__).parent.parent / "docker"
 
 
@@ -62,21 +64,7 @@ def connector() -> str:
 
 @pytest.fixture(scope="session")
 def spark(connector: str) -> Iterator[SparkSession]:
-    from fkjoin.spark.settings import SHORT_LIVED, session
-
-    made = session(
-        "fkjoin integration tests",
-        master="local[2]",
-        ui_enabled="false",
-        driver_host="127.0.0.1",
-        driver_extraJavaOptions=SHORT_LIVED,
-        jars=connector,
-    )
-    made.sparkContext.setLogLevel("ERROR")
-    yield made
-    status = made.sparkContext._gateway.proc.poll()
-    assert status is None, f"the JVM did not live to see the tests' end: it left with status {status}"
-    made.stop()
+    yield from only_session("fkjoin integration tests", jars=connector)
 
 
 @pytest.fixture(scope="session")

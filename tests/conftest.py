@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -39,23 +39,23 @@ def small(spark: SparkSession, folder: Path, buckets: int = 2) -> None:
         spark.conf.set(name, value)
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[object]:
-    """One local Spark session for all tests that need a JVM."""
+def only_session(name: str, **conf: Any) -> Iterator[SparkSession]:
+    """One local Spark session for all tests of a run that need a JVM."""
     from fkjoin.spark.settings import SHORT_LIVED, session
 
     made = session(
-        "fkjoin tests",
-        master="local[2]",
-        ui_enabled="false",
-        driver_host="127.0.0.1",
-        driver_extraJavaOptions=SHORT_LIVED,
+        name, master="local[2]", ui_enabled="false", driver_host="127.0.0.1", driver_extraJavaOptions=SHORT_LIVED, **conf
     )
     made.sparkContext.setLogLevel("ERROR")
     yield made
     status = made.sparkContext._gateway.proc.poll()
     assert status is None, f"the JVM did not live to see the tests' end: it left with status {status}"
     made.stop()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[object]:
+    yield from only_session("fkjoin tests")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
