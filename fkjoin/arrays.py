@@ -194,6 +194,13 @@ def take(array: pa.Array, positions: Ints) -> pa.Array:
     return array.take(pa.array(positions))
 
 
+def replaced(array: Bytes, places: Ints, by: Bytes) -> Bytes:
+    """The array with other elements at some places."""
+    at = np.arange(len(array))
+    at[places] = len(array) + np.arange(len(places))
+    return take(stack(array, by), at)
+
+
 def changes_from_previous(sorted_codes: Ints) -> Bools:
     """True at the first row of each run of equal codes."""
     first = np.ones(len(sorted_codes), bool)

@@ -98,7 +98,8 @@ def _derived(
 
     fires = rule is not None and rule.fired
     frame = stepped(rows, *([RAW] if RAW in table.frame.columns else []))
-    bare = replace(table, unread=None, packed=None, answers=None, contributions=None)
+    between = None if table.star is None else f"{label} stands between the joins"
+    bare = replace(table, unread=None, packed=None, answers=None, contributions=None, star=between)
     made = replace(bare, node=node, frame=frame, early=None if table.early is None else early)
     buckets, checked = bucket_count(spark), validated(spark)
     key, schema = arrow_schema("key", made.key_type), arrow_schema("row", made.row_type)

@@ -74,7 +74,7 @@ def packed_sides(
     """``rows``: ``with_foreign_key``'s; ``schemas``: of both keys, then of both rows; ``label``: who reads them."""
     key, foreign_key, left_row, right_row = schemas
     without = right.frame.withColumn("foreign_key", F.lit(None))
-    packed_right = _packed(right, without, None, PackChanges(foreign_key, None, right_row, buckets, validate))
+    packed_right = packed(right, without, None, PackChanges(foreign_key, None, right_row, buckets, validate))
     carry = _carry(left, extractor, foreign_key, left_row)
     obstacle = f"the join is staged, and {carry}" if isinstance(carry, str) and left.early is None else None
     rule = decide(left.frame.sparkSession, JOIN_READS_ANSWERS, left.node, obstacle)
@@ -88,7 +88,7 @@ def packed_sides(
         paths = None if is_function(extractor) else [*left.reads(listed(extractor)), *leaves(left_row)]
         answered, of_answers = left.early(paths, label)
         rows = with_foreign_key(left, right, extractor, answered)
-    packed_left = _packed(left, rows, extractor, PackChanges(key, foreign_key, left_row, buckets, validate))
+    packed_left = packed(left, rows, extractor, PackChanges(key, foreign_key, left_row, buckets, validate))
     return Sides(packed_left, packed_right, (*verdicts(rule), *of_answers), b"")
 
 
@@ -105,7 +105,7 @@ def _carry(left: Table, extractor: Extractor, foreign_key: pa.Schema, row: pa.Sc
     return Carry(answers.of, places, tuple(answers.fields[name] for name in row.names), foreign_key, row)
 
 
-def _packed(table: Table, rows: DataFrame, extractor: Extractor | None, pack: PackChanges) -> DataFrame:
+def packed(table: Table, rows: DataFrame, extractor: Extractor | None, pack: PackChanges) -> DataFrame:
     """The table's changes, with foreign keys if there is an extractor, packed; ``rows`` is the frame that has them."""
     if table.unread is not None:
         source, reading = table.unread

@@ -26,6 +26,7 @@ from fkjoin.spark.packing import PackJoined, UnpackAnswers, UnpackResults
 from fkjoin.spark.settings import bucket_count, prepare, validated
 from fkjoin.stages import How
 from fkjoin.stages.contribute import Fields, Place
+from fkjoin.star_join import Joins, begin, share, star_table
 from fkjoin.stateful import Answers, Deployment, counted, frame_of, refuse_same_name, stage, stage_spec
 from fkjoin.table import Extractor, Joiner, Table
 from fkjoin.topology import Derived, Join, Node, Source, Verdict, generated_name, verdicts
@@ -88,15 +89,22 @@ def fk_join(
     through = None if topics is None else (topics.registration, topics.response)
     node = Join(label, left.node, right.node, how, by, joining, through, emit)
 
+    checked = validated(spark) if validate is None else validate
+    whole = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
+    fields = _fields(joiner, left, *whole)
+    obstacle = "the join is staged" if topics is not None else f"it is {emit}" if emission.every else None
+    joins, shared = share(spark, left, right, extractor, how, fields, obstacle)
+    dead = dead_frames(left, right, rows, extractor)
+    if joins is not None:
+        return star_table(joins, left, replace(node, rules=verdicts(shared)), emission, dead, validate=checked)
+
     buckets = bucket_count(spark)
     key, foreign_key = arrow_schema("left", left.key_type), arrow_schema("right", right.key_type)
-    whole = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
     left_row, right_row, keeps = needed(joiner, *whole, spark)
     shared_log = left.node.log is not None and left.node.log == right.node.log
     parts = left.node.parts, right.node.parts
     fused = deployment == "fused"
     before: tuple[StageName, ...] = ("rekey", "subscription") if fused else ()
-    checked = validated(spark) if validate is None else validate
     about = {"key": left.key_type, "foreign_key": right.key_type, "parts": parts, "fused": fused}
 
     def through_stage(
@@ -152,10 +160,9 @@ def fk_join(
         return Answers(f"{label}-answers-for-{reader}", envelopes, of, unresolved.fields, before), verdict
 
     answers, stages, rules = answering(left_row, right_row)
-    node = replace(node, rules=(*rules, *verdicts(keeps)))
+    node = replace(node, rules=(*verdicts(shared), *rules, *verdicts(keeps)))
     row_types: tuple[pa.Schema, ...] = (left_row, right_row)
     result: DataType = StructType([StructField("left", left.row_type), StructField("right", right.row_type)])
-    fields = _fields(joiner, left, left_row, right_row)
     of = Fields(key, left_row, right_row, how)
     unresolved = Answers(f"{label}-answers", answers, of, fields or {}, before, narrowed if fused else None)
 
@@ -174,9 +181,14 @@ def fk_join(
         if clash := set(row_types[0].names) & set(left.key):
             raise TopologyError(f"joiner: column {min(clash)!r} is already there as the key; leave it out or give it an alias")
         answers = rows_joined.mapInArrow(PackJoined(row_types[0], buckets), ENVELOPE)
-    dead = dead_frames(left, right, rows, extractor)
     timestamps = left.timestamps or right.timestamps
     stages = (*left.stages, *right.stages, *stages)
+
+    alone: Joins | str = f"{label} makes more of the rows than fields of them"
+    if obstacle is not None:
+        alone = f"{label} is staged" if topics is not None else f"{label} is {emit}"
+    elif fields is not None:
+        alone = begin(left, right, rows, extractor, how, fields)
 
     def built(materialized: str | None) -> Table:
         resolved = through_stage((left_row, right_row), b"", answers, "resolve", materialized, result)
@@ -195,6 +207,7 @@ def fk_join(
             packed=packed,
             answers=None if fields is None else unresolved,
             early=early if fused else None,
+            star=None if materialized is not None else alone,
             stages=stages,
             materialized_as=built,
         )
@@ -237,6 +250,8 @@ def _fields(joiner: Joiner | None, left: Table, left_row: pa.Schema, right_row: 
         path = plain_path(item, rows)
         if path is None or len(path) < 2 or (len(given) == 1 and pa.types.is_struct(kind_at(rows, path))):
             return None  # one struct alone becomes the row itself
+        if path[-1] in found:
+            return None  # whoever makes the row says what is wrong
         found[path[-1]] = ("left" if path[0] == "left" else "right", path[1:])
     return found
 

@@ -51,6 +51,14 @@ GROUPED = pa.schema([("key", BYTES), ("row", BYTES), ("version", BYTES), ("old",
 NUMBERED = pa.schema([*JOINED, ("number", pa.int8())])
 """A row of one of several tables, which ``number`` tells; ``gone`` says that it is no more."""
 
+PART = pa.schema(
+    [("key", BYTES), ("number", pa.int8()), ("version", BYTES), ("value", BYTES), ("since", BYTES), ("ts", pa.int64())]
+)
+"""To the left key of a star: a row that its result is made of.  ``number`` tells the right tables apart, and ``LEFT`` says that
+it is the left row, with ``since``: from which versions of it each foreign key is what it is (null: there is none).  A right
+row's ``version`` is that one, then the right row's own."""
+LEFT = -1
+
 SUMS = pa.schema([("sender", pa.int64()), ("rows", pa.int64()), ("hashes", pa.int64())])
 """rekey → subscription, when batches are validated: how many subscriptions a bucket of rekey knows of in the receiving one."""
 
@@ -66,7 +74,7 @@ class Operation(enum.IntEnum):
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 """Payloads are copied a dozen times on their way between Python and the JVM: smaller ones are faster."""
 
-_KINDS = {1: CHANGE, 2: SUBSCRIPTION, 3: ANSWER, 4: JOINED, 5: RESULT, 6: SUMS, 7: GROUPED, 8: NUMBERED}
+_KINDS = {1: CHANGE, 2: SUBSCRIPTION, 3: ANSWER, 4: JOINED, 5: RESULT, 6: SUMS, 7: GROUPED, 8: NUMBERED, 9: PART}
 
 
 def pack(messages: pa.Table) -> bytes:
@@ -80,14 +88,14 @@ def pack(messages: pa.Table) -> bytes:
 
 
 def is_answer(packed: bytes) -> bool:
-    """Whether packed messages are answers, told from their head alone."""
-    return packed[:2] == bytes((FORMAT, 3))
+    """Whether packed messages are for left keys, told from their head alone: answers, or parts of a star."""
+    return packed[:2] in (bytes((FORMAT, 3)), bytes((FORMAT, 9)))
 
 
 def unpack(data: bytes) -> pa.Table:
     """What ``pack`` was given."""
     if len(data) < 2 or data[0] != FORMAT or data[1] not in _KINDS:
-        raise FormatError(f"packed messages begin with {data[:2].hex()}, this release reads 01 and a kind up to 08")
+        raise FormatError(f"packed messages begin with {data[:2].hex()}, this release reads 01 and a kind up to 09")
     with pa.ipc.open_stream(pa.py_buffer(data).slice(2)) as reader:
         return reader.read_all()
 

@@ -319,6 +319,11 @@ def _at(values: Ints, positions: Ints) -> Ints:
     return values[np.minimum(positions, len(values) - 1)]
 
 
+def bytes_codec(columns: int) -> RowCodec:
+    """Of rows of so many byte strings, each perhaps null."""
+    return RowCodec(pa.schema([pa.field(str(at), BYTES) for at in range(columns)]))
+
+
 @dataclass(frozen=True)
 class KeyCodec:
     """Keys as bytes: one column of text or bytes is itself (so it sorts as its bytes do), anything else is a row."""

@@ -10,6 +10,8 @@ JOIN_KEEPS_WHAT_IT_NEEDS = "join-keeps-what-it-needs"
 """Columns that a joiner does not read are left out before the first repartition, and are in no store."""
 JOIN_READS_ANSWERS = "join-reads-answers"
 """A join whose left table is a join, and what is made of left rows else, reads its answers: rekey in place of resolve."""
+JOINS_SHARE_STAGES = "joins-share-stages"
+"""Joins in a row whose foreign keys are all the first left table's are one: a row's values ask no right table for anything."""
 VIEW_READS_ANSWERS = "view-reads-answers"
 """What ``filter`` and ``map_values`` make of a join goes to a sink through one resolve in place of two."""
 
@@ -18,6 +20,7 @@ RULES = (
     ANSWERS_KEEP_WHAT_IS_READ,
     JOIN_KEEPS_WHAT_IT_NEEDS,
     JOIN_READS_ANSWERS,
+    JOINS_SHARE_STAGES,
     VIEW_READS_ANSWERS,
 )
 READING = (AGGREGATE_READS_ANSWERS, JOIN_READS_ANSWERS, VIEW_READS_ANSWERS)

@@ -18,6 +18,8 @@ from fkjoin.topology import (
     join_below,
     periodic,
     reads_answers,
+    shared_rights,
+    shares_stages,
 )
 
 
@@ -62,6 +64,8 @@ def steps_of(ends: Sequence[Node]) -> list[Step]:
         step = _step(one)
         if isinstance(one, Derived) and one.materialized is None and one not in ends:
             step = replace(step, facts=one.steps, stages=())  # the rest is for sinks
+        elif isinstance(one, Join) and _within(one, nodes, ends):
+            step = replace(step, stages=())
         elif isinstance(one, Join) and not _results_read(one, nodes, ends):
             step = replace(step, stages=step.stages[:-1])  # another stage is in the place of resolve
         elif (
@@ -80,12 +84,22 @@ def _results_read(node: Node, nodes: Sequence[Node], ends: Sequence[Node]) -> bo
     elif node in ends and not reads_answers(node):
         return True
     for reader in _readers(node, nodes):
+        if shares_stages(reader) and reader.inputs[0] == node:
+            continue  # it reads what this one reads
         if isinstance(reader, Derived) and reader.materialized is None:
             if _results_read(reader, nodes, ends):
                 return True
-        elif not reads_answers(reader) or (isinstance(reader, Join | Children) and reader.right == node):
+            continue
+        of_results = isinstance(reader, Join | Children) and reader.right == node
+        if of_results or not reads_answers(reader) or _within(reader, nodes, ends):
             return True
     return False
+
+
+def _within(node: Node, nodes: Sequence[Node], ends: Sequence[Node]) -> bool:
+    """Whether it is only there as part of joins that are one with it."""
+    readers = _readers(node, nodes)
+    return bool(readers) and node not in ends and all(shares_stages(one) and one.inputs[0] == node for one in readers)
 
 
 def _readers(node: Node, nodes: Sequence[Node]) -> list[Node]:
@@ -160,17 +174,25 @@ def _join(join: Join) -> Step:
     key = ", ".join(join.key)
     to_foreign, back = join.topics or (None, None)
     kept = (f"materialized as {join.materialized}",) if join.materialized else ()
+    stages = (
+        Stage("rekey", key, f"{join.name}-rekey", notes=_instead(join)),
+        Stage("subscription", "foreign key", f"{join.name}-subscription", to_foreign),
+        Stage("resolve", key, f"{join.name}-resolve", back, kept),
+    )
+    if shares_stages(join):
+        of = f"of {', '.join(right.name for right in shared_rights(join))}"
+        stages = (
+            Stage("scatter", key, f"{join.name}-scatter"),
+            Stage("subscription", "foreign key", f"{join.name}-subscription", notes=(of,)),
+            Stage("gather", key, f"{join.name}-gather", notes=kept),
+        )
     return Step(
         "fk_join",
         join.name,
         ", ".join([join.how, *["staged"] * bool(join.topics), *[join.emit] * (join.emit != "on-change")]),
         (("left", join.left.name), ("right", join.right.name)),
         (("foreign key", _foreign_key(join)), ("joiner", join.joiner or "both rows"), *_rule(join)),
-        (
-            Stage("rekey", key, f"{join.name}-rekey", notes=_instead(join)),
-            Stage("subscription", "foreign key", f"{join.name}-subscription", to_foreign),
-            Stage("resolve", key, f"{join.name}-resolve", back, kept),
-        ),
+        stages,
     )
 
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -29,6 +29,9 @@ from fkjoin.spark.topic_records import TopicRecords
 from fkjoin.stateful import Answers, Contributions, Early
 from fkjoin.streams import open_files, plain_lines, read_stream
 from fkjoin.topology import Node, Source
+
+if TYPE_CHECKING:
+    from fkjoin.star_join import Joins
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +63,8 @@ class Table(Operators, Outputs):
     """Internal: of an aggregate, for a cogroup to read it without ``frame``."""
     early: Early | None = field(default=None, repr=False)
     """Internal: of a join and of views of it, makes a frame of its rows before resolve: see ``before_resolve``."""
+    star: Joins | str | None = field(default=None, repr=False)
+    """Internal: of a join, what one by another foreign key of the same left table needs to be one with it; or why it cannot."""
     settled: DataFrame | None = field(default=None, repr=False)
     """Internal: what sinks read, where that is not ``frame``."""
     stages: tuple[StageQuery, ...] = ()

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fkjoin.rules import READING
+from fkjoin.rules import JOINS_SHARE_STAGES, READING
 from fkjoin.stages.join_rows import How
 
 PERIODIC = "periodic"
@@ -236,6 +236,17 @@ def sources(node: Node) -> list[Source]:
 def reads_answers(node: Node) -> bool:
     """Whether a stage of ``node`` is in the place of the resolve of the join that it is made of."""
     return any(verdict.fired and verdict.rule in READING for verdict in node.rules)
+
+
+def shares_stages(node: Node) -> bool:
+    """Whether ``node`` is a join that is one with the join that its left table is."""
+    return any(verdict.fired and verdict.rule == JOINS_SHARE_STAGES for verdict in node.rules)
+
+
+def shared_rights(join: Join) -> list[Node]:
+    """The right tables of a join and of those that it is one with, the first one's first."""
+    before = shared_rights(join.left) if shares_stages(join) and isinstance(join.left, Join) else []
+    return [*before, join.right]
 
 
 def join_below(node: Node) -> Join | None:

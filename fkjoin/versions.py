@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from fkjoin.arrays import Bools, Bytes, Ints, Octets, as_bytes, buffers, fixed, lengths, padded, window
+from fkjoin.arrays import Bools, Bytes, Ints, Octets, after, as_bytes, buffers, fixed, lengths, padded, slices, valid, window
 from fkjoin.errors import FormatError
 
 HEAD_BYTES = 9
@@ -67,6 +67,17 @@ def decode(version: bytes) -> list[tuple[bytes, tuple[int, ...]]]:
         parts.append((version[at + 1 : at + HEAD_BYTES], tuple(int(w) for w in words.astype(np.uint64).view(np.int64))))
         at = end
     return parts
+
+
+def split(versions: Bytes, parts: int) -> tuple[Bytes, Bytes]:
+    """The first ``parts`` parts of each version, and the rest; both null for null."""
+    data, bounds = buffers(versions)
+    there = valid(versions)
+    ends = np.zeros(len(versions), np.int64)
+    for _ in range(parts):
+        heads = window(data, bounds[:-1] + ends, 1)[:, 0].astype(np.int64)
+        ends = np.where(there, ends + HEAD_BYTES + 8 * heads, 0)
+    return slices(data, bounds[:-1], ends, there), after(versions, ends, there)
 
 
 def numbers(versions: Bytes, first: int, last: int) -> pa.ListArray:

@@ -26,6 +26,7 @@ from fkjoin.messages import (
     GROUPED,
     JOINED,
     NUMBERED,
+    PART,
     RESULT,
     SUBSCRIPTION,
     SUMS,
@@ -37,7 +38,24 @@ from fkjoin.messages import (
 from fkjoin.spark.buckets import bucket_ids, buckets_of, framed, packed_by_bucket
 from fkjoin.spark.operator import TICK, StageSpec
 from fkjoin.spark.worker import settle
-from fkjoin.stages import Counters, aggregate, children, counters, join_rows, merge, pace, regroup, rekey, resolve, subscription
+from fkjoin.stages import (
+    Counters,
+    aggregate,
+    answered,
+    children,
+    counters,
+    gather,
+    join_rows,
+    merge,
+    pace,
+    regroup,
+    rekey,
+    resolve,
+    scatter,
+    subscription,
+)
+from fkjoin.stages.scatter import expected
+from fkjoin.star import Star
 from state import BucketStore, SegmentLog, Store
 from state.segments import Meta
 
@@ -69,7 +87,10 @@ class BucketRun:
             for name, value in zip(frame["counter"], frame["count"], strict=True):
                 if isinstance(name, str):
                     passed[name] += int(value)
-        if spec.stage in ("subscription", "children"):  # rekey's own answers are on their way to this very bucket of resolve
+        if spec.stage in (
+            "subscription",
+            "children",
+        ):  # what rekey and scatter send to left keys is on their way to this very bucket of resolve
             answers = [payload for payload in payloads if is_answer(payload)]
             payloads = [payload for payload in payloads if not is_answer(payload)]
             if answers and spec.stage == "subscription":
@@ -104,8 +125,18 @@ class BucketRun:
             subscriptions, answers = rekey(changes, store, count, right_parts=spec.right_parts, **times)
             yield packed_by_bucket(subscriptions, "foreign_key", spec.buckets)
             yield packed_by_bucket(answers, "key", spec.buckets)
+        elif spec.stage == "scatter":
+            subscriptions, rows = scatter(_only(CHANGE, messages), store, count, len(self._star.rights), **times)
+            yield packed_by_bucket(subscriptions, "foreign_key", spec.buckets)
+            yield packed_by_bucket(rows, "key", spec.buckets)
+        elif spec.stage == "subscription" and spec.star:
+            parts = [right.parts for right in self._star.rights]
+            pages = answered(_only(SUBSCRIPTION, messages), _only(CHANGE, messages), store, count, parts, **times)
+            yield from (packed_by_bucket(page, "key", spec.buckets) for page in pages)
+        elif spec.stage == "gather":
+            yield packed_by_bucket(gather(_only(PART, messages), store, count, self._star, **times), "key", spec.buckets)
         elif spec.stage == "subscription":
-            answered = subscription(
+            answers = subscription(
                 _only(SUBSCRIPTION, messages),
                 _only(CHANGE, messages),
                 store,
@@ -116,7 +147,7 @@ class BucketRun:
                 every=spec.every,
                 **times,
             )
-            yield from (packed_by_bucket(page, "key", spec.buckets) for page in answered)
+            yield from (packed_by_bucket(page, "key", spec.buckets) for page in answers)
         elif spec.stage == "children":
             sides = _only(SUBSCRIPTION, messages), _only(CHANGE, messages)
             family, source = pickle.loads(spec.family), versions.identity(f"children {spec.operator}")
@@ -146,6 +177,11 @@ class BucketRun:
             results = resolve(pa.concat_tables(both), store, count, **kept, **times)
             yield packed_by_bucket(results, "key", spec.buckets)
 
+    @property
+    def _star(self) -> Star:
+        star: Star = pickle.loads(self._spec.star)
+        return star
+
     def _rows(self, schema: pa.Schema, messages: list[pa.Table]) -> pa.Table:
         """The rows that come to the stage; made of a join's answers, where those come."""
         if not self._spec.from_answers:
@@ -162,13 +198,17 @@ class BucketRun:
             from fkjoin.spark.entries import keys_as_json
 
             _, about = read_identity(self._spec.identity.encode())
-            schema = arrow_schema("foreign_key", StructType.fromJson(about["foreign_key"]))
-            key = as_bytes(pa.array([bytes.fromhex(name.removeprefix(counters.HOT_KEY))]))
+            found = bytes.fromhex(name.removeprefix(counters.HOT_KEY))
+            which = "foreign_key"
+            if self._spec.star:  # the first byte tells the right tables apart
+                which, found = f"foreign_key{found[0]}", found[1:]
+            schema = arrow_schema(which, StructType.fromJson(about[which]))
+            key = as_bytes(pa.array([found]))
             count[counters.HOT_KEY + keys_as_json(schema, key)[0].as_py()] = count.pop(name)
 
     def _parts(self, payloads: list[bytes]) -> Iterator[list[pa.Table]]:
         """The messages to work on at a time: all of them, but of a huge fan-out some left keys after the other."""
-        of_answers = self._spec.stage in ("resolve", "regroup") or self._spec.from_answers
+        of_answers = self._spec.stage in ("resolve", "regroup", "gather") or self._spec.from_answers
         parts = 1 + sum(map(len, payloads)) // PART_BYTES if of_answers else 1
         if parts == 1:
             yield [unpack(payload) for payload in payloads if payload]
@@ -181,9 +221,10 @@ class BucketRun:
         spec = self._spec
         if (found := store.disagreement()) is not None:
             raise InvariantError(f"store {name}: {found}")
-        if spec.stage == "rekey" and spec.in_order:
+        if spec.stage in ("rekey", "scatter") and spec.in_order:
             sums = [Sum()] * spec.buckets
-            for combined in expected_subscriptions(store):
+            rights = len(self._star.rights) if spec.star else 0
+            for combined in expected(store, rights) if rights else expected_subscriptions(store):
                 numbers = buckets_of(combined_key.decode(combined)[0], spec.buckets)
                 sums = [had.plus(combined.filter(pa.array(numbers == at))) for at, had in enumerate(sums)]
             ids = bucket_ids(spec.buckets)

@@ -17,15 +17,19 @@ from fkjoin.arrays import Bytes, after, as_bytes, take, unpaired, untagged, vali
 from fkjoin.errors import FkJoinError
 from fkjoin.invariants import expected_subscriptions, live_subscriptions
 from fkjoin.messages import NO_TIMESTAMP
+from fkjoin.records import Records
 from fkjoin.rows import KeyCodec, RowCodec
 from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.stages import split_rows
 from fkjoin.stages.children import Family, stored
+from fkjoin.stages.gather import result_rows
 from fkjoin.stages.merge import shown_rows
 from fkjoin.stages.pace import SENT, WAITING
 from fkjoin.stages.rekey import HAS_FOREIGN_KEY
 from fkjoin.stages.resolve import DIGEST_BYTES, HAS_RESULT
 from fkjoin.stages.retention import GONE
+from fkjoin.stages.scatter import expected, scattered
+from fkjoin.star import Star
 from state import BYTES, BucketStore, Page, StateError, prefix_range
 
 ENTRIES = (
@@ -53,6 +57,8 @@ _KINDS = {
     "children": {b"r": "right", b"s": "subscription"},
     "merge": {b"d": "merged"},
     "pace": {WAITING: "waiting", SENT: "sent"},
+    "scatter": {b"d": "left"},
+    "gather": {b"d": "result"},
 }
 
 
@@ -70,6 +76,7 @@ class Described:
     """A result is both rows: no joiner has made something else of them."""
     versions: tuple[tuple[str, int], ...]
     """What the parts of a version are called, and how many each is made of."""
+    star: Star | None = None
 
     def result(self, body: Bytes) -> list[pa.Array]:
         """The columns of the results that a store keeps: a resolve store after their hashes."""
@@ -100,9 +107,11 @@ class Entries:
         of, schemas, rows = self.of, self.of.schemas, len(page.keys)
         held, bare = records.decode(page.values), untagged(page.keys)
         gone = held.flags & GONE > 0
-        nothing = pa.nulls(rows, pa.string())
+        nothing, marks = pa.nulls(rows, pa.string()), held.version
         key, foreign_key, row = nothing, nothing, nothing
-        if kind == "subscription":
+        if of.star is not None:
+            key, foreign_key, row, marks = of_star(of.star, kind, bare, held)
+        elif kind == "subscription":
             foreign, left = combined_key.decode(bare)
             key, foreign_key = keys_as_json(schemas["key"], left), keys_as_json(schemas["foreign_key"], foreign)
             row = _rows(schemas["left"], RowCodec(schemas["left"]).decode(held.body), ~gone)
@@ -127,7 +136,7 @@ class Entries:
             key = keys_as_json(schemas["key"], bare)
             kept = (held.flags & HAS_RESULT > 0) & (pc.binary_length(held.body).fill_null(0).to_numpy() > DIGEST_BYTES)
             row = _rows(schemas["result"], of.result(_none_if(held.body, ~kept)), kept)
-        version = [json.dumps([part for _, part in versions.decode(item)]) for item in held.version.to_pylist()]
+        version = [json.dumps([part for _, part in versions.decode(item)]) for item in marks.to_pylist()]
         ts = pa.array(held.ts, mask=(held.ts == NO_TIMESTAMP) | gone | (kind == "left"))
         columns = [pa.repeat(of.name, rows), pa.array(np.full(rows, bucket, np.int32)), pa.repeat(kind, rows)]
         columns += [key, foreign_key, pa.array(version, pa.string()), ts, pa.array(gone), row]
@@ -150,6 +159,13 @@ class Results:
             return
         for page in [*_pages(store, b"d", None), _no_page()]:
             held = records.decode(page.values)
+            if self.of.star is not None:
+                keys = untagged(page.keys)
+                rows, version = result_rows(keys, held, self.of.star)
+                live = np.flatnonzero(valid(rows))
+                columns = RowCodec(self.of.star.schema).decode(take(rows, live))
+                yield self._batch("key", take(keys, live), columns, take(version, live), held.ts[live])
+                continue
             live = np.flatnonzero(held.flags & HAS_RESULT > 0)
             columns = self.of.result(take(held.body, live))
             yield self._batch("key", untagged(take(page.keys, live)), columns, take(held.version, live), held.ts[live])
@@ -174,6 +190,8 @@ class Examine:
     name: str
     stage: str
     buckets: int
+    rights: int = 0
+    """Of a star, how many right tables there are."""
 
     def __call__(self, store: BucketStore, bucket: int) -> Iterator[pa.RecordBatch]:
         yield self._batch(bucket, [], [])
@@ -182,8 +200,12 @@ class Examine:
                 yield self._batch(bucket, [found], [])
             for problem in self._misplaced(store, bucket):
                 yield self._batch(bucket, [problem], [])
-            if self.stage in ("rekey", "subscription", "children"):
-                combined = expected_subscriptions(store) if self.stage == "rekey" else live_subscriptions(store)
+            if self.stage in ("rekey", "scatter", "subscription", "children"):
+                combined = live_subscriptions(store)
+                if self.stage == "rekey":
+                    combined = expected_subscriptions(store)
+                elif self.stage == "scatter":
+                    combined = expected(store, self.rights)
                 for page in combined:
                     yield self._batch(bucket, [], page.to_pylist())
         except (StateError, FkJoinError) as error:
@@ -258,6 +280,53 @@ def _structs(kind: pa.StructType, data: Bytes) -> pa.StructArray:
 
 
 _text = functools.partial(json.dumps, ensure_ascii=False, default=str)
+
+
+Readable = tuple[pa.Array, pa.Array, pa.Array, Bytes]
+"""Keys, foreign keys and rows as JSON, and versions."""
+
+
+def of_star(star: Star, kind: str, bare: Bytes, held: Records) -> Readable:
+    """Records of a star's stores: foreign keys by the names of the right tables that they are keys of."""
+    nothing = pa.nulls(len(bare), pa.string())
+    if kind == "left":
+        keys = scattered(held.body, len(star.rights))
+        named = [_named(star, one) for one in keys]
+        both = [{name: value for one in line if one for name, value in one.items()} for line in zip(*named, strict=True)]
+        foreign = pa.array([_text(line) if line else None for line in both], pa.string())
+        return keys_as_json(star.key, bare), foreign, nothing, held.version
+    if kind == "result":
+        rows, marks = result_rows(bare, held, star)
+        there = valid(rows)
+        return keys_as_json(star.key, bare), nothing, _rows(star.schema, RowCodec(star.schema).decode(rows), there), marks
+    by, left = combined_key.decode(bare) if kind == "subscription" else (bare, None)
+    foreign = pa.array([_text(one) for one in _named(star, by)], pa.string())
+    if left is not None:
+        return keys_as_json(star.key, left), foreign, nothing, held.version
+    lines: list[str | None] = [None] * len(bare)
+    for number, at in _by_right(by):
+        schema = star.rights[number].row
+        gone = held.flags[at] & GONE > 0
+        found = _rows(schema, RowCodec(schema).decode(_none_if(take(held.body, at), gone)), ~gone)
+        for place, line in zip(at, found.to_pylist(), strict=True):
+            lines[place] = line
+    return nothing, foreign, pa.array(lines, pa.string()), held.version
+
+
+def _by_right(tagged: Bytes) -> list[tuple[int, np.ndarray]]:
+    """The right tables whose keys these are, by number, and where; nulls are none's."""
+    heads = np.array([-1 if key is None else key[0] for key in tagged.to_pylist()], np.int64)
+    return [(int(number), np.flatnonzero(heads == number)) for number in np.unique(heads[heads >= 0])]
+
+
+def _named(star: Star, tagged: Bytes) -> list[dict[str, Any] | None]:
+    """Of each key, its right table's name, and what it is."""
+    found: list[dict[str, Any] | None] = [None] * len(tagged)
+    for number, at in _by_right(tagged):
+        right = star.rights[number]
+        for place, text in zip(at, keys_as_json(right.key, untagged(take(tagged, at))).to_pylist(), strict=True):
+            found[place] = {right.name: json.loads(text)}
+    return found
 
 
 def keys_as_json(schema: pa.Schema, keys: Bytes) -> pa.Array:

@@ -25,7 +25,9 @@ ENVELOPE = "bucket int, payload binary, counter string, count bigint"
 TICK = "tick"
 """A counter that is none: it says that an interval is over, and that a bucket of ``pace`` sends what waits."""
 
-StageName = Literal["rekey", "subscription", "resolve", "regroup", "aggregate", "children", "merge", "pace"]
+StageName = Literal[
+    "rekey", "subscription", "resolve", "regroup", "aggregate", "children", "merge", "pace", "scatter", "gather"
+]
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class StageSpec:
     """merge: how many there are."""
     family: bytes = b""
     """children: a ``Family``, pickled."""
+    star: bytes = b""
+    """scatter, subscription, gather: a ``Star``, pickled, if there are several right tables."""
 
 
 class SparkLog:

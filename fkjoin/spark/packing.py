@@ -23,6 +23,7 @@ from fkjoin.spark.worker import settle
 from fkjoin.stages import counters, split_rows
 from fkjoin.stages.join_rows import How, matched
 from fkjoin.stages.regroup import contributions
+from fkjoin.stages.scatter import foreign_keys, tagged
 
 _ENVELOPE = pa.schema([("bucket", pa.int32()), ("payload", pa.binary()), ("counter", pa.string()), ("count", pa.int64())])
 
@@ -44,6 +45,10 @@ class PackChanges:
     buckets: int
     validate: bool = False
     """Wake every bucket, so that each is checked after the batch."""
+    among: tuple[pa.Schema, ...] = ()
+    """Of a star's left table: the keys of its right tables, whose columns follow each other in ``foreign_key``."""
+    number: int | None = None
+    """Of a star's right table: which one it is."""
 
     def __call__(self, batches: Batches) -> Batches:
         """Rows with a problem, and rows without a key, are dropped and counted."""
@@ -54,12 +59,23 @@ class PackChanges:
         rows = batch.column("row")
         columns = dict(zip((field.name for field in rows.type), rows.flatten(), strict=True))
         row = RowCodec(self.row).encode(narrowed(columns, self.row), len(key))
-        if self.foreign_key is None:
-            foreign_key: Bytes = pa.nulls(len(key), BYTES)
-        else:
-            foreign_key = KeyCodec(self.foreign_key).encode(batch.column("foreign_key").flatten(), len(key))
         ts = pc.fill_null(batch.column("ts"), NO_TIMESTAMP)
+        foreign_key = self._foreign_key(batch, len(key))
+        if self.number is not None:
+            key = tagged(self.number, key)
         return table(CHANGE, key, foreign_key, masked(row, alive), _versions(batch), ts)
+
+    def _foreign_key(self, batch: pa.RecordBatch, rows: int) -> Bytes:
+        if self.foreign_key is None and not self.among:
+            return pa.nulls(rows, BYTES)
+        columns = batch.column("foreign_key").flatten()
+        if self.foreign_key is not None:
+            return KeyCodec(self.foreign_key).encode(columns, rows)
+        found = []
+        for key in self.among:
+            found.append(KeyCodec(key).encode(columns[: len(key)], rows))
+            columns = columns[len(key) :]
+        return foreign_keys(found)
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,12 @@ from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.spark.damage import RESTORE
 from fkjoin.spark.entries import ENTRIES, Described, Entries, Results, parse_key
 from fkjoin.stages.pace import SENT, WAITING
+from fkjoin.stages.scatter import tagged
+from fkjoin.star import Star
 from state import BucketStore
 from state.segments import Meta
 
-_KEPT = ("resolve", "aggregate", "children", "merge")
+_KEPT = ("resolve", "aggregate", "children", "merge", "gather")
 """Stages whose stores can keep the rows of a table."""
 
 _META = -1
@@ -161,7 +163,14 @@ class SavedStore:
     def described(self) -> Described:
         """How to read the store's bytes."""
         facts, _ = self.identity
-        return Described(self.name, self.stage, self.schemas(), facts.get("joiner", "none") is None, self.versions)
+        both_rows = facts.get("joiner", "none") is None
+        return Described(self.name, self.stage, self.schemas(), both_rows, self.versions, self.star)
+
+    @property
+    def star(self) -> Star | None:
+        """Of a star's stores: what its rows are made of."""
+        _, about = self.identity
+        return Star.of(about["star"], self.schemas()) if "star" in about else None
 
     def entries(self) -> DataFrame:
         """Every record of the store, readable (``ENTRIES``)."""
@@ -295,11 +304,28 @@ def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
             combined = combined_key.encode(by, wanted)
             left += subscribed.some(by, (b"s" + combined[0].as_py(), b"r" + by[0].as_py()))
         found += left
-    for stage in ("resolve", "merge"):
+    if "scatter" in stores:
+        found += _of_star(stores, key)
+    for stage in ("resolve", "merge", "gather"):
         if stage in stores:
             found += _under(stores[stage], "key", key, (b"d",))
     if "pace" in stores:
         found += _under(stores["pace"], "key", key, (WAITING, SENT), refuse=False)
+    return found
+
+
+def _of_star(stores: dict[str, SavedStore], key: str) -> list[dict[str, Any]]:
+    """What is known of a left row, and the right rows that it names."""
+    found = _under(stores["scatter"], "key", key, (b"d",))
+    star = stores["scatter"].star
+    named = found[0]["foreign_key"] if found else None
+    if named and star is not None and "subscription" in stores:
+        wanted = parse_key(star.key, key)
+        for number, right in enumerate(star.rights):
+            if right.name in named:
+                by = tagged(number, parse_key(right.key, json.dumps(named[right.name])))
+                combined = combined_key.encode(by, wanted)
+                found += stores["subscription"].some(by, (b"s" + combined[0].as_py(), b"r" + by[0].as_py()))
     return found
 
 

@@ -35,10 +35,10 @@ def verify(spark: SparkSession, checkpoint: str | Path, *, batch: int | None = N
         problems = [line for name, frames in found.items() for frame in frames for line in _problems(name, frame)]
         for store in state.stores:
             problems += _in_wrong_partition(store)
-        rekeyed = [s for s in state.stores if s.stage == "rekey" and s.identity[1].get("fused")]
-        for join in dict.fromkeys(str(store.identity[0]["join"]) for store in rekeyed):
+        rekeyed = [s for s in state.stores if s.stage in ("rekey", "scatter") and s.identity[1].get("fused")]
+        for join, stage in dict.fromkeys((str(store.identity[0]["join"]), store.stage) for store in rekeyed):
             for name in (f"{join}-subscription", f"{join}-children"):
-                for left, right in zip(found[f"{join}-rekey"], found.get(name, []), strict=False):
+                for left, right in zip(found[f"{join}-{stage}"], found.get(name, []), strict=False):
                     problems += _compared(name, left, right)
     except FkJoinError:
         raise
@@ -88,7 +88,8 @@ def rescale(spark: SparkSession, checkpoint: str | Path, partitions: int) -> Non
 
 
 def _examined(store: SavedStore) -> DataFrame:
-    return store.on_buckets(Examine(store.name, store.stage, store.buckets), PROBLEMS)
+    rights = 0 if store.star is None else len(store.star.rights)
+    return store.on_buckets(Examine(store.name, store.stage, store.buckets, rights), PROBLEMS)
 
 
 def _problems(name: str, frame: DataFrame) -> Iterator[str]:

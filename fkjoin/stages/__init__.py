@@ -6,25 +6,30 @@ No clock, no Spark, no Kafka, no logging in here: the time is an argument and co
 from fkjoin.stages.aggregate import aggregate
 from fkjoin.stages.children import children
 from fkjoin.stages.counters import Counters
+from fkjoin.stages.gather import gather
 from fkjoin.stages.join_rows import How, join_rows, split_rows
 from fkjoin.stages.merge import merge
 from fkjoin.stages.pace import pace
 from fkjoin.stages.regroup import regroup
 from fkjoin.stages.rekey import rekey
 from fkjoin.stages.resolve import resolve
+from fkjoin.stages.scatter import answered, scatter
 from fkjoin.stages.subscription import subscription
 
 __all__ = [
     "Counters",
     "How",
     "aggregate",
+    "answered",
     "children",
+    "gather",
     "join_rows",
     "merge",
     "pace",
     "regroup",
     "rekey",
     "resolve",
+    "scatter",
     "split_rows",
     "subscription",
 ]

@@ -17,9 +17,7 @@ import pyarrow.compute as pc
 
 from fkjoin import records, versions
 from fkjoin.arrays import (
-    BYTES,
     Bytes,
-    Ints,
     after,
     buffers,
     codes,
@@ -27,13 +25,14 @@ from fkjoin.arrays import (
     constant,
     equal,
     last_of_run,
+    replaced,
     stack,
     take,
     valid,
 )
 from fkjoin.messages import NO_TIMESTAMP, RESULT, Operation, column, table
 from fkjoin.records import Records
-from fkjoin.rows import RowCodec
+from fkjoin.rows import bytes_codec
 from fkjoin.stages import counters
 from fkjoin.stages.aggregate import counters_of
 from fkjoin.stages.counters import Counters
@@ -86,7 +85,7 @@ def merge(
         last = np.flatnonzero(last_of_run(which))
         place, where = own[order[last]], which[last]
         row = take(column(rows, "value"), place)
-        slots[at] = Slot(_replaced(slot.version, where, take(version, last)), _replaced(slot.row, where, row))
+        slots[at] = Slot(replaced(slot.version, where, take(version, last)), replaced(slot.row, where, row))
         taken[where] = True
         latest[where] = np.maximum(latest[where], times[place])
 
@@ -120,26 +119,15 @@ def shown_rows(bodies: Bytes) -> Bytes:
 
 
 def _slots(bodies: Bytes, tables: int) -> list[Slot]:
-    columns = _codec(tables).decode(after(bodies, np.ones(len(bodies), np.int64), valid(bodies)))
+    columns = bytes_codec(2 * tables).decode(after(bodies, np.ones(len(bodies), np.int64), valid(bodies)))
     return [Slot(*columns[at : at + 2]) for at in range(0, 2 * tables, 2)]
 
 
 def _encoded(slots: list[Slot]) -> Bytes:
     rows = len(slots[0].row)
     columns = [side for slot in slots for side in slot]
-    return concat(constant(bytes((len(slots),)), rows), _codec(len(slots)).encode(columns, rows))
-
-
-def _codec(tables: int) -> RowCodec:
-    return RowCodec(pa.schema([pa.field(str(at), BYTES) for at in range(2 * tables)]))
+    return concat(constant(bytes((len(slots),)), rows), bytes_codec(2 * len(slots)).encode(columns, rows))
 
 
 def _shown(slots: list[Slot]) -> Bytes:
     return pc.coalesce(*(slot.row for slot in slots))
-
-
-def _replaced(array: Bytes, places: Ints, by: Bytes) -> Bytes:
-    """The array with other elements at some places."""
-    at = np.arange(len(array))
-    at[places] = len(array) + np.arange(len(places))
-    return take(stack(array, by), at)

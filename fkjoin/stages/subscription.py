@@ -154,7 +154,8 @@ def subscription(
         yield _answers(count, left_keys, take(held.version, chosen), take(held.body, chosen), right, row, right.since[row])
     if len(changed):
         hottest = int(fan_out.argmax())
-        count[counters.FAN_OUT] = most = int(fan_out[hottest])
+        most = int(fan_out[hottest])
+        count[counters.FAN_OUT] = max(count[counters.FAN_OUT], most)
         if most >= counters.HOT:
             count[counters.HOT_KEY + keys[hottest].as_py().hex()] = most
 

@@ -1,0 +1,148 @@
+"""The first two stages of a *star*: a left table joined with several right tables by foreign keys of its own.
+
+scatter, by left key: foreign keys that a change of a left row moves become subscriptions, and the row goes to the left key's
+results (gather) by itself, so that a change of nothing but values asks no right table for anything.
+
+*The law that makes the join converge*: every change of a left row leads to one message that says which answers it goes with,
+by the version *since* which each foreign key is what it is; every such version is answered, once and again whenever the right
+row changes.
+
+subscription: as in a join of two tables, the right tables in one store; their foreign keys are told apart by a first byte.
+
+Store of scatter: ``{'d'}{left key}`` → version, and for each right table foreign key and since when; for a retention time also
+of rows that are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fkjoin import combined_key, records
+from fkjoin.arrays import Bytes, buffers, codes, concat, constant, equal, last_of_run, masked, stack, take, untagged, valid
+from fkjoin.messages import LEFT, PART, SUBSCRIPTION, column, table
+from fkjoin.rows import bytes_codec
+from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.ordering import newest_only
+from fkjoin.stages.retention import GONE, due_entries, sweep
+from fkjoin.stages.subscription import subscription
+from state import Store, prefix_range
+
+
+class Scattered(NamedTuple):
+    """Messages to the foreign keys of all right tables, and left rows that go straight to the left keys."""
+
+    subscriptions: pa.Table
+    rows: pa.Table
+
+
+def scatter(changes: pa.Table, store: Store, count: Counters, rights: int, *, now_ms: int, retention_ms: int) -> Scattered:
+    """Turn left ``changes`` (``CHANGE``, each with a ``foreign_key`` for each of the ``rights``: see ``foreign_keys``; any
+    order, duplicates allowed) into messages (``SUBSCRIPTION``, ``PART``).
+
+    A change whose version is not newer than the one remembered is dropped and counted; of a row's newer ones the last counts.
+    """
+    sweep(store, now_ms)
+    count[counters.LEFT_IN] += len(changes)
+    if not len(changes):
+        return Scattered(SUBSCRIPTION.empty_table(), PART.empty_table())
+    code, keys = codes(column(changes, "key"))
+    names = concat(constant(b"d", len(keys)), keys)
+    old = records.decode(store.get_many(names))
+    order, code, version = newest_only(code, column(changes, "version"), old, count, as_read=True)
+    last = np.flatnonzero(last_of_run(code))
+    order, code, version = order[last], code[last], take(version, last)
+
+    key, value, ts = (take(column(changes, name), order) for name in ("key", "value", "ts"))
+    alive, seen = valid(value), old.found[code]
+    wanted = bytes_codec(rights).decode(take(column(changes, "foreign_key"), order))
+    held = bytes_codec(2 * rights).decode(take(old.body, code))
+    subscriptions, kept = [], []
+    for right in range(rights):
+        before, began = held[2 * right : 2 * right + 2]
+        foreign_key = masked(wanted[right], alive)
+        there, stays = valid(foreign_key), equal(before, foreign_key)
+        since = masked(pc.if_else(pa.array(stays), began, version), there)
+        kept += [foreign_key, since]
+        out, into = pa.array(valid(before) & ~stays), pa.array(there & ~stays)
+        leaving, joining = before.filter(out), foreign_key.filter(into)
+        subscriptions.append(
+            table(
+                SUBSCRIPTION,
+                tagged(right, stack(leaving, joining)),
+                stack(key.filter(out), key.filter(into)),
+                np.repeat([False, True], [len(leaving), len(joining)]),
+                stack(version.filter(out), version.filter(into)),
+                stack(constant(None, len(leaving)), constant(b"", len(joining))),
+                pa.concat_arrays([ts.filter(out), ts.filter(into)]),
+            )
+        )
+    since = bytes_codec(rights).encode(kept[1::2], len(key))
+    rows = table(PART, key, np.full(len(key), LEFT, np.int8), version, value, since, ts).filter(pa.array(seen | alive))
+
+    stored, ended = take(names, code), pa.array(~alive)
+    due = due_entries(stored.filter(ended), version.filter(ended), now_ms + retention_ms)
+    flags = np.where(alive, 0, GONE).astype(np.uint8)
+    values = records.encode(flags, np.zeros(len(key), np.int64), version, bytes_codec(2 * rights).encode(kept, len(key)))
+    store.write(stack(stored, due[0]), stack(values, due[1]))
+    return Scattered(pa.concat_tables(subscriptions).combine_chunks(), rows)
+
+
+def answered(
+    subscriptions: pa.Table,
+    changes: pa.Table,
+    store: Store,
+    count: Counters,
+    right_parts: Sequence[int],
+    *,
+    now_ms: int,
+    retention_ms: int,
+    in_order: bool = True,
+) -> Iterator[pa.Table]:
+    """Answer ``subscriptions`` and right ``changes`` (``CHANGE``), both ``tagged``; yields ``PART`` tables.
+
+    ``right_parts``: of how many parts each right table's versions are made.  ``in_order``: see ``subscription``.  The store is
+    written when the iterator is exhausted.
+    """
+    for right, parts in enumerate(right_parts):
+        asked, told = _of(right, subscriptions, "foreign_key"), _of(right, changes, "key")
+        for page in subscription(
+            asked, told, store, count, now_ms=now_ms, retention_ms=retention_ms, in_order=in_order, right_parts=parts
+        ):
+            key, version, value, ts = (column(page, name) for name in ("key", "version", "right", "ts"))
+            yield table(PART, key, np.full(len(key), right, np.int8), version, value, constant(None, len(key)), ts)
+
+
+def tagged(right: int, keys: Bytes) -> Bytes:
+    """Keys of a right table, told apart from those of others."""
+    return concat(constant(bytes((right,)), len(keys)), keys)
+
+
+def foreign_keys(given: Sequence[Bytes]) -> Bytes:
+    """What scatter takes: of each row, the foreign keys to the right tables; null for none."""
+    return bytes_codec(len(given)).encode(list(given), len(given[0]))
+
+
+def scattered(bodies: Bytes, rights: int) -> list[Bytes]:
+    """The foreign keys, tagged, in bodies of scatter's records; null where there is none."""
+    held = bytes_codec(2 * rights).decode(bodies)[::2]
+    return [masked(tagged(right, one), valid(one)) for right, one in enumerate(held)]
+
+
+def expected(store: Store, rights: int) -> Iterator[Bytes]:
+    """The combined keys that a store's live left rows must be subscribed under."""
+    for page in store.scan([prefix_range(b"d")]):
+        held = records.decode(page.values)
+        for foreign_key in scattered(held.body, rights):
+            there = pa.array(valid(foreign_key))
+            yield combined_key.encode(foreign_key.filter(there), untagged(page.keys).filter(there))
+
+
+def _of(right: int, messages: pa.Table, by: str) -> pa.Table:
+    data, bounds = buffers(column(messages, by))
+    return messages.filter(pa.array(data[bounds[:-1]] == right))

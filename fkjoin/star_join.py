@@ -1,0 +1,227 @@
+"""Joins in a row by foreign keys of the same left table, as one: the rule ``joins-share-stages``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from fkjoin.columns import arrow_schema, listed, schema_text, spark_schema
+from fkjoin.emission import Emission, paced
+from fkjoin.foreign_key import described, packed
+from fkjoin.frame import DELETED, KEY, ROW
+from fkjoin.joiner import is_function
+from fkjoin.messages import LEFT
+from fkjoin.optimizer import allowed, decide
+from fkjoin.pruning import narrow
+from fkjoin.rows import Path
+from fkjoin.rules import JOIN_KEEPS_WHAT_IT_NEEDS, JOINS_SHARE_STAGES
+from fkjoin.spark.json_lines import plain_paths
+from fkjoin.spark.operator import StageName
+from fkjoin.spark.packing import PackChanges, UnpackResults
+from fkjoin.spark.settings import bucket_count
+from fkjoin.stages import How
+from fkjoin.stages.contribute import Place
+from fkjoin.star import KEY as KEY_PART
+from fkjoin.star import Field, Made, Nested, Right, Star, fields_of
+from fkjoin.stateful import counted, frame_of, stage, stage_spec
+from fkjoin.table import Extractor, Table
+from fkjoin.topology import Join, Verdict
+
+_MOST = 100
+_STAGES: tuple[StageName, ...] = ("scatter", "subscription", "gather")
+
+
+@dataclass(frozen=True)
+class Joins:
+    """A left table and the right tables that it is joined with; for another join of the result to be one with them."""
+
+    left: Table
+    rows: DataFrame
+    """The left frame with a struct ``foreign_key``: the columns of all foreign keys, one after the other."""
+    extractor: tuple[Any, ...]
+    """The same, as the user gave them or as names of the left table's fields."""
+    rights: tuple[tuple[Table, How], ...]
+    made: Nested
+    """Columns of the joined rows."""
+
+    def joined(
+        self, table: Table, right: Table, extractor: Extractor, how: How, fields: Mapping[str, Place] | None
+    ) -> Joins | str:
+        """With one more; or why it cannot be one with the others.  ``table`` is the result so far."""
+        if fields is None:
+            return "the joiner makes more of the rows than fields of them"
+        if is_function(extractor):
+            return "the extractor is a function, and may read rows of the right tables"
+        row = arrow_schema("row", table.row_type)
+        key = [field for field in arrow_schema("key", table.key_type) if field.name not in row.names]
+        paths = plain_paths(listed(extractor), pa.schema([*row, *key]))
+        if paths is None:
+            return "the foreign key is more than fields"
+        found = [self.made.at(path) if path[0] in row.names else Field(KEY_PART, path) for path in paths]
+        places = [place for place in found if isinstance(place, Field) and place.part < 0]
+        if len(places) < len(found):
+            return "the foreign key reads a right table's columns"
+        if len(self.rights) >= _MOST:
+            return f"{_MOST} right tables are the most"
+        columns = [_column(place) for place in places]
+        return replace(
+            self,
+            rows=_with(self.rows, columns),
+            extractor=(*self.extractor, *(".".join(place.path) for place in places)),
+            rights=(*self.rights, (right, how)),
+            made=_made(fields, table.key, len(self.rights), self.made),
+        )
+
+
+def begin(left: Table, right: Table, rows: DataFrame, extractor: Extractor, how: How, fields: Mapping[str, Place]) -> Joins:
+    """A join, for others to be one with it; ``rows``: ``with_foreign_key``'s, ``fields``: where the joined columns are."""
+    given = (extractor,) if is_function(extractor) else tuple(listed(extractor))
+    return Joins(left, rows, given, ((right, how),), _made(fields, left.key, 0, Field(LEFT, ())))
+
+
+def share(
+    spark: SparkSession,
+    left: Table,
+    right: Table,
+    extractor: Extractor,
+    how: How,
+    fields: Mapping[str, Place] | None,
+    obstacle: str | None,
+) -> tuple[Joins | None, Verdict | None]:
+    """The joins that ``left`` is, and one more, if they can be one; and what became of the rule, if ``left`` is a join.
+
+    ``obstacle``: what else is in the way.
+    """
+    found: Joins | str | None = left.star
+    if obstacle is None and isinstance(found, Joins):
+        found = found.joined(left, right, extractor, how, fields)
+    why = obstacle or (None if isinstance(found, Joins) else found or "its rows are kept")
+    verdict = decide(spark, JOINS_SHARE_STAGES, left.node, why)
+    return found if isinstance(found, Joins) and verdict is not None and verdict.fired else None, verdict
+
+
+def star_table(
+    joins: Joins, left: Table, node: Join, emission: Emission, dead: tuple[DataFrame, ...], *, validate: bool
+) -> Table:
+    """The table of the joins; ``left`` and ``node`` are those of the last one."""
+    base, spark, label = joins.left, left.frame.sparkSession, node.name
+    buckets = bucket_count(spark)
+    star, less = _kept(joins, spark)
+    if node.joiner is not None:
+        node = replace(node, rules=(*node.rules, less))
+    kinds = {"key": base.key_type, "left": spark_schema(star.left), "result": spark_schema(star.schema)}
+    for at, ((table, _), one) in enumerate(zip(joins.rights, star.rights, strict=True)):
+        kinds |= {f"foreign_key{at}": table.key_type, f"right{at}": spark_schema(one.row)}
+    about = {**kinds, "versions": [list(version) for version in node.versions], "fused": True}
+    bound_to = {
+        "of": [table.name for table, _ in joins.rights],
+        "how": [how for _, how in joins.rights],
+        "extractor": [described(one, "key", "row") for one in joins.extractor],
+        **{name: schema_text(arrow_schema(name, kind)) for name, kind in kinds.items()},
+    }
+    pickled: bytes = cloudpickle.dumps(star)  # type: ignore[no-untyped-call]
+    keys = tuple(right.key for right in star.rights)
+    pack = PackChanges(star.key, None, star.left, buckets, validate, keys)
+    lefts = packed(base, joins.rows, joins.extractor, pack)
+    rights = [
+        packed(
+            table,
+            table.frame.withColumn("foreign_key", F.lit(None)),
+            None,
+            PackChanges(one.key, None, one.row, buckets, validate, number=at),
+        )
+        for at, ((table, _), one) in enumerate(zip(joins.rights, star.rights, strict=True))
+    ]
+    unpack = UnpackResults(star.key, (star.schema,), node.versions)
+    tables = [base, *(table for table, _ in joins.rights)]
+
+    def built(materialized: str | None) -> Table:
+        def through(rows: DataFrame, kind: StageName) -> DataFrame:
+            facts = {"materialized": materialized, **bound_to}
+            return stage(
+                rows, stage_spec(spark, kind, label, facts, {**about, "star": star.facts()}, validate=validate, star=pickled)
+            )
+
+        subscribed = through(functools.reduce(DataFrame.unionAll, rights, through(lefts, "scatter")), "subscription")
+        results = counted(through(subscribed, "gather"), label, *_STAGES)
+        results = paced(results, label, emission, about, validate)
+        return Table(
+            replace(node, materialized=materialized),
+            frame_of(results, unpack),
+            base.key,
+            next((table.timestamps for table in tables if table.timestamps), None),
+            dead=dead,
+            connection=next((table.connection for table in tables if table.connection), None),
+            packed=(results, unpack),
+            stages=tuple(query for table in tables for query in table.stages),
+            star=joins,
+            materialized_as=built,
+        )
+
+    return built(None)
+
+
+def _kept(joins: Joins, spark: SparkSession) -> tuple[Star, Verdict]:
+    """What is kept of all rows."""
+    paths: dict[int, list[Path]] = {}
+    for part, path in fields_of(joins.made):
+        paths.setdefault(part, []).append(path)
+    why = allowed(spark, JOIN_KEEPS_WHAT_IT_NEEDS)
+    whole = {at: arrow_schema("right", table.row_type) for at, (table, _) in enumerate(joins.rights)}
+    whole[LEFT] = arrow_schema("left", joins.left.row_type)
+    kept = whole if why is not None else {part: narrow(schema, paths.get(part, [])) for part, schema in whole.items()}
+    if why is None and kept == whole:
+        why = "the joiner reads every column"
+    rights = tuple(
+        Right(name, arrow_schema("foreign_key", table.key_type), kept[at], table.node.parts, how)
+        for at, (name, (table, how)) in enumerate(zip(_names(joins), joins.rights, strict=True))
+    )
+    key = arrow_schema("key", joins.left.key_type)
+    return Star(key, kept[LEFT], joins.left.node.parts, rights, joins.made), Verdict(JOIN_KEEPS_WHAT_IT_NEEDS, why)
+
+
+def _names(joins: Joins) -> list[str]:
+    """Of the right tables, those that come again with a number."""
+    names: list[str] = []
+    for table, _ in joins.rights:
+        again = sum(name.split("#")[0] == table.name for name in names)
+        names.append(f"{table.name}#{again + 1}" if again else table.name)
+    return names
+
+
+def _made(fields: Mapping[str, Place], key: Iterable[str], right: int, left: Field | Nested) -> Nested:
+    """The columns of joined rows; ``left`` is what their left row is, ``right`` the number of the right table."""
+
+    def at(place: Place) -> Made:
+        side, path = place
+        if side == "right":
+            return Field(right, path)
+        if isinstance(left, Field):
+            return Field(left.part, path)
+        return left.at(path)
+
+    named = set(key)
+    return Nested(tuple((name, at(place)) for name, place in fields.items() if name not in named))
+
+
+def _column(place: Field) -> Column:
+    """A field of a table's frame."""
+    found = F.col(f"{KEY if place.part == KEY_PART else ROW}.`{place.path[0]}`")
+    for name in place.path[1:]:
+        found = found.getField(name)
+    return found
+
+
+def _with(rows: DataFrame, more: Sequence[Column]) -> DataFrame:
+    """The frame with more columns of ``foreign_key``."""
+    had = len(rows.schema["foreign_key"].dataType.names)  # type: ignore[attr-defined]
+    columns = [F.col(f"foreign_key.k{at}") for at in range(had)]
+    columns += [column.alias(f"k{had + at}") for at, column in enumerate(more)]
+    return rows.withColumn("foreign_key", F.when(~F.col(DELETED), F.struct(*columns)))

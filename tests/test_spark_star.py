@@ -1,0 +1,238 @@
+"""Joins in a row by foreign keys of one left table, on Spark: as one, and as they are written."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
+
+from fkjoin import Table, fk_join, read_state
+from fkjoin import aggregates as agg
+from fkjoin.rules import JOINS_SHARE_STAGES
+from fkjoin.spark.settings import EXCLUDED
+from fkjoin.spark.state import SavedState, look_up
+from fkjoin.spark.upkeep import verify
+from fkjoin.stateful import metrics_name
+from tests.conftest import small
+from tests.test_spark_engine import run, table_of, write_lines
+
+pytestmark = pytest.mark.spark
+
+ORDER = "order_id string, customer_id string, product struct<id: string, n: bigint>, shop string, amount double, lsn bigint, op string"
+SIDES = {
+    "customers": "customer_id string, name string, tier string, lsn bigint, op string",
+    "products": "id string, title string, price double, lsn bigint, op string",
+    "shops": "shop string, town string, lsn bigint, op string",
+}
+KEYS = {"orders": "order_id", "customers": "customer_id", "products": "id", "shops": "shop"}
+
+
+@pytest.fixture(autouse=True)
+def settings(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+
+
+class Shop:
+    """Random changes of four tables, as files, and the tables that they lead to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.rng, self.lsn, self.files = folder, random.Random(3), 0, 0
+        self.now: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in KEYS}
+        for name in KEYS:
+            (folder / name).mkdir()
+
+    def write(self, changes: int) -> None:
+        rng, lines = self.rng, {name: list[dict[str, Any]]() for name in KEYS}
+        for _ in range(changes):
+            self.lsn += 1
+            kind = rng.choice(("orders", "orders", *SIDES))
+            number = rng.randrange(20 if kind == "orders" else 4)
+            row: dict[str, Any] = {KEYS[kind]: f"{kind[0]}{number}"}
+            if kind == "orders":
+                row |= {
+                    "customer_id": f"c{rng.randrange(5)}",
+                    "product": {"id": rng.choice(("p0", "p1", "p2", None)), "n": number},
+                }
+                row |= {"shop": rng.choice(("s0", "s1", "s9")), "amount": rng.choice((1.5, 2.0, None))}
+            elif kind == "customers":
+                row |= {"name": rng.choice(("Ann", "Bob")), "tier": rng.choice(("gold", None))}
+            elif kind == "products":
+                row |= {"title": rng.choice(("pen", "cup")), "price": rng.choice((1.0, 2.0))}
+            else:
+                row |= {"town": rng.choice(("Ulm", "Bonn"))}
+            gone = rng.random() < 0.2
+            lines[kind].append({**row, "lsn": self.lsn, "op": "d" if gone else "u"})
+            self.now[kind].pop(row[KEYS[kind]], None)
+            if not gone:
+                self.now[kind][row[KEYS[kind]]] = row
+        for kind, rows in lines.items():
+            write_lines(self.folder / kind, str(self.files), rows)
+        self.files += 1
+
+    def sold(self) -> dict[tuple[str], list[Any]]:
+        """By order: amount, customer, title and price, town; a shop need not be known."""
+        found = {}
+        for key, order in self.now["orders"].items():
+            customer, product = (
+                self.now["customers"].get(order["customer_id"]),
+                self.now["products"].get(order["product"]["id"]),
+            )
+            if customer is not None and product is not None:
+                shop = self.now["shops"].get(order["shop"], {})
+                found[(key,)] = [order["amount"], customer["name"], product["title"], product["price"], shop.get("town")]
+        return found
+
+
+def tables(spark: SparkSession, folder: Path) -> list[Table]:
+    about: Any = {"version": "lsn", "deleted": "op = 'd'", "format": "json"}
+    kinds = {"orders": ORDER, **SIDES}
+    return [Table.from_files(spark, folder / name, key=KEYS[name], schema=kind, **about) for name, kind in kinds.items()]
+
+
+def sold(orders: Table, customers: Table, products: Table, shops: Table) -> Table:
+    with_customer = fk_join(orders, customers, "customer_id", joiner=["left.amount", "left.product", "left.shop", "right.name"])
+    columns = ["left.amount", "left.name", "left.shop", "right.title", "right.price"]
+    with_product = fk_join(with_customer, products, "product.id", joiner=columns)
+    columns = ["left.amount", "left.name", "left.title", "left.price", "right.town"]
+    return fk_join(with_product, shops, "shop", "left", columns, name="sold", validate=True)
+
+
+def sold_through_frames(orders: Table, *sides: Table) -> Table:
+    """The rows pass through Spark, whose expressions make a foreign key and leave rows out."""
+    customers, products, shops = sides
+    some = orders.filter("order_id is not null")
+    with_customer = fk_join(some, customers, lambda key, row: row["customer_id"], name="first")
+    with_product = fk_join(with_customer, products, "left.product.id", name="second")
+    columns = ["left.left.left.amount", "left.left.right.name", "left.right.title", "left.right.price", "right.town"]
+    return fk_join(with_product, shops.filter("true"), "left.left.shop", "left", columns, name="sold")
+
+
+@pytest.mark.parametrize("made", [sold, sold_through_frames])
+def test_joins_of_one_left_table_are_one_and_come_out_the_same(
+    spark: SparkSession, tmp_path: Path, made: Callable[..., Table]
+) -> None:
+    shop, seen = Shop(tmp_path), {name: list[Row]() for name in ("", JOINS_SHARE_STAGES)}
+    for part in range(2):
+        shop.write(120)
+        for excluded, rows in seen.items():
+            spark.conf.set(EXCLUDED, excluded)
+            table = made(*tables(spark, tmp_path)).materialize("sold")
+            text = table.describe()
+            assert text.count("joins-share-stages fired") == (0 if excluded else 2)
+            assert ("1 scatter " in text, "1 rekey " in text) == (not excluded, bool(excluded)), text
+            got = run(table.changes, tmp_path / f"ck{excluded}", metrics_name("sold"))
+            rows += got.rows
+            columns = ["amount", "name", "title", "price", "town"]
+            found = {key: [row[name] for name in columns] for key, row in table_of(rows, "order_id").items()}
+            assert found == shop.sold()
+            assert found
+            assert got.count["out"] == len(got.rows)
+            assert verify(spark, tmp_path / f"ck{excluded}") == []
+            kept = read_state(spark, str(tmp_path / f"ck{excluded}"), "sold").collect()
+            assert {(row["order_id"],): [row[name] for name in columns] for row in kept} == found
+            newest = table_of(rows, "order_id")
+            for row in kept:
+                mine = newest[row["order_id"],]
+                assert (row["_left_version"], row["_right_version"]) == (mine["_left_version"], mine["_right_version"])
+    spark.conf.set(EXCLUDED, "")
+    versions = [{key: row["_left_version"][0] for key, row in table_of(rows, "order_id").items()} for rows in seen.values()]
+    assert versions[0] == versions[1]
+
+
+def test_state_of_a_star_is_readable(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    rows = {
+        "orders": {"order_id": "o1", "customer_id": "c1", "product": {"id": "p1", "n": 7}, "shop": None, "amount": 2.5},
+        "customers": {"customer_id": "c1", "name": "Ann", "tier": "gold"},
+        "products": {"id": "p1", "title": "pen", "price": 1.0},
+    }
+    for name, row in rows.items():
+        write_lines(tmp_path / name, "0", [{**row, "lsn": 1, "op": "u"}])
+    table = sold(*tables(spark, tmp_path))
+    run(table.changes, tmp_path / "ck")
+    state = SavedState(spark, tmp_path / "ck")
+    left, *others, result = look_up(state, "sold", "o1")
+    assert left["foreign_key"] == {"customers": "c1", "products": "p1"}
+    assert [one["row"] for one in others if one["kind"] == "right"] == [{"name": "Ann"}, {"title": "pen", "price": 1.0}]
+    assert [one["foreign_key"] for one in others if one["kind"] == "subscription"] == [{"customers": "c1"}, {"products": "p1"}]
+    assert result["row"] == {"amount": 2.5, "name": "Ann", "title": "pen", "price": 1.0, "town": None}
+    assert result["version"] == [[1], [1], [1], []]
+    assert {store.name for store in state.stores} == {"sold-scatter", "sold-subscription", "sold-gather"}
+    everything = [json.loads(row.row) for store in state.stores for row in store.entries().collect() if row.row]
+    assert {"name": "Ann"} in everything, "of a customer nothing is kept that no joiner reads"
+    with pytest.raises(Exception, match="keeps only hashes|no table is materialized"):
+        read_state(spark, str(tmp_path / "ck"), "sold")
+    assert shop.files == 0
+
+
+def test_a_checkpoint_is_of_one_choice(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.write(20)
+    run(sold(*tables(spark, tmp_path)).changes, tmp_path / "ck")
+    shop.write(20)
+    spark.conf.set(EXCLUDED, JOINS_SHARE_STAGES)
+    with pytest.raises(StreamingQueryException):
+        run(sold(*tables(spark, tmp_path)).changes, tmp_path / "ck")
+    spark.conf.set(EXCLUDED, "")
+
+
+def test_the_same_right_table_twice_and_who_reads_a_star(spark: SparkSession, tmp_path: Path) -> None:
+    """An order's customer, and another one that its shop is named after; summed up."""
+    shop = Shop(tmp_path)
+    shop.write(150)
+    orders, customers, _, _ = tables(spark, tmp_path)
+    named = orders.map_values(["customer_id", "replace(shop, 's', 'c') as other", "amount"], name="named")
+    first = fk_join(named, customers, "customer_id", joiner=["left.amount", "left.other", "right.name"], name="first")
+    both = fk_join(first, customers, "other", joiner=["left.amount", "left.name", "right.name as other_name"], name="whole")
+    assert "joins-share-stages did not fire: the joiner makes more" in both.describe(), "an alias is more than a field"
+    both = fk_join(first, customers, "other", name="both")
+    assert "joins-share-stages fired" in both.describe()
+    assert "of customers, customers" in both.describe()
+    sums = (
+        both.filter("right.name is not null")
+        .group_by("left.name", "left.amount", name="sums")
+        .agg(rows=agg.count(), sum=agg.sum("amount"))
+    )
+    found = {key[0]: row["rows"] for key, row in table_of(run(sums.changes, tmp_path / "ck").rows, "name").items()}
+    wanted: dict[str, int] = {}
+    people = shop.now["customers"]
+    for order in shop.now["orders"].values():
+        names = people.get(order["customer_id"]), people.get(order["shop"].replace("s", "c"))
+        if names[0] is not None and names[1] is not None:
+            wanted[names[0]["name"]] = wanted.get(names[0]["name"], 0) + 1
+    assert found == wanted
+    assert found
+
+
+def test_why_joins_are_not_one_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    Shop(tmp_path)
+    orders, customers, products, shops = tables(spark, tmp_path)
+
+    def why(table: Table) -> str:
+        (line,) = [line for line in table.describe().splitlines() if "joins-share-stages did not fire" in line]
+        return line.split(": ", 1)[1]
+
+    joined = fk_join(orders, customers, "customer_id", name="joined")
+    assert why(fk_join(joined, products, "right.tier")) == "the foreign key reads a right table's columns"
+    assert why(fk_join(joined, products, "upper(left.shop)")) == "the foreign key is more than fields"
+    assert why(fk_join(joined, products, lambda key, row: None)).startswith("the extractor is a function")
+    assert why(fk_join(joined, shops, "left.shop", emit="on-update")) == "it is on-update"
+    counted = fk_join(joined, shops, "left.shop", joiner=["left.left.amount * 2 as twice"])
+    assert why(counted) == "the joiner makes more of the rows than fields of them"
+    assert why(fk_join(joined.filter("left.amount > 1", name="some"), shops, "left.shop")) == "some stands between the joins"
+    assert why(fk_join(joined.materialize("kept"), shops, "left.shop")) == "joined keeps its rows, as kept"
+    updates = fk_join(orders, customers, "customer_id", name="updates", emit="on-update")
+    assert why(fk_join(updates, shops, "left.shop")) == "updates is on-update"
+    made = fk_join(orders, customers, "customer_id", joiner=["upper(right.name) as name", "left.shop"], name="made")
+    assert why(fk_join(made, shops, "shop")) == "made makes more of the rows than fields of them"
+    periodic = fk_join(orders, customers, "customer_id", name="slow", emit="periodic")
+    assert why(fk_join(periodic, shops, "left.shop")) == "slow is held back"
+    assert "share" not in fk_join(orders, shops, "shop").describe()
+    assert F.lit(1) is not None

@@ -1,0 +1,253 @@
+"""A left table with several right tables at once: what joins in a row would come to, whatever comes first, twice or late."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fkjoin import records, versions
+from fkjoin.arrays import BYTES, as_bytes
+from fkjoin.invariants import GuardedStore
+from fkjoin.messages import CHANGE, LEFT, NO_TIMESTAMP, PART, SUBSCRIPTION, Operation, table
+from fkjoin.rows import RowCodec
+from fkjoin.stages import Counters, answered, counters, gather, scatter
+from fkjoin.stages.gather import result_rows
+from fkjoin.stages.scatter import expected, foreign_keys, tagged
+from fkjoin.star import KEY, Field, Nested, Right, Star
+from state import MemoryStore
+from tests.test_random_delivery import Channel
+
+TEXT = pa.schema([("text", pa.string())])
+MADE = Nested((("key", Field(KEY, ("id",))), ("left", Field(LEFT, ("text",))), ("both", Nested((("first", Field(0, ())),)))))
+TIMES = {"now_ms": 0, "retention_ms": 1000}
+
+Row = tuple[str, str | None, str | None]
+
+
+def star(*how: str) -> Star:
+    """Its rows: the key, the left row's text, and in structs the first right row and the second one's text."""
+    made = Nested((*MADE.columns, ("second", Field(1, ("text",)))))
+    rights = tuple(Right(str(at), TEXT, TEXT, 1, one) for at, one in enumerate(how))  # type: ignore[arg-type]
+    return Star(pa.schema([("id", pa.string())]), TEXT, 1, rights, made)
+
+
+class Change(NamedTuple):
+    """Of the left table (``number`` LEFT) or a right one; ``text`` None deletes."""
+
+    number: int
+    key: str
+    version: int
+    text: str | None
+    foreign: tuple[str | None, str | None] = (None, None)
+
+
+def messages(changes: Iterable[Change], number: int) -> pa.Table:
+    rows = [change for change in changes if change.number == number]
+    keys = as_bytes(pa.array([row.key for row in rows], pa.string()))
+    texts = pa.array([row.text for row in rows], pa.string())
+    there = texts.is_valid()
+    value = RowCodec(TEXT).encode([texts], len(rows))
+    value = pa.array([one if here else None for one, here in zip(value.to_pylist(), there.to_pylist(), strict=True)], BYTES)
+    foreign = [as_bytes(pa.array([row.foreign[at] if row.text else None for row in rows], pa.string())) for at in (0, 1)]
+    by = foreign_keys(foreign) if number == LEFT else pa.nulls(len(rows), BYTES)
+    at = np.array([row.version for row in rows], np.int64)
+    key = keys if number == LEFT else tagged(number, keys)
+    return table(CHANGE, key, by, value, versions.encode(b"source-%d" % (number % 3), [at]), at)
+
+
+def right_messages(changes: Iterable[Change]) -> pa.Table:
+    chosen = list(changes)
+    return pa.concat_tables([messages(chosen, number) for number in (0, 1)])
+
+
+def batch_join(changes: Iterable[Change], how: tuple[str, ...]) -> dict[str, Row]:
+    newest: dict[tuple[int, str], Change] = {}
+    for change in sorted(changes, key=lambda change: change.version):
+        newest[change.number, change.key] = change
+    found: dict[str, Row] = {}
+    for (number, key), left in newest.items():
+        if number != LEFT or left.text is None:
+            continue
+        others = [newest.get((at, name)) if name is not None else None for at, name in enumerate(left.foreign)]
+        texts = [None if other is None else other.text for other in others]
+        if all(text is not None or one == "left" for text, one in zip(texts, how, strict=True)):
+            found[key] = (left.text, *texts)  # type: ignore[assignment]
+    return found
+
+
+class Joined(dict[str, Row]):
+    """The table as whoever reads its changes has it."""
+
+    def __init__(self, of: Star) -> None:
+        super().__init__()
+        self.of, self.versions = of, dict[str, list[tuple[int, ...]]]()
+
+    def take(self, results: pa.Table) -> None:
+        values = RowCodec(self.of.schema).decode(results.column("value").combine_chunks())
+        key, left, both, second = (column.to_pylist() for column in values)
+        for at, one in enumerate(results.to_pylist()):
+            name, before = one["key"].decode(), self.pop(one["key"].decode(), None)
+            wanted = Operation.DELETE if one["value"] is None else Operation.INSERT if before is None else Operation.UPDATE
+            assert one["operation"] == wanted, (name, before)
+            parts = versions.decode(one["version"])
+            self.versions.setdefault(name, []).append(parts[0][1])
+            assert len(parts) == 3
+            if one["value"] is None:
+                assert before is not None, f"a tombstone for {name}, which has no result"
+                continue
+            assert key[at] == name
+            first = both[at]["first"]
+            row = (left[at], None if first is None else first["text"], second[at])
+            assert row != before, f"the same result again for {name}"
+            assert one["ts"] != NO_TIMESTAMP
+            self[name] = row
+
+
+TEXTS = st.sampled_from(["x", "y", ""])
+FOREIGN = st.sampled_from([None, "a", "b"])
+LEFTS = st.builds(
+    lambda key, text, one, two: (LEFT, key, text or None, (one, two)), st.sampled_from("kj"), TEXTS, FOREIGN, FOREIGN
+)
+RIGHTS = st.builds(lambda at, key, text: (at, key, text or None, (None, None)), st.integers(0, 1), st.sampled_from("ab"), TEXTS)
+
+
+def numbered(events: list[tuple[int, str, str | None, tuple[str | None, str | None]]]) -> list[Change]:
+    return [Change(number, key, at, text, foreign) for at, (number, key, text, foreign) in enumerate(events, 1)]
+
+
+class Running:
+    """The three stages over memory, in the order in which a query has them."""
+
+    def __init__(self, *how: str) -> None:
+        self.of, self.count = star(*how), Counters()
+        self.stores = [MemoryStore() for _ in range(3)]
+        self.joined = Joined(self.of)
+
+    def batch(self, changes: list[Change], **times: int) -> pa.Table:
+        scatters, subscribes, gathers = (GuardedStore(store, str(at)) for at, store in enumerate(self.stores))
+        when = {**TIMES, **times}
+        sent = scatter(messages(changes, LEFT), scatters, self.count, 2, **when)
+        pages = answered(sent.subscriptions, right_messages(changes), subscribes, self.count, (1, 1), **when)
+        made = gather(pa.concat_tables([sent.rows, *pages]), gathers, self.count, self.of, **when)
+        self.joined.take(made)
+        return made
+
+
+@given(events=st.lists(LEFTS | RIGHTS, max_size=40), cut=st.integers(1, 9), how=st.sampled_from(["ii", "il", "li", "ll"]))
+@settings(max_examples=200)
+def test_a_star_is_the_batch_join_after_every_batch(events: list, cut: int, how: str) -> None:
+    kinds = tuple("inner" if one == "i" else "left" for one in how)
+    running, changes = Running(*kinds), numbered(events)
+    for start in range(0, len(changes), cut):
+        running.batch(changes[start : start + cut])
+        assert running.joined == batch_join(changes[: start + cut], kinds)
+        subscribed = {key[1:] for key, _ in running.stores[1].items() if key.startswith(b"s")}
+        assert subscribed == {key for page in expected(running.stores[0], 2) for key in page.to_pylist()}
+    for history in running.joined.versions.values():
+        assert history == sorted(history), "the left row's version never goes back"
+    kept = [item for item in running.stores[2].items() if item[0].startswith(b"d")]
+    keys = as_bytes(pa.array([key[1:] for key, _ in kept], BYTES))
+    rows, _ = result_rows(keys, records.decode(pa.array([value for _, value in kept], BYTES)), running.of)
+    assert {key.decode() for key, row in zip(keys.to_pylist(), rows.to_pylist(), strict=True) if row is not None} == set(
+        running.joined
+    )
+
+
+def test_values_that_change_ask_no_right_table() -> None:
+    running = Running("inner", "inner")
+    running.batch([Change(0, "a", 1, "first"), Change(1, "b", 1, "second"), Change(LEFT, "k", 1, "x", ("a", "b"))])
+    before = running.stores[1].items()
+    running.batch([Change(LEFT, "k", 2, "y", ("a", "b"))])
+    assert running.joined == {"k": ("y", "first", "second")}
+    assert running.stores[1].items() == before
+    assert running.count[counters.ANSWERS] == 6, "of two subscriptions, and three parts, then the left row alone"
+    running.batch([Change(LEFT, "k", 3, "y", ("b", "b"))])
+    assert running.joined == {}, "there is no first right row of that name"
+    running.batch([Change(0, "a", 2, "other"), Change(1, "b", 2, "last")])
+    assert running.joined == {}
+    running.batch([Change(LEFT, "k", 4, "y", ("a", "b"))])
+    assert running.joined == {"k": ("y", "other", "last")}
+
+
+def test_what_changes_nothing_is_dropped_and_counted() -> None:
+    running = Running("left", "left")
+    running.batch([Change(LEFT, "k", 5, "x", ("a", None)), Change(LEFT, "gone", 1, None)])
+    assert running.joined == {"k": ("x", None, None)}
+    assert running.count[counters.TOMBSTONES] == 0, "a row that was never seen is deleted without a word"
+    assert len(running.batch([Change(LEFT, "k", 6, "x", ("a", None))])) == 0
+    assert running.count[counters.IDEMPOTENT] == 1
+    assert len(running.batch([Change(LEFT, "k", 4, "late", ("a", None))])) == 0
+    assert running.count[counters.STALE] == 1
+    running.batch([Change(0, "a", 1, "first")])
+    made = running.batch([Change(LEFT, "k", 7, None)])
+    assert [one["operation"] for one in made.to_pylist()] == [Operation.DELETE]
+    assert versions.decode(made.column("version")[0].as_py())[1:] == [(bytes(8), ()), (bytes(8), ())]
+
+
+def test_a_mark_outlives_its_row_for_the_retention_time() -> None:
+    running = Running("left", "left")
+    running.batch([Change(LEFT, "k", 5, "x")])
+    running.batch([Change(LEFT, "k", 6, None)])
+    assert len(running.batch([Change(LEFT, "k", 5, "late")], now_ms=999)) == 0
+    running.batch([Change(LEFT, "other", 1, "x")], now_ms=1001)
+    assert [len(store.items()) for store in running.stores] == [1, 0, 1]
+    assert len(running.batch([Change(LEFT, "k", 5, "late")], now_ms=1002)) == 1
+
+
+def test_timestamps_are_of_what_changed() -> None:
+    running = Running("left", "left")
+    assert running.batch([Change(LEFT, "k", 5, "x", ("a", "a")), Change(0, "a", 9, "r")]).column("ts").to_pylist() == [9]
+    assert running.batch([Change(1, "a", 7, "s")]).column("ts").to_pylist() == [7]
+    assert running.batch([Change(LEFT, "k", 6, "y", ("a", "a"))]).column("ts").to_pylist() == [6]
+
+
+def history(number: int, rng: random.Random) -> list[Change]:
+    changes = []
+    for version in range(1, 8):
+        text = rng.choice("xyz") if rng.random() < 0.75 else None
+        if rng.random() < 0.6:
+            foreign = tuple(rng.choice((f"{number}-a", f"{number}-b", None)) for _ in range(2))
+            changes.append(Change(LEFT, f"{number}-k", version, text, foreign))  # type: ignore[arg-type]
+        else:
+            changes.append(Change(rng.randrange(2), f"{number}-{rng.choice('ab')}", version, text))
+    return changes
+
+
+@pytest.mark.parametrize("how", [("inner", "inner"), ("left", "inner"), ("left", "left")])
+def test_histories_of_random_delivery_end_as_the_batch_join(how: tuple[str, str]) -> None:
+    """Whatever lies between the stages: messages overtake each other, and come again; and no row is ever a mixture."""
+    rng, noise = random.Random(f"{how} star"), np.random.default_rng(7)
+    changes = [change for number in range(4_000) for change in history(number, rng)]
+    lefts, rights = Channel(messages(changes, LEFT), noise), Channel(right_messages(changes), noise)
+    asked, parts = Channel(SUBSCRIPTION.empty_table(), noise), Channel(PART.empty_table(), noise)
+    stores, count = [MemoryStore() for _ in range(3)], Counters()
+    joined = Joined(star(*how))
+    seen = {(change.key, change.version): (change.text, change.foreign) for change in changes if change.number == LEFT}
+    while lefts or rights or asked or parts:
+        sent = scatter(lefts.deliver(0.3), stores[0], count, 2, **TIMES)
+        asked.send(sent.subscriptions)
+        parts.send(sent.rows)
+        share = noise.choice((0.1, 0.3, 0.6))
+        for page in answered(asked.deliver(share), rights.deliver(0.3), stores[1], count, (1, 1), in_order=False, **TIMES):
+            parts.send(page)
+        made = gather(parts.deliver(share), stores[2], count, joined.of, **TIMES)
+        joined.take(made)
+        for one in made.to_pylist():
+            name, (left, *_) = one["key"].decode(), (numbers for _, numbers in versions.decode(one["version"]))
+            if one["value"] is not None:
+                text, foreign = seen[name, left[0]]
+                row = joined[name]
+                assert row[0] == text
+                assert all(right is None or key is not None for right, key in zip(row[1:], foreign, strict=True))
+
+    wanted = batch_join(changes, how)
+    wrong = [key for key in wanted.keys() | joined.keys() if wanted.get(key) != joined.get(key)]
+    assert wrong == []
+    assert count[counters.STALE] > 4_000, "nothing was out of order: the test tests nothing"
