@@ -29,6 +29,7 @@ from fkjoin.rules import (
     ANSWERS_KEEP_WHAT_IS_READ,
     JOIN_KEEPS_WHAT_IT_NEEDS,
     JOIN_READS_ANSWERS,
+    JOINS_SHARE_STAGES,
     RULES,
     VIEW_READS_ANSWERS,
 )
@@ -49,6 +50,16 @@ def twice(spark: SparkSession, folder: Path) -> Table:
     return fk_join(first, customers, "left.value.fk", joiner=columns, name="second")
 
 
+def thrice(spark: SparkSession, folder: Path) -> Table:
+    """The same, and once more."""
+    columns = ["left.amount", "left.name", "left.tier", "right.value.v"]
+    customers = table(spark, folder, "right")
+    of_two = ["left.left.value.amount", "left.left.value.fk", "left.right.value.name", "right.value.tier"]
+    first = fk_join(table(spark, folder, "left"), customers, "value.fk", name="bench")
+    second = fk_join(first, customers, "left.value.fk", joiner=of_two, name="second")
+    return fk_join(second, customers, "fk", joiner=columns, name="third")
+
+
 def picked(spark: SparkSession, folder: Path) -> Table:
     """Two columns of the joined rows."""
     columns = ["left.value.amount", "right.value.name"]
@@ -61,8 +72,11 @@ TOPOLOGIES: dict[str, Callable[[SparkSession, Path], Table]] = {
     ANSWERS_KEEP_WHAT_IS_READ: lambda spark, folder: totals(spark, folder, "name"),
     JOIN_KEEPS_WHAT_IT_NEEDS: picked,
     JOIN_READS_ANSWERS: twice,
+    JOINS_SHARE_STAGES: thrice,
     VIEW_READS_ANSWERS: view,
 }
+ELSE = {JOIN_READS_ANSWERS: (JOINS_SHARE_STAGES,)}
+"""Rules that would stand in the way of others, and are off while those are measured."""
 
 
 def one(rule: str, workload: Path, batch: int, *, excluded: bool) -> None:
@@ -70,7 +84,8 @@ def one(rule: str, workload: Path, batch: int, *, excluded: bool) -> None:
     folder = Path(tempfile.mkdtemp(prefix="fkjoin-bench-"))
 
     def build(spark: SparkSession) -> Table:
-        spark.conf.set(EXCLUDED, rule if excluded else "")
+        off = [*[rule] * excluded, *ELSE.get(rule, ())]
+        spark.conf.set(EXCLUDED, ",".join(off))
         return TOPOLOGIES[rule](spark, folder)
 
     try:

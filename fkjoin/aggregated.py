@@ -17,7 +17,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, LEFT_GONE
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.repartition import RepartitionTopic, read_back, to_records
-from fkjoin.optimizer import decide
+from fkjoin.optimizer import decide, no_answers
 from fkjoin.projection import Projection
 from fkjoin.rules import AGGREGATE_READS_ANSWERS
 from fkjoin.spark.operator import ENVELOPE, StageName
@@ -78,7 +78,7 @@ def aggregated(
     kinds = {"key": key.schema, "row_key": table.key_type, "value": value.schema, "result": spark_schema(fold.schema)}
     about = {**kinds, "versions": [["version", 1]]}
     taken = _contribute(table, key, value, group, fold.value)
-    obstacle = f"the join is staged, and {taken}" if isinstance(taken, str) and table.early is None else None
+    obstacle = no_answers(table.node, taken) if isinstance(taken, str) and table.early is None else None
     rule = decide(spark, AGGREGATE_READS_ANSWERS, table.node, obstacle)
     fires = rule is not None and rule.fired
     node = replace(node, rules=verdicts(rule))
@@ -114,6 +114,9 @@ def aggregated(
         if fires and table.early is not None:
             frame, less = table.early(table.reads([*key.given, *value.given]), label)
             columns_of["gone"], node = F.col(LEFT_GONE), replace(node, rules=(*node.rules, *less))
+        elif table.narrow is not None:
+            frame, less = table.narrow(table.reads([*key.given, *value.given]), label)
+            node = replace(node, rules=(*node.rules, *less))
         rows = table.visible(frame).select(*packing_columns(**columns_of)).mapInArrow(pack, ENVELOPE)
 
     def regrouped(number: int | None = None, every: bool = emission.every) -> DataFrame:

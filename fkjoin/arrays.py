@@ -159,6 +159,12 @@ def untagged(keys: Bytes) -> Bytes:
     return after(keys, np.ones(len(keys), np.int64))
 
 
+def first_bytes(array: Bytes) -> Ints:
+    """The first byte of each element (none is empty)."""
+    data, bounds = buffers(array)
+    return data[bounds[:-1]].astype(np.int64)
+
+
 def codes(array: Bytes) -> tuple[Ints, Bytes]:
     """A number per distinct value (no nulls in), and the distinct values."""
     encoded = array.dictionary_encode()

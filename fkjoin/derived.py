@@ -19,7 +19,7 @@ from fkjoin.columns import Expression, Expressions, arrow_schema, resolve_column
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, LEFT_GONE, PACKED_KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
-from fkjoin.optimizer import decide
+from fkjoin.optimizer import decide, no_answers
 from fkjoin.projection import Projection
 from fkjoin.rows import Path
 from fkjoin.rules import VIEW_READS_ANSWERS
@@ -85,7 +85,7 @@ def _derived(
     label = name or f"{below.name}-{generated_name(below.name, steps) if steps else 'rows'}"
     refuse_same_name(label, (below,), "table")
     spark = rows.sparkSession
-    rule = decide(spark, VIEW_READS_ANSWERS, below, None if table.early is not None else "the join is staged")
+    rule = decide(spark, VIEW_READS_ANSWERS, below, None if table.early is not None else no_answers(table.node))
     node = Derived(label, below, steps, emit, verdicts(rule))
 
     def stepped(visible: DataFrame, *more: str) -> DataFrame:
@@ -99,7 +99,7 @@ def _derived(
     fires = rule is not None and rule.fired
     frame = stepped(rows, *([RAW] if RAW in table.frame.columns else []))
     between = None if table.star is None else f"{label} stands between the joins"
-    bare = replace(table, unread=None, packed=None, answers=None, contributions=None, star=between)
+    bare = replace(table, unread=None, packed=None, answers=None, contributions=None, star=between, narrow=None)
     made = replace(bare, node=node, frame=frame, early=None if table.early is None else early)
     buckets, checked = bucket_count(spark), validated(spark)
     key, schema = arrow_schema("key", made.key_type), arrow_schema("row", made.row_type)

@@ -16,7 +16,7 @@ from fkjoin.columns import Expression, arrow_schema, listed, resolve_column, tex
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.joiner import is_function
-from fkjoin.optimizer import decide
+from fkjoin.optimizer import decide, no_answers
 from fkjoin.rules import JOIN_READS_ANSWERS
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackChanges
@@ -76,7 +76,7 @@ def packed_sides(
     without = right.frame.withColumn("foreign_key", F.lit(None))
     packed_right = packed(right, without, None, PackChanges(foreign_key, None, right_row, buckets, validate))
     carry = _carry(left, extractor, foreign_key, left_row)
-    obstacle = f"the join is staged, and {carry}" if isinstance(carry, str) and left.early is None else None
+    obstacle = no_answers(left.node, carry) if isinstance(carry, str) and left.early is None else None
     rule = decide(left.frame.sparkSession, JOIN_READS_ANSWERS, left.node, obstacle)
     of_answers: tuple[Verdict, ...] = ()
     if rule is not None and rule.fired:
@@ -88,6 +88,10 @@ def packed_sides(
         paths = None if is_function(extractor) else [*left.reads(listed(extractor)), *leaves(left_row)]
         answered, of_answers = left.early(paths, label)
         rows = with_foreign_key(left, right, extractor, answered)
+    elif left.narrow is not None:
+        paths = None if is_function(extractor) else [*left.reads(listed(extractor)), *leaves(left_row)]
+        fewer, of_answers = left.narrow(paths, label)
+        rows = with_foreign_key(left, right, extractor, fewer)
     packed_left = packed(left, rows, extractor, PackChanges(key, foreign_key, left_row, buckets, validate))
     return Sides(packed_left, packed_right, (*verdicts(rule), *of_answers), b"")
 

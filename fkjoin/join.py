@@ -18,9 +18,9 @@ from fkjoin.foreign_key import dead_frames, described, packed_sides, require_sam
 from fkjoin.joiner import before_resolve, is_function, joined
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import InternalTopics, internal_topics, staged
-from fkjoin.pruning import needed, read
+from fkjoin.pruning import named_fields, needed, read
 from fkjoin.rows import Path
-from fkjoin.spark.json_lines import kind_at, plain_path
+from fkjoin.spark.json_lines import kind_at
 from fkjoin.spark.operator import ENVELOPE, StageName
 from fkjoin.spark.packing import PackJoined, UnpackAnswers, UnpackResults
 from fkjoin.spark.settings import bucket_count, prepare, validated
@@ -245,15 +245,13 @@ def _fields(joiner: Joiner | None, left: Table, left_row: pa.Schema, right_row: 
     rows = pa.schema([("left", pa.struct(list(left_row))), ("right", pa.struct(list(right_row)))])
     if is_function(joiner):
         return None
-    given = listed(joiner)
-    for item in given:
-        path = plain_path(item, rows)
-        if path is None or len(path) < 2 or (len(given) == 1 and pa.types.is_struct(kind_at(rows, path))):
-            return None  # one struct alone becomes the row itself
-        if path[-1] in found:
-            return None  # whoever makes the row says what is wrong
-        found[path[-1]] = ("left" if path[0] == "left" else "right", path[1:])
-    return found
+    named = named_fields(listed(joiner), rows, left.frame.sparkSession)
+    for name, path in named or ():
+        alone = len(named or ()) == 1 and pa.types.is_struct(kind_at(rows, path))  # it becomes the row itself
+        if len(path) < 2 or alone or name in found:
+            return None
+        found[name] = ("left" if path[0] == "left" else "right", path[1:])
+    return None if named is None else found
 
 
 def _read_from_topic(node: Node) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fkjoin.errors import SessionError, nearest
 from fkjoin.rules import RULES
 from fkjoin.spark.settings import EXCLUDED, optimized
-from fkjoin.topology import Node, Verdict, join_below, periodic
+from fkjoin.topology import Node, Verdict, join_below, periodic, shares_stages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +33,14 @@ def decide(spark: SparkSession, rule: str, table: Node, obstacle: str | None) ->
     else:
         why = obstacle
     return Verdict(rule, why)
+
+
+def no_answers(table: Node, more: str | None = None) -> str:
+    """Why the operator after the join that a table is, or is made of, cannot read its answers; ``more``: if it is staged."""
+    join = join_below(table)
+    if join is not None and shares_stages(join):
+        return f"{join.name} is one with the join before it"
+    return "the join is staged" + (f", and {more}" if more else "")
 
 
 def allowed(spark: SparkSession, rule: str) -> str | None:

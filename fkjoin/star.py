@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -41,6 +41,26 @@ class Nested(NamedTuple):
 
 
 Made = Field | Nested
+
+
+def pruned(made: Nested, paths: Iterable[Path]) -> Nested:
+    """What is at the paths of its columns, one at least."""
+    wanted, found = list(paths), list[tuple[str, Made]]()
+    for name, column in made.columns:
+        below = [path[1:] for path in wanted if path[0] == name]
+        if () in below:
+            found.append((name, column))
+        elif below:
+            found.append((name, pruned(column, below) if isinstance(column, Nested) else _picked(column, below)))
+    return Nested(tuple(found or made.columns[:1]))
+
+
+def _picked(field: Field, paths: list[Path]) -> Made:
+    """Of a struct that a row has, the fields at the paths of it."""
+    names = dict.fromkeys(path[0] for path in paths)
+    below = {name: [path[1:] for path in paths if path[0] == name] for name in names}
+    parts = [(name, Field(field.part, (*field.path, name))) for name in names]
+    return Nested(tuple((name, part if () in below[name] else _picked(part, below[name])) for name, part in parts))
 
 
 def fields_of(made: Made) -> Iterator[Field]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,17 +18,16 @@ from fkjoin.frame import DELETED, KEY, ROW
 from fkjoin.joiner import is_function
 from fkjoin.messages import LEFT
 from fkjoin.optimizer import allowed, decide
-from fkjoin.pruning import narrow
+from fkjoin.pruning import named_fields, narrow
 from fkjoin.rows import Path
-from fkjoin.rules import JOIN_KEEPS_WHAT_IT_NEEDS, JOINS_SHARE_STAGES
-from fkjoin.spark.json_lines import plain_paths
+from fkjoin.rules import ANSWERS_KEEP_WHAT_IS_READ, JOIN_KEEPS_WHAT_IT_NEEDS, JOINS_SHARE_STAGES
 from fkjoin.spark.operator import StageName
 from fkjoin.spark.packing import PackChanges, UnpackResults
 from fkjoin.spark.settings import bucket_count
 from fkjoin.stages import How
 from fkjoin.stages.contribute import Place
 from fkjoin.star import KEY as KEY_PART
-from fkjoin.star import Field, Made, Nested, Right, Star, fields_of
+from fkjoin.star import Field, Made, Nested, Right, Star, fields_of, pruned
 from fkjoin.stateful import counted, frame_of, stage, stage_spec
 from fkjoin.table import Extractor, Table
 from fkjoin.topology import Join, Verdict
@@ -61,10 +59,10 @@ class Joins:
             return "the extractor is a function, and may read rows of the right tables"
         row = arrow_schema("row", table.row_type)
         key = [field for field in arrow_schema("key", table.key_type) if field.name not in row.names]
-        paths = plain_paths(listed(extractor), pa.schema([*row, *key]))
-        if paths is None:
+        named = named_fields(listed(extractor), pa.schema([*row, *key]), table.frame.sparkSession)
+        if named is None:
             return "the foreign key is more than fields"
-        found = [self.made.at(path) if path[0] in row.names else Field(KEY_PART, path) for path in paths]
+        found = [self.made.at(path) if path[0] in row.names else Field(KEY_PART, path) for _, path in named]
         places = [place for place in found if isinstance(place, Field) and place.part < 0]
         if len(places) < len(found):
             return "the foreign key reads a right table's columns"
@@ -111,61 +109,84 @@ def star_table(
     joins: Joins, left: Table, node: Join, emission: Emission, dead: tuple[DataFrame, ...], *, validate: bool
 ) -> Table:
     """The table of the joins; ``left`` and ``node`` are those of the last one."""
-    base, spark, label = joins.left, left.frame.sparkSession, node.name
-    buckets = bucket_count(spark)
+    spark, label = left.frame.sparkSession, node.name
     star, less = _kept(joins, spark)
     if node.joiner is not None:
         node = replace(node, rules=(*node.rules, less))
-    kinds = {"key": base.key_type, "left": spark_schema(star.left), "result": spark_schema(star.schema)}
-    for at, ((table, _), one) in enumerate(zip(joins.rights, star.rights, strict=True)):
-        kinds |= {f"foreign_key{at}": table.key_type, f"right{at}": spark_schema(one.row)}
-    about = {**kinds, "versions": [list(version) for version in node.versions], "fused": True}
-    bound_to = {
-        "of": [table.name for table, _ in joins.rights],
-        "how": [how for _, how in joins.rights],
-        "extractor": [described(one, "key", "row") for one in joins.extractor],
-        **{name: schema_text(arrow_schema(name, kind)) for name, kind in kinds.items()},
-    }
-    pickled: bytes = cloudpickle.dumps(star)  # type: ignore[no-untyped-call]
-    keys = tuple(right.key for right in star.rights)
-    pack = PackChanges(star.key, None, star.left, buckets, validate, keys)
-    lefts = packed(base, joins.rows, joins.extractor, pack)
-    rights = [
-        packed(
-            table,
-            table.frame.withColumn("foreign_key", F.lit(None)),
-            None,
-            PackChanges(one.key, None, one.row, buckets, validate, number=at),
-        )
-        for at, ((table, _), one) in enumerate(zip(joins.rights, star.rights, strict=True))
-    ]
+    versions = {"versions": [list(version) for version in node.versions]}
+    about = {"key": joins.left.key_type, "result": spark_schema(star.schema), **versions}
     unpack = UnpackResults(star.key, (star.schema,), node.versions)
-    tables = [base, *(table for table, _ in joins.rights)]
+    tables = [joins.left, *(table for table, _ in joins.rights)]
+
+    def narrow(paths: Sequence[Path] | None, reader: str) -> tuple[DataFrame, tuple[Verdict, ...]]:
+        why = allowed(spark, ANSWERS_KEEP_WHAT_IS_READ)
+        made = joins.made if paths is None or why is not None else pruned(joins.made, paths)
+        if made == joins.made:
+            return whole.frame, (Verdict(ANSWERS_KEEP_WHAT_IS_READ, why or "every column is read"),)
+        fewer = replace(joins, made=made)
+        some, _ = _kept(fewer, spark)
+        results = _results(fewer, some, label, None, versions, f"{label}-for-{reader}", validate=validate)
+        rows = frame_of(results, UnpackResults(some.key, (some.schema,), node.versions))
+        return rows, (Verdict(ANSWERS_KEEP_WHAT_IS_READ),)
 
     def built(materialized: str | None) -> Table:
-        def through(rows: DataFrame, kind: StageName) -> DataFrame:
-            facts = {"materialized": materialized, **bound_to}
-            return stage(
-                rows, stage_spec(spark, kind, label, facts, {**about, "star": star.facts()}, validate=validate, star=pickled)
-            )
-
-        subscribed = through(functools.reduce(DataFrame.unionAll, rights, through(lefts, "scatter")), "subscription")
-        results = counted(through(subscribed, "gather"), label, *_STAGES)
+        results = _results(joins, star, label, materialized, versions, label, validate=validate)
         results = paced(results, label, emission, about, validate)
         return Table(
             replace(node, materialized=materialized),
             frame_of(results, unpack),
-            base.key,
+            joins.left.key,
             next((table.timestamps for table in tables if table.timestamps), None),
             dead=dead,
             connection=next((table.connection for table in tables if table.connection), None),
             packed=(results, unpack),
             stages=tuple(query for table in tables for query in table.stages),
             star=joins,
+            narrow=None if materialized is not None or emission.interval_ms is not None else narrow,
             materialized_as=built,
         )
 
-    return built(None)
+    whole = built(None)
+    return whole
+
+
+def _results(
+    joins: Joins,
+    star: Star,
+    label: str,
+    materialized: str | None,
+    versions: Mapping[str, Any],
+    counted_as: str,
+    *,
+    validate: bool,
+) -> DataFrame:
+    """The envelopes of what gather sends."""
+    spark = joins.left.frame.sparkSession
+    buckets = bucket_count(spark)
+    kinds = {"key": joins.left.key_type, "left": spark_schema(star.left), "result": spark_schema(star.schema)}
+    rights = list(zip((table for table, _ in joins.rights), star.rights, strict=True))
+    for at, (table, right) in enumerate(rights):
+        kinds |= {f"foreign_key{at}": table.key_type, f"right{at}": spark_schema(right.row)}
+    about = {**kinds, **versions, "star": star.facts(), "fused": True}
+    facts = {
+        "materialized": materialized,
+        "of": [right.name for right in star.rights],
+        "how": [right.how for right in star.rights],
+        "extractor": [described(one, "key", "row") for one in joins.extractor],
+        **{name: schema_text(arrow_schema(name, kind)) for name, kind in kinds.items()},
+    }
+    pickled: bytes = cloudpickle.dumps(star)  # type: ignore[no-untyped-call]
+
+    def through(rows: DataFrame, kind: StageName) -> DataFrame:
+        return stage(rows, stage_spec(spark, kind, label, facts, about, validate=validate, star=pickled))
+
+    keys = tuple(right.key for right in star.rights)
+    rows = packed(joins.left, joins.rows, joins.extractor, PackChanges(star.key, None, star.left, buckets, validate, keys))
+    sent = through(rows, "scatter")
+    for at, (table, right) in enumerate(rights):
+        pack = PackChanges(right.key, None, right.row, buckets, validate, number=at)
+        sent = sent.unionAll(packed(table, table.frame.withColumn("foreign_key", F.lit(None)), None, pack))
+    return counted(through(through(sent, "subscription"), "gather"), counted_as, *_STAGES)
 
 
 def _kept(joins: Joins, spark: SparkSession) -> tuple[Star, Verdict]:

@@ -65,6 +65,8 @@ class Table(Operators, Outputs):
     """Internal: of a join and of views of it, makes a frame of its rows before resolve: see ``before_resolve``."""
     star: Joins | str | None = field(default=None, repr=False)
     """Internal: of a join, what one by another foreign key of the same left table needs to be one with it; or why it cannot."""
+    narrow: Early | None = field(default=None, repr=False)
+    """Internal: of joins that are one, makes ``frame`` with fewer columns."""
     settled: DataFrame | None = field(default=None, repr=False)
     """Internal: what sinks read, where that is not ``frame``."""
     stages: tuple[StageQuery, ...] = ()

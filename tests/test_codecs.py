@@ -195,7 +195,7 @@ def test_packed_messages_round_trip_and_unknown_ones_are_refused() -> None:
         packed = messages.pack(schema.empty_table())
         assert messages.unpack(packed).schema.equals(schema)
     assert packed[:2] == b"\x01\x05"
-    for broken in (b"", b"\x02\x01", b"\x01\x09"):
+    for broken in (b"", b"\x02\x01", b"\x01\x0a"):
         with pytest.raises(FormatError, match="packed messages"):
             messages.unpack(broken)
 

@@ -65,6 +65,9 @@ if TYPE_CHECKING:
 PART_BYTES = 64 << 20
 """Of packed answers: what the stage after them works on at a time.  Unpacked they take up to ten times as much."""
 
+GATHERED_BYTES = 16 << 20
+"""Of packed parts of a star, for which gather has the rows of all its right tables in memory at once."""
+
 _PRIME = 1_000_003
 """So that parts are independent of the buckets that keys are in."""
 
@@ -208,8 +211,9 @@ class BucketRun:
 
     def _parts(self, payloads: list[bytes]) -> Iterator[list[pa.Table]]:
         """The messages to work on at a time: all of them, but of a huge fan-out some left keys after the other."""
-        of_answers = self._spec.stage in ("resolve", "regroup", "gather") or self._spec.from_answers
-        parts = 1 + sum(map(len, payloads)) // PART_BYTES if of_answers else 1
+        gathers = self._spec.stage == "gather"
+        of_answers = gathers or self._spec.stage in ("resolve", "regroup") or self._spec.from_answers
+        parts = 1 + sum(map(len, payloads)) // (GATHERED_BYTES if gathers else PART_BYTES) if of_answers else 1
         if parts == 1:
             yield [unpack(payload) for payload in payloads if payload]
             return

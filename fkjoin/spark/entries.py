@@ -302,7 +302,7 @@ def of_star(star: Star, kind: str, bare: Bytes, held: Records) -> Readable:
     by, left = combined_key.decode(bare) if kind == "subscription" else (bare, None)
     foreign = pa.array([_text(one) for one in _named(star, by)], pa.string())
     if left is not None:
-        return keys_as_json(star.key, left), foreign, nothing, held.version
+        return keys_as_json(star.key, untagged(left)), foreign, nothing, held.version
     lines: list[str | None] = [None] * len(bare)
     for number, at in _by_right(by):
         schema = star.rights[number].row

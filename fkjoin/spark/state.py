@@ -324,7 +324,7 @@ def _of_star(stores: dict[str, SavedStore], key: str) -> list[dict[str, Any]]:
         for number, right in enumerate(star.rights):
             if right.name in named:
                 by = tagged(number, parse_key(right.key, json.dumps(named[right.name])))
-                combined = combined_key.encode(by, wanted)
+                combined = combined_key.encode(by, tagged(number, wanted))
                 found += stores["subscription"].some(by, (b"s" + combined[0].as_py(), b"r" + by[0].as_py()))
     return found
 

@@ -32,7 +32,7 @@ from fkjoin.arrays import (
     take,
     valid,
 )
-from fkjoin.messages import LEFT, NO_TIMESTAMP, PART, RESULT, Operation, column, table
+from fkjoin.messages import LEFT, NO_TIMESTAMP, RESULT, Operation, column, table
 from fkjoin.records import Records
 from fkjoin.rows import bytes_codec
 from fkjoin.stages import counters
@@ -67,7 +67,7 @@ class Parts(NamedTuple):
         return found
 
     def early(self, left_parts: int) -> list[Bools]:
-        """For each right table, which answers are for a left row that is yet to come, and that the last one does not wait for."""
+        """For each right table, which answers are for a left row that is yet to come; the last one waits for none there."""
         found = []
         for since, answered in zip(self.since, self.answered, strict=True):
             ahead = ~valid(since) & valid(answered)

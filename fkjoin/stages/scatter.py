@@ -7,7 +7,7 @@ results (gather) by itself, so that a change of nothing but values asks no right
 by the version *since* which each foreign key is what it is; every such version is answered, once and again whenever the right
 row changes.
 
-subscription: as in a join of two tables, the right tables in one store; their foreign keys are told apart by a first byte.
+subscription: as in a join of two tables, with all right tables in one store; keys are told apart by a first byte.
 
 Store of scatter: ``{'d'}{left key}`` → version, and for each right table foreign key and since when; for a retention time also
 of rows that are gone.
@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin import combined_key, records
-from fkjoin.arrays import Bytes, buffers, codes, concat, constant, equal, last_of_run, masked, stack, take, untagged, valid
+from fkjoin.arrays import Bytes, codes, concat, constant, equal, first_bytes, last_of_run, masked, stack, take, untagged, valid
 from fkjoin.messages import LEFT, PART, SUBSCRIPTION, column, table
 from fkjoin.rows import bytes_codec
 from fkjoin.stages import counters
@@ -75,7 +75,7 @@ def scatter(changes: pa.Table, store: Store, count: Counters, rights: int, *, no
             table(
                 SUBSCRIPTION,
                 tagged(right, stack(leaving, joining)),
-                stack(key.filter(out), key.filter(into)),
+                tagged(right, stack(key.filter(out), key.filter(into))),
                 np.repeat([False, True], [len(leaving), len(joining)]),
                 stack(version.filter(out), version.filter(into)),
                 stack(constant(None, len(leaving)), constant(b"", len(joining))),
@@ -109,17 +109,23 @@ def answered(
     ``right_parts``: of how many parts each right table's versions are made.  ``in_order``: see ``subscription``.  The store is
     written when the iterator is exhausted.
     """
-    for right, parts in enumerate(right_parts):
-        asked, told = _of(right, subscriptions, "foreign_key"), _of(right, changes, "key")
-        for page in subscription(
-            asked, told, store, count, now_ms=now_ms, retention_ms=retention_ms, in_order=in_order, right_parts=parts
-        ):
-            key, version, value, ts = (column(page, name) for name in ("key", "version", "right", "ts"))
-            yield table(PART, key, np.full(len(key), right, np.int8), version, value, constant(None, len(key)), ts)
+    for page in subscription(
+        subscriptions,
+        changes,
+        store,
+        count,
+        now_ms=now_ms,
+        retention_ms=retention_ms,
+        in_order=in_order,
+        right_parts=right_parts,
+    ):
+        keys, version, value, ts = (column(page, name) for name in ("key", "version", "right", "ts"))
+        number = first_bytes(keys).astype(np.int8)
+        yield table(PART, untagged(keys), number, version, value, constant(None, len(keys)), ts)
 
 
 def tagged(right: int, keys: Bytes) -> Bytes:
-    """Keys of a right table, told apart from those of others."""
+    """Keys of a right table, or left keys that name one of its rows, told apart from those of others."""
     return concat(constant(bytes((right,)), len(keys)), keys)
 
 
@@ -138,11 +144,7 @@ def expected(store: Store, rights: int) -> Iterator[Bytes]:
     """The combined keys that a store's live left rows must be subscribed under."""
     for page in store.scan([prefix_range(b"d")]):
         held = records.decode(page.values)
-        for foreign_key in scattered(held.body, rights):
+        keys = untagged(page.keys)
+        for right, foreign_key in enumerate(scattered(held.body, rights)):
             there = pa.array(valid(foreign_key))
-            yield combined_key.encode(foreign_key.filter(there), untagged(page.keys).filter(there))
-
-
-def _of(right: int, messages: pa.Table, by: str) -> pa.Table:
-    data, bounds = buffers(column(messages, by))
-    return messages.filter(pa.array(data[bounds[:-1]] == right))
+            yield combined_key.encode(foreign_key.filter(there), tagged(right, keys.filter(there)))

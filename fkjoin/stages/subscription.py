@@ -13,7 +13,7 @@ begins, with the right row of that moment, and once more if right changes fall i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from fkjoin import combined_key, records, versions
 from fkjoin.arrays import (
+    BYTES,
     Bools,
     Bytes,
     Ints,
@@ -31,6 +32,7 @@ from fkjoin.arrays import (
     concat,
     constant,
     equal,
+    first_bytes,
     last_of_run,
     masked,
     stack,
@@ -83,7 +85,7 @@ def subscription(
     retention_ms: int,
     shared_log: bool = False,
     in_order: bool = False,
-    right_parts: int = 1,
+    right_parts: int | Sequence[int] = 1,
     every: bool = False,
 ) -> Iterator[pa.Table]:
     """Answer ``subscriptions`` (``SUBSCRIPTION``) and ``rights`` (``CHANGE``); yields ``ANSWER`` tables.
@@ -91,7 +93,8 @@ def subscription(
     The store is written when the iterator is exhausted.  ``shared_log``: both sides' versions come from one log and
     order their changes; otherwise a batch's right changes count as earlier than its left ones.  ``in_order``: each
     left key's messages arrive in the order of their versions, so an unsubscribed entry need not be remembered.
-    ``right_parts``: of how many parts the right table's versions are made.  ``every``: answer subscribers also when a batch has
+    ``right_parts``: of how many parts the right table's versions are made; of several right tables, whose numbers all foreign
+    keys begin with, those of each.  ``every``: answer subscribers also when a batch has
     left the right row's bytes as they were; what they were answered last is still right then (KIP-557).
     """
     sweep(store, now_ms)
@@ -154,15 +157,14 @@ def subscription(
         yield _answers(count, left_keys, take(held.version, chosen), take(held.body, chosen), right, row, right.since[row])
     if len(changed):
         hottest = int(fan_out.argmax())
-        most = int(fan_out[hottest])
-        count[counters.FAN_OUT] = max(count[counters.FAN_OUT], most)
+        count[counters.FAN_OUT] = most = int(fan_out[hottest])
         if most >= counters.HOT:
             count[counters.HOT_KEY + keys[hottest].as_py().hex()] = most
 
     write_sides(store, keys, right, left, now_ms + retention_ms, in_order)
 
 
-def read_rights(rights: pa.Table, code: Ints, keys: Bytes, store: Store, count: Counters, parts: int) -> Rights:
+def read_rights(rights: pa.Table, code: Ints, keys: Bytes, store: Store, count: Counters, parts: int | Sequence[int]) -> Rights:
     old = records.decode(store.get_many(concat(constant(b"r", len(keys)), keys)))
     order, code, version = newest_only(code, column(rights, "version"), old, count, as_read=True)
 
@@ -177,7 +179,10 @@ def read_rights(rights: pa.Table, code: Ints, keys: Bytes, store: Store, count: 
     same = equal(value, take(all_value, previous))
     head = np.maximum.accumulate(np.where(first | ~same, np.arange(len(code)), 0)) if len(code) else code
     since = all_ts[np.where(same[head], code[head], rows[head])]
-    never = constant(versions.absent(parts), len(keys))
+    if isinstance(parts, int):
+        never = constant(versions.absent(parts), len(keys))
+    else:
+        never = take(pa.array(map(versions.absent, parts), BYTES), first_bytes(keys))
     stored_version = pc.if_else(pa.array(old.found), old.version, never)
     all_since = np.concatenate([all_ts[stored], since])
     return Rights(len(keys), all_code, stack(stored_version, version), all_value, all_ts, all_since, ~same)
