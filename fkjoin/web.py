@@ -32,12 +32,17 @@ def rates_on_arrows(steps: Sequence[Step], snapshot: dict[str, Any]) -> dict[tup
     found = {}
     for step in steps:
         for role, name in step.reads:
-            if len(step.reads) > 1 and role not in _ROLES:  # it counts the rows of all its tables together
+            together = role == "right" and any(stage.name == "scatter" for stage in step.stages)
+            if together or (len(step.reads) > 1 and role not in _ROLES):  # it counts the rows of all its tables together
                 continue
             told = [(name, counters.OUT)]
             if step.kind != "sink":
                 item = _ROLES.get(role, counters.ROWS_IN)
-                read = [operator for operator in operators if operator.startswith(f"{step.name}-answers-for-")]
+                read = [
+                    operator
+                    for operator in operators
+                    if operator.startswith((f"{step.name}-answers-for-", f"{step.name}-for-"))
+                ]
                 told = [(operator, item) for operator in (*(f"{step.name}{part}" for part in _PARTS), *read)] + told
             rates = [operators[operator][item] for operator, item in told if item in operators.get(operator, {})]
             if rates:

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from fkjoin.errors import FkJoinError
 from fkjoin.metrics import Listener, Metrics, watch
 from fkjoin.stages import counters
-from fkjoin.steps import Step
+from fkjoin.steps import Stage, Step
 from fkjoin.web import rates_on_arrows, served
 
 SIZES = {"buckets": 6, "state-rows": 300, "state-bytes": 9000, "log-bytes": 12000, "index-bytes": 5000}
@@ -136,6 +136,13 @@ def test_what_flows_is_written_on_the_arrows() -> None:
         ("fk_join joined", "left"): "7/s",
         ("aggregate sums", "of"): "5/s",
     }
+    star = Step(
+        "fk_join", "all", "inner", (("left", "joined"), ("right", "regions")), (), (Stage("scatter", "id", "all-scatter"),)
+    )
+    rates = {"all": {"left-in": 6.0, "right-in": 5.0}}
+    assert rates_on_arrows([star], {"q": {"rates": rates}}) == {("fk_join all", "left"): "6/s"}, "of all right tables together"
+    narrow = {"all-for-sums": {"left-in": 6.0}}
+    assert rates_on_arrows([star], {"q": {"rates": narrow}}) == {("fk_join all", "left"): "6/s"}
     both = Step("merge", "both", "", (("first", "joined"), ("then", "large")), (), ())
     assert rates_on_arrows([both], {"q": {"rates": {"both": {"rows-in": 5.0}, "large": {"out": 3.0}}}}) == {}
     staged = {"a": {"rates": {"joined-rekey": {"left-in": 3.0}}}, "b": {"rates": {"joined-subscription": {"right-in": 2.0}}}}

@@ -11,7 +11,7 @@ import pytest
 from fkjoin.errors import TopologyError
 from fkjoin.picture import svg
 from fkjoin.render import draw, drawn
-from fkjoin.rules import JOIN_READS_ANSWERS
+from fkjoin.rules import AGGREGATE_READS_ANSWERS, JOIN_READS_ANSWERS, JOINS_SHARE_STAGES
 from fkjoin.steps import Sink, job_steps
 from fkjoin.topology import Aggregate, Children, Derived, Join, Source, Verdict, manifest
 
@@ -166,6 +166,55 @@ def test_a_join_of_a_join_before_and_after_the_rule() -> None:
     assert "store joined-resolve\n" not in draw(children)
     on_the_right = Join("turned", ORDERS, plain, "inner", "other", None, rules=(FIRED,))
     assert "store joined-resolve\n" in draw(on_the_right), "a right table is read behind resolve"
+
+
+SHARED = """\
+fk_join joined  (inner)
+  left         orders
+  right        customers
+  foreign key  customer = customers(customer)
+  joiner       both rows
+fk_join both  (left)
+  left         joined
+  right        regions
+  foreign key  left.region = regions(region)
+  joiner       both rows
+  rule         joins-share-stages fired
+  1 scatter       repartition by id; store both-scatter
+  2 subscription  repartition by foreign key; store both-subscription, of customers, regions
+  3 gather        repartition by id; store both-gather"""
+
+
+def test_joins_that_are_one_before_and_after_the_rule() -> None:
+    plain = Join("joined", ORDERS, CUSTOMERS, "inner", "customer", None)
+
+    def both(rule: Verdict) -> Join:
+        return Join("both", plain, REGIONS, "left", "left.region", None, rules=(rule,))
+
+    def joins(text: str) -> str:
+        kept = text.replace("\nfk_join", "\n\nfk_join").replace("\nsource", "\n\nsource").split("\n\n")
+        return "\n".join(part for part in kept if part.startswith("fk_join"))
+
+    stages = "".join(
+        f"  {at} {stage:14}repartition by {by}; store NAME-{stage}\n"
+        for at, (stage, by) in enumerate((("rekey", "id"), ("subscription", "foreign key"), ("resolve", "id")), 1)
+    )
+    before = SHARED[: SHARED.index("  1 scatter")].replace("fired", "did not fire: no") + stages.replace("NAME", "both")
+    before = before.replace("both rows\nfk_join", f"both rows\n{stages.replace('NAME', 'joined')}fk_join")
+    assert joins(draw(both(Verdict(JOINS_SHARE_STAGES, "no")))) + "\n" == before
+    shared = both(Verdict(JOINS_SHARE_STAGES))
+    assert joins(draw(shared)) == SHARED
+
+    with_both = drawn(job_steps([Sink("a", shared, "x"), Sink("b", plain, "y")]))
+    assert "store joined-resolve\n" in with_both, "somebody else reads the first join"
+    sums = Aggregate("n", plain, ("g",), ("g",), (), (), "on-change", rules=(Verdict(AGGREGATE_READS_ANSWERS),))
+    with_sums = drawn(job_steps([Sink("a", shared, "x"), Sink("b", sums, "y")]))
+    assert "store joined-subscription\n" in with_sums
+    assert "store joined-resolve\n" not in with_sums, "the joins that are one do not read what it would send"
+    deeper = Join("more", plain, REGIONS, "inner", "right.region", None, rules=(Verdict(JOIN_READS_ANSWERS),))
+    over = Join("over", deeper, CUSTOMERS, "inner", "left.left.customer", None, rules=(Verdict(JOINS_SHARE_STAGES),))
+    assert "store joined-resolve\n" in draw(over), "what is left of the first of them is read behind resolve"
+    assert "store more-rekey" not in draw(over)
 
 
 def test_a_rule_that_did_not_fire_says_why() -> None:
