@@ -16,14 +16,21 @@ from fkjoin.aggregates.sums import Count
 from fkjoin.spark.buckets import bucket_ids
 from fkjoin.spark.operator import StageName, StageProcessor, StageSpec
 from fkjoin.stages import counters
+from fkjoin.star import Nested, Right, Star
 from tests.engine import Handle
 
 
-@pytest.mark.parametrize("stage", ["rekey", "subscription", "resolve", "regroup", "aggregate", "merge", "pace"])
+@pytest.mark.parametrize(
+    "stage", ["rekey", "subscription", "resolve", "regroup", "aggregate", "merge", "pace", "scatter", "gather"]
+)
 def test_a_batch_without_changes_yields_no_empty_frame(tmp_path: Path, stage: StageName) -> None:
     """Spark cannot tell the types of a frame without rows: counters that are all zero must not make one."""
     fold = pickle.dumps(Fold(pa.schema([]), (Count("count"),)))
-    spec = StageSpec(stage, "join", 1, 1000, str(tmp_path), "{}", fold=fold)
+    text = pa.schema([("text", pa.string())])
+    star = pickle.dumps(Star(text, text, 1, (Right("right", text, text, 1, "inner"),), Nested(())))
+    spec = StageSpec(
+        stage, "join", 1, 1000, str(tmp_path), "{}", fold=fold, star=star if stage in ("scatter", "gather") else b""
+    )
     processor = StageProcessor(spec)
     processor.init(Handle())  # type: ignore[arg-type]
     hello = pd.DataFrame({"bucket": [0], "payload": [b""], "counter": [None], "count": [0]})
