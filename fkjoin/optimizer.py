@@ -47,10 +47,11 @@ def allowed(spark: SparkSession, rule: str) -> str | None:
     """Why the session does not want the rule; None if it may fire."""
     if not optimized(spark):
         return "spark.fkjoin.optimize is false"
-    return f"{EXCLUDED} names it" if rule in _excluded(spark) else None
+    return f"{EXCLUDED} names it" if rule in excluded(spark) else None
 
 
-def _excluded(spark: SparkSession) -> list[str]:
+def excluded(spark: SparkSession) -> list[str]:
+    """The rules that the session names; raises ``SessionError`` if there is no such rule."""
     names = [name.strip() for name in (spark.conf.get(EXCLUDED, "") or "").split(",") if name.strip()]
     for name in names:
         if name not in RULES:

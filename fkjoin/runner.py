@@ -21,16 +21,21 @@ from fkjoin.errors import FkJoinError
 from fkjoin.job import Job, Planned
 from fkjoin.job_file import JobError, JobSpec, read_job
 from fkjoin.metrics import Metrics
+from fkjoin.optimizer import allowed, excluded
+from fkjoin.rules import JOINS_SHARE_STAGES, RULES
 from fkjoin.spark.claim import claimed
 from fkjoin.spark.damage import check_logs, explain
 from fkjoin.spark.files import hadoop, read_file, write_file
-from fkjoin.spark.settings import OPTIMIZE, bucket_count, session
+from fkjoin.spark.settings import EXCLUDED, OPTIMIZE, bucket_count, session
 from fkjoin.stages.counters import RESTARTS
 from fkjoin.topology import manifest
 from fkjoin.web import served
 
 MANIFEST = "fkjoin-job.json"
 """Lies in the checkpoint folder: what the checkpoint was made with."""
+
+_UNSAID = tuple(rule for rule in RULES if rule != JOINS_SHARE_STAGES)
+"""The rules that there were when a manifest did not say which."""
 
 _POLL_S = 0.3
 
@@ -44,10 +49,15 @@ def run_job(path: Path, console: Console, *, check: bool, ui: tuple[str, int] | 
     spec = read_job(path)
     spark = job_session(spec)
     try:
+        before = _begun_with(spark, spec)
+        if before is not None and (later := _leave_out_later_rules(spark, before)):
+            console.print(f"{spec.checkpoint} was begun without {', '.join(later)}: so it goes on", soft_wrap=True)
         job = Job(spec, spark)
         planned = job.queries()
-        made_with = _manifest(job, bucket_count(spark))
-        _compare(spark, spec, made_with)
+        made_with = _manifest(job, spark)
+        if before is not None:
+            _compare(spec, before, made_with)
+            made_with["rules"] = before.get("rules", list(_UNSAID))
         if check:
             console.print(job.describe(), style="dim", highlight=False, soft_wrap=True)
             console.print(f"{path}: fine; {len(planned)} queries: {', '.join(query.name for query in planned)}", soft_wrap=True)
@@ -192,21 +202,32 @@ def _reason(text: str) -> str:
     return text.strip().split("\n\n", 1)[0][:2000]
 
 
-def _manifest(job: Job, buckets: int) -> dict[str, Any]:
-    """What a checkpoint is bound to, by table and operator."""
+def _manifest(job: Job, spark: SparkSession) -> dict[str, Any]:
+    """What a checkpoint is bound to, by table and operator; and which rules of the optimizer there were."""
     found: dict[str, Any] = {}
     for sink in job.spec.sinks.values():
         found |= manifest(job.tables[sink.table].node)
-    return {"format": 1, "buckets": buckets, **found}
+    rules = [rule for rule in RULES if allowed(spark, rule) is None]
+    return {"format": 1, "buckets": bucket_count(spark), "rules": rules, **found}
 
 
-def _compare(spark: SparkSession, spec: JobSpec, made_with: dict[str, Any]) -> None:
-    """``JobError`` when the checkpoint was made with something else."""
+def _begun_with(spark: SparkSession, spec: JobSpec) -> dict[str, Any] | None:
+    """What the checkpoint was made with; None if there is none yet."""
     path, files = hadoop(spark, f"{spec.checkpoint}/{MANIFEST}")
-    if not files.exists(path):
-        return
-    before = json.loads(read_file(path, files))
-    for name in before.keys() & made_with.keys():
+    return json.loads(read_file(path, files)) if files.exists(path) else None
+
+
+def _leave_out_later_rules(spark: SparkSession, before: dict[str, Any]) -> list[str]:
+    """Switch off the rules that a checkpoint was begun without, and that would move its state; those that were not off yet."""
+    later = [rule for rule in RULES if rule not in before.get("rules", _UNSAID) and allowed(spark, rule) is None]
+    if later:
+        spark.conf.set(EXCLUDED, ",".join([*excluded(spark), *later]))
+    return later
+
+
+def _compare(spec: JobSpec, before: dict[str, Any], made_with: dict[str, Any]) -> None:
+    """``JobError`` when the checkpoint was made with something else."""
+    for name in (before.keys() & made_with.keys()) - {"rules"}:
         was, now = before[name], made_with[name]
         if was != now and isinstance(was, dict):
             changed = next(setting for setting in {**now, **was} if now.get(setting) != was.get(setting))

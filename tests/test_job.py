@@ -255,3 +255,47 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path)
     run = fkjoin("run", wrong, "--check", *log)
     assert run.returncode == 1
     assert "joins.joined.right: there is no table or join 'custmers'; did you mean 'customers'?" in run.stderr
+
+
+PAID = """
+[joins.paid]
+left = "joined"
+right = "customers"
+extractor = "payer"
+joiner = ["left.amount", "left.name", "right.name as payer"]
+"""
+
+
+@pytest.mark.spark
+def test_a_checkpoint_goes_on_with_the_rules_that_it_was_begun_with(tmp_path: Path) -> None:
+    """A release with more rules does not refuse what an older one has begun."""
+    text = GOOD.replace('["left.amount", "right.name"]', '["left.amount", "left.payer", "right.name"]')
+    text = text.replace("[sinks.out]", f"{PAID}[sinks.out]").replace('table = "joined"', 'table = "paid"')
+    without = text.replace("[tables.orders]", '"spark.fkjoin.optimizer.excludedRules" = "joins-share-stages"\n[tables.orders]')
+    order = {"id": 1, "customer": "c", "payer": "d", "amount": 7, "lsn": 1, "op": "u"}
+    write_lines(tmp_path / "orders", "1", [order])
+    write_lines(tmp_path / "customers", "1", [{"customer": one, "name": name, "lsn": 1} for one, name in ("xA", "yB")])
+    log = ("--spark-log", tmp_path / "spark.log")
+    run = fkjoin("run", job(tmp_path, without), *log)
+    assert (run.returncode, run.stderr) == (0, "")
+
+    manifest = tmp_path / "checkpoint" / "fkjoin-job.json"
+    kept = json.loads(manifest.read_text())
+    assert "join-reads-answers" in kept["rules"]
+    assert "joins-share-stages" not in kept["rules"]
+    manifest.write_text(json.dumps({name: value for name, value in kept.items() if name != "rules"}))
+    (tmp_path / "checkpoint" / ".fkjoin-job.json.crc").unlink(missing_ok=True)
+    write_lines(tmp_path / "customers", "2", [{"customer": one, "name": "X", "lsn": 2} for one in "cd"])
+    run = fkjoin("run", job(tmp_path, text), *log)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert f"{tmp_path}/checkpoint was begun without joins-share-stages: so it goes on" in run.stdout
+    (made,) = (tmp_path / "out").glob("batch=00000001-*/*.parquet")
+    (row,) = pq.read_table(made).to_pylist()
+    assert (row["id"], row["amount"], row["name"], row["payer"]) == (1, 7, "X", "X")
+    assert json.loads(manifest.read_text())["rules"] == kept["rules"]
+
+    off = text.replace("[tables.orders]", '"spark.fkjoin.optimize" = false\n[tables.orders]')
+    write_lines(tmp_path / "customers", "3", [{"customer": "c", "name": "Y", "lsn": 3}])
+    run = fkjoin("run", job(tmp_path, off), *log)
+    assert run.returncode == 1
+    assert "was made by a query with other operators: start this version of the job with a new checkpoint" in run.stderr

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import Column, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin import Table, fk_join, read_state
 from fkjoin import aggregates as agg
 from fkjoin.rules import JOINS_SHARE_STAGES
+from fkjoin.spark import upkeep
 from fkjoin.spark.settings import EXCLUDED
-from fkjoin.spark.state import SavedState, look_up
+from fkjoin.spark.state import SavedState, SavedStore, look_up
 from fkjoin.spark.upkeep import verify
 from fkjoin.stateful import metrics_name
 from tests.conftest import small
@@ -152,10 +153,10 @@ def test_joins_of_one_left_table_are_one_and_come_out_the_same(
     assert versions[0] == versions[1]
 
 
-def test_state_of_a_star_is_readable(spark: SparkSession, tmp_path: Path) -> None:
-    shop = Shop(tmp_path)
-    rows = {
-        "orders": {"order_id": "o1", "customer_id": "c1", "product": {"id": "p1", "n": 7}, "shop": None, "amount": 2.5},
+def test_state_of_a_star_is_readable(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Shop(tmp_path)
+    rows: dict[str, dict[str, Any]] = {
+        "orders": {"order_id": "o1", "customer_id": "c1", "product": {"id": "p1", "n": 7}, "shop": "s1", "amount": 2.5},
         "customers": {"customer_id": "c1", "name": "Ann", "tier": "gold"},
         "products": {"id": "p1", "title": "pen", "price": 1.0},
     }
@@ -165,9 +166,13 @@ def test_state_of_a_star_is_readable(spark: SparkSession, tmp_path: Path) -> Non
     run(table.changes, tmp_path / "ck")
     state = SavedState(spark, tmp_path / "ck")
     left, *others, result = look_up(state, "sold", "o1")
-    assert left["foreign_key"] == {"customers": "c1", "products": "p1"}
+    assert left["foreign_key"] == {"customers": "c1", "products": "p1", "shops": "s1"}
     assert [one["row"] for one in others if one["kind"] == "right"] == [{"name": "Ann"}, {"title": "pen", "price": 1.0}]
-    assert [one["foreign_key"] for one in others if one["kind"] == "subscription"] == [{"customers": "c1"}, {"products": "p1"}]
+    assert [one["foreign_key"] for one in others if one["kind"] == "subscription"] == [
+        {"customers": "c1"},
+        {"products": "p1"},
+        {"shops": "s1"},
+    ]
     assert result["row"] == {"amount": 2.5, "name": "Ann", "title": "pen", "price": 1.0, "town": None}
     assert result["version"] == [[1], [1], [1], []]
     assert {store.name for store in state.stores} == {"sold-scatter", "sold-subscription", "sold-gather"}
@@ -175,7 +180,16 @@ def test_state_of_a_star_is_readable(spark: SparkSession, tmp_path: Path) -> Non
     assert {"name": "Ann"} in everything, "of a customer nothing is kept that no joiner reads"
     with pytest.raises(Exception, match="keeps only hashes|no table is materialized"):
         read_state(spark, str(tmp_path / "ck"), "sold")
-    assert shop.files == 0
+    examined = upkeep._examined
+
+    def without_subscriptions(store: SavedStore) -> DataFrame:
+        return examined(store).where(f"combined is null or '{store.stage}' != 'subscription'")
+
+    monkeypatch.setattr(upkeep, "_examined", without_subscriptions)
+    (problem,) = verify(spark, tmp_path / "ck")
+    assert problem.startswith(
+        "store sold-subscription lacks the subscriptions of 3 left rows, first b'\\x00o1' under b'\\x00c1'"
+    )
 
 
 def test_a_checkpoint_is_of_one_choice(spark: SparkSession, tmp_path: Path) -> None:

@@ -291,6 +291,7 @@ class LocalStar(Engine):
         if fail_after is not None:
             self.attempted(sides, stop_after=fail_after)  # type: ignore[arg-type]
         made = self.attempted(sides)  # type: ignore[arg-type]
+        assert len(set(made.column("key").to_pylist())) == len(made), "in a batch a row is sent once"
         self.commit()
         self.joined.take(made)
         return made

@@ -44,6 +44,12 @@ def explain(error: str, checkpoint: str) -> str | None:
             f"checkpoint {checkpoint} was made by a query that reads another number of tables: start this version of the job "
             f"with a new checkpoint, or go back to what the checkpoint was made with ({_line(first)})"
         )
+    if "STATEFUL_OPERATOR_NOT_MATCH" in first:
+        return (
+            f"checkpoint {checkpoint} was made by a query with other operators: start this version of the job with a new "
+            "checkpoint, or go back to what the checkpoint was made with, also in spark.fkjoin.optimize and "
+            "spark.fkjoin.optimizer.excludedRules"
+        )
     if any(mark in first for mark in _DAMAGED):
         return f"checkpoint {checkpoint} is damaged, its state cannot be read: {RESTORE} ({_line(first)})"
     return None
