@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import Table
@@ -85,3 +86,26 @@ def joined_rows(broker: Broker, topic: str) -> dict[str, Any]:
     """The output topic, compacted, as ``batch_join`` gives it."""
     rows = {key.decode(): json.loads(value) for key, value in broker.table(topic).items()}
     return {key: [row["left"]["value"], row["right"] and row["right"]["value"]] for key, row in rows.items()}
+
+
+def document(**fields: Any) -> bytes:
+    return json.dumps(fields).encode()
+
+
+def letters(frame: DataFrame | None, folder: Path) -> list[Any]:
+    """The dead letters that there are by now, in order of their places."""
+    assert frame is not None
+    return sorted(rows(frame, folder), key=lambda row: (row.topic, row.partition, row.offset))
+
+
+def rows(frame: DataFrame, folder: Path) -> list[Any]:
+    """The rows that a streaming frame has by now."""
+    found: list[Any] = []
+    query = (
+        frame.writeStream.foreachBatch(lambda rows, _: found.extend(rows.collect()))
+        .option("checkpointLocation", str(folder))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return found

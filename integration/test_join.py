@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,13 @@ from pyspark.sql import SparkSession
 from fkjoin import Table, fk_join
 from fkjoin.kafka import Json
 from fkjoin.kafka.staged import InternalTopics
-from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from fkjoin.spark.settings import BUCKETS, EXCLUDED, INDEX_DIR, PARTITIONS
 from fkjoin.traces import Event, read_trace
 from fkjoin.wire import HEADERS
 from tests.conftest import trace_files
 
 from .broker import Broker, Record
-from .jobs import Running, batch_join, joined_rows, left_record, right_record, running
+from .jobs import Running, batch_join, document, joined_rows, left_record, letters, right_record, running
 
 DEPLOYMENTS = ("fused", "staged")
 HOWS = ("inner", "left")
@@ -260,3 +261,47 @@ def test_races_converge_when_internal_records_are_late_doubled_and_reordered(
         for query in queries:
             query.stop()
     assert joined_rows(broker, f"{name}-out") == batch_join([*before, *after, *last], how)
+
+
+def test_joins_of_one_left_table_from_topic_to_topic(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """As one, with records read by the workers; where the rows came from is said as joins in a row say it."""
+    broker.create("sold", "buyers", "items", "out", "again", partitions=2)
+    source = {"bootstrap_servers": broker.bootstrap, "key": "string"}
+    sold = Table.from_kafka(spark, "sold", value=Json("buyer string, item string, n int"), **source)
+    buyers, items = (Table.from_kafka(spark, name, value=Json("name string"), **source) for name in ("buyers", "items"))
+    first = fk_join(sold, buyers, "buyer", joiner=["left.n", "left.item", "right.name as buyer"], name="first")
+    both = fk_join(first, items, "item", "left", joiner=["left.n", "left.buyer", "right.name as item"], name="both")
+    assert "joins-share-stages fired" in both.describe()
+
+    def go_on(table: Table, topic: str, folder: Path) -> dict[str, int]:
+        trigger = {"availableNow": True}
+        query = table.to_kafka(topic, broker.bootstrap, checkpoint=folder, positions=True, trigger=trigger)
+        query.awaitTermination()
+        return Running([query]).counters()
+
+    broker.send("buyers", [Record(b"a", document(name="Ann")), Record(b"b", document(name="Bo"))])
+    broker.send("items", [Record(b"p", document(name="pen"))])
+    broker.send("sold", [Record(b"%d" % at, document(buyer="a", item="pq"[at % 2], n=at)) for at in range(4)])
+    broker.send("sold", [Record(b"0", document(buyer="b", item="p", n=9)), Record(b"1", None), Record(b"5", b"broken")])
+    counted = go_on(both, "out", tmp_path / "ck")
+    assert (counted["left-in"], counted["right-in"], counted["dead-letters"], counted["out"]) == (6, 3, 1, 3)
+    broker.send("items", [Record(b"q", document(name="quill"))])
+    broker.send("buyers", [Record(b"a", document(name="Anna"))])
+    go_on(both, "out", tmp_path / "ck")
+    assert {key: json.loads(value) for key, value in broker.table("out").items()} == {
+        b"0": {"n": 9, "buyer": "Bo", "item": "pen"},
+        b"2": {"n": 2, "buyer": "Anna", "item": "pen"},
+        b"3": {"n": 3, "buyer": "Anna", "item": "quill"},
+    }
+    (letter,) = letters(both.dead_letters, tmp_path / "dead")
+    assert letter.reason.startswith("value: not a JSON object")
+    spark.conf.set(EXCLUDED, "joins-share-stages")
+    written = fk_join(first, items, "item", "left", joiner=["left.n", "left.buyer", "right.name as item"], name="both")
+    assert "joins-share-stages did not fire" in written.describe()
+    spark.conf.set(EXCLUDED, "")
+    go_on(written, "again", tmp_path / "as-written")
+
+    def places(topic: str) -> dict[bytes, str]:
+        return {record.key(): dict(record.headers())["fkjoin-positions"] for record in broker.read(topic)}
+
+    assert places("out") == places("again")

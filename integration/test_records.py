@@ -1,25 +1,20 @@
-"""What comes through the broker: tombstones, headers, Debezium events, records that cannot be used, faults of the broker."""
+"""What comes through the broker: tombstones, headers, Debezium events, records that cannot be used."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from fkjoin import Table, TopologyError, fk_join
+from fkjoin import Table, fk_join
 from fkjoin.kafka import Debezium, Json
 from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
-from fkjoin.traces import Event
 
 from .broker import Broker, Record
-from .jobs import Running, batch_join, joined_rows, left_record, right_record, running
-from .test_join import tables
+from .jobs import document, letters, running
 
 
 @pytest.fixture(autouse=True)
@@ -27,29 +22,6 @@ def settings(spark: SparkSession, tmp_path: Path) -> None:
     spark.conf.set(PARTITIONS, "2")
     spark.conf.set(BUCKETS, "2")
     spark.conf.set(INDEX_DIR, str(tmp_path / "index"))
-
-
-def document(**fields: Any) -> bytes:
-    return json.dumps(fields).encode()
-
-
-def letters(frame: DataFrame | None, folder: Path) -> list[Any]:
-    """The dead letters that there are by now, in order of their places."""
-    assert frame is not None
-    return sorted(rows(frame, folder), key=lambda row: (row.topic, row.partition, row.offset))
-
-
-def rows(frame: DataFrame, folder: Path) -> list[Any]:
-    """The rows that a streaming frame has by now."""
-    found: list[Any] = []
-    query = (
-        frame.writeStream.foreachBatch(lambda rows, _: found.extend(rows.collect()))
-        .option("checkpointLocation", str(folder))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    return found
 
 
 def test_bad_records_become_dead_letters_with_exact_counts_and_good_ones_go_through(
@@ -251,117 +223,3 @@ def test_debezium_events(spark: SparkSession, broker: Broker, tmp_path: Path) ->
         "value: unknown operation 't'",
         "value: operation 'u' without after",
     ]
-
-
-def test_a_topic_that_is_not_there_and_a_broker_that_is_not(spark: SparkSession, broker: Broker) -> None:
-    broker.create("there-orders", partitions=1)
-    with pytest.raises(TopologyError, match=r"no topic 'there-order' at .*; did you mean 'there-orders'\?"):
-        Table.from_kafka(spark, "there-order", broker.bootstrap, key="string", value="string")
-    with pytest.raises(TopologyError, match="bootstrap_servers: no broker answers at localhost:1 within 10 s"):
-        Table.from_kafka(spark, "there-orders", "localhost:1", key="string", value="string")
-
-
-def test_aborted_records_are_not_seen(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    broker.create("tx-left", "tx-right", "tx-out", partitions=1)
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "tx", "log_level": 0})
-    producer.init_transactions(30)
-    for value, commit in (("committed", True), ("aborted", False)):
-        producer.begin_transaction()
-        producer.produce("tx-left", document(fk="a", value=value), b"k")
-        assert producer.flush(30) == 0
-        if commit:
-            producer.commit_transaction(30)
-        else:
-            producer.abort_transaction(30)
-    broker.send("tx-right", [Record(b"a", document(value="right"))])
-    left, right = tables(spark, broker, "tx", **{"kafka.isolation.level": "read_committed"})
-    joined = fk_join(left, right, "fk", name="tx")
-    with running(joined, "tx-out", broker, tmp_path) as job:
-        job.drain()
-    assert joined_rows(broker, "tx-out") == {"k": ["committed", "right"]}
-
-
-def test_a_broker_restarted_and_a_topic_with_more_partitions(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    broker.create("moved-left", "moved-right", "moved-out", partitions=1)
-    events: list[Event] = []
-
-    def round_of(number: int) -> None:
-        new = [Event(0, True, f"k{at}", f"a{(at + number) % 3}", f"left {number}", 0) for at in range(20)]
-        new += [Event(0, False, f"a{at}", None, f"right {number}" if at != number else None, 0) for at in range(3)]
-        broker.send("moved-left", [left_record(event) for event in new if event.left])
-        broker.send("moved-right", [right_record(event) for event in new if not event.left])
-        events.extend(new)
-
-    left, right = tables(spark, broker, "moved")
-    joined = fk_join(left, right, "fk", how="left", name="moved")
-    with running(joined, "moved-out", broker, tmp_path) as job:
-        round_of(0)
-        job.drain()
-        broker.restart()
-        round_of(1)
-        job.drain()
-        broker.add_partitions("moved-left", 3)
-        broker.add_partitions("moved-right", 2)
-        round_of(2)
-        job.drain()
-        deadline = time.monotonic() + 120
-        while joined_rows(broker, "moved-out") != batch_join(events, "left") and time.monotonic() < deadline:
-            time.sleep(1)  # Spark learns of new partitions with the next refresh of its metadata
-            job.drain()
-    assert joined_rows(broker, "moved-out") == batch_join(events, "left")
-
-
-def published(table: Table, topic: str, broker: Broker, folder: Path) -> dict[str, int]:
-    """Write all that there is of the table to the topic, with positions; returns the counters."""
-    query = table.to_kafka(topic, broker.bootstrap, checkpoint=folder, positions=True, trigger={"availableNow": True})
-    query.awaitTermination()
-    return Running([query]).counters()
-
-
-def test_what_a_job_upstream_publishes_twice_counts_once_and_another_root_starts_over(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
-    broker.create("raw", "clean", "clients", "mirror", "seen", partitions=1)
-    fk = Json("fk string, n int")
-    raw = Table.from_kafka(spark, "raw", broker.bootstrap, key="string", value=fk)
-    broker.send("raw", [Record(b"a", document(fk="c", n=number)) for number in range(3)])
-    broker.send("clients", [Record(b"c", b"name")])
-    published(raw, "clean", broker, tmp_path / "first")
-    published(raw, "clean", broker, tmp_path / "again")
-    first = broker.read("raw")[0]
-
-    def root(offset: int, topic: str = "raw", partition: int = first.partition()) -> dict[str, Any]:
-        return {"topic": topic, "partition": partition, "offset": offset}
-
-    passed_on = [json.loads(dict(record.headers())["fkjoin-positions"]) for record in broker.read("clean")]
-    assert passed_on == 2 * [[[root(offset)]] for offset in range(3)]
-
-    clean = Table.from_kafka(spark, "clean", broker.bootstrap, key="string", value=fk, roots=1)
-    clients = Table.from_kafka(spark, "clients", broker.bootstrap, key="string", value="string")
-    joined = fk_join(clean, clients, "fk", name="positions", joiner=["left.n as n", "right.value as client"])
-    counted = published(joined, "mirror", broker, tmp_path / "join")
-    assert (counted["left-in"], counted["stale-dropped"], counted["source-restarts"], counted["out"]) == (6, 3, 0, 1)
-
-    moved = json.dumps([[root(0, "raw-2", 1), root(5, "between", 0)]]).encode()
-    unusable = [b"[[]]", b"[null]", b"no", json.dumps([[root(1)], [root(1)]]).encode(), json.dumps([[root(-1)]]).encode()]
-    headed = [Record(b"a", document(fk="c", n=7), [("fkjoin-positions", moved)])]
-    headed += [Record(b"a", document(fk="c", n=8), [("fkjoin-positions", header)]) for header in unusable]
-    broker.send("clean", headed)
-    counted = published(joined, "mirror", broker, tmp_path / "join")
-    assert (counted["source-restarts"], counted["dead-letters"], counted["out"]) == (1, len(unusable), 1)
-    reasons = [row.reason for row in letters(joined.dead_letters, tmp_path / "letters")]
-    assert all(reason.startswith("fkjoin-positions ") for reason in reasons)
-    assert "has 2 roots, 1 expected" in reasons[3]
-
-    place = broker.read("clients")[0]
-    client = root(0, "clients", place.partition())
-    stands_for = hashlib.md5(b"raw-2").hexdigest()[:8]
-    first_root = hashlib.md5(b"raw").hexdigest()[:8]
-    found = [json.loads(dict(record.headers())["fkjoin-positions"]) for record in broker.read("mirror")]
-    assert found == [[[root(2, f"#{first_root}")], [client]], [[root(0, f"#{stands_for}", 1)], [client]]]
-    mirror = Table.from_kafka(spark, "mirror", broker.bootstrap, key="string", value=Json("n int, client string"), roots=2)
-    versions = [row._version for row in rows(mirror.changes, tmp_path / "mirror")]
-    assert versions == [[2, 0], [0, 0]]
-    published(mirror, "seen", broker, tmp_path / "seen")
-    last = json.loads(dict(broker.read("seen")[-1].headers())["fkjoin-positions"])
-    assert last == [[root(0, f"#{stands_for}", 1), root(1, "mirror", 0)], [client, root(1, "mirror", 0)]]
