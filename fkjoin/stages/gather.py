@@ -106,7 +106,6 @@ class Parts(NamedTuple):
 def gather(parts: pa.Table, store: Store, count: Counters, star: Star, *, now_ms: int, retention_ms: int) -> pa.Table:
     """Turn ``parts`` (``PART``; any order, duplicates allowed) into changes of the star's table (``RESULT``)."""
     sweep(store, now_ms)
-    count[counters.ANSWERS] += len(parts)
     if not len(parts):
         return RESULT.empty_table()
     code, keys = codes(column(parts, "key"))
