@@ -104,6 +104,11 @@ class Star:
         parts |= {at: _structs(right.row, rows) for at, (right, rows) in enumerate(zip(self.rights, rights, strict=True))}
         return RowCodec(self.schema).encode([self._column(one, parts) for _, one in self.made.columns], len(keys))
 
+    @property
+    def columns(self) -> list[str]:
+        """What each column of the result is, for people."""
+        return [f"{name} = {self._said(made)}" for name, made in self.made.columns]
+
     def facts(self) -> dict[str, Any]:
         """As JSON can write it, but for the schemas."""
         rights = [{"name": right.name, "parts": right.parts, "how": right.how} for right in self.rights]
@@ -120,6 +125,12 @@ class Star:
         made = _read(facts["made"])
         assert isinstance(made, Nested)
         return cls(schemas["key"], schemas["left"], facts["left_parts"], rights, made)
+
+    def _said(self, made: Made) -> str:
+        if isinstance(made, Nested):
+            return f"({', '.join(f'{name} = {self._said(one)}' for name, one in made.columns)})"
+        part = {LEFT: "left", KEY: "key"}.get(made.part) or self.rights[made.part].name
+        return ".".join((part, *made.path))
 
     def _column(self, made: Made, parts: dict[int, pa.StructArray]) -> pa.Array:
         if isinstance(made, Field):

@@ -173,6 +173,7 @@ def _results(
         "of": [right.name for right in star.rights],
         "how": [right.how for right in star.rights],
         "extractor": [described(one, "key", "row") for one in joins.extractor],
+        "columns": star.columns,
         **{name: schema_text(arrow_schema(name, kind)) for name, kind in kinds.items()},
     }
     pickled: bytes = cloudpickle.dumps(star)  # type: ignore[no-untyped-call]

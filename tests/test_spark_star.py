@@ -195,11 +195,20 @@ def test_state_of_a_star_is_readable(spark: SparkSession, tmp_path: Path, monkey
 def test_a_checkpoint_is_of_one_choice(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.write(20)
-    run(sold(*tables(spark, tmp_path)).changes, tmp_path / "ck")
+
+    def both(*columns: str) -> Table:
+        orders, customers, products, _ = tables(spark, tmp_path)
+        first = fk_join(orders, customers, "customer_id", joiner=["left.product", "right.name", "right.tier"], name="first")
+        return fk_join(first, products, "product.id", joiner=list(columns), name="both")
+
+    run(both("left.name as one", "left.tier as other").changes, tmp_path / "ck")
     shop.write(20)
+    other = r'columns was \["one = customers.name", "other = customers.tier"\] and is now \["one = customers.tier"'
+    with pytest.raises(StreamingQueryException, match=other):
+        run(both("left.tier as one", "left.name as other").changes, tmp_path / "ck")
     spark.conf.set(EXCLUDED, JOINS_SHARE_STAGES)
-    with pytest.raises(StreamingQueryException):
-        run(sold(*tables(spark, tmp_path)).changes, tmp_path / "ck")
+    with pytest.raises(StreamingQueryException, match="STATEFUL_OPERATOR_NOT_MATCH"):
+        run(both("left.name as one", "left.tier as other").changes, tmp_path / "ck")
     spark.conf.set(EXCLUDED, "")
 
 
