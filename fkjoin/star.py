@@ -44,23 +44,19 @@ Made = Field | Nested
 
 
 def pruned(made: Nested, paths: Iterable[Path]) -> Nested:
-    """What is at the paths of its columns, one at least."""
+    """The columns of it that the paths lead to or into, one at least; fields of parts stay whole, so that null stays null."""
     wanted, found = list(paths), list[tuple[str, Made]]()
     for name, column in made.columns:
         below = [path[1:] for path in wanted if path[0] == name]
-        if () in below:
-            found.append((name, column))
-        elif below:
-            found.append((name, pruned(column, below) if isinstance(column, Nested) else _picked(column, below)))
+        if below:
+            found.append((name, pruned(column, below) if isinstance(column, Nested) and () not in below else column))
     return Nested(tuple(found or made.columns[:1]))
 
 
-def _picked(field: Field, paths: list[Path]) -> Made:
-    """Of a struct that a row has, the fields at the paths of it."""
-    names = dict.fromkeys(path[0] for path in paths)
-    below = {name: [path[1:] for path in paths if path[0] == name] for name in names}
-    parts = [(name, Field(field.part, (*field.path, name))) for name in names]
-    return Nested(tuple((name, part if () in below[name] else _picked(part, below[name])) for name, part in parts))
+def fields_at(made: Made, paths: Iterable[Path]) -> Iterator[Field]:
+    """What the paths lead to, of the parts."""
+    for path in paths:
+        yield from fields_of(made.at(path) if isinstance(made, Nested) else Field(made.part, (*made.path, *path)))
 
 
 def fields_of(made: Made) -> Iterator[Field]:

@@ -27,7 +27,7 @@ from fkjoin.spark.settings import bucket_count
 from fkjoin.stages import How
 from fkjoin.stages.contribute import Place
 from fkjoin.star import KEY as KEY_PART
-from fkjoin.star import Field, Made, Nested, Right, Star, fields_of, pruned
+from fkjoin.star import Field, Made, Nested, Right, Star, fields_at, fields_of, pruned
 from fkjoin.stateful import counted, frame_of, stage, stage_spec
 from fkjoin.table import Extractor, Table
 from fkjoin.topology import Join, Verdict
@@ -119,12 +119,13 @@ def star_table(
     tables = [joins.left, *(table for table, _ in joins.rights)]
 
     def narrow(paths: Sequence[Path] | None, reader: str) -> tuple[DataFrame, tuple[Verdict, ...]]:
-        why = allowed(spark, ANSWERS_KEEP_WHAT_IS_READ)
-        made = joins.made if paths is None or why is not None else pruned(joins.made, paths)
-        if made == joins.made:
+        why, some, fewer = allowed(spark, ANSWERS_KEEP_WHAT_IS_READ), star, joins
+        if why is None and paths is not None:
+            known = [path for path in paths if path[0] in star.schema.names]  # others are the key's
+            fewer = replace(joins, made=pruned(joins.made, known))
+            some, _ = _kept(fewer, spark, list(fields_at(joins.made, known)))
+        if some == star:
             return whole.frame, (Verdict(ANSWERS_KEEP_WHAT_IS_READ, why or "every column is read"),)
-        fewer = replace(joins, made=made)
-        some, _ = _kept(fewer, spark)
         results = _results(fewer, some, label, None, versions, f"{label}-for-{reader}", validate=validate)
         rows = frame_of(results, UnpackResults(some.key, (some.schema,), node.versions))
         return rows, (Verdict(ANSWERS_KEEP_WHAT_IS_READ),)
@@ -190,10 +191,10 @@ def _results(
     return counted(through(through(sent, "subscription"), "gather"), counted_as, *_STAGES)
 
 
-def _kept(joins: Joins, spark: SparkSession) -> tuple[Star, Verdict]:
-    """What is kept of all rows."""
+def _kept(joins: Joins, spark: SparkSession, read: Iterable[Field] | None = None) -> tuple[Star, Verdict]:
+    """What is kept of all rows; ``read``: what of the columns, if that is not all of them."""
     paths: dict[int, list[Path]] = {}
-    for part, path in fields_of(joins.made):
+    for part, path in fields_of(joins.made) if read is None else read:
         paths.setdefault(part, []).append(path)
     why = allowed(spark, JOIN_KEEPS_WHAT_IT_NEEDS)
     whole = {at: arrow_schema("right", table.row_type) for at, (table, _) in enumerate(joins.rights)}

@@ -265,6 +265,30 @@ def test_a_star_over_a_join_and_with_a_join_on_its_right(spark: SparkSession, tm
     assert found[0]
 
 
+def test_no_row_stays_no_row_for_who_reads_a_star(spark: SparkSession, tmp_path: Path) -> None:
+    """A right row that is not there is null, not a struct of nulls, in whatever is made of some columns of the joins."""
+    shop = Shop(tmp_path)
+    shop.write(60)
+    orders, customers, products, shops = tables(spark, tmp_path)
+    first = fk_join(orders, customers, "customer_id", "left", name="first")
+    both = fk_join(first, shops, "left.shop", "left", name="both")
+    last = fk_join(both, products, "right.town", "left", ["left.left.right as customer", "left.right.town"], "last")
+    assert last.describe().count("answers-keep-what-is-read fired") == 1
+    rows = table_of(run(last.changes, tmp_path / "ck").rows, "order_id")
+    found = {key: (row["customer"] and row["customer"]["name"], row["town"]) for key, row in rows.items()}
+    nobody: dict[str, Any] = {}
+    assert found == {
+        (key,): (
+            shop.now["customers"].get(order["customer_id"], nobody).get("name"),
+            shop.now["shops"].get(order["shop"], nobody).get("town"),
+        )
+        for key, order in shop.now["orders"].items()
+    }
+    known = {key for key, order in shop.now["orders"].items() if order["customer_id"] in shop.now["customers"]}
+    assert {key for (key,), row in rows.items() if row["customer"] is not None} == known
+    assert 0 < len(known) < len(rows)
+
+
 def test_why_joins_are_not_one_is_said(spark: SparkSession, tmp_path: Path) -> None:
     Shop(tmp_path)
     orders, customers, products, shops = tables(spark, tmp_path)

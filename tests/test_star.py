@@ -27,7 +27,7 @@ from fkjoin.spark.operator import StageName, StageSpec
 from fkjoin.stages import Counters, answered, counters, gather, scatter
 from fkjoin.stages.gather import result_rows
 from fkjoin.stages.scatter import expected, foreign_keys, tagged
-from fkjoin.star import KEY, Field, Nested, Right, Star, pruned
+from fkjoin.star import KEY, Field, Nested, Right, Star, fields_at, pruned
 from state import MemoryStore
 from tests.engine import Engine
 from tests.test_random_delivery import Channel
@@ -325,24 +325,40 @@ def test_a_hot_key_is_named_by_its_key(tmp_path: Path) -> None:
     assert {row[2] for row in engine.joined.values()} == {"changed"}
 
 
-@pytest.mark.parametrize("paths", [[("left",)], [("left",), ("key",)], [("both", "first", "text")], [("both",)], []])
-def test_of_a_star_some_columns_are_made(paths: list[tuple[str, ...]]) -> None:
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        ([("left",)], ["left"]),
+        ([("left",), ("key",)], ["key", "left"]),
+        ([("both", "first", "text")], ["both"]),
+        ([("both",)], ["both"]),
+        ([], ["key"]),
+    ],
+)
+def test_of_a_star_some_columns_are_made(paths: list[tuple[str, ...]], names: list[str]) -> None:
     whole = star("left", "left")
     some = replace(whole, made=pruned(whole.made, paths))
-    assert (
-        some.schema.names
-        == [name for name in whole.schema.names if name in {path[0] for path in paths} or not paths][: 2 if paths else 1]
-    )
+    assert some.schema.names == names
     again = Star.of(
         json.loads(json.dumps(some.facts(), sort_keys=True)),
         {"key": some.key, "left": TEXT, **{f"{side}{at}": TEXT for side in ("right", "foreign_key") for at in (0, 1)}},
     )
-    assert again.made == some.made
-    assert again.schema == some.schema
-    texts = [RowCodec(TEXT).encode([pa.array([text])], 1) for text in ("l", "r")]
-    keys = as_bytes(pa.array(["k"]))
-    (row,) = pa.table(
-        RowCodec(some.schema).decode(some.rows(keys, texts[0], [texts[1], pa.nulls(1, BYTES)])), some.schema.names
-    ).to_pylist()
+    assert (again.made, again.schema) == (some.made, some.schema)
+    left = RowCodec(TEXT).encode([pa.array(["l", "l"])], 2)
+    first = as_bytes(pa.array([*RowCodec(TEXT).encode([pa.array(["r"])], 1).to_pylist(), None], BYTES))
+    rows = some.rows(as_bytes(pa.array(["k", "k"])), left, [first, pa.nulls(2, BYTES)])
+    one, other = pa.table(RowCodec(some.schema).decode(rows), some.schema.names).to_pylist()
     wanted = {"key": "k", "left": "l", "both": {"first": {"text": "r"}}}
-    assert row == {name: wanted[name] for name in some.schema.names}
+    assert one == {name: wanted[name] for name in names}
+    assert other == {name: {**wanted, "both": {"first": None}}[name] for name in names}, "no row is not a row of nulls"
+
+
+def test_what_is_read_of_a_star() -> None:
+    made = Nested((("left", Nested((("mine", Field(LEFT, ("a",))), ("theirs", Field(0, ()))))), ("other", Field(1, ("b",)))))
+
+    def at(*paths: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:
+        return [tuple(field) for field in fields_at(made, paths)]
+
+    assert at(("left", "theirs", "x"), ("other", "y")) == [(0, ("x",)), (1, ("b", "y"))]
+    assert at(("left",)) == [(LEFT, ("a",)), (0, ())]
+    assert at(("left", "mine")) == [(LEFT, ("a",))]
