@@ -90,10 +90,7 @@ class BucketRun:
             for name, value in zip(frame["counter"], frame["count"], strict=True):
                 if isinstance(name, str):
                     passed[name] += int(value)
-        if spec.stage in (
-            "subscription",
-            "children",
-        ):  # what rekey and scatter send to left keys is on their way to this very bucket of resolve
+        if spec.stage in ("subscription", "children"):  # what rekey and scatter send to left keys is on its way to this bucket
             answers = [payload for payload in payloads if is_answer(payload)]
             payloads = [payload for payload in payloads if not is_answer(payload)]
             if answers and spec.stage == "subscription":
