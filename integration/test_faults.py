@@ -31,6 +31,11 @@ SUMMED_FAULTS = [
     ("aggregate", "after", "executor"),
 ]
 
+STAR_FAULTS = [
+    ("gather", "after", "worker"),
+    ("scatter", "after", "executor"),
+]
+
 EVERY = [
     *[
         (point, when, who)
@@ -62,6 +67,7 @@ class Logs:
             op, customer = self.rng.choice("uuuud"), f"c{self.rng.randrange(8)}"
             if self.rng.random() < 0.7:
                 row = {"o": f"o{self.rng.randrange(30)}", "c": customer, "amount": self.rng.randrange(100)}
+                row["payer"] = f"c{(self.seq + row['amount']) % 8}"
                 self.orders[row["o"]] = None if op == "d" else row
                 lines["orders"].append(json.dumps({**row, "op": op, "seq": self.seq}))
             else:
@@ -75,6 +81,11 @@ class Logs:
     def joined(self) -> Table:
         live = {key: row for key, row in self.orders.items() if row is not None}
         return {key: (row["amount"], self.customers.get(row["c"])) for key, row in live.items()}
+
+    def with_payers(self) -> dict[str, tuple[int, str | None, str | None]]:
+        """Of each order: amount, and the names of its customer and of who pays."""
+        live = {key: row for key, row in self.orders.items() if row is not None}
+        return {key: (row["amount"], *(self.customers.get(row[name]) for name in ("c", "payer"))) for key, row in live.items()}
 
     def summed(self) -> dict[str, tuple[int, ...]]:
         """Of each customer that is there and has orders: how many, their sum and the largest."""
@@ -143,7 +154,7 @@ def test_processes_killed_at_points_of_a_batch_on_a_cluster(cluster: Cluster) ->
 
 
 def test_sums_are_exact_whoever_is_killed(cluster: Cluster) -> None:
-    logs, cluster.summed = Logs(cluster.folder), True
+    logs, cluster.job = Logs(cluster.folder), "summed"
     faults = SUMMED_FAULTS
     if os.environ.get("FKJOIN_EVERY_FAULT"):
         stages = {"resolve": "regroup"}
@@ -151,3 +162,13 @@ def test_sums_are_exact_whoever_is_killed(cluster: Cluster) -> None:
         faults += [("aggregate", when, victim) for when in ("before", "after") for victim in ("worker", "executor", "driver")]
     columns = ("orders", "amount", "largest")
     killed_in_turn(cluster, logs, faults, lambda: written(cluster.folder, "c", columns) == logs.summed())
+
+
+def test_joins_that_are_one_converge_whoever_is_killed(cluster: Cluster) -> None:
+    logs, cluster.job = Logs(cluster.folder), "star"
+    faults = STAR_FAULTS
+    if os.environ.get("FKJOIN_EVERY_FAULT"):
+        stages = {"rekey": "scatter", "resolve": "gather"}
+        faults = [(stages.get(point, point), when, victim) for point, when, victim in EVERY]
+    columns = ("amount", "name", "payer")
+    killed_in_turn(cluster, logs, faults, lambda: written(cluster.folder, "o", columns) == logs.with_payers())

@@ -30,6 +30,7 @@ from fkjoin.stages.scatter import expected, foreign_keys, tagged
 from fkjoin.star import KEY, Field, Nested, Right, Star, fields_at, pruned
 from state import MemoryStore
 from tests.engine import Engine
+from tests.test_faults import rows
 from tests.test_random_delivery import Channel
 
 TEXT = pa.schema([("text", pa.string())])
@@ -286,11 +287,11 @@ class LocalStar(Engine):
         )
 
     def batch(self, changes: list[Change], *, fail_after: StageName | None = None) -> pa.Table:
-        """With ``fail_after``, an attempt that is not committed comes first."""
+        """With ``fail_after``, an attempt that is not committed comes first; it would have sent the same."""
         sides = {"scatter": self.packed(messages(changes, LEFT)), "subscription": self.packed(right_messages(changes))}
-        if fail_after is not None:
-            self.attempted(sides, stop_after=fail_after)  # type: ignore[arg-type]
+        failed = self.attempted(sides, stop_after=fail_after)  # type: ignore[arg-type]
         made = self.attempted(sides)  # type: ignore[arg-type]
+        assert fail_after is not None or rows(failed) == rows(made)
         assert len(set(made.column("key").to_pylist())) == len(made), "in a batch a row is sent once"
         self.commit()
         self.joined.take(made)
@@ -312,6 +313,7 @@ def test_attempts_that_fail_leave_no_trace_and_parts_are_worked_on_some_at_a_tim
             changes.append(left if rng.random() < 0.7 else Change(rng.randrange(2), rng.choice("ab"), version, text))
         engine.batch(changes[-25:], fail_after=(None, "scatter", "subscription", "gather")[at % 4])  # type: ignore[arg-type]
         assert engine.joined == batch_join(changes, how)
+        assert len(engine.batch(changes[-40:])) == 0, "what comes again changes nothing"
     assert engine.joined
 
 

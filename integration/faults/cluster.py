@@ -37,7 +37,7 @@ class Cluster:
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self.folder, self.fault = folder, folder / "fault"
-        self.summed = False
+        self.job = "joined"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -59,7 +59,7 @@ class Cluster:
         self.driver: subprocess.Popen[bytes] | None = None
 
     def start(self, **conf: str) -> None:
-        """Start the driver (``summed``: of the job that sums up); it goes on from its checkpoint."""
+        """Start the driver (of ``job``: see ``driver``); it goes on from its checkpoint."""
         settings = {
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
@@ -84,7 +84,7 @@ class Cluster:
         }
         config = self.folder / "config.json"
         config.write_text(
-            json.dumps({"master": self.master, "folder": str(self.folder), "conf": settings | conf, "summed": self.summed})
+            json.dumps({"master": self.master, "folder": str(self.folder), "conf": settings | conf, "job": self.job})
         )
         log = (self.folder / "driver.log").open("ab")
         command = [sys.executable, "-m", "integration.faults.driver", str(config)]

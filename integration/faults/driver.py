@@ -1,8 +1,8 @@
 """A job that may crash anywhere: ``python -m integration.faults.driver CONFIG.json``.
 
-CONFIG has ``master``, ``folder`` and ``conf``.  Joins the growing logs under FOLDER, and writes each batch's results to
-FOLDER/out/BATCH.jsonl, whole or not at all.  With ``summed`` in CONFIG, the orders of each customer that is there are
-counted and summed up.
+CONFIG has ``master``, ``folder``, ``conf`` and ``job``.  Joins the growing logs under FOLDER, and writes each batch's results
+to FOLDER/out/BATCH.jsonl, whole or not at all.  ``job``: ``joined``; ``summed``, the orders of each customer that is there,
+counted and summed up; or ``star``, orders with the customers that two foreign keys name.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 import fkjoin.foreign_key
+import fkjoin.star_join
 import fkjoin.stateful
 from fkjoin import Table, fk_join, session
 from fkjoin.aggregates import count
@@ -23,7 +24,7 @@ from fkjoin.aggregates import max as largest
 from fkjoin.aggregates import sum as sum_of
 from integration.faults.victims import DRIVER_FILE, Packing, Processor, crash_if_told
 
-ORDERS = "o string, c string, amount bigint, op string, seq bigint"
+ORDERS = "o string, c string, payer string, amount bigint, op string, seq bigint"
 CUSTOMERS = "c string, name string, op string, seq bigint"
 
 
@@ -31,7 +32,7 @@ def main(config: dict[str, Any]) -> None:
     folder = Path(config["folder"])
     (folder / DRIVER_FILE).write_text(str(os.getpgid(0)))
     fkjoin.stateful.StageProcessor = Processor  # type: ignore[misc]
-    fkjoin.foreign_key.PackChanges = Packing  # type: ignore[misc]
+    fkjoin.foreign_key.PackChanges = fkjoin.star_join.PackChanges = Packing  # type: ignore[misc]
     spark = session("faults", master=config["master"], settings=config["conf"])
     spark.sparkContext.setLogLevel("ERROR")
     about: dict[str, Any] = {"version": "seq", "deleted": "op = 'd'", "format": "json"}
@@ -39,7 +40,10 @@ def main(config: dict[str, Any]) -> None:
     customers = Table.from_files(spark, folder / "customers", key="c", schema=CUSTOMERS, **about)
     joined = fk_join(orders, customers, "c", how="left", name="faults", validate=True)
     columns = ["_operation as op", "o", "left.amount", "right.name"]
-    if config["summed"]:
+    if config["job"] == "star":
+        joined = fk_join(joined, customers, "left.payer", how="left", name="star", validate=True)
+        columns = ["_operation as op", "o", "left.left.amount", "left.right.name", "right.name as payer"]
+    if config["job"] == "summed":
         inner = fk_join(orders, customers, "c", name="faults", validate=True)
         grouped = inner.group_by("left.c", name="sums", validate=True)
         joined = grouped.agg(orders=count(), amount=sum_of("left.amount"), largest=largest("left.amount"))
