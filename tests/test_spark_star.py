@@ -92,7 +92,7 @@ class Shop:
 
 
 def tables(spark: SparkSession, folder: Path) -> list[Table]:
-    about: Any = {"version": "lsn", "deleted": "op = 'd'", "format": "json"}
+    about: Any = {"version": "lsn", "deleted": "op = 'd'", "format": "json", "timestamp": "lsn"}
     kinds = {"orders": f"{ORDER}, lsn bigint, op string", **SIDES}
     return [Table.from_files(spark, folder / name, key=KEYS[name], schema=kind, **about) for name, kind in kinds.items()]
 
@@ -258,7 +258,7 @@ def test_a_star_over_a_join_and_with_a_join_on_its_right(spark: SparkSession, tm
         rows = table_of(run(table.changes, tmp_path / f"ck{excluded}").rows, "order_id")
         kept = read_state(spark, str(tmp_path / f"ck{excluded}"), "kept").collect()
         assert {row["order_id"]: row["left"] for row in kept} == {key[0]: row["left"] for key, row in rows.items()}
-        plain = ("left", "right", "_left_version", "_right_version")
+        plain = ("left", "right", "_left_version", "_right_version", "_timestamp")
         found.append({key: [row[name] for name in plain] for key, row in rows.items()})
     spark.conf.set(EXCLUDED, "")
     assert found[0] == found[1]

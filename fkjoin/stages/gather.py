@@ -4,8 +4,12 @@
 of a new left row with what an older one named is ever seen, in whatever order the parts come.  What leaves the row's bytes as
 they were is dropped (KIP-557), and so are tombstones of rows that were never there.
 
+A result has the timestamp that joins in a row would give it: where its left row changed, the latest of all its rows', else the
+latest of the first right row that changed and those of later tables.
+
 Store: ``{'d'}{left key}`` → the left row's version, the result's timestamp, and ``{left row}``, for each right table
-``{version of the answer}{right row}``, and, while answers are missing, what is waited for and the row that was sent last.
+``{version of the answer}{right row}{its timestamp}``, and, while answers are missing, what is waited for and the row that was
+sent last.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from fkjoin import records, versions
 from fkjoin.arrays import (
     Bools,
     Bytes,
+    Ints,
     codes,
     concat,
     constant,
@@ -34,7 +39,7 @@ from fkjoin.arrays import (
 )
 from fkjoin.messages import LEFT, NO_TIMESTAMP, RESULT, Operation, column, table
 from fkjoin.records import Records
-from fkjoin.rows import bytes_codec
+from fkjoin.rows import RowCodec, bytes_codec
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
@@ -58,6 +63,8 @@ class Parts(NamedTuple):
     answered: list[Bytes]
     """For each right table, the version that the last answer was for, and the right row's; null where none ever came."""
     rights: list[Bytes]
+    times: list[Ints]
+    """Timestamps of the right rows."""
 
     def complete(self, left_parts: int) -> Bools:
         """Where nothing is missing."""
@@ -79,8 +86,9 @@ class Parts(NamedTuple):
 
     def of(self, chosen: Bools) -> Parts:
         mask = pa.array(chosen)
-        some = ([one.filter(mask) for one in each] for each in (self.since, self.answered, self.rights))
-        return Parts(self.version.filter(mask), self.left.filter(mask), *some)
+        since, answered, rights = ([one.filter(mask) for one in each] for each in (self.since, self.answered, self.rights))
+        times = [one[chosen] for one in self.times]
+        return Parts(self.version.filter(mask), self.left.filter(mask), since, answered, rights, times)
 
     def named(self) -> list[Bytes]:
         """The right rows that the left rows name."""
@@ -92,6 +100,15 @@ class Parts(NamedTuple):
         for right, row in zip(star.rights, self.named(), strict=True):
             if right.how == "inner":
                 found = found & valid(row)
+        return found
+
+    def timestamp(self, left: Ints, changed: list[Bools]) -> Ints:
+        """Of the result; ``left``: of left rows that changed; ``changed``: which right rows did."""
+        found = left.copy()
+        before = left > NO_TIMESTAMP
+        for row, times, now in zip(self.named(), self.times, changed, strict=True):
+            found = np.where(now | (before & valid(row)), np.maximum(found, times), found)
+            before = before | now
         return found
 
     def versions(self, star: Star) -> Bytes:
@@ -114,9 +131,10 @@ def gather(parts: pa.Table, store: Store, count: Counters, star: Star, *, now_ms
     before, sent = known(held, star)
     number, times = column(parts, "number").to_numpy(), column(parts, "ts").to_numpy()
     version, value, since = (column(parts, name) for name in ("version", "value", "since"))
-    after = Parts(before.version, before.left, list(before.since), list(before.answered), list(before.rights))
-    taken, latest = np.zeros(len(keys), bool), np.full(len(keys), NO_TIMESTAMP)
-    for part in range(LEFT, len(star.rights)):
+    after = before._replace(answered=list(before.answered), rights=list(before.rights), times=list(before.times))
+    left_ts = np.full(len(keys), NO_TIMESTAMP)
+    moved = {part: np.zeros(len(keys), bool) for part in range(LEFT, len(star.rights))}
+    for part, changed in moved.items():
         own = np.flatnonzero(number == part)
         if not len(own):
             continue
@@ -131,12 +149,15 @@ def gather(parts: pa.Table, store: Store, count: Counters, star: Star, *, now_ms
             waits = [replaced(old, where, new) for old, new in zip(after.since, began, strict=True)]
             row = replaced(after.left, where, take(value, place))
             after = after._replace(version=replaced(after.version, where, newest), left=row, since=waits)
+            left_ts[where] = times[place]
         else:
             after.answered[part] = replaced(after.answered[part], where, newest)
             after.rights[part] = replaced(after.rights[part], where, take(value, place))
-        taken[where] = True
-        latest[where] = np.maximum(latest[where], times[place])
+            after.times[part] = after.times[part].copy()
+            after.times[part][where] = times[place]
+        changed[where] = True
 
+    taken = np.logical_or.reduce(list(moved.values()))
     had, complete = held.flags & HAS_RESULT > 0, after.complete(star.left_parts)
     there = complete & after.there(star)
     shown, was = _rows(star, keys, after, there), _sent(star, keys, before, sent, had & (there | ~complete))
@@ -146,7 +167,11 @@ def gather(parts: pa.Table, store: Store, count: Counters, star: Star, *, now_ms
     count[counters.IDEMPOTENT] += int((taken & same).sum())
     count[counters.OUT] += int(emit.sum())
     operation = np.where(~there, Operation.DELETE, np.where(had, Operation.UPDATE, Operation.INSERT)).astype(np.int8)
-    out, ts = pa.array(emit), np.where(emit, latest, np.where(held.found, held.ts, NO_TIMESTAMP))
+    latest = after.timestamp(left_ts, [moved[part] for part in range(len(star.rights))])
+    last_ts = np.where(held.found, held.ts, NO_TIMESTAMP)
+    waited = (held.flags & WAITS > 0) | (latest == NO_TIMESTAMP)
+    latest = np.where(waited, np.maximum(latest, last_ts), latest)
+    out, ts = pa.array(emit), np.where(emit | (taken & ~complete), latest, last_ts)
     made = table(RESULT, keys.filter(out), operation[emit], shown.filter(out), after.of(emit).versions(star), ts[emit])
 
     gone = complete & ~valid(after.left)
@@ -156,23 +181,24 @@ def gather(parts: pa.Table, store: Store, count: Counters, star: Star, *, now_ms
     needed = [~complete | valid(since) | ahead for since, ahead in zip(after.since, early, strict=True)]
     body = _encoded(after, needed, waits, masked(was, ~complete))
     kept = records.encode(flags.astype(np.uint8), ts, after.version, body)
-    changed, ended = pa.array(taken), pa.array(taken & gone)
+    written, ended = pa.array(taken), pa.array(taken & gone)
     due = due_entries(names.filter(ended), after.version.filter(ended), now_ms + retention_ms)
-    store.write(stack(names.filter(changed), due[0]), stack(kept.filter(changed), due[1]))
+    store.write(stack(names.filter(written), due[0]), stack(kept.filter(written), due[1]))
     return made
 
 
 def known(held: Records, star: Star) -> tuple[Parts, Bytes]:
     """What records say, and of those that answers are missing for, the row that was sent."""
     rights = len(star.rights)
-    columns = bytes_codec(1 + 3 * rights + 1).decode(held.body)
+    columns = _codec(rights).decode(held.body)
+    times = [pc.fill_null(one, NO_TIMESTAMP).to_numpy() for one in columns[2 + 3 * rights :]]
     left, answered, rows = columns[0], columns[1 : 1 + rights], columns[1 + rights : 1 + 2 * rights]
     waits = held.flags & WAITS > 0
     since = []
-    for own, waited in zip(answered, columns[1 + 2 * rights : -1], strict=True):
+    for own, waited in zip(answered, columns[1 + 2 * rights : 1 + 3 * rights], strict=True):
         of_answer = versions.split(own, star.left_parts)[0]
         since.append(pc.if_else(pa.array(waits), waited, of_answer))
-    return Parts(held.version, left, since, answered, rows), columns[-1]
+    return Parts(held.version, left, since, answered, rows, times), columns[1 + 3 * rights]
 
 
 def result_rows(keys: Bytes, held: Records, star: Star) -> tuple[Bytes, Bytes]:
@@ -200,4 +226,9 @@ def _encoded(parts: Parts, needed: list[Bools], waits: Bools, sent: Bytes) -> By
     answered = [masked(one, keep) for one, keep in zip(parts.answered, needed, strict=True)]
     rows = [masked(one, keep) for one, keep in zip(parts.rights, needed, strict=True)]
     since = [masked(one, waits) for one in parts.since]
-    return bytes_codec(1 + 3 * len(rows) + 1).encode([parts.left, *answered, *rows, *since, sent], len(parts.left))
+    times = [pa.array(one) for one in parts.times]
+    return _codec(len(rows)).encode([parts.left, *answered, *rows, *since, sent, *times], len(parts.left))
+
+
+def _codec(rights: int) -> RowCodec:
+    return RowCodec(pa.schema([*bytes_codec(2 + 3 * rights).schema, *((f"ts{at}", pa.int64()) for at in range(rights))]))

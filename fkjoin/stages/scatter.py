@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from fkjoin import combined_key, records
 from fkjoin.arrays import Bytes, codes, concat, constant, equal, first_bytes, last_of_run, masked, stack, take, untagged, valid
-from fkjoin.messages import LEFT, PART, SUBSCRIPTION, column, table
+from fkjoin.messages import LEFT, NO_TIMESTAMP, PART, SUBSCRIPTION, column, table
 from fkjoin.rows import bytes_codec
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
@@ -79,7 +79,7 @@ def scatter(changes: pa.Table, store: Store, count: Counters, rights: int, *, no
                 np.repeat([False, True], [len(leaving), len(joining)]),
                 stack(version.filter(out), version.filter(into)),
                 stack(constant(None, len(leaving)), constant(b"", len(joining))),
-                pa.concat_arrays([ts.filter(out), ts.filter(into)]),
+                np.full(len(leaving) + len(joining), NO_TIMESTAMP),
             )
         )
     since = bytes_codec(rights).encode(kept[1::2], len(key))
