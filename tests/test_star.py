@@ -139,10 +139,16 @@ class Running:
         self.stores = [MemoryStore() for _ in range(3)]
         self.joined = Joined(self.of)
 
-    def batch(self, changes: list[Change], **times: int) -> pa.Table:
+    def batch(self, changes: list[Change], *, untimed: bool = False, **times: int) -> pa.Table:
+        """``untimed``: left rows have no timestamps."""
+        lefts = messages(changes, LEFT)
+        if untimed:
+            lefts = lefts.set_column(
+                lefts.schema.get_field_index("ts"), "ts", pa.array([NO_TIMESTAMP] * len(lefts), pa.int64())
+            )
         scatters, subscribes, gathers = (GuardedStore(store, str(at)) for at, store in enumerate(self.stores))
         when = {**TIMES, **times}
-        sent = scatter(messages(changes, LEFT), scatters, self.count, 2, **when)
+        sent = scatter(lefts, scatters, self.count, 2, **when)
         pages = answered(sent.subscriptions, right_messages(changes), subscribes, self.count, (1, 1), **when)
         made = gather(pa.concat_tables([sent.rows, *pages]), gathers, self.count, self.of, **when)
         self.joined.take(made)
@@ -221,6 +227,16 @@ def test_timestamps_are_of_what_changed() -> None:
     assert running.batch([Change(1, "a", 13, None)]).column("ts").to_pylist() == [13]
     assert running.batch([Change(0, "a", 12, "v")]).column("ts").to_pylist() == [12], "a row that is gone has no say"
     assert running.batch([Change(LEFT, "k", 14, None)]).column("ts").to_pylist() == [14]
+
+
+def test_left_rows_without_timestamps_get_those_of_right_rows() -> None:
+    running, keys = Running("left", "left"), ("a", "b")
+    first = [Change(LEFT, "k", 1, "x", keys), Change(0, "a", 5, "r"), Change(1, "b", 7, "s")]
+    assert running.batch(first, untimed=True).column("ts").to_pylist() == [7]
+    assert running.batch([Change(0, "a", 6, "t"), Change(1, "b", 9, "t")]).column("ts").to_pylist() == [9]
+    assert running.batch([Change(1, "b", 8, "late")]).column("ts").to_pylist() == []
+    assert running.batch([Change(1, "b", 10, None)]).column("ts").to_pylist() == [10]
+    assert running.batch([Change(LEFT, "k", 2, "y", keys)], untimed=True).column("ts").to_pylist() == [6]
 
 
 @given(events=st.lists(LEFTS | RIGHTS, max_size=40), how=st.sampled_from([("inner", "left"), ("left", "left")]))

@@ -102,10 +102,9 @@ class Parts(NamedTuple):
                 found = found & valid(row)
         return found
 
-    def timestamp(self, left: Ints, changed: list[Bools]) -> Ints:
-        """Of the result; ``left``: of left rows that changed; ``changed``: which right rows did."""
-        found = left.copy()
-        before = left > NO_TIMESTAMP
+    def timestamp(self, left: Ints, before: Bools, changed: list[Bools]) -> Ints:
+        """Of the result; ``left``: of left rows that changed, ``before``: which did; ``changed``: which right rows did."""
+        found = left
         for row, times, now in zip(self.named(), self.times, changed, strict=True):
             found = np.where(now | (before & valid(row)), np.maximum(found, times), found)
             before = before | now
@@ -167,7 +166,7 @@ def gather(parts: pa.Table, store: Store, count: Counters, star: Star, *, now_ms
     count[counters.IDEMPOTENT] += int((taken & same).sum())
     count[counters.OUT] += int(emit.sum())
     operation = np.where(~there, Operation.DELETE, np.where(had, Operation.UPDATE, Operation.INSERT)).astype(np.int8)
-    latest = after.timestamp(left_ts, [moved[part] for part in range(len(star.rights))])
+    latest = after.timestamp(left_ts, moved[LEFT], [moved[part] for part in range(len(star.rights))])
     last_ts = np.where(held.found, held.ts, NO_TIMESTAMP)
     waited = (held.flags & WAITS > 0) | (latest == NO_TIMESTAMP)
     latest = np.where(waited, np.maximum(latest, last_ts), latest)
