@@ -17,11 +17,12 @@ import pyarrow as pa
 import xxhash
 
 from fkjoin import combined_key, records, versions
-from fkjoin.arrays import Bools, Bytes, equal, take, untagged
+from fkjoin.arrays import Bools, Bytes, equal, take, untagged, valid
 from fkjoin.errors import InvariantError
 from fkjoin.messages import SUMS, column, table
 from fkjoin.stages.rekey import HAS_FOREIGN_KEY
 from fkjoin.stages.retention import GONE
+from fkjoin.stages.scatter import scattered, tagged
 from state import KeyRange, Page, Store, prefix_range
 
 _MODULUS = 1 << 63
@@ -75,13 +76,19 @@ class Sum(NamedTuple):
         return Sum(self.rows + other.rows, (self.hashes + other.hashes) % _MODULUS)
 
 
-def expected_subscriptions(store: Store) -> Iterator[Bytes]:
-    """The combined keys that a rekey store's live left rows with a foreign key must be subscribed under."""
+def expected_subscriptions(store: Store, rights: int = 0) -> Iterator[Bytes]:
+    """The combined keys that live left rows with a foreign key must be subscribed under.
+
+    ``store``: rekey's; or with ``rights``, scatter's of so many right tables.
+    """
     for page in store.scan([prefix_range(b"d")]):
-        held = records.decode(page.values)
-        live = np.flatnonzero((held.flags & GONE == 0) & (held.flags & HAS_FOREIGN_KEY > 0))
-        keys = take(page.keys, live)
-        yield combined_key.encode(take(held.body, live), untagged(keys))
+        held, keys = records.decode(page.values), untagged(page.keys)
+        if not rights:
+            live = np.flatnonzero((held.flags & GONE == 0) & (held.flags & HAS_FOREIGN_KEY > 0))
+            yield combined_key.encode(take(held.body, live), take(keys, live))
+        for right, foreign_key in enumerate(scattered(held.body, rights) if rights else ()):
+            there = pa.array(valid(foreign_key))
+            yield combined_key.encode(foreign_key.filter(there), tagged(right, keys.filter(there)))
 
 
 def live_subscriptions(store: Store) -> Iterator[Bytes]:

@@ -8,6 +8,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,6 @@ from fkjoin.stages import (
     scatter,
     subscription,
 )
-from fkjoin.stages.scatter import expected
 from fkjoin.star import Star
 from state import BucketStore, SegmentLog, Store
 from state.segments import Meta
@@ -177,7 +177,7 @@ class BucketRun:
             results = resolve(pa.concat_tables(both), store, count, **kept, **times)
             yield packed_by_bucket(results, "key", spec.buckets)
 
-    @property
+    @cached_property
     def _star(self) -> Star:
         star: Star = pickle.loads(self._spec.star)
         return star
@@ -225,7 +225,7 @@ class BucketRun:
         if spec.stage in ("rekey", "scatter") and spec.in_order:
             sums = [Sum()] * spec.buckets
             rights = len(self._star.rights) if spec.star else 0
-            for combined in expected(store, rights) if rights else expected_subscriptions(store):
+            for combined in expected_subscriptions(store, rights):
                 numbers = buckets_of(combined_key.decode(combined)[0], spec.buckets)
                 sums = [had.plus(combined.filter(pa.array(numbers == at))) for at, had in enumerate(sums)]
             ids = bucket_ids(spec.buckets)

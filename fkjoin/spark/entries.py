@@ -28,7 +28,7 @@ from fkjoin.stages.pace import SENT, WAITING
 from fkjoin.stages.rekey import HAS_FOREIGN_KEY
 from fkjoin.stages.resolve import DIGEST_BYTES, HAS_RESULT
 from fkjoin.stages.retention import GONE
-from fkjoin.stages.scatter import expected, scattered
+from fkjoin.stages.scatter import scattered
 from fkjoin.star import Star
 from state import BYTES, BucketStore, Page, StateError, prefix_range
 
@@ -201,11 +201,8 @@ class Examine:
             for problem in self._misplaced(store, bucket):
                 yield self._batch(bucket, [problem], [])
             if self.stage in ("rekey", "scatter", "subscription", "children"):
-                combined = live_subscriptions(store)
-                if self.stage == "rekey":
-                    combined = expected_subscriptions(store)
-                elif self.stage == "scatter":
-                    combined = expected(store, self.rights)
+                sends = self.stage in ("rekey", "scatter")
+                combined = expected_subscriptions(store, self.rights) if sends else live_subscriptions(store)
                 for page in combined:
                     yield self._batch(bucket, [], page.to_pylist())
         except (StateError, FkJoinError) as error:

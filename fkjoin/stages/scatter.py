@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin import combined_key, records
+from fkjoin import records
 from fkjoin.arrays import Bytes, codes, concat, constant, equal, first_bytes, last_of_run, masked, stack, take, untagged, valid
 from fkjoin.messages import LEFT, NO_TIMESTAMP, PART, SUBSCRIPTION, column, table
 from fkjoin.rows import bytes_codec
@@ -31,7 +31,7 @@ from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import GONE, due_entries, sweep
 from fkjoin.stages.subscription import subscription
-from state import Store, prefix_range
+from state import Store
 
 
 class Scattered(NamedTuple):
@@ -138,13 +138,3 @@ def scattered(bodies: Bytes, rights: int) -> list[Bytes]:
     """The foreign keys, tagged, in bodies of scatter's records; null where there is none."""
     held = bytes_codec(2 * rights).decode(bodies)[::2]
     return [masked(tagged(right, one), valid(one)) for right, one in enumerate(held)]
-
-
-def expected(store: Store, rights: int) -> Iterator[Bytes]:
-    """The combined keys that a store's live left rows must be subscribed under."""
-    for page in store.scan([prefix_range(b"d")]):
-        held = records.decode(page.values)
-        keys = untagged(page.keys)
-        for right, foreign_key in enumerate(scattered(held.body, rights)):
-            there = pa.array(valid(foreign_key))
-            yield combined_key.encode(foreign_key.filter(there), tagged(right, keys.filter(there)))
