@@ -21,8 +21,9 @@ from fkjoin.optimizer import decide, no_answers
 from fkjoin.projection import Projection
 from fkjoin.rules import AGGREGATE_READS_ANSWERS
 from fkjoin.spark.operator import ENVELOPE, StageName
-from fkjoin.spark.packing import PackRows, UnpackResults
+from fkjoin.spark.packing import PackRows
 from fkjoin.spark.settings import bucket_count, validated
+from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.contribute import Contribute
 from fkjoin.stateful import Contributions, Deployment, counted, frame_of, packing_columns, refuse_same_name, stage, stage_spec
 from fkjoin.topology import Aggregate, generated_name, verdicts

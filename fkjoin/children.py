@@ -20,8 +20,8 @@ from fkjoin.foreign_key import (
     with_foreign_key,
 )
 from fkjoin.spark.operator import StageName, StageSpec
-from fkjoin.spark.packing import UnpackResults
 from fkjoin.spark.settings import bucket_count, validated
+from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.children import Family
 from fkjoin.stateful import counted, frame_of, refuse_same_name, stage, stage_spec
 from fkjoin.table import Extractor, Table

@@ -13,8 +13,8 @@ from fkjoin.columns import arrow_schema, schema_text, spark_schema, types_text
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.foreign_key import require_same_timestamps, require_table
-from fkjoin.spark.packing import UnpackResults
 from fkjoin.spark.settings import validated
+from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stateful import Contributions, counted, refuse_same_name, stage, stage_spec
 from fkjoin.table import Table
 from fkjoin.together import put_together

@@ -24,8 +24,9 @@ from fkjoin.projection import Projection
 from fkjoin.rows import Path
 from fkjoin.rules import VIEW_READS_ANSWERS
 from fkjoin.spark.operator import ENVELOPE
-from fkjoin.spark.packing import PackJoined, PackRows, UnpackResults
+from fkjoin.spark.packing import PackJoined, PackRows
 from fkjoin.spark.settings import bucket_count, validated
+from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stateful import counted, frame_of, packing_columns, refuse_same_name, stage, stage_spec
 from fkjoin.topology import Derived, Verdict, generated_name, verdicts
 

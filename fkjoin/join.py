@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructField, StructType
 
+from fkjoin.analyzed import named_fields
 from fkjoin.columns import arrow_schema, listed, schema_text, spark_schema
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
@@ -18,12 +19,13 @@ from fkjoin.foreign_key import dead_frames, described, packed_sides, require_sam
 from fkjoin.joiner import before_resolve, is_function, joined
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import InternalTopics, internal_topics, staged
-from fkjoin.pruning import named_fields, needed, read
+from fkjoin.pruning import needed, read
 from fkjoin.rows import Path
 from fkjoin.spark.json_lines import kind_at
 from fkjoin.spark.operator import ENVELOPE, StageName
-from fkjoin.spark.packing import PackJoined, UnpackAnswers, UnpackResults
+from fkjoin.spark.packing import PackJoined
 from fkjoin.spark.settings import bucket_count, prepare, validated
+from fkjoin.spark.unpacking import UnpackAnswers, UnpackResults
 from fkjoin.stages import How
 from fkjoin.stages.contribute import Fields, Place
 from fkjoin.star_join import Joins, begin, share, star_table

@@ -14,7 +14,7 @@ from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, Strin
 
 from fkjoin.columns import listed, resolve_column, spark_schema
 from fkjoin.frame import DELETED, KEY, LEFT_GONE, PACKED_KEY, PROBLEM, ROW, SOURCE, TS, VERSION
-from fkjoin.spark.packing import UnpackAnswers
+from fkjoin.spark.unpacking import UnpackAnswers
 from fkjoin.table import Joiner
 
 _RETURNS: dict[Any, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}

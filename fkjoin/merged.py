@@ -15,8 +15,9 @@ from fkjoin.errors import TopologyError
 from fkjoin.foreign_key import require_same_timestamps, require_table
 from fkjoin.frame import ROW
 from fkjoin.spark.operator import ENVELOPE
-from fkjoin.spark.packing import PackRows, UnpackResults
+from fkjoin.spark.packing import PackRows
 from fkjoin.spark.settings import bucket_count, validated
+from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stateful import counted, packing_columns, refuse_same_name, stage, stage_spec
 from fkjoin.table import Table
 from fkjoin.together import put_together

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 from fkjoin.columns import Expression
 from fkjoin.errors import TopologyError
 from fkjoin.frame import CHAINS, RAW, VERSION
 from fkjoin.kafka import sink
 from fkjoin.kafka.formats import Format as KafkaFormat
-from fkjoin.kafka.positions import of_roots, relayed
+from fkjoin.kafka.positions import RootsOf, of_roots, relayed
 from fkjoin.sinks.upserts import Target, start_upserts
 from fkjoin.spark.parquet import ChangesOf, start_parquet
 from fkjoin.topology import Source, sources, summed_up
@@ -60,6 +61,11 @@ class Outputs:
         table = self._made()
         place = [_positions(table).alias(sink.POSITIONS)] if positions else []
         frame = sink.records(table.changes_with(*place), table.key, table.rest, key, value, headers)
+        if table.packed is not None and headers is None:
+            rest = StructType([table.row_type[name] for name in table.rest])
+            roots = _roots(table) if positions else None
+            made = sink.packed_records(table.packed, table.key_type, rest, key, value, roots)
+            frame = frame if made is None else made
         return sink.start(frame, topic, bootstrap_servers, str(checkpoint), options, trigger, query_name or table.name)
 
     def to_parquet(
@@ -142,11 +148,17 @@ class Outputs:
 
 def _positions(table: Table) -> Column:
     """The text of the header that says where the rows came from."""
+    roots = _roots(table)
+    if not isinstance(table.node, Source):
+        return of_roots(F.col(VERSION), roots)
+    return relayed(F.col(CHAINS) if CHAINS in table.frame.columns else None, F.col(RAW))
+
+
+def _roots(table: Table) -> RootsOf:
+    """What the versions of the rows say of where they came from; ``TopologyError`` if they say nothing."""
     read = sources(table.node)
     if summed_up(table.node):
         raise TopologyError("positions: a row that sums up or merges others has no position in a topic; leave positions out")
     if homeless := [source.name for source in read if source.topic is None]:
         raise TopologyError(f"positions: {homeless[0]} is not read from a topic, so its rows have no position in one")
-    if not isinstance(table.node, Source):
-        return of_roots(F.col(VERSION), table.node.parts, [str(source.topic) for source in read])
-    return relayed(F.col(CHAINS) if CHAINS in table.frame.columns else None, F.col(RAW))
+    return RootsOf.topics(table.node.parts, [str(source.topic) for source in read])

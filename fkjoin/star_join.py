@@ -11,6 +11,7 @@ from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from fkjoin.analyzed import named_fields
 from fkjoin.columns import arrow_schema, listed, schema_text, spark_schema
 from fkjoin.emission import Emission, paced
 from fkjoin.foreign_key import described, packed
@@ -18,12 +19,13 @@ from fkjoin.frame import DELETED, KEY, ROW
 from fkjoin.joiner import is_function
 from fkjoin.messages import LEFT
 from fkjoin.optimizer import allowed, decide
-from fkjoin.pruning import named_fields, narrow
+from fkjoin.pruning import narrow
 from fkjoin.rows import Path
 from fkjoin.rules import ANSWERS_KEEP_WHAT_IS_READ, JOIN_KEEPS_WHAT_IT_NEEDS, JOINS_SHARE_STAGES
 from fkjoin.spark.operator import StageName
-from fkjoin.spark.packing import PackChanges, UnpackResults
+from fkjoin.spark.packing import PackChanges
 from fkjoin.spark.settings import bucket_count
+from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import How
 from fkjoin.stages.contribute import Place
 from fkjoin.star import KEY as KEY_PART

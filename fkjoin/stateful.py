@@ -21,8 +21,8 @@ from fkjoin.identity import identity_text
 from fkjoin.rows import Path
 from fkjoin.spark.json_lines import plain_path
 from fkjoin.spark.operator import ENVELOPE, StageName, StageProcessor, StageSpec
-from fkjoin.spark.packing import UnpackResults
 from fkjoin.spark.settings import bucket_count, index_dir, retention_ms
+from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import counters
 from fkjoin.stages.contribute import Fields, Place
 from fkjoin.topology import Node, Verdict

@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from fkjoin.analyzed import paths_of
 from fkjoin.columns import Expression, Expressions, arrow_schema
 from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, TS, VERSION
 from fkjoin.kafka.formats import Format as KafkaFormat
@@ -23,9 +24,9 @@ from fkjoin.outputs import Outputs
 from fkjoin.render import Format, draw
 from fkjoin.rows import Path as FieldPath
 from fkjoin.spark.json_lines import JsonLines
-from fkjoin.spark.packing import UnpackResults
 from fkjoin.spark.settings import prepare
 from fkjoin.spark.topic_records import TopicRecords
+from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stateful import Answers, Contributions, Early
 from fkjoin.streams import open_files, plain_lines, read_stream
 from fkjoin.topology import Node, Source
@@ -93,8 +94,6 @@ class Table(Operators, Outputs):
 
     def reads(self, given: Iterable[Any]) -> list[FieldPath]:
         """Internal: the fields of ``visible`` that expressions read."""
-        from fkjoin.pruning import paths_of  # it knows tables
-
         row = arrow_schema("row", self.row_type)
         key = [field for field in arrow_schema("key", self.key_type) if field.name not in row.names]
         return paths_of(given, pa.schema([*row, *key]), self.frame.sparkSession)

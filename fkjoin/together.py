@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pyspark.sql import DataFrame
 
-from fkjoin.spark.packing import UnpackResults
+from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stateful import frame_of, once
 from fkjoin.table import Table
 from fkjoin.topology import Cogroup, Merge

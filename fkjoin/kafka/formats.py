@@ -18,6 +18,8 @@ from fkjoin.columns import arrow_schema
 from fkjoin.errors import TopologyError
 from fkjoin.json_text import readable
 from fkjoin.spark.topic_records import ReadBytes, Reader, ReadEvents, ReadObjects
+from fkjoin.spark.topic_values import WriteObjects, Writer, WriteTexts
+from fkjoin.write_json import writable
 
 _CORRUPT = "__fkjoin_corrupt"
 
@@ -170,6 +172,19 @@ def reader(given: Format) -> Reader | None:
 def key_reader(given: Format) -> Reader | None:
     """As ``reader``, for a record's key."""
     return given.key_reader() if isinstance(given, Debezium) else reader(given)
+
+
+def writer(given: Format, schema: StructType, *, exact: bool = False) -> Writer | None:
+    """What writes rows of the schema in Python workers; None if only Spark's expressions can.
+
+    ``exact``: byte by byte as those do, so that a topic's keys are what they were.
+    """
+    if isinstance(given, String | Bytes):
+        return WriteTexts(((schema[0].name,),))
+    if not isinstance(given, Json):
+        return None
+    fields = arrow_schema("schema", schema)
+    return WriteObjects(tuple(fields.names)) if writable(pa.struct(list(fields)), exact=exact) else None
 
 
 def header(name: str) -> Column:

@@ -12,7 +12,8 @@ known any more (a root that went through two joins) is written as ``#`` and the 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -51,11 +52,30 @@ def version(chains: Column, roots: int) -> Column:
     return F.concat(*[_part(F.get(chains, place)) for place in range(roots)])
 
 
-def of_roots(version: Column, parts: int, topics: Sequence[str]) -> Column:
-    """The header's text for a version, whose parts are roots; ``topics``: those whose names are known."""
-    known = {versions.identity(topic)[:4]: topic for topic in topics}
+@dataclass(frozen=True)
+class RootsOf:
+    """Versions, as bytes → texts of the header; each has so many ``parts``, which are roots."""
+
+    parts: int
+    known: Mapping[bytes, str]
+    """The topics whose names are known, by the first bytes of their identities."""
+
+    @classmethod
+    def topics(cls, parts: int, topics: Sequence[str]) -> RootsOf:
+        return cls(parts, {versions.identity(topic)[:4]: topic for topic in topics})
+
+    def __call__(self, version: pa.Array) -> pa.Array:
+        return headers(as_bytes(version), self.parts, self.known)
+
+
+def of_roots(version: Column, roots: RootsOf) -> Column:
+    """The header's text for a version, as a Spark expression."""
+
+    def write(version: pa.Array) -> pa.Array:
+        return roots(version)
+
     udf: Any = F.arrow_udf
-    return cast(Column, udf(_writer(parts, known), StringType())(version))
+    return cast(Column, udf(write, StringType())(version))
 
 
 def relayed(chains: Column | None, raw: Column) -> Column:
@@ -106,10 +126,3 @@ def headers(version: Bytes, parts: int, topics: Mapping[bytes, str]) -> pa.Array
         chains.append(pc.if_else(pa.array(there), pc.binary_join_element_wise(*pieces, ""), "null"))
         starts = starts + np.where(there, _PART_BYTES, versions.HEAD_BYTES)
     return pc.binary_join_element_wise("[", pc.binary_join_element_wise(*chains, ", "), "]", "")
-
-
-def _writer(parts: int, topics: dict[bytes, str]) -> Callable[[pa.Array], pa.Array]:
-    def write(version: pa.Array) -> pa.Array:
-        return headers(as_bytes(version), parts, topics)
-
-    return write

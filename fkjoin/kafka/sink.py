@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from fkjoin.columns import Expression, resolve_column
+from fkjoin.analyzed import texts_of
+from fkjoin.columns import Expression, arrow_schema, resolve_column, spark_schema
 from fkjoin.errors import TopologyError
-from fkjoin.kafka.formats import Bytes, Format, Json, String, as_format
+from fkjoin.kafka.formats import Bytes, Format, Json, String, as_format, writer
 from fkjoin.kafka.options import sink_options
-from fkjoin.kafka.positions import HEADER
+from fkjoin.kafka.positions import HEADER, RootsOf
 from fkjoin.kafka.registry import Registry
 from fkjoin.kafka.source import require_topic
+from fkjoin.spark.topic_values import POSITIONS, MakeRecords, Writer, WriteTexts
+from fkjoin.spark.unpacking import UnpackResults
 
-POSITIONS = "_positions"
 _HEADERS = "array<struct<key: string, value: binary>>"
 
 
@@ -44,21 +46,46 @@ def records(
     whole_key, key_type = _struct(changes, key)
     encode_key = as_format("key", key_as, "key") if key_as is not None else key_format(key_type)
     gone = F.col("_operation") == "delete"
-    if isinstance(value_as, Column) or (isinstance(value_as, str) and value_as not in ("string", "bytes")):
-        value = resolve_column("value", value_as, changes, [], "the table").cast("binary")
-    else:
+    form = _value_format(value_as)
+    if form is not None:
         whole_row, row_type = _struct(changes, row)
-        value = _encode("value", Json("") if value_as is None else as_format("value", value_as, "value"), whole_row, row_type)
+        value = _encode("value", form, whole_row, row_type)
+    else:
+        assert isinstance(value_as, str | Column)
+        value = resolve_column("value", value_as, changes, [], "the table").cast("binary")
     columns = [_encode("key", encode_key, whole_key, key_type).alias("key"), F.when(~gone, value).alias("value")]
     written = []
     if headers is not None:
         written.append(resolve_column("headers", headers, changes, changes.columns, "the table"))
     if POSITIONS in changes.columns:
-        about = F.struct(F.lit(HEADER).alias("key"), F.col(POSITIONS).cast("binary").alias("value"))
-        written = [F.coalesce(given, F.array().cast(_HEADERS)) for given in written] + [F.array(about)]
+        written = [F.coalesce(given, F.array().cast(_HEADERS)) for given in written] + [_told()]
     if written:
         columns.append((F.concat(*written) if len(written) > 1 else written[0]).alias("headers"))
     return changes.select(*columns)
+
+
+def packed_records(
+    packed: tuple[DataFrame, UnpackResults],
+    key_type: StructType,
+    row_type: StructType,
+    key_as: Format | str | None,
+    value_as: Format | str | Column | None,
+    positions: RootsOf | None,
+) -> DataFrame | None:
+    """As ``records``, made by Python workers of a table's packed results; None where only Spark's expressions can.
+
+    ``row_type``: of the columns that are not the key's.
+    """
+    results, unpack = packed
+    key = writer(key_format(key_type) if key_as is None else as_format("key", key_as, "key"), key_type, exact=True)
+    form = _value_format(value_as)
+    whole = StructType([*key_type, *row_type])
+    value = writer(form, row_type) if form is not None else _texts(value_as, whole, results.sparkSession)
+    if key is None or value is None:
+        return None
+    make = MakeRecords(unpack, key, value, positions)
+    made = results.mapInArrow(make, spark_schema(make.schema))
+    return made if positions is None else made.select("key", "value", _told().alias("headers"))
 
 
 def start(
@@ -85,6 +112,25 @@ def start(
         .queryName(name)
     )
     return (writer.trigger(**trigger) if trigger else writer).start()
+
+
+def _value_format(value_as: Format | str | Column | None) -> Format | None:
+    """None: it is an expression."""
+    if value_as is None:
+        return Json("")
+    if isinstance(value_as, Column) or (isinstance(value_as, str) and value_as not in ("string", "bytes")):
+        return None
+    return as_format("value", value_as, "value")
+
+
+def _texts(expression: Any, columns: StructType, spark: SparkSession) -> Writer | None:
+    texts = texts_of(expression, arrow_schema("value", columns), spark)
+    return None if texts is None else WriteTexts(texts)
+
+
+def _told() -> Column:
+    """The headers that say where a record came from."""
+    return F.array(F.struct(F.lit(HEADER).alias("key"), F.col(POSITIONS).cast("binary").alias("value")))
 
 
 def _struct(frame: DataFrame, names: tuple[str, ...]) -> tuple[Column, StructType]:

@@ -16,12 +16,11 @@ import pyarrow.compute as pc
 from fkjoin import versions
 from fkjoin.arrays import BYTES, Bools, Bytes, as_bytes, bools, masked, narrowed, valid
 from fkjoin.errors import FormatError
-from fkjoin.messages import CHANGE, JOINED, NO_TIMESTAMP, NUMBERED, RESULT, Operation, column, table, unpack
+from fkjoin.messages import CHANGE, JOINED, NO_TIMESTAMP, NUMBERED, table
 from fkjoin.rows import KeyCodec, RowCodec
 from fkjoin.spark.buckets import bucket_ids, framed, packed_by_bucket
 from fkjoin.spark.worker import settle
-from fkjoin.stages import counters, split_rows
-from fkjoin.stages.join_rows import How, matched
+from fkjoin.stages import counters
 from fkjoin.stages.regroup import contributions
 from fkjoin.stages.scatter import foreign_keys, tagged
 
@@ -145,65 +144,6 @@ def _alive(batch: pa.RecordBatch) -> Bools:
 
 
 @dataclass(frozen=True)
-class UnpackAnswers:
-    """Envelopes of ``ANSWER`` → rows ``key, version, ts, gone, matched, left, right, counter, count`` for a joiner."""
-
-    left: pa.Schema
-    right: pa.Schema
-    how: How
-    named: pa.Schema | None = None
-    """Of the left key, for one column more, ``named``: the key's columns."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        return pa.schema(
-            [
-                *([] if self.named is None else [("named", pa.struct(list(self.named)))]),
-                ("key", pa.binary()),
-                ("version", pa.binary()),
-                ("ts", pa.int64()),
-                ("gone", pa.bool_()),
-                ("matched", pa.bool_()),
-                ("left", pa.struct(list(self.left))),
-                ("right", pa.struct(list(self.right))),
-                ("counter", pa.string()),
-                ("count", pa.int64()),
-            ]
-        )
-
-    def __call__(self, batches: Batches) -> Batches:
-        settle()
-        for batch in batches:
-            yield self._counters(batch)
-            for payload in _payloads(batch):
-                answers = unpack(payload)
-                rows = len(answers)
-                there = matched(answers, self.how)
-                left, right = column(answers, "left"), column(answers, "right")
-                key = column(answers, "key")
-                yield pa.record_batch(
-                    [
-                        *([] if self.named is None else [_key(self.named, key)]),
-                        key.cast(pa.binary()),
-                        column(answers, "version").cast(pa.binary()),
-                        column(answers, "ts"),
-                        pa.array(~valid(left)),
-                        pa.array(there),
-                        _struct(self.left, masked(left, there)),
-                        _struct(self.right, masked(right, there)),
-                        pa.nulls(rows, pa.string()),
-                        pa.nulls(rows, pa.int64()),
-                    ],
-                    schema=self.schema,
-                )
-
-    def _counters(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        counted = batch.filter(pc.is_valid(batch.column("counter")))
-        columns = [pa.nulls(counted.num_rows, field.type) for field in list(self.schema)[:-2]]
-        return pa.record_batch([*columns, counted.column("counter"), counted.column("count")], schema=self.schema)
-
-
-@dataclass(frozen=True)
 class PackJoined:
     """Rows ``key, version, ts, gone, row, counter, count`` → envelopes of ``JOINED`` by key."""
 
@@ -231,67 +171,6 @@ class PackJoined:
             yield from map(envelopes, framed(packed_by_bucket(joined, "key", self.buckets)))
 
 
-@dataclass(frozen=True)
-class UnpackResults:
-    """Envelopes of ``RESULT`` → rows ``key, row, operation, version, numbers_…, ts``.
-
-    Of a join without a joiner, ``row`` is a struct of ``left`` and ``right``.
-    """
-
-    key: pa.Schema
-    rows: tuple[pa.Schema, ...]
-    versions: tuple[tuple[str, int], ...]
-    """What the parts of a version are called, and how many each is made of; their numbers are columns ``numbers_NAME``."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        row = [pa.field(name, pa.struct(list(side))) for name, side in zip(("left", "right"), self.rows, strict=False)]
-        return pa.schema(
-            [
-                ("key", pa.struct(list(self.key))),
-                ("row", pa.struct(row if len(self.rows) == 2 else list(self.rows[0]))),
-                ("operation", pa.string()),
-                ("version", pa.binary()),
-                *((f"numbers_{name}", pa.list_(pa.int64())) for name, _ in self.versions),
-                ("ts", pa.int64()),
-            ]
-        )
-
-    def __call__(self, batches: Batches) -> Batches:
-        settle()
-        names = pa.array([operation.name.lower() for operation in Operation])
-        for batch in batches:
-            for payload in _payloads(batch):
-                results = unpack(payload)
-                assert results.schema.equals(RESULT)
-                version, ts = column(results, "version"), column(results, "ts")
-                yield pa.record_batch(
-                    [
-                        _key(self.key, column(results, "key")),
-                        self._row(column(results, "value")),
-                        names.take(column(results, "operation")),
-                        version.cast(pa.binary()),
-                        *(versions.numbers(version, first, last) for first, last in self._bounds()),
-                        pc.if_else(pc.equal(ts, NO_TIMESTAMP), None, ts),
-                    ],
-                    schema=self.schema,
-                )
-
-    def _bounds(self) -> Iterator[tuple[int, int]]:
-        first = 0
-        for _, parts in self.versions:
-            yield first, first + parts
-            first += parts
-
-    def _row(self, value: Bytes) -> pa.StructArray:
-        if len(self.rows) == 1:
-            return _struct(self.rows[0], value)
-        left, right = split_rows(value)
-        sides = [_struct(self.rows[0], left), _struct(self.rows[1], right)]
-        mask = pa.array(~valid(value))
-        return pa.StructArray.from_arrays(sides, fields=list(self.schema.field("row").type), mask=mask)
-
-
 def _versions(batch: pa.RecordBatch) -> Bytes:
     version = batch.column("version")
     if not pa.types.is_struct(version.type):
@@ -308,14 +187,6 @@ def _versions(batch: pa.RecordBatch) -> Bytes:
     return versions.encode(source, columns)
 
 
-def _struct(schema: pa.Schema, data: Bytes) -> pa.StructArray:
-    return pa.StructArray.from_arrays(RowCodec(schema).decode(data), fields=list(schema), mask=pa.array(~valid(data)))
-
-
-def _payloads(batch: pa.RecordBatch) -> Iterator[bytes]:
-    return (payload for payload in batch.column("payload").to_pylist() if payload)
-
-
 def envelopes(payloads: list[tuple[int, bytes]]) -> pa.RecordBatch:
     rows = len(payloads)
     buckets, data = [bucket for bucket, _ in payloads], [payload for _, payload in payloads]
@@ -326,7 +197,3 @@ def envelopes(payloads: list[tuple[int, bytes]]) -> pa.RecordBatch:
 def counter(name: str, value: int) -> pa.RecordBatch:
     columns = [pa.array([0], pa.int32()), pa.nulls(1, pa.binary()), pa.array([name]), pa.array([value])]
     return pa.record_batch(columns, schema=_ENVELOPE)
-
-
-def _key(schema: pa.Schema, key: Bytes) -> pa.StructArray:
-    return pa.StructArray.from_arrays(KeyCodec(schema).decode(key), fields=list(schema))

@@ -21,7 +21,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.spark.files import hadoop, query_id
-from fkjoin.spark.packing import Batches, UnpackResults
+from fkjoin.spark.packing import Batches
+from fkjoin.spark.unpacking import UnpackResults
 
 _WRITTEN = pa.schema([("file", pa.string())])
 

@@ -1,0 +1,95 @@
+"""Packed results → records of a topic, without rows in the JVM, where their formats can be written here.
+
+What a writer makes of rows is what the expressions of ``fkjoin.kafka.formats`` make of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fkjoin.arrays import BYTES, Bytes, as_bytes
+from fkjoin.messages import Operation, column, unpack
+from fkjoin.rows import Path
+from fkjoin.spark.packing import Batches
+from fkjoin.spark.unpacking import UnpackResults, payloads
+from fkjoin.spark.worker import settle
+from fkjoin.write_json import objects
+
+POSITIONS = "_positions"
+"""A column of texts that say where rows came from."""
+
+
+class Writer(Protocol):
+    """A format of ``fkjoin.kafka``, or an expression, for Arrow."""
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """What it reads of a table's columns."""
+        ...
+
+    def __call__(self, columns: list[pa.Array]) -> pa.Array:
+        """The bytes made of what is at the paths, as text or binary; null where they are null."""
+        ...
+
+
+@dataclass(frozen=True)
+class WriteTexts:
+    """Texts, and fields of text or bytes, one after the other; null where one of the fields is."""
+
+    parts: tuple[str | Path, ...]
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return tuple(dict.fromkeys(part for part in self.parts if not isinstance(part, str)))
+
+    def __call__(self, columns: list[pa.Array]) -> pa.Array:
+        found = dict(zip(self.paths, map(as_bytes, columns), strict=True))
+        parts = [pa.scalar(part.encode(), BYTES) if isinstance(part, str) else found[part] for part in self.parts]
+        return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, pa.scalar(b"", BYTES))
+
+
+@dataclass(frozen=True)
+class WriteObjects:
+    """JSON objects with the columns of these names."""
+
+    names: tuple[str, ...]
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return tuple((name,) for name in self.names)
+
+    def __call__(self, columns: list[pa.Array]) -> pa.Array:
+        return objects(self.names, columns)
+
+
+@dataclass(frozen=True)
+class MakeRecords:
+    """Envelopes of ``RESULT`` → rows ``key, value`` (null in a delete) and, if asked for, ``POSITIONS``."""
+
+    unpack: UnpackResults
+    key: Writer
+    value: Writer
+    positions: Callable[[Bytes], pa.Array] | None = None
+    """What the versions of results say of where they came from, as text."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        more = [] if self.positions is None else [(POSITIONS, pa.string())]
+        return pa.schema([("key", pa.binary()), ("value", pa.binary()), *more])
+
+    def __call__(self, batches: Batches) -> Batches:
+        settle()
+        for batch in batches:
+            for payload in payloads(batch):
+                results = unpack(payload)
+                key, value = (writer(self.unpack.fields(results, writer.paths)) for writer in (self.key, self.value))
+                gone = pc.equal(column(results, "operation"), int(Operation.DELETE))
+                value = pc.if_else(gone, pa.scalar(None, BYTES), as_bytes(value))
+                more = [] if self.positions is None else [self.positions(column(results, "version"))]
+                columns = [as_bytes(key).cast(pa.binary()), value.cast(pa.binary()), *more]
+                yield pa.record_batch(columns, schema=self.schema)
