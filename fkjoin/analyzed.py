@@ -63,8 +63,6 @@ def texts_of(given: Any, row: pa.Schema, spark: SparkSession) -> tuple[str | Pat
             return None
         if path is not None:
             found.append((named[path[0].lower()], *path[1:]))
-        elif node.value() is None:
-            return None
         else:
             found.append(node.value().toString())
     return tuple(found)

@@ -148,6 +148,7 @@ def test_which_formats_workers_can_write() -> None:
         ("left.n", None),
         ("upper(id)", None),
         ("concat(id, null)", None),
+        ("concat(id, cast(null as string))", None),
         ("concat(array(id), array(id))", None),
         ("_operation", None),
         ("nothing.such", None),
@@ -269,3 +270,9 @@ def test_what_workers_cannot_make_is_left_to_spark(spark: SparkSession, tmp_path
     given = Results.of(spark, tmp_path, "id string")
     assert given.by_workers(None, value, None) is None
     assert given.by_workers(None, "left.whole", None) is not None
+
+
+def test_keys_stay_byte_by_byte_what_they_were(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    given = Results.of(spark, tmp_path, "id string, price double")
+    assert given.by_workers(None, None, None) is None  # Java spells doubles in its own way
