@@ -162,6 +162,28 @@ def test_a_query_told_to_fail_says_which_record_it_was(spark: SparkSession, brok
         query.awaitTermination()
 
 
+def test_workers_make_the_records_of_a_topic_where_they_can(
+    spark: SparkSession, broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.create("made-left", "made-right", "made-out", partitions=1)
+    whole = document(fk="c", note='a "b"')
+    broker.send("made-left", [Record(b"1", whole), Record(b"2", document(fk="nobody"))])
+    broker.send("made-right", [Record(b"c", b"text")])
+    left = Table.from_kafka(spark, "made-left", broker.bootstrap, key="string", value=Json("fk string", text="whole"))
+    right = Table.from_kafka(spark, "made-right", broker.bootstrap, key="string", value="string")
+    joined = fk_join(left, right, "fk", name="made")
+    how: Any = {None: True, "concat(left.whole, '+', right.value)": True, "upper(right.value)": False}
+    for at, (value, by_workers) in enumerate(how.items()):
+        writing: Any = {"checkpoint": tmp_path / str(at), "value": value, "trigger": {"availableNow": True}}
+        query = joined.to_kafka("made-out", broker.bootstrap, **writing)
+        query.awaitTermination()
+        query.explain()
+        assert ("MakeRecords" in capsys.readouterr().out) is by_workers, value
+    made = [record.value() for record in broker.read("made-out") if record.key() == b"1"]
+    assert json.loads(made[0]) == {"left": {"fk": "c", "whole": whole.decode()}, "right": {"value": "text"}}
+    assert made[1:] == [whole + b"+text", b"TEXT"]
+
+
 def test_headers_are_carried_and_keys_of_several_columns_written(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     broker.create("headed-left", "headed-right", "headed-out", partitions=2)
     key = document(shop=1, item="a")

@@ -1,4 +1,4 @@
-"""Between typed rows and packed messages: functions for ``mapInArrow``.
+"""Typed rows → packed messages: functions for ``mapInArrow``, in front of a query's first stage and behind a joiner.
 
 Rows exist in the JVM only before the first stage and after the last (and around a joiner); in between they travel as
 packed payloads, a few megabytes in one row.
