@@ -235,16 +235,15 @@ def typed(rng: random.Random, kind: pa.DataType, rows: int, nulls: float) -> pa.
 CONCAT = "concat('{\"order\":', left.whole, ',\"customer\":', right.name, '}')"
 
 
-@pytest.mark.parametrize("positions", [False, True])
 @pytest.mark.parametrize(
-    ("key_type", "key", "value"),
+    ("key_type", "key", "value", "positions"),
     [
-        ("id string", None, None),
-        ("id string", "string", CONCAT),
-        ("id string", Json(""), lambda: F.concat(F.lit("<"), F.col("id"), F.col("left.whole"))),
-        ("id string", "bytes", "right.name"),
-        ('id bigint, `a "pa\trt"` string', None, None),
-        ("id bigint, part string", None, "concat(part, left.customer)"),
+        ("id string", None, None, True),
+        ("id string", "string", CONCAT, False),
+        ("id string", Json(""), lambda: F.concat(F.lit("<"), F.col("id"), F.col("left.whole")), False),
+        ("id string", "bytes", "right.name", True),
+        ('id bigint, `a "pa\trt"` string', None, None, False),
+        ("id bigint, part string", None, "concat(part, left.customer)", False),
     ],
 )
 def test_workers_make_the_records_that_sparks_expressions_make(
