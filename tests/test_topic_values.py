@@ -242,6 +242,7 @@ CONCAT = "concat('{\"order\":', left.whole, ',\"customer\":', right.name, '}')"
         ("id string", "string", CONCAT, False),
         ("id string", Json(""), lambda: F.concat(F.lit("<"), F.col("id"), F.col("left.whole")), False),
         ("id string", "bytes", "right.name", True),
+        ("id string", None, "concat('only ', 'this')", False),
         ('id bigint, `a "pa\trt"` string', None, None, False),
         ("id bigint, part string", None, "concat(part, left.customer)", False),
     ],

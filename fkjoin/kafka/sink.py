@@ -24,8 +24,10 @@ from fkjoin.spark.unpacking import UnpackResults
 _HEADERS = "array<struct<key: string, value: binary>>"
 
 
-def key_format(schema: StructType) -> Format:
-    """Text as text, bytes as bytes, anything else as JSON."""
+def _key_format(key_as: Format | str | None, schema: StructType) -> Format:
+    """By default text as text, bytes as bytes, anything else as JSON."""
+    if key_as is not None:
+        return as_format("key", key_as, "key")
     if len(schema) == 1 and isinstance(schema[0].dataType, StringType):
         return String()
     return Bytes() if len(schema) == 1 and isinstance(schema[0].dataType, BinaryType) else Json("")
@@ -44,7 +46,6 @@ def records(
     A column ``POSITIONS`` of ``changes`` becomes a header.
     """
     whole_key, key_type = _struct(changes, key)
-    encode_key = as_format("key", key_as, "key") if key_as is not None else key_format(key_type)
     gone = F.col("_operation") == "delete"
     form = _value_format(value_as)
     if form is not None:
@@ -53,7 +54,10 @@ def records(
     else:
         assert isinstance(value_as, str | Column)
         value = resolve_column("value", value_as, changes, [], "the table").cast("binary")
-    columns = [_encode("key", encode_key, whole_key, key_type).alias("key"), F.when(~gone, value).alias("value")]
+    columns = [
+        _encode("key", _key_format(key_as, key_type), whole_key, key_type).alias("key"),
+        F.when(~gone, value).alias("value"),
+    ]
     written = []
     if headers is not None:
         written.append(resolve_column("headers", headers, changes, changes.columns, "the table"))
@@ -77,7 +81,7 @@ def packed_records(
     ``row_type``: of the columns that are not the key's.
     """
     results, unpack = packed
-    key = writer(key_format(key_type) if key_as is None else as_format("key", key_as, "key"), key_type, exact=True)
+    key = writer(_key_format(key_as, key_type), key_type, exact=True)
     form = _value_format(value_as)
     whole = StructType([*key_type, *row_type])
     value = writer(form, row_type) if form is not None else _texts(value_as, whole, results.sparkSession)

@@ -84,12 +84,13 @@ class MakeRecords:
 
     def __call__(self, batches: Batches) -> Batches:
         settle()
+        of_key = len(self.key.paths)
         for batch in batches:
             for payload in payloads(batch):
                 results = unpack(payload)
-                key, value = (writer(self.unpack.fields(results, writer.paths)) for writer in (self.key, self.value))
+                found = self.unpack.fields(results, (*self.key.paths, *self.value.paths))
+                key, value = as_bytes(self.key(found[:of_key])), as_bytes(self.value(found[of_key:]))
                 gone = pc.equal(column(results, "operation"), int(Operation.DELETE))
-                value = pc.if_else(gone, pa.scalar(None, BYTES), as_bytes(value))
+                value = pc.if_else(gone, pa.scalar(None, BYTES), value)
                 more = [] if self.positions is None else [self.positions(column(results, "version"))]
-                columns = [as_bytes(key).cast(pa.binary()), value.cast(pa.binary()), *more]
-                yield pa.record_batch(columns, schema=self.schema)
+                yield pa.record_batch([key.cast(pa.binary()), value.cast(pa.binary()), *more], schema=self.schema)
