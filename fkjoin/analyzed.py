@@ -29,9 +29,8 @@ def paths_of(given: Iterable[Any], row: pa.Schema, spark: SparkSession) -> list[
     analyzed = _analyzed(expressions, row, spark)
     if analyzed is None:
         return [(name,) for name in row.names]
-    named = {name.lower(): name for name in row.names}  # Spark calls columns as the user has written them
     for expression in analyzed:
-        found += [(named[path[0].lower()], *path[1:]) for path in _paths(expression)]
+        found += _paths(expression, row)
     return found
 
 
@@ -40,13 +39,12 @@ def named_fields(given: Iterable[Any], row: pa.Schema, spark: SparkSession) -> l
     chosen = list(given)
     if (plain := plain_paths(chosen, row)) is not None:
         return [(path[-1], path) for path in plain]
-    analyzed = _analyzed(chosen, row, spark)
-    named, found = {name.lower(): name for name in row.names}, []
-    for expression in analyzed or ():
-        path = _field(_unnamed(expression))
+    found = []
+    for expression in _analyzed(chosen, row, spark) or ():
+        path = _field(_unnamed(expression), row)
         if path is None:
             return None
-        found.append((str(expression.name()), (named[path[0].lower()], *path[1:])))
+        found.append((str(expression.name()), path))
     return found or None
 
 
@@ -55,16 +53,12 @@ def texts_of(given: Any, row: pa.Schema, spark: SparkSession) -> tuple[str | Pat
     analyzed = _analyzed([given], row, spark)
     if analyzed is None:
         return None
-    named = {name.lower(): name for name in row.names}
     found: list[str | Path] = []
     for node in _concatenated(_unnamed(analyzed[0])):
-        path = _field(node)
+        path = _field(node, row)
         if node.dataType().typeName() != "string" or (path is None and node.getClass().getSimpleName() != "Literal"):
             return None
-        if path is not None:
-            found.append((named[path[0].lower()], *path[1:]))
-        else:
-            found.append(node.value().toString())
+        found.append(node.value().toString() if path is None else path)
     return tuple(found)
 
 
@@ -92,20 +86,23 @@ def _analyzed(given: list[Any], row: pa.Schema, spark: SparkSession) -> list[Any
     return [parts.apply(place) for place in range(parts.size())]
 
 
-def _field(node: Any) -> Path | None:
-    """The path of the column, or of the field in one, that an analyzed expression is; None if it is more."""
+def _field(node: Any, row: pa.Schema) -> Path | None:
+    """The path of the column of ``row``, or of the field in one, that an analyzed expression is; None if it is more."""
     below: list[str] = []
     while node.getClass().getSimpleName() == "GetStructField":
         below.insert(0, node.child().dataType().apply(node.ordinal()).name())
         node = node.child()
-    return (node.name(), *below) if node.getClass().getSimpleName() == "AttributeReference" else None
+    if node.getClass().getSimpleName() != "AttributeReference":
+        return None
+    named = {name.lower(): name for name in row.names}  # Spark calls columns as the user has written them
+    return named[node.name().lower()], *below
 
 
-def _paths(node: Any) -> Iterator[Path]:
-    """What an analyzed expression reads of its input's columns."""
-    if (path := _field(node)) is not None:
+def _paths(node: Any, row: pa.Schema) -> Iterator[Path]:
+    """What an analyzed expression reads of the columns of ``row``."""
+    if (path := _field(node, row)) is not None:
         yield path
         return
     children = node.children()
     for place in range(children.size()):
-        yield from _paths(children.apply(place))
+        yield from _paths(children.apply(place), row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructType
 
@@ -166,42 +166,46 @@ def test_texts_with_a_null_are_none() -> None:
     assert made.to_pylist() == [b"<1x1>", None, None]
 
 
+def test_fields_of_results_that_are_one_row_each() -> None:
+    row = pa.schema([("id", pa.string()), ("s", pa.struct([("a", pa.string()), ("b", pa.int64())])), ("n", pa.int64())])
+    columns = [pa.array(["not the key", None]), pa.array([{"a": "x", "b": 1}, None], row.field("s").type), pa.array([5, None])]
+    value = pc.if_else(pa.array([True, False]), RowCodec(row).encode(columns, 2), pa.scalar(None, BYTES))
+    keys, nothing = pa.array([b"k", b"l"], BYTES), pa.array([b"", b""], BYTES)
+    made = table(RESULT, keys, np.zeros(2, np.int8), value, nothing, np.zeros(2, np.int64))
+    unpack = UnpackResults(pa.schema([("id", pa.string())]), (row,), ())
+    found = unpack.fields(made, (("n",), ("id",), ("s", "a"), ("id",)))
+    assert [column.to_pylist() for column in found] == [[5, None], ["k", "l"], ["x", None], ["k", "l"]]
+
+
 ORDER, CUSTOMER = "n bigint, customer string, whole string", "name string, tags array<string>"
 
 
-@dataclass(frozen=True)
-class Results:
-    """A left join by hand: envelopes of its results, as a table of no stream."""
+def by_hand(spark: SparkSession, folder: Path, key: str) -> Table:
+    """A left join whose results are those of ``results``, and no stream."""
+    made = []
+    for name, own, row in ("orders", key, ORDER), ("customers", "cid string", CUSTOMER):
+        (folder / name).mkdir()
+        schema = f"{own}, {row}, v bigint, gone boolean"
+        keys = struct_type(own, "key").names
+        made.append(Table.from_files(spark, folder / name, key=keys, version="v", deleted="gone", schema=schema, format="json"))
+    table = fk_join(*made, "customer", how="left")
+    assert table.packed is not None
+    unpack = table.packed[1]
+    envelopes = [(0, pack(results(unpack, part)), None, 0) for part in (0, 1)]
+    frame = spark.createDataFrame([(0, None, "dead-letters", 3), *envelopes, (0, b"", None, 0)], ENVELOPE)
+    return replace(table, frame=frame_of(frame, unpack), packed=(frame, unpack))
 
-    table: Table
-    frame: DataFrame
-    unpack: UnpackResults
 
-    @classmethod
-    def of(cls, spark: SparkSession, folder: Path, key: str) -> Results:
-        made = []
-        for name, own, row in ("orders", key, ORDER), ("customers", "cid string", CUSTOMER):
-            (folder / name).mkdir()
-            schema = f"{own}, {row}, v bigint, gone boolean"
-            keys = struct_type(own, "key").names
-            made.append(
-                Table.from_files(spark, folder / name, key=keys, version="v", deleted="gone", schema=schema, format="json")
-            )
-        table = fk_join(*made, "customer", how="left")
-        assert table.packed is not None
-        unpack = table.packed[1]
-        envelopes = [(0, payload, None, 0) for payload in (pack(results(unpack, part)) for part in (0, 1)) if payload]
-        frame = spark.createDataFrame([(0, None, "dead-letters", 3), *envelopes, (0, b"", None, 0)], ENVELOPE)
-        return cls(replace(table, frame=frame_of(frame, unpack), packed=(frame, unpack)), frame, unpack)
+def by_spark(table: Table, key: Any, value: Any, roots: RootsOf | None) -> list[Any]:
+    place = [] if roots is None else [of_roots(F.col(VERSION), roots).alias(POSITIONS)]
+    return records(table.changes_with(*place), table.key, table.rest, key, value, None).collect()
 
-    def by_spark(self, key: Any, value: Any, roots: RootsOf | None) -> list[Any]:
-        place = [] if roots is None else [of_roots(F.col(VERSION), roots).alias(POSITIONS)]
-        return records(self.table.changes_with(*place), self.table.key, self.table.rest, key, value, None).collect()
 
-    def by_workers(self, key: Any, value: Any, roots: RootsOf | None) -> list[Any] | None:
-        rest = StructType([self.table.row_type[name] for name in self.table.rest])
-        made = packed_records((self.frame, self.unpack), self.table.key_type, rest, key, value, roots)
-        return None if made is None else made.collect()
+def by_workers(table: Table, key: Any, value: Any, roots: RootsOf | None = None) -> list[Any] | None:
+    assert table.packed is not None
+    rest = StructType([table.row_type[name] for name in table.rest])
+    made = packed_records(table.packed, table.key_type, rest, key, value, roots)
+    return None if made is None else made.collect()
 
 
 def results(unpack: UnpackResults, part: int) -> pa.Table:
@@ -251,10 +255,10 @@ def test_workers_make_the_records_that_sparks_expressions_make(
     spark: SparkSession, tmp_path: Path, key_type: str, key: Any, value: Any, positions: bool
 ) -> None:
     small(spark, tmp_path)
-    given = Results.of(spark, tmp_path, key_type)
+    given = by_hand(spark, tmp_path, key_type)
     roots = RootsOf.topics(2, ["orders"]) if positions else None
     value = value() if callable(value) else value
-    expected, found = given.by_spark(key, value, roots), given.by_workers(key, value, roots)
+    expected, found = by_spark(given, key, value, roots), by_workers(given, key, value, roots)
     assert found is not None
     assert len(found) == len(expected) == 80
     assert len({row.value is None for row in found}) == 2
@@ -267,12 +271,12 @@ def test_workers_make_the_records_that_sparks_expressions_make(
 @pytest.mark.parametrize("value", ["upper(left.whole)", "concat(_operation, id)", Registry("json", "a int", "http://nowhere")])
 def test_what_workers_cannot_make_is_left_to_spark(spark: SparkSession, tmp_path: Path, value: Any) -> None:
     small(spark, tmp_path)
-    given = Results.of(spark, tmp_path, "id string")
-    assert given.by_workers(None, value, None) is None
-    assert given.by_workers(None, "left.whole", None) is not None
+    given = by_hand(spark, tmp_path, "id string")
+    assert by_workers(given, None, value) is None
+    assert by_workers(given, None, "left.whole") is not None
 
 
 def test_keys_stay_byte_by_byte_what_they_were(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
-    given = Results.of(spark, tmp_path, "id string, price double")
-    assert given.by_workers(None, None, None) is None  # Java spells doubles in its own way
+    given = by_hand(spark, tmp_path, "id string, price double")
+    assert by_workers(given, None, None) is None  # Java spells doubles in its own way

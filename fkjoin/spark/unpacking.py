@@ -126,14 +126,13 @@ class UnpackResults:
     def fields(self, results: pa.Table, paths: Sequence[Path]) -> list[pa.Array]:
         """What is at paths of the table's columns, the key's before the row's of the same name; the others are not decoded."""
         key = dict(zip(self.key.names, KeyCodec(self.key).decode(column(results, "key")), strict=True))
-        value = column(results, "value")
-        sides = [value] if len(self.rows) == 1 else split_rows(value)
         found: dict[Path, pa.Array] = {path: _at(key[path[0]], path[1:]) for path in paths if path[0] in key}
-        for name, schema, side in zip(("left", "right"), self.rows, sides, strict=False):
-            if len(self.rows) == 1:
-                inner = {path: path for path in paths if path not in found}
-            else:
-                inner = {path: path[1:] for path in paths if path not in found and path[0] == name}
+        value = column(results, "value")
+        places: list[Path] = [()] if len(self.rows) == 1 else [("left",), ("right",)]
+        sides = [value] if len(self.rows) == 1 else split_rows(value)
+        for above, schema, side in zip(places, self.rows, sides, strict=True):
+            depth = len(above)
+            inner = {path: path[depth:] for path in paths if path not in found and path[:depth] == above}
             if () in inner.values():
                 whole = _struct(schema, side)
                 found |= {path: _at(whole, below) for path, below in inner.items()}
