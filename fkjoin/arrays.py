@@ -56,8 +56,9 @@ def concat(*parts: Bytes) -> Bytes:
 
 
 def stack(*arrays: Bytes) -> Bytes:
-    """One array after the other."""
-    return pa.concat_arrays([as_bytes(array) for array in arrays])
+    """One array after the other; where only one has elements, that one itself."""
+    some = [array for array in arrays if len(array)] or [arrays[0]]
+    return as_bytes(some[0]) if len(some) == 1 else pa.concat_arrays([as_bytes(array) for array in some])
 
 
 def buffers(array: Bytes) -> tuple[Octets, Ints]:
@@ -197,6 +198,10 @@ def masked(array: Bytes, keep: Bools) -> Bytes:
 
 
 def take(array: pa.Array, positions: Ints) -> pa.Array:
+    """The elements at ``positions``; where these are all of them in their order, the array itself."""
+    rows = len(array)
+    if rows == len(positions) and rows and positions[0] == 0 and (np.diff(positions) == 1).all():
+        return array
     return array.take(pa.array(positions))
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fkjoin import FormatError, combined_key, messages, records, versions
-from fkjoin.arrays import BYTES, equal, slices, window
+from fkjoin.arrays import BYTES, equal, slices, stack, take, window
 from fkjoin.rows import KeyCodec, RowCodec, unsupported
 from fkjoin.spark import buckets as buckets_module
 from fkjoin.spark.buckets import bucket_ids, buckets_of, framed, packed_by_bucket, spark_hash
@@ -48,6 +48,35 @@ def test_slices_and_windows_are_what_python_slices(in_order: bool, data: st.Data
     assert [row.tobytes() for row in window(octets, starts, 7)] == [
         content[start : start + 7].ljust(7, b"\0") for start, _, _ in places
     ]
+
+
+# What is copied, and what is not
+
+ITEMS = st.lists(st.none() | st.binary(max_size=5), max_size=8)
+
+
+@given(ITEMS, st.data())
+def test_taking_is_what_python_indexing_is(items: list[bytes | None], data: st.DataObject) -> None:
+    whole = array(b"before", *items, b"behind").slice(1, len(items))
+    everything = list(range(len(items)))
+    places = data.draw(st.permutations(everything) | st.lists(st.sampled_from(everything or [0]), max_size=8 * bool(items)))
+    assert take(whole, np.array(places, np.int64)).to_pylist() == [items[place] for place in places]
+
+
+@given(st.lists(ITEMS, min_size=1, max_size=4))
+def test_stacking_is_what_adding_lists_is(parts: list[list[bytes | None]]) -> None:
+    stacked = stack(*(array(*part) for part in parts))
+    assert (stacked.type, stacked.to_pylist()) == (BYTES, list(itertools.chain.from_iterable(parts)))
+
+
+def test_what_stays_as_it_is_is_not_copied() -> None:
+    """New memory is what a large batch pays most for."""
+    whole = array(b"a", None, b"c")
+    assert take(whole, np.arange(3)) is whole
+    assert stack(array(), whole, array()) is whole
+    assert stack(whole, whole) is not whole
+    with pytest.raises(pa.ArrowIndexError):
+        take(whole, np.arange(1, 4))
 
 
 # CombinedKey
