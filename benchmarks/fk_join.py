@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 import fkjoin
 from benchmarks.memory import Footprint
@@ -101,8 +102,19 @@ def joined(spark: SparkSession, folder: Path) -> Table:
     return fk_join(table(spark, folder, "left"), table(spark, folder, "right"), "value.fk", name="bench")
 
 
-def measure_table(workload: Path, folder: Path, batch: int, build: Callable[[SparkSession], Table]) -> dict[str, Any]:
-    """Run the three phases into Parquet files under ``folder/out``; the measurements."""
+def to_parquet(made: Table, folder: Path) -> list[StreamingQuery]:
+    """The table's changes as files under ``folder/out``."""
+    return [made.to_parquet(folder / "out", checkpoint=folder / "checkpoint")]
+
+
+def measure_table(
+    workload: Path,
+    folder: Path,
+    batch: int,
+    build: Callable[[SparkSession], Table],
+    start: Callable[[Table, Path], list[StreamingQuery]] = to_parquet,
+) -> dict[str, Any]:
+    """Run the three phases through the queries that ``start`` starts; the measurements, those of batches of the first query."""
     ends = stage(workload, folder, batch)
     memory = Footprint()
     memory.start()
@@ -117,15 +129,17 @@ def measure_table(workload: Path, folder: Path, batch: int, build: Callable[[Spa
     )
     spark.sparkContext.setLogLevel("ERROR")
     made = build(spark)
-    query = made.to_parquet(folder / "out", checkpoint=folder / "checkpoint")
+    queries = start(made, folder)
     times, first = [time.perf_counter()], 0
     for last in ends:
         land(folder, first, last)
-        query.processAllAvailable()
+        for query in queries:
+            query.processAllAvailable()
         times.append(time.perf_counter())
         first = last
-    batches = [progress for progress in query.recentProgress if progress.numInputRows]
-    query.stop()
+    batches = [progress for progress in queries[0].recentProgress if progress.numInputRows]
+    for query in queries:
+        query.stop()
     inputs = sum(progress.numInputRows for progress in batches)
     phases = [round(after - before, 2) for before, after in itertools.pairwise(times)]
     right = json.loads(Path(f"{workload}.meta.json").read_text())["phase_end"][0]

@@ -19,10 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks import workload as workloads
 from benchmarks.aggregate import totals
-from benchmarks.fk_join import joined, measure_table, table
+from benchmarks.fk_join import joined, measure_table, table, to_parquet
 from fkjoin import Table, fk_join
 from fkjoin.rules import (
     AGGREGATE_READS_ANSWERS,
@@ -31,8 +32,10 @@ from fkjoin.rules import (
     JOIN_READS_ANSWERS,
     JOINS_SHARE_STAGES,
     RULES,
+    SINKS_SHARE_A_QUERY,
     VIEW_READS_ANSWERS,
 )
+from fkjoin.sinks import Parquet
 from fkjoin.spark.settings import EXCLUDED
 
 
@@ -73,10 +76,23 @@ TOPOLOGIES: dict[str, Callable[[SparkSession, Path], Table]] = {
     JOIN_KEEPS_WHAT_IT_NEEDS: picked,
     JOIN_READS_ANSWERS: twice,
     JOINS_SHARE_STAGES: thrice,
+    SINKS_SHARE_A_QUERY: joined,
     VIEW_READS_ANSWERS: view,
 }
 ELSE = {JOIN_READS_ANSWERS: (JOINS_SHARE_STAGES,)}
 """Rules that would stand in the way of others, and are off while those are measured."""
+
+
+def together(made: Table, folder: Path) -> list[StreamingQuery]:
+    """Two sinks, as a job with the rule starts them."""
+    return [made.to(Parquet(str(folder / "out")), Parquet(str(folder / "copy")), checkpoint=folder / "checkpoint")]
+
+
+def apart(made: Table, folder: Path) -> list[StreamingQuery]:
+    """The same without it."""
+    return [
+        made.to_parquet(folder / name, checkpoint=folder / f"checkpoint-{name}", query_name=name) for name in ("out", "copy")
+    ]
 
 
 def one(rule: str, workload: Path, batch: int, *, excluded: bool) -> None:
@@ -89,7 +105,10 @@ def one(rule: str, workload: Path, batch: int, *, excluded: bool) -> None:
         return TOPOLOGIES[rule](spark, folder)
 
     try:
-        print(json.dumps(measure_table(workload, folder, batch, build)), flush=True)
+        start = to_parquet
+        if rule == SINKS_SHARE_A_QUERY:
+            start = apart if excluded else together
+        print(json.dumps(measure_table(workload, folder, batch, build, start)), flush=True)
     finally:
         if (spark := SparkSession.getActiveSession()) is not None:
             spark.stop()

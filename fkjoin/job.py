@@ -12,18 +12,22 @@ from typing import Any, get_args
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from fkjoin import sinks
 from fkjoin.aggregates import Kind, Wanted
 from fkjoin.cogroups import cogroup
 from fkjoin.errors import TopologyError, nearest
 from fkjoin.job_file import FormatSpec, JobError, JobSpec, SinkSpec, TableSpec, Value
+from fkjoin.job_sinks import SinkQuery, sink_queries
 from fkjoin.join import fk_join
 from fkjoin.kafka import Format
 from fkjoin.kafka.options import client_options, source_options
 from fkjoin.kafka.sink import start
 from fkjoin.kafka.source import require_topic
 from fkjoin.render import drawn
+from fkjoin.sinks import batches
 from fkjoin.steps import Sink, Step, job_steps
 from fkjoin.table import Table
+from fkjoin.topology import verdicts
 
 
 @dataclass(frozen=True)
@@ -39,13 +43,14 @@ class Job:
     """A job's tables, built; nothing runs yet."""
 
     def __init__(self, spec: JobSpec, spark: SparkSession) -> None:
-        self.spec = spec
+        self.spec, self._spark = spec, spark
         self.tables: dict[str, Table] = {name: self._source(spark, name, table) for name, table in spec.tables.items()}
         for kind, name in self._order():
             with _located(f"{kind}.{name}"):
                 self.tables[name] = self._made(kind, name)
         for name, sink in spec.sinks.items():
             self._known(f"sinks.{name}.table", sink.table)
+        self._sinks = {name: self._sink(name, sink) for name, sink in spec.sinks.items()}
         targets = {f"sinks.{name}": sink.topic for name, sink in spec.sinks.items()}
         if spec.dead_letters is not None:
             targets["dead_letters"] = spec.dead_letters.topic
@@ -61,8 +66,13 @@ class Job:
 
     def steps(self) -> list[Step]:
         """The topology of all sinks, to be drawn."""
-        sinks = self.spec.sinks.items()
-        return job_steps([Sink(name, self.tables[sink.table].node, sink.place) for name, sink in sinks])
+        rules = {name: rule for query in self._sink_queries(run=False) for name, rule in query.rules.items()}
+        return job_steps(
+            [
+                Sink(name, self.tables[sink.table].node, sink.place, verdicts(rules.get(name)))
+                for name, sink in self.spec.sinks.items()
+            ]
+        )
 
     def queries(self) -> list[Planned]:
         """Every query of the job, upstream ones first: stages, sinks, dead letters."""
@@ -76,8 +86,8 @@ class Job:
         for sink in self.spec.sinks.values():
             for stage in self.tables[sink.table].stages:
                 plan(stage.name, functools.partial(stage.start, trigger=trigger))
-        for name, sink in self.spec.sinks.items():
-            plan(f"sink-{name}", functools.partial(self._sink, name, sink, trigger))
+        for query in self._sink_queries(run=True):
+            plan(query.name, functools.partial(self._start, query, trigger))
         if self.spec.dead_letters is not None:
             for name in dict.fromkeys(sink.table for sink in self.spec.sinks.values()):
                 letters = self.tables[name].dead_letters
@@ -197,34 +207,49 @@ class Job:
             raise JobError(f'{where}: topics need a section [kafka] with bootstrap_servers = "host:port"')
         return self.spec.kafka.bootstrap_servers, self.spec.kafka.options
 
-    def _sink(self, name: str, spec: SinkSpec, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
-        table = self.tables[spec.table]
+    def _sink(self, name: str, spec: SinkSpec) -> sinks.Sink | None:
+        """None where Spark's own sink writes."""
         with _located(f"sinks.{name}"):
             if spec.topic is not None:
                 servers, options = self._kafka("topic")
-                return table.to_kafka(
+                return sinks.Kafka(
                     spec.topic,
                     servers,
-                    checkpoint=checkpoint,
                     key=None if spec.key is None else _format("key", spec.key, "key"),
                     value=spec.value.build("value", "value") if isinstance(spec.value, FormatSpec) else spec.value,
                     headers=spec.headers,
                     positions=spec.positions,
-                    trigger=trigger,
-                    query_name=name,
                     options={**client_options(options), **spec.options},
                 )
-            common: Any = {"checkpoint": checkpoint, "trigger": trigger, "query_name": name}
             if spec.postgres is not None:
                 assert spec.into is not None
-                return table.to_postgres(spec.into, spec.postgres, **common)
+                return sinks.Postgres(spec.postgres, spec.into)
             assert spec.path is not None
             if spec.format == "parquet":
                 if spec.options:
                     raise JobError(f"options: a sink of format parquet has none ({', '.join(spec.options)})")
-                return table.to_parquet(spec.path, **common)
+                return sinks.Parquet(spec.path)
             if spec.format == "delta":
-                return table.to_delta(spec.path, options={name: str(value) for name, value in spec.options.items()}, **common)
+                return sinks.Delta(spec.path, {name: str(value) for name, value in spec.options.items()})
+            return None
+
+    def _sink_queries(self, *, run: bool) -> list[SinkQuery]:
+        given = {name: (spec.table, self._sinks[name]) for name, spec in self.spec.sinks.items()}
+        return sink_queries(self._spark, self.spec.checkpoint.rstrip("/"), given, run=run)
+
+    def _start(self, query: SinkQuery, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
+        common: Any = {"checkpoint": checkpoint, "trigger": trigger}
+        name = query.sinks[0]
+        spec, sink = self.spec.sinks[name], self._sinks[name]
+        table = self.tables[spec.table]
+        with _located(", ".join(f"sinks.{one}" for one in query.sinks)):
+            if query.shared:
+                return table.to(*(found for one in query.sinks if (found := self._sinks[one]) is not None), **common)
+            if isinstance(sink, sinks.Kafka):
+                return table.to_kafka(**sink.arguments, **common, query_name=name)
+            if sink is not None:
+                return batches.start(table, sink, checkpoint, trigger, name)
+            assert spec.path is not None
             writer = table.changes.writeStream.format(spec.format).options(**{n: str(v) for n, v in spec.options.items()})
             return writer.queryName(name).option("checkpointLocation", checkpoint).trigger(**trigger).start(spec.path)
 

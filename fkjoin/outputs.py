@@ -7,19 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import StructType
 
+from fkjoin import sinks
 from fkjoin.columns import Expression
-from fkjoin.errors import TopologyError
-from fkjoin.frame import CHAINS, RAW, VERSION
 from fkjoin.kafka import sink
 from fkjoin.kafka.formats import Format as KafkaFormat
-from fkjoin.kafka.positions import RootsOf, of_roots, relayed
-from fkjoin.sinks.upserts import Target, start_upserts
-from fkjoin.spark.parquet import ChangesOf, start_parquet
-from fkjoin.topology import Source, sources, summed_up
+from fkjoin.sinks import Kafka, Parquet, batches
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
@@ -27,13 +21,6 @@ if TYPE_CHECKING:
 
 class Outputs:
     """Each starts a query; ``table.changes`` is for any other sink of Spark's."""
-
-    def _made(self) -> Table:
-        """The table, its internal topics made."""
-        table = cast("Table", self)
-        for stage in table.stages:
-            stage.topics.create()
-        return table
 
     def to_kafka(
         self,
@@ -58,15 +45,10 @@ class Outputs:
         Spark's ``DataStreamWriter.trigger``.  ``options``: settings of the producer, ``kafka.…``.  ``query_name``: the table's
         if left out.  Delivery is at least once; Spark's producer partitions as Java's does.
         """
-        table = self._made()
-        place = [_positions(table).alias(sink.POSITIONS)] if positions else []
-        frame = sink.records(table.changes_with(*place), table.key, table.rest, key, value, headers)
-        if table.packed is not None and headers is None:
-            rest = StructType([table.row_type[name] for name in table.rest])
-            roots = _roots(table) if positions else None
-            made = sink.packed_records(table.packed, table.key_type, rest, key, value, roots)
-            frame = frame if made is None else made
-        return sink.start(frame, topic, bootstrap_servers, str(checkpoint), options, trigger, query_name or table.name)
+        table = cast("Table", self)
+        batches.make_topics(table)
+        records = Kafka(topic, bootstrap_servers, key, value, headers, positions).records(table)
+        return sink.start(records, topic, bootstrap_servers, str(checkpoint), options, trigger, query_name or table.name)
 
     def to_parquet(
         self,
@@ -82,11 +64,7 @@ class Outputs:
         ``changes.writeStream.format("parquet")``, since no row passes through the JVM.  ``path``: local or on HDFS, reachable
         from all workers.  ``trigger``, ``query_name``: as for ``to_kafka``.
         """
-        table = self._made()
-        frame, changes = table.changes, None
-        if table.packed is not None:
-            frame, changes = table.packed[0], ChangesOf(table.packed[1], table.timestamps != "bigint")
-        return start_parquet(frame, changes, str(path), str(checkpoint), trigger, query_name or table.name)
+        return batches.start(cast("Table", self), Parquet(str(path)), str(checkpoint), trigger, query_name)
 
     def to_postgres(
         self,
@@ -108,11 +86,7 @@ class Outputs:
 
         Raises ``TopologyError``; ``FkJoinError`` when the table cannot be reached or written to.
         """
-        try:
-            from fkjoin.sinks.postgres import Postgres
-        except ImportError as error:
-            raise TopologyError("to_postgres needs psycopg: pip install 'fkjoin[postgres]'") from error
-        return self._upserts(Postgres(dsn, into), checkpoint, trigger, query_name)
+        return batches.start(cast("Table", self), sinks.Postgres(dsn, into), str(checkpoint), trigger, query_name)
 
     def to_delta(
         self,
@@ -131,34 +105,23 @@ class Outputs:
 
         Raises ``TopologyError``; ``FkJoinError`` when the table cannot be written to.
         """
-        try:
-            from fkjoin.sinks.delta import Delta
-        except ImportError as error:
-            raise TopologyError("to_delta needs deltalake: pip install 'fkjoin[delta]'") from error
-        return self._upserts(Delta(str(path), options or {}), checkpoint, trigger, query_name)
+        return batches.start(cast("Table", self), sinks.Delta(str(path), options or {}), str(checkpoint), trigger, query_name)
 
-    def _upserts(
-        self, target: Target, checkpoint: str | Path, trigger: Mapping[str, Any] | None, query_name: str | None
+    def to(
+        self,
+        *places: sinks.Sink,
+        checkpoint: str | Path,
+        trigger: Mapping[str, Any] | None = None,
+        query_name: str | None = None,
     ) -> StreamingQuery:
-        table = self._made()
-        return start_upserts(
-            table.node, table.changes, table.key, table.rest, target, str(checkpoint), trigger, query_name or table.name
-        )
+        """Start writing the table's changes to several places, in one query: what is read and kept in state is there once.
 
+        ``places``: sinks of ``fkjoin.sinks``, such as ``Kafka("joined", "broker:9092")`` and ``Parquet("/lake/joined")``, with
+        the arguments of ``to_kafka``, ``to_parquet``, ``to_postgres`` and ``to_delta``.  Each has a batch before the next one
+        begins with it, and delivers as it does alone; when one fails, the query does, and the batch is written to all again.
+        A place may be left out later; one that is added would lack the rows from before and is refused.  ``trigger``,
+        ``query_name``: as for ``to_kafka``.
 
-def _positions(table: Table) -> Column:
-    """The text of the header that says where the rows came from."""
-    roots = _roots(table)
-    if not isinstance(table.node, Source):
-        return of_roots(F.col(VERSION), roots)
-    return relayed(F.col(CHAINS) if CHAINS in table.frame.columns else None, F.col(RAW))
-
-
-def _roots(table: Table) -> RootsOf:
-    """What the versions of the rows say of where they came from; ``TopologyError`` if they say nothing."""
-    read = sources(table.node)
-    if summed_up(table.node):
-        raise TopologyError("positions: a row that sums up or merges others has no position in a topic; leave positions out")
-    if homeless := [source.name for source in read if source.topic is None]:
-        raise TopologyError(f"positions: {homeless[0]} is not read from a topic, so its rows have no position in one")
-    return RootsOf.topics(table.node.parts, [str(source.topic) for source in read])
+        Raises ``TopologyError``; ``FkJoinError`` when a place cannot be written to.
+        """
+        return batches.start_several(cast("Table", self), places, str(checkpoint).rstrip("/"), trigger, query_name)

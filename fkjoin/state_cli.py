@@ -26,7 +26,9 @@ app = typer.Typer(
     help="Look at the state in a query's checkpoint, as of any committed batch; verify, rebuild and rescale it.",
 )
 
-Checkpoint = Annotated[str, typer.Argument(help="The checkpoint of a query; a job has one per query, CHECKPOINT/sink-NAME.")]
+Checkpoint = Annotated[
+    str, typer.Argument(help="A query's checkpoint; of a job: CHECKPOINT/sink-NAME, or sinks-TABLE of several sinks.")
+]
 Batch = Annotated[int | None, typer.Option(help="The batch after which to look; the last committed one if left out.")]
 
 

@@ -14,6 +14,7 @@ from fkjoin.topology import (
     Merge,
     Node,
     Source,
+    Verdict,
     in_order,
     join_below,
     periodic,
@@ -54,6 +55,7 @@ class Sink:
     name: str
     of: Node
     to: str
+    rules: tuple[Verdict, ...] = ()
 
 
 def steps_of(ends: Sequence[Node]) -> list[Step]:
@@ -161,7 +163,7 @@ def _operator(node: Node) -> Step:
     )
 
 
-def _rule(node: Join | Aggregate | Derived | Children) -> tuple[tuple[str, str], ...]:
+def _rule(node: Join | Aggregate | Derived | Children | Sink) -> tuple[tuple[str, str], ...]:
     return tuple(("rule", str(verdict)) for verdict in node.rules)
 
 
@@ -202,5 +204,5 @@ def _foreign_key(node: Join | Children) -> str:
 
 def job_steps(sinks: Sequence[Sink]) -> list[Step]:
     """The steps that end in the sinks; what several of them read stands there once."""
-    ends = [Step("sink", sink.name, sink.to, (("of", sink.of.name),), (), ()) for sink in sinks]
+    ends = [Step("sink", sink.name, sink.to, (("of", sink.of.name),), _rule(sink), ()) for sink in sinks]
     return [*steps_of([sink.of for sink in sinks]), *ends]

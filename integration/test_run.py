@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import TopicPartition
 
@@ -64,6 +65,13 @@ topic = "{name}-dead"
 FAULTS = """
 "spark.driver.extraClassPath" = "{folder}/classes"
 "spark.sql.streaming.checkpointFileManagerClass" = "fkjoin.faults.CrashingFileManager"
+"""
+
+
+FILES = """
+[sinks.files]
+table = "joined"
+path = "{folder}/files"
 """
 
 
@@ -127,12 +135,16 @@ class Process:
 def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     broker: Broker, connector: str, tmp_path: Path, deployment: str
 ) -> None:
-    """Workers and the JVM, at points of the stages' work and of Spark's commits; and a second start is refused."""
+    """Workers and the JVM, at points of the stages' work and of Spark's commits; and a second start is refused.
+
+    The fused job writes to files, too, in the same query.
+    """
     name = f"killed-{deployment}"
     broker.create(*(f"{name}-{end}" for end in ("left", "right", "out", "dead")), partitions=2)
     job = tmp_path / "job.toml"
     about = {"name": name, "folder": tmp_path, "jars": connector, "bootstrap": broker.bootstrap, "deployment": deployment}
-    job.write_text(JOB.format(**about, more=FAULTS.format(folder=tmp_path)))
+    several = FILES.format(folder=tmp_path) if deployment == "fused" else ""
+    job.write_text(JOB.format(**about, more=FAULTS.format(folder=tmp_path)) + several)
     rng = random.Random(5)
     events: list[Event] = []
 
@@ -178,7 +190,19 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     assert process.terminate() == 0
     assert {(m.key(), m.value()) for m in broker.read(dead)} == {(b"bad", b"{")}
     lines = [json.loads(line) for line in (tmp_path / "job.log").read_text().splitlines()]
-    assert {"sink-out", "dead-letters-joined"} <= {line["query"] for line in lines}
+    assert {"sinks-joined" if several else "sink-out", "dead-letters-joined"} <= {line["query"] for line in lines}
+    if several:
+        assert newest(tmp_path / "files") == batch_join(events, "left")
+
+
+def newest(folder: Path) -> dict[str, Any]:
+    """The table that the changes in the files lead to; each change is there once."""
+    changes = [row for path in folder.glob("batch=*/*.parquet") for row in pq.read_table(path).to_pylist()]
+    told_apart = [(row["key"], row["_left_version"], row["_right_version"] or []) for row in changes]
+    assert len(set(map(str, told_apart))) == len(told_apart)
+    table = {row["key"]: row for _, row in sorted(zip(told_apart, changes, strict=True), key=lambda item: item[0])}
+    live = (row for row in table.values() if row["_operation"] != "delete")
+    return {row["key"]: [row["left"]["value"], row["right"] and row["right"]["value"]] for row in live}
 
 
 def dead_place(message: Any) -> tuple[bytes, bytes]:

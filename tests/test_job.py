@@ -216,11 +216,11 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path)
     assert (run.returncode, run.stderr) == (0, "")
     lines = [json.loads(line) for line in (tmp_path / "job.log").read_text().splitlines()]
     done = {line["query"]: line for line in lines}
-    sinks = ("sink-out", "sink-totals", "sink-delta")
+    sinks = ("sink-out", "sinks-totals")
     assert {name: (line["batch"], line["inputs"]) for name, line in done.items()} == dict.fromkeys(sinks, (0, 7))
     assert [(one["name"], one["n"]) for one in DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()] == [("Ada", 3)]
     assert done["sink-out"]["counters"]["joined"]["out"] == 4
-    assert done["sink-totals"]["counters"]["totals"]["out"] == 1
+    assert done["sinks-totals"]["counters"]["totals"]["out"] == 1
     about = done["sink-out"]
     assert about["totals"] == about["counters"], "of one batch"
     assert about["rates"]["joined"]["out"] == round(4 / about["seconds"], 1)
@@ -240,7 +240,7 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path)
     assert 'was made with join joined: extractor = "customer", the job now has "upper(customer)"' in run.stderr
 
     shown = fkjoin("describe", job(tmp_path, GOOD + SUMMED_UP), "--as-written", *log)
-    assert shown.stdout.count("did not fire: spark.fkjoin.optimize is false") == 2, "of the aggregate and of the joiner"
+    assert shown.stdout.count("did not fire: spark.fkjoin.optimize is false") == 4, "of the aggregate, the joiner and the sinks"
 
     shown = fkjoin("describe", job(tmp_path, GOOD + SUMMED_UP), "--format", "mermaid", *log)
     assert shown.returncode == 0

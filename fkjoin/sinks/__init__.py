@@ -1,5 +1,35 @@
-"""Sinks that keep a table up to date, row by row, in the place where it is read: each batch takes effect exactly once.
+"""Where a table's changes can go, for ``Table.to``: ``Kafka``, ``Parquet``, ``Postgres`` and ``Delta``.
 
-A target remembers, in the same transaction as the rows, the last batch of each query: a batch that is repeated is left out.
-Batches pass through the driver; bound them with the source's ``maxOffsetsPerTrigger`` or ``maxFilesPerTrigger``.
+The last two keep a table up to date, row by row, in the place where it is read.  They remember, in the same transaction as
+the rows, the last batch of each query: a batch that is repeated is left out.  Their batches pass through the driver; bound
+them with the source's ``maxOffsetsPerTrigger`` or ``maxFilesPerTrigger``.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fkjoin.errors import TopologyError
+from fkjoin.sinks.batches import Sink
+from fkjoin.sinks.kafka import Kafka
+from fkjoin.sinks.parquet import Parquet
+
+if TYPE_CHECKING:
+    from fkjoin.sinks.delta import Delta
+    from fkjoin.sinks.postgres import Postgres
+
+__all__ = ["Delta", "Kafka", "Parquet", "Postgres", "Sink"]
+
+_OPTIONAL = {"Delta": "deltalake", "Postgres": "psycopg"}
+
+
+def __getattr__(name: str) -> Any:
+    """The sinks whose packages need not be there."""
+    if name not in _OPTIONAL:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = name.lower()
+    try:
+        return getattr(importlib.import_module(f"fkjoin.sinks.{module}"), name)
+    except ImportError as error:
+        raise TopologyError(f"to_{module} needs {_OPTIONAL[name]}: pip install 'fkjoin[{module}]'") from error

@@ -8,23 +8,27 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import TableNotFoundError
-from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from fkjoin.columns import arrow_schema
 from fkjoin.errors import FkJoinError
+from fkjoin.sinks.upserts import Upserts
 
 _GONE = "_fkjoin_gone"
 
 
 @dataclass
-class Delta:
+class Delta(Upserts):
     """See ``Table.to_delta``."""
 
     path: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     _schema: pa.Schema = None
     _key: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        return f"delta {self.path}"
 
     def prepare(self, schema: StructType, key: tuple[str, ...]) -> None:
         self._schema, self._key = arrow_schema("to_delta", schema), key
@@ -39,9 +43,6 @@ class Delta:
                 f"Delta table {self.path} lacks the columns {', '.join(missing)} (it has {', '.join(sorted(there))}): "
                 "add them, or write to another path"
             )
-
-    def columns(self, changes: DataFrame) -> DataFrame:
-        return changes
 
     def apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table) -> None:
         table = DeltaTable(self.path, storage_options=dict(self.options))

@@ -33,6 +33,7 @@ from pyspark.sql.types import (
 )
 
 from fkjoin.errors import FkJoinError
+from fkjoin.sinks.upserts import Upserts
 
 BATCHES = "fkjoin_batches"
 """The table beside the target, in its schema, that has the last batch of each query."""
@@ -56,13 +57,17 @@ _NESTED = (StructType, ArrayType, MapType)
 
 
 @dataclass
-class Postgres:
+class Postgres(Upserts):
     """See ``Table.to_postgres``."""
 
     dsn: str = field(repr=False)
     into: str
     _columns: tuple[str, ...] = ()
     _key: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        return f"postgres {self.into}"
 
     def prepare(self, schema: StructType, key: tuple[str, ...]) -> None:
         self._columns, self._key = tuple(schema.names), key

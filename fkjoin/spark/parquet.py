@@ -6,21 +6,17 @@ renaming of their folder.  A batch that is repeated finds its folder there, and 
 
 from __future__ import annotations
 
-import functools
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
-from pyspark.sql import DataFrame
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql import DataFrame, SparkSession
 
 from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.spark.files import hadoop, query_id
+from fkjoin.spark.files import hadoop
 from fkjoin.spark.packing import Batches
 from fkjoin.spark.unpacking import UnpackResults
 
@@ -86,34 +82,16 @@ class WriteFile:
             yield pa.record_batch([[name]], schema=_WRITTEN)
 
 
-def start_parquet(
-    frame: DataFrame,
-    changes: ChangesOf | None,
-    path: str,
-    checkpoint: str,
-    trigger: Mapping[str, Any] | None,
-    name: str,
-) -> StreamingQuery:
-    """Start writing ``frame``, or the ``changes`` that are packed in it; see ``Table.to_parquet``."""
-    _require_renaming(path)
-    home, files = hadoop(frame.sparkSession, path)
+def require_renaming(spark: SparkSession, path: str) -> str:
+    """The path in full; ``TopologyError`` unless it is on a file system that renames folders at once."""
+    _require_scheme(path)
+    home, files = hadoop(spark, path)
     place = str(files.makeQualified(home))
-    _require_renaming(place)
-
-    @functools.cache
-    def name_of_query() -> str:  # there from the first batch on
-        return query_id(frame.sparkSession, checkpoint)[:8]
-
-    def write(batch: DataFrame, number: int) -> None:
-        folder = f"batch={number:08}-{name_of_query()}"
-        _publish(batch, changes, f"{place}/_unfinished/{folder}", f"{place}/{folder}")
-
-    writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).queryName(name)
-    return (writer.trigger(**trigger) if trigger else writer).start()
+    _require_scheme(place)
+    return place
 
 
-def _require_renaming(place: str) -> None:
-    """``TopologyError`` unless it is on a file system that renames folders at once."""
+def _require_scheme(place: str) -> None:
     scheme = urlsplit(place).scheme or _SCHEMES[0]
     if scheme not in _SCHEMES:
         raise TopologyError(
@@ -122,8 +100,10 @@ def _require_renaming(place: str) -> None:
         )
 
 
-def _publish(batch: DataFrame, changes: ChangesOf | None, draft: str, final: str) -> None:
-    """Write the batch into the folder ``draft``, and give it its name unless there is one that has it."""
+def publish(batch: DataFrame, changes: ChangesOf | None, place: str, query: str, number: int) -> None:
+    """Write the batch, or the ``changes`` that are packed in it, into a folder of its own, unless that is there already."""
+    folder = f"batch={number:08}-{query[:8]}"
+    draft, final = f"{place}/_unfinished/{folder}", f"{place}/{folder}"
     spark = batch.sparkSession
     (at, files), (goal, _) = hadoop(spark, draft), hadoop(spark, final)
     files.delete(at, True)

@@ -232,7 +232,7 @@ class SavedState:
             hint = f"; there are checkpoints in it: {', '.join(inside)}" if inside else ""
             raise FkJoinError(
                 f"checkpoint {self.checkpoint} has no state of fkjoin{hint}: give the checkpointLocation of a query that has "
-                f"run (of a job: CHECKPOINT/sink-NAME). ({reason})"
+                f"run (of a job: CHECKPOINT/sink-NAME or sinks-TABLE). ({reason})"
             )
         return sorted(ours, key=lambda row: -int(row.operatorId))  # Spark counts from the sink
 

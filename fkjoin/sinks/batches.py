@@ -1,0 +1,156 @@
+"""One query that writes a table's changes, batch by batch, to a place or to several.
+
+Of several, a batch's results are kept until all have them, so that the table is worked out once; each place has a batch
+before the next one begins with it.  A batch that fails in one of them is repeated in all.
+
+A place that comes later would lack the rows from before: beside the checkpoint lies a file with the places that it was begun
+with, and another one is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from fkjoin.errors import TopologyError
+from fkjoin.spark.files import hadoop, query_id, read_file, write_file
+from fkjoin.stateful import frame_of
+
+if TYPE_CHECKING:
+    from fkjoin.table import Table
+
+PLACES = "fkjoin-sinks.json"
+"""Lies in the checkpoint of a query with several sinks: which these are."""
+
+Write = Callable[["Table", str, int], None]
+"""Writes the changes of a batch, given as a table of them alone; with the name under which the place may remember that it has
+the batch, and the batch's number."""
+
+
+class Sink(Protocol):
+    """A place that a table's changes can be written to."""
+
+    @property
+    def place(self) -> str:
+        """What it is called in errors, and told apart by."""
+        ...
+
+    def begin(self, table: Table) -> Write:
+        """Check that the table can be written there, and make what has to be there; ``TopologyError``, ``FkJoinError``."""
+        ...
+
+
+def start(
+    table: Table, sink: Sink, checkpoint: str, trigger: Mapping[str, Any] | None, query_name: str | None
+) -> StreamingQuery:
+    """Start a query that writes the table's changes to one place."""
+    write = sink.begin(table)
+
+    def written(batch: DataFrame, query: str, number: int) -> None:
+        write(_of_batch(table, batch), query, number)
+
+    return _started(table, written, checkpoint, trigger, query_name)
+
+
+def start_several(
+    table: Table, sinks: Sequence[Sink], checkpoint: str, trigger: Mapping[str, Any] | None, query_name: str | None
+) -> StreamingQuery:
+    """Start a query that writes the table's changes to several places, in their order; see ``Table.to``."""
+    _require_sinks(sinks)
+    spark = table.frame.sparkSession
+    _require_begun_with(spark, checkpoint, sinks)
+    writes = {sink.place: sink.begin(table) for sink in sinks}
+
+    def written(batch: DataFrame, query: str, number: int) -> None:
+        batch.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            changes = _of_batch(table, batch)
+            for place, write in writes.items():
+                write(changes, f"{query} {place}", number)
+        finally:
+            batch.unpersist()
+
+    write_file(*hadoop(spark, f"{checkpoint}/{PLACES}"), json.dumps(list(writes)).encode())
+    return _started(table, written, checkpoint, trigger, query_name)
+
+
+def make_topics(table: Table) -> None:
+    """The internal topics of what the table is made of, if they are not there."""
+    for stage in table.stages:
+        stage.topics.create()
+
+
+def places_of(spark: SparkSession, checkpoint: str) -> list[str] | None:
+    """The places that a query with several sinks was begun with; None if there is no such query at ``checkpoint``."""
+    path, files = hadoop(spark, f"{checkpoint}/{PLACES}")
+    return json.loads(read_file(path, files)) if begun(spark, checkpoint) and files.exists(path) else None
+
+
+def begun(spark: SparkSession, checkpoint: str) -> bool:
+    """Whether a query was started with the checkpoint."""
+    path, files = hadoop(spark, f"{checkpoint}/metadata")
+    return bool(files.exists(path))
+
+
+def _require_sinks(sinks: Sequence[Sink]) -> None:
+    if not sinks:
+        raise TopologyError("sinks: name one at least, such as fkjoin.sinks.Parquet(path)")
+    for sink in sinks:
+        if not hasattr(sink, "begin"):
+            raise TopologyError(f"sinks: a {type(sink).__name__} is none; give sinks of fkjoin.sinks, such as Parquet(path)")
+    places = [sink.place for sink in sinks]
+    if twice := [place for place in places if places.count(place) > 1]:
+        raise TopologyError(f"sinks: {twice[0]} is there twice; each place once")
+
+
+def _require_begun_with(spark: SparkSession, checkpoint: str, sinks: Sequence[Sink]) -> None:
+    known = places_of(spark, checkpoint)
+    if known is None:
+        if begun(spark, checkpoint):
+            raise TopologyError(
+                f"checkpoint: {checkpoint} is of a query with one sink: go on with to_kafka, to_parquet, to_postgres or "
+                "to_delta, or give another checkpoint"
+            )
+        return
+    if later := [sink.place for sink in sinks if sink.place not in known]:
+        raise TopologyError(
+            f"sinks: {later[0]} is none of those that {checkpoint} was last started with ({', '.join(known)}), so it would "
+            "lack the rows from before: give it a query with a checkpoint of its own"
+        )
+
+
+def _of_batch(table: Table, batch: DataFrame) -> Table:
+    """The table whose changes are those of the batch."""
+    if table.packed is None:
+        return replace(table, frame=batch, settled=None)
+    _, unpack = table.packed
+    return replace(table, frame=frame_of(batch, unpack), settled=None, packed=(batch, unpack))
+
+
+def _started(
+    table: Table,
+    written: Callable[[DataFrame, str, int], None],
+    checkpoint: str,
+    trigger: Mapping[str, Any] | None,
+    query_name: str | None,
+) -> StreamingQuery:
+    make_topics(table)
+    frame = table.frame if table.packed is None else table.packed[0]
+
+    @functools.cache
+    def name_of_query() -> str:  # there from the first batch on
+        return query_id(frame.sparkSession, checkpoint)
+
+    writer = (
+        frame.writeStream.foreachBatch(lambda batch, number: written(batch, name_of_query(), number))
+        .option("checkpointLocation", checkpoint)
+        .queryName(query_name or table.name)
+    )
+    return (writer.trigger(**trigger) if trigger else writer).start()

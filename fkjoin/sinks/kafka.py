@@ -1,0 +1,87 @@
+"""A table's changes as records of a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from fkjoin.columns import Expression
+from fkjoin.errors import TopologyError
+from fkjoin.frame import CHAINS, RAW, VERSION
+from fkjoin.kafka import sink
+from fkjoin.kafka.formats import Format
+from fkjoin.kafka.options import sink_options
+from fkjoin.kafka.positions import RootsOf, of_roots, relayed
+from fkjoin.kafka.source import require_topic
+from fkjoin.sinks.batches import Write
+from fkjoin.topology import Source, sources, summed_up
+
+if TYPE_CHECKING:
+    from fkjoin.table import Table
+
+
+@dataclass(frozen=True)
+class Kafka:
+    """See ``Table.to_kafka``."""
+
+    topic: str
+    bootstrap_servers: str
+    key: Format | str | None = None
+    value: Format | str | Column | None = None
+    headers: Expression | None = None
+    positions: bool = False
+    options: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def place(self) -> str:
+        return f"topic {self.topic}"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Those of ``to_kafka``."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def records(self, table: Table) -> DataFrame:
+        """What is written of the table's changes: ``key``, ``value`` and perhaps ``headers``."""
+        place = [_positions(table).alias(sink.POSITIONS)] if self.positions else []
+        frame = sink.records(table.changes_with(*place), table.key, table.rest, self.key, self.value, self.headers)
+        if table.packed is None or self.headers is not None:
+            return frame
+        rest = StructType([table.row_type[name] for name in table.rest])
+        roots = _roots(table) if self.positions else None
+        made = sink.packed_records(table.packed, table.key_type, rest, self.key, self.value, roots)
+        return frame if made is None else made
+
+    def begin(self, table: Table) -> Write:
+        chosen = sink_options(self.options)
+        require_topic(self.topic, self.bootstrap_servers, chosen)
+        self.records(table)  # what is wrong with the expressions is said now
+        options = {**chosen, "topic": self.topic, "kafka.bootstrap.servers": self.bootstrap_servers}
+
+        def write(batch: Table, query: str, number: int) -> None:
+            self.records(batch).write.format("kafka").options(**options).save()
+
+        return write
+
+
+def _positions(table: Table) -> Column:
+    """The text of the header that says where the rows came from."""
+    roots = _roots(table)
+    if not isinstance(table.node, Source):
+        return of_roots(F.col(VERSION), roots)
+    return relayed(F.col(CHAINS) if CHAINS in table.frame.columns else None, F.col(RAW))
+
+
+def _roots(table: Table) -> RootsOf:
+    """What the versions of the rows say of where they came from; ``TopologyError`` if they say nothing."""
+    read = sources(table.node)
+    if summed_up(table.node):
+        raise TopologyError("positions: a row that sums up or merges others has no position in a topic; leave positions out")
+    if homeless := [source.name for source in read if source.topic is None]:
+        raise TopologyError(f"positions: {homeless[0]} is not read from a topic, so its rows have no position in one")
+    return RootsOf.topics(table.node.parts, [str(source.topic) for source in read])

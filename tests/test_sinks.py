@@ -1,0 +1,211 @@
+"""One query with several sinks: each has what it has alone, through restarts and failures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from fkjoin import Table, TopologyError, fk_join
+from fkjoin.job_file import JobError
+from fkjoin.job_sinks import sink_queries
+from fkjoin.sinks import Delta, Parquet
+from fkjoin.sinks.batches import PLACES, Write
+from fkjoin.spark.settings import EXCLUDED
+from tests.conftest import small
+from tests.test_spark_aggregates import History, tables
+
+pytestmark = pytest.mark.spark
+
+NOW = {"availableNow": True}
+
+
+@dataclass
+class Memory:
+    """Keeps each batch's changes; throws before it takes a batch whose number is in ``broken``."""
+
+    place: str = "memory"
+    broken: set[int] = field(default_factory=set)
+    taken: dict[int, list[Any]] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+
+    def begin(self, table: Table) -> Write:
+        def write(batch: Table, query: str, number: int) -> None:
+            self.names.add(query)
+            if number in self.broken:
+                raise OSError(f"{self.place} is full")
+            self.taken[number] = sorted(map(str, batch.changes.collect()))
+
+        return write
+
+
+def joined(spark: SparkSession, folder: Path) -> Table:
+    return fk_join(*tables(spark, folder), "customer_id", joiner=["left.items", "right.region"], name="joined")
+
+
+def parquet(spark: SparkSession, folder: Path) -> list[str]:
+    return sorted(map(str, spark.read.parquet(str(folder)).drop("batch").collect()))
+
+
+def delta(folder: Path) -> dict[str, Any]:
+    from deltalake import DeltaTable
+
+    return {row.pop("order_id"): row for row in DeltaTable(str(folder)).to_pyarrow_table().to_pylist()}
+
+
+def finished(query: StreamingQuery) -> StreamingQuery:
+    query.awaitTermination()
+    return query
+
+
+def batch_join(history: History) -> dict[str, Any]:
+    return {
+        key: {"items": order["items"], "region": history.customers[order["customer_id"]]["region"]}
+        for key, order in history.orders.items()
+        if order["customer_id"] in history.customers
+    }
+
+
+def test_several_sinks_have_what_each_has_alone_and_the_table_is_worked_out_once(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    history, memory = History(tmp_path), Memory()
+    inputs = 0
+    for _ in range(2):
+        history.write(60)
+        inputs += 60
+        sinks = Parquet(str(tmp_path / "together")), Delta(str(tmp_path / "delta")), memory
+        query = finished(joined(spark, tmp_path).to(*sinks, checkpoint=tmp_path / "ck", trigger=NOW))
+        assert sum(progress.numInputRows for progress in query.recentProgress) == 60
+        finished(joined(spark, tmp_path).to_parquet(tmp_path / "alone", checkpoint=tmp_path / "alone-ck", trigger=NOW))
+        alone = parquet(spark, tmp_path / "alone")
+        assert parquet(spark, tmp_path / "together") == alone
+        assert sorted(change for batch in memory.taken.values() for change in batch) == alone
+        assert delta(tmp_path / "delta") == batch_join(history)
+    assert sorted(memory.taken) == [0, 1]
+    (name,) = memory.names  # the same after a restart, and no other sink's
+    assert name.endswith(" memory")
+    assert not spark.sparkContext._jsc.getPersistentRDDs(), "what was kept for a batch is let go"
+
+
+def test_a_batch_that_fails_in_one_sink_counts_once_in_each(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    history, full, before = History(tmp_path), Memory("disk", {1}), Memory("before")
+
+    def sinks() -> tuple[Any, ...]:
+        return before, Parquet(str(tmp_path / "out")), Delta(str(tmp_path / "delta")), full
+
+    history.write(60)
+    finished(joined(spark, tmp_path).to(*sinks(), checkpoint=tmp_path / "ck", trigger=NOW))
+    history.write(60)
+    with pytest.raises(StreamingQueryException, match="disk is full"):
+        finished(joined(spark, tmp_path).to(*sinks(), checkpoint=tmp_path / "ck", trigger=NOW))
+    assert (sorted(before.taken), sorted(full.taken)) == ([0, 1], [0])
+    written = parquet(spark, tmp_path / "out")
+    had = before.taken.pop(1)
+    assert not spark.sparkContext._jsc.getPersistentRDDs()
+
+    full.broken.clear()
+    finished(joined(spark, tmp_path).to(*sinks(), checkpoint=tmp_path / "ck", trigger=NOW))
+    assert before.taken[1] == full.taken[1] == had
+    assert parquet(spark, tmp_path / "out") == written
+    assert delta(tmp_path / "delta") == batch_join(history)
+
+
+def test_a_place_that_comes_later_is_refused_and_one_may_be_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    history = History(tmp_path)
+    history.write(30)
+    one, two, three = (Parquet(str(tmp_path / name)) for name in ("one", "two", "three"))
+    table, checkpoint = joined(spark, tmp_path), tmp_path / "ck"
+    finished(table.to(one, two, checkpoint=f"{checkpoint}/", trigger=NOW))
+    says = r"sinks: parquet .*three is none of those that .*ck was last started with \(.*one, .*two\).*checkpoint of its own"
+    with pytest.raises(TopologyError, match=says):
+        table.to(one, two, three, checkpoint=checkpoint, trigger=NOW)
+    history.write(30)
+    finished(table.to(two, checkpoint=checkpoint, trigger=NOW))
+    assert json.loads((checkpoint / PLACES).read_text()) == [two.place]
+    assert len(list((tmp_path / "two").glob("batch=*"))) == 2
+    assert len(list((tmp_path / "one").glob("batch=*"))) == 1
+    with pytest.raises(TopologyError, match=r"one is none of those"):  # it has missed a batch
+        table.to(one, two, checkpoint=checkpoint, trigger=NOW)
+
+
+def test_what_cannot_be_is_said_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    History(tmp_path).write(30)
+    table, out = joined(spark, tmp_path), Parquet(str(tmp_path / "out"))
+    checkpoint = tmp_path / "ck"
+    for sinks, says in (
+        ((), r"sinks: name one at least"),
+        ((out, Parquet(str(tmp_path / "out"))), r"sinks: parquet .*out is there twice"),
+        ((out, str(tmp_path)), r"sinks: a str is none; give sinks of fkjoin\.sinks"),
+        ((out, Parquet("s3a://bucket/out")), r"path: on s3a: folders cannot be renamed"),
+    ):
+        with pytest.raises(TopologyError, match=says):
+            table.to(*sinks, checkpoint=checkpoint, trigger=NOW)  # type: ignore[arg-type]
+    with pytest.raises(TopologyError, match=r'orders: a source.*write .materialize\("orders"\) first'):
+        tables(spark, tmp_path)[0].to(out, Delta(str(tmp_path / "delta")), checkpoint=checkpoint, trigger=NOW)
+    assert not checkpoint.exists()
+    finished(table.to_parquet(tmp_path / "alone", checkpoint=checkpoint, trigger=NOW))
+    with pytest.raises(TopologyError, match=r"checkpoint: .*ck is of a query with one sink: go on with to_kafka"):
+        table.to(out, checkpoint=checkpoint, trigger=NOW)
+
+
+def test_a_source_goes_to_several_places(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    History(tmp_path).write(30)
+    orders, memory = tables(spark, tmp_path)[0], Memory()
+    finished(orders.to(memory, Parquet(str(tmp_path / "out")), checkpoint=tmp_path / "ck", trigger=NOW))
+    assert parquet(spark, tmp_path / "out") == memory.taken[0]
+    assert len(memory.taken[0]) == len((tmp_path / "orders" / "0.json").read_text().splitlines())
+
+
+def begun(checkpoint: Path, *places: str) -> None:
+    """As a query leaves its checkpoint; with places, one with several sinks."""
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "metadata").write_text('{"id": "1"}')
+    if places:
+        (checkpoint / PLACES).write_text(json.dumps(places))
+
+
+def test_a_jobs_sinks_are_where_they_were_begun(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    a, b, c = (Parquet(f"/{name}") for name in "abc")
+    three = {"a": ("joined", a), "b": ("joined", b), "c": ("joined", c)}
+    reasons: dict[str, str | None] = {}
+
+    def queries(sinks: dict[str, Any], checkpoint: str, run: bool = True) -> dict[str, tuple[str, ...]]:
+        found = sink_queries(spark, str(tmp_path / checkpoint), sinks, run=run)
+        reasons.clear()
+        reasons.update({name: rule.why_not for query in found for name, rule in query.rules.items()})
+        return {query.name: query.sinks for query in found}
+
+    assert queries({**three, "t": ("totals", a)}, "new") == {"sinks-joined": ("a", "b", "c"), "sink-t": ("t",)}
+    assert reasons == {"a": None, "b": None, "c": None}
+    assert queries({"a": three["a"]}, "new") == {"sink-a": ("a",)}
+    assert reasons == {}
+    assert queries({"a": three["a"], "j": ("joined", None)}, "new") == {"sink-a": ("a",), "sink-j": ("j",)}
+    assert reasons == {"a": "no other sink of joined can", "j": "its format is written by Spark's own sink"}
+
+    begun(tmp_path / "one" / "sink-a")
+    assert queries(three, "one") == {"sinks-joined": ("b", "c"), "sink-a": ("a",)}
+    assert reasons["a"] == "it was begun as a query of its own"
+
+    begun(tmp_path / "two" / "sinks-joined", a.place, b.place)
+    assert queries(three, "two") == {"sinks-joined": ("a", "b"), "sink-c": ("c",)}
+    assert reasons["c"] == "sinks-joined was begun without it"
+    assert queries({"b": three["b"]}, "two") == {"sinks-joined": ("b",)}, "it goes on where it was"
+    assert queries({"c": three["c"]}, "two") == {"sink-c": ("c",)}
+
+    spark.conf.set(EXCLUDED, "sinks-share-a-query")
+    assert queries(three, "new") == {"sink-a": ("a",), "sink-b": ("b",), "sink-c": ("c",)}
+    assert queries(three, "two", run=False) == {"sink-a": ("a",), "sink-b": ("b",), "sink-c": ("c",)}
+    with pytest.raises(JobError, match=r"sinks: those of joined are one query in .*two/sinks-joined, and .* names it: leave"):
+        queries(three, "two")
+    spark.conf.unset(EXCLUDED)
