@@ -59,13 +59,20 @@ def _of_table(
             "on, or give the job a new checkpoint"
         )
     why: dict[str, str | None] = {}
+    places: set[str] = set()
     for name, sink in sinks.items():
-        if off is not None or sink is None:
-            why[name] = off or "its format is written by Spark's own sink"
-        elif known is not None:
-            why[name] = None if sink.place in known else f"{shared} was begun without it"
-        else:
-            why[name] = "it was begun as a query of its own" if begun(spark, f"{checkpoint}/sink-{name}") else None
+        why[name] = off
+        if off is None and sink is None:
+            why[name] = "its format is written by Spark's own sink"
+        elif off is None and sink is not None:
+            if begun(spark, f"{checkpoint}/sink-{name}"):
+                why[name] = "it was begun as a query of its own"
+            elif known is not None and sink.place not in known:
+                why[name] = f"{shared} was begun without it"
+            elif sink.place in places:
+                why[name] = f"another sink is {sink.place}, too"
+            else:
+                places.add(sink.place)
     together = [name for name, reason in why.items() if reason is None]
     if known is None and len(together) == 1:
         why[together.pop()] = f"no other sink of {table} can"
