@@ -18,6 +18,7 @@ from fkjoin.job_sinks import sink_queries
 from fkjoin.sinks import Delta, Parquet
 from fkjoin.sinks.batches import PLACES, Write
 from fkjoin.spark.settings import EXCLUDED
+from fkjoin.stateful import metrics_name
 from tests.conftest import small
 from tests.test_spark_aggregates import History, tables
 
@@ -78,7 +79,10 @@ def test_several_sinks_have_what_each_has_alone(spark: SparkSession, tmp_path: P
     for _ in range(2):
         history.write(60)
         sinks = Parquet(str(tmp_path / "together")), Delta(str(tmp_path / "delta")), memory
-        finished(joined(spark, tmp_path).to(*sinks, checkpoint=tmp_path / "ck", trigger=NOW))
+        query = finished(joined(spark, tmp_path).to(*sinks, checkpoint=tmp_path / "ck", trigger=NOW))
+        (progress,) = query.recentProgress
+        counted = progress.observedMetrics[metrics_name("joined")]
+        assert counted["out"] == len(memory.taken[progress.batchId]), "no stage works once for each sink"
         finished(joined(spark, tmp_path).to_parquet(tmp_path / "alone", checkpoint=tmp_path / "alone-ck", trigger=NOW))
         alone = parquet(spark, tmp_path / "alone")
         assert parquet(spark, tmp_path / "together") == alone
@@ -88,23 +92,6 @@ def test_several_sinks_have_what_each_has_alone(spark: SparkSession, tmp_path: P
     (name,) = memory.names  # the same after a restart, and no other sink's
     assert name.endswith(" memory")
     assert not spark.sparkContext._jsc.getPersistentRDDs(), "what was kept for a batch is let go"
-
-
-def test_the_table_is_worked_out_once(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path)
-    history, asked = History(tmp_path), tmp_path / "asked"
-    history.write(60)
-
-    def customer(key: Any, row: Any) -> Any:
-        with asked.open("a") as log:
-            log.write(f"{key}\n")
-        return row["customer_id"]
-
-    table = fk_join(*tables(spark, tmp_path), customer)
-    finished(table.to(Memory("one"), Memory("two"), Memory("three"), checkpoint=tmp_path / "ck", trigger=NOW))
-    lines = (tmp_path / "orders" / "0.json").read_text().splitlines()
-    upserts = [line["order_id"] for line in map(json.loads, lines) if line["op"] == "u"]
-    assert sorted(asked.read_text().split()) == sorted(upserts)
 
 
 def test_a_batch_that_fails_in_one_sink_counts_once_in_each(spark: SparkSession, tmp_path: Path) -> None:
