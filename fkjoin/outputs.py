@@ -46,6 +46,7 @@ class Outputs:
         if left out.  Delivery is at least once; Spark's producer partitions as Java's does.
         """
         table = cast("Table", self)
+        batches.require_one(table.frame.sparkSession, str(checkpoint))
         batches.make_topics(table)
         records = Kafka(topic, bootstrap_servers, key, value, headers, positions).records(table)
         return sink.start(records, topic, bootstrap_servers, str(checkpoint), options, trigger, query_name or table.name)
@@ -64,7 +65,7 @@ class Outputs:
         ``changes.writeStream.format("parquet")``, since no row passes through the JVM.  ``path``: local or on HDFS, reachable
         from all workers.  ``trigger``, ``query_name``: as for ``to_kafka``.
         """
-        return batches.start(cast("Table", self), Parquet(str(path)), str(checkpoint), trigger, query_name)
+        return batches.start(cast("Table", self), Parquet(path), str(checkpoint), trigger, query_name)
 
     def to_postgres(
         self,
@@ -105,7 +106,7 @@ class Outputs:
 
         Raises ``TopologyError``; ``FkJoinError`` when the table cannot be written to.
         """
-        return batches.start(cast("Table", self), sinks.Delta(str(path), options or {}), str(checkpoint), trigger, query_name)
+        return batches.start(cast("Table", self), sinks.Delta(path, options or {}), str(checkpoint), trigger, query_name)
 
     def to(
         self,

@@ -8,12 +8,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from fkjoin import aggregates as agg
-from fkjoin.job import wanted_of
+from fkjoin.job import Job, wanted_of
 from fkjoin.job_file import JobError, read_job
 from fkjoin.kafka import Bytes, Debezium, Json, Registry, String
 from fkjoin.kafka.options import client_settings, masked, sink_options, source_options
+from tests.conftest import small
 from tests.test_cli import fkjoin
 from tests.test_spark_engine import write_lines
 
@@ -171,20 +173,45 @@ path = "{folder}/both"
 """
 
 
+def built(spark: SparkSession, tmp_path: Path, text: str) -> Job:
+    """The job as ``fkjoin describe`` and ``fkjoin run`` have it; its settings of Spark are those of the tests."""
+    small(spark, tmp_path)
+    return Job(read_job(job(tmp_path, text)), spark)
+
+
 @pytest.mark.spark
-def test_a_job_puts_tables_together(tmp_path: Path) -> None:
-    log = ("--spark-log", tmp_path / "spark.log")
+def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path) -> None:
     write_lines(tmp_path / "orders", "1", [{"id": 1, "customer": "c", "amount": 1, "lsn": 1, "op": "u"}])
     write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
-    shown = fkjoin("describe", job(tmp_path, GOOD + TOGETHER), *log)
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert "merge everybody  (on-change)\n  first        customers\n  then         others\n" in shown.stdout
-    assert "cogroup both  (on-change)\n  of           amounts\n  of           names\n" in shown.stdout
-    shown = fkjoin("describe", job(tmp_path, GOOD + TOGETHER.replace('"names"]', '"name"]')), *log)
-    assert shown.returncode == 1
-    assert "cogroups.both.of.1: there is no table or join 'name'; did you mean 'names'" in shown.stderr
-    shown = fkjoin("describe", job(tmp_path, GOOD + TOGETHER.replace('of = ["amounts", "names"]', 'of = ["amounts"]')), *log)
-    assert "cogroups.both.of: List should have at least 2 items" in shown.stderr
+    shown = built(spark, tmp_path, GOOD + TOGETHER).describe()
+    assert "merge everybody  (on-change)\n  first        customers\n  then         others\n" in shown
+    assert "cogroup both  (on-change)\n  of           amounts\n  of           names\n" in shown
+    for change, says in (
+        (('"names"]', '"name"]'), r"cogroups\.both\.of\.1: there is no table or join 'name'; did you mean 'names'"),
+        (('of = ["amounts", "names"]', 'of = ["amounts"]'), r"cogroups\.both\.of: List should have at least 2 items"),
+    ):
+        with pytest.raises(JobError, match=says):
+            built(spark, tmp_path, GOOD + TOGETHER.replace(*change))
+
+
+@pytest.mark.spark
+def test_what_a_job_is_made_of_must_be_there(spark: SparkSession, tmp_path: Path) -> None:
+    write_lines(tmp_path / "orders", "1", [{"id": 1, "customer": "c", "amount": 1, "lsn": 1, "op": "u"}])
+    write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
+    for text, says in (
+        (
+            SUMMED_UP.replace('of = "joined"', 'of = "totals"'),
+            "these read each other in a circle: aggregates.totals, views.large",
+        ),
+        ('[sinks.more]\ntable = "totls"\npath = "out"\n', r"sinks\.more\.table: there is no table or join 'totls'"),
+    ):
+        with pytest.raises(JobError, match=says):
+            built(spark, tmp_path, GOOD + text)
+    whole = built(spark, tmp_path, GOOD + SUMMED_UP)
+    assert whole.describe().count("sinks-share-a-query fired") == 2
+    shown = whole.describe("mermaid")
+    assert shown.startswith('flowchart LR\n  n0[/"source orders"/]\n')
+    assert shown.count('"sink ') == 3
 
 
 SUMMED_UP = """
@@ -239,17 +266,9 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path)
     assert run.returncode == 1
     assert 'was made with join joined: extractor = "customer", the job now has "upper(customer)"' in run.stderr
 
-    shown = fkjoin("describe", job(tmp_path, GOOD + SUMMED_UP), "--as-written", *log)
+    shown = fkjoin("describe", job(tmp_path, GOOD + SUMMED_UP), "--as-written", "--format", "json", *log)
+    assert [step["name"] for step in json.loads(shown.stdout) if step["kind"] == "sink"] == ["out", "totals", "delta"]
     assert shown.stdout.count("did not fire: spark.fkjoin.optimize is false") == 4, "of the aggregate, the joiner and the sinks"
-
-    shown = fkjoin("describe", job(tmp_path, GOOD + SUMMED_UP), "--format", "mermaid", *log)
-    assert shown.returncode == 0
-    assert shown.stdout.startswith('flowchart LR\n  n0[/"source orders"/]\n')
-    assert shown.stdout.count('"sink ') == 3
-
-    circle = SUMMED_UP.replace('of = "joined"', 'of = "totals"')
-    run = fkjoin("run", job(tmp_path, GOOD + circle), "--check", *log)
-    assert "these read each other in a circle: aggregates.totals, views.large" in run.stderr
 
     wrong = job(tmp_path, GOOD.replace('right = "customers"', 'right = "custmers"'))
     run = fkjoin("run", wrong, "--check", *log)

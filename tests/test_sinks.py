@@ -80,7 +80,7 @@ def test_several_sinks_have_what_each_has_alone(spark: SparkSession, tmp_path: P
     history, memory = History(tmp_path), Memory()
     for _ in range(2):
         history.write(60)
-        sinks = Parquet(str(tmp_path / "together")), Delta(str(tmp_path / "delta")), memory
+        sinks = Parquet(tmp_path / "together"), Delta(tmp_path / "delta"), memory
         finished(joined(spark, tmp_path).to(*sinks, checkpoint=tmp_path / "ck", trigger=NOW))
         finished(joined(spark, tmp_path).to_parquet(tmp_path / "alone", checkpoint=tmp_path / "alone-ck", trigger=NOW))
         alone = parquet(spark, tmp_path / "alone")
@@ -99,7 +99,7 @@ def test_a_batch_that_fails_in_one_sink_counts_once_in_each(spark: SparkSession,
     history, full, before = History(tmp_path), Memory("disk", {1}), Memory("before")
 
     def sinks() -> tuple[Any, ...]:
-        return before, Parquet(str(tmp_path / "out")), Delta(str(tmp_path / "delta")), full
+        return before, Parquet(tmp_path / "out"), Delta(tmp_path / "delta"), full
 
     history.write(60)
     finished(joined(spark, tmp_path).to(*sinks(), checkpoint=tmp_path / "ck", trigger=NOW))
@@ -122,7 +122,7 @@ def test_a_place_that_comes_later_is_refused_and_one_may_be_left_out(spark: Spar
     small(spark, tmp_path)
     history = History(tmp_path)
     history.write(30)
-    one, two, three = (Parquet(str(tmp_path / name)) for name in ("one", "two", "three"))
+    one, two, three = (Parquet(tmp_path / name) for name in ("one", "two", "three"))
     table, checkpoint = joined(spark, tmp_path), tmp_path / "ck"
     finished(table.to(one, two, checkpoint=f"{checkpoint}/", trigger=NOW))
     says = r"sinks: parquet .*three is none of those that .*ck was last started with \(.*one, .*two\).*checkpoint of its own"
@@ -135,23 +135,29 @@ def test_a_place_that_comes_later_is_refused_and_one_may_be_left_out(spark: Spar
     assert len(list((tmp_path / "one").glob("batch=*"))) == 1
     with pytest.raises(TopologyError, match=r"one is none of those"):  # it has missed a batch
         table.to(one, two, checkpoint=checkpoint, trigger=NOW)
+    for alone in (
+        lambda: table.to_parquet(tmp_path / "two", checkpoint=f"{checkpoint}/", trigger=NOW),
+        lambda: table.to_kafka("topic", "localhost:1", checkpoint=checkpoint, trigger=NOW),
+    ):
+        with pytest.raises(TopologyError, match=r"is of a query that writes to parquet .*two: go on with Table\.to"):
+            alone()
 
 
 def test_what_cannot_be_is_said_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
     History(tmp_path).write(30)
-    table, out = joined(spark, tmp_path), Parquet(str(tmp_path / "out"))
+    table, out = joined(spark, tmp_path), Parquet(tmp_path / "out")
     checkpoint = tmp_path / "ck"
     for sinks, says in (
         ((), r"sinks: name one at least"),
-        ((out, Parquet(str(tmp_path / "out"))), r"sinks: parquet .*out is there twice"),
+        ((out, Parquet(tmp_path / "out")), r"sinks: parquet .*out is there twice"),
         ((out, str(tmp_path)), r"sinks: a str is none; give sinks of fkjoin\.sinks"),
         ((out, Parquet("s3a://bucket/out")), r"path: on s3a: folders cannot be renamed"),
     ):
         with pytest.raises(TopologyError, match=says):
             table.to(*sinks, checkpoint=checkpoint, trigger=NOW)  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match=r'orders: a source.*write .materialize\("orders"\) first'):
-        tables(spark, tmp_path)[0].to(out, Delta(str(tmp_path / "delta")), checkpoint=checkpoint, trigger=NOW)
+        tables(spark, tmp_path)[0].to(out, Delta(tmp_path / "delta"), checkpoint=checkpoint, trigger=NOW)
     assert not checkpoint.exists()
     finished(table.to_parquet(tmp_path / "alone", checkpoint=checkpoint, trigger=NOW))
     with pytest.raises(TopologyError, match=r"checkpoint: .*ck is of a query with one sink: go on with to_kafka"):
@@ -162,7 +168,7 @@ def test_a_source_goes_to_several_places(spark: SparkSession, tmp_path: Path) ->
     small(spark, tmp_path)
     History(tmp_path).write(30)
     orders, memory = tables(spark, tmp_path)[0], Memory()
-    finished(orders.to(memory, Parquet(str(tmp_path / "out")), checkpoint=tmp_path / "ck", trigger=NOW))
+    finished(orders.to(memory, Parquet(tmp_path / "out"), checkpoint=tmp_path / "ck", trigger=NOW))
     assert parquet(spark, tmp_path / "out") == memory.taken[0]
     assert len(memory.taken[0]) == len((tmp_path / "orders" / "0.json").read_text().splitlines())
 

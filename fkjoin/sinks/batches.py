@@ -51,6 +51,7 @@ def start(
     table: Table, sink: Sink, checkpoint: str, trigger: Mapping[str, Any] | None, query_name: str | None
 ) -> StreamingQuery:
     """Start a query that writes the table's changes to one place."""
+    require_one(table.frame.sparkSession, checkpoint)
     write = sink.begin(table)
 
     def written(batch: DataFrame, query: str, number: int) -> None:
@@ -69,7 +70,8 @@ def start_several(
     writes = {sink.place: sink.begin(table) for sink in sinks}
 
     def written(batch: DataFrame, query: str, number: int) -> None:
-        batch.persist(StorageLevel.MEMORY_AND_DISK)
+        if len(writes) > 1:
+            batch.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             changes = _of_batch(table, batch)
             for place, write in writes.items():
@@ -79,6 +81,15 @@ def start_several(
 
     write_file(*hadoop(spark, f"{checkpoint}/{PLACES}"), json.dumps(list(writes)).encode())
     return _started(table, written, checkpoint, trigger, query_name)
+
+
+def require_one(spark: SparkSession, checkpoint: str) -> None:
+    """``TopologyError`` if the checkpoint is of a query with several sinks: the others would miss batches."""
+    if (places := places_of(spark, checkpoint.rstrip("/"))) is not None:
+        raise TopologyError(
+            f"checkpoint: {checkpoint} is of a query that writes to {', '.join(places)}: go on with Table.to, which may leave "
+            "some of them out, or give another checkpoint"
+        )
 
 
 def make_topics(table: Table) -> None:

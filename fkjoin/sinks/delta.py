@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -21,7 +22,7 @@ _GONE = "_fkjoin_gone"
 class Delta(Upserts):
     """See ``Table.to_delta``."""
 
-    path: str
+    path: str | Path
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     _schema: pa.Schema = None
     _key: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fkjoin.sinks.batches import Write
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 class Parquet:
     """See ``Table.to_parquet``."""
 
-    path: str
+    path: str | Path
 
     @property
     def place(self) -> str:
