@@ -223,7 +223,7 @@ class Job:
                 )
             if spec.postgres is not None:
                 assert spec.into is not None
-                return sinks.Postgres(spec.postgres, spec.into)
+                return sinks.Postgres(spec.into, spec.postgres)
             assert spec.path is not None
             if spec.format == "parquet":
                 if spec.options:

@@ -87,7 +87,7 @@ class Outputs:
 
         Raises ``TopologyError``; ``FkJoinError`` when the table cannot be reached or written to.
         """
-        return batches.start(cast("Table", self), sinks.Postgres(dsn, into), str(checkpoint), trigger, query_name)
+        return batches.start(cast("Table", self), sinks.Postgres(into, dsn), str(checkpoint), trigger, query_name)
 
     def to_delta(
         self,

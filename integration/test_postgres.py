@@ -72,7 +72,7 @@ NUMBERS = IDS.append(pa.field("n", pa.int64()))
 
 
 def target(dsn: str, schema: pa.Schema, *key: str) -> Postgres:
-    made = Postgres(dsn, "shop.it")
+    made = Postgres("shop.it", dsn)
     made.prepare(spark_schema(schema), key)
     return made
 
@@ -177,7 +177,7 @@ def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
     with pytest.raises(FkJoinError, match="PostgreSQL cannot be reached for shop.it: ") as caught:
         target("postgresql://me:secret@127.0.0.1:1/db", IDS, "id")
     assert "secret" not in str(caught.value)
-    assert "secret" not in repr(Postgres("postgresql://me:secret@127.0.0.1:1/db", "shop.it"))
+    assert "secret" not in repr(Postgres("shop.it", "postgresql://me:secret@127.0.0.1:1/db"))
 
 
 def test_a_join_is_kept_as_a_table_through_restarts(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
@@ -194,3 +194,23 @@ def test_a_join_is_kept_as_a_table_through_restarts(spark: SparkSession, dsn: st
             for key, order in history.orders.items()
             if order["customer_id"] in history.customers
         }
+
+
+def test_two_tables_of_one_database_in_one_query(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+    """Each knows by itself which batches it has."""
+    small(spark, tmp_path)
+    history = History(tmp_path)
+    for _ in range(2):
+        history.write(60)
+        joined = fk_join(*tables(spark, tmp_path), "customer_id", joiner=["left.items", "right.region"])
+        both = Postgres("shop.one", dsn), Postgres("shop.two", dsn)
+        joined.to(*both, checkpoint=tmp_path / "ck", trigger={"availableNow": True}).awaitTermination()
+        expected = sorted(
+            (key, order["items"], history.customers[order["customer_id"]]["region"])
+            for key, order in history.orders.items()
+            if order["customer_id"] in history.customers
+        )
+        for table in ("one", "two"):
+            assert select(dsn, f"select order_id, items, region from shop.{table} order by 1") == expected
+    batches = select(dsn, "select split_part(query, ' ', 3), batch from shop.fkjoin_batches order by 1")
+    assert batches == [("shop.one", 1), ("shop.two", 1)]

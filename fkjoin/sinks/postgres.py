@@ -60,8 +60,8 @@ _NESTED = (StructType, ArrayType, MapType)
 class Postgres(Upserts):
     """See ``Table.to_postgres``."""
 
-    dsn: str = field(repr=False)
     into: str
+    dsn: str = field(repr=False)
     _columns: tuple[str, ...] = ()
     _key: tuple[str, ...] = ()
 
