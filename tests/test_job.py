@@ -302,6 +302,7 @@ def test_a_checkpoint_goes_on_with_the_rules_that_it_was_begun_with(tmp_path: Pa
     kept = json.loads(manifest.read_text())
     assert "join-reads-answers" in kept["rules"]
     assert "joins-share-stages" not in kept["rules"]
+    assert "sinks-share-a-query" not in kept["rules"], "it moves no state, so that later sinks may share a query"
     manifest.write_text(json.dumps({name: value for name, value in kept.items() if name != "rules"}))
     (tmp_path / "checkpoint" / ".fkjoin-job.json.crc").unlink(missing_ok=True)
     write_lines(tmp_path / "customers", "2", [{"customer": one, "name": "X", "lsn": 2} for one in "cd"])
