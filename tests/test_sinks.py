@@ -16,7 +16,7 @@ from fkjoin import Table, TopologyError, fk_join
 from fkjoin.job_file import JobError
 from fkjoin.job_sinks import sink_queries
 from fkjoin.sinks import Delta, Parquet
-from fkjoin.sinks.batches import PLACES, Write
+from fkjoin.sinks.batches import PLACES, Batch, Write
 from fkjoin.spark.settings import EXCLUDED
 from tests.conftest import small
 from tests.test_spark_aggregates import History, tables
@@ -38,12 +38,12 @@ class Memory:
     """What it was given was worked out once for all sinks."""
 
     def begin(self, table: Table) -> Write:
-        def write(batch: Table, query: str, number: int) -> None:
+        def write(batch: Batch, query: str, number: int) -> None:
             self.names.add(query)
-            self.kept &= (batch.frame if batch.packed is None else batch.packed[0]).is_cached
+            self.kept &= batch.frame.is_cached
             if number in self.broken:
                 raise OSError(f"{self.place} is full")
-            self.taken[number] = sorted(map(str, batch.changes.collect()))
+            self.taken[number] = sorted(map(str, batch.table.changes.collect()))
 
         return write
 

@@ -204,8 +204,9 @@ def by_spark(table: Table, key: Any, value: Any, roots: RootsOf | None) -> list[
 def by_workers(table: Table, key: Any, value: Any, roots: RootsOf | None = None) -> list[Any] | None:
     assert table.packed is not None
     rest = StructType([table.row_type[name] for name in table.rest])
-    made = packed_records(table.packed, table.key_type, rest, key, value, roots)
-    return None if made is None else made.collect()
+    frame, unpack = table.packed
+    make = packed_records(unpack, frame.sparkSession, table.key_type, rest, key, value, roots)
+    return None if make is None else make(frame).collect()
 
 
 def results(unpack: UnpackResults, part: int) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -69,27 +69,32 @@ def records(
 
 
 def packed_records(
-    packed: tuple[DataFrame, UnpackResults],
+    unpack: UnpackResults,
+    spark: SparkSession,
     key_type: StructType,
     row_type: StructType,
     key_as: Format | str | None,
     value_as: Format | str | Column | None,
     positions: RootsOf | None,
-) -> DataFrame | None:
-    """As ``records``, made by Python workers of a table's packed results; None where only Spark's expressions can.
+) -> Callable[[DataFrame], DataFrame] | None:
+    """What has Python workers make ``records`` of a table's packed results; None where only Spark's expressions can.
 
     ``row_type``: of the columns that are not the key's.
     """
-    results, unpack = packed
     key = writer(_key_format(key_as, key_type), key_type, exact=True)
     form = _value_format(value_as)
     whole = StructType([*key_type, *row_type])
-    value = writer(form, row_type) if form is not None else _texts(value_as, whole, results.sparkSession)
+    value = writer(form, row_type) if form is not None else _texts(value_as, whole, spark)
     if key is None or value is None:
         return None
     make = MakeRecords(unpack, key, value, positions)
-    made = results.mapInArrow(make, spark_schema(make.schema))
-    return made if positions is None else made.select("key", "value", _told().alias("headers"))
+    schema = spark_schema(make.schema)
+
+    def made(results: DataFrame) -> DataFrame:
+        found = results.mapInArrow(make, schema)
+        return found if positions is None else found.select("key", "value", _told().alias("headers"))
+
+    return made
 
 
 def start(

@@ -12,7 +12,8 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark import StorageLevel
@@ -29,9 +30,26 @@ if TYPE_CHECKING:
 PLACES = "fkjoin-sinks.json"
 """Lies in the checkpoint of a query with several sinks: which these are."""
 
-Write = Callable[["Table", str, int], None]
-"""Writes the changes of a batch, given as a table of them alone; with the name under which the place may remember that it has
-the batch, and the batch's number."""
+
+@dataclass(frozen=True)
+class Batch:
+    """A micro-batch of a table's changes."""
+
+    of: Table
+    frame: DataFrame
+    """The table's packed results of the batch; of a table without any, its frame."""
+
+    @cached_property
+    def table(self) -> Table:
+        """The table whose changes are those of the batch."""
+        if self.of.packed is None:
+            return replace(self.of, frame=self.frame, settled=None)
+        _, unpack = self.of.packed
+        return replace(self.of, frame=frame_of(self.frame, unpack), settled=None, packed=(self.frame, unpack))
+
+
+Write = Callable[[Batch, str, int], None]
+"""Writes a batch's changes; with the name under which the place may remember that it has the batch, and the batch's number."""
 
 
 class Sink(Protocol):
@@ -52,12 +70,7 @@ def start(
 ) -> StreamingQuery:
     """Start a query that writes the table's changes to one place."""
     require_one(table.frame.sparkSession, checkpoint)
-    write = sink.begin(table)
-
-    def written(batch: DataFrame, query: str, number: int) -> None:
-        write(_of_batch(table, batch), query, number)
-
-    return _started(table, written, checkpoint, trigger, query_name)
+    return _started(table, sink.begin(table), checkpoint, trigger, query_name)
 
 
 def start_several(
@@ -69,18 +82,17 @@ def start_several(
     _require_begun_with(spark, checkpoint, sinks)
     writes = {sink.place: sink.begin(table) for sink in sinks}
 
-    def written(batch: DataFrame, query: str, number: int) -> None:
+    def write_all(batch: Batch, query: str, number: int) -> None:
         if len(writes) > 1:
-            batch.persist(StorageLevel.MEMORY_AND_DISK)
+            batch.frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            changes = _of_batch(table, batch)
             for place, write in writes.items():
-                write(changes, f"{query} {place}", number)
+                write(batch, f"{query} {place}", number)
         finally:
-            batch.unpersist()
+            batch.frame.unpersist()
 
     write_file(*hadoop(spark, f"{checkpoint}/{PLACES}"), json.dumps(list(writes)).encode())
-    return _started(table, written, checkpoint, trigger, query_name)
+    return _started(table, write_all, checkpoint, trigger, query_name)
 
 
 def require_one(spark: SparkSession, checkpoint: str) -> None:
@@ -137,20 +149,8 @@ def _require_begun_with(spark: SparkSession, checkpoint: str, sinks: Sequence[Si
         )
 
 
-def _of_batch(table: Table, batch: DataFrame) -> Table:
-    """The table whose changes are those of the batch."""
-    if table.packed is None:
-        return replace(table, frame=batch, settled=None)
-    _, unpack = table.packed
-    return replace(table, frame=frame_of(batch, unpack), settled=None, packed=(batch, unpack))
-
-
 def _started(
-    table: Table,
-    written: Callable[[DataFrame, str, int], None],
-    checkpoint: str,
-    trigger: Mapping[str, Any] | None,
-    query_name: str | None,
+    table: Table, write: Write, checkpoint: str, trigger: Mapping[str, Any] | None, query_name: str | None
 ) -> StreamingQuery:
     make_topics(table)
     frame = table.frame if table.packed is None else table.packed[0]
@@ -160,7 +160,7 @@ def _started(
         return query_id(frame.sparkSession, checkpoint)
 
     writer = (
-        frame.writeStream.foreachBatch(lambda batch, number: written(batch, name_of_query(), number))
+        frame.writeStream.foreachBatch(lambda batch, number: write(Batch(table, batch), name_of_query(), number))
         .option("checkpointLocation", checkpoint)
         .queryName(query_name or table.name)
     )

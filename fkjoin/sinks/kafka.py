@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from fkjoin.kafka.formats import Format
 from fkjoin.kafka.options import sink_options
 from fkjoin.kafka.positions import RootsOf, of_roots, relayed
 from fkjoin.kafka.source import require_topic
-from fkjoin.sinks.batches import Write
+from fkjoin.sinks.batches import Batch, Write
 from fkjoin.topology import Source, sources, summed_up
 
 if TYPE_CHECKING:
@@ -48,25 +48,34 @@ class Kafka:
 
     def records(self, table: Table) -> DataFrame:
         """What is written of the table's changes: ``key``, ``value`` and perhaps ``headers``."""
-        place = [_positions(table).alias(sink.POSITIONS)] if self.positions else []
-        frame = sink.records(table.changes_with(*place), table.key, table.rest, self.key, self.value, self.headers)
-        if table.packed is None or self.headers is not None:
-            return frame
-        rest = StructType([table.row_type[name] for name in table.rest])
-        roots = _roots(table) if self.positions else None
-        made = sink.packed_records(table.packed, table.key_type, rest, self.key, self.value, roots)
-        return frame if made is None else made
+        by_spark, packed = self._by_spark(table), self._packed(table)  # the first says what is wrong with the expressions
+        return by_spark if packed is None or table.packed is None else packed(table.packed[0])
 
     def begin(self, table: Table) -> Write:
         chosen = sink_options(self.options)
         require_topic(self.topic, self.bootstrap_servers, chosen)
-        self.records(table)  # what is wrong with the expressions is said now
+        self._by_spark(table)  # what is wrong with the expressions is said now
+        packed = self._packed(table)
         options = {**chosen, "topic": self.topic, "kafka.bootstrap.servers": self.bootstrap_servers}
 
-        def write(batch: Table, query: str, number: int) -> None:
-            self.records(batch).write.format("kafka").options(**options).save()
+        def write(batch: Batch, query: str, number: int) -> None:
+            made = self._by_spark(batch.table) if packed is None else packed(batch.frame)
+            made.write.format("kafka").options(**options).save()
 
         return write
+
+    def _by_spark(self, table: Table) -> DataFrame:
+        place = [_positions(table).alias(sink.POSITIONS)] if self.positions else []
+        return sink.records(table.changes_with(*place), table.key, table.rest, self.key, self.value, self.headers)
+
+    def _packed(self, table: Table) -> Callable[[DataFrame], DataFrame] | None:
+        """What makes them of the table's packed results; None where only Spark's expressions can."""
+        if table.packed is None or self.headers is not None:
+            return None
+        results, unpack = table.packed
+        rest = StructType([table.row_type[name] for name in table.rest])
+        roots = _roots(table) if self.positions else None
+        return sink.packed_records(unpack, results.sparkSession, table.key_type, rest, self.key, self.value, roots)
 
 
 def _positions(table: Table) -> Column:

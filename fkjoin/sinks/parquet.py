@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fkjoin.sinks.batches import Write
+from fkjoin.sinks.batches import Batch, Write
 from fkjoin.spark.parquet import ChangesOf, publish, require_renaming
 
 if TYPE_CHECKING:
@@ -26,11 +26,9 @@ class Parquet:
     def begin(self, table: Table) -> Write:
         folder = require_renaming(table.frame.sparkSession, str(self.path))
 
-        def write(batch: Table, query: str, number: int) -> None:
-            if batch.packed is None:
-                publish(batch.changes, None, folder, query, number)
-            else:
-                results, unpack = batch.packed
-                publish(results, ChangesOf(unpack, batch.timestamps != "bigint"), folder, query, number)
+        changes = None if table.packed is None else ChangesOf(table.packed[1], table.timestamps != "bigint")
+
+        def write(batch: Batch, query: str, number: int) -> None:
+            publish(batch.table.changes if changes is None else batch.frame, changes, folder, query, number)
 
         return write

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -10,14 +11,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from fkjoin.errors import TopologyError
-from fkjoin.sinks.batches import Write
+from fkjoin.sinks.batches import Batch, Write
 from fkjoin.topology import Source
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
 
 
-class Upserts:
+class Upserts(ABC):
     """A sink that is a table somewhere else, kept as fkjoin's table is."""
 
     def begin(self, table: Table) -> Write:
@@ -31,21 +32,21 @@ class Upserts:
         columns = [*key, *table.rest]
         self.prepare(table.changes.select(*(f"`{column}`" for column in columns)).schema, table.key)
 
-        def write(batch: Table, query: str, number: int) -> None:
-            rows = self.columns(batch.changes).toArrow()
+        def write(batch: Batch, query: str, number: int) -> None:
+            rows = self.columns(batch.table.changes).toArrow()
             gone = pc.equal(rows["_operation"], "delete")
             self.apply(query, number, rows.filter(pc.invert(gone)).select(columns), rows.filter(gone).select(key))
 
         return write
 
+    @abstractmethod
     def prepare(self, schema: StructType, key: tuple[str, ...]) -> None:
         """Make the table if it is not there; ``FkJoinError`` if it cannot be written to as it is."""
-        raise NotImplementedError
 
     def columns(self, changes: DataFrame) -> DataFrame:
         """The changes, their columns as the target takes them."""
         return changes
 
+    @abstractmethod
     def apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table) -> None:
         """Take in a batch's rows, and delete those with the keys ``gone``, unless the query's batch is in already."""
-        raise NotImplementedError
