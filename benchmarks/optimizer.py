@@ -31,6 +31,7 @@ from fkjoin.rules import (
     JOIN_KEEPS_WHAT_IT_NEEDS,
     JOIN_READS_ANSWERS,
     JOINS_SHARE_STAGES,
+    RESOLVE_PICKS_FIELDS,
     RULES,
     SINKS_SHARE_A_QUERY,
     VIEW_READS_ANSWERS,
@@ -76,6 +77,7 @@ TOPOLOGIES: dict[str, Callable[[SparkSession, Path], Table]] = {
     JOIN_KEEPS_WHAT_IT_NEEDS: picked,
     JOIN_READS_ANSWERS: twice,
     JOINS_SHARE_STAGES: thrice,
+    RESOLVE_PICKS_FIELDS: picked,
     SINKS_SHARE_A_QUERY: joined,
     VIEW_READS_ANSWERS: view,
 }

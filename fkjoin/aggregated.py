@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -25,7 +24,17 @@ from fkjoin.spark.packing import PackRows
 from fkjoin.spark.settings import bucket_count, validated
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.contribute import Contribute
-from fkjoin.stateful import Contributions, Deployment, counted, frame_of, packing_columns, refuse_same_name, stage, stage_spec
+from fkjoin.stateful import (
+    Contributions,
+    Deployment,
+    counted,
+    frame_of,
+    packing_columns,
+    pickled,
+    refuse_same_name,
+    stage,
+    stage_spec,
+)
 from fkjoin.topology import Aggregate, generated_name, verdicts
 
 if TYPE_CHECKING:
@@ -83,10 +92,10 @@ def aggregated(
     rule = decide(spark, AGGREGATE_READS_ANSWERS, table.node, obstacle)
     fires = rule is not None and rule.fired
     node = replace(node, rules=verdicts(rule))
-    pickled, contribute, from_answers = _pickled(fold), b"", None
+    contribute, from_answers = b"", None
     if fires and table.answers is not None and not isinstance(taken, str):
         from_answers, narrower = table.answers.narrowed([*taken.group, *taken.value], label)
-        contribute, node = _pickled(replace(taken, fields=from_answers.of)), replace(node, rules=verdicts(rule, narrower))
+        contribute, node = pickled(replace(taken, fields=from_answers.of)), replace(node, rules=verdicts(rule, narrower))
 
     def through_stage(
         rows: DataFrame, kind: StageName, materialized: str | None, number: int | None = None, every: bool = emission.every
@@ -99,7 +108,7 @@ def aggregated(
             about,
             validate=checked,
             every=every,
-            fold=pickled if kind == "aggregate" else b"",
+            fold=pickled(fold) if kind == "aggregate" else b"",
             from_answers=contribute if kind == "regroup" else b"",
             in_order=topic is None,
             number=number,
@@ -162,7 +171,3 @@ def _contribute(table: Table, key: Projection, value: Projection, group: pa.Sche
     found = tuple(place for place in places if place is not None)
     parts = found[: len(key.given)], found[len(key.given) :]
     return Contribute(answers.of, *parts, group, values)
-
-
-def _pickled(given: object) -> bytes:
-    return cloudpickle.dumps(given)  # type: ignore[no-untyped-call]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pyspark import cloudpickle
 from pyspark.sql.types import DataType, MapType, StructType
 
 from fkjoin.columns import arrow_schema, schema_text
@@ -23,7 +22,7 @@ from fkjoin.spark.operator import StageName, StageSpec
 from fkjoin.spark.settings import bucket_count, validated
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.children import Family
-from fkjoin.stateful import counted, frame_of, refuse_same_name, stage, stage_spec
+from fkjoin.stateful import counted, frame_of, pickled, refuse_same_name, stage, stage_spec
 from fkjoin.table import Extractor, Table
 from fkjoin.topology import Children, generated_name
 
@@ -59,11 +58,10 @@ def with_children(
     }
     kinds = {"key": left.key_type, "foreign_key": right.key_type, "left": left.row_type, "right": right.row_type}
     about = {**kinds, "result": result, "versions": [["version", 1]], "fused": True}
-    pickled: bytes = cloudpickle.dumps(family)  # type: ignore[no-untyped-call]
 
     def spec(kind: StageName, materialized: str) -> StageSpec:
         facts = {"materialized": materialized, **bound_to}
-        more: dict[str, Any] = {"every": emission.every, "family": pickled if kind == "children" else b""}
+        more: dict[str, Any] = {"every": emission.every, "family": pickled(family) if kind == "children" else b""}
         if kind == "rekey":
             more["from_answers"] = sides.from_answers
         return stage_spec(spark, kind, label, facts, about, validate=checked, **more)

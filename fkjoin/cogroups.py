@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 
 from fkjoin.aggregates.cogrouped import CoFold
@@ -15,7 +14,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.foreign_key import require_same_timestamps, require_table
 from fkjoin.spark.settings import validated
 from fkjoin.spark.unpacking import UnpackResults
-from fkjoin.stateful import Contributions, counted, refuse_same_name, stage, stage_spec
+from fkjoin.stateful import Contributions, counted, pickled, refuse_same_name, stage, stage_spec
 from fkjoin.table import Table
 from fkjoin.together import put_together
 from fkjoin.topology import Aggregate, Cogroup, generated_name, periodic
@@ -42,7 +41,6 @@ def cogroup(*tables: Table, name: str | None = None, emit: Emit = "on-change", v
     node = Cogroup(label, nodes, emit)
     fold = CoFold(tuple(one.fold for one in found))
     key, result = arrow_schema("key", first.key_type), spark_schema(fold.schema)
-    pickled: bytes = cloudpickle.dumps(fold)  # type: ignore[no-untyped-call]
     bound_to = {"of": [one.name for one in nodes], "key": schema_text(key), "columns": schema_text(fold.schema)}
     about = {"key": first.key_type, "result": result, "versions": [["version", 1]]}
     checked = validated(spark) if validate is None else validate
@@ -52,7 +50,7 @@ def cogroup(*tables: Table, name: str | None = None, emit: Emit = "on-change", v
     def built(materialized: str | None) -> Table:
         facts = {"materialized": materialized or label, **bound_to}
         spec = stage_spec(
-            spark, "aggregate", label, facts, about, validate=checked, every=emission.every, fold=pickled, in_order=True
+            spark, "aggregate", label, facts, about, validate=checked, every=emission.every, fold=pickled(fold), in_order=True
         )
         results = paced(counted(stage(grouped, spec), label, "aggregate"), label, emission, about, checked)
         return put_together(tables, replace(node, materialized=materialized), results, unpack, built)

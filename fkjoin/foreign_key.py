@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
@@ -21,7 +20,7 @@ from fkjoin.rules import JOIN_READS_ANSWERS
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackChanges
 from fkjoin.stages.contribute import Carry, leaves
-from fkjoin.stateful import once, packing_columns
+from fkjoin.stateful import once, packing_columns, pickled
 from fkjoin.table import Extractor, Joiner, Table
 from fkjoin.topology import Verdict, verdicts
 
@@ -82,8 +81,7 @@ def packed_sides(
     if rule is not None and rule.fired:
         if not isinstance(carry, str) and left.answers is not None:
             answers, less = left.answers.narrowed([*carry.foreign_key, *carry.places], label)
-            pickled: bytes = cloudpickle.dumps(replace(carry, fields=answers.of))  # type: ignore[no-untyped-call]
-            return Sides(answers.counted, packed_right, verdicts(rule, less), pickled)
+            return Sides(answers.counted, packed_right, verdicts(rule, less), pickled(replace(carry, fields=answers.of)))
         assert left.early is not None
         paths = None if is_function(extractor) else [*left.reads(listed(extractor)), *leaves(left_row)]
         answered, of_answers = left.early(paths, label)

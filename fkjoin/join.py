@@ -1,37 +1,28 @@
-"""``fk_join``: checks what it is given, and assembles the three operators on a streaming DataFrame."""
+"""``fk_join``: checks what it is given; ``join_plan`` makes a table of it."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import get_args
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql.types import DataType, StructField, StructType
 
 from fkjoin.analyzed import named_fields
-from fkjoin.columns import arrow_schema, listed, schema_text, spark_schema
-from fkjoin.emission import Emission, Emit, paced
+from fkjoin.columns import arrow_schema, listed
+from fkjoin.emission import Emission, Emit
 from fkjoin.errors import TopologyError
-from fkjoin.foreign_key import dead_frames, described, packed_sides, require_same_timestamps, require_table, with_foreign_key
-from fkjoin.joiner import before_resolve, is_function, joined
-from fkjoin.kafka.internal import StageQuery
-from fkjoin.kafka.staged import InternalTopics, internal_topics, staged
-from fkjoin.pruning import needed, read
-from fkjoin.rows import Path
+from fkjoin.foreign_key import described, require_same_timestamps, require_table, with_foreign_key
+from fkjoin.join_plan import JoinPlan
+from fkjoin.joiner import is_function
+from fkjoin.kafka.staged import InternalTopics, internal_topics
 from fkjoin.spark.json_lines import kind_at
-from fkjoin.spark.operator import ENVELOPE, StageName
-from fkjoin.spark.packing import PackJoined
-from fkjoin.spark.settings import bucket_count, prepare, validated
-from fkjoin.spark.unpacking import UnpackAnswers, UnpackResults
+from fkjoin.spark.settings import prepare, validated
 from fkjoin.stages import How
-from fkjoin.stages.contribute import Fields, Place
-from fkjoin.star_join import Joins, begin, share, star_table
-from fkjoin.stateful import Answers, Deployment, counted, frame_of, refuse_same_name, stage, stage_spec
+from fkjoin.stages.contribute import Place
+from fkjoin.star_join import share, star_table
+from fkjoin.stateful import Deployment, refuse_same_name
 from fkjoin.table import Extractor, Joiner, Table
-from fkjoin.topology import Derived, Join, Node, Source, Verdict, generated_name, verdicts
+from fkjoin.topology import Derived, Join, Node, Source, generated_name, verdicts
 from fkjoin.wire import WIRES, Wire
 
 
@@ -91,130 +82,15 @@ def fk_join(
     through = None if topics is None else (topics.registration, topics.response)
     node = Join(label, left.node, right.node, how, by, joining, through, emit)
 
-    checked = validated(spark) if validate is None else validate
-    whole = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
-    fields = _fields(joiner, left, *whole)
-    obstacle = "the join is staged" if topics is not None else f"it is {emit}" if emission.every else None
-    joins, shared = share(spark, left, right, extractor, how, fields, obstacle)
-    dead = dead_frames(left, right, rows, extractor)
+    plan = JoinPlan(
+        *(left, right, extractor, joiner, node, emission, topics, rows),
+        fields=_fields(joiner, left, arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)),
+        validate=validated(spark) if validate is None else validate,
+    )
+    joins, shared = share(spark, left, right, extractor, how, plan.fields, plan.alone)
     if joins is not None:
-        return star_table(joins, left, replace(node, rules=verdicts(shared)), emission, dead, validate=checked)
-
-    buckets = bucket_count(spark)
-    key, foreign_key = arrow_schema("left", left.key_type), arrow_schema("right", right.key_type)
-    left_row, right_row, keeps = needed(joiner, *whole, spark)
-    shared_log = left.node.log is not None and left.node.log == right.node.log
-    parts = left.node.parts, right.node.parts
-    fused = deployment == "fused"
-    before: tuple[StageName, ...] = ("rekey", "subscription") if fused else ()
-    about = {"key": left.key_type, "foreign_key": right.key_type, "parts": parts, "fused": fused}
-
-    def through_stage(
-        kept: tuple[pa.Schema, pa.Schema],
-        from_answers: bytes,
-        rows: DataFrame,
-        kind: StageName,
-        materialized: str | None = None,
-        row: DataType | None = None,
-    ) -> DataFrame:
-        named = {"key": key, "foreign_key": foreign_key, "left": kept[0], "right": kept[1]}
-        types = {side: spark_schema(schema) for side, schema in zip(("left", "right"), kept, strict=True)}
-        spec = stage_spec(
-            spark,
-            kind,
-            label,
-            {
-                "how": how,
-                "materialized": materialized,
-                "extractor": by,
-                "joiner": joining,
-                **{what: schema_text(schema) for what, schema in named.items()},
-            },
-            {**about, **types, "result": row},
-            validate=checked,
-            how=how,
-            shared_log=shared_log,
-            right_parts=right.node.parts,
-            in_order=fused,
-            materialized=materialized is not None,
-            every=emission.every,
-            from_answers=from_answers if kind == "rekey" else b"",
-        )
-        done = stage(rows, spec)
-        if kind != "resolve":  # within a query the counters travel on to its last stage
-            return done if fused else counted(done, f"{label}-{kind}", kind)
-        return counted(done, label, *before, kind)
-
-    def answering(*kept: pa.Schema) -> tuple[DataFrame, tuple[StageQuery, ...], tuple[Verdict, ...]]:
-        """The answers with these rows, the queries that make them if they are others, and the rules of the left side."""
-        sides = packed_sides(left, right, rows, extractor, (key, foreign_key, *kept), buckets, label, validate=checked)
-        through = functools.partial(through_stage, kept, sides.from_answers)
-        if topics is not None:
-            return *staged(sides.left, sides.right, through, label, buckets, topics), sides.rules
-        rekeyed = through(sides.left, "rekey")
-        return through(rekeyed.unionAll(sides.right), "subscription"), (), sides.rules
-
-    def narrowed(places: Iterable[Place], reader: str) -> tuple[Answers, Verdict]:
-        left_less, right_less, verdict = read(places, unresolved.of, spark)
-        if not verdict.fired:
-            return unresolved, verdict
-        envelopes, of = answering(left_less, right_less)[0], Fields(key, left_less, right_less, how)
-        return Answers(f"{label}-answers-for-{reader}", envelopes, of, unresolved.fields, before), verdict
-
-    answers, stages, rules = answering(left_row, right_row)
-    node = replace(node, rules=(*verdicts(shared), *rules, *verdicts(keeps)))
-    row_types: tuple[pa.Schema, ...] = (left_row, right_row)
-    result: DataType = StructType([StructField("left", left.row_type), StructField("right", right.row_type)])
-    of = Fields(key, left_row, right_row, how)
-    unresolved = Answers(f"{label}-answers", answers, of, fields or {}, before, narrowed if fused else None)
-
-    def early(paths: Sequence[Path] | None, reader: str) -> tuple[DataFrame, tuple[Verdict, ...]]:
-        """Without a joiner rows are both rows, and a path in them one of left or right."""
-        answers, less = unresolved, None
-        if joiner is None and paths is not None:
-            answers, less = unresolved.narrowed([(unresolved.fields[path[0]][0], path[1:]) for path in paths], reader)
-        unpack = UnpackAnswers(answers.of.left, answers.of.right, how, key)
-        return before_resolve(answers.counted, unpack, joiner), verdicts(less)
-
-    if joiner is not None:
-        rows_joined = joined(answers, UnpackAnswers(left_row, right_row, how), joiner)
-        result = rows_joined.schema["row"].dataType
-        row_types = (arrow_schema("joiner", result),)
-        if clash := set(row_types[0].names) & set(left.key):
-            raise TopologyError(f"joiner: column {min(clash)!r} is already there as the key; leave it out or give it an alias")
-        answers = rows_joined.mapInArrow(PackJoined(row_types[0], buckets), ENVELOPE)
-    timestamps = left.timestamps or right.timestamps
-    stages = (*left.stages, *right.stages, *stages)
-
-    alone: Joins | str = f"{label} makes more of the rows than fields of them"
-    if obstacle is not None:
-        alone = f"{label} is staged" if topics is not None else f"{label} is {emit}"
-    elif fields is not None:
-        alone = begin(left, right, rows, extractor, how, fields)
-
-    def built(materialized: str | None) -> Table:
-        resolved = through_stage((left_row, right_row), b"", answers, "resolve", materialized, result)
-        results = paced(resolved, label, emission, {**about, "result": result}, checked, joiner=joining)
-        unpack = UnpackResults(key, row_types, node.versions)
-        frame = frame_of(results, unpack)
-        made = replace(node, materialized=materialized)
-        packed = (results, unpack)
-        return Table(
-            made,
-            frame,
-            left.key,
-            timestamps,
-            dead=dead,
-            connection=left.connection or right.connection,
-            packed=packed,
-            answers=None if fields is None else unresolved,
-            early=early if fused else None,
-            star=None if materialized is not None else alone,
-            stages=stages,
-            materialized_as=built,
-        )
-
-    return built(None)
+        return star_table(joins, left, replace(node, rules=verdicts(shared)), emission, plan.dead, validate=plan.validate)
+    return plan.table(shared)
 
 
 def _internal_topics(

@@ -91,7 +91,9 @@ class RowCodec:
             for field in fields:
                 here = (*above, field.name)
                 if here in paths:
-                    found[here] = reader.column(field.type)
+                    found[here] = whole = reader.column(field.type)
+                    inside = [path for path in paths if path[: len(here)] == here and path != here]
+                    found.update({path: pc.struct_field(whole, list(path[len(here) :])) for path in inside})
                 elif any(path[: len(here)] == here for path in paths):
                     reader.flag += 1
                     walk(field.type, here)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -30,7 +29,7 @@ from fkjoin.stages import How
 from fkjoin.stages.contribute import Place
 from fkjoin.star import KEY as KEY_PART
 from fkjoin.star import Field, Made, Nested, Right, Star, fields_at, fields_of, pruned
-from fkjoin.stateful import counted, frame_of, stage, stage_spec
+from fkjoin.stateful import counted, frame_of, pickled, stage, stage_spec
 from fkjoin.table import Extractor, Table
 from fkjoin.topology import Join, Verdict
 
@@ -179,10 +178,9 @@ def _results(
         "columns": star.columns,
         **{name: schema_text(arrow_schema(name, kind)) for name, kind in kinds.items()},
     }
-    pickled: bytes = cloudpickle.dumps(star)  # type: ignore[no-untyped-call]
 
     def through(rows: DataFrame, kind: StageName) -> DataFrame:
-        return stage(rows, stage_spec(spark, kind, label, facts, about, validate=validate, star=pickled))
+        return stage(rows, stage_spec(spark, kind, label, facts, about, validate=validate, star=pickled(star)))
 
     keys = tuple(right.key for right in star.rights)
     rows = packed(joins.left, joins.rows, joins.extractor, PackChanges(star.key, None, star.left, buckets, validate, keys))

@@ -9,11 +9,13 @@ from functools import cached_property
 from typing import Any, Literal
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from fkjoin.aggregates.fold import Fold
+from fkjoin.analyzed import named_fields
 from fkjoin.columns import spark_schema
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
@@ -57,16 +59,26 @@ class Answers:
 
     def places(self, given: Iterable[Any], row: pa.Schema) -> list[Place | None]:
         """Where each of what is given over the columns of row and key is; None where it is more than a field."""
-        visible = pa.schema([*row, *(field for field in self.of.key if field.name not in row.names)])
-        return [self._place(plain_path(item, visible)) for item in given]
+        paths = (plain_path(item, self._visible(row)) for item in given)
+        places = (None if path is None else self._place(path) for path in paths)
+        return [place if place is not None and place[1] else None for place in places]
 
-    def _place(self, path: Path | None) -> Place | None:
-        """Where a field of a joined row is; None if there is no such field, or no ``path``."""
-        if path is None or path[0] not in self.fields:
+    def fields_of(self, columns: Mapping[str, Any], row: pa.Schema, spark: SparkSession) -> dict[str, Place] | None:
+        """Where columns are that are given, with their names, over those of row and key; None if one is more than a field."""
+        named = named_fields(columns.values(), self._visible(row), spark)
+        places = [self._place(path) for _, path in named or ()]
+        fields = {name: place for name, place in zip(columns, places, strict=bool(named)) if place is not None}
+        return fields if len(fields) == len(columns) else None
+
+    def _visible(self, row: pa.Schema) -> pa.Schema:
+        return pa.schema([*row, *(field for field in self.of.key if field.name not in row.names)])
+
+    def _place(self, path: Path) -> Place | None:
+        """Where a field of a joined row is, or with an empty path one of both rows; None if there is no such field."""
+        if path[0] not in self.fields:
             return None
         side, above = self.fields[path[0]]
-        whole = (*above, *path[1:])
-        return (side, whole) if whole else None
+        return side, (*above, *path[1:])
 
 
 Early = Callable[[Sequence[Path] | None, str], tuple[DataFrame, tuple[Verdict, ...]]]
@@ -151,6 +163,11 @@ def packing_columns(**more: Column) -> list[Column]:
     """Columns of a table's frame under the names that packing knows them by; ``more`` come in the place of some, or after."""
     chosen = {outer: F.col(internal) for outer, internal in INTERNAL.items()} | more
     return [column.alias(outer) for outer, column in chosen.items()]
+
+
+def pickled(given: object) -> bytes:
+    """What a stage needs to know, for a ``StageSpec``."""
+    return cloudpickle.dumps(given)  # type: ignore[no-untyped-call]
 
 
 def refuse_same_name(name: str, nodes: Iterable[Node], what: str) -> None:

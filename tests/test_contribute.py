@@ -1,4 +1,4 @@
-"""Aggregates and joins that read a join's answers against those that read its results: the same after every batch."""
+"""Aggregates, joins and joiners that read a join's answers against those that read its results: the same after every batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fkjoin.memory import MemoryJoin
 from fkjoin.messages import CHANGE, JOINED, column, table
 from fkjoin.rows import RowCodec
 from fkjoin.stages import Counters, aggregate, join_rows, regroup, rekey, resolve, split_rows, subscription
-from fkjoin.stages.contribute import Carry, Contribute, Fields
+from fkjoin.stages.contribute import Carry, Contribute, Fields, Joined
 from state import MemoryStore
 
 LEFT = pa.schema([("fk", pa.string()), ("n", pa.int64()), ("deep", pa.struct([("a", pa.bool_()), ("m", pa.int64())]))])
@@ -98,6 +98,44 @@ def contributed(results: pa.Table, by_region: bool) -> pa.Table:
     there = valid(value) & valid(region)
     ts, version = column(results, "ts"), column(results, "version")
     return table(JOINED, column(results, "key"), version, masked(paired(group, values), there), ~valid(value), ts)
+
+
+ROW = pa.schema([("region", pa.string()), ("m", pa.int64()), ("id", pa.string()), ("deep", LEFT.field("deep").type)])
+
+
+@given(events=st.lists(EVENT, max_size=25), cut=st.integers(1, 6), how=st.sampled_from(["inner", "left"]))
+@settings(max_examples=80)
+def test_fields_picked_from_answers_are_those_of_results(events: list[Any], cut: int, how: Any) -> None:
+    """And a change that leaves them as they were is none."""
+    picked: Any = (("right", ("region",)), ("left", ("deep", "m")), ("key", ("id",)), ("left", ("deep",)))
+    pick = Joined(Fields(KEY, LEFT, RIGHT, how), picked, ROW)
+    join, own = MemoryJoin(how), MemoryStore()
+    count, whole, fewer = Counters(), dict[bytes, Any](), dict[bytes, Any]()
+    numbered = list(enumerate(events))
+    for start in range(0, len(events), cut):
+        part = numbered[start : start + cut]
+        sides = [changes([one for one in part if one[1][0] == left], left=left) for left in (True, False)]
+        rekeyed = rekey(sides[0], join.stores[0], count, **TIMES)
+        pages = subscription(rekeyed.subscriptions, sides[1], join.stores[1], count, in_order=True, **TIMES)
+        answers = pa.concat_tables([rekeyed.answers, *pages])
+        results = resolve(join_rows(answers, how), join.stores[2], count, **TIMES)
+        whole.update(zip(column(results, "key").to_pylist(), as_picked(results), strict=True))
+        for one in resolve(pick(answers), own, count, **TIMES).to_pylist():
+            assert one["value"] != fewer.get(one["key"]), "nothing has changed"
+            fewer[one["key"]] = one["value"]
+        live = [{key: value for key, value in seen.items() if value is not None} for seen in (whole, fewer)]
+        assert live[0] == live[1]
+
+
+def as_picked(results: pa.Table) -> list[Any]:
+    """The fields of results that the test picks, in bytes; None of deletes."""
+    value = column(results, "value")
+    left, right = (RowCodec(schema).decode(side) for schema, side in zip((LEFT, RIGHT), split_rows(value), strict=True))
+    key = column(results, "key").cast(pa.large_string()).cast(pa.string())
+    deep = left[2].to_pylist()
+    columns = [right[1], pa.array([one and one["m"] for one in deep], pa.int64()), key, pa.array(deep, ROW.field("deep").type)]
+    rows: list[Any] = masked(RowCodec(ROW).encode(columns, len(results)), valid(value)).to_pylist()
+    return rows
 
 
 REGION = pa.schema([("region", pa.string())])

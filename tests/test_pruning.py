@@ -70,6 +70,19 @@ def test_a_narrowed_row_is_the_row_without_the_rest(paths: list[Any], rows: list
         assert [{name: lists[name][at] for name in lists} for at in range(len(rows))] == wanted
 
 
+@given(paths=PATHS, rows=st.lists(ROWS, max_size=6))
+def test_fields_of_encoded_rows_are_picked_one_by_one(paths: list[Any], rows: list[Any]) -> None:
+    """Also one that another one is in."""
+    wanted = [path for path in paths if path]
+    columns = pa.array(rows, pa.struct(list(SCHEMA))).flatten()
+    found = RowCodec(SCHEMA).pick(RowCodec(SCHEMA).encode(columns, len(rows)), wanted)
+
+    def at(row: Any, path: Any) -> Any:
+        return row if row is None or not path else at(row[path[0]], path[1:])
+
+    assert [column.to_pylist() for column in found] == [[at(row, path) for row in rows] for path in wanted]
+
+
 def test_a_schema_keeps_the_fields_that_are_named() -> None:
     assert narrow(SCHEMA, [("value", "deep", "y"), ("n",), ("value", "a")]) == pa.schema(
         [("value", pa.struct([("a", pa.int64()), ("deep", pa.struct([("y", pa.string())]))])), ("n", pa.int32())]

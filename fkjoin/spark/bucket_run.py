@@ -172,9 +172,8 @@ class BucketRun:
             sent = pace(_only(RESULT, messages), store, count, over=over)
             yield from (packed_by_bucket(page, "key", spec.buckets) for page in sent)
         else:
-            both = [join_rows(_only(ANSWER, messages), spec.how), _only(JOINED, messages)]
             kept: Any = {"materialized": spec.materialized, "every": spec.every}
-            results = resolve(pa.concat_tables(both), store, count, **kept, **times)
+            results = resolve(self._joined(messages), store, count, **kept, **times)
             yield packed_by_bucket(results, "key", spec.buckets)
 
     @cached_property
@@ -188,6 +187,12 @@ class BucketRun:
             return _only(schema, messages)
         made: pa.Table = pickle.loads(self._spec.from_answers)(_only(ANSWER, messages))
         return made
+
+    def _joined(self, messages: list[pa.Table]) -> pa.Table:
+        """The joined rows that come to resolve: as they are, or made of answers."""
+        if self._spec.from_answers:
+            return self._rows(JOINED, messages)
+        return pa.concat_tables([join_rows(_only(ANSWER, messages), self._spec.how), _only(JOINED, messages)])
 
     def _name_hot_keys(self, count: Counters) -> None:
         """Give the counters of hot keys readable names."""

@@ -44,14 +44,17 @@ def spark_hash(value: int) -> int:
 
 
 @cache
-def bucket_ids(buckets: int) -> tuple[int, ...]:
-    """The id of each bucket, by its number."""
-    found: dict[int, int] = {}
+def bucket_ids(buckets: int, part: int = 0) -> tuple[int, ...]:
+    """The id of each bucket, by its number.
+
+    ``part``: of which of the stages that are one operator; each has ids of its own, which lie in the same partitions.
+    """
+    found: list[list[int]] = [[] for _ in range(buckets)]
     candidate = 0
-    while len(found) < buckets:
-        found.setdefault(spark_hash(candidate) % buckets, candidate)
+    while min(map(len, found)) <= part:
+        found[spark_hash(candidate) % buckets].append(candidate)
         candidate += 1
-    return tuple(found[number] for number in range(buckets))
+    return tuple(ids[part] for ids in found)
 
 
 def buckets_of(keys: Bytes, buckets: int) -> Ints:

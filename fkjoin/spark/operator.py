@@ -55,7 +55,7 @@ class StageSpec:
     fold: bytes = b""
     """aggregate: a ``Fold``, pickled: whoever only asks for the operator's states need not load what it is made of."""
     from_answers: bytes = b""
-    """regroup, rekey: a ``Contribute`` or ``Carry``, pickled, where a join's answers come in place of rows."""
+    """regroup, rekey, resolve: a ``Contribute``, ``Carry`` or ``Joined``, pickled, that makes of answers what they need."""
     number: int | None = None
     """regroup: which of a cogroup's tables the rows are of; None where its aggregate is of one table."""
     tables: int = 0
