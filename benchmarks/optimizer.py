@@ -31,10 +31,11 @@ from fkjoin.rules import (
     JOIN_KEEPS_WHAT_IT_NEEDS,
     JOIN_READS_ANSWERS,
     JOINS_SHARE_STAGES,
-    RESOLVE_PICKS_FIELDS,
+    RESOLVE_MAKES_ROWS,
     RULES,
     SINKS_SHARE_A_QUERY,
     VIEW_READS_ANSWERS,
+    WORKERS_EVALUATE_STEPS,
 )
 from fkjoin.sinks import Parquet
 from fkjoin.spark.settings import EXCLUDED
@@ -71,15 +72,23 @@ def picked(spark: SparkSession, folder: Path) -> Table:
     return fk_join(*sides, "value.fk", joiner=columns, name="bench")
 
 
+def stepped(spark: SparkSession, folder: Path) -> Table:
+    """The same, of orders that are filtered and have columns of their own."""
+    orders = table(spark, folder, "left").filter("value.amount >= 0")
+    chosen = orders.map_values(["value.fk as fk", "value.amount * 2 as amount", "value.v as v", "value.pad as pad"])
+    return fk_join(chosen, table(spark, folder, "right"), "fk", name="bench")
+
+
 TOPOLOGIES: dict[str, Callable[[SparkSession, Path], Table]] = {
     AGGREGATE_READS_ANSWERS: lambda spark, folder: totals(spark, folder, "name"),
     ANSWERS_KEEP_WHAT_IS_READ: lambda spark, folder: totals(spark, folder, "name"),
     JOIN_KEEPS_WHAT_IT_NEEDS: picked,
     JOIN_READS_ANSWERS: twice,
     JOINS_SHARE_STAGES: thrice,
-    RESOLVE_PICKS_FIELDS: picked,
+    RESOLVE_MAKES_ROWS: picked,
     SINKS_SHARE_A_QUERY: joined,
     VIEW_READS_ANSWERS: view,
+    WORKERS_EVALUATE_STEPS: stepped,
 }
 ELSE = {JOIN_READS_ANSWERS: (JOINS_SHARE_STAGES,)}
 """Rules that would stand in the way of others, and are off while those are measured."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -23,6 +23,8 @@ from fkjoin.spark.operator import ENVELOPE, StageName
 from fkjoin.spark.packing import PackRows
 from fkjoin.spark.settings import bucket_count, validated
 from fkjoin.spark.unpacking import UnpackResults
+from fkjoin.spark.vectorized import vectors
+from fkjoin.stages.answer_rows import AnswerRows, ContributeRows, Made
 from fkjoin.stages.contribute import Contribute
 from fkjoin.stateful import (
     Contributions,
@@ -35,7 +37,8 @@ from fkjoin.stateful import (
     stage,
     stage_spec,
 )
-from fkjoin.topology import Aggregate, generated_name, verdicts
+from fkjoin.topology import Aggregate, Verdict, generated_name, verdicts
+from fkjoin.unread import packed_contributions
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
@@ -87,15 +90,9 @@ def aggregated(
     }
     kinds = {"key": key.schema, "row_key": table.key_type, "value": value.schema, "result": spark_schema(fold.schema)}
     about = {**kinds, "versions": [["version", 1]]}
-    taken = _contribute(table, key, value, group, fold.value)
-    obstacle = no_answers(table.node, taken) if isinstance(taken, str) and table.early is None else None
-    rule = decide(spark, AGGREGATE_READS_ANSWERS, table.node, obstacle)
-    fires = rule is not None and rule.fired
-    node = replace(node, rules=verdicts(rule))
-    contribute, from_answers = b"", None
-    if fires and table.answers is not None and not isinstance(taken, str):
-        from_answers, narrower = table.answers.narrowed([*taken.group, *taken.value], label)
-        contribute, node = pickled(replace(taken, fields=from_answers.of)), replace(node, rules=verdicts(rule, narrower))
+    pack = PackRows(row_key, fold.value, buckets, group, checked)
+    rows, contribute, rules = _contributed(table, key, value, pack, label)
+    node = replace(node, rules=rules)
 
     def through_stage(
         rows: DataFrame, kind: StageName, materialized: str | None, number: int | None = None, every: bool = emission.every
@@ -114,20 +111,6 @@ def aggregated(
             number=number,
         )
         return counted(stage(rows, spec), label if kind == "aggregate" else f"{label}-{kind}", kind)
-
-    if from_answers is not None:
-        rows = from_answers.counted
-    else:
-        pack = PackRows(row_key, fold.value, buckets, group, checked)
-        columns_of = {"row": F.when(~F.col(DELETED), value.struct), "group": key.struct}
-        frame = None
-        if fires and table.early is not None:
-            frame, less = table.early(table.reads([*key.given, *value.given]), label)
-            columns_of["gone"], node = F.col(LEFT_GONE), replace(node, rules=(*node.rules, *less))
-        elif table.narrow is not None:
-            frame, less = table.narrow(table.reads([*key.given, *value.given]), label)
-            node = replace(node, rules=(*node.rules, *less))
-        rows = table.visible(frame).select(*packing_columns(**columns_of)).mapInArrow(pack, ENVELOPE)
 
     def regrouped(number: int | None = None, every: bool = emission.every) -> DataFrame:
         return through_stage(rows, "regroup", None, number, every).where("counter is null")
@@ -157,6 +140,49 @@ def aggregated(
         )
 
     return built(None)
+
+
+class _Contributed(NamedTuple):
+    """What comes to regroup."""
+
+    envelopes: DataFrame
+    contribute: bytes
+    """A ``Contribute`` or ``ContributeRows``, pickled, where a join's answers come; else empty."""
+    rules: tuple[Verdict, ...]
+
+
+def _contributed(table: Table, key: Projection, value: Projection, pack: PackRows, label: str) -> _Contributed:
+    """What the table's rows contribute, packed; ``label``: who reads them."""
+    assert pack.group is not None
+    spark, early, given = table.frame.sparkSession, table.early, (*key.given, *value.given)
+    taken = _contribute(table, key, value, pack.group, pack.row)
+    obstacle = no_answers(table.node, taken) if isinstance(taken, str) and early is None else None
+    rule = decide(spark, AGGREGATE_READS_ANSWERS, table.node, obstacle)
+    columns = {"row": F.when(~F.col(DELETED), value.struct), "group": key.struct}
+    frame, rules = None, verdicts(rule)
+    if rule is not None and rule.fired and table.answers is not None and not isinstance(taken, str):
+        fewer, less = table.answers.narrowed([*taken.group, *taken.value], label)
+        return _Contributed(fewer.counted, pickled(replace(taken, fields=fewer.of)), (*rules, *verdicts(less)))
+    if rule is not None and rule.fired and early is not None:
+        answers, read = early.answers(table.reads(given), label)
+        rules = (*rules, *read)
+        if isinstance(early.made, Made):
+            rows, names = table.visible(), [*table.row_type.names, *table.key]
+            group, values = vectors(key.named, rows, names), vectors(value.named, rows, names)
+            if group is not None and values is not None:
+                made = ContributeRows(AnswerRows(answers.of, early.made), group, values)
+                return _Contributed(answers.counted, pickled(made), rules)
+        frame, columns["gone"] = early.frame(answers), F.col(LEFT_GONE)
+    elif table.narrow is not None:
+        frame, read = table.narrow(table.reads(given), label)
+        rules = (*rules, *read)
+    else:
+        by_workers, evaluated = packed_contributions(table, key, value, pack)
+        rules = (*rules, *verdicts(evaluated))
+        if by_workers is not None:
+            return _Contributed(by_workers, b"", rules)
+    rows = table.visible(frame).select(*packing_columns(**columns))
+    return _Contributed(rows.mapInArrow(pack, ENVELOPE), b"", rules)
 
 
 def _contribute(table: Table, key: Projection, value: Projection, group: pa.Schema, values: pa.Schema) -> Contribute | str:

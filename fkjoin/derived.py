@@ -7,7 +7,7 @@ its rows are kept, read it through a stage that knows what was sent: a row's cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,23 +19,23 @@ from fkjoin.columns import Expression, Expressions, arrow_schema, resolve_column
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, LEFT_GONE, PACKED_KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
-from fkjoin.optimizer import allowed, decide, no_answers
+from fkjoin.optimizer import decide, no_answers
 from fkjoin.projection import Projection
 from fkjoin.rows import Path
-from fkjoin.rules import RESOLVE_PICKS_FIELDS, VIEW_READS_ANSWERS
+from fkjoin.rules import RESOLVE_MAKES_ROWS, VIEW_READS_ANSWERS, WORKERS_EVALUATE_STEPS
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackJoined, PackRows
 from fkjoin.spark.settings import bucket_count, validated
 from fkjoin.spark.unpacking import UnpackResults
-from fkjoin.stages.contribute import Joined, Place
-from fkjoin.stateful import counted, frame_of, packing_columns, pickled, refuse_same_name, stage, stage_spec
-from fkjoin.topology import Derived, Join, Verdict, generated_name, verdicts
+from fkjoin.spark.vectorized import vector, vectors
+from fkjoin.stages.answer_rows import AnswerRows, Joined, Made
+from fkjoin.stateful import Early, counted, frame_of, pickled, refuse_same_name, stage, stage_spec
+from fkjoin.topology import Derived, Verdict, generated_name, verdicts
+from fkjoin.unread import packed_rows, with_steps
+from fkjoin.vectors import Steps, Where
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
-
-
-_MORE = "a column is more than a field of both rows"
 
 
 class _Step(NamedTuple):
@@ -46,10 +46,10 @@ class _Step(NamedTuple):
     """Whether there is none."""
     reads: Callable[[Sequence[Path] | None], list[Path] | None]
     """What must be there of the table's rows for what is at paths of the new ones (None: for all of them)."""
-    fields: Mapping[str, Place] | str
-    """Where the columns of the new rows are among a join's answers; or why they are not there."""
     said: tuple[tuple[str, str], ...]
     """For people."""
+    evaluate: Callable[[], Steps | None]
+    """The same for workers; None if Spark has to evaluate it."""
 
 
 def filtered(table: Table, condition: Expression, name: str | None, emit: Emit) -> Table:
@@ -65,27 +65,34 @@ def filtered(table: Table, condition: Expression, name: str | None, emit: Emit) 
     def reads(paths: Sequence[Path] | None) -> list[Path] | None:
         return None if paths is None else [*paths, *table.reads([condition])]
 
+    def evaluate() -> Steps | None:
+        found = vector(holds, rows, names)
+        return None if found is None else (Where(found),)
+
     said = (("filter", text(condition)),)
-    step = _Step(F.when(stays, F.col(ROW)), ~stays, reads, "a filter leaves rows out", said)
+    step = _Step(F.when(stays, F.col(ROW)), ~stays, reads, said, evaluate)
     return _derived(table, rows, step, name, emit)
 
 
 def mapped(table: Table, columns: Expressions, name: str | None, emit: Emit) -> Table:
     """See ``Table.map_values``."""
     rows = table.visible()
-    made = Projection.of("columns", columns, rows, [*table.row_type.names, *table.key], f"table {table.name}")
-    fields = None
-    if table.answers is not None:
-        named = dict(zip(made.schema.names, made.given, strict=True))
-        fields = table.answers.fields_of(named, arrow_schema("row", table.row_type), rows.sparkSession)
+    names = [*table.row_type.names, *table.key]
+    made = Projection.of("columns", columns, rows, names, f"table {table.name}")
     said = (("map_values", ", ".join(made.texts)),)
-    step = _Step(F.when(~F.col(DELETED), made.struct), F.col(DELETED), lambda _: table.reads(made.given), fields or _MORE, said)
+    step = _Step(
+        F.when(~F.col(DELETED), made.struct),
+        F.col(DELETED),
+        lambda _: table.reads(made.given),
+        said,
+        lambda: None if (found := vectors(made.named, rows, names)) is None else (found,),
+    )
     return _derived(table, rows, step, name, emit)
 
 
 def kept(table: Table, materialized: str) -> Table:
     """A source whose rows are kept; see ``Table.materialize``."""
-    step = _Step(F.col(ROW), F.col(DELETED), lambda paths: None, "it is no join", ())
+    step = _Step(F.col(ROW), F.col(DELETED), lambda paths: None, (), lambda: ())
     return _derived(table, table.visible(), step, None, "on-change").materialize(materialized)
 
 
@@ -99,23 +106,32 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
     label = name or f"{below.name}-{generated_name(below.name, steps) if steps else 'rows'}"
     refuse_same_name(label, (below,), "table")
     spark = rows.sparkSession
-    why_not = step.fields if isinstance(step.fields, str) else allowed(spark, RESOLVE_PICKS_FIELDS)
     rule = decide(spark, VIEW_READS_ANSWERS, below, None if table.early is not None else no_answers(table.node))
-    node = Derived(label, below, steps, emit, verdicts(rule))
+    what = " ".join(step.said[0]) if step.said else "it"
+    unread, evaluated = with_steps(table, step.evaluate, what)
+    if evaluated is None and isinstance(table.node, Derived):  # why it is Spark's already
+        evaluated = next((verdict for verdict in table.node.rules if verdict.rule == WORKERS_EVALUATE_STEPS), None)
+    node = Derived(label, below, steps, emit, verdicts(rule, evaluated))
 
     def stepped(visible: DataFrame, *more: str) -> DataFrame:
         return visible.select(KEY, step.row.alias(ROW), step.gone.alias(DELETED), VERSION, SOURCE, TS, PROBLEM, *more)
 
-    def early(paths: Sequence[Path] | None, reader: str) -> tuple[DataFrame, tuple[Verdict, ...]]:
-        assert table.early is not None
-        found, rules = table.early(step.reads(paths), reader)
-        return stepped(table.visible(found), PACKED_KEY, LEFT_GONE), rules
+    early = None
+    if table.early is not None:
+        below_, made_of = table.early, table.early.made
+        if isinstance(made_of, Made):
+            found = step.evaluate()
+            made_of = f"{what} is left to Spark" if found is None else Made(made_of.joiner, (*made_of.steps, *found))
+        early = Early(
+            lambda paths, reader: below_.answers(step.reads(paths), reader),
+            lambda answers: stepped(table.visible(below_.frame(answers)), PACKED_KEY, LEFT_GONE),
+            made_of,
+        )
 
-    fires = rule is not None and rule.fired
     frame = stepped(rows, *([RAW] if RAW in table.frame.columns else []))
     between = None if table.star is None else f"{label} stands between the joins"
-    bare = replace(table, unread=None, packed=None, answers=None, contributions=None, star=between, narrow=None)
-    made = replace(bare, node=node, frame=frame, early=None if table.early is None else early)
+    bare = replace(table, unread=unread, packed=None, answers=None, contributions=None, star=between, narrow=None)
+    made = replace(bare, node=node, frame=frame, early=early)
     buckets, checked = bucket_count(spark), validated(spark)
     key, schema = arrow_schema("key", made.key_type), arrow_schema("row", made.row_type)
     bound_to = {
@@ -125,24 +141,22 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
         "row": schema_text(schema),
     }
     about = {"key": made.key_type, "result": made.row_type, "versions": [list(version) for version in node.versions]}
-    picked = b""
-    if fires and table.answers is not None and not isinstance(step.fields, str) and why_not is None:
-        places, fewer, verdict = tuple(step.fields.values()), table.answers, None
-        if isinstance(below, Join) and below.joiner is None:  # else the joiner says what is kept
-            fewer, verdict = fewer.narrowed(places, label)
-        packed, picked, less = fewer.counted, pickled(Joined(fewer.of, places, schema)), verdicts(verdict)
-    elif fires:
-        answered, less = early(None, label)
-        packed = _packed(answered, PackJoined(schema, buckets))
+    makes = b""
+    if early is not None and rule is not None and rule.fired:
+        answers, less = early.answers(None, label)
+        if isinstance(early.made, str):
+            packed = _packed(early.frame(answers), PackJoined(schema, buckets))
+        else:
+            packed, makes = answers.counted, pickled(Joined(AnswerRows(answers.of, early.made), schema))
+        by_resolve = Verdict(RESOLVE_MAKES_ROWS, early.made if isinstance(early.made, str) else None)
+        node = replace(node, rules=(*node.rules, by_resolve, *less))
     else:
-        packed = frame.select(*packing_columns()).mapInArrow(PackRows(key, schema, buckets, validate=checked), ENVELOPE)
-    if fires:
-        node = replace(node, rules=(*node.rules, Verdict(RESOLVE_PICKS_FIELDS, why_not), *less))
+        packed = packed_rows(made, PackRows(key, schema, buckets, validate=checked))
     unpack = UnpackResults(key, (schema,), node.versions)
 
     def built(materialized: str | None) -> Table:
         facts = {"materialized": materialized, **bound_to}
-        more = {"materialized": materialized is not None, "every": emission.every, "from_answers": picked}
+        more = {"materialized": materialized is not None, "every": emission.every, "from_answers": makes}
         spec = stage_spec(spark, "resolve", label, facts, about, validate=checked, **more)
         results = counted(stage(packed, spec), label, "resolve")
         results = paced(results, label, emission, about, checked)
@@ -150,7 +164,8 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
         common = replace(made, node=named, packed=(results, unpack), materialized_as=built)
         if materialized is None:
             return replace(common, settled=settled)
-        return replace(common, frame=settled, settled=None, early=None, on_error="fail")  # whoever reads it reads what is kept
+        kept = replace(common, frame=settled, settled=None, on_error="fail")
+        return replace(kept, early=None, unread=None)  # whoever reads it reads what is kept
 
     return built(None)
 

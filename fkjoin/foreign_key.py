@@ -15,14 +15,19 @@ from fkjoin.columns import Expression, arrow_schema, listed, resolve_column, tex
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.joiner import is_function
-from fkjoin.optimizer import decide, no_answers
-from fkjoin.rules import JOIN_READS_ANSWERS
+from fkjoin.optimizer import allowed, decide, no_answers
+from fkjoin.rules import JOIN_READS_ANSWERS, WORKERS_EVALUATE_STEPS
+from fkjoin.spark.json_lines import plain_paths
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackChanges
+from fkjoin.spark.vectorized import vectors
+from fkjoin.stages.answer_rows import AnswerRows, CarryRows
 from fkjoin.stages.contribute import Carry, leaves
 from fkjoin.stateful import once, packing_columns, pickled
 from fkjoin.table import Extractor, Joiner, Table
 from fkjoin.topology import Verdict, verdicts
+from fkjoin.unread import packed_by_workers
+from fkjoin.vectors import Columns
 
 
 def require_table(argument: str, table: Any) -> None:
@@ -56,7 +61,7 @@ class Sides(NamedTuple):
     rules: tuple[Verdict, ...]
     """Whether the left table is a join whose answers are read, and which of its columns; empty if it is no join."""
     from_answers: bytes
-    """A ``Carry``, pickled, where ``left`` is those answers as they are; else empty."""
+    """A ``Carry`` or ``CarryRows``, pickled, where ``left`` is those answers as they are; else empty."""
 
 
 def packed_sides(
@@ -84,14 +89,30 @@ def packed_sides(
             return Sides(answers.counted, packed_right, verdicts(rule, less), pickled(replace(carry, fields=answers.of)))
         assert left.early is not None
         paths = None if is_function(extractor) else [*left.reads(listed(extractor)), *leaves(left_row)]
-        answered, of_answers = left.early(paths, label)
-        rows = with_foreign_key(left, right, extractor, answered)
+        answers, of_answers = left.early.answers(paths, label)
+        if not isinstance(left.early.made, str) and (by := _foreign_key(left, extractor)) is not None:
+            carried = CarryRows(AnswerRows(answers.of, left.early.made), by, left_row)
+            return Sides(answers.counted, packed_right, (*verdicts(rule), *of_answers), pickled(carried))
+        rows = with_foreign_key(left, right, extractor, left.early.frame(answers))
     elif left.narrow is not None:
         paths = None if is_function(extractor) else [*left.reads(listed(extractor)), *leaves(left_row)]
         fewer, of_answers = left.narrow(paths, label)
         rows = with_foreign_key(left, right, extractor, fewer)
     packed_left = packed(left, rows, extractor, PackChanges(key, foreign_key, left_row, buckets, validate))
     return Sides(packed_left, packed_right, (*verdicts(rule), *of_answers), b"")
+
+
+def _foreign_key(left: Table, extractor: Extractor) -> Columns | None:
+    """The foreign key for workers; None if Spark has to evaluate it."""
+    if is_function(extractor):
+        return None
+    rows, names, given = left.visible(), [*left.row_type.names, *left.key], listed(extractor)
+    row = arrow_schema("left", left.row_type)
+    whole = pa.schema([*row, *(field for field in arrow_schema("key", left.key_type) if field.name not in row.names)])
+    if plain_paths(given, whole) is None and allowed(rows.sparkSession, WORKERS_EVALUATE_STEPS) is not None:
+        return None
+    found = [resolve_column("extractor", item, rows, names, f"left table {left.name}") for item in given]
+    return vectors({f"k{place}": column for place, column in enumerate(found)}, rows, names)
 
 
 def _carry(left: Table, extractor: Extractor, foreign_key: pa.Schema, row: pa.Schema) -> Carry | str:
@@ -110,10 +131,9 @@ def _carry(left: Table, extractor: Extractor, foreign_key: pa.Schema, row: pa.Sc
 def packed(table: Table, rows: DataFrame, extractor: Extractor | None, pack: PackChanges) -> DataFrame:
     """The table's changes, with foreign keys if there is an extractor, packed; ``rows`` is the frame that has them."""
     if table.unread is not None:
-        source, reading = table.unread
-        places = None if extractor is None else reading.foreign_key(listed(extractor))
-        if extractor is None or places is not None:
-            return source.mapInArrow(reading.packing(places, pack), ENVELOPE)
+        by = None if extractor is None else _foreign_key(table, extractor)
+        if extractor is None or by is not None:
+            return packed_by_workers(table, pack, by)
     return rows.select(*packing_columns(), "foreign_key").mapInArrow(pack, ENVELOPE)
 
 

@@ -15,20 +15,21 @@ from fkjoin.columns import arrow_schema, schema_text, spark_schema
 from fkjoin.emission import Emission, paced
 from fkjoin.errors import TopologyError
 from fkjoin.foreign_key import dead_frames, packed_sides
-from fkjoin.joiner import before_resolve, is_function, joined
+from fkjoin.joiner import before_resolve, evaluated, joined
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import InternalTopics, staged
 from fkjoin.optimizer import allowed
 from fkjoin.pruning import Kept, needed, read
 from fkjoin.rows import Path
-from fkjoin.rules import RESOLVE_PICKS_FIELDS
+from fkjoin.rules import RESOLVE_MAKES_ROWS
 from fkjoin.spark.operator import ENVELOPE, StageName
 from fkjoin.spark.packing import PackJoined
 from fkjoin.spark.settings import bucket_count
 from fkjoin.spark.unpacking import UnpackAnswers, UnpackResults
-from fkjoin.stages.contribute import Fields, Joined, Place
+from fkjoin.stages.answer_rows import AnswerRows, Joined, Made
+from fkjoin.stages.contribute import Fields, Place
 from fkjoin.star_join import Joins, begin
-from fkjoin.stateful import Answers, counted, frame_of, pickled, stage, stage_spec
+from fkjoin.stateful import Answers, Early, counted, frame_of, pickled, stage, stage_spec
 from fkjoin.table import Extractor, Joiner, Table
 from fkjoin.topology import Join, Verdict, verdicts
 
@@ -45,7 +46,7 @@ class _Joined(NamedTuple):
     """What comes to resolve, and what the joined rows are."""
 
     envelopes: DataFrame
-    picked: bytes
+    makes: bytes
     """A ``Joined``, pickled, where resolve makes rows of answers itself; else empty."""
     rows: tuple[pa.Schema, ...]
     result: DataType
@@ -92,7 +93,7 @@ class JoinPlan:
         def built(materialized: str | None) -> Table:
             resolved = self._through(
                 *("resolve", self._joined.envelopes, self._kept.left, self._kept.right),
-                from_answers=self._joined.picked,
+                from_answers=self._joined.makes,
                 materialized=materialized,
                 result=self._joined.result,
             )
@@ -106,7 +107,7 @@ class JoinPlan:
                 connection=left.connection or right.connection,
                 packed=(results, unpack),
                 answers=None if self.fields is None else self._answers,
-                early=None if self.topics is not None else self._early,
+                early=None if self.topics is not None else Early(self._early, self._before_resolve, self._made),
                 star=None if materialized is not None else self._star,
                 stages=(*left.stages, *right.stages, *self._answered.queries),
                 materialized_as=built,
@@ -227,13 +228,27 @@ class JoinPlan:
         name = f"{self.node.name}-answers-for-{reader}"
         return Answers(name, self._answering(left, right).envelopes, of, self._answers.fields, self._before), verdict
 
-    def _early(self, paths: Sequence[Path] | None, reader: str) -> tuple[DataFrame, tuple[Verdict, ...]]:
+    def _early(self, paths: Sequence[Path] | None, reader: str) -> tuple[Answers, tuple[Verdict, ...]]:
         """See ``Early``.  Without a joiner rows are both rows, and a path in them one of left or right."""
-        answers, less = self._answers, None
-        if self.joiner is None and paths is not None:
-            answers, less = answers.narrowed([(answers.fields[path[0]][0], path[1:]) for path in paths], reader)
+        if self.joiner is not None or paths is None:
+            return self._answers, ()
+        fields = self._answers.fields
+        answers, less = self._answers.narrowed([(fields[path[0]][0], path[1:]) for path in paths], reader)
+        return answers, verdicts(less)
+
+    def _before_resolve(self, answers: Answers) -> DataFrame:
         unpack = UnpackAnswers(answers.of.left, answers.of.right, self.node.how, self._key)
-        return before_resolve(answers.counted, unpack, self.joiner), verdicts(less)
+        return before_resolve(answers.counted, unpack, self.joiner)
+
+    @cached_property
+    def _made(self) -> Made | str:
+        """How workers make rows of answers, or why Spark has to."""
+        if (why := allowed(self._spark, RESOLVE_MAKES_ROWS)) is not None:
+            return why
+        if self.joiner is None:
+            return Made(None)
+        found = evaluated(self.joiner, self._kept.left, self._kept.right, self._spark)
+        return found if isinstance(found, str) else Made(found)
 
     @cached_property
     def _joined(self) -> _Joined:
@@ -246,12 +261,9 @@ class JoinPlan:
         schema = arrow_schema("joiner", result)
         if clash := set(schema.names) & set(self.left.key):
             raise TopologyError(f"joiner: column {min(clash)!r} is already there as the key; leave it out or give it an alias")
-        if (why := allowed(self._spark, RESOLVE_PICKS_FIELDS)) is None and self.fields is None:
-            function = is_function(self.joiner)
-            why = "the joiner is a function" if function else "the joiner makes more of the rows than fields of them"
-        rule = Verdict(RESOLVE_PICKS_FIELDS, why)
-        if self.fields is None or not rule.fired:
+        rule = Verdict(RESOLVE_MAKES_ROWS, self._made if isinstance(self._made, str) else None)
+        if isinstance(self._made, str):
             packed = rows.mapInArrow(PackJoined(schema, bucket_count(self._spark)), ENVELOPE)
             return _Joined(packed, b"", (schema,), result, rule)
-        pick = Joined(self._answers.of, tuple(self.fields[name] for name in schema.names), schema)
-        return _Joined(self._answered.envelopes, pickled(pick), (schema,), result, rule)
+        makes = pickled(Joined(AnswerRows(self._answers.of, self._made), schema))
+        return _Joined(self._answered.envelopes, makes, (schema,), result, rule)

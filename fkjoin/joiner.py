@@ -8,14 +8,17 @@ from collections.abc import Callable
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeGuard, Union, get_args, get_origin
 
-from pyspark.sql import Column, DataFrame
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructType
 
 from fkjoin.columns import listed, resolve_column, spark_schema
 from fkjoin.frame import DELETED, KEY, LEFT_GONE, PACKED_KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.unpacking import UnpackAnswers
+from fkjoin.spark.vectorized import vectors
 from fkjoin.table import Joiner
+from fkjoin.vectors import Columns
 
 _RETURNS: dict[Any, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}
 
@@ -47,6 +50,27 @@ def _called(joiner: Callable[[Any, Any], Any]) -> _Called:
     return _Called(joiner, known or StringType(), known is None)
 
 
+def joiner_columns(joiner: Joiner, rows: DataFrame) -> list[Column]:
+    """The columns of a joiner that is no function, over ``rows`` with the structs left and right."""
+    sides = rows.select("left", "right")
+    return [resolve_column("joiner", item, sides, [], "(left, right)") for item in listed(joiner)]
+
+
+def evaluated(joiner: Joiner, left: pa.Schema, right: pa.Schema, spark: SparkSession) -> Columns | str:
+    """The joiner for workers, over rows of which so much is kept; or why Spark has to evaluate it."""
+    if is_function(joiner):
+        return "the joiner is a function"
+    rows = spark.createDataFrame(
+        [], spark_schema(pa.schema([("left", pa.struct(list(left))), ("right", pa.struct(list(right)))]))
+    )
+    columns = joiner_columns(joiner, rows)
+    kinds = rows.select(*columns).schema
+    if len(kinds) == 1 and isinstance(kinds[0].dataType, StructType):
+        return "the joined row is one that may be null"
+    found = vectors(dict(zip(kinds.names, columns, strict=True)), rows, rows.columns)
+    return found or "the joiner is left to Spark"
+
+
 def joined(answers: DataFrame, unpack: UnpackAnswers, joiner: Joiner | None) -> DataFrame:
     """Answers with the joiner's struct ``row``, or one of both rows; null where there is no result."""
     rows = answers.mapInArrow(unpack, spark_schema(unpack.schema))
@@ -63,8 +87,7 @@ def joined(answers: DataFrame, unpack: UnpackAnswers, joiner: Joiner | None) -> 
 
         columns = [F.udf(join, returns)(matched, F.col("left"), F.col("right")).alias("value")]
     else:
-        given = listed(joiner)
-        columns = [resolve_column("joiner", item, rows.select("left", "right"), [], "(left, right)") for item in given]
+        columns = joiner_columns(joiner, rows)
     kinds = rows.select(*columns).schema
     if len(kinds) == 1 and isinstance(kinds[0].dataType, StructType):
         row = columns[0]

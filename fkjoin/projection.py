@@ -26,9 +26,12 @@ class Projection:
         return tuple(map(text, self.given))
 
     @property
+    def named(self) -> dict[str, Column]:
+        return dict(zip(self.schema.names, self.columns, strict=True))
+
+    @property
     def struct(self) -> Column:
-        named = [column.alias(name) for column, name in zip(self.columns, self.schema.names, strict=True)]
-        return F.struct(*named)
+        return F.struct(*(column.alias(name) for name, column in self.named.items()))
 
     @classmethod
     def of(cls, argument: str, given: Expressions, rows: DataFrame, names: Iterable[str], table: str) -> Projection:

@@ -12,12 +12,15 @@ JOIN_READS_ANSWERS = "join-reads-answers"
 """A join whose left table is a join, and what is made of left rows else, reads its answers: rekey in place of resolve."""
 JOINS_SHARE_STAGES = "joins-share-stages"
 """Joins in a row whose foreign keys are all the first left table's are one: a row's values ask no right table for anything."""
-RESOLVE_PICKS_FIELDS = "resolve-picks-fields"
-"""A joiner of fields is applied by resolve: answers reach it without becoming rows of Spark's in between."""
+RESOLVE_MAKES_ROWS = "resolve-makes-rows"
+"""Joiners, and steps of views, are applied by resolve: answers reach it without becoming rows of Spark's in between."""
 SINKS_SHARE_A_QUERY = "sinks-share-a-query"
 """A job's sinks of one table are one query, which works the table out once and writes each batch to all of them."""
 VIEW_READS_ANSWERS = "view-reads-answers"
 """What ``filter`` and ``map_values`` make of a join goes to a sink through one resolve in place of two."""
+WORKERS_EVALUATE_STEPS = "workers-evaluate-steps"
+"""``filter`` and ``map_values`` of a source, and what its rows contribute to an aggregate, are evaluated by the workers that
+parse them."""
 
 RULES = (
     AGGREGATE_READS_ANSWERS,
@@ -25,11 +28,12 @@ RULES = (
     JOIN_KEEPS_WHAT_IT_NEEDS,
     JOIN_READS_ANSWERS,
     JOINS_SHARE_STAGES,
-    RESOLVE_PICKS_FIELDS,
+    RESOLVE_MAKES_ROWS,
     SINKS_SHARE_A_QUERY,
     VIEW_READS_ANSWERS,
+    WORKERS_EVALUATE_STEPS,
 )
-MOVING = tuple(rule for rule in RULES if rule not in (RESOLVE_PICKS_FIELDS, SINKS_SHARE_A_QUERY))
-"""Those that move state from one operator to another: what was begun without one goes on without it."""
+MOVING = tuple(rule for rule in RULES if rule not in (RESOLVE_MAKES_ROWS, SINKS_SHARE_A_QUERY))
+"""Those that move state from one operator to another, or change what a query reads: what was begun without one goes on without it."""
 READING = (AGGREGATE_READS_ANSWERS, JOIN_READS_ANSWERS, VIEW_READS_ANSWERS)
 """Those that put another stage in the place of a join's resolve."""

@@ -22,7 +22,7 @@ from fkjoin.job import Job, Planned
 from fkjoin.job_file import JobError, JobSpec, read_job
 from fkjoin.metrics import Metrics
 from fkjoin.optimizer import allowed, excluded
-from fkjoin.rules import JOINS_SHARE_STAGES, MOVING
+from fkjoin.rules import JOINS_SHARE_STAGES, MOVING, WORKERS_EVALUATE_STEPS
 from fkjoin.spark.claim import claimed
 from fkjoin.spark.damage import check_logs, explain
 from fkjoin.spark.files import hadoop, read_file, write_file
@@ -34,7 +34,7 @@ from fkjoin.web import served
 MANIFEST = "fkjoin-job.json"
 """Lies in the checkpoint folder: what the checkpoint was made with."""
 
-_UNSAID = tuple(rule for rule in MOVING if rule != JOINS_SHARE_STAGES)
+_UNSAID = tuple(rule for rule in MOVING if rule not in (JOINS_SHARE_STAGES, WORKERS_EVALUATE_STEPS))
 """The rules that there were when a manifest did not say which."""
 
 _POLL_S = 0.3
@@ -218,7 +218,7 @@ def _begun_with(spark: SparkSession, spec: JobSpec) -> dict[str, Any] | None:
 
 
 def _leave_out_later_rules(spark: SparkSession, before: dict[str, Any]) -> list[str]:
-    """Switch off the rules that a checkpoint was begun without, and that would move its state; those that were not off yet."""
+    """Switch off the rules that a checkpoint was begun without, and that are bound to it; those that were not off yet."""
     later = [rule for rule in MOVING if rule not in before.get("rules", _UNSAID) and allowed(spark, rule) is None]
     if later:
         spark.conf.set(EXCLUDED, ",".join([*excluded(spark), *later]))

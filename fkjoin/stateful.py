@@ -15,7 +15,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from fkjoin.aggregates.fold import Fold
-from fkjoin.analyzed import named_fields
 from fkjoin.columns import spark_schema
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
@@ -26,6 +25,7 @@ from fkjoin.spark.operator import ENVELOPE, StageName, StageProcessor, StageSpec
 from fkjoin.spark.settings import bucket_count, index_dir, retention_ms
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import counters
+from fkjoin.stages.answer_rows import Made
 from fkjoin.stages.contribute import Fields, Place
 from fkjoin.topology import Node, Verdict
 
@@ -63,13 +63,6 @@ class Answers:
         places = (None if path is None else self._place(path) for path in paths)
         return [place if place is not None and place[1] else None for place in places]
 
-    def fields_of(self, columns: Mapping[str, Any], row: pa.Schema, spark: SparkSession) -> dict[str, Place] | None:
-        """Where columns are that are given, with their names, over those of row and key; None if one is more than a field."""
-        named = named_fields(columns.values(), self._visible(row), spark)
-        places = [self._place(path) for _, path in named or ()]
-        fields = {name: place for name, place in zip(columns, places, strict=bool(named)) if place is not None}
-        return fields if len(fields) == len(columns) else None
-
     def _visible(self, row: pa.Schema) -> pa.Schema:
         return pa.schema([*row, *(field for field in self.of.key if field.name not in row.names)])
 
@@ -81,9 +74,26 @@ class Answers:
         return side, (*above, *path[1:])
 
 
-Early = Callable[[Sequence[Path] | None, str], tuple[DataFrame, tuple[Verdict, ...]]]
-"""Makes a frame of rows with at least what is at paths of them (None: with all), for a reader of that name; and what became
-of the rule that leaves the rest out."""
+@dataclass(frozen=True)
+class Early:
+    """The rows of a join, and of views of it, before resolve."""
+
+    answers: Callable[[Sequence[Path] | None, str], tuple[Answers, tuple[Verdict, ...]]]
+    """Answers with at least what is at paths of the rows (None: with all), for a reader of that name; and what became of the
+    rule that leaves the rest out."""
+    frame: Callable[[Answers], DataFrame]
+    """Makes a frame of the rows, by Spark: see ``before_resolve``."""
+    made: Made | str
+    """How workers make rows of answers; or why Spark has to."""
+
+    def __call__(self, paths: Sequence[Path] | None, reader: str) -> tuple[DataFrame, tuple[Verdict, ...]]:
+        """A frame of the rows; arguments as for ``answers``."""
+        answers, rules = self.answers(paths, reader)
+        return self.frame(answers), rules
+
+
+Narrow = Callable[[Sequence[Path] | None, str], tuple[DataFrame, tuple[Verdict, ...]]]
+"""Makes a frame of rows with at least what is at paths of them, as ``Early`` does."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fkjoin.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.topology import (
     Aggregate,
     Children,
@@ -65,7 +66,8 @@ def steps_of(ends: Sequence[Node]) -> list[Step]:
     for one in nodes:
         step = _step(one)
         if isinstance(one, Derived) and one.materialized is None and one not in ends:
-            step = replace(step, facts=one.steps, stages=())  # the rest is for sinks
+            rules = tuple(("rule", str(verdict)) for verdict in one.rules if verdict.rule == WORKERS_EVALUATE_STEPS)
+            step = replace(step, facts=(*one.steps, *rules), stages=())  # the rest is for sinks
         elif isinstance(one, Join) and _within(one, nodes, ends):
             step = replace(step, stages=())
         elif isinstance(one, Join) and not _results_read(one, nodes, ends):

@@ -27,9 +27,13 @@ from fkjoin.columns import Expression, Expressions, arrow_schema, listed, requir
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.json_text import readable
-from fkjoin.spark.json_lines import JsonLines, Test, plain_path
+from fkjoin.optimizer import allowed
+from fkjoin.rules import WORKERS_EVALUATE_STEPS
+from fkjoin.spark.json_lines import JsonLines, plain_path
 from fkjoin.spark.settings import prepare
+from fkjoin.spark.vectorized import vector
 from fkjoin.topology import Source, generated_name
+from fkjoin.vectors import Vector
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 _OF_ANY_FILE = {
@@ -148,7 +152,12 @@ def plain_lines(
         return None
     key, version, deleted, timestamp = columns
     versions_at = [plain_path(item, arrow) for item in listed(version)]
-    gone = None if deleted is None else Test.of(deleted, arrow)
+    gone = None
+    if deleted is not None:
+        rows = spark.createDataFrame([], schema)
+        gone = vector(resolve_column("deleted", deleted, rows, rows.columns, node.name), rows, rows.columns)
+        if gone is not None and not _is_test(gone) and allowed(spark, WORKERS_EVALUATE_STEPS) is not None:
+            return None
     time = None if timestamp is None else plain_path(timestamp, arrow)
     if None in versions_at or (deleted is not None and gone is None) or (timestamp is not None and time is None):
         return None
@@ -156,6 +165,16 @@ def plain_lines(
     source = versions.identity(node.log or node.name)
     lines = JsonLines(arrow, tuple(listed(key)), places, gone, time, node.columns, source)
     return spark.readStream.format("text").options(**{n: str(v) for n, v in (options or {}).items()}).load(pattern), lines
+
+
+def _is_test(condition: Vector) -> bool:
+    """Whether it is the name of a truth, a test for null, or a comparison with a text: workers have always evaluated these."""
+    what, *others = condition.children or (condition,)
+    while what.kind == "GetStructField":
+        (what,) = what.children
+    texts = all(isinstance(other.given, str) and other.kind == "Literal" for other in others)
+    kinds = "AttributeReference", "GetStructField", "IsNull", "IsNotNull", "EqualTo"
+    return condition.kind in kinds and what.kind == "AttributeReference" and texts
 
 
 def _type(df: DataFrame, column: Column) -> DataType:

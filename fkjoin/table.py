@@ -23,13 +23,12 @@ from fkjoin.operators import Operators
 from fkjoin.outputs import Outputs
 from fkjoin.render import Format, draw
 from fkjoin.rows import Path as FieldPath
-from fkjoin.spark.json_lines import JsonLines
 from fkjoin.spark.settings import prepare
-from fkjoin.spark.topic_records import TopicRecords
 from fkjoin.spark.unpacking import UnpackResults
-from fkjoin.stateful import Answers, Contributions, Early
+from fkjoin.stateful import Answers, Contributions, Early, Narrow
 from fkjoin.streams import open_files, plain_lines, read_stream
 from fkjoin.topology import Node, Source
+from fkjoin.unread import Unread
 
 if TYPE_CHECKING:
     from fkjoin.star_join import Joins
@@ -54,8 +53,8 @@ class Table(Operators, Outputs):
     """Internal: frames, with ``RAW`` and ``PROBLEM``, that dead letters come from."""
     connection: Connection | None = None
     """Internal: the topic that the table is read from."""
-    unread: tuple[DataFrame, JsonLines | TopicRecords] | None = field(default=None, repr=False)
-    """Internal: the lines of JSON files, or a topic's records, and how a join reads them without ``frame``."""
+    unread: Unread | None = field(default=None, repr=False)
+    """Internal: the lines of JSON files, or a topic's records, and how they are read without ``frame``."""
     packed: tuple[DataFrame, UnpackResults] | None = field(default=None, repr=False)
     """Internal: the results of a join before they become rows, and what makes rows of them."""
     answers: Answers | None = field(default=None, repr=False)
@@ -63,10 +62,10 @@ class Table(Operators, Outputs):
     contributions: Contributions | None = field(default=None, repr=False)
     """Internal: of an aggregate, for a cogroup to read it without ``frame``."""
     early: Early | None = field(default=None, repr=False)
-    """Internal: of a join and of views of it, makes a frame of its rows before resolve: see ``before_resolve``."""
+    """Internal: of a join and of views of it, its rows before resolve."""
     star: Joins | str | None = field(default=None, repr=False)
     """Internal: of a join, what one by another foreign key of the same left table needs to be one with it; or why it cannot."""
-    narrow: Early | None = field(default=None, repr=False)
+    narrow: Narrow | None = field(default=None, repr=False)
     """Internal: of joins that are one, makes ``frame`` with fewer columns."""
     settled: DataFrame | None = field(default=None, repr=False)
     """Internal: what sinks read, where that is not ``frame``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,9 @@ from fkjoin.memory import MemoryJoin
 from fkjoin.messages import CHANGE, JOINED, column, table
 from fkjoin.rows import RowCodec
 from fkjoin.stages import Counters, aggregate, join_rows, regroup, rekey, resolve, split_rows, subscription
-from fkjoin.stages.contribute import Carry, Contribute, Fields, Joined
+from fkjoin.stages.answer_rows import AnswerRows, Joined, Made
+from fkjoin.stages.contribute import Carry, Contribute, Fields
+from fkjoin.vectors import Columns, Vector, Where
 from state import MemoryStore
 
 LEFT = pa.schema([("fk", pa.string()), ("n", pa.int64()), ("deep", pa.struct([("a", pa.bool_()), ("m", pa.int64())]))])
@@ -103,12 +106,34 @@ def contributed(results: pa.Table, by_region: bool) -> pa.Table:
 ROW = pa.schema([("region", pa.string()), ("m", pa.int64()), ("id", pa.string()), ("deep", LEFT.field("deep").type)])
 
 
-@given(events=st.lists(EVENT, max_size=25), cut=st.integers(1, 6), how=st.sampled_from(["inner", "left"]))
+def field(name: str, kind: pa.DataType, *path: str) -> Vector:
+    """A column, or what is in it."""
+    found = Vector("AttributeReference", kind, given=name)
+    for part in path:
+        found = Vector("GetStructField", found.of.field(part).type, (found,), part)
+    return found
+
+
+LEFT_SIDE, RIGHT_SIDE = pa.struct(list(LEFT)), pa.struct(list(RIGHT))
+PICKED = Columns(
+    (
+        ("region", field("right", RIGHT_SIDE, "region")),
+        ("m", field("left", LEFT_SIDE, "deep", "m")),
+        ("id", field("id", pa.string())),
+        ("deep", field("left", LEFT_SIDE, "deep")),
+    )
+)
+POSITIVE = Where(
+    Vector("GreaterThan", pa.bool_(), (field("left", LEFT_SIDE, "n"), Vector("Literal", pa.int64(), given=0))),
+)
+
+
+@given(events=st.lists(EVENT, max_size=25), cut=st.integers(1, 6), how=st.sampled_from(["inner", "left"]), some=st.booleans())
 @settings(max_examples=80)
-def test_fields_picked_from_answers_are_those_of_results(events: list[Any], cut: int, how: Any) -> None:
-    """And a change that leaves them as they were is none."""
-    picked: Any = (("right", ("region",)), ("left", ("deep", "m")), ("key", ("id",)), ("left", ("deep",)))
-    pick = Joined(Fields(KEY, LEFT, RIGHT, how), picked, ROW)
+def test_rows_made_of_answers_are_those_made_of_results(events: list[Any], cut: int, how: Any, some: bool) -> None:
+    """Where ``some`` are left out, too; and a change that leaves a row as it was is none."""
+    steps = (POSITIVE, PICKED) if some else (PICKED,)
+    make = Joined(AnswerRows(Fields(KEY, LEFT, RIGHT, how), Made(None, steps)), ROW)
     join, own = MemoryJoin(how), MemoryStore()
     count, whole, fewer = Counters(), dict[bytes, Any](), dict[bytes, Any]()
     numbered = list(enumerate(events))
@@ -119,22 +144,23 @@ def test_fields_picked_from_answers_are_those_of_results(events: list[Any], cut:
         pages = subscription(rekeyed.subscriptions, sides[1], join.stores[1], count, in_order=True, **TIMES)
         answers = pa.concat_tables([rekeyed.answers, *pages])
         results = resolve(join_rows(answers, how), join.stores[2], count, **TIMES)
-        whole.update(zip(column(results, "key").to_pylist(), as_picked(results), strict=True))
-        for one in resolve(pick(answers), own, count, **TIMES).to_pylist():
+        whole.update(zip(column(results, "key").to_pylist(), as_made(results, some), strict=True))
+        for one in resolve(make(answers), own, count, **TIMES).to_pylist():
             assert one["value"] != fewer.get(one["key"]), "nothing has changed"
             fewer[one["key"]] = one["value"]
         live = [{key: value for key, value in seen.items() if value is not None} for seen in (whole, fewer)]
         assert live[0] == live[1]
 
 
-def as_picked(results: pa.Table) -> list[Any]:
-    """The fields of results that the test picks, in bytes; None of deletes."""
+def as_made(results: pa.Table, some: bool) -> list[Any]:
+    """The rows that the test makes, in bytes; None of deletes and of those that are left out."""
     value = column(results, "value")
     left, right = (RowCodec(schema).decode(side) for schema, side in zip((LEFT, RIGHT), split_rows(value), strict=True))
     key = column(results, "key").cast(pa.large_string()).cast(pa.string())
     deep = left[2].to_pylist()
     columns = [right[1], pa.array([one and one["m"] for one in deep], pa.int64()), key, pa.array(deep, ROW.field("deep").type)]
-    rows: list[Any] = masked(RowCodec(ROW).encode(columns, len(results)), valid(value)).to_pylist()
+    there = np.array([not some or (n is not None and n > 0) for n in left[1].to_pylist()], bool)
+    rows: list[Any] = masked(RowCodec(ROW).encode(columns, len(results)), valid(value) & there).to_pylist()
     return rows
 
 

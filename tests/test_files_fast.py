@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from fkjoin import Table, TopologyError, fk_join
-from fkjoin.spark.json_lines import Test as NullTest
 from fkjoin.spark.json_lines import plain_path
 from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
 
@@ -41,30 +40,6 @@ SCHEMA = pa.schema(
 )
 def test_names_of_fields_are_plain(given: Any, path: tuple[str, ...] | None) -> None:
     assert plain_path(given, SCHEMA) == path
-
-
-def test_tests_for_null_are_plain() -> None:
-    rows = pa.array([{"value": {"fk": "a"}, "gone": True}, {"value": {"n": 1}}, {"gone": False}], pa.struct(list(SCHEMA)))
-    for given, expected in {
-        "value is null": [False, False, True],
-        " value.fk IS NOT NULL ": [True, False, False],
-        "gone": [True, False, False],
-        "value.fk = 'a'": [True, False, False],
-        "value.fk=='b' ": [False, False, False],
-    }.items():
-        test = NullTest.of(given, SCHEMA)
-        assert test is not None
-        assert test(rows).to_pylist() == expected, given
-    for given in (
-        "value is null or gone",
-        "not gone",
-        "other is null",
-        "gone = 'a'",
-        "value.fk = 'it''s'",
-        "value.fk = 'a' or gone",
-        None,
-    ):
-        assert NullTest.of(given, SCHEMA) is None, given
 
 
 @pytest.fixture

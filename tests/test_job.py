@@ -268,9 +268,7 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path)
 
     shown = fkjoin("describe", job(tmp_path, GOOD + SUMMED_UP), "--as-written", "--format", "json", *log)
     assert [step["name"] for step in json.loads(shown.stdout) if step["kind"] == "sink"] == ["out", "totals", "delta"]
-    assert shown.stdout.count("did not fire: spark.fkjoin.optimize is false") == 5, (
-        "of aggregate, joiner and sinks"
-    )
+    assert shown.stdout.count("did not fire: spark.fkjoin.optimize is false") == 5, "of aggregate, joiner and sinks"
 
     wrong = job(tmp_path, GOOD.replace('right = "customers"', 'right = "custmers"'))
     run = fkjoin("run", wrong, "--check", *log)

@@ -12,7 +12,10 @@ ROOT = Path(__file__).parent.parent
 PURE = sorted(
     [
         *(ROOT / "fkjoin" / "stages").glob("*.py"),
-        *(ROOT / "fkjoin" / f"{name}.py" for name in ("arrays", "rows", "records", "versions", "combined_key", "messages")),
+        *(
+            ROOT / "fkjoin" / f"{name}.py"
+            for name in ("arrays", "rows", "records", "versions", "combined_key", "messages", "vectors")
+        ),
         *(ROOT / "fkjoin" / f"{name}.py" for name in ("murmur2", "wire", "wire_change", "frame", "render", "steps", "picture")),
         *(ROOT / "fkjoin" / "aggregates").glob("*.py"),
         *(

@@ -158,7 +158,7 @@ def test_why_a_rule_did_not_fire_is_said(spark: SparkSession, tmp_path: Path) ->
     assert said(held.filter("true")) == "held is held back"
     spark.conf.set(OPTIMIZE, "false")
     assert said(joined.filter("true")) == "spark.fkjoin.optimize is false"
-    assert "rule" not in orders.filter("true").describe(), "it is of no join"
+    assert "reads-answers" not in orders.filter("true").describe(), "it is of no join"
     spark.conf.set(OPTIMIZE, "true")
     spark.conf.set(EXCLUDED, "view-reads-answer")
     with pytest.raises(SessionError, match="there is no rule 'view-reads-answer'; did you mean 'view-reads-answers'"):

@@ -242,6 +242,7 @@ def test_describe_reads_like_this(spark: SparkSession, tmp_path: Path) -> None:
         "  value        amount * items",
         "  n            count()",
         "  total        sum(amount * items)",
+        "  rule         workers-evaluate-steps fired",
         "  1 regroup       repartition by order_id; store sums-regroup",
         "  2 aggregate     repartition by group; store sums-aggregate, materialized as by-customer",
     ]
@@ -281,6 +282,7 @@ def test_filter_and_map_values_send_what_changes_and_tombstones_of_what_leaves(s
         "rows large  (on-change)",
         "  of           orders",
         "  filter       amount >= 10",
+        "  rule         workers-evaluate-steps fired",
         "  for sinks       repartition by order_id; store large-resolve",
     ]
     with pytest.raises(TopologyError, match="condition: amount is double, a boolean is needed"):

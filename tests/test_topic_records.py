@@ -106,8 +106,8 @@ def test_the_first_problem_of_a_record_is_told_and_a_query_told_to_fail_names_th
         None,
     ]
     with pytest.raises(FormatError, match=r"record orders-3 offset 71: null key; with on_error="):
-        topic(fail=True).changes(batch, None)
-    assert topic(fail=True).changes(batch.slice(4).slice(1), None).num_rows == 1
+        topic(fail=True).changes(batch)
+    assert topic(fail=True).changes(batch.slice(4).slice(1)).num_rows == 1
     (dead,) = DeadRecords(topic())(iter([batch]))
     assert dead.column("offset").to_pylist() == [71, 72, 73, 74]
     assert dead.column("problem").to_pylist() == problems[1:5]
@@ -115,10 +115,7 @@ def test_the_first_problem_of_a_record_is_told_and_a_query_told_to_fail_names_th
 
 def test_records_become_changes_with_their_place_as_version() -> None:
     reading = topic()
-    places = reading.foreign_key(["item"])
-    assert places == (("item",),)  # of the key
-    assert reading.foreign_key(["upper(fk)"]) is None
-    pack = PackRecords(reading, places, PackChanges(reading.key.schema, pa.schema([("k", pa.string())]), ROW, 1))
+    pack = PackRecords(reading, PackChanges(reading.key.schema, None, ROW, 1))
     found = [
         unpack(payload)
         for frame in pack(iter([records((b'{"shop": 1, "item": "a"}', b'{"n": 4}'), (None, b"{}"))]))
@@ -130,7 +127,7 @@ def test_records_become_changes_with_their_place_as_version() -> None:
     for at, name in enumerate(large.schema.names):
         if name in ("key", "value"):
             large = large.set_column(at, name, large.column(name).cast(pa.large_binary()))
-    assert reading.changes(large, places).column("row").to_pylist() == [{"fk": None, "n": 4}]
+    assert reading.changes(large).column("row").to_pylist() == [{"fk": None, "n": 4}]
     (version,) = column(found[0], "version").to_pylist()
     assert version == bytes((1, 1, 2, 3, 4, 0, 0, 0, 3)) + (70 + (1 << 63)).to_bytes(8, "big")
     assert column(found[0], "ts").to_pylist() == [5]

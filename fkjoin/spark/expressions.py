@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 
 from fkjoin.errors import TopologyError
 
-_REPLACED = ("Nvl", "Nvl2", "ArrayAppend", "ArrayPrepend", "ArraySize")
+_REPLACED = ("Nvl", "Nvl2", "ArrayAppend", "ArrayPrepend", "ArraySize", "Between")
 """Kinds that Spark itself writes in terms of others."""
 
 _BITS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
@@ -96,11 +96,11 @@ def _part(argument: str, node: Any) -> Part:
     kind = node.getClass().getSimpleName()
     if kind in ("Alias", "ExprAlias"):
         return _part(argument, node.child())
-    if kind in _REPLACED:
-        return _part(argument, node.replacement())
-    of = _type(node.dataType().json())
+    if (instead := replaced(node)) is not None:
+        return _part(argument, instead)
+    of = type_of(node)
     if kind == "Literal":
-        return Part(kind, of, given=_constant(argument, node, of))
+        return Part(kind, of, given=constant(argument, node, of))
     if kind == "AttributeReference":
         return Part(kind, of, given=node.name())
     listed = node.children()
@@ -113,13 +113,19 @@ def _part(argument: str, node: Any) -> Part:
     return Part(kind, of, children, node.ordinal() if kind == "GetStructField" else None)
 
 
-def _type(text: str) -> DataType:
-    """The type that is written as JSON."""
-    field = {"name": "it", "type": json.loads(text), "nullable": True, "metadata": {}}
+def replaced(node: Any) -> Any:
+    """What stands for a part of an analyzed expression that Spark itself writes in terms of others; None for other parts."""
+    return node.replacement() if node.getClass().getSimpleName() in _REPLACED else None
+
+
+def type_of(node: Any) -> DataType:
+    """The type of a part of an analyzed expression."""
+    field = {"name": "it", "type": json.loads(node.dataType().json()), "nullable": True, "metadata": {}}
     return StructType.fromJson({"type": "struct", "fields": [field]})[0].dataType
 
 
-def _constant(argument: str, node: Any, of: DataType) -> Any:
+def constant(argument: str, node: Any, of: DataType) -> Any:
+    """The value of a constant in an analyzed expression, of type ``of``; ``TopologyError`` if there is none for it here."""
     text = None if node.value() is None else str(node.value())
     if text is None:
         return None

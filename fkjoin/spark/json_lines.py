@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.json_text import read_rows
-from fkjoin.spark.packing import Batches, PackChanges
+from fkjoin.spark.packing import Batches, Pack
+from fkjoin.vectors import Vector
 
 _PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
-_NULL_TEST = re.compile(rf"\s*({_PATH.pattern})\s+is\s+(not\s+)?null\s*", re.IGNORECASE)
-_EQUALITY = re.compile(rf"\s*({_PATH.pattern})\s*==?\s*'([^'\\]*)'\s*")
-
 Path = tuple[str, ...]
 
 
@@ -42,59 +40,23 @@ def plain_paths(given: Sequence[Any], schema: pa.Schema) -> tuple[Path, ...] | N
 
 
 @dataclass(frozen=True)
-class Test:
-    """Whether a field is null, is not, is a certain text, or is true."""
-
-    path: Path
-    wanted: Literal["null", "not null", "true"] | tuple[str]
-    """A text stands in a tuple."""
-
-    @classmethod
-    def of(cls, given: Any, schema: pa.Schema) -> Test | None:
-        """The test that ``given`` is: ``X is null``, ``X is not null``, ``X = 'text'``, or the name of a truth; else None."""
-        if not isinstance(given, str):
-            return None
-        if match := _NULL_TEST.fullmatch(given):
-            path = plain_path(match[1], schema)
-            return None if path is None else cls(path, "not null" if match[2] else "null")
-        if match := _EQUALITY.fullmatch(given):
-            path = plain_path(match[1], schema)
-            is_text = path is not None and pa.types.is_string(kind_at(schema, path))
-            return cls(path, (match[2],)) if path is not None and is_text else None
-        path = plain_path(given, schema)
-        return None if path is None else cls(path, "true")
-
-    def __call__(self, rows: pa.StructArray) -> pa.Array:
-        found = at(rows, self.path)
-        if self.wanted == "null":
-            return pc.is_null(found)
-        if self.wanted == "not null":
-            return pc.is_valid(found)
-        return pc.fill_null(found if self.wanted == "true" else pc.equal(found, self.wanted[0]), False)
-
-
-@dataclass(frozen=True)
 class JsonLines:
     """What the columns of a table are, in terms of the fields of its lines."""
 
     schema: pa.Schema
     key: tuple[str, ...]
     version: tuple[Path, ...]
-    deleted: Test | None
+    deleted: Vector | None
     timestamp: Path | None
     row: tuple[str, ...]
     source: bytes
 
-    def foreign_key(self, extractor: Sequence[Any]) -> tuple[Path, ...] | None:
-        """The fields that an extractor names; None if it is more than names."""
-        return plain_paths(extractor, pa.schema([field for field in self.schema if field.name in {*self.row, *self.key}]))
-
-    def packing(self, foreign_key: tuple[Path, ...] | None, pack: PackChanges) -> PackLines:
+    def packing(self, pack: Pack) -> PackLines:
         """What makes envelopes of them."""
-        return PackLines(self, foreign_key, pack)
+        return PackLines(self, pack)
 
-    def changes(self, lines: pa.Array, foreign_key: Sequence[Path] | None) -> pa.RecordBatch:
-        """The lines (``string``) as what ``PackChanges`` takes; ``foreign_key``: the fields that it is made of."""
+    def changes(self, lines: pa.Array) -> pa.RecordBatch:
+        """The lines (``string``) as what ``PackChanges`` takes."""
         rows = read_rows(lines, pa.struct(list(self.schema)))
         count = len(rows)
         row = [at(rows, (name,)) for name in self.row]
@@ -103,16 +65,20 @@ class JsonLines:
             {
                 "key": struct_of({name: at(rows, (name,)) for name in self.key}),
                 "row": pa.StructArray.from_arrays(row, fields=fields),
-                "deleted": self.deleted(rows) if self.deleted is not None else pa.repeat(pa.scalar(False), count),
+                "deleted": self._deleted(rows),
                 "version": struct_of({f"v{place}": at(rows, path) for place, path in enumerate(self.version)}),
                 "source": pa.repeat(pa.scalar(self.source), count),
                 "ts": pc.cast(at(rows, self.timestamp), pa.int64()) if self.timestamp else pa.nulls(count, pa.int64()),
                 "problem": pa.nulls(count, pa.string()),
-                "foreign_key": pa.nulls(count)
-                if foreign_key is None
-                else struct_of({f"k{place}": at(rows, path) for place, path in enumerate(foreign_key)}),
+                "foreign_key": pa.nulls(count),
             }
         )
+
+    def _deleted(self, rows: pa.StructArray) -> pa.BooleanArray:
+        if self.deleted is None:
+            return pa.repeat(pa.scalar(False), len(rows))
+        read = {name.lower(): at(rows, (name,)) for name in self.schema.names if name.lower() in self.deleted.reads}
+        return pc.fill_null(self.deleted(read, len(rows)), False)
 
 
 @dataclass(frozen=True)
@@ -120,8 +86,7 @@ class PackLines:
     """Lines → envelopes of ``CHANGE`` by key; blank ones are left out."""
 
     lines: JsonLines
-    foreign_key: tuple[Path, ...] | None
-    pack: PackChanges
+    pack: Pack
 
     def __call__(self, batches: Batches) -> Batches:
         return self.pack(self._changes(batches))
@@ -129,7 +94,7 @@ class PackLines:
     def _changes(self, batches: Batches) -> Batches:
         for batch in batches:
             column = batch.column(0)
-            yield self.lines.changes(column.filter(pc.greater(pc.binary_length(column), 0)), self.foreign_key)
+            yield self.lines.changes(column.filter(pc.greater(pc.binary_length(column), 0)))
 
 
 def at(rows: pa.StructArray, path: Path) -> pa.Array:

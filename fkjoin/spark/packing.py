@@ -28,6 +28,9 @@ _ENVELOPE = pa.schema([("bucket", pa.int32()), ("payload", pa.binary()), ("count
 
 Batches = Iterator[pa.RecordBatch]
 
+Pack = Callable[[Batches], Batches]
+"""Rows → envelopes, such as ``PackChanges``."""
+
 
 @dataclass(frozen=True)
 class PackChanges:

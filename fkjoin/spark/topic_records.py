@@ -5,7 +5,6 @@ What a reader says of bytes is what the expressions of ``fkjoin.kafka.formats`` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -16,8 +15,8 @@ import pyarrow.compute as pc
 from fkjoin.arrays import Bools, bools, concat, constant, fixed, valid
 from fkjoin.errors import FormatError
 from fkjoin.json_text import read_objects
-from fkjoin.spark.json_lines import Path, at, plain_paths, struct_of
-from fkjoin.spark.packing import Batches, PackChanges
+from fkjoin.spark.json_lines import at, struct_of
+from fkjoin.spark.packing import Batches, Pack
 
 TAKEN = ("partition", "offset", "timestamp", "key", "value")
 """The columns of Spark's Kafka source that ``PackRecords`` takes."""
@@ -122,23 +121,16 @@ class TopicRecords:
     fail: bool
     """Raise at a record that cannot be used."""
 
-    def foreign_key(self, extractor: Sequence[Any]) -> tuple[Path, ...] | None:
-        """The fields that an extractor names; None if it is more than names."""
-        row = self.value.schema
-        return plain_paths(extractor, pa.schema([*row, *(field for field in self.key.schema if field.name not in row.names)]))
-
-    def packing(self, foreign_key: tuple[Path, ...] | None, pack: PackChanges) -> PackRecords:
+    def packing(self, pack: Pack) -> PackRecords:
         """What makes envelopes of them."""
-        return PackRecords(self, foreign_key, pack)
+        return PackRecords(self, pack)
 
-    def changes(self, batch: pa.RecordBatch, foreign_key: Sequence[Path] | None) -> pa.RecordBatch:
-        """The columns ``TAKEN`` as what ``PackChanges`` takes; ``foreign_key``: the fields that it is made of."""
+    def changes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns ``TAKEN`` as what ``PackChanges`` takes."""
         key, value, problem = self._read(batch)
         if self.fail and problem.null_count < len(problem):
             self._raise(batch, problem)
         count = batch.num_rows
-        row = self.value.schema.names
-        found = [at(value.rows if path[0] in row else key.rows, path) for path in foreign_key or ()]
         partition = batch.column("partition").to_numpy().astype(">u4").view(np.uint8).reshape(count, 4)
         return pa.record_batch(
             {
@@ -149,9 +141,7 @@ class TopicRecords:
                 "source": concat(constant(self.stem, count), fixed(partition)),
                 "ts": batch.column("timestamp").cast(pa.int64()),
                 "problem": problem,
-                "foreign_key": pa.nulls(count)
-                if foreign_key is None
-                else struct_of({f"k{place}": column for place, column in enumerate(found)}),
+                "foreign_key": pa.nulls(count),
             }
         )
 
@@ -184,11 +174,10 @@ class PackRecords:
     """Records, as columns ``TAKEN`` → envelopes of ``CHANGE`` by key."""
 
     records: TopicRecords
-    foreign_key: tuple[Path, ...] | None
-    pack: PackChanges
+    pack: Pack
 
     def __call__(self, batches: Batches) -> Batches:
-        return self.pack(self.records.changes(batch, self.foreign_key) for batch in batches)
+        return self.pack(self.records.changes(batch) for batch in batches)
 
 
 @dataclass(frozen=True)

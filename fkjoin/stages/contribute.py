@@ -97,22 +97,6 @@ class Contribute:
 
 
 @dataclass(frozen=True)
-class Joined:
-    """Which fields of both rows are the joined row."""
-
-    fields: Fields
-    row: tuple[Place, ...]
-    row_schema: pa.Schema
-
-    def __call__(self, answers: pa.Table) -> pa.Table:
-        """``ANSWER`` → ``JOINED``."""
-        ((*columns,),) = self.fields.columns(answers, (self.row, self.row_schema))
-        value = masked(RowCodec(self.row_schema).encode(columns, len(answers)), self.fields.there(answers))
-        named = [column(answers, name) for name in ("key", "version")]
-        return table(JOINED, *named, value, ~valid(column(answers, "left")), column(answers, "ts"))
-
-
-@dataclass(frozen=True)
 class Carry:
     """Which fields of a joined row are the row of the next join's left table, and its foreign key."""
 

@@ -1,0 +1,114 @@
+"""Rows made of answers by expressions: a joiner's, those of ``filter`` and ``map_values``, and what an aggregate is of.
+
+*Law*: they are what Spark's expressions make of the same answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from fkjoin.arrays import Bytes, bools, masked, narrowed, valid
+from fkjoin.messages import CHANGE, JOINED, column, table
+from fkjoin.rows import KeyCodec, RowCodec
+from fkjoin.stages.contribute import Fields
+from fkjoin.stages.regroup import contributions
+from fkjoin.vectors import Columns, Steps, taken, visible
+
+
+class Made(NamedTuple):
+    """How rows are made of both rows; without a joiner, they are both."""
+
+    joiner: Columns | None
+    steps: Steps = ()
+
+
+class Rows(NamedTuple):
+    """Rows with their keys; those that are ``gone`` are null."""
+
+    key: pa.StructArray
+    row: pa.StructArray
+    gone: pa.BooleanArray
+
+    @property
+    def visible(self) -> dict[str, pa.Array]:
+        """The columns that expressions are over."""
+        return visible(self.key, self.row)
+
+
+@dataclass(frozen=True)
+class AnswerRows:
+    """The rows that answers make."""
+
+    fields: Fields
+    made: Made
+
+    def __call__(self, answers: pa.Table) -> Rows:
+        there = self.fields.there(answers)
+        sides = ("left", self.fields.left), ("right", self.fields.right)
+        both = {side: _structs(schema, masked(column(answers, side), there)) for side, schema in sides}
+        named = KeyCodec(self.fields.key).decode(column(answers, "key"))
+        key = pa.StructArray.from_arrays(named, fields=list(self.fields.key))
+        row = pa.StructArray.from_arrays(list(both.values()), list(both))
+        if self.made.joiner is not None:
+            row = self.made.joiner(both, len(answers))
+        return Rows(key, *taken(self.made.steps, key, row, pa.array(~there)))
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The joined rows, for resolve."""
+
+    rows: AnswerRows
+    schema: pa.Schema
+
+    def __call__(self, answers: pa.Table) -> pa.Table:
+        """``ANSWER`` → ``JOINED``."""
+        made = self.rows(answers)
+        value = masked(RowCodec(self.schema).encode(made.row.flatten(), len(answers)), ~bools(made.gone))
+        return _joined(answers, value)
+
+
+@dataclass(frozen=True)
+class ContributeRows:
+    """What the rows contribute to groups, for regroup."""
+
+    rows: AnswerRows
+    group: Columns
+    value: Columns
+
+    def __call__(self, answers: pa.Table) -> pa.Table:
+        """``ANSWER`` → ``JOINED`` with contributions."""
+        made = self.rows(answers)
+        group, value = (columns(made.visible, len(answers)).flatten() for columns in (self.group, self.value))
+        return _joined(answers, contributions(self.group.schema, group, self.value.schema, value, ~bools(made.gone)))
+
+
+@dataclass(frozen=True)
+class CarryRows:
+    """The rows as those of the next join's left table, with their foreign keys."""
+
+    rows: AnswerRows
+    foreign_key: Columns
+    schema: pa.Schema
+    """What is kept of the rows."""
+
+    def __call__(self, answers: pa.Table) -> pa.Table:
+        """``ANSWER`` → ``CHANGE``."""
+        made = self.rows(answers)
+        alive, count = ~bools(made.gone), len(answers)
+        columns = dict(zip((field.name for field in made.row.type), made.row.flatten(), strict=True))
+        value = masked(RowCodec(self.schema).encode(narrowed(columns, self.schema), count), alive)
+        named = KeyCodec(self.foreign_key.schema).encode(self.foreign_key(made.visible, count).flatten(), count)
+        return table(CHANGE, column(answers, "key"), named, value, column(answers, "version"), column(answers, "ts"))
+
+
+def _joined(answers: pa.Table, value: Bytes) -> pa.Table:
+    key, version, ts = (column(answers, name) for name in ("key", "version", "ts"))
+    return table(JOINED, key, version, value, ~valid(column(answers, "left")), ts)
+
+
+def _structs(schema: pa.Schema, rows: Bytes) -> pa.StructArray:
+    return pa.StructArray.from_arrays(RowCodec(schema).decode(rows), fields=list(schema), mask=pa.array(~valid(rows)))

@@ -1,0 +1,191 @@
+"""Expressions over columns of Arrow, and steps of tables that are made of them: no rows, and no Spark, are needed for them.
+
+``spark.vectorized`` makes them of Spark's expressions.
+
+*Law*: a column is what Spark returns with ANSI mode on, nulls included; where Spark raises, it raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+@dataclass(frozen=True)
+class Vector:
+    """A part of an expression: its kind, its type, what it is made of, and a constant or a name."""
+
+    kind: str
+    of: pa.DataType
+    children: tuple[Vector, ...] = ()
+    given: Any = None
+
+    def __call__(self, columns: Mapping[str, pa.Array], rows: int) -> pa.Array:
+        """Of so many ``rows``, with their columns by lower-case name."""
+        found = self._found(columns)
+        return pa.repeat(found, rows) if isinstance(found, pa.Scalar) else found
+
+    @property
+    def can_raise(self) -> bool:
+        return self.kind in RAISING or any(child.can_raise for child in self.children)
+
+    @property
+    def reads(self) -> set[str]:
+        """The columns that are read."""
+        below = set[str]().union(*(child.reads for child in self.children))
+        return below | {self.given} if self.kind == "AttributeReference" else below
+
+    def _found(self, columns: Mapping[str, pa.Array]) -> Any:
+        if self.kind == "Literal":
+            return pa.scalar(self.given, self.of)
+        if self.kind == "AttributeReference":
+            return columns[self.given]
+        return KERNELS[self.kind](self, *(child._found(columns) for child in self.children))
+
+
+@dataclass(frozen=True)
+class Where:
+    """The rows for which a condition holds; null does not."""
+
+    condition: Vector
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Rows of these columns, by their names."""
+
+    columns: tuple[tuple[str, Vector], ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([(name, one.of) for name, one in self.columns])
+
+    def __call__(self, visible: Mapping[str, pa.Array], rows: int) -> pa.StructArray:
+        """Of ``visible`` columns, by lower-case name."""
+        if not self.columns:
+            return pa.repeat(pa.scalar({}, pa.struct([])), rows)
+        return pa.StructArray.from_arrays([one(visible, rows) for _, one in self.columns], [name for name, _ in self.columns])
+
+
+Steps = tuple[Where | Columns, ...]
+
+
+def taken(
+    steps: Steps, key: pa.StructArray, row: pa.StructArray, gone: pa.BooleanArray
+) -> tuple[pa.StructArray, pa.BooleanArray]:
+    """Rows after steps, and which of them are gone; those are null."""
+    row = without(row, gone)
+    for step in steps:
+        if isinstance(step, Where):
+            stays = pc.fill_null(step.condition(visible(key, row), len(row)), False)
+            gone = pc.or_(gone, pc.invert(stays))
+        else:
+            row = step(visible(key, row), len(row))
+        row = without(row, gone)
+    return row, gone
+
+
+def visible(key: pa.StructArray, row: pa.StructArray) -> dict[str, pa.Array]:
+    """The columns that expressions are over: the row's, and those of the key that it lacks."""
+    return {field.name.lower(): column for field, column in named(row, key)}
+
+
+def named(*structs: pa.StructArray) -> Iterable[tuple[pa.Field, pa.Array]]:
+    """The fields of structs, of several with one name the first."""
+    names = set[str]()
+    for struct in structs:
+        for field, column in zip(struct.type, struct.flatten(), strict=True):
+            if field.name not in names:
+                names.add(field.name)
+                yield field, column
+
+
+def without(rows: pa.StructArray, gone: pa.BooleanArray) -> pa.StructArray:
+    """The rows, null where they are gone."""
+    if not pc.any(gone).as_py():
+        return rows
+    mask = pc.or_(gone, pc.is_null(rows))
+    return pa.StructArray.from_arrays(rows.flatten(), fields=list(rows.type), mask=mask)
+
+
+def _compared(kernel: Callable[..., Any], first: Callable[[Any, Any], Any] | None) -> Callable[..., Any]:
+    """``first``: what holds of numbers that are none (they are greater than all others, and equal to each other)."""
+
+    def compare(part: Vector, left: Any, right: Any) -> Any:
+        found = kernel(left, right)
+        if first is None or not pa.types.is_floating(part.children[0].of):
+            return found
+        return pc.or_(found, first(pc.is_nan(left), pc.is_nan(right)))
+
+    return compare
+
+
+def _same(part: Vector, left: Any, right: Any) -> Any:
+    """Whether both are equal, or both are null."""
+    equal = pc.fill_null(KERNELS["EqualTo"](part, left, right), False)
+    return pc.or_(equal, pc.and_(pc.is_null(left), pc.is_null(right)))
+
+
+def _among(part: Vector, value: Any, *_: Any) -> Any:
+    wanted = pa.array([child.given for child in part.children[1:]], part.children[0].of)
+    return pc.if_else(pc.is_valid(value), pc.is_in(value, value_set=wanted), None)
+
+
+def _calculated(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Of whole numbers, one that raises."""
+
+    def calculate(part: Vector, left: Any, right: Any) -> Any:
+        try:
+            return kernel(left, right)
+        except pa.ArrowInvalid as error:
+            raise ArithmeticError(f"{error} of {part.of}: a result does not fit; cast to a wider type") from error
+
+    return calculate
+
+
+def _divided(part: Vector, left: Any, right: Any) -> Any:
+    if pc.any(pc.and_(pc.is_valid(left), pc.equal(right, 0))).as_py():
+        raise ZeroDivisionError("division by zero; use try_divide or nullif")
+    return pc.divide(left, right)
+
+
+def _case_when(part: Vector, *found: Any) -> Any:
+    pairs, otherwise = len(found) // 2, found[-1] if len(found) % 2 else pa.scalar(None, part.of)
+    for place in reversed(range(pairs)):
+        otherwise = pc.if_else(pc.fill_null(found[2 * place], False), found[2 * place + 1], otherwise)
+    return otherwise
+
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "GetStructField": lambda part, value: pc.struct_field(value, part.given),
+    "Cast": lambda part, value: pc.cast(value, part.of, safe=False),
+    "And": lambda part, left, right: pc.and_kleene(left, right),
+    "Or": lambda part, left, right: pc.or_kleene(left, right),
+    "Not": lambda part, value: pc.invert(value),
+    "IsNull": lambda part, value: pc.is_null(value),
+    "IsNotNull": lambda part, value: pc.is_valid(value),
+    "Coalesce": lambda part, *values: pc.coalesce(*values),
+    "If": _case_when,
+    "CaseWhen": _case_when,
+    "EqualTo": _compared(pc.equal, pc.and_),
+    "EqualNullSafe": _same,
+    "LessThan": _compared(pc.less, lambda left, right: pc.and_(pc.invert(left), right)),
+    "LessThanOrEqual": _compared(pc.less_equal, lambda left, right: pc.or_(right, pc.and_(left, right))),
+    "GreaterThan": _compared(pc.greater, lambda left, right: pc.and_(left, pc.invert(right))),
+    "GreaterThanOrEqual": _compared(pc.greater_equal, lambda left, right: pc.or_(left, pc.and_(left, right))),
+    "In": _among,
+    "Add": _calculated(pc.add_checked),
+    "Subtract": _calculated(pc.subtract_checked),
+    "Multiply": _calculated(pc.multiply_checked),
+    "Divide": _divided,
+    "UnaryMinus": lambda part, value: pc.negate(value),
+    "Like": lambda part, value, pattern: pc.match_like(value, part.children[1].given),
+    "Concat": lambda part, *texts: pc.binary_join_element_wise(*texts, "", null_handling="emit_null"),
+}
+
+RAISING = ("Add", "Subtract", "Multiply", "Divide")
+LAZY = ("And", "Or", "Coalesce", "If", "CaseWhen")
