@@ -51,6 +51,13 @@ class _Step(NamedTuple):
     evaluate: Callable[[], Steps | None]
     """The same for workers; None if Spark has to evaluate it."""
 
+    def __str__(self) -> str:
+        return " ".join(*self.said) if self.said else "it"
+
+    def taken(self, visible: DataFrame, *more: str) -> DataFrame:
+        """A table's frame after the step, with columns more of ``visible``."""
+        return visible.select(KEY, self.row.alias(ROW), self.gone.alias(DELETED), VERSION, SOURCE, TS, PROBLEM, *more)
+
 
 def filtered(table: Table, condition: Expression, name: str | None, emit: Emit) -> Table:
     """See ``Table.filter``."""
@@ -107,28 +114,13 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
     refuse_same_name(label, (below,), "table")
     spark = rows.sparkSession
     rule = decide(spark, VIEW_READS_ANSWERS, below, None if table.early is not None else no_answers(table.node))
-    what = " ".join(step.said[0]) if step.said else "it"
-    unread, evaluated = with_steps(table, step.evaluate, what)
+    unread, evaluated = with_steps(table, step.evaluate, str(step))
     if evaluated is None and isinstance(table.node, Derived):  # why it is Spark's already
         evaluated = next((verdict for verdict in table.node.rules if verdict.rule == WORKERS_EVALUATE_STEPS), None)
     node = Derived(label, below, steps, emit, verdicts(rule, evaluated))
 
-    def stepped(visible: DataFrame, *more: str) -> DataFrame:
-        return visible.select(KEY, step.row.alias(ROW), step.gone.alias(DELETED), VERSION, SOURCE, TS, PROBLEM, *more)
-
-    early = None
-    if table.early is not None:
-        below_, made_of = table.early, table.early.made
-        if isinstance(made_of, Made):
-            found = step.evaluate()
-            made_of = f"{what} is left to Spark" if found is None else Made(made_of.joiner, (*made_of.steps, *found))
-        early = Early(
-            lambda paths, reader: below_.answers(step.reads(paths), reader),
-            lambda answers: stepped(table.visible(below_.frame(answers)), PACKED_KEY, LEFT_GONE),
-            made_of,
-        )
-
-    frame = stepped(rows, *([RAW] if RAW in table.frame.columns else []))
+    early = None if table.early is None else _early(table, table.early, step)
+    frame = step.taken(rows, *([RAW] if RAW in table.frame.columns else []))
     between = None if table.star is None else f"{label} stands between the joins"
     bare = replace(table, unread=unread, packed=None, answers=None, contributions=None, star=between, narrow=None)
     made = replace(bare, node=node, frame=frame, early=early)
@@ -168,6 +160,19 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
         return replace(kept, early=None, unread=None)  # whoever reads it reads what is kept
 
     return built(None)
+
+
+def _early(table: Table, before: Early, step: _Step) -> Early:
+    """The rows after the step, before resolve; ``before``: the table's own."""
+    made = before.made
+    if isinstance(made, Made):
+        found = step.evaluate()
+        made = f"{step} is left to Spark" if found is None else Made(made.joiner, (*made.steps, *found))
+    return Early(
+        lambda paths, reader: before.answers(step.reads(paths), reader),
+        lambda answers: step.taken(table.visible(before.frame(answers)), PACKED_KEY, LEFT_GONE),
+        made,
+    )
 
 
 def _packed(frame: DataFrame, pack: PackJoined) -> DataFrame:

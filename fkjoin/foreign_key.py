@@ -104,9 +104,9 @@ def packed_sides(
 
 def _foreign_key(left: Table, extractor: Extractor) -> Columns | None:
     """The foreign key for workers; None if Spark has to evaluate it."""
-    if is_function(extractor):
-        return None
     rows, names, given = left.visible(), [*left.row_type.names, *left.key], listed(extractor)
+    if any(map(is_function, given)):
+        return None
     row = arrow_schema("left", left.row_type)
     whole = pa.schema([*row, *(field for field in arrow_schema("key", left.key_type) if field.name not in row.names)])
     if plain_paths(given, whole) is None and allowed(rows.sparkSession, WORKERS_EVALUATE_STEPS) is not None:

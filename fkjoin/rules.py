@@ -34,6 +34,6 @@ RULES = (
     WORKERS_EVALUATE_STEPS,
 )
 MOVING = tuple(rule for rule in RULES if rule not in (RESOLVE_MAKES_ROWS, SINKS_SHARE_A_QUERY))
-"""Those that move state from one operator to another, or change what a query reads: what was begun without one goes on without it."""
+"""Those that move state, or change what a query reads: what was begun without one goes on without it."""
 READING = (AGGREGATE_READS_ANSWERS, JOIN_READS_ANSWERS, VIEW_READS_ANSWERS)
 """Those that put another stage in the place of a join's resolve."""

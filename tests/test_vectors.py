@@ -57,7 +57,7 @@ cast(n as double) = x | coalesce(b, false) and x > 1 | i is null or j > 0 | i * 
 LEFT_TO_SPARK = """
 upper(s) | cast(s as int) | x % 2 | array(i) | current_date() > d | st = st | p * 2 | b and i + 1 > 0 | if(b, i + 1, 0)
 coalesce(1 / x, y) | s like 'a\\\\%' | x in (1.0D) | cast(x as int) | i <> 3.5 | sum(i) over ()
-s collate UNICODE_CI = 'A' | abs(x)
+s collate UNICODE_CI = 'A' | abs(x) | cast(n as int) | cast(p as decimal(4,2)) | cast(p as decimal(11,1))
 """
 
 
@@ -163,6 +163,13 @@ def test_what_spark_refuses_is_refused(rows: DataFrame, text: str) -> None:
 @pytest.mark.parametrize("text", listed(LEFT_TO_SPARK))
 def test_other_parts_are_left_to_spark(rows: DataFrame, text: str) -> None:
     assert vector(F.expr(text), rows, rows.columns) is None
+
+
+def test_texts_with_a_collation_are_left_to_spark(rows: DataFrame) -> None:
+    collated = rows.select(F.expr("s collate UTF8_LCASE as u"), F.expr("t collate UTF8_LCASE as v"))
+    for text in ("u = v", "u = 'A'", "u in ('A')", "u < v"):
+        assert vector(F.expr(text), collated, collated.columns) is None, text
+    assert vector(F.expr("u is null"), collated, collated.columns) is None
 
 
 def test_a_column_that_is_not_the_tables_is_left_to_spark(rows: DataFrame) -> None:
