@@ -149,6 +149,10 @@ def test_why_it_does_not_fire(spark: SparkSession, tmp_path: Path) -> None:
     joined = fk_join(orders, customers, "customer_id", name="joined")
     assert WORKERS_EVALUATE_STEPS not in joined.filter("left.items > 1").describe(), "a join's rows are not in files"
     assert f"{WORKERS_EVALUATE_STEPS} fired" in fk_join(orders.filter("items > 1"), customers, "customer_id").describe()
+    assert parsed_by_workers(fk_join(orders, customers, "coalesce(customer_id, 'c1')", name="by")) == 2
+    spark.conf.set(EXCLUDED, WORKERS_EVALUATE_STEPS)
+    assert parsed_by_workers(fk_join(orders, customers, "coalesce(customer_id, 'c1')", name="by")) == 1
+    assert parsed_by_workers(fk_join(orders, customers, "customer_id", name="by")) == 2, "as ever"
 
 
 def test_records_of_topics_take_steps_as_well(spark: SparkSession) -> None:
