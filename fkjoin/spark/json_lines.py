@@ -78,7 +78,7 @@ class JsonLines:
         if self.deleted is None:
             return pa.repeat(pa.scalar(False), len(rows))
         read = {name.lower(): at(rows, (name,)) for name in self.schema.names if name.lower() in self.deleted.reads}
-        return pc.fill_null(self.deleted(read, len(rows)), False)
+        return self.deleted(read, len(rows))
 
 
 @dataclass(frozen=True)
