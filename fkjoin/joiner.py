@@ -66,7 +66,7 @@ def evaluated(joiner: Joiner, left: pa.Schema, right: pa.Schema, spark: SparkSes
     columns = joiner_columns(joiner, rows)
     kinds = rows.select(*columns).schema
     if len(kinds) == 1 and isinstance(kinds[0].dataType, StructType):
-        return "the joined row is one that may be null"
+        return "its one column is a struct, and may be null"
     found = vectors(dict(zip(kinds.names, columns, strict=True)), rows, rows.columns)
     return found or "the joiner is left to Spark"
 

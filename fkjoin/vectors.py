@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,27 +81,20 @@ def taken(
     row = without(row, gone)
     for step in steps:
         if isinstance(step, Where):
-            stays = pc.fill_null(step.condition(visible(key, row), len(row)), False)
+            stays = pc.fill_null(step.condition(visible(key, row, gone), len(row)), False)
             gone = pc.or_(gone, pc.invert(stays))
         else:
-            row = step(visible(key, row), len(row))
+            row = step(visible(key, row, gone), len(row))
         row = without(row, gone)
     return row, gone
 
 
-def visible(key: pa.StructArray, row: pa.StructArray) -> dict[str, pa.Array]:
-    """The columns that expressions are over: the row's, and those of the key that it lacks."""
-    return {field.name.lower(): column for field, column in named(row, key)}
-
-
-def named(*structs: pa.StructArray) -> Iterable[tuple[pa.Field, pa.Array]]:
-    """The fields of structs, of several with one name the first."""
-    names = set[str]()
-    for struct in structs:
-        for field, column in zip(struct.type, struct.flatten(), strict=True):
-            if field.name not in names:
-                names.add(field.name)
-                yield field, column
+def visible(key: pa.StructArray, row: pa.StructArray, gone: pa.BooleanArray) -> dict[str, pa.Array]:
+    """The columns that expressions are over: the row's, and those of the key that it lacks; null where the row is gone."""
+    found: dict[str, pa.Array] = {}
+    for struct in (without(key, gone), row):
+        found |= {field.name.lower(): column for field, column in zip(struct.type, struct.flatten(), strict=True)}
+    return found
 
 
 def without(rows: pa.StructArray, gone: pa.BooleanArray) -> pa.StructArray:

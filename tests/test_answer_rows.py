@@ -132,7 +132,7 @@ def planned(table: Table) -> int:
     ("given", "why"),
     [
         (["upper(right.region) as region"], "the joiner is left to Spark"),
-        (["left.line"], "the joined row is one that may be null"),
+        (["left.line"], "its one column is a struct, and may be null"),
         (lambda left, right: left["items"], "the joiner is a function"),
     ],
 )

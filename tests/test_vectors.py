@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.errors import ArithmeticException
 from pyspark.sql import DataFrame, SparkSession
@@ -176,17 +177,19 @@ def test_a_column_that_is_not_the_tables_is_left_to_spark(rows: DataFrame) -> No
     assert vector(F.col("x"), rows, ["y"]) is None
     assert vectors({"x": F.col("x"), "s": F.upper("s")}, rows, rows.columns) is None
     assert vector(F.col("X"), rows, rows.columns) is not None, "Spark's names have no case"
+    assert vector(F.col("x"), rows, ["x", "X"]) is None, "which they can be told to have"
 
 
 def test_a_row_that_is_left_out_is_not_looked_at_again(rows: DataFrame) -> None:
     """The second condition would raise for the rows that the first one leaves out."""
-    have, count = columns(rows)
+    have, _ = columns(rows)
     row = pa.StructArray.from_arrays([have["x"], have["i"]], ["x", "i"])
     texts = "x > 1", "1 / x > 0.5", "i < 5", "i + 2147483642 > 0"
+    key = pa.StructArray.from_arrays([pc.fill_null(have["j"], 0)], ["j"])
+    texts = (*texts, "1 / j >= 0")  # of the key, which is there when the row is gone
     wheres = [Where(found) for text in texts if (found := vector(F.expr(text), rows, rows.columns)) is not None]
-    none = pa.repeat(pa.scalar(False), count)
-    left, gone = taken(tuple(wheres), pa.array([{}] * count, pa.struct([])), row, none)
-    stays = [row.asDict() for row in rows.where("x > 1").where("1 / x > 0.5").where("i < 5").select("x", "i").collect()]
+    left, gone = taken(tuple(wheres), key, row, pc.equal(key.field("j"), 0))
+    stays = [row.asDict() for row in rows.where("j <> 0 and x > 1").where("1 / x > 0.5 and i < 5").select("x", "i").collect()]
     assert [str(one) for one, out in zip(left.to_pylist(), gone.to_pylist(), strict=True) if not out] == list(map(str, stays))
     assert stays
     assert left.null_count == gone.true_count

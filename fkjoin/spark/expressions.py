@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 
 from fkjoin.errors import TopologyError
 
-_REPLACED = ("Nvl", "Nvl2", "ArrayAppend", "ArrayPrepend", "ArraySize", "Between")
+_REPLACED = ("Nvl", "Nvl2", "ArrayAppend", "ArrayPrepend", "ArraySize")
 """Kinds that Spark itself writes in terms of others."""
 
 _BITS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}

@@ -51,7 +51,7 @@ class _PackStepped:
         key = batch.column("key")
         row, gone = taken(self.steps, key, batch.column("row"), pc.fill_null(batch.column("deleted"), False))
         found = dict(zip(batch.schema.names, batch.columns, strict=True)) | {"row": row, "deleted": gone}
-        seen = visible(key, row)
+        seen = visible(key, row, gone)
         if self.contributing is not None:
             found["group"], found["row"] = (columns(seen, len(row)) for columns in self.contributing)
         if self.foreign_key is not None:

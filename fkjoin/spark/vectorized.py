@@ -31,13 +31,16 @@ _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 def vector(column: Column, rows: DataFrame, names: Iterable[str]) -> Vector | None:
     """The expression over the columns ``names`` of ``rows``, for Arrow; None if Spark has to evaluate it."""
+    known = set(names)
+    if len({name.lower() for name in known}) < len(known):
+        return None
     try:
         made = _vector(rows.select(column)._jdf.queryExecution().analyzed().expressions().head(), {})
     except (_OnlySparkError, TopologyError):
         return None
     if made.can_raise and rows.sparkSession.conf.get(ANSI) != "true":
         return None
-    return made if made.reads <= {name.lower() for name in names} else None
+    return made if made.reads <= {name.lower() for name in known} else None
 
 
 def vectors(columns: Mapping[str, Column], rows: DataFrame, names: Iterable[str]) -> Columns | None:
@@ -57,7 +60,8 @@ def _vector(node: Any, named: dict[str, Vector]) -> Vector:
     kind = node.getClass().getSimpleName()
     if kind in ("Alias", "ExprAlias"):
         return _vector(node.child(), named)
-    if (instead := replaced(node)) is not None:
+    instead = node.replacement() if kind == "Between" else replaced(node)
+    if instead is not None:
         return _vector(instead, named)
     if kind == "With":
         defined = node.defs()

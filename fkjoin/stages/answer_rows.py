@@ -35,7 +35,7 @@ class Rows(NamedTuple):
     @property
     def visible(self) -> dict[str, pa.Array]:
         """The columns that expressions are over."""
-        return visible(self.key, self.row)
+        return visible(*self)
 
 
 @dataclass(frozen=True)
