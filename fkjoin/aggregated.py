@@ -23,7 +23,6 @@ from fkjoin.spark.operator import ENVELOPE, StageName
 from fkjoin.spark.packing import PackRows
 from fkjoin.spark.settings import bucket_count, validated
 from fkjoin.spark.unpacking import UnpackResults
-from fkjoin.spark.vectorized import vectors
 from fkjoin.stages.answer_rows import AnswerRows, ContributeRows, Made
 from fkjoin.stages.contribute import Contribute
 from fkjoin.stateful import (
@@ -38,7 +37,7 @@ from fkjoin.stateful import (
     stage_spec,
 )
 from fkjoin.topology import Aggregate, Verdict, generated_name, verdicts
-from fkjoin.unread import packed_contributions
+from fkjoin.unread import contributing, packed_contributions
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
@@ -166,12 +165,9 @@ def _contributed(table: Table, key: Projection, value: Projection, pack: PackRow
     if rule is not None and rule.fired and early is not None:
         answers, read = early.answers(table.reads(given), label)
         rules = (*rules, *read)
-        if isinstance(early.made, Made):
-            rows, names = table.visible(), [*table.row_type.names, *table.key]
-            group, values = vectors(key.named, rows, names), vectors(value.named, rows, names)
-            if group is not None and values is not None:
-                made = ContributeRows(AnswerRows(answers.of, early.made), group, values)
-                return _Contributed(answers.counted, pickled(made), rules)
+        if isinstance(early.made, Made) and (found := contributing(table, key, value)) is not None:
+            made = ContributeRows(AnswerRows(answers.of, early.made), *found)
+            return _Contributed(answers.counted, pickled(made), rules)
         frame, columns["gone"] = early.frame(answers), F.col(LEFT_GONE)
     elif table.narrow is not None:
         frame, read = table.narrow(table.reads(given), label)

@@ -107,9 +107,7 @@ def _foreign_key(left: Table, extractor: Extractor) -> Columns | None:
     rows, names, given = left.visible(), [*left.row_type.names, *left.key], listed(extractor)
     if any(map(is_function, given)):
         return None
-    row = arrow_schema("left", left.row_type)
-    whole = pa.schema([*row, *(field for field in arrow_schema("key", left.key_type) if field.name not in row.names)])
-    if plain_paths(given, whole) is None and allowed(rows.sparkSession, WORKERS_EVALUATE_STEPS) is not None:
+    if plain_paths(given, left.visible_schema) is None and allowed(rows.sparkSession, WORKERS_EVALUATE_STEPS) is not None:
         return None
     found = [resolve_column("extractor", item, rows, names, f"left table {left.name}") for item in given]
     return vectors({f"k{place}": column for place, column in enumerate(found)}, rows, names)

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.arrays import Bytes, valid
+from fkjoin.arrays import Bytes
 from fkjoin.messages import LEFT
 from fkjoin.rows import KeyCodec, Path, RowCodec
-from fkjoin.stages.join_rows import How
+from fkjoin.stages.join_rows import How, structs
 
 KEY = -2
 """The number of the left key among the parts of a row; ``LEFT`` is that of the left row, and right rows have their own."""
@@ -96,8 +96,9 @@ class Star:
 
     def rows(self, keys: Bytes, left: Bytes, rights: Sequence[Bytes]) -> Bytes:
         """Rows of the result; of right rows, null where there is none."""
-        parts = {LEFT: _structs(self.left, left), KEY: _struct(self.key, KeyCodec(self.key).decode(keys), keys)}
-        parts |= {at: _structs(right.row, rows) for at, (right, rows) in enumerate(zip(self.rights, rights, strict=True))}
+        key = pa.StructArray.from_arrays(KeyCodec(self.key).decode(keys), fields=list(self.key))
+        parts = {LEFT: structs(self.left, left), KEY: key}
+        parts |= {at: structs(right.row, rows) for at, (right, rows) in enumerate(zip(self.rights, rights, strict=True))}
         return RowCodec(self.schema).encode([self._column(one, parts) for _, one in self.made.columns], len(keys))
 
     @property
@@ -156,11 +157,3 @@ def _read(given: Mapping[str, Any]) -> Made:
     if "columns" not in given:
         return Field(given["part"], tuple(given["path"]))
     return Nested(tuple((name, _read(one)) for name, one in given["columns"]))
-
-
-def _structs(schema: pa.Schema, rows: Bytes) -> pa.StructArray:
-    return _struct(schema, RowCodec(schema).decode(rows), rows)
-
-
-def _struct(schema: pa.Schema, columns: list[pa.Array], rows: Bytes) -> pa.StructArray:
-    return pa.StructArray.from_arrays(columns, fields=list(schema), mask=pa.array(~valid(rows)))

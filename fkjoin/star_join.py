@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -58,12 +57,10 @@ class Joins:
             return "the joiner makes more of the rows than fields of them"
         if is_function(extractor):
             return "the extractor is a function, and may read rows of the right tables"
-        row = arrow_schema("row", table.row_type)
-        key = [field for field in arrow_schema("key", table.key_type) if field.name not in row.names]
-        named = named_fields(listed(extractor), pa.schema([*row, *key]), table.frame.sparkSession)
+        named = named_fields(listed(extractor), table.visible_schema, table.frame.sparkSession)
         if named is None:
             return "the foreign key is more than fields"
-        found = [self.made.at(path) if path[0] in row.names else Field(KEY_PART, path) for _, path in named]
+        found = [self.made.at(path) if path[0] in table.row_type.names else Field(KEY_PART, path) for _, path in named]
         places = [place for place in found if isinstance(place, Field) and place.part < 0]
         if len(places) < len(found):
             return "the foreign key reads a right table's columns"

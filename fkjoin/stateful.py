@@ -86,14 +86,9 @@ class Early:
     made: Made | str
     """How workers make rows of answers; or why Spark has to."""
 
-    def __call__(self, paths: Sequence[Path] | None, reader: str) -> tuple[DataFrame, tuple[Verdict, ...]]:
-        """A frame of the rows; arguments as for ``answers``."""
-        answers, rules = self.answers(paths, reader)
-        return self.frame(answers), rules
-
 
 Narrow = Callable[[Sequence[Path] | None, str], tuple[DataFrame, tuple[Verdict, ...]]]
-"""Makes a frame of rows with at least what is at paths of them, as ``Early`` does."""
+"""Makes a frame of rows with at least what is at paths of them, for a reader of that name: see ``Early.answers``."""
 
 
 @dataclass(frozen=True)

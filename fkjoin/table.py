@@ -93,9 +93,13 @@ class Table(Operators, Outputs):
 
     def reads(self, given: Iterable[Any]) -> list[FieldPath]:
         """Internal: the fields of ``visible`` that expressions read."""
+        return paths_of(given, self.visible_schema, self.frame.sparkSession)
+
+    @property
+    def visible_schema(self) -> pa.Schema:
+        """Internal: the columns of ``visible`` that are the table's."""
         row = arrow_schema("row", self.row_type)
-        key = [field for field in arrow_schema("key", self.key_type) if field.name not in row.names]
-        return paths_of(given, pa.schema([*row, *key]), self.frame.sparkSession)
+        return pa.schema([*row, *(field for field in arrow_schema("key", self.key_type) if field.name not in row.names)])
 
     def visible(self, frame: DataFrame | None = None) -> DataFrame:
         """Internal: ``frame`` with the row's columns, and those of the key that the row lacks, under their names."""

@@ -60,17 +60,20 @@ def packed_contributions(
     """What rows contribute to groups, packed, and what became of the rule; None as for ``with_steps``."""
     if table.unread is None:
         return None, None
-    why, group, values = allowed(table.frame.sparkSession, WORKERS_EVALUATE_STEPS), None, None
-    if why is None:
-        rows, names = table.visible(), [*table.row_type.names, *table.key]
-        group, values = vectors(key.named, rows, names), vectors(value.named, rows, names)
-        if group is None or values is None:
-            why = "what a row contributes is left to Spark"
+    why, found = allowed(table.frame.sparkSession, WORKERS_EVALUATE_STEPS), None
+    if why is None and (found := contributing(table, key, value)) is None:
+        why = "what a row contributes is left to Spark"
     verdict = Verdict(WORKERS_EVALUATE_STEPS, why)
-    if group is None or values is None:
+    if found is None:
         return None, verdict
-    packing = _stepped(table).packing(pack, contributing=(group, values))
-    return table.unread[0].mapInArrow(packing, ENVELOPE), verdict
+    return table.unread[0].mapInArrow(_stepped(table).packing(pack, contributing=found), ENVELOPE), verdict
+
+
+def contributing(table: Table, key: Projection, value: Projection) -> tuple[Columns, Columns] | None:
+    """The groups and the values of the table's rows, for workers; None if Spark has to evaluate them."""
+    rows, names = table.visible(), [*table.row_type.names, *table.key]
+    group, values = vectors(key.named, rows, names), vectors(value.named, rows, names)
+    return None if group is None or values is None else (group, values)
 
 
 def _stepped(table: Table) -> Stepped:

@@ -39,6 +39,16 @@ def small(spark: SparkSession, folder: Path, buckets: int = 2) -> None:
         spark.conf.set(name, value)
 
 
+@pytest.fixture
+def own_rules(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
+    """Small tables, and rules that a test may leave out: they are back for the tests after it."""
+    from fkjoin.spark.settings import EXCLUDED
+
+    small(spark, tmp_path)
+    yield
+    spark.conf.set(EXCLUDED, "")
+
+
 def only_session(name: str, **conf: Any) -> Iterator[SparkSession]:
     """One local Spark session for all tests of a run that need a JVM."""
     from fkjoin.spark.settings import SHORT_LIVED, session

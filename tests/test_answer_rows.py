@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,10 @@ from fkjoin import aggregates as agg
 from fkjoin.rules import RESOLVE_MAKES_ROWS
 from fkjoin.spark.settings import EXCLUDED
 from fkjoin.stages import How
-from tests.conftest import small
 from tests.test_spark_aggregates import CUSTOMER, ORDER, History
 from tests.test_spark_engine import run, table_of
 
-pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(autouse=True)
-def settings(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
-    small(spark, tmp_path)
-    yield
-    spark.conf.set(EXCLUDED, "")  # else it would go on for the tests after these
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
 
 
 def tables(spark: SparkSession, folder: Path) -> tuple[Table, Table]:

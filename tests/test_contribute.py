@@ -58,6 +58,15 @@ def changes(rows: list[tuple[int, Any]], *, left: bool) -> pa.Table:
     return table(CHANGE, key, foreign, value, versions.encode(b"12345678", [number]), number)
 
 
+def joined(join: MemoryJoin, part: list[tuple[int, Any]]) -> tuple[pa.Table, pa.Table]:
+    """The answers of one batch of events of both sides, and the results."""
+    sides = [changes([one for one in part if one[1][0] == left], left=left) for left in (True, False)]
+    rekeyed = rekey(sides[0], join.stores[0], join.count, **TIMES)
+    pages = subscription(rekeyed.subscriptions, sides[1], join.stores[1], join.count, in_order=True, **TIMES)
+    answers = pa.concat_tables([rekeyed.answers, *pages])
+    return answers, resolve(join_rows(answers, join.how), join.stores[2], join.count, **TIMES)
+
+
 @given(
     events=st.lists(EVENT, max_size=25),
     cut=st.integers(1, 6),
@@ -76,12 +85,7 @@ def test_answers_make_the_same_aggregates_as_results(events: list[Any], cut: int
     count = Counters()
     numbered = list(enumerate(events))
     for start in range(0, len(events), cut):
-        part = numbered[start : start + cut]
-        sides = [changes([one for one in part if one[1][0] == left], left=left) for left in (True, False)]
-        rekeyed = rekey(sides[0], join.stores[0], count, **TIMES)
-        pages = subscription(rekeyed.subscriptions, sides[1], join.stores[1], count, in_order=True, **TIMES)
-        answers = pa.concat_tables([rekeyed.answers, *pages])
-        results = resolve(join_rows(answers, how), join.stores[2], count, **TIMES)
+        answers, results = joined(join, numbered[start : start + cut])
         for (stores, seen), rows in ((merged, take(answers)), (plain, contributed(results, by_region))):
             grouped = regroup(rows, stores[0], count, **TIMES)
             made = aggregate(grouped, stores[1], count, FOLD, source=b"aggregat", **TIMES)
@@ -138,12 +142,7 @@ def test_rows_made_of_answers_are_those_made_of_results(events: list[Any], cut: 
     count, whole, fewer = Counters(), dict[bytes, Any](), dict[bytes, Any]()
     numbered = list(enumerate(events))
     for start in range(0, len(events), cut):
-        part = numbered[start : start + cut]
-        sides = [changes([one for one in part if one[1][0] == left], left=left) for left in (True, False)]
-        rekeyed = rekey(sides[0], join.stores[0], count, **TIMES)
-        pages = subscription(rekeyed.subscriptions, sides[1], join.stores[1], count, in_order=True, **TIMES)
-        answers = pa.concat_tables([rekeyed.answers, *pages])
-        results = resolve(join_rows(answers, how), join.stores[2], count, **TIMES)
+        answers, results = joined(join, numbered[start : start + cut])
         whole.update(zip(column(results, "key").to_pylist(), as_made(results, some), strict=True))
         made, as_they_are = make(answers), join_rows(answers, how)
         assert made.drop_columns("value").equals(as_they_are.drop_columns("value")), "a row without a result is not gone"
@@ -189,12 +188,8 @@ def test_answers_make_the_same_joins_as_results(events: list[Any], cut: int, how
     for start in range(0, len(events), cut):
         part = numbered[start : start + cut]
         of_joined = [one for one in part if len(one[1]) == 5]
-        sides = [changes([one for one in of_joined if one[1][0] == left], left=left) for left in (True, False)]
         regions = region_changes([one for one in part if len(one[1]) == 2])
-        rekeyed = rekey(sides[0], join.stores[0], join.count, **TIMES)
-        pages = subscription(rekeyed.subscriptions, sides[1], join.stores[1], join.count, in_order=True, **TIMES)
-        answers = pa.concat_tables([rekeyed.answers, *pages])
-        results = resolve(join_rows(answers, how), join.stores[2], join.count, **TIMES)
+        answers, results = joined(join, of_joined)
         for (other, seen), left in ((merged, carry(answers)), (plain, carried(results, by_region))):
             made = other.process(left, regions).to_pylist()
             assert all(one["operation"] != 2 or seen.get(one["key"]) is not None for one in made), "a stale tombstone"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,12 @@ from fkjoin.errors import SessionError
 from fkjoin.rules import RULES
 from fkjoin.spark.settings import EXCLUDED, OPTIMIZE
 from fkjoin.spark.upkeep import verify
-from tests.conftest import small
 from tests.test_spark_aggregates import History, tables
 from tests.test_spark_engine import run, table_of, write_lines
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
 
 ROOT = Path(__file__).parent.parent
-
-
-@pytest.fixture(autouse=True)
-def settings(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
-    small(spark, tmp_path)
-    yield
-    spark.conf.set(EXCLUDED, "")  # else it would go on for the tests after these
 
 
 def viewed(orders: Table, customers: Table) -> Table:

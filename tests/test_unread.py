@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,11 @@ from fkjoin.spark.stepped import Stepped
 from fkjoin.spark.topic_records import ReadBytes, TopicRecords
 from fkjoin.spark.vectorized import vector, vectors
 from fkjoin.vectors import Columns, Vector, Where
-from tests.conftest import small
 from tests.test_answer_rows import values
 from tests.test_spark_aggregates import CUSTOMER, ORDER, History, tables
 from tests.test_spark_engine import run, table_of
 
-pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(autouse=True)
-def settings(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
-    small(spark, tmp_path)
-    yield
-    spark.conf.set(EXCLUDED, "")  # else it would go on for the tests after these
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
 
 
 def bought(orders: Table) -> Table:

@@ -44,17 +44,14 @@ def spark_hash(value: int) -> int:
 
 
 @cache
-def bucket_ids(buckets: int, part: int = 0) -> tuple[int, ...]:
-    """The id of each bucket, by its number.
-
-    ``part``: of which of the stages that are one operator; each has ids of its own, which lie in the same partitions.
-    """
-    found: list[list[int]] = [[] for _ in range(buckets)]
+def bucket_ids(buckets: int) -> tuple[int, ...]:
+    """The id of each bucket, by its number."""
+    found: dict[int, int] = {}
     candidate = 0
-    while min(map(len, found)) <= part:
-        found[spark_hash(candidate) % buckets].append(candidate)
+    while len(found) < buckets:
+        found.setdefault(spark_hash(candidate) % buckets, candidate)
         candidate += 1
-    return tuple(ids[part] for ids in found)
+    return tuple(found[number] for number in range(buckets))
 
 
 def buckets_of(keys: Bytes, buckets: int) -> Ints:

@@ -23,6 +23,7 @@ from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.stages import split_rows
 from fkjoin.stages.children import Family, stored
 from fkjoin.stages.gather import result_rows
+from fkjoin.stages.join_rows import structs
 from fkjoin.stages.merge import shown_rows
 from fkjoin.stages.pace import SENT, WAITING
 from fkjoin.stages.rekey import HAS_FOREIGN_KEY
@@ -88,7 +89,7 @@ class Described:
         schema = self.schemas["result"]
         if not self.both_rows:
             return RowCodec(schema).decode(value)
-        return [_structs(field.type, side) for field, side in zip(schema, split_rows(value), strict=True)]
+        return [structs(pa.schema(list(field.type)), side) for field, side in zip(schema, split_rows(value), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -269,11 +270,6 @@ def _no_page() -> Page:
 
 def _none_if(data: Bytes, mask: np.ndarray) -> Bytes:
     return pc.if_else(pa.array(mask), pa.scalar(None, BYTES), data) if len(data) else data
-
-
-def _structs(kind: pa.StructType, data: Bytes) -> pa.StructArray:
-    schema = pa.schema(list(kind))
-    return pa.StructArray.from_arrays(RowCodec(schema).decode(data), fields=list(kind), mask=data.is_null())
 
 
 _text = functools.partial(json.dumps, ensure_ascii=False, default=str)

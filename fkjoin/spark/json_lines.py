@@ -70,7 +70,6 @@ class JsonLines:
                 "source": pa.repeat(pa.scalar(self.source), count),
                 "ts": pc.cast(at(rows, self.timestamp), pa.int64()) if self.timestamp else pa.nulls(count, pa.int64()),
                 "problem": pa.nulls(count, pa.string()),
-                "foreign_key": pa.nulls(count),
             }
         )
 

@@ -141,7 +141,6 @@ class TopicRecords:
                 "source": concat(constant(self.stem, count), fixed(partition)),
                 "ts": batch.column("timestamp").cast(pa.int64()),
                 "problem": problem,
-                "foreign_key": pa.nulls(count),
             }
         )
 

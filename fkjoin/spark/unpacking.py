@@ -15,7 +15,7 @@ from fkjoin.rows import KeyCodec, Path, RowCodec
 from fkjoin.spark.packing import Batches
 from fkjoin.spark.worker import settle
 from fkjoin.stages import split_rows
-from fkjoin.stages.join_rows import How, matched
+from fkjoin.stages.join_rows import How, matched, structs
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class UnpackAnswers:
                         column(answers, "ts"),
                         pa.array(~valid(left)),
                         pa.array(there),
-                        _struct(self.left, masked(left, there)),
-                        _struct(self.right, masked(right, there)),
+                        structs(self.left, masked(left, there)),
+                        structs(self.right, masked(right, there)),
                         pa.nulls(rows, pa.string()),
                         pa.nulls(rows, pa.int64()),
                     ],
@@ -134,7 +134,7 @@ class UnpackResults:
             depth = len(above)
             inner = {path: path[depth:] for path in paths if path not in found and path[:depth] == above}
             if () in inner.values():
-                whole = _struct(schema, side)
+                whole = structs(schema, side)
                 found |= {path: _at(whole, below) for path, below in inner.items()}
             else:
                 found |= zip(inner, RowCodec(schema).pick(side, list(inner.values())), strict=True)
@@ -148,15 +148,11 @@ class UnpackResults:
 
     def _row(self, value: Bytes) -> pa.StructArray:
         if len(self.rows) == 1:
-            return _struct(self.rows[0], value)
+            return structs(self.rows[0], value)
         left, right = split_rows(value)
-        sides = [_struct(self.rows[0], left), _struct(self.rows[1], right)]
+        sides = [structs(self.rows[0], left), structs(self.rows[1], right)]
         mask = pa.array(~valid(value))
         return pa.StructArray.from_arrays(sides, fields=list(self.schema.field("row").type), mask=mask)
-
-
-def _struct(schema: pa.Schema, data: Bytes) -> pa.StructArray:
-    return pa.StructArray.from_arrays(RowCodec(schema).decode(data), fields=list(schema), mask=pa.array(~valid(data)))
 
 
 def payloads(batch: pa.RecordBatch) -> Iterator[bytes]:

@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from fkjoin.arrays import Bytes, bools, masked, narrowed, valid
-from fkjoin.messages import CHANGE, JOINED, column, table
+from fkjoin.arrays import bools, masked, narrowed
+from fkjoin.messages import CHANGE, column, table
 from fkjoin.rows import KeyCodec, RowCodec
 from fkjoin.stages.contribute import Fields
+from fkjoin.stages.join_rows import structs, with_value
 from fkjoin.stages.regroup import contributions
 from fkjoin.vectors import Columns, Steps, taken, visible
 
@@ -48,7 +49,7 @@ class AnswerRows:
     def __call__(self, answers: pa.Table) -> Rows:
         there = self.fields.there(answers)
         sides = ("left", self.fields.left), ("right", self.fields.right)
-        both = {side: _structs(schema, masked(column(answers, side), there)) for side, schema in sides}
+        both = {side: structs(schema, masked(column(answers, side), there)) for side, schema in sides}
         named = KeyCodec(self.fields.key).decode(column(answers, "key"))
         key = pa.StructArray.from_arrays(named, fields=list(self.fields.key))
         row = pa.StructArray.from_arrays(list(both.values()), list(both))
@@ -68,7 +69,7 @@ class Joined:
         """``ANSWER`` → ``JOINED``."""
         made = self.rows(answers)
         value = masked(RowCodec(self.schema).encode(made.row.flatten(), len(answers)), ~bools(made.gone))
-        return _joined(answers, value)
+        return with_value(answers, value)
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class ContributeRows:
         """``ANSWER`` → ``JOINED`` with contributions."""
         made = self.rows(answers)
         group, value = (columns(made.visible, len(answers)).flatten() for columns in (self.group, self.value))
-        return _joined(answers, contributions(self.group.schema, group, self.value.schema, value, ~bools(made.gone)))
+        return with_value(answers, contributions(self.group.schema, group, self.value.schema, value, ~bools(made.gone)))
 
 
 @dataclass(frozen=True)
@@ -103,12 +104,3 @@ class CarryRows:
         value = masked(RowCodec(self.schema).encode(narrowed(columns, self.schema), count), alive)
         named = KeyCodec(self.foreign_key.schema).encode(self.foreign_key(made.visible, count).flatten(), count)
         return table(CHANGE, column(answers, "key"), named, value, column(answers, "version"), column(answers, "ts"))
-
-
-def _joined(answers: pa.Table, value: Bytes) -> pa.Table:
-    key, version, ts = (column(answers, name) for name in ("key", "version", "ts"))
-    return table(JOINED, key, version, value, ~valid(column(answers, "left")), ts)
-
-
-def _structs(schema: pa.Schema, rows: Bytes) -> pa.StructArray:
-    return pa.StructArray.from_arrays(RowCodec(schema).decode(rows), fields=list(schema), mask=pa.array(~valid(rows)))

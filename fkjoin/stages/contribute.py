@@ -15,9 +15,9 @@ from typing import Literal
 import pyarrow as pa
 
 from fkjoin.arrays import Bools, masked, narrowed, valid
-from fkjoin.messages import CHANGE, JOINED, column, table
+from fkjoin.messages import CHANGE, column, table
 from fkjoin.rows import KeyCodec, Path, RowCodec
-from fkjoin.stages.join_rows import How, matched
+from fkjoin.stages.join_rows import How, matched, with_value
 from fkjoin.stages.regroup import contributions
 
 Side = Literal["key", "left", "right"]
@@ -92,8 +92,7 @@ class Contribute:
         """``ANSWER`` → ``JOINED`` with contributions."""
         group, value = self.fields.columns(answers, (self.group, self.group_schema), (self.value, self.value_schema))
         contributed = contributions(self.group_schema, group, self.value_schema, value, self.fields.there(answers))
-        columns = [column(answers, name) for name in ("key", "version")]
-        return table(JOINED, *columns, contributed, ~valid(column(answers, "left")), column(answers, "ts"))
+        return with_value(answers, contributed)
 
 
 @dataclass(frozen=True)

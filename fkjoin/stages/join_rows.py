@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from fkjoin.arrays import Bools, Bytes, after, buffers, concat, fixed, lengths, masked, slices, valid, window
 from fkjoin.messages import ANSWER, JOINED, column, table
+from fkjoin.rows import RowCodec
 
 How = Literal["inner", "left"]
 
@@ -32,9 +33,18 @@ def join_rows(answers: pa.Table, how: How) -> pa.Table:
     head["right"] = valid(right)
     head["left"] = lengths(left)
     both = concat(fixed(head.view(np.uint8).reshape(len(answers), _HEAD.itemsize)), left, right)
-    value = masked(both, matched(answers, how))
-    columns = (column(answers, name) for name in ("key", "version"))
-    return table(JOINED, *columns, value, ~valid(left), column(answers, "ts"))
+    return with_value(answers, masked(both, matched(answers, how)))
+
+
+def with_value(answers: pa.Table, value: Bytes) -> pa.Table:
+    """``ANSWER`` → ``JOINED`` with that value."""
+    key, version, ts = (column(answers, name) for name in ("key", "version", "ts"))
+    return table(JOINED, key, version, value, ~valid(column(answers, "left")), ts)
+
+
+def structs(schema: pa.Schema, rows: Bytes) -> pa.StructArray:
+    """Encoded rows as structs, null where they are."""
+    return pa.StructArray.from_arrays(RowCodec(schema).decode(rows), fields=list(schema), mask=pa.array(~valid(rows)))
 
 
 def split_rows(values: Bytes) -> tuple[Bytes, Bytes]:
