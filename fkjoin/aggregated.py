@@ -16,12 +16,13 @@ from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, LEFT_GONE
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.repartition import RepartitionTopic, read_back, to_records
-from fkjoin.optimizer import decide, no_answers
+from fkjoin.optimizer import Off, aggregate_reads_answers
 from fkjoin.projection import Projection
+from fkjoin.pruning import narrowed, narrowed_rows
 from fkjoin.rules import AGGREGATE_READS_ANSWERS
 from fkjoin.spark.operator import ENVELOPE, StageName
 from fkjoin.spark.packing import PackRows
-from fkjoin.spark.settings import bucket_count, validated
+from fkjoin.spark.settings import bucket_count, switched_off, validated
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.answer_rows import AnswerRows, ContributeRows, Made
 from fkjoin.stages.contribute import Contribute
@@ -36,7 +37,7 @@ from fkjoin.stateful import (
     stage,
     stage_spec,
 )
-from fkjoin.topology import Aggregate, Verdict, generated_name, verdicts
+from fkjoin.topology import Aggregate, fired, generated_name
 from fkjoin.unread import contributing, packed_contributions
 
 if TYPE_CHECKING:
@@ -90,8 +91,7 @@ def aggregated(
     kinds = {"key": key.schema, "row_key": table.key_type, "value": value.schema, "result": spark_schema(fold.schema)}
     about = {**kinds, "versions": [["version", 1]]}
     pack = PackRows(row_key, fold.value, buckets, group, checked)
-    rows, contribute, rules = _contributed(table, key, value, pack, label)
-    node = replace(node, rules=rules)
+    node, rows, contribute = _contributed(node, switched_off(spark), table, key, value, pack)
 
     def through_stage(
         rows: DataFrame, kind: StageName, materialized: str | None, number: int | None = None, every: bool = emission.every
@@ -144,41 +144,38 @@ def aggregated(
 class _Contributed(NamedTuple):
     """What comes to regroup."""
 
+    node: Aggregate
+    """After all rules."""
     envelopes: DataFrame
     contribute: bytes
     """A ``Contribute`` or ``ContributeRows``, pickled, where a join's answers come; else empty."""
-    rules: tuple[Verdict, ...]
 
 
-def _contributed(table: Table, key: Projection, value: Projection, pack: PackRows, label: str) -> _Contributed:
-    """What the table's rows contribute, packed; ``label``: who reads them."""
+def _contributed(node: Aggregate, off: Off, table: Table, key: Projection, value: Projection, pack: PackRows) -> _Contributed:
+    """What the table's rows contribute, packed."""
     assert pack.group is not None
-    spark, early, given = table.frame.sparkSession, table.early, (*key.given, *value.given)
+    early, given = table.early, (*key.given, *value.given)
     taken = _contribute(table, key, value, pack.group, pack.row)
-    obstacle = no_answers(table.node, taken) if isinstance(taken, str) and early is None else None
-    rule = decide(spark, AGGREGATE_READS_ANSWERS, table.node, obstacle)
-    columns = {"row": F.when(~F.col(DELETED), value.struct), "group": key.struct}
-    frame, rules = None, verdicts(rule)
-    if rule is not None and rule.fired and table.answers is not None and not isinstance(taken, str):
-        fewer, less = table.answers.narrowed([*taken.group, *taken.value], label)
-        return _Contributed(fewer.counted, pickled(replace(taken, fields=fewer.of)), (*rules, *verdicts(less)))
-    if rule is not None and rule.fired and early is not None:
-        answers, read = early.answers(table.reads(given), label)
-        rules = (*rules, *read)
+    node = aggregate_reads_answers(node, off, taken if isinstance(taken, str) else None)
+    columns, frame = {"row": F.when(~F.col(DELETED), value.struct), "group": key.struct}, None
+    if fired(node, AGGREGATE_READS_ANSWERS) and table.answers is not None and not isinstance(taken, str):
+        node, answers = narrowed(node, off, table.answers, taken.places)
+        return _Contributed(node, answers.counted, pickled(replace(taken, fields=answers.of)))
+    if fired(node, AGGREGATE_READS_ANSWERS):
+        assert early is not None
+        node, answers = narrowed(node, off, early.answers, early.places(table.reads(given)))
         if isinstance(early.made, Made) and (found := contributing(table, key, value)) is not None:
             made = ContributeRows(AnswerRows(answers.of, early.made), *found)
-            return _Contributed(answers.counted, pickled(made), rules)
+            return _Contributed(node, answers.counted, pickled(made))
         frame, columns["gone"] = early.frame(answers), F.col(LEFT_GONE)
     elif table.narrow is not None:
-        frame, read = table.narrow(table.reads(given), label)
-        rules = (*rules, *read)
+        node, frame = narrowed_rows(node, off, table.narrow, table.reads(given))
     else:
-        by_workers, evaluated = packed_contributions(table, key, value, pack)
-        rules = (*rules, *verdicts(evaluated))
+        node, by_workers = packed_contributions(node, off, table, key, value, pack)
         if by_workers is not None:
-            return _Contributed(by_workers, b"", rules)
+            return _Contributed(node, by_workers, b"")
     rows = table.visible(frame).select(*packing_columns(**columns))
-    return _Contributed(rows.mapInArrow(pack, ENVELOPE), b"", rules)
+    return _Contributed(node, rows.mapInArrow(pack, ENVELOPE), b"")
 
 
 def _contribute(table: Table, key: Projection, value: Projection, group: pa.Schema, values: pa.Schema) -> Contribute | str:

@@ -19,7 +19,7 @@ from fkjoin.foreign_key import (
     with_foreign_key,
 )
 from fkjoin.spark.operator import StageName, StageSpec
-from fkjoin.spark.settings import bucket_count, validated
+from fkjoin.spark.settings import bucket_count, switched_off, validated
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.children import Family
 from fkjoin.stateful import counted, frame_of, pickled, refuse_same_name, stage, stage_spec
@@ -67,8 +67,9 @@ def with_children(
         return stage_spec(spark, kind, label, facts, about, validate=checked, **more)
 
     schemas = key, foreign_key, left_row, right_row
-    sides = packed_sides(left, right, rows, extractor, schemas, buckets, label, validate=checked)
-    node = replace(node, rules=sides.rules)
+    off = switched_off(spark)
+    sides = packed_sides(node, off, left, right, rows, extractor, schemas, buckets, validate=checked)
+    node = sides.node
     unpack = UnpackResults(foreign_key, (family.result,), node.versions)
     dead = dead_frames(left, right, rows, extractor)
 

@@ -19,18 +19,19 @@ from fkjoin.columns import Expression, Expressions, arrow_schema, resolve_column
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, LEFT_GONE, PACKED_KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
-from fkjoin.optimizer import decide, no_answers
+from fkjoin.optimizer import resolve_makes_rows, view_reads_answers
 from fkjoin.projection import Projection
+from fkjoin.pruning import narrowed
 from fkjoin.rows import Path
-from fkjoin.rules import RESOLVE_MAKES_ROWS, VIEW_READS_ANSWERS, WORKERS_EVALUATE_STEPS
+from fkjoin.rules import VIEW_READS_ANSWERS
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackJoined, PackRows
-from fkjoin.spark.settings import bucket_count, validated
+from fkjoin.spark.settings import bucket_count, switched_off, validated
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.spark.vectorized import vector, vectors
 from fkjoin.stages.answer_rows import AnswerRows, Joined, Made
 from fkjoin.stateful import Early, counted, frame_of, pickled, refuse_same_name, stage, stage_spec
-from fkjoin.topology import Derived, Verdict, generated_name, verdicts
+from fkjoin.topology import Derived, fired, generated_name
 from fkjoin.unread import packed_rows, with_steps
 from fkjoin.vectors import Steps, Where
 
@@ -113,11 +114,9 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
     label = name or f"{below.name}-{generated_name(below.name, steps) if steps else 'rows'}"
     refuse_same_name(label, (below,), "table")
     spark = rows.sparkSession
-    rule = decide(spark, VIEW_READS_ANSWERS, below, None if table.early is not None else no_answers(table.node))
-    unread, evaluated = with_steps(table, step.evaluate, str(step))
-    if evaluated is None and isinstance(table.node, Derived):  # why it is Spark's already
-        evaluated = next((verdict for verdict in table.node.rules if verdict.rule == WORKERS_EVALUATE_STEPS), None)
-    node = Derived(label, below, steps, emit, verdicts(rule, evaluated))
+    off = switched_off(spark)
+    node = view_reads_answers(Derived(label, below, steps, emit), off)
+    node, unread = with_steps(node, off, table, step.evaluate, str(step))
 
     early = None if table.early is None else _early(table, table.early, step)
     frame = step.taken(rows, *([RAW] if RAW in table.frame.columns else []))
@@ -134,14 +133,13 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
     }
     about = {"key": made.key_type, "result": made.row_type, "versions": [list(version) for version in node.versions]}
     makes = b""
-    if early is not None and rule is not None and rule.fired:
-        answers, less = early.answers(None, label)
+    if early is not None and fired(node, VIEW_READS_ANSWERS):
+        node, answers = narrowed(node, off, early.answers, early.places(None))
+        node = resolve_makes_rows(node, off, early.made if isinstance(early.made, str) else None)
         if isinstance(early.made, str):
             packed = _packed(early.frame(answers), PackJoined(schema, buckets))
         else:
             packed, makes = answers.counted, pickled(Joined(AnswerRows(answers.of, early.made), schema))
-        by_resolve = Verdict(RESOLVE_MAKES_ROWS, early.made if isinstance(early.made, str) else None)
-        node = replace(node, rules=(*node.rules, by_resolve, *less))
     else:
         packed = packed_rows(made, PackRows(key, schema, buckets, validate=checked))
     unpack = UnpackResults(key, (schema,), node.versions)
@@ -169,7 +167,8 @@ def _early(table: Table, before: Early, step: _Step) -> Early:
         found = step.evaluate()
         made = f"{step} is left to Spark" if found is None else Made(made.joiner, (*made.steps, *found))
     return Early(
-        lambda paths, reader: before.answers(step.reads(paths), reader),
+        before.answers,
+        lambda paths: before.places(step.reads(paths)),
         lambda answers: step.taken(table.visible(before.frame(answers)), PACKED_KEY, LEFT_GONE),
         made,
     )

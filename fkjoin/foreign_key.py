@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -15,17 +15,20 @@ from fkjoin.columns import Expression, arrow_schema, listed, resolve_column, tex
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.joiner import is_function
-from fkjoin.optimizer import allowed, decide, no_answers
+from fkjoin.optimizer import N, Off, join_reads_answers
+from fkjoin.pruning import narrowed, narrowed_rows
+from fkjoin.rows import Path
 from fkjoin.rules import JOIN_READS_ANSWERS, WORKERS_EVALUATE_STEPS
 from fkjoin.spark.json_lines import plain_paths
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackChanges
+from fkjoin.spark.settings import switched_off
 from fkjoin.spark.vectorized import vectors
 from fkjoin.stages.answer_rows import AnswerRows, CarryRows
 from fkjoin.stages.contribute import Carry, leaves
 from fkjoin.stateful import once, packing_columns, pickled
 from fkjoin.table import Extractor, Joiner, Table
-from fkjoin.topology import Verdict, verdicts
+from fkjoin.topology import fired
 from fkjoin.unread import packed_by_workers
 from fkjoin.vectors import Columns
 
@@ -53,53 +56,55 @@ def dead_frames(left: Table, right: Table, rows: DataFrame, extractor: Extractor
     return dead
 
 
-class Sides(NamedTuple):
+class Sides(NamedTuple, Generic[N]):
     """Both tables' changes, packed."""
 
+    node: N
+    """After the rules that are for what reads a join's rows as left rows."""
     left: DataFrame
     right: DataFrame
-    rules: tuple[Verdict, ...]
-    """Whether the left table is a join whose answers are read, and which of its columns; empty if it is no join."""
     from_answers: bytes
     """A ``Carry`` or ``CarryRows``, pickled, where ``left`` is those answers as they are; else empty."""
 
 
 def packed_sides(
+    node: N,
+    off: Off,
     left: Table,
     right: Table,
     rows: DataFrame,
     extractor: Extractor,
     schemas: tuple[pa.Schema, pa.Schema, pa.Schema, pa.Schema],
     buckets: int,
-    label: str,
     *,
     validate: bool,
-) -> Sides:
-    """``rows``: ``with_foreign_key``'s; ``schemas``: of both keys, then of both rows; ``label``: who reads them."""
+) -> Sides[N]:
+    """What ``node`` reads.  ``rows``: ``with_foreign_key``'s; ``schemas``: of both keys, then of both rows."""
     key, foreign_key, left_row, right_row = schemas
     without = right.frame.withColumn("foreign_key", F.lit(None))
     packed_right = packed(right, without, None, PackChanges(foreign_key, None, right_row, buckets, validate))
     carry = _carry(left, extractor, foreign_key, left_row)
-    obstacle = no_answers(left.node, carry) if isinstance(carry, str) and left.early is None else None
-    rule = decide(left.frame.sparkSession, JOIN_READS_ANSWERS, left.node, obstacle)
-    of_answers: tuple[Verdict, ...] = ()
-    if rule is not None and rule.fired:
-        if not isinstance(carry, str) and left.answers is not None:
-            answers, less = left.answers.narrowed([*carry.foreign_key, *carry.places], label)
-            return Sides(answers.counted, packed_right, verdicts(rule, less), pickled(replace(carry, fields=answers.of)))
+    node = join_reads_answers(node, off, carry if isinstance(carry, str) else None)
+    if fired(node, JOIN_READS_ANSWERS) and left.answers is not None and isinstance(carry, Carry):
+        node, answers = narrowed(node, off, left.answers, carry.places)
+        return Sides(node, answers.counted, packed_right, pickled(replace(carry, fields=answers.of)))
+    if fired(node, JOIN_READS_ANSWERS):
         assert left.early is not None
-        paths = None if is_function(extractor) else [*left.reads(listed(extractor)), *leaves(left_row)]
-        answers, of_answers = left.early.answers(paths, label)
+        node, answers = narrowed(node, off, left.early.answers, left.early.places(_read(left, extractor, left_row)))
         if not isinstance(left.early.made, str) and (by := _foreign_key(left, extractor)) is not None:
             carried = CarryRows(AnswerRows(answers.of, left.early.made), by, left_row)
-            return Sides(answers.counted, packed_right, (*verdicts(rule), *of_answers), pickled(carried))
+            return Sides(node, answers.counted, packed_right, pickled(carried))
         rows = with_foreign_key(left, right, extractor, left.early.frame(answers))
     elif left.narrow is not None:
-        paths = None if is_function(extractor) else [*left.reads(listed(extractor)), *leaves(left_row)]
-        fewer, of_answers = left.narrow(paths, label)
+        node, fewer = narrowed_rows(node, off, left.narrow, _read(left, extractor, left_row))
         rows = with_foreign_key(left, right, extractor, fewer)
     packed_left = packed(left, rows, extractor, PackChanges(key, foreign_key, left_row, buckets, validate))
-    return Sides(packed_left, packed_right, (*verdicts(rule), *of_answers), b"")
+    return Sides(node, packed_left, packed_right, b"")
+
+
+def _read(left: Table, extractor: Extractor, row: pa.Schema) -> list[Path] | None:
+    """The paths of what is read of left rows, of which so much is kept; None: everything."""
+    return None if is_function(extractor) else [*left.reads(listed(extractor)), *leaves(row)]
 
 
 def _foreign_key(left: Table, extractor: Extractor) -> Columns | None:
@@ -107,7 +112,7 @@ def _foreign_key(left: Table, extractor: Extractor) -> Columns | None:
     rows, names, given = left.visible(), [*left.row_type.names, *left.key], listed(extractor)
     if any(map(is_function, given)):
         return None
-    if plain_paths(given, left.visible_schema) is None and allowed(rows.sparkSession, WORKERS_EVALUATE_STEPS) is not None:
+    if plain_paths(given, left.visible_schema) is None and WORKERS_EVALUATE_STEPS in switched_off(rows.sparkSession):
         return None
     found = [resolve_column("extractor", item, rows, names, f"left table {left.name}") for item in given]
     return vectors({f"k{place}": column for place, column in enumerate(found)}, rows, names)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from fkjoin.job_file import JobError
-from fkjoin.optimizer import allowed
 from fkjoin.rules import SINKS_SHARE_A_QUERY
 from fkjoin.sinks import Sink
 from fkjoin.sinks.batches import begun, places_of
+from fkjoin.spark.settings import switched_off
 from fkjoin.topology import Verdict
 
 
@@ -52,7 +52,7 @@ def _of_table(
     known = places_of(spark, f"{checkpoint}/{shared}")
     if known is None and len(sinks) == 1:
         return [SinkQuery(f"sink-{name}", (name,), {}) for name in sinks]
-    off = allowed(spark, SINKS_SHARE_A_QUERY)
+    off = switched_off(spark).get(SINKS_SHARE_A_QUERY)
     if off is not None and known is not None and run:
         raise JobError(
             f"sinks: those of {table} are one query in {checkpoint}/{shared}, and {off}: leave the rule {SINKS_SHARE_A_QUERY} "

@@ -16,13 +16,13 @@ from fkjoin.join_plan import JoinPlan
 from fkjoin.joiner import is_function
 from fkjoin.kafka.staged import InternalTopics, internal_topics
 from fkjoin.spark.json_lines import kind_at
-from fkjoin.spark.settings import prepare, validated
+from fkjoin.spark.settings import prepare, switched_off, validated
 from fkjoin.stages import How
 from fkjoin.stages.contribute import Place
 from fkjoin.star_join import share, star_table
 from fkjoin.stateful import Deployment, refuse_same_name
 from fkjoin.table import Extractor, Joiner, Table
-from fkjoin.topology import Derived, Join, Node, Source, generated_name, verdicts
+from fkjoin.topology import Derived, Join, Node, Source, generated_name
 from fkjoin.wire import WIRES, Wire
 
 
@@ -83,14 +83,14 @@ def fk_join(
     node = Join(label, left.node, right.node, how, by, joining, through, emit)
 
     plan = JoinPlan(
-        *(left, right, extractor, joiner, node, emission, topics, rows),
+        *(left, right, extractor, joiner, node, switched_off(spark), emission, topics, rows),
         fields=_fields(joiner, left, arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)),
         validate=validated(spark) if validate is None else validate,
     )
-    joins, shared = share(spark, left, right, extractor, how, plan.fields, plan.alone)
+    node, joins = share(node, plan.off, left, right, extractor, plan.fields, plan.alone)
     if joins is not None:
-        return star_table(joins, left, replace(node, rules=verdicts(shared)), emission, plan.dead, validate=plan.validate)
-    return plan.table(shared)
+        return star_table(node, plan.off, joins, left, emission, plan.dead, validate=plan.validate)
+    return replace(plan, node=node).table()
 
 
 def _internal_topics(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -18,10 +18,10 @@ from fkjoin.foreign_key import dead_frames, packed_sides
 from fkjoin.joiner import before_resolve, evaluated, joined
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import InternalTopics, staged
-from fkjoin.optimizer import allowed
-from fkjoin.pruning import Kept, needed, read
+from fkjoin.optimizer import Off, join_keeps_what_it_needs, resolve_makes_rows
+from fkjoin.pruning import needed
 from fkjoin.rows import Path
-from fkjoin.rules import RESOLVE_MAKES_ROWS
+from fkjoin.rules import JOIN_KEEPS_WHAT_IT_NEEDS, RESOLVE_MAKES_ROWS
 from fkjoin.spark.operator import ENVELOPE, StageName
 from fkjoin.spark.packing import PackJoined
 from fkjoin.spark.settings import bucket_count
@@ -29,28 +29,30 @@ from fkjoin.spark.unpacking import UnpackAnswers, UnpackResults
 from fkjoin.stages.answer_rows import AnswerRows, Joined, Made
 from fkjoin.stages.contribute import Fields, Place
 from fkjoin.star_join import Joins, begin
-from fkjoin.stateful import Answers, Early, counted, frame_of, pickled, stage, stage_spec
+from fkjoin.stateful import Answers, Early, Kept, counted, frame_of, pickled, stage, stage_spec
 from fkjoin.table import Extractor, Joiner, Table
-from fkjoin.topology import Join, Verdict, verdicts
+from fkjoin.topology import Join, fired
 
 
 class _Answered(NamedTuple):
-    """The answers, the queries that make them if they are others, and what became of rules for the left side."""
+    """The answers, and the queries that make them if they are others."""
 
+    node: Join
+    """After the rules that are for what is before resolve."""
     envelopes: DataFrame
     queries: tuple[StageQuery, ...]
-    rules: tuple[Verdict, ...]
 
 
 class _Joined(NamedTuple):
     """What comes to resolve, and what the joined rows are."""
 
+    node: Join
+    """After all rules."""
     envelopes: DataFrame
     makes: bytes
     """A ``Joined``, pickled, where resolve makes rows of answers itself; else empty."""
     rows: tuple[pa.Schema, ...]
     result: DataType
-    rule: Verdict | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +64,8 @@ class JoinPlan:
     extractor: Extractor
     joiner: Joiner | None
     node: Join
+    off: Off
+    """The rules that the session does not want."""
     emission: Emission
     topics: InternalTopics | None
     """Of a staged join."""
@@ -83,10 +87,8 @@ class JoinPlan:
         """What dead letters come from."""
         return dead_frames(self.left, self.right, self.rows, self.extractor)
 
-    def table(self, shared: Verdict | None) -> Table:
-        """The table; ``shared``: what became of ``joins-share-stages``."""
-        rules = (*verdicts(shared), *self._answered.rules, *verdicts(self._kept.rule, self._joined.rule))
-        node, left, right, label = replace(self.node, rules=rules), self.left, self.right, self.node.name
+    def table(self) -> Table:
+        node, left, right, label = self._joined.node, self.left, self.right, self.node.name
         about = {**self._about, "result": self._joined.result}
         unpack = UnpackResults(self._key, self._joined.rows, node.versions)
 
@@ -107,7 +109,7 @@ class JoinPlan:
                 connection=left.connection or right.connection,
                 packed=(results, unpack),
                 answers=None if self.fields is None else self._answers,
-                early=None if self.topics is not None else Early(self._early, self._before_resolve, self._made),
+                early=None if self.topics is not None else Early(self._answers, self._places, self._before_resolve, self._made),
                 star=None if materialized is not None else self._star,
                 stages=(*left.stages, *right.stages, *self._answered.queries),
                 materialized_as=built,
@@ -128,10 +130,16 @@ class JoinPlan:
         return arrow_schema("right", self.right.key_type)
 
     @cached_property
+    def _needed(self) -> tuple[Join, Kept]:
+        """The node after the rule for what the joiner reads, and what is kept of both rows."""
+        whole = Kept(arrow_schema("left", self.left.row_type), arrow_schema("right", self.right.row_type))
+        less = needed(self.joiner, whole, self._spark)
+        node = join_keeps_what_it_needs(self.node, self.off, less if isinstance(less, str) else None)
+        return node, less if isinstance(less, Kept) and fired(node, JOIN_KEEPS_WHAT_IT_NEEDS) else whole
+
+    @property
     def _kept(self) -> Kept:
-        """What is kept of both rows."""
-        whole = arrow_schema("left", self.left.row_type), arrow_schema("right", self.right.row_type)
-        return needed(self.joiner, *whole, self._spark)
+        return self._needed[1]
 
     @property
     def _before(self) -> tuple[StageName, ...]:
@@ -193,48 +201,47 @@ class JoinPlan:
             return counted(done, node.name, *self._before, kind)
         return done if fused else counted(done, f"{node.name}-{kind}", kind)  # within a query counters travel on
 
-    def _answering(self, left: pa.Schema, right: pa.Schema) -> _Answered:
-        """The answers with these rows."""
+    def _answering(self, kept: Kept) -> _Answered:
+        """The answers with so much of both rows."""
         label, buckets = self.node.name, bucket_count(self._spark)
-        schemas = self._key, self._foreign_key, left, right
+        left, right = kept
         sides = packed_sides(
-            *(self.left, self.right, self.rows, self.extractor, schemas, buckets, label), validate=self.validate
+            *(self._needed[0], self.off, self.left, self.right, self.rows, self.extractor),
+            schemas=(self._key, self._foreign_key, left, right),
+            buckets=buckets,
+            validate=self.validate,
         )
 
         def through(rows: DataFrame, kind: StageName) -> DataFrame:
             return self._through(kind, rows, left, right, from_answers=sides.from_answers if kind == "rekey" else b"")
 
         if self.topics is not None:
-            return _Answered(*staged(sides.left, sides.right, through, label, buckets, self.topics), sides.rules)
+            return _Answered(sides.node, *staged(sides.left, sides.right, through, label, buckets, self.topics))
         rekeyed = through(sides.left, "rekey")
-        return _Answered(through(rekeyed.unionAll(sides.right), "subscription"), (), sides.rules)
+        return _Answered(sides.node, through(rekeyed.unionAll(sides.right), "subscription"), ())
 
     @cached_property
     def _answered(self) -> _Answered:
-        return self._answering(self._kept.left, self._kept.right)
+        return self._answering(self._kept)
 
     @cached_property
     def _answers(self) -> Answers:
         of = Fields(self._key, self._kept.left, self._kept.right, self.node.how)
-        less = None if self.topics is not None else self._narrowed
+        less = None if self.topics is not None else self._with_less
         return Answers(f"{self.node.name}-answers", self._answered.envelopes, of, self.fields or {}, self._before, less)
 
-    def _narrowed(self, places: Iterable[Place], reader: str) -> tuple[Answers, Verdict]:
-        """See ``Answers.narrowed``."""
-        left, right, verdict = read(places, self._answers.of, self._spark)
-        if not verdict.fired:
-            return self._answers, verdict
-        of = Fields(self._key, left, right, self.node.how)
+    def _with_less(self, kept: Kept, reader: str) -> Answers:
+        """See ``Answers.less``."""
+        of = Fields(self._key, kept.left, kept.right, self.node.how)
         name = f"{self.node.name}-answers-for-{reader}"
-        return Answers(name, self._answering(left, right).envelopes, of, self._answers.fields, self._before), verdict
+        return Answers(name, self._answering(kept).envelopes, of, self._answers.fields, self._before)
 
-    def _early(self, paths: Sequence[Path] | None, reader: str) -> tuple[Answers, tuple[Verdict, ...]]:
+    def _places(self, paths: Sequence[Path] | None) -> list[Place] | None:
         """See ``Early``.  Without a joiner rows are both rows, and a path in them one of left or right."""
         if self.joiner is not None or paths is None:
-            return self._answers, ()
+            return None
         fields = self._answers.fields
-        answers, less = self._answers.narrowed([(fields[path[0]][0], path[1:]) for path in paths], reader)
-        return answers, verdicts(less)
+        return [(fields[path[0]][0], path[1:]) for path in paths]
 
     def _before_resolve(self, answers: Answers) -> DataFrame:
         unpack = UnpackAnswers(answers.of.left, answers.of.right, self.node.how, self._key)
@@ -243,7 +250,7 @@ class JoinPlan:
     @cached_property
     def _made(self) -> Made | str:
         """How workers make rows of answers, or why Spark has to."""
-        if (why := allowed(self._spark, RESOLVE_MAKES_ROWS)) is not None:
+        if (why := self.off.get(RESOLVE_MAKES_ROWS)) is not None:
             return why
         if self.joiner is None:
             return Made(None)
@@ -255,15 +262,15 @@ class JoinPlan:
         left, right = self._kept.left, self._kept.right
         if self.joiner is None:
             both = StructType([StructField("left", self.left.row_type), StructField("right", self.right.row_type)])
-            return _Joined(self._answered.envelopes, b"", (left, right), both, None)
+            return _Joined(self._answered.node, self._answered.envelopes, b"", (left, right), both)
         rows = joined(self._answered.envelopes, UnpackAnswers(left, right, self.node.how), self.joiner)
         result = rows.schema["row"].dataType
         schema = arrow_schema("joiner", result)
         if clash := set(schema.names) & set(self.left.key):
             raise TopologyError(f"joiner: column {min(clash)!r} is already there as the key; leave it out or give it an alias")
-        rule = Verdict(RESOLVE_MAKES_ROWS, self._made if isinstance(self._made, str) else None)
+        node = resolve_makes_rows(self._answered.node, self.off, self._made if isinstance(self._made, str) else None)
         if isinstance(self._made, str):
             packed = rows.mapInArrow(PackJoined(schema, bucket_count(self._spark)), ENVELOPE)
-            return _Joined(packed, b"", (schema,), result, rule)
+            return _Joined(node, packed, b"", (schema,), result)
         makes = pickled(Joined(AnswerRows(self._answers.of, self._made), schema))
-        return _Joined(self._answered.envelopes, makes, (schema,), result, rule)
+        return _Joined(node, self._answered.envelopes, makes, (schema,), result)

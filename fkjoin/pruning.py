@@ -1,62 +1,57 @@
-"""Which fields of both rows a joiner reads, so that the others need not travel nor be kept."""
+"""Which fields of both rows of a join are read, so that the others need not travel nor be kept."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from fkjoin.analyzed import paths_of
 from fkjoin.columns import listed
 from fkjoin.joiner import is_function
-from fkjoin.optimizer import allowed
+from fkjoin.optimizer import N, Off, answers_keep_what_is_read
 from fkjoin.rows import Path
-from fkjoin.rules import ANSWERS_KEEP_WHAT_IS_READ, JOIN_KEEPS_WHAT_IT_NEEDS
-from fkjoin.stages.contribute import Fields, Place
+from fkjoin.rules import ANSWERS_KEEP_WHAT_IS_READ
+from fkjoin.stages.contribute import Place
+from fkjoin.stateful import Answers, Kept, Narrow
 from fkjoin.table import Joiner
-from fkjoin.topology import Verdict
+from fkjoin.topology import fired
+
+_ALL_READ = "every column is read"
 
 
-class Kept(NamedTuple):
-    """What is kept of both rows."""
-
-    left: pa.Schema
-    right: pa.Schema
-    rule: Verdict | None
-    """Whether that is less than all; None where there is no joiner, and the rows themselves are wanted."""
-
-
-def read(places: Iterable[Place], whole: Fields, spark: SparkSession) -> tuple[pa.Schema, pa.Schema, Verdict]:
-    """What is at places of answers, of both rows; and whether that is less than all."""
-    if (why := allowed(spark, ANSWERS_KEEP_WHAT_IS_READ)) is None:
-        wanted = list(places)
-        left, right = (
-            narrow(schema, [path for of, path in wanted if of == side])
-            for side, schema in (("left", whole.left), ("right", whole.right))
-        )
-        if (left, right) != (whole.left, whole.right):
-            return left, right, Verdict(ANSWERS_KEEP_WHAT_IS_READ)
-        why = "every column is read"
-    return whole.left, whole.right, Verdict(ANSWERS_KEEP_WHAT_IS_READ, why)
+def narrowed(node: N, off: Off, answers: Answers, places: Iterable[Place] | None) -> tuple[N, Answers]:
+    """An operator, and the answers with no more than what it reads of them (None: everything) if the rule allows it."""
+    if answers.less is None or places is None:
+        return node, answers
+    wanted, of = list(places), answers.of
+    left, right = ([path for side, path in wanted if side == name] for name in ("left", "right"))
+    kept = Kept(narrow(of.left, left), narrow(of.right, right))
+    node = answers_keep_what_is_read(node, off, _ALL_READ if kept == (of.left, of.right) else None)
+    return node, answers.less(kept, node.name) if fired(node, ANSWERS_KEEP_WHAT_IS_READ) else answers
 
 
-def needed(joiner: Joiner | None, left: pa.Schema, right: pa.Schema, spark: SparkSession) -> Kept:
-    """What the joiner needs of rows with these schemas."""
+def narrowed_rows(node: N, off: Off, rows: Narrow, paths: Sequence[Path] | None) -> tuple[N, DataFrame | None]:
+    """The same of the rows of joins that are one; no frame if it is to be the table's own."""
+    less = paths is not None and rows.possible(paths)
+    node = answers_keep_what_is_read(node, off, None if less else _ALL_READ)
+    if paths is None or not fired(node, ANSWERS_KEEP_WHAT_IS_READ):
+        return node, None
+    return node, rows.frame(paths, node.name)
+
+
+def needed(joiner: Joiner | None, whole: Kept, spark: SparkSession) -> Kept | str:
+    """What the joiner needs of the rows; or why it needs all of them."""
     if joiner is None:
-        return Kept(left, right, None)
-    if (why := allowed(spark, JOIN_KEEPS_WHAT_IT_NEEDS)) is None and is_function(joiner):
-        why = "the joiner is a function, and may read any column"
-    if why is None:
-        whole = pa.schema([("left", pa.struct(list(left))), ("right", pa.struct(list(right)))])
-        paths = paths_of(listed(joiner), whole, spark)
-        of_left, of_right = ([path[1:] for path in paths if path[0] == side] for side in whole.names)
-        less = Kept(narrow(left, of_left), narrow(right, of_right), Verdict(JOIN_KEEPS_WHAT_IT_NEEDS))
-        if (less.left, less.right) != (left, right):
-            return less
-        why = "the joiner reads every column"
-    return Kept(left, right, Verdict(JOIN_KEEPS_WHAT_IT_NEEDS, why))
+        return "the rows themselves are wanted"
+    if is_function(joiner):
+        return "the joiner is a function, and may read any column"
+    both = pa.schema([("left", pa.struct(list(whole.left))), ("right", pa.struct(list(whole.right)))])
+    paths = paths_of(listed(joiner), both, spark)
+    of_left, of_right = ([path[1:] for path in paths if path[0] == side] for side in both.names)
+    less = Kept(narrow(whole.left, of_left), narrow(whole.right, of_right))
+    return less if less != whole else "the joiner reads every column"
 
 
 def narrow(schema: pa.Schema, paths: Iterable[Path]) -> pa.Schema:

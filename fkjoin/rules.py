@@ -23,16 +23,17 @@ WORKERS_EVALUATE_STEPS = "workers-evaluate-steps"
 parse them."""
 
 RULES = (
+    JOINS_SHARE_STAGES,
+    JOIN_READS_ANSWERS,
     AGGREGATE_READS_ANSWERS,
+    VIEW_READS_ANSWERS,
     ANSWERS_KEEP_WHAT_IS_READ,
     JOIN_KEEPS_WHAT_IT_NEEDS,
-    JOIN_READS_ANSWERS,
-    JOINS_SHARE_STAGES,
     RESOLVE_MAKES_ROWS,
-    SINKS_SHARE_A_QUERY,
-    VIEW_READS_ANSWERS,
     WORKERS_EVALUATE_STEPS,
+    SINKS_SHARE_A_QUERY,
 )
+"""In the order in which ``describe()`` names them."""
 MOVING = tuple(rule for rule in RULES if rule not in (RESOLVE_MAKES_ROWS, SINKS_SHARE_A_QUERY))
 """Those that move state, or change what a query reads: what was begun without one goes on without it."""
 READING = (AGGREGATE_READS_ANSWERS, JOIN_READS_ANSWERS, VIEW_READS_ANSWERS)

@@ -21,12 +21,11 @@ from fkjoin.errors import FkJoinError
 from fkjoin.job import Job, Planned
 from fkjoin.job_file import JobError, JobSpec, read_job
 from fkjoin.metrics import Metrics
-from fkjoin.optimizer import allowed, excluded
 from fkjoin.rules import JOINS_SHARE_STAGES, MOVING, WORKERS_EVALUATE_STEPS
 from fkjoin.spark.claim import claimed
 from fkjoin.spark.damage import check_logs, explain
 from fkjoin.spark.files import hadoop, read_file, write_file
-from fkjoin.spark.settings import EXCLUDED, OPTIMIZE, bucket_count, session
+from fkjoin.spark.settings import EXCLUDED, OPTIMIZE, bucket_count, session, switched_off
 from fkjoin.stages.counters import RESTARTS
 from fkjoin.topology import manifest
 from fkjoin.web import served
@@ -207,8 +206,8 @@ def _manifest(job: Job, spark: SparkSession) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for sink in job.spec.sinks.values():
         found |= manifest(job.tables[sink.table].node)
-    rules = [rule for rule in MOVING if allowed(spark, rule) is None]
-    return {"format": 1, "buckets": bucket_count(spark), "rules": rules, **found}
+    off = switched_off(spark)
+    return {"format": 1, "buckets": bucket_count(spark), "rules": [rule for rule in MOVING if rule not in off], **found}
 
 
 def _begun_with(spark: SparkSession, spec: JobSpec) -> dict[str, Any] | None:
@@ -219,9 +218,10 @@ def _begun_with(spark: SparkSession, spec: JobSpec) -> dict[str, Any] | None:
 
 def _leave_out_later_rules(spark: SparkSession, before: dict[str, Any]) -> list[str]:
     """Switch off the rules that a checkpoint was begun without, and that are bound to it; those that were not off yet."""
-    later = [rule for rule in MOVING if rule not in before.get("rules", _UNSAID) and allowed(spark, rule) is None]
+    off = switched_off(spark)
+    later = [rule for rule in MOVING if rule not in before.get("rules", _UNSAID) and rule not in off]
     if later:
-        spark.conf.set(EXCLUDED, ",".join([*excluded(spark), *later]))
+        spark.conf.set(EXCLUDED, ",".join([*off, *later]))
     return later
 
 

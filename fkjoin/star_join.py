@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from fkjoin.analyzed import named_fields
@@ -16,10 +16,10 @@ from fkjoin.foreign_key import described, packed
 from fkjoin.frame import DELETED, KEY, ROW
 from fkjoin.joiner import is_function
 from fkjoin.messages import LEFT
-from fkjoin.optimizer import allowed, decide
+from fkjoin.optimizer import Off, join_keeps_what_it_needs, joins_share_stages
 from fkjoin.pruning import narrow
 from fkjoin.rows import Path
-from fkjoin.rules import ANSWERS_KEEP_WHAT_IS_READ, JOIN_KEEPS_WHAT_IT_NEEDS, JOINS_SHARE_STAGES
+from fkjoin.rules import JOIN_KEEPS_WHAT_IT_NEEDS
 from fkjoin.spark.operator import StageName
 from fkjoin.spark.packing import PackChanges
 from fkjoin.spark.settings import bucket_count
@@ -28,9 +28,9 @@ from fkjoin.stages import How
 from fkjoin.stages.contribute import Place
 from fkjoin.star import KEY as KEY_PART
 from fkjoin.star import Field, Made, Nested, Right, Star, fields_at, fields_of, pruned
-from fkjoin.stateful import counted, frame_of, pickled, stage, stage_spec
+from fkjoin.stateful import Narrow, counted, frame_of, pickled, stage, stage_spec
 from fkjoin.table import Extractor, Table
-from fkjoin.topology import Join, Verdict
+from fkjoin.topology import Join, shares_stages
 
 _MOST = 100
 _STAGES: tuple[StageName, ...] = ("scatter", "subscription", "gather")
@@ -83,50 +83,58 @@ def begin(left: Table, right: Table, rows: DataFrame, extractor: Extractor, how:
 
 
 def share(
-    spark: SparkSession,
+    node: Join,
+    off: Off,
     left: Table,
     right: Table,
     extractor: Extractor,
-    how: How,
     fields: Mapping[str, Place] | None,
     obstacle: str | None,
-) -> tuple[Joins | None, Verdict | None]:
-    """The joins that ``left`` is, and one more, if they can be one; and what became of the rule, if ``left`` is a join.
+) -> tuple[Join, Joins | None]:
+    """A join, and the joins that ``left`` is with this one more, if they are one.
 
-    ``obstacle``: what else is in the way.
+    ``obstacle``: what is in the way, whatever the rows are.
     """
     found: Joins | str | None = left.star
     if obstacle is None and isinstance(found, Joins):
-        found = found.joined(left, right, extractor, how, fields)
-    why = obstacle or (None if isinstance(found, Joins) else found or "its rows are kept")
-    verdict = decide(spark, JOINS_SHARE_STAGES, left.node, why)
-    return found if isinstance(found, Joins) and verdict is not None and verdict.fired else None, verdict
+        found = found.joined(left, right, extractor, node.how, fields)
+    if not isinstance(found, Joins):
+        return joins_share_stages(node, off, obstacle or found or "its rows are kept"), None
+    node = joins_share_stages(node, off, obstacle)
+    return node, found if shares_stages(node) else None
 
 
 def star_table(
-    joins: Joins, left: Table, node: Join, emission: Emission, dead: tuple[DataFrame, ...], *, validate: bool
+    node: Join,
+    off: Off,
+    joins: Joins,
+    left: Table,
+    emission: Emission,
+    dead: tuple[DataFrame, ...],
+    *,
+    validate: bool,
 ) -> Table:
     """The table of the joins; ``left`` and ``node`` are those of the last one."""
-    spark, label = left.frame.sparkSession, node.name
-    star, less = _kept(joins, spark)
-    if node.joiner is not None:
-        node = replace(node, rules=(*node.rules, less))
+    label, whole_rows = node.name, JOIN_KEEPS_WHAT_IT_NEEDS in off
+    star = _kept(joins, whole=whole_rows)
+    all_read = star == _kept(joins, whole=True)
+    node = join_keeps_what_it_needs(node, off, "the joiner reads every column" if all_read else None)
     versions = {"versions": [list(version) for version in node.versions]}
     about = {"key": joins.left.key_type, "result": spark_schema(star.schema), **versions}
     unpack = UnpackResults(star.key, (star.schema,), node.versions)
     tables = [joins.left, *(table for table, _ in joins.rights)]
 
-    def narrow(paths: Sequence[Path] | None, reader: str) -> tuple[DataFrame, tuple[Verdict, ...]]:
-        why, some, fewer = allowed(spark, ANSWERS_KEEP_WHAT_IS_READ), star, joins
-        if why is None and paths is not None:
-            known = [path for path in paths if path[0] in star.schema.names]  # others are the key's
-            fewer = replace(joins, made=pruned(joins.made, known))
-            some, _ = _kept(fewer, spark, list(fields_at(joins.made, known)))
-        if some == star:
-            return whole.frame, (Verdict(ANSWERS_KEEP_WHAT_IS_READ, why or "every column is read"),)
-        results = _results(fewer, some, label, None, versions, f"{label}-for-{reader}", validate=validate)
-        rows = frame_of(results, UnpackResults(some.key, (some.schema,), node.versions))
-        return rows, (Verdict(ANSWERS_KEEP_WHAT_IS_READ),)
+    def fewer(paths: Sequence[Path]) -> tuple[Joins, Star]:
+        known = [path for path in paths if path[0] in star.schema.names]  # others are the key's
+        less = replace(joins, made=pruned(joins.made, known))
+        return less, _kept(less, list(fields_at(joins.made, known)), whole=whole_rows)
+
+    def with_fewer(paths: Sequence[Path], reader: str) -> DataFrame:
+        less, some = fewer(paths)
+        results = _results(less, some, label, None, versions, f"{label}-for-{reader}", validate=validate)
+        return frame_of(results, UnpackResults(some.key, (some.schema,), node.versions))
+
+    narrow = Narrow(lambda paths: fewer(paths)[1] != star, with_fewer)
 
     def built(materialized: str | None) -> Table:
         results = _results(joins, star, label, materialized, versions, label, validate=validate)
@@ -145,8 +153,7 @@ def star_table(
             materialized_as=built,
         )
 
-    whole = built(None)
-    return whole
+    return built(None)
 
 
 def _results(
@@ -188,23 +195,21 @@ def _results(
     return counted(through(through(sent, "subscription"), "gather"), counted_as, *_STAGES)
 
 
-def _kept(joins: Joins, spark: SparkSession, read: Iterable[Field] | None = None) -> tuple[Star, Verdict]:
-    """What is kept of all rows; ``read``: what of the columns, if that is not all of them."""
+def _kept(joins: Joins, read: Iterable[Field] | None = None, *, whole: bool) -> Star:
+    """What is kept of all rows; ``read``: what of the columns, if that is not all of them; ``whole``: all there is."""
     paths: dict[int, list[Path]] = {}
     for part, path in fields_of(joins.made) if read is None else read:
         paths.setdefault(part, []).append(path)
-    why = allowed(spark, JOIN_KEEPS_WHAT_IT_NEEDS)
-    whole = {at: arrow_schema("right", table.row_type) for at, (table, _) in enumerate(joins.rights)}
-    whole[LEFT] = arrow_schema("left", joins.left.row_type)
-    kept = whole if why is not None else {part: narrow(schema, paths.get(part, [])) for part, schema in whole.items()}
-    if why is None and kept == whole:
-        why = "the joiner reads every column"
+    kept = {at: arrow_schema("right", table.row_type) for at, (table, _) in enumerate(joins.rights)}
+    kept[LEFT] = arrow_schema("left", joins.left.row_type)
+    if not whole:
+        kept = {part: narrow(schema, paths.get(part, [])) for part, schema in kept.items()}
     rights = tuple(
         Right(name, arrow_schema("foreign_key", table.key_type), kept[at], table.node.parts, how)
         for at, (name, (table, how)) in enumerate(zip(_names(joins), joins.rights, strict=True))
     )
     key = arrow_schema("key", joins.left.key_type)
-    return Star(key, kept[LEFT], joins.left.node.parts, rights, joins.made), Verdict(JOIN_KEEPS_WHAT_IT_NEEDS, why)
+    return Star(key, kept[LEFT], joins.left.node.parts, rights, joins.made)
 
 
 def _names(joins: Joins) -> list[str]:

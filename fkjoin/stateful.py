@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -27,10 +27,17 @@ from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import counters
 from fkjoin.stages.answer_rows import Made
 from fkjoin.stages.contribute import Fields, Place
-from fkjoin.topology import Node, Verdict
+from fkjoin.topology import Node
 
 Deployment = Literal["fused", "staged"]
 """All stages in one query, or each one a query of its own, with topics between them."""
+
+
+class Kept(NamedTuple):
+    """What is kept of both rows of a join."""
+
+    left: pa.Schema
+    right: pa.Schema
 
 
 @dataclass(frozen=True)
@@ -45,17 +52,13 @@ class Answers:
     """What the columns of a joined row are, and those of its key."""
     stages: tuple[StageName, ...]
     """Whose counters come with the answers."""
-    less: Callable[[Iterable[Place], str], tuple[Answers, Verdict]] | None = None
-    """What ``narrowed`` calls; None where the join cannot be made with fewer columns."""
+    less: Callable[[Kept, str], Answers] | None = None
+    """Makes them with no more than that of both rows, for a reader of that name; None where the join can only be made whole."""
 
     @cached_property
     def counted(self) -> DataFrame:
         """The answers alone."""
         return counted(self.envelopes, self.name, *self.stages).where("counter is null")
-
-    def narrowed(self, places: Iterable[Place], reader: str) -> tuple[Answers, Verdict | None]:
-        """The answers with no more than what is at these places, for a reader of that name; and what became of the rule."""
-        return (self, None) if self.less is None else self.less(places, reader)
 
     def places(self, given: Iterable[Any], row: pa.Schema) -> list[Place | None]:
         """Where each of what is given over the columns of row and key is; None where it is more than a field."""
@@ -78,17 +81,23 @@ class Answers:
 class Early:
     """The rows of a join, and of views of it, before resolve."""
 
-    answers: Callable[[Sequence[Path] | None, str], tuple[Answers, tuple[Verdict, ...]]]
-    """Answers with at least what is at paths of the rows (None: with all), for a reader of that name; and what became of the
-    rule that leaves the rest out."""
+    answers: Answers
+    places: Callable[[Sequence[Path] | None], list[Place] | None]
+    """What of the answers must be there for what is at paths of the rows (None: for all of them); None: everything."""
     frame: Callable[[Answers], DataFrame]
     """Makes a frame of the rows, by Spark: see ``before_resolve``."""
     made: Made | str
     """How workers make rows of answers; or why Spark has to."""
 
 
-Narrow = Callable[[Sequence[Path] | None, str], tuple[DataFrame, tuple[Verdict, ...]]]
-"""Makes a frame of rows with at least what is at paths of them, for a reader of that name: see ``Early.answers``."""
+@dataclass(frozen=True)
+class Narrow:
+    """Joins that are one, with fewer columns."""
+
+    possible: Callable[[Sequence[Path]], bool]
+    """Whether there are fewer if only what is at paths of the rows is wanted."""
+    frame: Callable[[Sequence[Path], str], DataFrame]
+    """A frame of such rows, for a reader of that name."""
 
 
 @dataclass(frozen=True)

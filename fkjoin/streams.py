@@ -27,10 +27,9 @@ from fkjoin.columns import Expression, Expressions, arrow_schema, listed, requir
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.json_text import readable
-from fkjoin.optimizer import allowed
 from fkjoin.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.spark.json_lines import JsonLines, plain_path
-from fkjoin.spark.settings import prepare
+from fkjoin.spark.settings import prepare, switched_off
 from fkjoin.spark.vectorized import vector
 from fkjoin.topology import Source, generated_name
 from fkjoin.vectors import Vector
@@ -156,7 +155,7 @@ def plain_lines(
     if deleted is not None:
         rows = spark.createDataFrame([], schema)
         gone = vector(resolve_column("deleted", deleted, rows, rows.columns, node.name), rows, rows.columns)
-        if gone is not None and not _is_test(gone) and allowed(spark, WORKERS_EVALUATE_STEPS) is not None:
+        if gone is not None and not _is_test(gone) and WORKERS_EVALUATE_STEPS in switched_off(spark):
             return None
     time = None if timestamp is None else plain_path(timestamp, arrow)
     if None in versions_at or (deleted is not None and gone is None) or (timestamp is not None and time is None):

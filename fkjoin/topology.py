@@ -233,14 +233,19 @@ def sources(node: Node) -> list[Source]:
     return [step for step in in_order(node) if isinstance(step, Source)]
 
 
+def fired(node: Node, *rules: str) -> bool:
+    """Whether one of the optimizer's rules has changed how ``node`` is made."""
+    return any(verdict.fired and verdict.rule in rules for verdict in node.rules)
+
+
 def reads_answers(node: Node) -> bool:
     """Whether a stage of ``node`` is in the place of the resolve of the join that it is made of."""
-    return any(verdict.fired and verdict.rule in READING for verdict in node.rules)
+    return fired(node, *READING)
 
 
 def shares_stages(node: Node) -> bool:
     """Whether ``node`` is a join that is one with the join that its left table is."""
-    return any(verdict.fired and verdict.rule == JOINS_SHARE_STAGES for verdict in node.rules)
+    return fired(node, JOINS_SHARE_STAGES)
 
 
 def shared_rights(join: Join) -> list[Node]:

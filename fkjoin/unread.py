@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.sql import DataFrame
 
-from fkjoin.optimizer import allowed
+from fkjoin.optimizer import Off, workers_evaluate_steps
 from fkjoin.projection import Projection
 from fkjoin.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.spark.json_lines import JsonLines
@@ -17,7 +17,7 @@ from fkjoin.spark.stepped import Stepped
 from fkjoin.spark.topic_records import TopicRecords
 from fkjoin.spark.vectorized import vectors
 from fkjoin.stateful import packing_columns
-from fkjoin.topology import Verdict
+from fkjoin.topology import Aggregate, Derived, Node, fired
 from fkjoin.vectors import Columns, Steps
 
 if TYPE_CHECKING:
@@ -27,18 +27,20 @@ Unread: TypeAlias = tuple[DataFrame, JsonLines | TopicRecords | Stepped]
 """The lines of files, or a topic's records, and what is in them."""
 
 
-def with_steps(table: Table, evaluate: Callable[[], Steps | None], what: str) -> tuple[Unread | None, Verdict | None]:
-    """The rows after steps, and what became of the rule; None where the table's own rows are not read like this.
+def with_steps(
+    view: Derived, off: Off, table: Table, evaluate: Callable[[], Steps | None], what: str
+) -> tuple[Derived, Unread | None]:
+    """What is made of the table's rows by steps, and the rows after them, if workers evaluate them.
 
     ``evaluate`` returns None if Spark has to do ``what``.
     """
     if table.unread is None:
-        return None, None
-    why, steps = allowed(table.frame.sparkSession, WORKERS_EVALUATE_STEPS), None
-    if why is None and (steps := evaluate()) is None:
-        why = f"{what} is left to Spark"
-    verdict = Verdict(WORKERS_EVALUATE_STEPS, why)
-    return None if steps is None else (table.unread[0], _stepped(table).then(steps)), verdict
+        return _as_before(view, off, table.node), None
+    steps = evaluate()
+    view = workers_evaluate_steps(view, off, None if steps is not None else f"{what} is left to Spark")
+    if steps is None or not fired(view, WORKERS_EVALUATE_STEPS):
+        return view, None
+    return view, (table.unread[0], _stepped(table).then(steps))
 
 
 def packed_rows(table: Table, pack: PackRows) -> DataFrame:
@@ -55,18 +57,16 @@ def packed_by_workers(table: Table, pack: Pack, foreign_key: Columns | None = No
 
 
 def packed_contributions(
-    table: Table, key: Projection, value: Projection, pack: PackRows
-) -> tuple[DataFrame | None, Verdict | None]:
-    """What rows contribute to groups, packed, and what became of the rule; None as for ``with_steps``."""
+    aggregate: Aggregate, off: Off, table: Table, key: Projection, value: Projection, pack: PackRows
+) -> tuple[Aggregate, DataFrame | None]:
+    """An aggregate, and what the table's rows contribute, packed, if workers evaluate it."""
     if table.unread is None:
-        return None, None
-    why, found = allowed(table.frame.sparkSession, WORKERS_EVALUATE_STEPS), None
-    if why is None and (found := contributing(table, key, value)) is None:
-        why = "what a row contributes is left to Spark"
-    verdict = Verdict(WORKERS_EVALUATE_STEPS, why)
-    if found is None:
-        return None, verdict
-    return table.unread[0].mapInArrow(_stepped(table).packing(pack, contributing=found), ENVELOPE), verdict
+        return aggregate, None
+    found = contributing(table, key, value)
+    aggregate = workers_evaluate_steps(aggregate, off, None if found else "what a row contributes is left to Spark")
+    if found is None or not fired(aggregate, WORKERS_EVALUATE_STEPS):
+        return aggregate, None
+    return aggregate, table.unread[0].mapInArrow(_stepped(table).packing(pack, contributing=found), ENVELOPE)
 
 
 def contributing(table: Table, key: Projection, value: Projection) -> tuple[Columns, Columns] | None:
@@ -74,6 +74,15 @@ def contributing(table: Table, key: Projection, value: Projection) -> tuple[Colu
     rows, names = table.visible(), [*table.row_type.names, *table.key]
     group, values = vectors(key.named, rows, names), vectors(value.named, rows, names)
     return None if group is None or values is None else (group, values)
+
+
+def _as_before(view: Derived, off: Off, below: Node) -> Derived:
+    """What is made of rows that Spark evaluates already, if they could have been the workers'."""
+    if isinstance(below, Derived) and below.materialized is None:
+        for verdict in below.rules:
+            if verdict.rule == WORKERS_EVALUATE_STEPS:
+                return workers_evaluate_steps(view, off, verdict.why_not)
+    return view
 
 
 def _stepped(table: Table) -> Stepped:

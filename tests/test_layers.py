@@ -14,7 +14,7 @@ PURE = sorted(
         *(ROOT / "fkjoin" / "stages").glob("*.py"),
         *(
             ROOT / "fkjoin" / f"{name}.py"
-            for name in ("arrays", "rows", "records", "versions", "combined_key", "messages", "vectors")
+            for name in ("arrays", "rows", "records", "versions", "combined_key", "messages", "vectors", "rules", "optimizer")
         ),
         *(ROOT / "fkjoin" / f"{name}.py" for name in ("murmur2", "wire", "wire_change", "frame", "render", "steps", "picture")),
         *(ROOT / "fkjoin" / "aggregates").glob("*.py"),

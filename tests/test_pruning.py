@@ -20,6 +20,7 @@ from fkjoin.rows import RowCodec
 from fkjoin.rules import JOIN_KEEPS_WHAT_IT_NEEDS
 from fkjoin.spark.settings import EXCLUDED
 from fkjoin.spark.state import SavedState
+from fkjoin.stateful import Kept
 from tests.conftest import small
 from tests.test_spark_aggregates import ORDER, History, tables
 from tests.test_spark_engine import run, table_of
@@ -119,9 +120,8 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
 )
 def test_what_an_expression_reads(spark: SparkSession, joiner: Any, left: list[str], right: list[str]) -> None:
     """Columns are made by a function: there is no JVM yet when tests are collected."""
-    kept = needed(joiner() if callable(joiner) else joiner, SCHEMA, SCHEMA, spark)
-    assert kept.rule is not None
-    assert kept.rule.fired
+    kept = needed(joiner() if callable(joiner) else joiner, Kept(SCHEMA, SCHEMA), spark)
+    assert not isinstance(kept, str)
     assert [kept.left, kept.right] == [narrow(SCHEMA, [tuple(path.split(".")) for path in side]) for side in (left, right)]
 
 
@@ -129,20 +129,23 @@ def test_what_an_expression_reads(spark: SparkSession, joiner: Any, left: list[s
 @pytest.mark.parametrize(
     ("joiner", "why"),
     [
-        ("to_json(left) as text", None),
-        ("left.*", None),
         ("named_struct('l', left, 'r', right) as both", "the joiner reads every column"),
         (["left", "right"], "the joiner reads every column"),
         ("lft.id", "the joiner reads every column"),
         (lambda left, right: 1, "the joiner is a function, and may read any column"),
     ],
 )
-def test_rows_that_are_wanted_as_a_whole_are_kept(spark: SparkSession, joiner: Any, why: str | None) -> None:
-    kept = needed(joiner, SCHEMA, SCHEMA, spark)
+def test_why_all_of_both_rows_is_needed(spark: SparkSession, joiner: Any, why: str) -> None:
+    assert needed(joiner, Kept(SCHEMA, SCHEMA), spark) == why
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("joiner", ["to_json(left) as text", "left.*"])
+def test_a_row_that_is_wanted_as_a_whole_is_kept(spark: SparkSession, joiner: str) -> None:
+    kept = needed(joiner, Kept(SCHEMA, SCHEMA), spark)
+    assert not isinstance(kept, str)
     assert kept.left == SCHEMA
-    assert kept.rule is not None
-    assert kept.rule.why_not == why
-    assert (kept.right == SCHEMA) == (why is not None)
+    assert kept.right == narrow(SCHEMA, [])
 
 
 @pytest.mark.spark

@@ -10,7 +10,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from fkjoin.errors import SessionError
+from fkjoin.errors import SessionError, nearest
+from fkjoin.rules import RULES
 from fkjoin.spark.local_python import use_this_python
 
 BUCKETS = "spark.fkjoin.buckets"
@@ -134,9 +135,17 @@ def validated(spark: SparkSession) -> bool:
     return _truth(spark, VALIDATE, "false")
 
 
-def optimized(spark: SparkSession) -> bool:
-    """Whether operators may be merged: ``spark.fkjoin.optimize``, by default true; a checkpoint is of one or the other."""
-    return _truth(spark, OPTIMIZE, "true")
+def switched_off(spark: SparkSession) -> dict[str, str]:
+    """The optimizer's rules that the session does not want, and why: ``spark.fkjoin.optimize=false`` switches off all of
+    them, ``spark.fkjoin.optimizer.excludedRules`` those that it names, with commas between them.
+    """
+    names = [name.strip() for name in (spark.conf.get(EXCLUDED, "") or "").split(",") if name.strip()]
+    for name in names:
+        if name not in RULES:
+            raise SessionError(f"{EXCLUDED}: there is no rule {name!r}; {nearest(name, RULES)}")
+    if not _truth(spark, OPTIMIZE, "true"):
+        return dict.fromkeys(RULES, f"{OPTIMIZE} is false")
+    return dict.fromkeys(names, f"{EXCLUDED} names it")
 
 
 def _truth(spark: SparkSession, name: str, default: str) -> bool:

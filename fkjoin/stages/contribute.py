@@ -88,6 +88,11 @@ class Contribute:
     group_schema: pa.Schema
     value_schema: pa.Schema
 
+    @property
+    def places(self) -> list[Place]:
+        """What is read."""
+        return [*self.group, *self.value]
+
     def __call__(self, answers: pa.Table) -> pa.Table:
         """``ANSWER`` → ``JOINED`` with contributions."""
         group, value = self.fields.columns(answers, (self.group, self.group_schema), (self.value, self.value_schema))
@@ -107,9 +112,10 @@ class Carry:
 
     @property
     def places(self) -> list[Place]:
-        """Where the row's columns are, and of structs the fields that are in the row's schema."""
+        """What is read: where the foreign key is, and the row's columns, of structs the fields that are in the row's schema."""
         columns = zip(self.row, self.row_schema, strict=True)
-        return [(side, (*path, *below[1:])) for (side, path), field in columns for below in leaves([field])]
+        row = [(side, (*path, *below[1:])) for (side, path), field in columns for below in leaves([field])]
+        return [*self.foreign_key, *row]
 
     def __call__(self, answers: pa.Table) -> pa.Table:
         """``ANSWER`` → ``CHANGE``."""
