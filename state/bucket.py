@@ -4,6 +4,9 @@
 to the log and to a pending file named by the attempt's token.  The next batch reads from the log's meta record which
 attempt was committed: that one's pending file is applied, every other is thrown away.  An index whose token the log
 does not lead on from is rebuilt.  So an attempt that failed, was repeated or came second leaves no trace.
+
+Small batches are not applied at once: a few of them are the *tail*, which is overlaid on what is read of the index, so that
+it need not be opened for writing, nor closed.
 """
 
 from __future__ import annotations
@@ -16,13 +19,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from state import pending
 from state.errors import DamagedIndexError, StateError, StoreMismatchError
-from state.index import IndexLockedError, Position, RocksIndex, remove_index
+from state.index import IndexLockedError, Position, RocksIndex, position_of, remove_index
 from state.memory import MemoryStore
 from state.protocol import BYTES, Bytes, KeyRange, Page, SegmentLog
 from state.segments import (
@@ -34,6 +36,7 @@ from state.segments import (
     encode_segments,
     entry_bytes,
 )
+from state.tail import Entries, Tail, laid_over, latest
 
 _EMPTY = Meta(bytes(16), 0, 0, 0, 0)
 _EVERYTHING = (b"\0", b"\xff" * 256)
@@ -89,6 +92,7 @@ class BucketStore:
         self._token = uuid.uuid4().bytes
         self._read: list[tuple[Bytes, pa.Int64Array]] = []
         self._written: list[tuple[Bytes, Bytes]] = []
+        self._tail = Tail()
         self.rebuilt = False
         self._private = False
         try:
@@ -114,15 +118,13 @@ class BucketStore:
     @property
     def sizes(self) -> Sizes:
         entries, index_bytes = self._index.size()
-        return Sizes(entries, self._meta.live_bytes, self._meta.log_bytes, index_bytes)
+        return Sizes(entries + len(self._tail), self._meta.live_bytes, self._meta.log_bytes, index_bytes)
 
     def get_many(self, keys: Bytes) -> Bytes:
         found = self._found(keys)
         self._read.append((keys, _lengths(found)))
-        for written, values in self._written:
-            place = pc.index_in(keys, value_set=written)
-            if place.null_count < len(place):
-                found = pc.if_else(pc.is_valid(place), values.take(place.fill_null(0)), found)
+        for entries in self._written:
+            found = laid_over(keys, found, entries)
         return found
 
     def scan(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
@@ -132,7 +134,7 @@ class BucketStore:
         merged = MemoryStore()
         for page in self._scanned(ranges):
             merged.write(page.keys, page.values)
-        merged.write(*self._batch())
+        merged.write(*latest(self._written))
         yield from merged.scan(ranges, limit, each)
 
     def write(self, keys: Bytes, values: Bytes) -> None:
@@ -141,7 +143,7 @@ class BucketStore:
 
     def commit(self) -> None:
         """Hand what was written to the log and keep it as a pending file; durable when the log's owner commits."""
-        keys, values = self._batch()
+        keys, values = latest(self._written)
         meta, token = self._meta, self._token
         if not len(keys) and self._log.meta() is not None:
             return
@@ -170,7 +172,7 @@ class BucketStore:
         next_ = meta.next + len(segments)
         self._meta = Meta(token, first, next_, live, log_bytes, meta.identity)
         if not self._private:
-            pending.keep(self._pending(), keys, values, base)
+            pending.keep(self._directory, (keys, values), base, Position(token, next_))
         self._log.set_meta(self._meta.encode())
 
     def disagreement(self) -> str | None:
@@ -199,7 +201,7 @@ class BucketStore:
     def _found(self, keys: Bytes) -> Bytes:
         """What the index has; when that turns out damaged, what a rebuilt one has."""
         with contextlib.suppress(DamagedIndexError):
-            return self._index.get_many(keys)
+            return self._tail.over(keys, self._index.get_many(keys))
         self._repair()
         return self._index.get_many(keys)
 
@@ -207,7 +209,7 @@ class BucketStore:
         """The index's pages; when it turns out damaged, those of a rebuilt one, from the last entry on."""
         first, taken, room, left = 0, 0, limit, ranges
         with contextlib.suppress(DamagedIndexError):
-            for page in self._index.scan(ranges, room, each):
+            for page in self._tail.scan(self._index.scan, ranges, room, each):
                 yield page
                 number, last = int(page.ranges[-1]), page.keys[-1].as_py()
                 taken = int((page.ranges == number).sum()) + (taken if number == first else 0)
@@ -225,9 +227,11 @@ class BucketStore:
         """Put an index rebuilt from the log in the place of a damaged one."""
         path = self._index.path
         self._index.close()
-        self._index = self._rebuilt(path, 0.0)
+        self._index, self._tail = self._rebuilt(path, 0.0), Tail()
 
     def _open(self, path: Path, wait_s: float) -> RocksIndex:
+        if (standing := self._standing(path)) is not None:
+            return standing
         try:
             index = RocksIndex(path, wait_s=wait_s)
         except IndexLockedError:
@@ -254,22 +258,49 @@ class BucketStore:
             raise
         return index
 
+    @property
+    def _goal(self) -> Position:
+        """The committed state."""
+        return Position(self._meta.token, self._meta.next)
+
+    def _standing(self, path: Path) -> RocksIndex | None:
+        """The index, to be read only, if it is behind by no more than the tail; None if it must be brought up to date."""
+        at = position_of(path)
+        links = None if at is None else pending.chain(self._directory, at, self._goal)
+        entries = None if links is None else pending.short(links)
+        if links is None or entries is None:
+            return None
+        with contextlib.suppress(StateError):
+            index = RocksIndex(path, standing=True)
+            if index.position() == at:  # nobody has written to it meanwhile
+                pending.discard(self._directory, [self._goal, *(link.base for link in links)])
+                self._tail = Tail(entries)
+                return index
+        return None
+
     def _catch_up(self, index: RocksIndex) -> bool:
         """Bring the index to the committed state by what is pending or in the log; False if it cannot be."""
-        meta, at = self._meta, index.position() or Position(_EMPTY.token, 0)
-        goal = Position(meta.token, meta.next)
-        if at != goal:
-            if pending.whole(self._pending(), at):
-                index.take_in(self._pending(), goal)
+        at = index.position() or Position(_EMPTY.token, 0)
+        if at != self._goal:
+            if (links := pending.chain(self._directory, at, self._goal)) is not None:
+                self._take_in(index, links)
             elif self._leads_on_from(at):
                 self._replay(index, at.next)
             else:
                 return False
-        pending.discard_all(self._directory)
+        pending.discard(self._directory)
         return True
 
-    def _pending(self) -> Path:
-        return pending.path(self._directory, self._meta.token)
+    def _take_in(self, index: RocksIndex, links: list[pending.Pending]) -> None:
+        gathered: list[Entries] = []
+        for link in links:
+            if link.entries is not None:
+                gathered.append(link.entries)
+            if link.file is not None:
+                index.apply(*latest(gathered), None)
+                index.take_in(link.file, None)
+                gathered = []
+        index.apply(*latest(gathered), self._goal)
 
     def _leads_on_from(self, at: Position) -> bool:
         if not self._meta.first < at.next <= self._meta.next:
@@ -292,19 +323,6 @@ class BucketStore:
                 gathered, room = [], _REPLAYED_BYTES
         index.stand(Position(meta.token, meta.next))
 
-    def _batch(self) -> tuple[Bytes, Bytes]:
-        """Everything that was written; of a key that was written twice the last."""
-        if not self._written:
-            return _nothing()
-        if len(self._written) == 1:
-            return self._written[0]
-        keys, values = (pa.concat_arrays(columns) for columns in zip(*self._written, strict=True))
-        codes = keys.dictionary_encode().indices.to_numpy()
-        last = np.zeros(len(keys), np.int64)
-        last[codes] = np.arange(len(keys))
-        rows = pa.array(np.unique(last[codes]))
-        return keys.take(rows), values.take(rows)
-
     def _replaced(self, keys: Bytes, values: Bytes) -> int:
         """The charge of what the batch overwrites or deletes, deletions' own charge included: they are never live."""
         known = pa.concat_arrays([pa.array([], BYTES), *(read for read, _ in self._read)])
@@ -318,11 +336,6 @@ class BucketStore:
         deleted = pc.is_null(values)
         charge = ENTRY_OVERHEAD * (pc.sum(there).as_py() or 0)
         return before + charge + entry_bytes(keys.filter(deleted), values.filter(deleted))
-
-
-def _nothing() -> tuple[Bytes, Bytes]:
-    """No entries; not with this module: pyarrow imports pandas with its first array, which some processes can do without."""
-    return pa.array([], BYTES), pa.array([], BYTES)
 
 
 def _lengths(values: Bytes) -> pa.Int64Array:

@@ -4,6 +4,9 @@ The index can always be rebuilt from the change log.  A batch's entries come as 
 file ``POSITION`` beside its data names the committed batch that it stands at, and is away while a file is taken in: an
 index that was left in the midst of that stands nowhere.  What RocksDB's own checksums do not notice (a damaged
 manifest) is noticed by the *seal*, a hash of it that is left at close and broken at open.
+
+Who only reads an index that is sealed and *stands* somewhere needs no lock: its files are there until it lets go of them,
+whatever others do.  A process keeps such readers open from one batch to the next.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import os
 import re
 import shutil
 import time
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -21,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from rocksdict import BlockBasedOptions, Cache, IngestExternalFileOptions, Options, Rdict, ReadOptions
+from rocksdict import AccessType, BlockBasedOptions, Cache, IngestExternalFileOptions, Options, Rdict, ReadOptions
 from xxhash import xxh3_64_digest as _xxh3
 
 from state.errors import DamagedIndexError, StateError
@@ -30,6 +34,11 @@ from state.segments import TOKEN_BYTES
 from state.sorted_file import options, write_sorted
 
 _FORMAT = b"\x02"
+
+_CHECKSUM_BYTES = 8
+
+_MOST_READERS = 16
+"""That are kept open; each has all files of its index open."""
 
 _POSITION = "POSITION"
 """``{1-byte format}{16-byte token}{uint64 next segment}{xxh3 of what is before}``."""
@@ -55,10 +64,17 @@ class IndexLockedError(StateError):
 class RocksIndex:
     """Bulk reads and one atomic bulk write over a rocksdict directory; keys must not be empty."""
 
-    def __init__(self, path: Path, *, wait_s: float = 0.0, page_entries: int = PAGE_ENTRIES) -> None:
-        """Open or create; a lock held by another process is waited for at most ``wait_s`` seconds."""
+    def __init__(self, path: Path, *, wait_s: float = 0.0, page_entries: int = PAGE_ENTRIES, standing: bool = False) -> None:
+        """Open or create; a lock held by another process is waited for at most ``wait_s`` seconds.
+
+        ``standing``: only to read it where it stands, without a lock; a ``StateError`` if it stands nowhere.
+        """
         self.path = path
         self._page = page_entries
+        if standing:
+            self._open, self._db = False, _standing(path)
+            return
+        _let_go(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -73,11 +89,7 @@ class RocksIndex:
 
     def position(self) -> Position | None:
         """Where the index stands; None when it is new, or when that is not known."""
-        data = _read(self.path / _POSITION) or b""
-        body = data[: -len(_xxh3(b""))]
-        if body[:1] != _FORMAT or data != body + _xxh3(body):
-            return None
-        return Position(body[1 : 1 + TOKEN_BYTES], int.from_bytes(body[1 + TOKEN_BYTES :], "big"))
+        return position_of(self.path)
 
     def size(self) -> tuple[int, int]:
         """About how many entries there are, and the bytes of the files."""
@@ -220,9 +232,59 @@ class RocksIndex:
             raise DamagedIndexError(f"index {self.path} cannot be read: {error}") from error
 
 
+def position_of(path: Path) -> Position | None:
+    """Where the index there stands; None as for ``RocksIndex.position``."""
+    data = _read(path / _POSITION) or b""
+    body = data[:-_CHECKSUM_BYTES]
+    if body[:1] != _FORMAT or data != body + _xxh3(body):
+        return None
+    return Position(body[1 : 1 + TOKEN_BYTES], int.from_bytes(body[1 + TOKEN_BYTES :], "big"))
+
+
 def remove_index(path: Path) -> None:
     """Delete the directory of an index that nobody has open; it need not exist."""
+    _let_go(path)
     shutil.rmtree(path, ignore_errors=True)
+
+
+_Stamp = tuple[bytes, bytes, int, int]
+"""New whenever somebody has written to the index or put another in its place: position, seal, and the first one's file."""
+
+_readers: OrderedDict[tuple[int, Path], tuple[_Stamp, Rdict]] = OrderedDict()
+"""By process (one that is forked must not use its parent's) and place; the one that was used last comes last."""
+
+
+def _standing(path: Path) -> Rdict:
+    """What reads the index where it stands."""
+    stamp, key = _stamp(path), (os.getpid(), path)
+    if key in _readers and _readers[key][0] == stamp:
+        _readers.move_to_end(key)
+        return _readers[key][1]
+    _let_go(path)
+    try:
+        db = Rdict(str(path), _options(), access_type=AccessType.read_only())
+    except Exception as error:
+        raise StateError(f"index {path} does not open: {error}; {_ROOM}") from error
+    while len(_readers) >= _MOST_READERS:
+        _readers.popitem(last=False)
+    _readers[key] = stamp, db
+    return db
+
+
+def _let_go(path: Path) -> None:
+    """Close what reads the index."""
+    _readers.pop((os.getpid(), path), None)
+
+
+def _stamp(path: Path) -> _Stamp:
+    """``StateError`` if the index stands nowhere, or is open, or is not as it was closed."""
+    digest = _digest(path)
+    with contextlib.suppress(OSError):
+        if (path / _SEAL).read_bytes() == digest:
+            position = path / _POSITION
+            said = position.stat()
+            return position.read_bytes(), digest, said.st_ctime_ns, said.st_ino
+    raise StateError(f"index {path} stands nowhere, or is open")
 
 
 def _digest(path: Path) -> bytes:

@@ -1,57 +1,131 @@
 """Pending files: what one attempt wrote, kept beside the index until it is known whether the attempt was committed.
 
-``pending-{token}.sst`` is a sorted file that the index can take in; ``pending-{token}.head`` says what it leads on from:
-``{16-byte token}{uint64 next segment}{xxh3 of the sorted file}``.  Only a short cut: without its files, or with damaged
-ones, the next batch reads the same entries from the log.
+A large batch is ``pending-{token}.sst``, a sorted file that the index can take in, with a ``pending-{token}.head``:
+``{position that it leads on from}{position that it leads to}{xxh3 of the sorted file}``.  A small one is
+``pending-{token}.tail``: the same, and behind it the entries as an Arrow IPC stream.  A position is
+``{16-byte token}{uint64 next segment}``.
+
+Files that lead on from one another are a *chain*.  Only a short cut: without a file, or with a damaged one, the next
+batch reads the same entries from the log.
 """
 
 from __future__ import annotations
 
 import contextlib
 import mmap
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
+import pyarrow as pa
 import xxhash
 
 from state.index import Position
-from state.protocol import Bytes
+from state.protocol import BYTES
+from state.segments import TOKEN_BYTES, entry_bytes
 from state.sorted_file import write_sorted
+from state.tail import Entries
+
+TAIL_BYTES = 1 << 20
+"""A batch of no more than that is small, and so are some in a row."""
+
+TAIL_BATCHES = 8
+"""The most that are not in the index yet."""
+
+_SCHEMA = pa.schema([("key", BYTES), ("value", BYTES)])
+_POSITION_BYTES = TOKEN_BYTES + 8
 
 
-def path(directory: Path, token: bytes) -> Path:
-    """Where the entries of the attempt ``token`` are kept."""
-    return directory / f"pending-{token.hex()}.sst"
+class Pending(NamedTuple):
+    """What a committed attempt wrote: a sorted file, or entries."""
+
+    base: Position
+    file: Path | None
+    entries: Entries | None
 
 
-def keep(place: Path, keys: Bytes, values: Bytes, base: Position) -> None:
-    """Write the entries, and the position that they lead on from; a disk that is full is no error here."""
+def keep(directory: Path, entries: Entries, base: Position, goal: Position) -> None:
+    """Write the entries that lead from one position to the other; a disk that is full is no error here."""
+    keys, values = entries
     if not len(keys):
         return
-    head = place.with_suffix(".head")
+    place = directory / f"pending-{goal.token.hex()}.sst"
+    files = place, place.with_suffix(".head"), place.with_suffix(".tail")
     try:
-        write_sorted(place, keys, values)
-        head.write_bytes(_head(place, base))
+        if entry_bytes(keys, values) <= TAIL_BYTES:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, _SCHEMA) as writer:
+                writer.write_batch(pa.record_batch([keys, values], schema=_SCHEMA))
+            body = sink.getvalue().to_pybytes()
+            files[2].write_bytes(b"".join((_head(base, goal, body), body)))
+        else:
+            write_sorted(place, keys, values)
+            files[1].write_bytes(_head_of(place, base, goal))
     except Exception:  # rocksdict has one kind of error
-        for file in (place, head):
+        for file in files:
             with contextlib.suppress(OSError):
                 file.unlink(missing_ok=True)
 
 
-def whole(place: Path, at: Position) -> bool:
-    """Whether the entries kept in ``place`` are as they were written and lead on from ``at``."""
-    try:
-        return place.with_suffix(".head").read_bytes() == _head(place, at)
-    except (OSError, ValueError):
-        return False
+def chain(directory: Path, at: Position, goal: Position) -> list[Pending] | None:
+    """What leads from one position to the other; None if something is missing, or damaged, or it is too much."""
+    found: list[Pending] = []
+    while goal != at:
+        link = _read(directory / f"pending-{goal.token.hex()}.tail", goal) if len(found) <= TAIL_BATCHES else None
+        if link is None:
+            return None
+        found.insert(0, link)
+        goal = link.base
+    return found
 
 
-def discard_all(directory: Path) -> None:
-    """Remove every pending file of ``directory``."""
+def short(links: Iterable[Pending]) -> list[Entries] | None:
+    """The entries of small batches that need not be in the index yet; None if they should be."""
+    found = [link.entries for link in links if link.entries is not None]
+    fits = len(found) <= TAIL_BATCHES and sum(entry_bytes(*entries) for entries in found) <= TAIL_BYTES
+    return found if fits and all(link.file is None for link in links) else None
+
+
+def discard(directory: Path, but: Iterable[Position] = ()) -> None:
+    """Remove the pending files of ``directory`` other than those that lead to these positions."""
+    kept = {position.token.hex() for position in but}
     for stale in directory.glob("pending-*"):
-        with contextlib.suppress(OSError):
-            stale.unlink()
+        if stale.stem.removeprefix("pending-") not in kept:
+            with contextlib.suppress(OSError):
+                stale.unlink()
 
 
-def _head(place: Path, base: Position) -> bytes:
+def _read(small: Path, goal: Position) -> Pending | None:
+    try:
+        data = small.read_bytes()
+    except OSError:
+        return _sorted(small.with_suffix(".sst"), goal)
+    base, body = _base(data), data[2 * _POSITION_BYTES + 8 :]
+    if data[: 2 * _POSITION_BYTES + 8] != _head(base, goal, body):
+        return None
+    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+        batch = reader.read_next_batch()
+    return Pending(base, None, (batch.column(0), batch.column(1)))
+
+
+def _sorted(large: Path, goal: Position) -> Pending | None:
+    try:
+        head = large.with_suffix(".head").read_bytes()
+        base = _base(head)
+        return Pending(base, large, None) if head == _head_of(large, base, goal) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _base(head: bytes) -> Position:
+    return Position(head[:TOKEN_BYTES], int.from_bytes(head[TOKEN_BYTES:_POSITION_BYTES], "big"))
+
+
+def _head_of(place: Path, base: Position, goal: Position) -> bytes:
     with place.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return base.token + base.next.to_bytes(8, "big") + xxhash.xxh3_64_digest(data)
+        return _head(base, goal, data)
+
+
+def _head(base: Position, goal: Position, data: bytes | mmap.mmap) -> bytes:
+    positions = b"".join(position.token + position.next.to_bytes(8, "big") for position in (base, goal))
+    return positions + xxhash.xxh3_64_digest(data)

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from rocksdict import BlockBasedOptions, DataBlockIndexType, Options, SstFileWriter
 
 from state.protocol import Bytes, items
+from state.tail import in_order
 
 
 def write_sorted(place: Path, keys: Bytes, values: Bytes) -> None:
     """Write the entries (null: delete; of a key that occurs twice the last), at least one; raises what rocksdict raises."""
-    order = pc.array_sort_indices(keys)  # stable
-    keys, values = keys.take(order), values.take(order)
-    last = np.ones(len(keys), bool)
-    last[:-1] = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1)).to_numpy(zero_copy_only=False)
-    if not last.all():
-        keys, values = keys.filter(pa.array(last)), values.filter(pa.array(last))
+    keys, values = in_order(keys, values)
     writer = SstFileWriter(options())
     writer.open(str(place))
     for key, value in zip(items(keys), items(values), strict=True):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from state import BucketStore, DamagedIndexError, StateError, prefix_range, segments
+from state import BucketStore, DamagedIndexError, StateError, pending, prefix_range, segments
 from state.index import RocksIndex
 from tests.stores import Log, array, contents, write
 
@@ -105,6 +105,15 @@ def test_a_flipped_bit_in_the_index_is_repaired(bucket: Bucket, copy: Bucket, pa
     assert rebuilt > 0 or pattern in ("OPTIONS-*", "IDENTITY", "rocksdict-config.json")
 
 
+def test_an_index_that_was_put_in_the_place_of_one_that_is_kept_open_is_read_anew(bucket: Bucket, copy: Bucket) -> None:
+    index = fresh(copy, bucket)
+    assert not copy.check()
+    index = fresh(copy, bucket)
+    for path in index.glob("*.sst"):
+        path.write_bytes(bytes(path.stat().st_size))
+    assert copy.check()
+
+
 @pytest.mark.parametrize("pattern", FILES)
 @pytest.mark.parametrize("harm", [cut, remove])
 def test_a_cut_or_deleted_file_of_the_index_is_repaired(
@@ -121,7 +130,7 @@ def test_a_bit_flipped_while_the_index_is_open_is_repaired_in_the_midst_of_a_sca
     bucket: Bucket, copy: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks are read when they are needed: the damage shows after some pages have been handed out."""
-    monkeypatch.setattr(RocksIndex.__init__, "__kwdefaults__", {"wait_s": 0.0, "page_entries": 100})
+    monkeypatch.setattr(RocksIndex.__init__, "__kwdefaults__", {"wait_s": 0.0, "page_entries": 100, "standing": False})
     index = fresh(copy, bucket)
     largest = max(index.glob("*.sst"), key=lambda path: path.stat().st_size)
     flip(largest, largest.stat().st_size // 2, 3)
@@ -141,7 +150,7 @@ def test_a_scan_that_is_repaired_gives_no_more_than_was_asked_for(
     bucket: Bucket, copy: Bucket, monkeypatch: pytest.MonkeyPatch, limit: int | None, each: int | None
 ) -> None:
     fresh(copy, bucket)
-    monkeypatch.setattr(RocksIndex.__init__, "__kwdefaults__", {"wait_s": 0.0, "page_entries": 10})
+    monkeypatch.setattr(RocksIndex.__init__, "__kwdefaults__", {"wait_s": 0.0, "page_entries": 10, "standing": False})
     ranges = [prefix_range(b"k%02d" % stem) for stem in range(20)]
     with BucketStore(copy.log, copy.folder) as store:
         wanted = [key for page in store.scan(ranges, limit, each) for key in page.keys.to_pylist()]
@@ -171,12 +180,16 @@ def test_files_and_indexes_of_another_bucket_are_noticed(bucket: Bucket, copy: B
     assert copy.check()
 
 
-def test_a_damaged_pending_file_is_not_applied(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("small", "suffixes"), [(0, {".sst", ".head"}), (1 << 20, {".tail"})])
+def test_a_damaged_pending_file_is_not_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int, suffixes: set[str]
+) -> None:
     """It is on its way between two batches; the log has the same entries."""
+    monkeypatch.setattr(pending, "TAIL_BYTES", small)
     bucket = Bucket(tmp_path / "bucket")
     bucket.batch({b"k%04d" % n: b"new" * 3 for n in range(0, 2000, 3)})
     kept = list(bucket.folder.glob("pending-*"))
-    assert {path.suffix for path in kept} == {".sst", ".head"}
+    assert {path.suffix for path in kept} == suffixes
     saved = tmp_path / "saved"
     shutil.copytree(bucket.folder, saved)
     rng = random.Random(5)
@@ -223,7 +236,7 @@ def test_a_full_disk_fails_the_batch_and_loses_nothing(small_disk: Path) -> None
     rng = random.Random(2)
     large: Entries = {b"k%04d" % n: rng.randbytes(800) for n in range(2000)}
     bucket.batch(large)  # what the batch wrote is in the log; there was no room for a pending file
-    assert not list(bucket.folder.glob("pending-*"))
+    assert not list(bucket.folder.glob("pending-*.sst"))
     with pytest.raises(StateError, match=r"index .*/bucket/index .*; the folder must be writable and its disk must have room"):
         bucket.check()
     filler.unlink()
@@ -233,6 +246,8 @@ def test_a_full_disk_fails_the_batch_and_loses_nothing(small_disk: Path) -> None
 def test_a_read_only_folder_fails_the_batch_and_loses_nothing(small_disk: Path) -> None:
     bucket = Bucket(small_disk / "bucket")
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    assert not bucket.check(), "what the index and the tail have can be read"
+    bucket.batch({b"k0000": b"in the log"})
     with pytest.raises(StateError, match="the folder must be writable and its disk must have room"):
         bucket.check()
     with pytest.raises(StateError, match="the folder must be writable and its disk must have room"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -28,6 +29,9 @@ _FROM_A_WORKER = ("fkjoin.errors.", "state.errors.", "PythonException")
 _IN_USE = ("Multiple streaming queries are concurrently using", "CONCURRENT_STREAM_LOG_UPDATE", "Concurrent update to the")
 _KEPT = 2
 
+_ESCAPED = re.compile(r'[\s%#?{}^`|"<>\[\]\\]')
+"""What Spark's source of state writes in another way, as in URLs, before it looks for a folder."""
+
 
 def explain(error: str, checkpoint: str) -> str | None:
     """What a query's error means, when it comes from its checkpoint; None when it does not."""
@@ -53,6 +57,19 @@ def explain(error: str, checkpoint: str) -> str | None:
     if any(mark in first for mark in _DAMAGED):
         return f"checkpoint {checkpoint} is damaged, its state cannot be read: {RESTORE} ({_line(first)})"
     return None
+
+
+def damaged(checkpoint: str, error: Exception) -> FkJoinError:
+    """What to say when Spark cannot read a checkpoint's state; raises the error itself if it is not of the checkpoint."""
+    if "Python worker" in str(error):
+        raise error
+    if (odd := _ESCAPED.search(checkpoint)) is not None:
+        return FkJoinError(
+            f"checkpoint {checkpoint}: Spark's source of state does not find folders with {odd[0]!r} in their path; "
+            "read a copy, or a link to it, under another name (queries can go on where they are)"
+        )
+    first = str(error).splitlines()[0]
+    return FkJoinError(f"checkpoint {checkpoint} is damaged, its state cannot be read: {RESTORE} ({first})")
 
 
 def check_logs(spark: SparkSession, checkpoint: str) -> None:

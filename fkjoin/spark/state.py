@@ -27,7 +27,7 @@ from fkjoin.columns import arrow_schema
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.identity import bucket_folder, home_of, read_identity
 from fkjoin.spark.buckets import bucket_ids, buckets_of
-from fkjoin.spark.damage import RESTORE
+from fkjoin.spark.damage import damaged
 from fkjoin.spark.entries import ENTRIES, Described, Entries, Results, parse_key
 from fkjoin.stages.pace import SENT, WAITING
 from fkjoin.stages.scatter import tagged
@@ -248,15 +248,6 @@ class SavedState:
         if not found:
             return None
         return SavedStore(self.spark, self.checkpoint, row.operatorId, row.numPartitions, self.batch, tuple(found))
-
-
-def damaged(checkpoint: str, error: Exception) -> FkJoinError:
-    """What to say when Spark cannot read a checkpoint's state."""
-    if "Python worker" in str(error):
-        raise error
-    return FkJoinError(
-        f"checkpoint {checkpoint} is damaged, its state cannot be read: {RESTORE} ({str(error).splitlines()[0]})"
-    )
 
 
 def read_state(spark: SparkSession, checkpoint: str | Path, name: str, *, batch: int | None = None) -> DataFrame:

@@ -43,6 +43,12 @@ def crash_if_told(point: str, when: str) -> None:
     time.sleep(60)
 
 
+def told(point: str) -> bool:
+    """Whether something is to happen at the point, and has not yet."""
+    fault = Path(os.environ["FKJOIN_FAULT"])
+    return fault.exists() and fault.read_text().startswith(f"{point}|")
+
+
 def _executor() -> int:
     """The JVM: the parent of the daemon that this worker was forked from."""
     return int(Path(f"/proc/{os.getppid()}/stat").read_text().rsplit(")", 1)[1].split()[1])
@@ -68,6 +74,8 @@ class Processor(StageProcessor):
             SparkLog.set_meta = around("log write", SparkLog.set_meta)  # type: ignore[method-assign]
             RocksIndex.take_in = around("index write", RocksIndex.take_in)  # type: ignore[method-assign]
             bucket.pending.keep = around("pending file", bucket.pending.keep)
+            short = bucket.pending.short  # the index is written to once in a while, or when it is told to crash then
+            bucket.pending.short = lambda links: None if told("index write") and links else short(links)
             BucketRun._run = around_work(BucketRun._run)  # type: ignore[method-assign]
 
 

@@ -1,0 +1,159 @@
+"""The tail: what the last few batches have written, laid over what is read of the index, which they are not in yet."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state.protocol import BYTES, PAGE_ENTRIES, Bytes, KeyRange, Page
+
+Entries = tuple[Bytes, Bytes]
+"""Keys, none of them twice, and values; null: deleted."""
+
+
+class Scan(Protocol):
+    """As ``Store.scan``."""
+
+    def __call__(self, ranges: Sequence[KeyRange], limit: int | None, each: int | None, /) -> Iterator[Page]: ...
+
+
+def latest(batches: Sequence[Entries]) -> Entries:
+    """All entries, of a key that is in several batches the last."""
+    if not batches:
+        return pa.array([], BYTES), pa.array([], BYTES)
+    if len(batches) == 1:
+        return batches[0]
+    keys, values = (pa.concat_arrays(columns) for columns in zip(*batches, strict=True))
+    return in_order(keys, values)
+
+
+def in_order(keys: Bytes, values: Bytes) -> Entries:
+    """The entries by key, of a key that is there twice the last."""
+    order = pc.array_sort_indices(keys)  # stable
+    keys, values = keys.take(order), values.take(order)
+    last = np.ones(len(keys), bool)
+    last[:-1] = pc.not_equal(keys.slice(1), keys.slice(0, max(0, len(keys) - 1))).to_numpy(zero_copy_only=False)
+    return (keys, values) if last.all() else (keys.filter(pa.array(last)), values.filter(pa.array(last)))
+
+
+def laid_over(keys: Bytes, found: Bytes, written: Entries) -> Bytes:
+    """What was found under ``keys``, or what was written since."""
+    place = pc.index_in(keys, value_set=written[0])
+    if place.null_count == len(place):
+        return found
+    return pc.if_else(pc.is_valid(place), written[1].take(place.fill_null(0)), found)
+
+
+class Tail:
+    """The entries of some batches, the later ones over the earlier."""
+
+    def __init__(self, batches: Sequence[Entries] = ()) -> None:
+        entries = latest(batches)
+        self._keys, self._values = entries if len(batches) > 1 else in_order(*entries)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def over(self, keys: Bytes, found: Bytes) -> Bytes:
+        """What was found under ``keys`` without it, with it."""
+        return laid_over(keys, found, (self._keys, self._values)) if len(self) else found
+
+    def scan(
+        self, below: Scan, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None
+    ) -> Iterator[Page]:
+        """As ``Store.scan``; ``below`` is that of what it is laid over."""
+        mine, most = self._within(ranges) if len(self) else (None, 0)
+        if mine is None:
+            yield from below(ranges, limit, each)
+            return
+        # Each of these entries can hide one below, so that as many more are asked for.
+        pages = below(ranges, limit and limit + len(mine.ranges), each and each + most)
+        yield from _first_of(_merged(pages, mine), limit, each)
+
+    def _within(self, ranges: Sequence[KeyRange]) -> tuple[_Run | None, int]:
+        """The entries in the ranges, in order; and how many there are in one range at most."""
+        ordered = self._keys.to_pylist()
+        bounds = [(bisect_left(ordered, first), bisect_left(ordered, last)) for first, last in ranges]
+        counts = np.array([max(0, last - first) for first, last in bounds], np.int64)
+        if not counts.any():
+            return None, 0
+        places = np.concatenate([np.arange(first, last) for first, last in bounds])
+        chosen = pa.array(places)
+        return _Run(np.repeat(np.arange(len(ranges)), counts), self._keys.take(chosen), self._values.take(chosen)), int(
+            counts.max()
+        )
+
+
+class _Run(NamedTuple):
+    """As a ``Page``, but values may be null: deleted."""
+
+    ranges: npt.NDArray[np.int64]
+    keys: Bytes
+    values: Bytes
+
+    def slice(self, first: int, last: int) -> _Run:
+        return _Run(self.ranges[first:last], self.keys.slice(first, last - first), self.values.slice(first, last - first))
+
+
+def _merged(pages: Iterator[Page], over: _Run) -> Iterator[Page]:
+    """Pages with what lies over them: with each page go the entries up to its last."""
+    order = list(zip(over.ranges.tolist(), over.keys.to_pylist(), strict=True))
+    at = 0
+    for page in pages:
+        last = int(page.ranges[-1]), page.keys[-1].as_py()
+        end = bisect_left(order, (last[0], last[1] + b"\0"))
+        yield from _both(page, over.slice(at, end)) if end > at else (page,)
+        at = end
+    if at < len(order):
+        rest = over.slice(at, len(order))
+        yield from _both(Page(rest.ranges[:0], rest.keys.slice(0, 0), rest.values.slice(0, 0)), rest)
+
+
+def _both(page: Page, over: _Run) -> Iterator[Page]:
+    """A page and what lies over it, in order, without what is deleted."""
+    columns = {
+        "range": np.concatenate([page.ranges, over.ranges]),
+        "key": pa.concat_arrays([page.keys, over.keys]),
+        "over": np.repeat([0, 1], [len(page.keys), len(over.keys)]),
+    }
+    found = pa.table(columns)
+    order = pc.sort_indices(found, sort_keys=[(name, "ascending") for name in columns])
+    ranges, keys = columns["range"][order.to_numpy()], columns["key"].take(order)
+    values = pa.concat_arrays([page.values, over.values]).take(order)
+    stays = np.ones(len(keys), bool)
+    if len(keys) > 1:
+        again = pc.equal(keys.slice(1), keys.slice(0, len(keys) - 1)).to_numpy(zero_copy_only=False)
+        stays[:-1] = ~(again & (ranges[1:] == ranges[:-1]))
+    stays &= pc.is_valid(values).to_numpy(zero_copy_only=False)
+    mask = pa.array(stays)
+    ranges, keys, values = ranges[stays], keys.filter(mask), values.filter(mask)
+    for first in range(0, len(keys), PAGE_ENTRIES):
+        yield Page(ranges[first : first + PAGE_ENTRIES], keys.slice(first, PAGE_ENTRIES), values.slice(first, PAGE_ENTRIES))
+
+
+def _first_of(pages: Iterator[Page], limit: int | None, each: int | None) -> Iterator[Page]:
+    """No more than ``limit`` entries in all, and ``each`` of a range."""
+    room, number, taken = limit, -1, 0
+    for page in pages:
+        ranges, keys, values = page
+        if each is not None:
+            starts = np.searchsorted(ranges, ranges)
+            before = np.where(ranges == number, taken, 0)
+            chosen = np.arange(len(ranges)) - starts + before < each
+            taken = int((ranges == ranges[-1]).sum()) + (taken if ranges[-1] == number else 0)
+            number = int(ranges[-1])
+            mask = pa.array(chosen)
+            ranges, keys, values = ranges[chosen], keys.filter(mask), values.filter(mask)
+        if room is not None:
+            ranges, keys, values = ranges[:room], keys.slice(0, room), values.slice(0, room)
+            room -= len(keys)
+        if len(keys):
+            yield Page(ranges, keys, values)
+        if room == 0:
+            return
