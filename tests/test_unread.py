@@ -140,6 +140,10 @@ def test_why_it_does_not_fire(spark: SparkSession, tmp_path: Path) -> None:
     assert f"{left}what a row contributes is left to Spark\n" in roots.describe()
     joined = fk_join(orders, customers, "customer_id", name="joined")
     assert WORKERS_EVALUATE_STEPS not in joined.filter("left.items > 1").describe(), "a join's rows are not in files"
+    kept, summed = orders.filter("items > 1").materialize("kept"), orders.group_by("items").agg(n=agg.count())
+    for table in (kept, summed):
+        assert table.describe().count(WORKERS_EVALUATE_STEPS) == 1
+        assert table.filter("true").describe().count(WORKERS_EVALUATE_STEPS) == 1, "what is in a store is not in files, either"
     assert f"{WORKERS_EVALUATE_STEPS} fired" in fk_join(orders.filter("items > 1"), customers, "customer_id").describe()
     assert parsed_by_workers(fk_join(orders, customers, "coalesce(customer_id, 'c1')", name="by")) == 2
     spark.conf.set(EXCLUDED, WORKERS_EVALUATE_STEPS)
