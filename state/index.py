@@ -40,8 +40,10 @@ _CHECKSUM_BYTES = 8
 _MOST_READERS = 16
 """That are kept open; each has all files of its index open."""
 
+POSITION_BYTES = TOKEN_BYTES + 8
+
 _POSITION = "POSITION"
-"""``{1-byte format}{16-byte token}{uint64 next segment}{xxh3 of what is before}``."""
+"""``{1-byte format}{position}{xxh3 of what is before}``."""
 
 _SEAL = "SEAL"
 
@@ -51,10 +53,17 @@ _ROOM = "the folder must be writable and its disk must have room"
 
 
 class Position(NamedTuple):
-    """Which committed batch the index stands at."""
+    """Which committed batch the index stands at; as bytes ``{16-byte token}{uint64 next segment}``."""
 
     token: bytes
     next: int
+
+    @classmethod
+    def decode(cls, data: bytes) -> Position:
+        return cls(data[:TOKEN_BYTES], int.from_bytes(data[TOKEN_BYTES:POSITION_BYTES], "big"))
+
+    def encode(self) -> bytes:
+        return self.token + self.next.to_bytes(8, "big")
 
 
 class IndexLockedError(StateError):
@@ -188,7 +197,7 @@ class RocksIndex:
                 place.unlink()
                 _sync(self.path)
             return
-        body = _FORMAT + position.token + position.next.to_bytes(8, "big")
+        body = _FORMAT + position.encode()
         draft = place.with_suffix(".draft")
         draft.write_bytes(body + _xxh3(body))
         draft.replace(place)
@@ -238,7 +247,7 @@ def position_of(path: Path) -> Position | None:
     body = data[:-_CHECKSUM_BYTES]
     if body[:1] != _FORMAT or data != body + _xxh3(body):
         return None
-    return Position(body[1 : 1 + TOKEN_BYTES], int.from_bytes(body[1 + TOKEN_BYTES :], "big"))
+    return Position.decode(body[1:])
 
 
 def remove_index(path: Path) -> None:

@@ -2,8 +2,7 @@
 
 A large batch is ``pending-{token}.sst``, a sorted file that the index can take in, with a ``pending-{token}.head``:
 ``{position that it leads on from}{position that it leads to}{xxh3 of the sorted file}``.  A small one is
-``pending-{token}.tail``: the same, and behind it the entries as an Arrow IPC stream.  A position is
-``{16-byte token}{uint64 next segment}``.
+``pending-{token}.tail``: the same, and behind it the entries as an Arrow IPC stream.
 
 Files that lead on from one another are a *chain*.  Only a short cut: without a file, or with a damaged one, the next
 batch reads the same entries from the log.
@@ -20,9 +19,9 @@ from typing import NamedTuple
 import pyarrow as pa
 import xxhash
 
-from state.index import Position
+from state.index import POSITION_BYTES, Position
 from state.protocol import BYTES
-from state.segments import TOKEN_BYTES, entry_bytes
+from state.segments import entry_bytes
 from state.sorted_file import write_sorted
 from state.tail import Entries
 
@@ -33,7 +32,7 @@ TAIL_BATCHES = 8
 """The most that are not in the index yet."""
 
 _SCHEMA = pa.schema([("key", BYTES), ("value", BYTES)])
-_POSITION_BYTES = TOKEN_BYTES + 8
+_HEAD_BYTES = 2 * POSITION_BYTES + 8
 
 
 class Pending(NamedTuple):
@@ -100,8 +99,8 @@ def _read(small: Path, goal: Position) -> Pending | None:
         data = small.read_bytes()
     except OSError:
         return _sorted(small.with_suffix(".sst"), goal)
-    base, body = _base(data), data[2 * _POSITION_BYTES + 8 :]
-    if data[: 2 * _POSITION_BYTES + 8] != _head(base, goal, body):
+    base, body = Position.decode(data), data[_HEAD_BYTES:]
+    if data[:_HEAD_BYTES] != _head(base, goal, body):
         return None
     with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
         batch = reader.read_next_batch()
@@ -111,14 +110,10 @@ def _read(small: Path, goal: Position) -> Pending | None:
 def _sorted(large: Path, goal: Position) -> Pending | None:
     try:
         head = large.with_suffix(".head").read_bytes()
-        base = _base(head)
+        base = Position.decode(head)
         return Pending(base, large, None) if head == _head_of(large, base, goal) else None
     except (OSError, ValueError):
         return None
-
-
-def _base(head: bytes) -> Position:
-    return Position(head[:TOKEN_BYTES], int.from_bytes(head[TOKEN_BYTES:_POSITION_BYTES], "big"))
 
 
 def _head_of(place: Path, base: Position, goal: Position) -> bytes:
@@ -127,5 +122,4 @@ def _head_of(place: Path, base: Position, goal: Position) -> bytes:
 
 
 def _head(base: Position, goal: Position, data: bytes | mmap.mmap) -> bytes:
-    positions = b"".join(position.token + position.next.to_bytes(8, "big") for position in (base, goal))
-    return positions + xxhash.xxh3_64_digest(data)
+    return base.encode() + goal.encode() + xxhash.xxh3_64_digest(data)

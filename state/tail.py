@@ -84,10 +84,8 @@ class Tail:
         if not counts.any():
             return None, 0
         places = np.concatenate([np.arange(first, last) for first, last in bounds])
-        chosen = pa.array(places)
-        return _Run(np.repeat(np.arange(len(ranges)), counts), self._keys.take(chosen), self._values.take(chosen)), int(
-            counts.max()
-        )
+        chosen, numbers = pa.array(places), np.repeat(np.arange(len(ranges)), counts)
+        return _Run(numbers, self._keys.take(chosen), self._values.take(chosen)), int(counts.max())
 
 
 class _Run(NamedTuple):
