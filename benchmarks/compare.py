@@ -29,7 +29,9 @@ RATE = "inputs_per_s_2_3"
 
 @dataclass(frozen=True)
 class Summary:
-    """An engine's runs: inputs a second, peak memory (MiB) and processor seconds per million inputs, start included."""
+    """An engine's runs: inputs a second, peak memory (MiB; pages that processes share count once) and processor seconds per
+    million inputs, start included.
+    """
 
     name: str
     rates: list[float]
@@ -38,7 +40,7 @@ class Summary:
 
     @classmethod
     def of(cls, name: str, runs: list[dict[str, Any]], millions: float) -> Summary:
-        rates, memory, processor = ([float(run[key]) for run in runs] for key in (RATE, "peak_rss_mib", "cpu_s"))
+        rates, memory, processor = ([float(run[key]) for run in runs] for key in (RATE, "peak_mib", "cpu_s"))
         return cls(name, rates, statistics.median(memory), statistics.median(processor) / millions)
 
     def line(self, ours: Summary) -> str:
@@ -109,8 +111,8 @@ def measure(name: str, command: list[str], work: Path) -> dict[str, Any]:
         if run.returncode or not lines:
             errors.seek(0)
             raise SystemExit(f"{name} failed with status {run.returncode}:\n{output[-2000:]}\n{errors.read()[-4000:]}")
-    memory, processor = footprint.stop()
-    return {**json.loads(lines[-1]), "peak_rss_mib": memory, "cpu_s": round(processor, 1)}
+    # fkjoin says itself what it took until its last batch: this process then reads and compares the result.
+    return {**footprint.stop().named(), **json.loads(lines[-1])}
 
 
 def main() -> None:

@@ -126,7 +126,7 @@ def hot(run: Run, rows: int) -> None:
         memory.start()
         _, seconds = run.batch(right=["hot"])
         step = {"update": update, "subscribers": rows, "seconds": round(seconds, 1), "answers_per_s": round(rows / seconds)}
-        print(json.dumps({**step, "peak_rss_mib": memory.stop()[0], **run.disk_mib()}), flush=True)
+        print(json.dumps({**step, **memory.stop().named(), **run.disk_mib()}), flush=True)
 
 
 def soak(run: Run, batches: int) -> None:

@@ -1,4 +1,8 @@
-"""What a process and all that it started take: memory and processor time."""
+"""What a process and all that it started take: memory and processor time.
+
+Memory is the sum of what each process holds (PSS): pages that several share, as forked workers do, count once.  The sum of
+resident pages (RSS) counts them for each.
+"""
 
 from __future__ import annotations
 
@@ -12,31 +16,52 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
+class Peak(NamedTuple):
+    """Of all processes together, in MiB; the processor time in seconds, of those that were seen."""
+
+    pss_mib: int
+    rss_mib: int
+    cpu_s: float
+
+    def named(self) -> dict[str, float]:
+        """As a benchmark's line has them."""
+        return {"peak_mib": self.pss_mib, "peak_rss_mib": self.rss_mib, "cpu_s": round(self.cpu_s, 1)}
+
+
 class Footprint(threading.Thread):
-    """Samples a process tree ten times a second: resident memory, and processor time."""
+    """Samples a process tree ten times a second: resident memory, and processor time; what pages are shared, where there may be
+    a peak: that takes longer, and stops who allocates.
+    """
 
     def __init__(self, root: int | None = None) -> None:
         super().__init__(daemon=True)
         self._root = root or os.getpid()
-        self._peak_bytes = 0
+        self._pss_kib = self._rss_kib = 0
+        self._before: dict[int, Sample] = {}
         self._ticks: dict[int, int] = {}
         self._over = threading.Event()
 
     def run(self) -> None:
-        before: dict[int, Sample] = {}
         while not self._over.wait(0.1):
-            tree = _tree(self._root)
-            # A process that is just being forked shares its parent's memory: count those that are there twice.
-            self._peak_bytes = max(
-                self._peak_bytes, sum(tree[process].pages for process in tree.keys() & before.keys()) * _PAGE
-            )
-            self._ticks.update({process: sample.ticks for process, sample in tree.items()})
-            before = tree
+            self._sample()
 
-    def stop(self) -> tuple[int, float]:
-        """The peak in MiB, and the processor seconds of all processes that were seen."""
+    def stop(self) -> Peak:
+        """What was found until now."""
         self._over.set()
-        return round(self._peak_bytes / 2**20), sum(self._ticks.values()) / _TICKS
+        self.join()
+        self._sample()
+        return Peak(self._pss_kib >> 10, self._rss_kib >> 10, sum(self._ticks.values()) / _TICKS)
+
+    def _sample(self) -> None:
+        tree = _tree(self._root)
+        # A process that is just being forked shares its parent's memory: count those that are there twice.
+        there = tree.keys() & self._before.keys()
+        self._before = tree
+        resident = sum(tree[process].pages for process in there) * _PAGE >> 10
+        if resident > self._rss_kib:
+            self._rss_kib = resident
+            self._pss_kib = max(self._pss_kib, sum(map(_held_kib, there)))
+        self._ticks |= {process: max(sample.ticks, self._ticks.get(process, 0)) for process, sample in tree.items()}
 
 
 class Sample(NamedTuple):
@@ -58,6 +83,15 @@ def processes() -> dict[str, int]:
             with contextlib.suppress(OSError):
                 found[name] += len(list(Path(f"/proc/{process}/{folder}").iterdir()))
     return found
+
+
+def _held_kib(process: int) -> int:
+    """PSS of a process; 0 of one that is gone."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1])
+    return 0
 
 
 def _tree(root: int) -> dict[int, Sample]:

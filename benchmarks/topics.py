@@ -29,8 +29,9 @@ def measure_topics(bootstrap: str, folder: Path, batch: int, jars: str, *, prime
         master="local[2]",
         settings={"spark.jars": jars} if jars else None,
         ui_enabled="false",
-        driver_memory="1g",
-        driver_extraJavaOptions=f"{SHORT_LIVED} -Xms1g",
+        driver_memory="512m",
+        driver_extraJavaOptions=SHORT_LIVED,
+        fkjoin_buckets=4,
         fkjoin_index_dir=folder / "index",
     )
     spark.sparkContext.setLogLevel("ERROR")
@@ -62,7 +63,7 @@ def measure_topics(bootstrap: str, folder: Path, batch: int, jars: str, *, prime
         "inputs": inputs,
         "seconds": round(seconds, 2),
         "inputs_per_s": round(inputs / seconds),
-        "peak_rss_mib": memory.stop()[0],
+        **memory.stop().named(),
         "batches": len(batches),
         "batch_s": [round(progress.durationMs["triggerExecution"] / 1000, 2) for progress in batches],
     }
