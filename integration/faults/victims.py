@@ -81,11 +81,12 @@ class Processor(StageProcessor):
 
 def around_work(run: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
     def wrapped(self: BucketRun, messages: Any, *rest: Any) -> Iterator[Any]:
-        if messages:
-            crash_if_told(self._spec.stage, "before")
-        yield from run(self, messages, *rest)
-        if messages:
-            crash_if_told(self._spec.stage, "after")
+        if not messages:
+            yield from run(self, messages, *rest)
+            return
+        crash_if_told(self._spec.stage, "before")
+        yield from run(self, messages, *rest)  # which takes them out of the list
+        crash_if_told(self._spec.stage, "after")
 
     return wrapped
 
