@@ -205,6 +205,11 @@ def take(array: pa.Array, positions: Ints) -> pa.Array:
     return array.take(pa.array(positions))
 
 
+def chosen(array: pa.Array, which: Bools) -> pa.Array:
+    """The elements that are to be kept; of all of them, the array itself."""
+    return array if which.all() else array.filter(pa.array(which))
+
+
 def replaced(array: Bytes, places: Ints, by: Bytes) -> Bytes:
     """The array with other elements at some places."""
     at = np.arange(len(array))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fkjoin.arrays import BYTES, slices, stack, take, window
+from fkjoin.arrays import BYTES, chosen, slices, stack, take, window
 from tests.test_codecs import array
 
 PLACES = st.tuples(st.integers(0, 30), st.integers(0, 10), st.booleans())
@@ -58,3 +58,11 @@ def test_what_stays_as_it_is_is_not_copied() -> None:
     assert stack(whole, whole) is not whole
     with pytest.raises(pa.ArrowIndexError):
         take(whole, np.arange(1, 4))
+
+
+@given(ITEMS, st.data())
+def test_choosing_is_what_a_python_filter_is(items: list[bytes | None], data: st.DataObject) -> None:
+    which = data.draw(st.lists(st.booleans(), min_size=len(items), max_size=len(items)))
+    given = array(*items)
+    assert chosen(given, np.array(which, bool)).to_pylist() == list(itertools.compress(items, which))
+    assert chosen(given, np.ones(len(items), bool)) is given

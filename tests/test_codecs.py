@@ -300,7 +300,7 @@ def test_payloads_and_frames_have_all_messages_of_a_bucket_in_their_order(monkey
     keys = [b"%d" % (number % 70) for number in range(500)]
     columns = array(*keys), array(*keys), array(*keys), array(*(b"%d" % number for number in range(500)))
     changes = messages.table(messages.CHANGE, *columns, np.arange(500))
-    payloads = packed_by_bucket(changes, "key", 3)
+    payloads = list(packed_by_bucket(changes, "key", 3))
     frames = list(framed(payloads))
     assert [payload for frame in frames for payload in frame] == payloads
     assert 3 < len(frames) <= 1 + sum(len(data) for _, data in payloads) // 4_000 < len(payloads)
@@ -310,7 +310,7 @@ def test_payloads_and_frames_have_all_messages_of_a_bucket_in_their_order(monkey
         found.setdefault(bucket, []).extend(messages.column(messages.unpack(payload), "ts").to_pylist())
     numbers = buckets_of(array(*keys), 3)
     assert found == {bucket: np.flatnonzero(numbers == at).tolist() for at, bucket in enumerate(bucket_ids(3))}
-    assert packed_by_bucket(changes.slice(0, 0), "key", 3) == list(framed([])) == []
+    assert list(packed_by_bucket(changes.slice(0, 0), "key", 3)) == list(framed([])) == []
 
 
 def test_a_keys_bucket_never_changes() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -165,6 +168,24 @@ def test_short_lived_sessions_have_room_for_compiled_code() -> None:
         return line.split()[3]
 
     assert room(*SHORT_LIVED.split()) == room()
+
+
+def test_workers_have_settings_for_their_memory_unless_the_user_has_others(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.record_batch({"tunables": [os.environ["GLIBC_TUNABLES"]], "pool": [pa.default_memory_pool().backend_name]})
+
+    def of_a_worker() -> tuple[str, ...]:
+        (row,) = spark.range(1, numPartitions=1).mapInArrow(told, "tunables string, pool string").collect()
+        return tuple(row)
+
+    tunables, pool = of_a_worker()
+    assert ("glibc.malloc.mmap_threshold=4194304" in tunables, pool) == (True, "system")
+    monkeypatch.setitem(spark.sparkContext.environment, "GLIBC_TUNABLES", "glibc.malloc.arena_max=3")
+    prepare(spark)
+    assert of_a_worker() == ("glibc.malloc.arena_max=3", "system")
 
 
 def test_a_plain_session_is_completed(spark: SparkSession) -> None:

@@ -7,8 +7,9 @@ import pickle
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from fkjoin.messages import (
     pack,
     unpack,
 )
-from fkjoin.spark.buckets import bucket_ids, buckets_of, framed, packed_by_bucket
+from fkjoin.spark.buckets import Payload, bucket_ids, buckets_of, framed, packed_by_bucket
 from fkjoin.spark.operator import TICK, StageSpec
 from fkjoin.spark.worker import settle
 from fkjoin.stages import (
@@ -105,8 +106,8 @@ class BucketRun:
                     yield _envelopes([(woken, b"") for woken in (bucket_ids(spec.buckets) if spec.validate else (0,))])
                 messages: list[pa.Table] = []
                 for messages in self._parts(payloads):
-                    for made in self._run(messages, guarded, count, over):
-                        yield from map(_envelopes, framed(made))
+                    made = self._run(messages, guarded, count, over)
+                    yield from map(_envelopes, chain.from_iterable(map(framed, made)))  # payloads that are sent are let go
                 store.commit()
                 count.update(dict(zip(counters.SIZES, (1, *store.sizes), strict=True)))
                 if spec.validate:
@@ -116,7 +117,7 @@ class BucketRun:
         if total := passed + count:  # adding drops what is zero
             yield _counters(bucket, total)
 
-    def _run(self, messages: list[pa.Table], store: Store, count: Counters, over: bool) -> Iterator[list[tuple[int, bytes]]]:
+    def _run(self, messages: list[pa.Table], store: Store, count: Counters, over: bool) -> Iterator[Iterator[Payload]]:
         """Payloads for the next operator, with their buckets' ids; ``over``: an interval is."""
         spec = self._spec
         times: Any = {"now_ms": int(time.time() * 1000), "retention_ms": spec.retention_ms}
@@ -124,21 +125,21 @@ class BucketRun:
             changes = self._rows(CHANGE, messages)
             subscriptions, answers = rekey(changes, store, count, right_parts=spec.right_parts, **times)
             yield packed_by_bucket(subscriptions, "foreign_key", spec.buckets)
-            yield packed_by_bucket(answers, "key", spec.buckets)
+            yield self._by_key(answers)
         elif spec.stage == "scatter":
-            subscriptions, rows = scatter(_only(CHANGE, messages), store, count, len(self._star.rights), **times)
+            subscriptions, rows = scatter(_taken(CHANGE, messages), store, count, len(self._star.rights), **times)
             yield packed_by_bucket(subscriptions, "foreign_key", spec.buckets)
-            yield packed_by_bucket(rows, "key", spec.buckets)
+            yield self._by_key(rows)
         elif spec.stage == "subscription" and spec.star:
             parts = [right.parts for right in self._star.rights]
-            pages = answered(_only(SUBSCRIPTION, messages), _only(CHANGE, messages), store, count, parts, **times)
-            yield from (packed_by_bucket(page, "key", spec.buckets) for page in pages)
+            pages = answered(_taken(SUBSCRIPTION, messages), _taken(CHANGE, messages), store, count, parts, **times)
+            yield from map(self._by_key, pages)
         elif spec.stage == "gather":
-            yield packed_by_bucket(gather(_only(PART, messages), store, count, self._star, **times), "key", spec.buckets)
+            yield self._by_key(gather(_taken(PART, messages), store, count, self._star, **times))
         elif spec.stage == "subscription":
             answers = subscription(
-                _only(SUBSCRIPTION, messages),
-                _only(CHANGE, messages),
+                _taken(SUBSCRIPTION, messages),
+                _taken(CHANGE, messages),
                 store,
                 count,
                 shared_log=spec.shared_log,
@@ -147,34 +148,37 @@ class BucketRun:
                 every=spec.every,
                 **times,
             )
-            yield from (packed_by_bucket(page, "key", spec.buckets) for page in answers)
+            yield from map(self._by_key, answers)
         elif spec.stage == "children":
-            sides = _only(SUBSCRIPTION, messages), _only(CHANGE, messages)
+            sides = _taken(SUBSCRIPTION, messages), _taken(CHANGE, messages)
             family, source = pickle.loads(spec.family), versions.identity(f"children {spec.operator}")
             made = children(*sides, store, count, family, source=source, every=spec.every, in_order=spec.in_order, **times)
-            yield from (packed_by_bucket(page, "key", spec.buckets) for page in made)
+            yield from map(self._by_key, made)
         elif spec.stage == "regroup":
             changed = regroup(self._rows(JOINED, messages), store, count, every=spec.every, **times)
             if spec.number is not None:
                 changed = numbered(changed, spec.number)
-            yield packed_by_bucket(changed, "key", spec.buckets)
+            yield self._by_key(changed)
         elif spec.stage == "aggregate":
             source = versions.identity(f"aggregate {spec.operator}")
-            grouped = _only(GROUPED, messages)
+            grouped = _taken(GROUPED, messages)
             how: Any = {"every": spec.every, "guarded": not spec.in_order}
             results = aggregate(grouped, store, count, pickle.loads(spec.fold), source=source, **how, **times)
-            yield packed_by_bucket(results, "key", spec.buckets)
+            yield self._by_key(results)
         elif spec.stage == "merge":
             source = versions.identity(f"merge {spec.operator}")
-            merged = merge(_only(NUMBERED, messages), store, count, spec.tables, source=source, every=spec.every, **times)
-            yield packed_by_bucket(merged, "key", spec.buckets)
+            merged = merge(_taken(NUMBERED, messages), store, count, spec.tables, source=source, every=spec.every, **times)
+            yield self._by_key(merged)
         elif spec.stage == "pace":
-            sent = pace(_only(RESULT, messages), store, count, over=over)
-            yield from (packed_by_bucket(page, "key", spec.buckets) for page in sent)
+            sent = pace(_taken(RESULT, messages), store, count, over=over)
+            yield from map(self._by_key, sent)
         else:
             kept: Any = {"materialized": spec.materialized, "every": spec.every}
             results = resolve(self._joined(messages), store, count, **kept, **times)
-            yield packed_by_bucket(results, "key", spec.buckets)
+            yield self._by_key(results)
+
+    def _by_key(self, messages: pa.Table) -> Iterator[Payload]:
+        return packed_by_bucket(messages, "key", self._spec.buckets)
 
     @cached_property
     def _star(self) -> Star:
@@ -184,15 +188,16 @@ class BucketRun:
     def _rows(self, schema: pa.Schema, messages: list[pa.Table]) -> pa.Table:
         """The rows that come to the stage; made of a join's answers, where those come."""
         if not self._spec.from_answers:
-            return _only(schema, messages)
-        made: pa.Table = pickle.loads(self._spec.from_answers)(_only(ANSWER, messages))
+            return _taken(schema, messages)
+        made: pa.Table = pickle.loads(self._spec.from_answers)(_taken(ANSWER, messages))
         return made
 
     def _joined(self, messages: list[pa.Table]) -> pa.Table:
         """The joined rows that come to resolve: as they are, or made of answers."""
         if self._spec.from_answers:
             return self._rows(JOINED, messages)
-        return pa.concat_tables([join_rows(_only(ANSWER, messages), self._spec.how), _only(JOINED, messages)])
+        made = [join_rows(_taken(ANSWER, messages), self._spec.how), _taken(JOINED, messages)]
+        return pa.concat_tables([table for table in made if len(table)] or made)  # columns in one piece, where there is one
 
     def _name_hot_keys(self, count: Counters) -> None:
         """Give the counters of hot keys readable names."""
@@ -212,17 +217,24 @@ class BucketRun:
             count[counters.HOT_KEY + keys_as_json(schema, key)[0].as_py()] = count.pop(name)
 
     def _parts(self, payloads: list[bytes]) -> Iterator[list[pa.Table]]:
-        """The messages to work on at a time: all of them, but of a huge fan-out some left keys after the other."""
+        """The messages to work on at a time: all of them, whose payloads are let go, but of a huge fan-out some left keys after
+        the other.
+        """
         gathers = self._spec.stage == "gather"
         of_answers = gathers or self._spec.stage in ("resolve", "regroup") or self._spec.from_answers
         parts = 1 + sum(map(len, payloads)) // (GATHERED_BYTES if gathers else PART_BYTES) if of_answers else 1
         if parts == 1:
-            yield [unpack(payload) for payload in payloads if payload]
+            payloads.reverse()
+            unpacked = []
+            while payloads:
+                if payload := payloads.pop():
+                    unpacked.append(unpack(payload))
+            yield unpacked
             return
         for part in range(parts):
             yield [_part(unpack(payload), part, parts) for payload in payloads if payload]
 
-    def _validated(self, messages: list[pa.Table], store: BucketStore, name: str) -> Iterator[list[tuple[int, bytes]]]:
+    def _validated(self, messages: list[pa.Table], store: BucketStore, name: str) -> Iterator[list[Payload]]:
         """Check what can be checked here; what the next operator needs for its checks."""
         spec = self._spec
         if (found := store.disagreement()) is not None:
@@ -236,7 +248,7 @@ class BucketRun:
             ids = bucket_ids(spec.buckets)
             yield [(ids[at], pack(sums_message(self._bucket, found))) for at, found in enumerate(sums)]
         elif spec.stage in ("subscription", "children") and spec.in_order:
-            check_subscriptions(store, _only(SUMS, messages), spec.buckets, name)
+            check_subscriptions(store, _taken(SUMS, messages), spec.buckets, name)
 
     def _store(self) -> BucketStore:
         """The bucket's store.  A new one gets a folder of its own: an operator may stand twice in a query, under one name."""
@@ -262,12 +274,14 @@ def _part(messages: pa.Table, part: int, parts: int) -> pa.Table:
     return messages.filter(pa.array(buckets_of(as_bytes(column(messages, "key")), _PRIME) % parts == part))
 
 
-def _only(schema: pa.Schema, messages: Iterable[pa.Table]) -> pa.Table:
+def _taken(schema: pa.Schema, messages: list[pa.Table]) -> pa.Table:
+    """The messages of one kind in one piece.  They are no longer in the list: memory would hold them twice."""
     chosen = [table for table in messages if table.schema.equals(schema)]
+    messages[:] = [table for table in messages if not table.schema.equals(schema)]
     return pa.concat_tables(chosen).combine_chunks() if chosen else schema.empty_table()
 
 
-def _envelopes(payloads: list[tuple[int, bytes]]) -> pd.DataFrame:
+def _envelopes(payloads: list[Payload]) -> pd.DataFrame:
     import pandas as pd  # not with this module: Spark imports it once per operator in a process that needs no frames
 
     return pd.DataFrame(

@@ -60,25 +60,28 @@ def buckets_of(keys: Bytes, buckets: int) -> Ints:
     return (np.fromiter(hashes, np.uint64, len(keys)) % np.uint64(buckets)).astype(np.int64)
 
 
-def packed_by_bucket(messages: pa.Table, by: str, buckets: int) -> list[tuple[int, bytes]]:
-    """The messages as payloads of one bucket each, with the bucket's id; ``by`` names the column that decides."""
+Payload = tuple[int, bytes]
+"""The id of a bucket, and packed messages for it."""
+
+
+def packed_by_bucket(messages: pa.Table, by: str, buckets: int) -> Iterator[Payload]:
+    """The messages as payloads of one bucket each, packed one after the other; ``by`` names the column that decides."""
     if not len(messages):
-        return []
+        return
     ids = bucket_ids(buckets)
     numbers = buckets_of(as_bytes(column(messages, by)), buckets)
     order = np.argsort(numbers, kind="stable")
     bounds = np.searchsorted(numbers[order], np.arange(buckets + 1))
     step = max(1, int(len(messages) * PAYLOAD_BYTES // max(1, messages.nbytes)))
-    return [
-        (ids[number], pack(messages.take(pa.array(order[start : min(start + step, int(bounds[number + 1]))]))))
-        for number in range(buckets)
-        for start in range(int(bounds[number]), int(bounds[number + 1]), step)
-    ]
+    for number in range(buckets):
+        for start in range(int(bounds[number]), int(bounds[number + 1]), step):
+            some = order[start : min(start + step, int(bounds[number + 1]))]
+            yield ids[number], pack(messages.take(pa.array(some)))
 
 
-def framed(payloads: Iterable[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+def framed(payloads: Iterable[Payload]) -> Iterator[list[Payload]]:
     """Some payloads at a time: what travels at once is copied several times, into memory that should not be new each time."""
-    frame: list[tuple[int, bytes]] = []
+    frame: list[Payload] = []
     size = 0
     for payload in payloads:
         frame.append(payload)

@@ -6,7 +6,7 @@ packed payloads, a few megabytes in one row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +18,8 @@ from fkjoin.arrays import BYTES, Bools, Bytes, as_bytes, bools, masked, narrowed
 from fkjoin.errors import FormatError
 from fkjoin.messages import CHANGE, JOINED, NO_TIMESTAMP, NUMBERED, table
 from fkjoin.rows import KeyCodec, RowCodec
-from fkjoin.spark.buckets import bucket_ids, framed, packed_by_bucket
-from fkjoin.spark.worker import settle
+from fkjoin.spark.buckets import Payload, bucket_ids, framed, packed_by_bucket
+from fkjoin.spark.worker import releasing, settle
 from fkjoin.stages import counters
 from fkjoin.stages.regroup import contributions
 from fkjoin.stages.scatter import foreign_keys, tagged
@@ -125,6 +125,12 @@ def packed_changes(
 ) -> Batches:
     """Envelopes, by key, of the ``messages`` that are made of rows and their encoded keys."""
     settle()
+    return releasing(_packed_changes(batches, key, messages, buckets, wake_all))
+
+
+def _packed_changes(
+    batches: Batches, key: pa.Schema, messages: Callable[[pa.RecordBatch, Bytes], pa.Table], buckets: int, wake_all: bool
+) -> Batches:
     yield envelopes([(bucket, b"") for bucket in (bucket_ids(buckets) if wake_all else (0,))])
     for batch in batches:
         usable, problem = batch, batch.column("problem")
@@ -190,9 +196,10 @@ def _versions(batch: pa.RecordBatch) -> Bytes:
     return versions.encode(source, columns)
 
 
-def envelopes(payloads: list[tuple[int, bytes]]) -> pa.RecordBatch:
-    rows = len(payloads)
-    buckets, data = [bucket for bucket, _ in payloads], [payload for _, payload in payloads]
+def envelopes(payloads: Iterable[Payload]) -> pa.RecordBatch:
+    some = list(payloads)
+    rows = len(some)
+    buckets, data = [bucket for bucket, _ in some], [payload for _, payload in some]
     columns = [pa.array(buckets, pa.int32()), pa.array(data, pa.binary())]
     return pa.record_batch([*columns, pa.nulls(rows, pa.string()), pa.array(np.zeros(rows, np.int64))], schema=_ENVELOPE)
 

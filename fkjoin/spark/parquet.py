@@ -19,6 +19,7 @@ from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.spark.files import hadoop
 from fkjoin.spark.packing import Batches
 from fkjoin.spark.unpacking import UnpackResults
+from fkjoin.spark.worker import releasing
 
 _WRITTEN = pa.schema([("file", pa.string())])
 
@@ -72,7 +73,8 @@ class WriteFile:
         writer: pq.ParquetWriter | None = None
         name = f"part-{uuid.uuid4().hex}.parquet"
         files, folder = FileSystem.from_uri(self.folder)
-        for batch in batches if self.changes is None else self.changes(batches):
+        given = releasing(batches)
+        for batch in given if self.changes is None else self.changes(given):
             if writer is None:
                 writer = pq.ParquetWriter(f"{folder}/{name}", batch.schema, filesystem=files)
             if batch.num_rows:

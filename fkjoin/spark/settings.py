@@ -36,16 +36,17 @@ compiler takes more of the cores than it gives back (docs/performance.md).  With
 code, in place of 240, and ends when that is full."""
 
 _WORKERS = {
-    "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
-    "spark.executorEnv.GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4194304:glibc.malloc.trim_threshold=16777216",
 }
-"""Python workers allocate and free many megabytes a batch: with huge pages they fault half as often (docs/performance.md)."""
+"""Environment of Python workers, which allocate and free many megabytes a batch: with huge pages they fault half as often, and
+what they have freed is not kept until their next stage (docs/adr/0022-memory-is-given-back.md)."""
 
 _LOCAL_MEMORY = {
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296:"
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=16777216:"
     "glibc.malloc.arena_max=2"
 }
-"""Environment of a local session's JVM: it keeps the memory in which it copies to and from workers (docs/performance.md)."""
+"""Environment of a local session's JVM: as for workers, in larger pieces, in which it copies to and from them."""
 
 _LOCAL = {
     "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),
@@ -80,7 +81,7 @@ def session(
         builder = builder.master(master)
     for name, (value, _) in _REQUIRED.items():
         builder = builder.config(name, value)
-    for name, value in (_DEFAULTS | _WORKERS).items():
+    for name, value in _DEFAULTS.items():
         builder = builder.config(name, value)
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     if (master or "").startswith("local"):
@@ -111,6 +112,8 @@ def prepare(spark: SparkSession) -> None:
             spark.conf.set(name, value)
     if spark.conf.get(PARTITIONS, None) is None:
         spark.conf.set(PARTITIONS, str(max(2, context.defaultParallelism)))
+    for name, value in _WORKERS.items():  # and not in the environment of executors, whose JVM would have it, too
+        context.environment.setdefault(name, value)
     if context.master.startswith("local"):
         use_this_python(context)
 

@@ -17,7 +17,7 @@ from fkjoin.messages import Operation, column, unpack
 from fkjoin.rows import Path
 from fkjoin.spark.packing import Batches
 from fkjoin.spark.unpacking import UnpackResults, payloads
-from fkjoin.spark.worker import settle
+from fkjoin.spark.worker import releasing, settle
 from fkjoin.write_json import objects
 
 POSITIONS = "_positions"
@@ -84,6 +84,9 @@ class MakeRecords:
 
     def __call__(self, batches: Batches) -> Batches:
         settle()
+        return releasing(self._records(batches))
+
+    def _records(self, batches: Batches) -> Batches:
         of_key = len(self.key.paths)
         for batch in batches:
             for payload in payloads(batch):

@@ -16,6 +16,7 @@ import pyarrow as pa
 from fkjoin import records, versions
 from fkjoin.arrays import (
     changes_from_previous,
+    chosen,
     codes,
     concat,
     constant,
@@ -71,21 +72,19 @@ def rekey(changes: pa.Table, store: Store, count: Counters, *, now_ms: int, rete
     subscribe = valid(foreign_key)
     leave = valid(before) & ~equal(before, foreign_key)
     answer = ~subscribe & (seen | alive)
-    into, out = pa.array(subscribe), pa.array(leave)
     left = int(leave.sum())
     subscriptions = table(
         SUBSCRIPTION,
-        stack(before.filter(out), foreign_key.filter(into)),
-        stack(key.filter(out), key.filter(into)),
+        stack(chosen(before, leave), chosen(foreign_key, subscribe)),
+        stack(chosen(key, leave), chosen(key, subscribe)),
         np.arange(left + int(subscribe.sum())) >= left,
-        stack(version.filter(out), version.filter(into)),
-        stack(constant(None, left), value.filter(into)),
-        pa.concat_arrays([ts.filter(out), ts.filter(into)]),
+        stack(chosen(version, leave), chosen(version, subscribe)),
+        stack(constant(None, left), chosen(value, subscribe)),
+        pa.concat_arrays([chosen(ts, leave), chosen(ts, subscribe)]),
     )
-    some = pa.array(answer)
     rest = int(answer.sum())
-    both = concat(version.filter(some), constant(versions.absent(right_parts), rest))
-    answers = table(ANSWER, key.filter(some), both, value.filter(some), constant(None, rest), ts.filter(some))
+    both = concat(chosen(version, answer), constant(versions.absent(right_parts), rest))
+    answers = table(ANSWER, chosen(key, answer), both, chosen(value, answer), constant(None, rest), chosen(ts, answer))
 
     last = np.flatnonzero(last_of_run(code))
     gone, has = ~alive[last], subscribe[last]
