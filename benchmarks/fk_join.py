@@ -124,7 +124,7 @@ def measure_table(
         ui_enabled="false",
         driver_memory="512m",
         fkjoin_buckets=4,
-        driver_extraJavaOptions=SHORT_LIVED,
+        driver_extraJavaOptions=f"{SHORT_LIVED} -Xmn80m",
         local_dir=folder / "tmp",
         fkjoin_index_dir=folder / "index",
     )

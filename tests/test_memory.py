@@ -44,6 +44,14 @@ def answers() -> pa.Table:
     return messages.table(ANSWER, random(12), concat(version, version), left, right, np.zeros(ROWS, np.int64))
 
 
+def of_a_task(given: pa.Table) -> list[pd.DataFrame]:
+    """The messages as they come to an operator of one bucket."""
+    return [
+        pd.DataFrame({"bucket": [0] * len(some), "payload": [data for _, data in some], "counter": None, "count": 0})
+        for some in framed(packed_by_bucket(given, "key", 1))
+    ]
+
+
 @pytest.fixture
 def pool() -> Iterator[pa.MemoryPool]:
     """What Arrow allocates in a test."""
@@ -60,10 +68,7 @@ def test_a_stage_never_holds_more_than_a_batch_twice(
     """As it came and in one piece, and after that in one piece and what is made of it."""
     made = given()
     size = made.nbytes
-    frames = [
-        pd.DataFrame({"bucket": [0] * len(some), "payload": [data for _, data in some], "counter": None, "count": 0})
-        for some in framed(packed_by_bucket(made, "key", 1))
-    ]
+    frames = of_a_task(made)
     del made
     before, sent = pool.bytes_allocated(), 0
     for frame in BucketRun(StageSpec(stage, "join", 1, 1000, str(tmp_path), "{}"), 0, Log()).process(iter(frames)):
@@ -87,6 +92,16 @@ def test_memory_goes_back_after_the_last_of_many_large_batches(released: list[st
     assert (taken, released) == ([(batch, 0) for batch in batches], ["released"])
     assert list(releasing(iter(batches[:2]))) == batches[:2]
     assert released == ["released"]
+
+
+def test_operators_give_memory_back(released: list[str], tmp_path: Path) -> None:
+    def of(rows: int) -> list[str]:
+        frames = of_a_task(answers()[:rows])
+        list(BucketRun(StageSpec("resolve", "join", 1, 1000, str(tmp_path), "{}"), 0, Log()).process(iter(frames)))
+        return released
+
+    assert of(rows=10) == []
+    assert of(rows=ROWS) == ["released"]
 
 
 def test_packing_and_writing_give_memory_back(released: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ from fkjoin.messages import (
 )
 from fkjoin.spark.buckets import Payload, bucket_ids, buckets_of, framed, packed_by_bucket
 from fkjoin.spark.operator import TICK, StageSpec
-from fkjoin.spark.worker import settle
+from fkjoin.spark.worker import give_back, settle
 from fkjoin.stages import (
     Counters,
     aggregate,
@@ -97,7 +97,7 @@ class BucketRun:
             if answers and spec.stage == "subscription":
                 yield _envelopes([(bucket, payload) for payload in answers])
         over = passed.pop(TICK, 0) > 0
-        begun = time.monotonic()
+        begun, size = time.monotonic(), sum(map(len, payloads))
         if payloads or over:
             with self._store() as store:
                 name = f"{spec.operator}-{spec.stage}, bucket {bucket}"
@@ -114,6 +114,7 @@ class BucketRun:
                     yield from (_envelopes(made) for made in self._validated(messages, store, name))
             count[f"{spec.stage}-ms"] = round(1000 * (time.monotonic() - begun))
             self._name_hot_keys(count)
+            give_back(size)
         if total := passed + count:  # adding drops what is zero
             yield _counters(bucket, total)
 

@@ -42,6 +42,10 @@ _WORKERS = {
 """Environment of Python workers, which allocate and free many megabytes a batch: with huge pages they fault half as often, and
 what they have freed is not kept until their next stage (docs/adr/0022-memory-is-given-back.md)."""
 
+_SIMPLE = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "SPARK_SIMPLIFIED_TRACEBACK"
+"""A setting that Spark hands on to the workers of all functions but stateful operators, and the variable by which it does.
+Functions share workers where their environments are equal (docs/adr/0023-workers-share-what-they-import.md)."""
+
 _LOCAL_MEMORY = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=16777216:"
     "glibc.malloc.arena_max=2"
@@ -114,6 +118,8 @@ def prepare(spark: SparkSession) -> None:
         spark.conf.set(PARTITIONS, str(max(2, context.defaultParallelism)))
     for name, value in _WORKERS.items():  # and not in the environment of executors, whose JVM would have it, too
         context.environment.setdefault(name, value)
+    if spark.conf.get(_SIMPLE[0], "true") == "true":
+        context.environment.setdefault(_SIMPLE[1], "1")
     if context.master.startswith("local"):
         use_this_python(context)
 

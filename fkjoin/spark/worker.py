@@ -9,7 +9,7 @@ from functools import cache
 import pyarrow as pa
 
 LARGE = 8 << 20
-"""Bytes of batches that leave so much free memory behind that it is worth the time to give it back."""
+"""Bytes of a task's input that leave so much free memory behind that it is worth the time to give it back."""
 
 
 @cache
@@ -20,12 +20,17 @@ def settle() -> None:
 
 
 def releasing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches.  When there are no more of them, and they were ``LARGE``, free memory goes back to the system: the worker
-    has nothing to do until the next stage of its kind, and others need theirs.
-    """
+    """The batches; when there are no more of them, ``give_back``."""
     done = 0
     for batch in batches:
         done += batch.nbytes
         yield batch
+    give_back(done)
+
+
+def give_back(done: int) -> None:
+    """Free memory goes back to the system after ``LARGE`` input, of so many bytes: the worker may have nothing to do for a
+    while, and others need theirs.
+    """
     if done >= LARGE:
         pa.default_memory_pool().release_unused()
