@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Generic, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Generic
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -56,7 +56,8 @@ def dead_frames(left: Table, right: Table, rows: DataFrame, extractor: Extractor
     return dead
 
 
-class Sides(NamedTuple, Generic[N]):
+@dataclass(frozen=True)
+class Sides(Generic[N]):
     """Both tables' changes, packed."""
 
     node: N

@@ -63,3 +63,12 @@ def test_every_package_is_installed() -> None:
         ".".join(path.parent.relative_to(ROOT).parts) for name in ("fkjoin", "state") for path in (ROOT / name).rglob("*.py")
     }
     assert set(re.findall(r'"([\w.]+)"', listed[1])) == found
+
+
+def test_no_named_tuple_is_generic() -> None:
+    """Python 3.10 cannot have that, and type checkers do not mind."""
+    files = [path for package in ("fkjoin", "state") for path in sorted((ROOT / package).rglob("*.py"))]
+    classes = [node for path in files for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+    bases = [(made.name, {ast.unparse(base) for base in made.bases}) for made in classes]
+    assert len(files) > 100
+    assert [name for name, some in bases if "NamedTuple" in some and len(some) > 1] == []

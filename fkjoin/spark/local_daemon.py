@@ -1,5 +1,5 @@
-"""Spark's daemon, which forks the Python workers of a local session, with what they all need imported before: they share its
-memory, and start faster.  ``local-python`` runs this file in place of ``-m pyspark.daemon``.
+"""What Spark's daemon imports in a local session before it forks Python workers: they share its memory, and start faster.
+``local-python`` starts the daemon so.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import gc
 import importlib
 import os
 import sys
-from pathlib import Path
 
 NEEDED = (
     "pandas",
@@ -25,6 +24,8 @@ NEEDED = (
 
 def load() -> None:
     """Import what is ``NEEDED``.  What cannot be imported is left to the worker that needs it, which says so."""
+    if sys.platform != "linux":  # elsewhere libraries do not outlive a fork
+        return
     with contextlib.redirect_stdout(sys.stderr):  # Spark reads the daemon's output
         for name in NEEDED:
             with contextlib.suppress(Exception):
@@ -33,13 +34,3 @@ def load() -> None:
         os.register_at_fork(after_in_child=numpy.random.seed)
     gc.collect()
     gc.freeze()
-
-
-if __name__ == "__main__":
-    if not sys.flags.safe_path:
-        sys.path[0] = str(Path.cwd())  # and not this file's folder: as it is with -m
-    if sys.platform == "linux" and sys.argv[1:] == ["pyspark.worker"]:
-        load()
-    from pyspark.daemon import manager
-
-    manager()
