@@ -55,6 +55,11 @@ def concat(*parts: Bytes) -> Bytes:
     return pc.binary_join_element_wise(*parts, _empty(), null_handling="replace", null_replacement=b"")
 
 
+def prefixed(tag: bytes, keys: Bytes) -> Bytes:
+    """Each of the keys after ``tag``."""
+    return pc.binary_replace_slice(keys, 0, 0, tag)
+
+
 def stack(*arrays: Bytes) -> Bytes:
     """One array after the other; where only one has elements, that one itself."""
     some = [array for array in arrays if len(array)] or [arrays[0]]
@@ -197,12 +202,12 @@ def masked(array: Bytes, keep: Bools) -> Bytes:
     return pc.if_else(pa.array(keep), array, pa.scalar(None, BYTES))
 
 
-def take(array: pa.Array, positions: Ints) -> pa.Array:
-    """The elements at ``positions``; where these are all of them in their order, the array itself."""
-    rows = len(array)
-    if rows == len(positions) and rows and positions[0] == 0 and (np.diff(positions) == 1).all():
+def take(array: pa.Array, positions: Ints, valid: Bools | None = None) -> pa.Array:
+    """The elements at ``positions``, null where not ``valid``; where these are all of them in their order, the array itself."""
+    rows, some = len(array), valid is None or bool(valid.all())
+    if some and rows == len(positions) and rows and positions[0] == 0 and (np.diff(positions) == 1).all():
         return array
-    return array.take(pa.array(positions))
+    return array.take(pa.array(positions, mask=None if valid is None else ~valid))
 
 
 def chosen(array: pa.Array, which: Bools) -> pa.Array:

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -327,7 +328,7 @@ class BucketStore:
         """The charge of what the batch overwrites or deletes, deletions' own charge included: they are never live."""
         known = pa.concat_arrays([pa.array([], BYTES), *(read for read, _ in self._read)])
         sizes = pa.concat_arrays([pa.array([], pa.int64()), *(lengths for _, lengths in self._read)])
-        place = pc.index_in(keys, value_set=known)
+        place = pa.array(np.arange(len(keys))) if keys.equals(known) else pc.index_in(keys, value_set=known)
         unread = keys.filter(pc.is_null(place))
         replaced = pa.concat_arrays([sizes.take(place.drop_null()), _lengths(self._found(unread))])
         named = pa.concat_arrays([pc.binary_length(keys.filter(pc.is_valid(place))), pc.binary_length(unread)])

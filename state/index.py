@@ -29,6 +29,7 @@ from rocksdict import AccessType, BlockBasedOptions, Cache, IngestExternalFileOp
 from xxhash import xxh3_64_digest as _xxh3
 
 from state.errors import DamagedIndexError, StateError
+from state.order import byte_order
 from state.protocol import BYTES, PAGE_ENTRIES, Bytes, KeyRange, Page, slices
 from state.segments import TOKEN_BYTES
 from state.sorted_file import options, write_sorted
@@ -109,8 +110,8 @@ class RocksIndex:
         """As ``Store.get_many``; sorted keys cost half."""
         if not len(keys):
             return pa.array([], BYTES)
-        order = pc.array_sort_indices(keys)
-        wanted = keys.take(order)
+        order = byte_order(keys)
+        wanted = keys.take(pa.array(order))
         with self._reading():
             first, last = self._between(wanted[0].as_py(), wanted[-1].as_py())
             start, end = _count(pc.less(wanted, first)), _count(pc.less_equal(wanted, last))
@@ -118,7 +119,7 @@ class RocksIndex:
             found = [pa.array(self._db.get(part.to_pylist()), BYTES) for part in slices(wanted.slice(start, end - start))]
         around = pa.nulls(start, BYTES), *found, pa.nulls(len(wanted) - end, BYTES)
         inverse = np.empty(len(keys), np.int64)
-        inverse[order.to_numpy()] = np.arange(len(keys))
+        inverse[order] = np.arange(len(keys))
         return pa.concat_arrays(around).take(pa.array(inverse))
 
     def _between(self, low: bytes, high: bytes) -> tuple[bytes, bytes]:

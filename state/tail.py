@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from state.order import byte_order
 from state.protocol import BYTES, PAGE_ENTRIES, Bytes, KeyRange, Page
 
 Entries = tuple[Bytes, Bytes]
@@ -35,7 +36,7 @@ def latest(batches: Sequence[Entries]) -> Entries:
 
 def in_order(keys: Bytes, values: Bytes) -> Entries:
     """The entries by key, of a key that is there twice the last."""
-    order = pc.array_sort_indices(keys)  # stable
+    order = pa.array(byte_order(keys))
     keys, values = keys.take(order), values.take(order)
     last = np.ones(len(keys), bool)
     last[:-1] = pc.not_equal(keys.slice(1), keys.slice(0, max(0, len(keys) - 1))).to_numpy(zero_copy_only=False)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fkjoin.arrays import BYTES, chosen, slices, stack, take, window
+from fkjoin.arrays import BYTES, chosen, prefixed, slices, stack, take, window
 from tests.test_codecs import array
 
 PLACES = st.tuples(st.integers(0, 30), st.integers(0, 10), st.booleans())
@@ -41,7 +41,10 @@ def test_taking_is_what_python_indexing_is(items: list[bytes | None], data: st.D
     whole = array(b"before", *items, b"behind").slice(1, len(items))
     everything = list(range(len(items)))
     places = data.draw(st.permutations(everything) | st.lists(st.sampled_from(everything or [0]), max_size=8 * bool(items)))
-    assert take(whole, np.array(places, np.int64)).to_pylist() == [items[place] for place in places]
+    there = data.draw(st.none() | st.lists(st.booleans(), min_size=len(places), max_size=len(places)))
+    taken = take(whole, np.array(places, np.int64), None if there is None else np.array(there, bool))
+    wanted = there or [True] * len(places)
+    assert taken.to_pylist() == [items[place] if one else None for place, one in zip(places, wanted, strict=True)]
 
 
 @given(st.lists(ITEMS, min_size=1, max_size=4))
@@ -66,3 +69,8 @@ def test_choosing_is_what_a_python_filter_is(items: list[bytes | None], data: st
     given = array(*items)
     assert chosen(given, np.array(which, bool)).to_pylist() == list(itertools.compress(items, which))
     assert chosen(given, np.ones(len(items), bool)) is given
+
+
+@given(st.binary(max_size=3), st.lists(st.binary(max_size=3), max_size=5))
+def test_keys_are_prefixed_as_python_adds_bytes(tag: bytes, keys: list[bytes]) -> None:
+    assert prefixed(tag, array(b"left out", *keys).slice(1)).to_pylist() == [tag + key for key in keys]

@@ -87,6 +87,8 @@ def test_rekey_sends_what_the_table_says(changes: list[Change], sent: list[tuple
         strict=True,
     )
     assert sorted(found) == sorted(sent)
+    carried = [value is not None for value in rekeyed.subscriptions.column("value").to_pylist()]
+    assert carried == [subscribe for _, subscribe in sent]
     assert len(rekeyed.answers) == answers
 
 

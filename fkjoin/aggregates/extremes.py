@@ -29,6 +29,7 @@ from fkjoin.arrays import (
     constant,
     fixed,
     masked,
+    prefixed,
     stack,
     take,
     valid,
@@ -66,7 +67,7 @@ class Extreme:
         there = valid(amounts)
         counted = whole(state[0]) + totals(code, sign * there, len(state[0]))
         code, sign, amounts = code[there], sign[there], amounts.filter(pa.array(there))
-        prefixes = concat(constant(_TAG + bytes((place,)), len(steps.keys)), combined_key.prefixes(steps.keys))
+        prefixes = prefixed(_TAG + bytes((place,)), combined_key.prefixes(steps.keys))
         names = concat(take(prefixes, code), self._sorting(amounts))
         number, names = codes(names)
         first = np.zeros(len(names), np.int64)

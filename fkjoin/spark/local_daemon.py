@@ -15,9 +15,14 @@ NEEDED = (
     "pyarrow.parquet",
     "pyspark.worker",
     "pyspark.sql.streaming.stateful_processor_util",
+    "pyspark.sql.streaming.proto.StateMessage_pb2",
+    "fkjoin.aggregates.bulk",
     "fkjoin.spark.bucket_run",
     "fkjoin.spark.parquet",
+    "fkjoin.spark.stepped",
+    "fkjoin.spark.topic_records",
     "fkjoin.spark.topic_values",
+    "fkjoin.spark.vectorized",
 )
 """Modules that may be imported before a fork: the one thread that they start is a memory allocator's, which knows of forks."""
 

@@ -22,12 +22,11 @@ from fkjoin.arrays import (
     buffers,
     changes_from_previous,
     codes,
-    concat,
-    constant,
     equal,
     lengths,
     masked,
     paired,
+    prefixed,
     take,
     unpaired,
     valid,
@@ -70,7 +69,7 @@ def aggregate(
             store.write(*entries)
         return RESULT.empty_table()
     code, keys = codes(column(grouped, "key"))
-    names = concat(constant(b"d", len(keys)), keys)
+    names = prefixed(b"d", keys)
     held = records.decode(store.get_many(names))
     had = held.flags & HAS_RESULT > 0
     before, states = unpaired(masked(held.body, held.flags & GONE == 0))

@@ -21,11 +21,11 @@ from fkjoin.arrays import (
     Bytes,
     Ints,
     codes,
-    concat,
     constant,
     equal,
     last_of_run,
     masked,
+    prefixed,
     stack,
     take,
     untagged,
@@ -95,10 +95,10 @@ def children(
     left = read_subscribes(subscriptions, code[:split], store, count)
     touched = np.unique(np.concatenate([left.code, right.code[right.stored :]]))
     now = _last_rights(right)
-    names = concat(constant(b"d", len(keys)), keys)
+    names = prefixed(b"d", keys)
     held = records.decode(store.get_many(names))
     ts = _latest(left, right, len(keys))
-    prefixes = concat(constant(b"s", len(keys)), combined_key.prefixes(keys))
+    prefixes = prefixed(b"s", combined_key.prefixes(keys))
     order = touched[pc.array_sort_indices(take(prefixes, touched)).to_numpy()]
     entries: list[tuple[Bytes, Bytes]] = []
     for groups, members, lefts in _members(store, order, prefixes, left):
@@ -122,8 +122,8 @@ def stored(store: Store, family: Family) -> Iterator[tuple[Bytes, Bytes, Bytes, 
         keys, rights = (untagged(page.keys.filter(pa.array(live))), records.decode(page.values.filter(pa.array(live))).body)
         if not len(keys):
             continue
-        marks = records.decode(store.get_many(concat(constant(b"d", len(keys)), keys)))
-        prefixes = concat(constant(b"s", len(keys)), combined_key.prefixes(keys))
+        marks = records.decode(store.get_many(prefixed(b"d", keys)))
+        prefixes = prefixed(b"s", combined_key.prefixes(keys))
         order = pc.array_sort_indices(prefixes).to_numpy().astype(np.int64)
         for groups, members, lefts in _members(store, order, prefixes, None):
             place = np.full(len(keys), -1)

@@ -32,6 +32,7 @@ from fkjoin.arrays import (
     last_of_run,
     lengths,
     masked,
+    prefixed,
     replaced,
     stack,
     take,
@@ -125,7 +126,7 @@ def gather(parts: pa.Table, store: Store, count: Counters, star: Star, *, now_ms
     if not len(parts):
         return RESULT.empty_table()
     code, keys = codes(column(parts, "key"))
-    names = concat(constant(b"d", len(keys)), keys)
+    names = prefixed(b"d", keys)
     held = records.decode(store.get_many(names))
     before, sent = known(held, star)
     number, times = column(parts, "number").to_numpy(), column(parts, "ts").to_numpy()

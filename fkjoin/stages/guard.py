@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from fkjoin import combined_key, records
-from fkjoin.arrays import Bytes, codes, concat, constant, last_of_run, masked, stack, take, valid
+from fkjoin.arrays import Bytes, codes, last_of_run, masked, prefixed, stack, take, valid
 from fkjoin.messages import GROUPED, column, table
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
@@ -33,7 +33,7 @@ class Guarded(NamedTuple):
 def guard(grouped: pa.Table, store: Store, count: Counters, due_ms: int) -> Guarded:
     """The changes newer than what is remembered, with what they replace; marks of what is gone end at ``due_ms``."""
     combined = combined_key.encode(column(grouped, "key"), column(grouped, "row"))
-    code, names = codes(concat(constant(b"s", len(combined)), combined))
+    code, names = codes(prefixed(b"s", combined))
     held = records.decode(store.get_many(names))
     order, code, version = newest_only(code, column(grouped, "version"), held, count)
     last = np.flatnonzero(last_of_run(code))

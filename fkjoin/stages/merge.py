@@ -25,6 +25,7 @@ from fkjoin.arrays import (
     constant,
     equal,
     last_of_run,
+    prefixed,
     replaced,
     stack,
     take,
@@ -70,7 +71,7 @@ def merge(
     if not len(rows):
         return RESULT.empty_table()
     code, keys = codes(column(rows, "key"))
-    names = concat(constant(b"d", len(keys)), keys)
+    names = prefixed(b"d", keys)
     held = records.decode(store.get_many(names))
     slots = _slots(held.body, tables)
     before = _shown(slots)

@@ -37,8 +37,11 @@ def newest_only(
 
 
 def _by_code_and_version(code: Ints, version: Bytes) -> Ints:
-    """The order of the messages; where no code comes twice, which is often, versions need no look."""
+    """The order of the messages; versions are looked at where a code comes twice, which is not often."""
     order = np.argsort(code, kind="stable")
-    if changes_from_previous(code[order]).all():
-        return order
-    return np.lexsort((*versions.sort_columns(version), code))
+    alone = changes_from_previous(code[order])
+    alone[:-1] &= alone[1:]
+    places = np.flatnonzero(~alone)
+    some = order[places]
+    order[places] = some[np.lexsort((*versions.sort_columns(take(version, some)), code[some]))]
+    return order

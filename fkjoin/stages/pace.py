@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from fkjoin import records
-from fkjoin.arrays import codes, concat, constant, equal, masked, stack, take, untagged, valid
+from fkjoin.arrays import codes, constant, equal, masked, prefixed, stack, take, untagged, valid
 from fkjoin.messages import RESULT, Operation, column, table
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
@@ -35,7 +35,7 @@ def pace(results: pa.Table, store: Store, count: Counters, *, over: bool) -> Ite
         last[code] = np.arange(len(code))
         value, version, ts = (take(column(results, name), last) for name in ("value", "version", "ts"))
         flags = np.where(valid(value), HAS_RESULT, 0).astype(np.uint8)
-        store.write(concat(constant(WAITING, len(keys)), keys), records.encode(flags, ts.to_numpy(), version, value))
+        store.write(prefixed(WAITING, keys), records.encode(flags, ts.to_numpy(), version, value))
     if over:
         for page in store.scan([prefix_range(WAITING)]):
             yield _sent(page, store, count)
@@ -44,7 +44,7 @@ def pace(results: pa.Table, store: Store, count: Counters, *, over: bool) -> Ite
 def _sent(page: Page, store: Store, count: Counters) -> pa.Table:
     """What of a page of waiting changes differs from what was sent last; written as sent."""
     keys, waiting = untagged(page.keys), records.decode(page.values)
-    names = concat(constant(SENT, len(keys)), keys)
+    names = prefixed(SENT, keys)
     before = records.decode(store.get_many(names))
     had, there = before.found, waiting.flags & HAS_RESULT > 0
     value = masked(waiting.body, there)

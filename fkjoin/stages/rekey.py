@@ -23,6 +23,7 @@ from fkjoin.arrays import (
     equal,
     last_of_run,
     masked,
+    prefixed,
     stack,
     take,
     valid,
@@ -55,7 +56,7 @@ def rekey(changes: pa.Table, store: Store, count: Counters, *, now_ms: int, rete
     if not len(changes):
         return Rekeyed(SUBSCRIPTION.empty_table(), ANSWER.empty_table())
     code, keys = codes(column(changes, "key"))
-    stored_keys = concat(constant(b"d", len(keys)), keys)
+    stored_keys = prefixed(b"d", keys)
     old = records.decode(store.get_many(stored_keys))
 
     order, code, version = newest_only(code, column(changes, "version"), old, count, as_read=True)
@@ -72,15 +73,16 @@ def rekey(changes: pa.Table, store: Store, count: Counters, *, now_ms: int, rete
     subscribe = valid(foreign_key)
     leave = valid(before) & ~equal(before, foreign_key)
     answer = ~subscribe & (seen | alive)
-    left = int(leave.sum())
+    sent = np.concatenate([np.flatnonzero(leave), np.flatnonzero(subscribe)])
+    wanted = np.arange(len(sent)) >= leave.sum()
     subscriptions = table(
         SUBSCRIPTION,
         stack(chosen(before, leave), chosen(foreign_key, subscribe)),
-        stack(chosen(key, leave), chosen(key, subscribe)),
-        np.arange(left + int(subscribe.sum())) >= left,
-        stack(chosen(version, leave), chosen(version, subscribe)),
-        stack(constant(None, left), chosen(value, subscribe)),
-        pa.concat_arrays([chosen(ts, leave), chosen(ts, subscribe)]),
+        take(key, sent),
+        wanted,
+        take(version, sent),
+        take(value, sent, wanted),
+        take(ts, sent),
     )
     rest = int(answer.sum())
     both = concat(chosen(version, answer), constant(versions.absent(right_parts), rest))

@@ -30,6 +30,7 @@ from fkjoin.arrays import (
     equal,
     last_of_run,
     masked,
+    prefixed,
     stack,
     take,
     valid,
@@ -82,13 +83,13 @@ def settle(
     if not len(joined):
         return Settled(RESULT.empty_table(), pa.array([], BYTES))
     code, keys = codes(column(joined, "key"))
-    stored_keys = concat(constant(b"d", len(keys)), keys)
+    stored_keys = prefixed(b"d", keys)
     old = records.decode(store.get_many(stored_keys))
 
     order, code, version = newest_only(code, column(joined, "version"), old, count)
-    value, ts = take(column(joined, "value"), order), take(column(joined, "ts"), order).to_numpy()
+    value, ts = column(joined, "value"), take(column(joined, "ts"), order).to_numpy()
 
-    digest = value if keep == "value" else digests(value)
+    digest = take(value if keep == "value" else digests(value), order)
     had = old.flags & HAS_RESULT > 0
     kept = masked(old.body, had)
     held = pc.binary_slice(kept, 0, DIGEST_BYTES) if keep == "both" else kept
@@ -110,7 +111,7 @@ def settle(
         RESULT,
         take(keys, final[emit]),
         operation[emit].astype(np.int8),
-        take(value, sent),
+        take(value, order[sent]),
         take(version, sent),
         ts[led[emit]],
     )
@@ -122,7 +123,7 @@ def settle(
     if keep != "hash":
         since = np.where(emit, ts[led], old.ts[final])
     if keep == "both":
-        body = concat(body, take(value, last))
+        body = concat(body, take(value, order[last]))
     values = records.encode(flags, since, marks, body)
     due = due_entries(names.filter(pa.array(gone)), marks.filter(pa.array(gone)), now_ms + retention_ms)
     store.write(stack(names, due[0]), stack(values, due[1]))

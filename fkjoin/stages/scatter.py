@@ -23,7 +23,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin import records
-from fkjoin.arrays import Bytes, codes, concat, constant, equal, first_bytes, last_of_run, masked, stack, take, untagged, valid
+from fkjoin.arrays import (
+    Bytes,
+    codes,
+    constant,
+    equal,
+    first_bytes,
+    last_of_run,
+    masked,
+    prefixed,
+    stack,
+    take,
+    untagged,
+    valid,
+)
 from fkjoin.messages import LEFT, NO_TIMESTAMP, PART, SUBSCRIPTION, column, table
 from fkjoin.rows import bytes_codec
 from fkjoin.stages import counters
@@ -52,7 +65,7 @@ def scatter(changes: pa.Table, store: Store, count: Counters, rights: int, *, no
     if not len(changes):
         return Scattered(SUBSCRIPTION.empty_table(), PART.empty_table())
     code, keys = codes(column(changes, "key"))
-    names = concat(constant(b"d", len(keys)), keys)
+    names = prefixed(b"d", keys)
     old = records.decode(store.get_many(names))
     order, code, version = newest_only(code, column(changes, "version"), old, count, as_read=True)
     last = np.flatnonzero(last_of_run(code))
@@ -126,7 +139,7 @@ def answered(
 
 def tagged(right: int, keys: Bytes) -> Bytes:
     """Keys of a right table, or left keys that name one of its rows, told apart from those of others."""
-    return concat(constant(bytes((right,)), len(keys)), keys)
+    return prefixed(bytes((right,)), keys)
 
 
 def foreign_keys(given: Sequence[Bytes]) -> Bytes:

@@ -35,6 +35,7 @@ from fkjoin.arrays import (
     first_bytes,
     last_of_run,
     masked,
+    prefixed,
     stack,
     take,
     untagged,
@@ -137,7 +138,7 @@ def subscription(
         count[counters.IDEMPOTENT] += len(changed) - len(others)
         changed = others
     first_rank = left_rank[np.flatnonzero(changes_from_previous(left.combined))]
-    prefixes = concat(constant(b"s", len(changed)), combined_key.prefixes(take(keys, changed))).to_pylist()
+    prefixes = prefixed(b"s", combined_key.prefixes(take(keys, changed))).to_pylist()
     order = sorted(range(len(changed)), key=prefixes.__getitem__)
     changed = changed[order]
     fan_out = np.zeros(len(keys), np.int64)
@@ -165,7 +166,7 @@ def subscription(
 
 
 def read_rights(rights: pa.Table, code: Ints, keys: Bytes, store: Store, count: Counters, parts: int | Sequence[int]) -> Rights:
-    old = records.decode(store.get_many(concat(constant(b"r", len(keys)), keys)))
+    old = records.decode(store.get_many(prefixed(b"r", keys)))
     order, code, version = newest_only(code, column(rights, "version"), old, count, as_read=True)
 
     value, ts = take(column(rights, "value"), order), take(column(rights, "ts"), order).to_numpy()
@@ -191,7 +192,7 @@ def read_rights(rights: pa.Table, code: Ints, keys: Bytes, store: Store, count: 
 def read_subscribes(subscriptions: pa.Table, code: Ints, store: Store, count: Counters) -> Subscribes:
     key = column(subscriptions, "key")
     combined = combined_key.encode(column(subscriptions, "foreign_key"), key)
-    number, names = codes(concat(constant(b"s", len(combined)), combined))
+    number, names = codes(prefixed(b"s", combined))
     old = records.decode(store.get_many(names))
     order, number, version = newest_only(number, column(subscriptions, "version"), old, count, or_equal=True)
     number, names = _renumbered(number, names)
@@ -235,7 +236,7 @@ def _answers(count: Counters, key: Bytes, version: Bytes, value: Bytes, right: R
 
 def write_sides(store: Store, keys: Bytes, right: Rights, left: Subscribes, due_ms: int, in_order: bool) -> None:
     last = right.stored + np.flatnonzero(last_of_run(right.code[right.stored :]))
-    right_keys = concat(constant(b"r", len(last)), take(keys, right.code[last]))
+    right_keys = prefixed(b"r", take(keys, right.code[last]))
     value, version = take(right.value, last), take(right.version, last)
     ended = ~valid(value)
     right_records = records.encode(np.where(ended, GONE, 0).astype(np.uint8), right.ts[last], version, value)

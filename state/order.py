@@ -1,0 +1,65 @@
+"""The byte order of many keys."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state.protocol import Bytes
+
+Ints = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+
+_WORD = 8
+
+
+def byte_order(keys: Bytes) -> Ints:
+    """The places of the keys (no nulls) in their order; equal ones stay as they stand.
+
+    Keys are compared only where twice eight bytes, from where they begin to differ, leave them equal.  Bytes are sorted as
+    numbers, in a third of the time.
+    """
+    order = np.arange(len(keys))
+    tied, runs, skipped = order.copy(), np.zeros(len(keys), np.uint64), 0
+    octets, starts, ends = _buffers(keys)
+    for width in (_WORD, _WORD // 2, _WORD // 2):
+        if not len(tied):
+            return order
+        some = order[tied]
+        words, skipped = _telling(octets, starts[some], ends[some], skipped)
+        if width < _WORD:  # the other half is the number of the run of keys that were equal so far
+            words = runs << np.uint64(32) | words >> np.uint64(32)
+        by = np.argsort(words)
+        words = words[by]
+        first = np.insert(words[1:] != words[:-1], 0, True)
+        order[tied] = some[by]
+        equal = ~(first & np.append(first[1:], True))
+        tied, runs, skipped = tied[equal], np.cumsum(first)[equal].astype(np.uint64), skipped + width
+    some = np.sort(order[tied])
+    order[tied] = some[pc.array_sort_indices(keys.take(pa.array(some))).to_numpy()]
+    return order
+
+
+def _buffers(keys: Bytes) -> tuple[Words, Ints, Ints]:
+    """The eight bytes at each place, as big-endian numbers, and where each key starts and ends."""
+    _, offsets, data = keys.buffers()
+    if offsets is None or data is None:
+        offsets, data = pa.py_buffer(bytes(_WORD * (len(keys) + 1))), pa.py_buffer(b"")
+    bounds = np.frombuffer(offsets, np.int64)[keys.offset : keys.offset + len(keys) + 1]
+    octets = np.zeros(len(data) + _WORD, np.uint8)
+    octets[: len(data)] = np.frombuffer(data, np.uint8)
+    return np.ndarray((len(data) + 1,), ">u8", octets, strides=(1,)), bounds[:-1], bounds[1:]
+
+
+def _telling(octets: Words, starts: Ints, ends: Ints, skipped: int) -> tuple[Words, int]:
+    """Eight bytes of each key, zeros beyond its end, from the first byte on in which they are not all equal; and its place."""
+    while True:
+        at = np.minimum(starts + skipped, ends)
+        beyond = (8 * np.clip(_WORD - (ends - at), 0, _WORD)).astype(np.uint64)
+        words = octets[at].astype(np.uint64) >> beyond << beyond
+        equal = _WORD - -(-(int(words.min()) ^ int(words.max())).bit_length() // 8)
+        if equal == 0 or (starts + skipped + equal >= ends).all():
+            return words, skipped
+        skipped += equal
