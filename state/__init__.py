@@ -3,6 +3,7 @@
 from state.bucket import BucketStore
 from state.errors import CorruptLogError, DamagedIndexError, StateError, StoreMismatchError, UnknownFormatError
 from state.memory import MemoryStore
+from state.order import byte_order
 from state.protocol import BYTES, Bytes, KeyRange, Page, SegmentLog, Store, items, prefix_range
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Store",
     "StoreMismatchError",
     "UnknownFormatError",
+    "byte_order",
     "items",
     "prefix_range",
 ]

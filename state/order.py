@@ -18,10 +18,12 @@ _WORD = 8
 def byte_order(keys: Bytes) -> Ints:
     """The places of the keys (no nulls) in their order; equal ones stay as they stand.
 
-    Keys are compared only where twice eight bytes, from where they begin to differ, leave them equal.  Bytes are sorted as
-    numbers, in a third of the time.
+    Bytes are sorted as numbers, in a third of the time: the eight from where keys begin to differ, then twice four of those
+    that are equal so far.  Keys are compared only where that does not tell them apart.
     """
     order = np.arange(len(keys))
+    if not len(keys):
+        return order
     tied, runs, skipped = order.copy(), np.zeros(len(keys), np.uint64), 0
     octets, starts, ends = _buffers(keys)
     for width in (_WORD, _WORD // 2, _WORD // 2):
@@ -43,14 +45,11 @@ def byte_order(keys: Bytes) -> Ints:
 
 
 def _buffers(keys: Bytes) -> tuple[Words, Ints, Ints]:
-    """The eight bytes at each place, as big-endian numbers, and where each key starts and ends."""
+    """The eight bytes at each place, as big-endian numbers, and where each key (at least one) starts and ends."""
     _, offsets, data = keys.buffers()
-    if offsets is None or data is None:
-        offsets, data = pa.py_buffer(bytes(_WORD * (len(keys) + 1))), pa.py_buffer(b"")
     bounds = np.frombuffer(offsets, np.int64)[keys.offset : keys.offset + len(keys) + 1]
-    octets = np.zeros(len(data) + _WORD, np.uint8)
-    octets[: len(data)] = np.frombuffer(data, np.uint8)
-    return np.ndarray((len(data) + 1,), ">u8", octets, strides=(1,)), bounds[:-1], bounds[1:]
+    filled = np.append(np.frombuffer(data or b"", np.uint8), np.zeros(_WORD, np.uint8))
+    return np.ndarray((len(filled) - _WORD + 1,), ">u8", filled, strides=(1,)), bounds[:-1], bounds[1:]
 
 
 def _telling(octets: Words, starts: Ints, ends: Ints, skipped: int) -> tuple[Words, int]:

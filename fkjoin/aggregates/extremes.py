@@ -36,7 +36,7 @@ from fkjoin.arrays import (
     window,
 )
 from fkjoin.rows import RowCodec
-from state import Store, prefix_range
+from state import Store, byte_order, prefix_range
 
 _TAG = b"o"
 _COUNT = 8
@@ -181,7 +181,7 @@ def _less(names: Bytes, values: Bytes, others: Bytes, other_values: Bytes) -> tu
 
 def _ranks(names: Bytes) -> Ints:
     ranks = np.empty(len(names), np.int64)
-    ranks[pc.array_sort_indices(names).to_numpy()] = np.arange(len(names))
+    ranks[byte_order(names)] = np.arange(len(names))
     return ranks
 
 

@@ -36,6 +36,7 @@ from fkjoin.messages import RESULT, Operation, column, table
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.guard import guard
+from fkjoin.stages.ordering import by_code_and_version
 from fkjoin.stages.resolve import HAS_RESULT
 from fkjoin.stages.retention import GONE, due_entries, sweep
 from state import Store
@@ -75,10 +76,7 @@ def aggregate(
     before, states = unpaired(masked(held.body, held.flags & GONE == 0))
     before = masked(before, had)
 
-    if fold.ordered:
-        order = np.lexsort((*versions.sort_columns(column(grouped, "version")), code))
-    else:
-        order = np.argsort(code, kind="stable")
+    order = by_code_and_version(code, column(grouped, "version")) if fold.ordered else np.argsort(code, kind="stable")
     code = code[order]
     old, new = (take(column(grouped, name), order) for name in ("old", "new"))
     states, results, rows, more = fold.apply(states, keys, code, old, new, store)

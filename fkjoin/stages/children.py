@@ -39,7 +39,7 @@ from fkjoin.stages.counters import Counters
 from fkjoin.stages.resolve import HAS_RESULT, digests
 from fkjoin.stages.retention import GONE, due_entries, sweep
 from fkjoin.stages.subscription import Rights, Subscribes, read_rights, read_subscribes, write_sides
-from state import Store, prefix_range
+from state import Store, byte_order, prefix_range
 
 AT_A_TIME = 262_144
 """Left rows that are put into maps at a time, rounded up to whole groups."""
@@ -99,7 +99,7 @@ def children(
     held = records.decode(store.get_many(names))
     ts = _latest(left, right, len(keys))
     prefixes = prefixed(b"s", combined_key.prefixes(keys))
-    order = touched[pc.array_sort_indices(take(prefixes, touched)).to_numpy()]
+    order = touched[byte_order(take(prefixes, touched))]
     entries: list[tuple[Bytes, Bytes]] = []
     for groups, members, lefts in _members(store, order, prefixes, left):
         place = np.full(len(keys), -1)
@@ -124,7 +124,7 @@ def stored(store: Store, family: Family) -> Iterator[tuple[Bytes, Bytes, Bytes, 
             continue
         marks = records.decode(store.get_many(prefixed(b"d", keys)))
         prefixes = prefixed(b"s", combined_key.prefixes(keys))
-        order = pc.array_sort_indices(prefixes).to_numpy().astype(np.int64)
+        order = byte_order(prefixes)
         for groups, members, lefts in _members(store, order, prefixes, None):
             place = np.full(len(keys), -1)
             place[groups] = np.arange(len(groups))
@@ -183,7 +183,7 @@ def _put_together(
     names, values = stack(*(part[0] for part in parts)), stack(*(part[2] for part in parts))
     group = np.concatenate([part[1] for part in parts])
     mine = np.flatnonzero(np.isin(group, groups))
-    mine = mine[pc.array_sort_indices(take(names, mine)).to_numpy()]
+    mine = mine[byte_order(take(names, mine))]
     return groups, _Some(take(names, mine), group[mine]), take(values, mine)
 
 

@@ -19,7 +19,7 @@ def newest_only(
     Returns their places, codes and versions.  Of messages with the same code and version one counts; what does not count
     is counted as stale; of changes ``as_read``, also those that start over from another source.
     """
-    order = _by_code_and_version(code, version)
+    order = by_code_and_version(code, version)
     code, version = code[order], take(version, order)
     fresh = ~held.found[code]
     known = np.flatnonzero(~fresh)
@@ -36,7 +36,7 @@ def newest_only(
     return order[keep], code[keep], take(version, keep)
 
 
-def _by_code_and_version(code: Ints, version: Bytes) -> Ints:
+def by_code_and_version(code: Ints, version: Bytes) -> Ints:
     """The order of the messages; versions are looked at where a code comes twice, which is not often."""
     order = np.argsort(code, kind="stable")
     alone = changes_from_previous(code[order])
