@@ -10,7 +10,8 @@ demo: .venv/ready
 # Those in integration/ wait a lot for brokers and clusters: the others run meanwhile, but for some that run after them, so that
 # both come to their ends at about the same time.
 AFTER := tests/test_optimizer.py tests/test_pruning.py tests/test_unread.py
-test: .venv/ready
+test: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/.venv/classes.jsa'
+test: .venv/ready .venv/classes.jsa
 	@( status=0; $(BIN)/python -m pytest -q integration || status=$$?; $(BIN)/python -m pytest -q $(AFTER) || status=$$?; \
 	exit $$status ) >.integration.log 2>&1 & other=$$!; trap "kill $$other" INT TERM; \
 	status=0; $(BIN)/python -m pytest -q tests $(AFTER:%=--ignore=%) || status=$$?; \
@@ -30,6 +31,12 @@ bench: .venv/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
+
+# The classes that Spark loads when it starts and joins, as a JVM has them in its memory: 3 s less for each of the seventy JVMs
+# that tests start. A JVM that cannot use the file goes without, and the target is made once the JVM has written it (cat).
+.venv/classes.jsa: .venv/ready
+	-@SPARK_SUBMIT_OPTS="-XX:ArchiveClassesAtExit='$(CURDIR)/$@'" $(BIN)/fkjoin replay --engine spark --events-per-batch 100 \
+	tests/traces/inner-move-between-two-live-rights.in.jsonl 2>&1 | cat >.venv/classes.log
 
 faults: .venv/ready
 	FKJOIN_EVERY_FAULT=1 $(BIN)/python -m pytest -q integration/test_faults.py integration/test_run.py -k "killed"

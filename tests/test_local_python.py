@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
 from types import SimpleNamespace
@@ -19,8 +23,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
-from fkjoin.spark import local_python
+from fkjoin.spark import fork_server, local_python
 from fkjoin.spark.local_python import STARTER, use_this_python
+from fkjoin.spark.local_start import FORKS
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere libraries do not outlive a fork")
+PIPES: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
 def test_the_starter_leaves_archives_out_and_the_rest_as_it_is(tmp_path: Path) -> None:
@@ -48,26 +56,189 @@ def test_the_starter_leaves_archives_out_and_the_rest_as_it_is(tmp_path: Path) -
     assert shown.stdout.splitlines() == [os.pathsep.join(kept), sys.executable, "['a b', '']"]
 
 
-def test_the_starter_starts_a_daemon_of_ours_in_place_of_sparks() -> None:
-    def started(*arguments: str) -> str:
-        run = subprocess.run(
-            [STARTER, *arguments], env=os.environ | {"FKJOIN_PYTHON": "echo"}, capture_output=True, text=True, check=True
-        )
-        return run.stdout.strip()
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a module of ``tmp_path`` as Spark would, with a fork server of its own; ``PROGRAM`` is one."""
+    (tmp_path / "program.py").write_text(dedent(PROGRAM))
+    monkeypatch.setattr(fork_server, "_running", None)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    settled = {"PYTHONHASHSEED": "0"}
+    address = fork_server.address(settled)
+    assert address is not None
 
-    ours = started("-m", "pyspark.daemon", "pyspark.worker")
-    assert (ours[:3], "fkjoin.spark.local_daemon" in ours, ours.split()[-1]) == ("-c ", True, "pyspark.worker")
-    assert started("-m", "pyspark.worker", "pyspark.daemon") == "-m pyspark.worker pyspark.daemon"
+    def start(*arguments: str, forked: bool = True, **environment: str) -> subprocess.Popen[str]:
+        given = os.environ | settled | {"FKJOIN_PYTHON": sys.executable, "PYTHONUNBUFFERED": "YES", "HOME": "here"}
+        given |= ({FORKS: address} if forked else {}) | environment
+        return subprocess.Popen([STARTER, "-m", *arguments], env=given, cwd=tmp_path, **PIPES)
+
+    yield start
+    os.close(running().leash)
+    os.waitpid(running().process, 0)
+    assert not Path(address).parent.exists()
+
+
+def running() -> Any:
+    """The fork server that this process has started."""
+    assert fork_server._running is not None
+    return fork_server._running
+
+
+def ends(process: int) -> bool:
+    """Whether it ends, which its parent is told, within ten seconds."""
+    for _ in range(1000):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+PROGRAM = """
+    import os, sys, time
+    if __name__ == "__main__":
+        print(sys.argv[1:], sys.executable, os.getcwd(), sorted(os.environ.items()), hash("a"), __spec__.name)
+        print("pyarrow" in sys.modules, os.getppid(), os.getpid())
+        print(sys.stdin.read(), file=sys.stderr)
+        if "die" in sys.argv:
+            os.kill(os.getpid(), 9)
+        if "wait" in sys.argv:
+            time.sleep(60)
+        if "fail" in sys.argv:
+            raise ValueError("of the program")
+        sys.exit(3)
+"""
+
+
+@linux
+def test_a_fork_is_what_a_process_would_be(forks: Callable[..., subprocess.Popen[str]]) -> None:
+    ran = {}
+    for forked in (True, False):
+        process = forks("program", "a b", "", forked=forked)
+        said, wrong = process.communicate("input")
+        same, (imported, parent, itself) = said.splitlines()[0], said.splitlines()[1].split()
+        ran[forked] = same, wrong, process.returncode
+        assert (imported == "True") == (int(parent) == running().process) == (int(itself) != process.pid) == forked
+    assert ran[True] == ran[False]
+    assert ran[True][1:] == ("input\n", 3)
+
+
+@linux
+def test_a_fork_that_fails_or_is_killed_says_so(forks: Callable[..., subprocess.Popen[str]]) -> None:
+    failed = forks("program", "fail")
+    assert "ValueError: of the program" in failed.communicate("")[1]
+    assert failed.returncode == 1
+    died = forks("program", "die")
+    died.communicate("")
+    assert died.returncode == 128 + signal.SIGKILL
+    unknown = forks("no_such_module")
+    assert "No module named no_such_module" in unknown.communicate("")[1]
+    assert unknown.returncode == 1
+
+
+@linux
+def test_who_kills_a_process_kills_its_fork(forks: Callable[..., subprocess.Popen[str]]) -> None:
+    process = forks("program", "wait")
+    assert process.stdout is not None
+    process.stdout.readline()
+    fork = int(process.stdout.readline().split()[-1])
+    process.kill()
+    assert process.stdout.read() == "", "it has ended"
+    assert ends(fork)
+
+
+@linux
+def test_there_is_no_fork_where_an_interpreter_would_start_otherwise(forks: Callable[..., subprocess.Popen[str]]) -> None:
+    def parent(**environment: str) -> int:
+        said, _ = forks("program", **environment).communicate("")
+        return int(said.splitlines()[1].split()[1])
+
+    server = running().process
+    assert parent(MINE="1", PYTHON_WORKER_FACTORY_PORT="1", SPARK_HOME="there", MALLOC_ARENA_MAX="") == server
+    others = {"PYTHONHASHSEED": "1", "PYTHONPATH": "elsewhere", "GLIBC_TUNABLES": "glibc.malloc.arena_max=1", "LC_ALL": "C"}
+    for name, value in others.items():
+        assert parent(**{name: value}) == os.getpid(), name
+    assert parent(PYTHONPATH="/spark/python/lib/pyspark.zip") == server, "archives are left out"
+
+
+@linux
+def test_without_a_fork_server_a_process_starts_as_it_is(forks: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as closed:  # a file, but nobody listens
+        closed.bind(str(tmp_path / "closed"))
+    for place in ("no such place", "closed"):
+        process = forks("program", **{FORKS: str(tmp_path / place)})
+        assert f"False {os.getpid()} {process.pid}" in process.communicate("")[0]
+        assert process.returncode == 3
+
+
+@linux
+def test_a_server_that_is_told_nonsense_goes_on(forks: Callable[..., subprocess.Popen[str]]) -> None:
+    for nonsense in (b"", b"\0", b"\0\0\0\3abc", b"\0\0\0\2{}", b"\0\0\0\x62[]"):
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.connect(running().address)
+            asking.sendall(nonsense)
+    assert f"True {running().process}" in forks("program").communicate("")[0]
+
+
+@linux
+def test_a_server_ends_after_its_parent_and_its_forks(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(dedent(PROGRAM))
+    program = f"""
+        import os, subprocess, sys
+        from fkjoin.spark import fork_server
+        address = fork_server.address({{}})
+        environment = os.environ | {{"FKJOIN_PYTHON": sys.executable, "{FORKS}": address, "PYTHONUNBUFFERED": "YES"}}
+        command = [{str(STARTER)!r}, "-m", "program"]
+        started = subprocess.Popen(command, env=environment, stdin=0, stdout=subprocess.PIPE, text=True)
+        started.stdout.readline()
+        print(address, *started.stdout.readline().split()[1:], flush=True)
+        os.kill(os.getpid(), 9)
+    """
+    parent = subprocess.Popen([sys.executable, "-c", dedent(program)], cwd=tmp_path, **PIPES)
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    address, server, fork = parent.stdout.readline().split()
+    assert parent.wait() == -signal.SIGKILL
+    os.kill(int(server), 0)
+    os.kill(int(fork), 0)  # it waits for input
+    parent.stdin.close()
+    assert parent.stdout.read() == "", "all have closed it"
+    assert ends(int(server))
+    assert not Path(address).parent.exists()
+
+
+@linux
+def test_one_server_for_all_that_start_alike(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(fork_server, "_running", None)
+    first = fork_server.address({"A": "1"})
+    assert first == fork_server.address({"A": "2", "SPARK_HOME": "there"}) is not None
+    process = running().process
+    second = fork_server.address({"PYTHONHASHSEED": "7"})
+    assert second not in (first, None)
+    os.waitpid(process, 0)  # nobody needs it
+    os.kill(running().process, signal.SIGKILL)
+    os.waitid(os.P_PID, running().process, os.WEXITED | os.WNOWAIT)
+    third = fork_server.address({"PYTHONHASHSEED": "7"})
+    assert third not in (second, None)
+    os.close(running().leash)
+    os.waitpid(running().process, 0)
+    monkeypatch.setattr(fork_server, "_running", None)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("long" * 40)))
+    Path(tempfile.gettempdir()).mkdir()
+    assert fork_server.address({}) is None, "addresses of sockets are short"
+    assert not list(Path(tempfile.gettempdir()).iterdir())
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert fork_server.address({}) is None
 
 
 def test_what_workers_need_is_imported_before_they_are_forked() -> None:
     program = """
         import gc, os, sys
-        from fkjoin.spark import local_daemon
-        names = local_daemon.NEEDED
-        local_daemon.NEEDED = ("this", "fkjoin.no_such_module", *names)  # the first prints something
+        from fkjoin.spark import fork_server
+        names = fork_server.NEEDED
+        fork_server.NEEDED = ("fkjoin.no_such_module", *names)
         assert not set(names) & set(sys.modules)
-        local_daemon.load()
+        fork_server.load()
         assert set(names) <= set(sys.modules) and gc.get_freeze_count() > 10_000
         for _ in range(2):
             if not os.fork():
@@ -78,7 +249,6 @@ def test_what_workers_need_is_imported_before_they_are_forked() -> None:
     """
     run = subprocess.run([sys.executable, "-c", dedent(program)], capture_output=True, text=True, check=True)
     assert len(set(run.stdout.split())) == len(run.stdout.split()) == 2, run.stdout
-    assert "The Zen of Python" in run.stderr
 
 
 def test_where_pyspark_comes_from_elsewhere_workers_are_started_as_spark_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +258,8 @@ def test_where_pyspark_comes_from_elsewhere_workers_are_started_as_spark_does(mo
         return context.pythonExec, context.environment
 
     monkeypatch.delenv("SPARK_HOME", raising=False)
-    started = (str(STARTER), {"FKJOIN_PYTHON": sys.executable})
+    forks = {FORKS: address} if (address := fork_server.address({})) else {}
+    started = (str(STARTER), {"FKJOIN_PYTHON": sys.executable} | forks)
     assert chosen() == chosen(sys.executable) == chosen(str(STARTER)) == started
     monkeypatch.setenv("SPARK_HOME", str(Path(pyspark.__file__).parent))
     assert chosen() == started
@@ -117,24 +288,37 @@ def test_workers_import_pyspark_from_where_it_is_installed(spark: SparkSession) 
 
 
 class Parent(StatefulProcessor):
-    """Says which process its worker was forked from."""
+    """Says which process its worker was forked from, and in a file where it was asked for its states."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
 
     def init(self, handle: Any) -> None:
-        pass
+        with self._file.open("a") as file:
+            print(os.getppid(), file=file)
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803
         list(rows)
         yield pd.DataFrame({"parent": [os.getppid()]})
 
 
+@linux
 @pytest.mark.spark
-def test_workers_of_all_operators_are_forked_of_one_daemon_and_from_its_folder(spark: SparkSession) -> None:
+def test_all_processes_are_forked_of_one_and_from_its_folder(spark: SparkSession, tmp_path: Path) -> None:
     def described(_: Any) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"parent": [os.getppid()], "folder": [sys.path[0]]})
 
-    one = spark.range(1, numPartitions=1)
-    ((parent, folder),) = one.mapInArrow(described, "parent long, folder string").collect()
-    ((other,),) = one.groupBy("id").transformWithStateInPandas(Parent(), "parent long", "Append", "None").collect()
-    assert parent == other
-    assert "local_daemon" in Path(f"/proc/{parent}/cmdline").read_text()
+    ((parent, folder),) = spark.range(1, numPartitions=1).mapInArrow(described, "parent long, folder string").collect()
+    asked = tmp_path / "asked"
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "one.txt").write_text("line\n")
+    lines = spark.readStream.text(str(tmp_path / "in"))
+    states = lines.groupBy("value").transformWithStateInPandas(Parent(asked), "parent long", "append", "None")
+    query = states.writeStream.format("memory").queryName("parents").trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert {other for (other,) in spark.table("parents").collect()} == {parent}, "the daemon of all workers"
+    server, *workers = asked.read_text().split()
+    assert int(server) == running().process
+    assert set(workers) == {str(parent)}
+    assert Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1] == server, "of which the daemon is"
     assert folder == "", "the one that it was started in"

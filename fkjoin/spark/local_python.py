@@ -11,6 +11,9 @@ from typing import Any
 
 import pyspark
 
+from fkjoin.spark.fork_server import address
+from fkjoin.spark.local_start import FORKS
+
 STARTER = Path(__file__).with_name("local-python")
 """A program that takes the place of Python on the command line of a worker."""
 
@@ -22,6 +25,8 @@ def use_this_python(context: Any) -> None:
     if sys.platform != "win32" and _installed_with_spark() and os.access(STARTER, os.X_OK):
         context.pythonExec = str(STARTER)
         context.environment[_PYTHON] = sys.executable
+        if (forks := address(context.environment)) is not None:
+            context.environment[FORKS] = forks
     elif not _is_this(context.pythonExec):
         context.pythonExec = sys.executable
 
