@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -62,7 +63,7 @@ def forks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
     (tmp_path / "program.py").write_text(dedent(PROGRAM))
     monkeypatch.setattr(fork_server, "_running", None)
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    settled = {"PYTHONHASHSEED": "0"}
+    settled = {"PYTHONHASHSEED": "0", "PYTHONPATH": "/spark/python/lib/pyspark.zip"}
     address = fork_server.address(settled)
     assert address is not None
 
@@ -83,9 +84,9 @@ def running() -> Any:
     return fork_server._running
 
 
-def ends(process: int) -> bool:
-    """Whether it ends, which its parent is told, within ten seconds."""
-    for _ in range(1000):
+def ends(process: int, within_s: float = 10) -> bool:
+    """Whether it ends, which its parent is told."""
+    for _ in range(int(100 * within_s)):
         try:
             os.kill(process, 0)
         except ProcessLookupError:
@@ -95,9 +96,10 @@ def ends(process: int) -> bool:
 
 
 PROGRAM = """
-    import os, sys, time
+    import os, signal, sys, time
     if __name__ == "__main__":
-        print(sys.argv[1:], sys.executable, os.getcwd(), sorted(os.environ.items()), hash("a"), __spec__.name)
+        signals = [signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGCHLD, signal.SIGTERM)]
+        print(sys.argv[1:], sys.executable, os.getcwd(), sys.path[1:], __spec__.name, signals, hash("a"), *os.environ.items())
         print("pyarrow" in sys.modules, os.getppid(), os.getpid())
         print(sys.stdin.read(), file=sys.stderr)
         if "die" in sys.argv:
@@ -199,12 +201,34 @@ def test_a_server_ends_after_its_parent_and_its_forks(tmp_path: Path) -> None:
     assert parent.stdout is not None
     address, server, fork = parent.stdout.readline().split()
     assert parent.wait() == -signal.SIGKILL
-    os.kill(int(server), 0)
-    os.kill(int(fork), 0)  # it waits for input
+    assert not ends(int(fork), within_s=0.5), "it waits for input"
+    assert Path(address).exists(), "and its server for it"
     parent.stdin.close()
     assert parent.stdout.read() == "", "all have closed it"
     assert ends(int(server))
     assert not Path(address).parent.exists()
+
+
+@linux
+def test_a_server_that_does_not_start_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fork_server, "_running", None)
+    (tmp_path / "fkjoin.py").touch()
+    monkeypatch.chdir(tmp_path)
+    first = fork_server.address({})
+    assert first is not None
+    os.waitid(os.P_PID, running().process, os.WEXITED | os.WNOWAIT)
+    environment = os.environ | {"FKJOIN_PYTHON": sys.executable, FORKS: first}
+    subprocess.run([STARTER, "-m", "this"], env=environment, check=True)
+    out, wrong = capfd.readouterr()
+    assert out.startswith("The Zen of Python")
+    assert wrong == ""
+    assert fork_server.address({}) != first
+    assert not Path(first).parent.exists()
+    os.waitpid(running().process, 0)
+    os.close(running().leash)
+    shutil.rmtree(Path(running().address).parent)
 
 
 @linux

@@ -50,6 +50,14 @@ would be had it been started."""
 _LISTENING = 3
 """The server's file on which it is asked."""
 
+_PROGRAM = f"""
+try:
+    from {__name__} import serve
+except ImportError:  # this process has found it where others do not look
+    raise SystemExit(1)
+serve()
+"""
+
 
 def load() -> None:
     """Import what is ``NEEDED``.  What cannot be imported is left to the process that needs it, which says so."""
@@ -94,6 +102,8 @@ def address(environment: Mapping[str, str]) -> str | None:
     started["PYTHONPATH"] = without_archives(started.get("PYTHONPATH", ""))
     if _running is not None and (_running.ended() or _read_at_start(started) != _running.environment):
         os.close(_running.leash)
+        if _running.ended():
+            shutil.rmtree(Path(_running.address).parent, ignore_errors=True)  # it may not have come to that
         _running = None
     if _running is None:
         _running = _start(started)
@@ -110,7 +120,7 @@ def _start(environment: dict[str, str]) -> _Running | None:
             (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
             (os.POSIX_SPAWN_DUP2, listening.fileno(), _LISTENING),
         ]
-        command = [sys.executable, "-c", f"from {__name__} import serve; serve()"]
+        command = [sys.executable, "-c", _PROGRAM]
         try:
             listening.bind(place)
             listening.listen()  # who asks before modules are imported waits

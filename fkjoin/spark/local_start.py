@@ -1,6 +1,7 @@
 """What ``local-python`` runs: it becomes a process that Spark starts, or stands in for a fork that takes its place.
 
-Run as a file by an interpreter without site packages, in a few milliseconds: it imports nothing but Python's own.
+Run as a file by an interpreter without site packages, in a few milliseconds: it imports nothing but Python's own, which an
+isolated interpreter (``-I``) does not look for beside the file.
 """
 
 from __future__ import annotations
