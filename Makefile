@@ -10,7 +10,7 @@ demo: .venv/ready
 # Those in integration/ wait a lot for brokers and clusters: the others run meanwhile, but for some that run after them, so that
 # both come to their ends at about the same time.
 AFTER := tests/test_optimizer.py tests/test_pruning.py tests/test_unread.py
-test: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/.venv/classes.jsa'
+test: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/.venv/classes.jsa' -Xlog:disable
 test: .venv/ready .venv/classes.jsa
 	@( status=0; $(BIN)/python -m pytest -q integration || status=$$?; $(BIN)/python -m pytest -q $(AFTER) || status=$$?; \
 	exit $$status ) >.integration.log 2>&1 & other=$$!; trap "kill $$other" INT TERM; \
