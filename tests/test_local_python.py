@@ -144,6 +144,8 @@ def test_who_kills_a_process_kills_its_fork(forks: Callable[..., subprocess.Pope
     assert process.stdout is not None
     process.stdout.readline()
     fork = int(process.stdout.readline().split()[-1])
+    process.send_signal(signal.SIGINT)
+    assert not ends(fork, within_s=0.5), "whoever interrupts the session ends it otherwise"
     process.kill()
     assert process.stdout.read() == "", "it has ended"
     assert ends(fork)
@@ -237,6 +239,8 @@ def test_one_server_for_all_that_start_alike(monkeypatch: pytest.MonkeyPatch, tm
     first = fork_server.address({"A": "1"})
     assert first == fork_server.address({"A": "2", "SPARK_HOME": "there"}) is not None
     process = running().process
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    assert fork_server.address({}) == first, "processes have the environment that the session began with"
     second = fork_server.address({"PYTHONHASHSEED": "7"})
     assert second not in (first, None)
     os.waitpid(process, 0)  # nobody needs it

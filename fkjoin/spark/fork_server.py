@@ -46,7 +46,6 @@ _READ_AT_START = ("PYTHON", "GLIBC_", "MALLOC_", "LD_", "ARROW_", "OMP_", "OPENB
 """Variables that an interpreter and its libraries read when they start, and not later: where these are equal, a fork is what it
 would be had it been started."""
 
-
 _LISTENING = 3
 """The server's file on which it is asked."""
 
@@ -71,7 +70,7 @@ def load() -> None:
 
 
 class _Running(NamedTuple):
-    """A fork server of this process, and the variables that it was started with."""
+    """A fork server of this process, and the variables that it was asked for with."""
 
     process: int
     leash: int
@@ -97,20 +96,20 @@ def address(environment: Mapping[str, str]) -> str | None:
     global _running
     if sys.platform != "linux":  # elsewhere libraries do not outlive a fork
         return None
-    # As Spark sets them for its processes, the second for workers: by it libraries start no threads.
-    started = os.environ | environment | {"PYTHONUNBUFFERED": "YES", "OMP_NUM_THREADS": "1"}
-    started["PYTHONPATH"] = without_archives(started.get("PYTHONPATH", ""))
-    if _running is not None and (_running.ended() or _read_at_start(started) != _running.environment):
+    if _running is not None and (_running.ended() or _read_at_start(environment) != _running.environment):
         os.close(_running.leash)
         if _running.ended():
             shutil.rmtree(Path(_running.address).parent, ignore_errors=True)  # it may not have come to that
         _running = None
     if _running is None:
-        _running = _start(started)
+        _running = _start(environment)
     return _running.address if _running is not None else None
 
 
-def _start(environment: dict[str, str]) -> _Running | None:
+def _start(environment: Mapping[str, str]) -> _Running | None:
+    # As Spark sets them for its processes, the second for workers: by it libraries start no threads.
+    started = os.environ | environment | {"PYTHONUNBUFFERED": "YES", "OMP_NUM_THREADS": "1"}
+    started["PYTHONPATH"] = without_archives(started.get("PYTHONPATH", ""))
     folder = tempfile.mkdtemp(prefix="fkjoin-forks-")  # which nobody else may look into
     place = f"{folder}/socket"
     reading, leash = os.pipe()
@@ -124,7 +123,7 @@ def _start(environment: dict[str, str]) -> _Running | None:
         try:
             listening.bind(place)
             listening.listen()  # who asks before modules are imported waits
-            process = os.posix_spawn(sys.executable, command, environment, file_actions=files)
+            process = os.posix_spawn(sys.executable, command, started, file_actions=files)
         except OSError:  # the temporary folder's name is too long, say
             os.close(leash)
             shutil.rmtree(folder, ignore_errors=True)

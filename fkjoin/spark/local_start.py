@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import struct
 import sys
@@ -58,6 +59,7 @@ def _fork(address: str, arguments: list[str]) -> None:
                 return
         except OSError:
             return
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # that is for the session, which ends the fork
         # Whoever ends this process ends the fork: its server sees this connection close.
         status = server.recv(STATUS.size)
     os._exit(STATUS.unpack(status)[0] if len(status) == STATUS.size else 1)
