@@ -42,7 +42,9 @@ def main() -> NoReturn:
     address = os.environ.pop(FORKS, None)
     arguments = sys.argv[1:]
     if address and arguments[:1] == ["-m"]:
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # that is for the session, which ends the fork
         _fork(address, arguments[1:])
+        signal.signal(signal.SIGINT, handler)
     os.execvp(python, [python, *arguments])
 
 
@@ -59,7 +61,6 @@ def _fork(address: str, arguments: list[str]) -> None:
                 return
         except OSError:
             return
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # that is for the session, which ends the fork
         # Whoever ends this process ends the fork: its server sees this connection close.
         status = server.recv(STATUS.size)
     os._exit(STATUS.unpack(status)[0] if len(status) == STATUS.size else 1)
