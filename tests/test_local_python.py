@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -26,7 +27,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from fkjoin.spark import fork_server, local_python
 from fkjoin.spark.local_python import STARTER, use_this_python
-from fkjoin.spark.local_start import FORKS
+from fkjoin.spark.local_start import FORKS, LENGTH
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere libraries do not outlive a fork")
 PIPES: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -174,6 +175,45 @@ def test_without_a_fork_server_a_process_starts_as_it_is(forks: Callable[..., su
         process = forks("program", **{FORKS: str(tmp_path / place)})
         assert f"False False {os.getpid()} {process.pid}" in process.communicate("")[0]
         assert process.returncode == 3
+
+
+@linux
+def test_a_server_that_does_not_answer_is_not_waited_for_and_comes_too_late(
+    forks: Callable[..., subprocess.Popen[str]],
+) -> None:
+    other = forks("program", "wait")
+    assert other.stdout is not None
+    other.stdout.readline()
+    os.kill(running().process, signal.SIGSTOP)
+    process = forks("program")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert process.stdout.readline() == f"False False {os.getpid()} {process.pid}\n"
+    os.kill(running().process, signal.SIGCONT)
+    assert process.communicate("") == ("", "\n"), "it has run once"
+    assert process.returncode == 3
+    assert f"True {running().process}" in forks("program").communicate("")[0]
+    assert other.poll() is None, "what has been forked may take its time"
+    other.kill()
+
+
+@linux
+@pytest.mark.parametrize("waits", [True, False])
+def test_nothing_is_forked_for_who_has_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, waits: bool) -> None:
+    forked: list[int] = []
+    monkeypatch.setattr(os, "fork", lambda: forked.append(1) or 2**22 + 1)
+    request = json.dumps({"arguments": ["this"], "environment": {}, "folder": "."}).encode()
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as asking:
+        listening.bind(str(tmp_path / "socket"))
+        listening.listen()
+        asking.connect(str(tmp_path / "socket"))
+        socket.send_fds(asking, [LENGTH.pack(len(request))], [0, 1, 2])
+        asking.sendall(request)
+        if not waits:
+            asking.close()
+        assert fork_server._Server(listening)._answer() is None
+    assert len(forked) == waits
 
 
 @linux

@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import runpy
+import select
 import selectors
 import shutil
 import signal
@@ -237,7 +238,8 @@ class _Server:
         try:
             head, files, _, _ = socket.recv_fds(asked, LENGTH.size, 3)
             wanted = _Wanted(**json.loads(_received(asked, LENGTH.unpack(head)[0])))
-            if _read_at_start(wanted.environment).items() <= self._environment.items():
+            known = _read_at_start(wanted.environment).items() <= self._environment.items()
+            if known and not _gone(asked):
                 process = os.fork()
         except (OSError, ValueError, TypeError, struct.error):  # gone, or there is no memory: who asked helps itself
             pass
@@ -266,6 +268,11 @@ class _Server:
         for place, file in enumerate(files):
             os.dup2(file, place)
             os.close(file)
+
+
+def _gone(connection: socket.socket) -> bool:
+    """Whether the other side, which has nothing more to say, has closed it: it has waited for too long."""
+    return bool(select.select([connection], [], [], 0)[0])
 
 
 def _received(connection: socket.socket, length: int) -> bytes:

@@ -17,6 +17,9 @@ from typing import NoReturn
 FORKS = "FKJOIN_FORKS"
 """The variable with the address of ``fkjoin.spark.fork_server``."""
 
+PATIENCE_S = 5
+"""How long an answer may take, which comes once modules are imported: Spark itself waits for ten seconds."""
+
 LENGTH = struct.Struct("!I")
 FORKED = b"+"
 STATUS = struct.Struct("!i")
@@ -53,6 +56,7 @@ def _fork(address: str, arguments: list[str]) -> None:
     folder = os.getcwd()  # noqa: PTH109 (pathlib takes as long to import as all that is imported here)
     request = json.dumps({"arguments": arguments, "environment": dict(os.environ), "folder": folder}).encode()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.settimeout(PATIENCE_S)
         try:
             server.connect(address)
             socket.send_fds(server, [LENGTH.pack(len(request))], [0, 1, 2])
@@ -61,6 +65,7 @@ def _fork(address: str, arguments: list[str]) -> None:
                 return
         except OSError:
             return
+        server.settimeout(None)
         # Whoever ends this process ends the fork: its server sees this connection close.
         status = server.recv(STATUS.size)
     os._exit(STATUS.unpack(status)[0] if len(status) == STATUS.size else 1)
