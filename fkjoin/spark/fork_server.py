@@ -135,14 +135,11 @@ def _start(environment: Mapping[str, str]) -> _Running | None:
 
 
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    found = {
+    return {
         name: value
         for name, value in environment.items()
         if value and name.startswith(_READ_AT_START) and not name.startswith("PYTHON_")  # those are Spark's
     }
-    if "PYTHONPATH" in found:
-        found["PYTHONPATH"] = without_archives(found["PYTHONPATH"])
-    return found
 
 
 def serve() -> None:
@@ -237,7 +234,8 @@ class _Server:
         process = None
         try:
             head, files, _, _ = socket.recv_fds(asked, LENGTH.size, 3)
-            wanted = _Wanted(**json.loads(_received(asked, LENGTH.unpack(head)[0])))
+            with asked.makefile("rb") as request:
+                wanted = _Wanted(**json.loads(request.read(LENGTH.unpack(head)[0])))
             known = _read_at_start(wanted.environment).items() <= self._environment.items()
             if known and not _gone(asked):
                 process = os.fork()
@@ -273,14 +271,3 @@ class _Server:
 def _gone(connection: socket.socket) -> bool:
     """Whether the other side, which has nothing more to say, has closed it: it has waited for too long."""
     return bool(select.select([connection], [], [], 0)[0])
-
-
-def _received(connection: socket.socket, length: int) -> bytes:
-    parts: list[bytes] = []
-    while length:
-        part = connection.recv(min(length, 1 << 16))
-        if not part:
-            raise OSError("closed")
-        parts.append(part)
-        length -= len(part)
-    return b"".join(parts)
