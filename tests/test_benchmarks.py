@@ -47,8 +47,8 @@ sys.stdin.read()
     assert tree.stdout is not None
     tree.stdout.readline()
     tree.stdout.readline()
-    time.sleep(0.5)  # until all are seen twice
+    time.sleep(0.9)  # until all are seen twice
     found = footprint.stop()
     tree.communicate()
-    assert 80 <= found.pss_mib < 160 <= found.rss_mib  # the two that are there after the fork share what was there before it
+    assert 80 <= found.pss_mib < 160 <= found.rss_mib < 400  # the two after the fork share what was there before it
     assert found.cpu_s >= 0.4
