@@ -19,15 +19,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from state import pending
 from state.errors import DamagedIndexError, StateError, StoreMismatchError
 from state.index import IndexLockedError, Position, RocksIndex, position_of, remove_index
+from state.lengths import lengths, lengths_before
 from state.memory import MemoryStore
-from state.protocol import BYTES, Bytes, KeyRange, Page, SegmentLog
+from state.protocol import Bytes, KeyRange, Page, SegmentLog
 from state.segments import (
     ENTRY_OVERHEAD,
     SEGMENT_BYTES,
@@ -123,7 +123,7 @@ class BucketStore:
 
     def get_many(self, keys: Bytes) -> Bytes:
         found = self._found(keys)
-        self._read.append((keys, _lengths(found)))
+        self._read.append((keys, lengths(found)))
         for entries in self._written:
             found = laid_over(keys, found, entries)
         return found
@@ -326,19 +326,9 @@ class BucketStore:
 
     def _replaced(self, keys: Bytes, values: Bytes) -> int:
         """The charge of what the batch overwrites or deletes, deletions' own charge included: they are never live."""
-        known = pa.concat_arrays([pa.array([], BYTES), *(read for read, _ in self._read)])
-        sizes = pa.concat_arrays([pa.array([], pa.int64()), *(lengths for _, lengths in self._read)])
-        place = pa.array(np.arange(len(keys))) if keys.equals(known) else pc.index_in(keys, value_set=known)
-        unread = keys.filter(pc.is_null(place))
-        replaced = pa.concat_arrays([sizes.take(place.drop_null()), _lengths(self._found(unread))])
-        named = pa.concat_arrays([pc.binary_length(keys.filter(pc.is_valid(place))), pc.binary_length(unread)])
-        there = pc.is_valid(replaced)
-        before = (pc.sum(replaced).as_py() or 0) + (pc.sum(named.filter(there)).as_py() or 0)
+        sizes = lengths_before(keys, self._read, self._found)
+        there = pc.is_valid(sizes)
+        before = (pc.sum(sizes).as_py() or 0) + (pc.sum(pc.binary_length(keys.filter(there))).as_py() or 0)
         deleted = pc.is_null(values)
         charge = ENTRY_OVERHEAD * (pc.sum(there).as_py() or 0)
         return before + charge + entry_bytes(keys.filter(deleted), values.filter(deleted))
-
-
-def _lengths(values: Bytes) -> pa.Int64Array:
-    """Length of each value; null for none."""
-    return pc.binary_length(values).cast(pa.int64())
