@@ -6,7 +6,7 @@ import datetime as dt
 import decimal
 import itertools
 import math
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fkjoin import FormatError, combined_key, messages, records, versions
-from fkjoin.arrays import BYTES, equal
+from fkjoin.arrays import BYTES, equal, lengths, masked
 from fkjoin.rows import KeyCodec, RowCodec, unsupported
 from fkjoin.spark import buckets as buckets_module
 from fkjoin.spark.buckets import bucket_ids, buckets_of, framed, packed_by_bucket, spark_hash
-from fkjoin.stages import join_rows, split_rows
+from fkjoin.stages import How, join_rows, split_rows
 
 SOURCE, OTHER = versions.identity("orders"), versions.identity("customers")
 
@@ -178,21 +178,30 @@ def test_packed_messages_round_trip_and_unknown_ones_are_refused() -> None:
             messages.unpack(broken)
 
 
+def over_bytes(items: list[bytes | None]) -> pa.LargeBinaryArray:
+    """An array with bytes under its nulls, as ``masked`` makes them."""
+    made = masked(array(*(b"dead" if item is None else item for item in items)), np.array([item is not None for item in items]))
+    assert lengths(made).sum() == sum(4 if item is None else len(item) for item in items)
+    return made
+
+
 @given(st.lists(st.tuples(st.none() | st.binary(max_size=4), st.none() | st.binary(max_size=4)), min_size=1))
 def test_joined_rows_split_into_what_they_were_made_of(rows: list[tuple[bytes | None, bytes | None]]) -> None:
     count = len(rows)
-    answers = messages.table(
-        messages.ANSWER,
-        array(*[b"k"] * count),
-        array(*[b""] * count),
-        array(*(row[0] for row in rows)),
-        array(*(row[1] for row in rows)),
-        np.zeros(count, np.int64),
-    )
-    left, right = split_rows(join_rows(answers, "left").column("value").combine_chunks())
-    assert list(zip(left.to_pylist(), right.to_pylist(), strict=True)) == [
-        (one, other if one is not None else None) for one, other in rows
-    ]
+    sides = [[row[0] for row in rows], [row[1] for row in rows]]
+
+    def values(how: How, lefts: pa.LargeBinaryArray, rights: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+        keys, versions = array(*[b"k"] * count), array(*[b""] * count)
+        answers = messages.table(messages.ANSWER, keys, versions, lefts, rights, np.zeros(count, np.int64))
+        return join_rows(answers, how).column("value").combine_chunks()
+
+    for how in get_args(How):
+        made = values(how, *(array(*side) for side in sides))
+        left, right = split_rows(made)
+        assert list(zip(left.to_pylist(), right.to_pylist(), strict=True)) == [
+            (None, None) if one is None or (other is None and how == "inner") else (one, other) for one, other in rows
+        ]
+        assert values(how, *map(over_bytes, sides)).to_pylist() == made.to_pylist()
 
 
 # rows

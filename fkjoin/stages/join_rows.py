@@ -9,8 +9,9 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from fkjoin.arrays import Bools, Bytes, after, buffers, concat, fixed, lengths, masked, slices, valid, window
+from fkjoin.arrays import BYTES, Bools, Bytes, after, buffers, fixed, lengths, slices, valid, window
 from fkjoin.messages import ANSWER, JOINED, column, table
 from fkjoin.rows import RowCodec
 
@@ -32,8 +33,11 @@ def join_rows(answers: pa.Table, how: How) -> pa.Table:
     head = np.empty(len(answers), _HEAD)
     head["right"] = valid(right)
     head["left"] = lengths(left)
-    both = concat(fixed(head.view(np.uint8).reshape(len(answers), _HEAD.itemsize)), left, right)
-    return with_value(answers, masked(both, matched(answers, how)))
+    if how == "left":
+        right = pc.fill_null(right, b"")
+    heads = fixed(head.view(np.uint8).reshape(len(answers), _HEAD.itemsize))
+    both = pc.binary_join_element_wise(heads, left, right, pa.scalar(b"", BYTES))  # null where a row is that must be there
+    return with_value(answers, both)
 
 
 def with_value(answers: pa.Table, value: Bytes) -> pa.Table:
