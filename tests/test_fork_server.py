@@ -27,7 +27,18 @@ from fkjoin.spark.local_python import STARTER
 from fkjoin.spark.local_start import FORKS, LENGTH
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere libraries do not outlive a fork")
+INTERRUPTED = signal.getsignal(signal.SIGINT) != signal.SIG_IGN
+"""Whether processes are, on Ctrl-C: not those of tests in the background."""
+
 PIPES: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+
+
+@pytest.fixture
+def hangup(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What this process and those that it starts do when their terminal closes."""
+    before = signal.signal(signal.SIGHUP, request.param)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture
@@ -39,6 +50,7 @@ def forks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
     settled = {"PYTHONHASHSEED": "0", "PYTHONPATH": "/spark/python/lib/pyspark.zip"}
     address = fork_server.address(settled)
     assert address is not None
+    load(address)
 
     def start(*arguments: str, forked: bool = True, **environment: str) -> subprocess.Popen[str]:
         given = os.environ | settled | {"FKJOIN_PYTHON": sys.executable, "PYTHONUNBUFFERED": "YES", "HOME": "here"}
@@ -56,8 +68,17 @@ def running() -> Any:
     return fork_server._running
 
 
+def load(address: str) -> None:
+    """Wait until a fork server has imported its modules: who asks would not wait for longer than some seconds."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(address)
+        asking.shutdown(socket.SHUT_WR)
+        assert asking.recv(1) == b"", "nothing was asked for"
+
+
 def end() -> None:
     """Let go of the fork server that this process has started, and wait until it has ended."""
+    os.kill(running().process, signal.SIGCONT)  # a test may have failed while it was stopped
     os.close(running().leash)
     os.waitpid(running().process, 0)
 
@@ -92,6 +113,8 @@ PROGRAM = """
 
 
 @linux
+@pytest.mark.parametrize("hangup", [signal.SIG_DFL, signal.SIG_IGN], indirect=True)
+@pytest.mark.usefixtures("hangup")
 def test_a_fork_is_what_a_process_would_be(forks: Callable[..., subprocess.Popen[str]]) -> None:
     ran = {}
     for forked in (True, False):
@@ -150,7 +173,7 @@ def test_without_a_fork_server_a_process_starts_as_it_is(forks: Callable[..., su
         closed.bind(str(tmp_path / "closed"))
     for place in ("no such place", "closed"):
         process = forks("program", **{FORKS: str(tmp_path / place)})
-        assert f"False False {os.getpid()} {process.pid}" in process.communicate("")[0]
+        assert f"{not INTERRUPTED} False {os.getpid()} {process.pid}" in process.communicate("")[0]
         assert process.returncode == 3
 
 
@@ -166,7 +189,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for_and_comes_too_late(
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdout.readline()
-    assert process.stdout.readline() == f"False False {os.getpid()} {process.pid}\n"
+    assert process.stdout.readline() == f"{not INTERRUPTED} False {os.getpid()} {process.pid}\n"
     os.kill(running().process, signal.SIGCONT)
     assert process.communicate("") == ("", "\n"), "it has run once"
     assert process.returncode == 3
@@ -189,7 +212,7 @@ def test_nothing_is_forked_for_who_has_gone(monkeypatch: pytest.MonkeyPatch, tmp
         asking.sendall(request)
         if not waits:
             asking.close()
-        assert fork_server._Server(listening)._answer() is None
+        assert fork_server._Server(listening, signal.SIG_DFL)._answer() is None
     assert len(forked) == waits
 
 
@@ -208,7 +231,9 @@ def test_a_server_ends_after_its_parent_and_its_forks(tmp_path: Path) -> None:
     program = f"""
         import os, subprocess, sys
         from fkjoin.spark import fork_server
+        from tests.test_fork_server import load
         address = fork_server.address({{}})
+        load(address)
         environment = os.environ | {{"FKJOIN_PYTHON": sys.executable, "{FORKS}": address, "PYTHONUNBUFFERED": "YES"}}
         command = [{str(STARTER)!r}, "-m", "program"]
         started = subprocess.Popen(command, env=environment, stdin=0, stdout=subprocess.PIPE, text=True)
@@ -216,7 +241,8 @@ def test_a_server_ends_after_its_parent_and_its_forks(tmp_path: Path) -> None:
         print(address, *started.stdout.readline().split()[2:], flush=True)
         os.kill(os.getpid(), 9)
     """
-    parent = subprocess.Popen([sys.executable, "-c", dedent(program)], cwd=tmp_path, **PIPES)
+    environment = os.environ | {"PYTHONPATH": f"{Path(__file__).parents[1]}{os.pathsep}{tmp_path}"}
+    parent = subprocess.Popen([sys.executable, "-c", dedent(program)], cwd=tmp_path, env=environment, **PIPES)
     assert parent.stdin is not None
     assert parent.stdout is not None
     address, server, fork = parent.stdout.readline().split()

@@ -23,7 +23,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fkjoin.spark.local_start import FORKED, LENGTH, STATUS, without_archives
 
@@ -144,14 +144,14 @@ def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
 
 def serve() -> None:
     """Fork a process for each who asks, until standard input ends and all forks have ended.  Each fork ends within, too."""
-    for number in (signal.SIGINT, signal.SIGHUP):  # whoever interrupts the session ends this process's input
-        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever interrupts the session ends this process's input
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     owner = os.getpid()
     with socket.socket(fileno=_LISTENING) as server:
         place = Path(server.getsockname())
         try:
             load()
-            wanted = _Server(server).wait()
+            wanted = _Server(server, hangup).wait()
         finally:
             if os.getpid() == owner:
                 shutil.rmtree(place.parent, ignore_errors=True)
@@ -176,8 +176,10 @@ class _Wanted(NamedTuple):
 
 
 class _Server:
-    def __init__(self, listening: socket.socket) -> None:
+    def __init__(self, listening: socket.socket, hangup: Any) -> None:
         self._listening = listening
+        self._hangup = hangup
+        """What forks do when their terminal closes: nothing where the session began with ``nohup``."""
         self._environment = _read_at_start(os.environ)
         self._asked: dict[int, socket.socket] = {}
         """By the fork's process, the connection of who asked for it."""
@@ -258,8 +260,8 @@ class _Server:
     def _become(self, asked: socket.socket, files: list[int]) -> None:
         """In a fork: leave the server's files, and take over those of who asked."""
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, self._hangup)
         self._ready.close()
         for end in (asked, self._wakened, self._waker, *self._asked.values()):
             end.close()
