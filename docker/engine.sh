@@ -19,11 +19,23 @@ if ! command -v dockerd >/dev/null 2>&1; then
   { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends docker.io iptables; } \
     >"$log" 2>&1 || { echo "docker.io cannot be installed:" >&2; tail -5 "$log" >&2; exit 1; }
 fi
-setsid nohup dockerd --host "$socket" >>"$log" 2>&1 </dev/null &
+# dockerd gives up where its containerd takes more than 15 s, as it may on a busy machine: what is in memory by then starts sooner.
+starts=0
+start() {
+  starts=$((starts + 1))
+  setsid nohup dockerd --host "$socket" >>"$log" 2>&1 </dev/null &
+  engine=$!
+}
+start
 tries=0
 until DOCKER_HOST=$socket docker info >/dev/null 2>&1; do
   tries=$((tries + 1))
-  if [ $tries -gt 120 ]; then echo "dockerd does not come up:" >&2; tail -5 "$log" >&2; exit 1; fi
+  if ! kill -0 $engine 2>/dev/null && [ $starts -lt 5 ]; then start; fi
+  if [ $tries -gt 240 ] || ! kill -0 $engine 2>/dev/null; then
+    echo "dockerd does not come up:" >&2
+    tail -5 "$log" >&2
+    exit 1
+  fi
   sleep 0.5
 done
 echo "$socket"
