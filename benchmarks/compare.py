@@ -1,10 +1,12 @@
-"""fkjoin, alone or beside other engines in turn, on one workload file.
+"""fkjoin, alone or beside other engines in turn, on one workload: of a file, then of topics.
 
     python -m benchmarks.compare [--peers FOLDER] [--rounds 3] [--right 100000 --left 500000 --updates 200000]
 
 FOLDER has the harnesses of the peers.  A peer is run if its Python is known: the environment variable PATHWAY_PYTHON or
-FLINK_PYTHON, or FOLDER/venv-pathway, FOLDER/venv-flink.  Every run of fkjoin is checked against a batch join.  Prints a line
-per run, then minimum, median and maximum, and fkjoin's ratio to each; a page with bars goes to benchmarks/report.html.
+FLINK_PYTHON, or FOLDER/venv-pathway, FOLDER/venv-flink; from topic to topic Kafka Streams, and fkjoin beside it, if the jars of
+Kafka Streams and of a broker are in KAFKA_LIBS or FOLDER/kafka_streams/libs.  Every run of fkjoin is checked against a batch
+join.  Prints a line per run, then minimum, median and maximum, and fkjoin's ratio to each; a page with bars goes to
+benchmarks/report.html.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import streams
 from benchmarks import workload as workloads
 from benchmarks.memory import Footprint
 
@@ -29,14 +32,14 @@ RATE = "inputs_per_s_2_3"
 
 @dataclass(frozen=True)
 class Summary:
-    """An engine's runs: inputs a second, peak memory (MiB; pages that processes share count once) and processor seconds per
-    million inputs, start included.
+    """An engine's runs: inputs a second; and, where they are measured, peak memory (MiB; pages that processes share count once)
+    and processor seconds per million inputs, start included.
     """
 
     name: str
     rates: list[float]
-    memory_mib: float
-    processor_s: float
+    memory_mib: float | None = None
+    processor_s: float | None = None
 
     @classmethod
     def of(cls, name: str, runs: list[dict[str, Any]], millions: float) -> Summary:
@@ -45,21 +48,26 @@ class Summary:
 
     def line(self, ours: Summary) -> str:
         low, middle, high = min(self.rates), statistics.median(self.rates), max(self.rates)
+        memory = "" if self.memory_mib is None else f"{self.memory_mib:6,.0f} MiB   "
+        processor = "" if self.processor_s is None else f"{self.processor_s:5.1f} cpu s per million   "
         return (
-            f"{self.name:8} inputs/s  min {low:9,.0f}  median {middle:9,.0f}  max {high:9,.0f}   "
-            f"{self.memory_mib:6,.0f} MiB   {self.processor_s:5.1f} cpu s per million   "
+            f"{self.name:13} inputs/s  min {low:9,.0f}  median {middle:9,.0f}  max {high:9,.0f}   {memory}{processor}"
             f"fkjoin is {statistics.median(ours.rates) / middle:.2f} x"
         )
 
 
-def report(summary: list[Summary], workload: str) -> str:
+def report(files: list[Summary], topics: list[Summary], workload: str) -> str:
     """A page with bars: the median of each engine's runs, the runs as ticks."""
     charts = [
-        ("Inputs a second, phases 2 and 3", [(row.name, row.rates) for row in summary]),
-        ("Peak memory of all processes, MiB", [(row.name, [row.memory_mib]) for row in summary]),
-        ("Processor seconds per million inputs, start included", [(row.name, [row.processor_s]) for row in summary]),
+        ("Inputs a second, file to Parquet, phases 2 and 3", [(row.name, row.rates) for row in files]),
+        ("Inputs a second, topic to topic, phases 2 and 3", [(row.name, row.rates) for row in topics]),
+        ("Peak memory of all processes, MiB", [(row.name, [row.memory_mib]) for row in files if row.memory_mib is not None]),
+        (
+            "Processor seconds per million inputs, start included",
+            [(row.name, [row.processor_s]) for row in files if row.processor_s is not None],
+        ),
     ]
-    body = "".join(f"<h2>{html.escape(title)}</h2>{_bars(rows)}" for title, rows in charts)
+    body = "".join(f"<h2>{html.escape(title)}</h2>{_bars(rows)}" for title, rows in charts if rows)
     style = "body{font:16px sans-serif;margin:2em;color:#222}text{font:14px sans-serif}"
     head = f"<title>fkjoin beside its peers</title><style>{style}</style>"
     return f"<!doctype html><meta charset=utf-8>{head}<h1>fkjoin beside its peers</h1><p>{html.escape(workload)}</p>{body}\n"
@@ -72,9 +80,9 @@ def _bars(rows: list[tuple[str, list[float]]]) -> str:
         y, middle = 34 * place, statistics.median(values)
         color = "#2a6f97" if name == "fkjoin" else "#a9a9a9"
         made.append(f'<text x="0" y="{y + 18}">{html.escape(name)}</text>')
-        made.append(f'<rect x="90" y="{y}" width="{500 * middle / top:.0f}" height="26" fill="{color}"/>')
-        made.append(f'<text x="{100 + 500 * max(values) / top:.0f}" y="{y + 18}">{middle:,.0f}</text>')
-        made += [f'<rect x="{89 + 500 * value / top:.0f}" y="{y}" width="2" height="26"/>' for value in values]
+        made.append(f'<rect x="110" y="{y}" width="{500 * middle / top:.0f}" height="26" fill="{color}"/>')
+        made.append(f'<text x="{120 + 500 * max(values) / top:.0f}" y="{y + 18}">{middle:,.0f}</text>')
+        made += [f'<rect x="{109 + 500 * value / top:.0f}" y="{y}" width="2" height="26"/>' for value in values]
     return f'<svg width="700" height="{34 * len(rows)}" role="img">{"".join(made)}</svg>'
 
 
@@ -116,6 +124,39 @@ def measure(name: str, command: list[str], work: Path) -> dict[str, Any]:
     return {**(footprint.stop().named() if footprint is not None else {}), **json.loads(lines[-1])}
 
 
+def of_files(peers: Path | None, work: Path, rounds: int, batch: int, sizes: dict[str, int]) -> list[Summary]:
+    """From a file to Parquet, and the peers' own files."""
+    workload, result = work / "workload.jsonl", work / "result.jsonl"
+    workloads.write(workload, **sizes)
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for number in range(rounds):
+        for name, command in commands(peers, workload, result, batch).items():
+            found = measure(name, command, work)
+            runs.setdefault(name, []).append(found)
+            print(json.dumps({"round": number + 1, **found}), flush=True)
+            if name == "fkjoin" and (wrong := workloads.wrong_keys(workload, result)):
+                raise SystemExit(f"fkjoin's result differs from the batch join in {wrong} keys")
+    millions = sum(sizes.values()) / 1e6
+    return [Summary.of(name, all_of, millions) for name, all_of in runs.items()]
+
+
+def of_topics(peers: Path, work: Path, rounds: int, sizes: dict[str, int]) -> list[Summary]:
+    """From topic to topic; nothing where there is no Kafka Streams to compare with."""
+    if not list(streams.jars_of(peers).glob("kafka-streams-*.jar")):
+        return []
+    harness = streams.Harness(peers, work, [f"--{name}={size}" for name, size in sizes.items()])
+    rates: dict[str, list[float]] = {name: [] for name in harness.engines}
+    try:
+        for number in range(rounds):
+            for name, run in harness.engines.items():
+                found = run()
+                rates[name].append(found[streams.RATE])
+                print(json.dumps({"round": number + 1, **found}), flush=True)
+    finally:
+        harness.stop()
+    return [Summary(name, all_of) for name, all_of in rates.items()]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=Path, help="folder with the harnesses of other engines")
@@ -124,24 +165,15 @@ def main() -> None:
     for size, default in (("right", 100_000), ("left", 500_000), ("updates", 200_000)):
         parser.add_argument(f"--{size}", type=int, default=default)
     given = parser.parse_args()
-    runs: dict[str, list[dict[str, Any]]] = {}
+    sizes = {name: getattr(given, name) for name in ("right", "left", "updates")}
     with tempfile.TemporaryDirectory(prefix="fkjoin-compare-") as folder:
-        work = Path(folder)
-        workload, result = work / "workload.jsonl", work / "result.jsonl"
-        workloads.write(workload, given.right, given.left, given.updates)
-        for number in range(given.rounds):
-            for name, command in commands(given.peers, workload, result, given.batch).items():
-                found = measure(name, command, work)
-                runs.setdefault(name, []).append(found)
-                print(json.dumps({"round": number + 1, **found}), flush=True)
-                if name == "fkjoin" and (wrong := workloads.wrong_keys(workload, result)):
-                    raise SystemExit(f"fkjoin's result differs from the batch join in {wrong} keys")
-    millions = (given.right + given.left + given.updates) / 1e6
-    summary = [Summary.of(name, all_of, millions) for name, all_of in runs.items()]
-    for row in summary:
-        print(row.line(summary[0]))
+        files = of_files(given.peers, Path(folder), given.rounds, given.batch, sizes)
+        topics = of_topics(given.peers, Path(folder), given.rounds, sizes) if given.peers is not None else []
+    for title, summary in (("file to Parquet", files), ("topic to topic", topics)):
+        for row in summary:
+            print(f"{title}: {row.line(summary[0])}")
     page = Path(__file__).with_name("report.html")
-    page.write_text(report(summary, f"{given.right:,} right rows, {given.left:,} left rows, {given.updates:,} updates"))
+    page.write_text(report(files, topics, "{right:,} right rows, {left:,} left rows, {updates:,} updates".format(**sizes)))
     print(f"see {page}")
 
 

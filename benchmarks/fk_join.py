@@ -9,8 +9,8 @@ rows) is read and joined; then the time is taken from the moment phase 2 is ther
 Prints one JSON line.  --out writes the final joined table.
 
 With --kafka everything that is in the topics customers and orders is joined into the topic joined.  --prime does so once for
-phase 1, waits for a line on standard input while phases 2 and 3 are produced, and times them in the same session; without it
-the session is a new one, and DIR keeps the checkpoint between two runs.
+phase 1, prints a line, waits for one on standard input while phases 2 and 3 are produced, and times them in the same session;
+without it the session is a new one, and DIR keeps the checkpoint between two runs.
 """
 
 from __future__ import annotations

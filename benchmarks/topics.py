@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -19,7 +20,8 @@ JOINED = "concat('{\"left\":', left.value, ',\"right\":', right.value, '}')"
 def measure_topics(bootstrap: str, folder: Path, batch: int, jars: str, *, prime: bool) -> dict[str, Any]:
     """Read everything that is in the topics and not in the checkpoint under ``folder`` yet; the measurements.
 
-    ``prime``: do so once untimed, wait for a line on standard input, and time what has come since, in the same session.
+    ``prime``: do so once untimed, print a line, wait for one on standard input, and time what has come since, in the same
+    session.
     The time runs from the query's start, planning included and the session's start not, until the last output is written.
     """
     memory = Footprint()
@@ -52,7 +54,7 @@ def measure_topics(bootstrap: str, folder: Path, batch: int, jars: str, *, prime
 
     if prime:
         seconds, _ = run()
-        print(f"primed in {seconds:.1f} s; produce phases 2 and 3, then send a line", file=sys.stderr, flush=True)
+        print(json.dumps({"primed_s": round(seconds, 2)}), flush=True)
         sys.stdin.readline()
     seconds, batches = run()
     inputs = sum(progress.numInputRows for progress in batches)

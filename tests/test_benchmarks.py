@@ -18,10 +18,13 @@ def test_a_summary_has_medians_and_ratios_and_a_picture() -> None:
     assert (ours.rates, ours.memory_mib, ours.processor_s) == ([30.0, 10.0, 20.0], 120.0, 10.0)
     assert "min        10  median        20  max        30" in ours.line(ours)
     assert other.line(ours).endswith("fkjoin is 2.50 x")
-    page = report([ours, other], "a & b")
+    beside = Summary("third", [5.0])
+    assert beside.line(ours) == "third         inputs/s  min         5  median         5  max         5   fkjoin is 4.00 x"
+    page = report([ours, other], [ours, beside], "a & b")
     charts = [ElementTree.fromstring(f"<svg{part.split('</svg>')[0]}</svg>") for part in page.split("<svg")[1:]]
     assert [[text.text for text in chart.iter("text")] for chart in charts] == [
         ["fkjoin", "20", "<other>", "8"],
+        ["fkjoin", "20", "third", "5"],
         ["fkjoin", "120", "<other>", "900"],
         ["fkjoin", "10", "<other>", "4"],
     ]
