@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="with --kafka: where checkpoint and index lie; kept")
     parser.add_argument("--jars", default="", help="with --kafka: the connector's jars, as for spark.jars")
     parser.add_argument("--out", type=Path, help="write the final joined table here")
-    parser.add_argument("--batch", type=int, default=500_000, help="lines in a micro-batch (default 500000)")
+    parser.add_argument("--batch", type=int, help="lines in a micro-batch (default 500000; records of topics: all there are)")
     given = parser.parse_args()
     if (given.workload is None) == (given.kafka is None):
         parser.error("give either a workload file or --kafka")
@@ -185,7 +185,7 @@ def main() -> None:
         if given.kafka is not None:
             result = measure_topics(given.kafka, given.folder or folder, given.batch, given.jars, prime=given.prime)
         else:
-            result = measure_table(given.workload, folder, given.batch, lambda spark: joined(spark, folder))
+            result = measure_table(given.workload, folder, given.batch or 500_000, lambda spark: joined(spark, folder))
         if given.workload is not None and given.out is not None:
             write_result(SparkSession.active(), folder, given.out)
         print(json.dumps(result), flush=True)

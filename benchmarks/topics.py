@@ -17,11 +17,12 @@ from fkjoin.spark.settings import SHORT_LIVED
 JOINED = "concat('{\"left\":', left.value, ',\"right\":', right.value, '}')"
 
 
-def measure_topics(bootstrap: str, folder: Path, batch: int, jars: str, *, prime: bool) -> dict[str, Any]:
+def measure_topics(bootstrap: str, folder: Path, batch: int | None, jars: str, *, prime: bool) -> dict[str, Any]:
     """Read everything that is in the topics and not in the checkpoint under ``folder`` yet; the measurements.
 
     ``prime``: do so once untimed, print a line, wait for one on standard input, and time what has come since, in the same
     session.
+    ``batch``: at most so many records in a micro-batch; None: all that there are, as Spark does where nothing is said.
     The time runs from the query's start, planning included and the session's start not, until the last output is written.
     """
     memory = Footprint()
@@ -39,7 +40,7 @@ def measure_topics(bootstrap: str, folder: Path, batch: int, jars: str, *, prime
     spark.sparkContext.setLogLevel("ERROR")
 
     def table(topic: str, value: Format | str) -> Table:
-        options = {"maxOffsetsPerTrigger": batch}
+        options = {} if batch is None else {"maxOffsetsPerTrigger": batch}
         return Table.from_kafka(spark, topic, bootstrap, key="string", value=value, options=options)
 
     orders, customers = table("orders", Json("fk string", text="value")), table("customers", "string")

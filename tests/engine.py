@@ -52,15 +52,20 @@ class Mapped(dict[Any, Any]):
 
 
 class Handle:
-    """A bucket's states: a copy of what is committed, until the batch is."""
+    """A bucket's states: a copy of what is committed, until the batch is.
+
+    Their types are not texts, which Spark would ask the JVM about in each batch.
+    """
 
     def __init__(self, meta: Any = None, log: Any = ()) -> None:
         self.meta, self.log = Value(meta), Mapped(log)
 
-    def getValueState(self, *_: Any) -> Value:  # noqa: N802
+    def getValueState(self, _: str, *types: Any) -> Value:  # noqa: N802
+        assert [kind.simpleString() for kind in types] == ["struct<data:binary>"]
         return self.meta
 
-    def getMapState(self, *_: Any) -> Mapped:  # noqa: N802
+    def getMapState(self, _: str, *types: Any) -> Mapped:  # noqa: N802
+        assert [kind.simpleString() for kind in types] == ["struct<number:bigint>", "struct<data:binary>"]
         return self.log
 
 

@@ -9,10 +9,10 @@ import time
 import uuid
 from collections.abc import Iterator
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
@@ -69,6 +69,9 @@ PART_BYTES = 64 << 20
 GATHERED_BYTES = 16 << 20
 """Of packed parts of a star, for which gather has the rows of all its right tables in memory at once."""
 
+Envelope = tuple[int, bytes | None, str | None, int]
+"""The columns of ``ENVELOPE``."""
+
 _PRIME = 1_000_003
 """So that parts are independent of the buckets that keys are in."""
 
@@ -81,6 +84,9 @@ class BucketRun:
 
     def process(self, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         """Envelopes in, envelopes out; the store is committed before the last of them."""
+        yield from map(_frame, framed(self._envelopes(rows)))  # payloads that are sent are let go
+
+    def _envelopes(self, rows: Iterator[pd.DataFrame]) -> Iterator[Envelope]:
         settle()
         spec, bucket = self._spec, self._bucket
         count: Counters = Counters()
@@ -94,8 +100,8 @@ class BucketRun:
         if spec.stage in ("subscription", "children"):  # what rekey and scatter send to left keys is on its way to this bucket
             answers = [payload for payload in payloads if is_answer(payload)]
             payloads = [payload for payload in payloads if not is_answer(payload)]
-            if answers and spec.stage == "subscription":
-                yield _envelopes([(bucket, payload) for payload in answers])
+            if spec.stage == "subscription":
+                yield from ((bucket, payload, None, 0) for payload in answers)
         over = passed.pop(TICK, 0) > 0
         begun, size = time.monotonic(), sum(map(len, payloads))
         if payloads or over:
@@ -103,20 +109,21 @@ class BucketRun:
                 name = f"{spec.operator}-{spec.stage}, bucket {bucket}"
                 guarded = GuardedStore(store, name) if spec.validate else store
                 if bucket == 0:  # the next operator's buckets wake up: one, and to be checked all
-                    yield _envelopes([(woken, b"") for woken in (bucket_ids(spec.buckets) if spec.validate else (0,))])
+                    yield from ((woken, b"", None, 0) for woken in (bucket_ids(spec.buckets) if spec.validate else (0,)))
                 messages: list[pa.Table] = []
                 for messages in self._parts(payloads):
-                    made = self._run(messages, guarded, count, over)
-                    yield from map(_envelopes, chain.from_iterable(map(framed, made)))  # payloads that are sent are let go
+                    for made in self._run(messages, guarded, count, over):
+                        yield from ((of, payload, None, 0) for of, payload in made)
                 store.commit()
                 count.update(dict(zip(counters.SIZES, (1, *store.sizes), strict=True)))
                 if spec.validate:
-                    yield from (_envelopes(made) for made in self._validated(messages, store, name))
+                    for sums in self._validated(messages, store, name):
+                        yield from ((of, payload, None, 0) for of, payload in sums)
             count[f"{spec.stage}-ms"] = round(1000 * (time.monotonic() - begun))
             self._name_hot_keys(count)
             give_back(size)
-        if total := passed + count:  # adding drops what is zero
-            yield _counters(bucket, total)
+        for name, value in (passed + count).items():  # adding drops what is zero
+            yield bucket, None, name, value
 
     def _run(self, messages: list[pa.Table], store: Store, count: Counters, over: bool) -> Iterator[Iterator[Payload]]:
         """Payloads for the next operator, with their buckets' ids; ``over``: an interval is."""
@@ -282,27 +289,10 @@ def _taken(schema: pa.Schema, messages: list[pa.Table]) -> pa.Table:
     return pa.concat_tables(chosen).combine_chunks() if chosen else schema.empty_table()
 
 
-def _envelopes(payloads: list[Payload]) -> pd.DataFrame:
+def _frame(envelopes: list[Envelope]) -> pd.DataFrame:
     import pandas as pd  # not with this module: Spark imports it once per operator in a process that needs no frames
 
+    kinds = {"bucket": np.int64, "payload": object, "counter": object, "count": np.int64}
     return pd.DataFrame(
-        {
-            "bucket": [bucket for bucket, _ in payloads],
-            "payload": [payload for _, payload in payloads],
-            "counter": pd.Series([None] * len(payloads), dtype=object),
-            "count": pd.Series([0] * len(payloads), dtype="int64"),
-        }
-    )
-
-
-def _counters(bucket: int, count: Counters) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(
-        {
-            "bucket": [bucket] * len(count),
-            "payload": pd.Series([None] * len(count), dtype=object),
-            "counter": list(count),
-            "count": list(count.values()),
-        }
+        {name: np.array(column, kind) for (name, kind), column in zip(kinds.items(), zip(*envelopes, strict=True), strict=True)}
     )

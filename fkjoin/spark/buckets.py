@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -79,13 +80,18 @@ def packed_by_bucket(messages: pa.Table, by: str, buckets: int) -> Iterator[Payl
             yield ids[number], pack(messages.take(pa.array(some)))
 
 
-def framed(payloads: Iterable[Payload]) -> Iterator[list[Payload]]:
-    """Some payloads at a time: what travels at once is copied several times, into memory that should not be new each time."""
-    frame: list[Payload] = []
+_Sent = TypeVar("_Sent", bound=tuple[Any, ...])
+
+
+def framed(sent: Iterable[_Sent]) -> Iterator[list[_Sent]]:
+    """Some tuples at a time, whose second items are payloads, or None: all copies made of what travels at once should not need
+    new memory each time, and a little is worth no frame of its own.
+    """
+    frame: list[_Sent] = []
     size = 0
-    for payload in payloads:
-        frame.append(payload)
-        size += len(payload[1])
+    for one in sent:
+        frame.append(one)
+        size += len(one[1] or b"")
         if size >= FRAME_BYTES:
             yield frame
             frame, size = [], 0

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import BinaryType, LongType, StructType
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from fkjoin.stages.join_rows import How
 
 ENVELOPE = "bucket int, payload binary, counter string, count bigint"
+
+_NUMBER, _DATA = StructType().add("number", LongType()), StructType().add("data", BinaryType())
+"""Not as text: each worker would ask the JVM what it means, in every batch."""
 
 TICK = "tick"
 """A counter that is none: it says that an interval is over, and that a bucket of ``pace`` sends what waits."""
@@ -100,8 +104,8 @@ class StageProcessor(StatefulProcessor):
         self._spec = spec
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._meta = handle.getValueState("meta", "data binary")
-        self._segments = handle.getMapState("log", "number bigint", "data binary")
+        self._meta = handle.getValueState("meta", _DATA)
+        self._segments = handle.getMapState("log", _NUMBER, _DATA)
 
     def handleInputRows(  # type: ignore[override]  # noqa: N802  (Spark's name; rows come as pandas frames)
         self,
