@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check bench faults soak clean
+.PHONY: demo test engine check bench faults soak clean
 
 demo: .venv/ready
 	$(BIN)/fkjoin demo
@@ -11,11 +11,15 @@ demo: .venv/ready
 # both come to their ends at about the same time.
 AFTER := tests/test_optimizer.py tests/test_pruning.py tests/test_unread.py
 test: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/.venv/classes.jsa' -Xlog:disable
-test: .venv/ready .venv/classes.jsa
+test: .venv/ready .venv/classes.jsa engine
 	@( status=0; $(BIN)/python -m pytest -q integration || status=$$?; $(BIN)/python -m pytest -q $(AFTER) || status=$$?; \
 	exit $$status ) >.integration.log 2>&1 & other=$$!; trap "kill $$other" INT TERM; \
 	status=0; $(BIN)/python -m pytest -q tests $(AFTER:%=--ignore=%) || status=$$?; \
 	echo "the tests on a broker and a cluster, and of the optimizer:"; wait $$other || status=$$?; cat .integration.log; exit $$status
+
+# Before the tests, which keep the machine busy: an engine that comes up slowly gives up. Tests say why there is none.
+engine:
+	@docker/engine.sh >/dev/null 2>&1 || true
 
 check: .venv/ready
 	$(BIN)/ruff check .
