@@ -152,20 +152,24 @@ class BucketStore:
         live = meta.live_bytes + entry_bytes(keys, values) - self._replaced(keys, values)
         segments = list(encode_segments(token, keys, values))
         log_bytes = meta.log_bytes + entry_bytes(keys, values)
-        first = meta.first
-        budget = 4 * entry_bytes(keys, values) + 2 * SEGMENT_BYTES
-        while log_bytes > 2 * live + SEGMENT_BYTES and first < meta.next and budget > 0:
-            _, old_keys, old_values = decode_segment(first, self._log.segment(first))
+        first, most = meta.first, 2 * live + SEGMENT_BYTES
+        budget = 4 * entry_bytes(keys, values) + 2 * SEGMENT_BYTES if log_bytes > most + SEGMENT_BYTES // 4 else 0
+        while log_bytes > most and first < meta.next and budget > 0:
+            oldest: list[Entries] = []
+            size = 0
+            while size < min(log_bytes - most, SEGMENT_BYTES) and first < meta.next:
+                oldest.append(decode_segment(first, self._log.segment(first))[1:])
+                size += entry_bytes(*oldest[-1])
+                first += 1
+            old_keys, old_values = latest(oldest)
             still = pc.and_(
                 pc.fill_null(pc.equal(self._found(old_keys), old_values), False),
                 pc.invert(pc.is_in(old_keys, value_set=keys)),
             )
             moved_keys, moved_values = old_keys.filter(still), old_values.filter(still)
             segments += encode_segments(token, moved_keys, moved_values)
-            size = entry_bytes(old_keys, old_values)
             log_bytes += entry_bytes(moved_keys, moved_values) - size
             budget -= size
-            first += 1
         for number in range(meta.first, first):
             self._log.remove_segment(number)
         for number, segment in enumerate(segments, meta.next):
@@ -267,15 +271,14 @@ class BucketStore:
     def _standing(self, path: Path) -> RocksIndex | None:
         """The index, to be read only, if it is behind by no more than the tail; None if it must be brought up to date."""
         at = position_of(path)
-        links = None if at is None else pending.chain(self._directory, at, self._goal)
-        entries = None if links is None else pending.short(links)
-        if links is None or entries is None:
+        waiting = None if at is None else pending.waiting(self._directory, at, self._goal)
+        if waiting is None:
             return None
         with contextlib.suppress(StateError):
             index = RocksIndex(path, standing=True)
             if index.position() == at:  # nobody has written to it meanwhile
-                pending.discard(self._directory, [self._goal, *(link.base for link in links)])
-                self._tail = Tail(entries)
+                pending.discard(self._directory, waiting.positions)
+                self._tail = waiting.tail
                 return index
         return None
 

@@ -41,6 +41,15 @@ _CHECKSUM_BYTES = 8
 _MOST_READERS = 16
 """That are kept open; each has all files of its index open."""
 
+_PILED = (4, 12)
+"""So many files that lie over one another are merged before an index is closed: of a small one, and of a large one."""
+
+_SOON_BYTES = 32 << 20
+"""An index of this size is merged in less than half a second: it is small."""
+
+_MERGED_S = 10.0
+"""The longest that is waited for it."""
+
 POSITION_BYTES = TOKEN_BYTES + 8
 
 _POSITION = "POSITION"
@@ -208,6 +217,7 @@ class RocksIndex:
         if self._open:
             self._open = False
             try:
+                self._merge()
                 self._db.close()
             except Exception as error:
                 del self._db  # lets go of the lock
@@ -216,6 +226,19 @@ class RocksIndex:
             with contextlib.suppress(OSError):  # without a seal the index is opened all the same
                 draft.write_bytes(_digest(self.path))
                 draft.replace(self.path / _SEAL)
+
+    def _merge(self) -> None:
+        """Wait for RocksDB to merge what was taken in, if there is much of it: closing stops that, and what small batches do
+        takes no longer than a moment, so that files would pile up, each of which every read looks into.
+        """
+        small = self.size()[1] <= _SOON_BYTES
+        if int(self._db.property_value("rocksdb.num-files-at-level0") or 0) < _PILED[not small]:
+            return
+        deadline = time.monotonic() + _MERGED_S
+        while time.monotonic() < deadline and any(
+            self._db.property_int_value(f"rocksdb.{name}") for name in ("compaction-pending", "num-running-compactions")
+        ):
+            time.sleep(0.001)
 
     def _opened(self) -> Rdict | None:
         """The database, its seal broken; None while another process has it."""
@@ -227,7 +250,7 @@ class RocksIndex:
             raise DamagedIndexError(f"index {self.path} is damaged: its files are not those that it was closed with")
         try:
             seal.unlink(missing_ok=True)
-            return Rdict(str(self.path), _options())
+            return _database(self.path)
         except Exception as error:
             if _LOCKED.search(str(error)):
                 return None
@@ -272,7 +295,7 @@ def _standing(path: Path) -> Rdict:
         return _readers[key][1]
     _let_go(path)
     try:
-        db = Rdict(str(path), _options(), access_type=AccessType.read_only())
+        db = _database(path, AccessType.read_only())
     except Exception as error:
         raise StateError(f"index {path} does not open: {error}; {_ROOM}") from error
     while len(_readers) >= _MOST_READERS:
@@ -333,7 +356,15 @@ def _page(numbers: list[int], keys: list[bytes], values: list[bytes]) -> Page:
 
 @cache
 def _block_cache() -> Cache:
-    return Cache(128 << 20)
+    return Cache(32 << 20)
+
+
+def _database(path: Path, access: AccessType | None = None) -> Rdict:
+    """The entries are in a column family, and one that is there already takes its options from nowhere else: without them files
+    would be read, and written when they are merged, without their filters.
+    """
+    chosen = _options()
+    return Rdict(str(path), chosen, {"default": chosen}, access or AccessType.read_write())
 
 
 def _options() -> Options:

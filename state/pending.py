@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +24,7 @@ from state.index import POSITION_BYTES, Position
 from state.protocol import BYTES
 from state.segments import entry_bytes
 from state.sorted_file import write_sorted
-from state.tail import Entries
+from state.tail import Entries, Tail
 
 TAIL_BYTES = 1 << 20
 """A batch of no more than that is small, and so are some in a row."""
@@ -78,11 +79,49 @@ def chain(directory: Path, at: Position, goal: Position) -> list[Pending] | None
     return found
 
 
-def short(links: Iterable[Pending]) -> list[Entries] | None:
-    """The entries of small batches that need not be in the index yet; None if they should be."""
-    found = [link.entries for link in links if link.entries is not None]
-    fits = len(found) <= TAIL_BATCHES and sum(entry_bytes(*entries) for entries in found) <= TAIL_BYTES
-    return found if fits and all(link.file is None for link in links) else None
+class Waiting(NamedTuple):
+    """Small batches in a row, which need not be in the index yet."""
+
+    positions: tuple[Position, ...]
+    """The one that they lead on from, and those that they lead to."""
+    size: int
+    """Bytes of all their entries."""
+    tail: Tail
+    """Their entries."""
+
+
+_waiting: OrderedDict[Path, Waiting] = OrderedDict()
+"""By place, what this process has read there, the last one last: only what has come since need be read."""
+
+_MOST_PLACES = 16
+
+
+def waiting(directory: Path, at: Position, goal: Position) -> Waiting | None:
+    """The small batches that lead from one position to the other; None if they should be in the index, or are not all there."""
+    none = Waiting((at,), 0, Tail())
+    kept = _waiting.pop(directory, none)
+    if kept.positions[0] != at:
+        kept = none
+    links: list[tuple[Position, Entries]] = []
+    position = goal
+    while position not in (at, kept.positions[-1]):
+        link = _read(directory / f"pending-{position.token.hex()}.tail", position) if len(links) < TAIL_BATCHES else None
+        if link is None or link.entries is None:
+            return None
+        links.insert(0, (position, link.entries))
+        position = link.base
+    if position == at:
+        kept = none
+    positions = *kept.positions, *(position for position, _ in links)
+    read = [entries for _, entries in links]
+    size = kept.size + sum(entry_bytes(*entries) for entries in read)
+    if len(positions) - 1 > TAIL_BATCHES or size > TAIL_BYTES:
+        return None
+    found = Waiting(positions, size, Tail([kept.tail.entries, *read]) if read else kept.tail)
+    _waiting[directory] = found
+    while len(_waiting) > _MOST_PLACES:
+        _waiting.popitem(last=False)
+    return found
 
 
 def discard(directory: Path, but: Iterable[Position] = ()) -> None:

@@ -56,7 +56,8 @@ class Tail:
 
     def __init__(self, batches: Sequence[Entries] = ()) -> None:
         entries = latest(batches)
-        self._keys, self._values = entries if len(batches) > 1 else in_order(*entries)
+        self.entries = self._keys, self._values = entries if len(batches) > 1 else in_order(*entries)
+        """Of a key that is in several batches the last, by key."""
 
     def __len__(self) -> int:
         return len(self._keys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -153,7 +154,7 @@ TestStores.settings = settings(max_examples=30, stateful_step_count=12)
 def test_a_log_that_is_mostly_dead_cleans_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("state.bucket.SEGMENT_BYTES", 2000)
     monkeypatch.setattr("state.segments.SEGMENT_BYTES", 2000)
-    log, model = Log(), MemoryStore()
+    log, model, firsts = Log(), MemoryStore(), [0]
     for batch in range(120):
         entries: dict[bytes, bytes | None] = {b"k%02d" % (n % 60): b"%d" % batch * 9 for n in range(batch, batch + 20)}
         entries[b"k%02d" % (batch % 60)] = None
@@ -165,7 +166,11 @@ def test_a_log_that_is_mostly_dead_cleans_itself(tmp_path: Path, monkeypatch: py
         log.commit()
         write(model, entries)
         assert meta.log_bytes <= 2 * meta.live_bytes + 2 * 2000
+        firsts.append(meta.first)
     assert meta.first > 20
+    cleaned = [after - before for before, after in itertools.pairwise(firsts) if after > before]
+    assert max(cleaned) > 1, "what there is to clean is cleaned together"
+    assert len(cleaned) < 80, "and not by every batch"
     shutil.rmtree(tmp_path / "index")
     with BucketStore(log, tmp_path) as store:
         assert store.rebuilt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import subprocess
@@ -228,3 +229,108 @@ def test_a_forked_process_does_not_use_its_parents_readers(tmp_path: Path, monke
     with BucketStore(log, tmp_path) as store:
         assert contents(store) == {b"k": b"2"}
     assert {key[0] for key in index_module._readers if key[1] == tmp_path / "index"} == {*(key[0] for key in keys), 1}
+
+
+def test_only_what_has_come_since_is_read_of_the_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, model, read = Log(), MemoryStore(), list[str]()
+    opened = pending._read
+
+    def counted(small: Path, goal: index_module.Position) -> pending.Pending | None:
+        read.append(small.stem)
+        return opened(small, goal)
+
+    monkeypatch.setattr(pending, "_read", counted)
+    for number in range(pending.TAIL_BATCHES):
+        batch(log, tmp_path, {b"k%d" % (number % 3): b"%d" % number})
+        write(model, {b"k%d" % (number % 3): b"%d" % number})
+        read.clear()
+        for _ in range(2):  # and of an attempt that failed nothing
+            with BucketStore(log, tmp_path) as store:
+                assert contents(store) == dict(model.items())
+                write(store, {b"k0": b"wrong"})
+                store.commit()
+            log.roll_back()
+        assert len(read) <= 1
+    pending._waiting.clear()
+    with BucketStore(log, tmp_path) as store:
+        assert contents(store) == dict(model.items())
+    assert len(read) > 1, "another process reads all of it"
+    for number in range(20):
+        another = Log()
+        for value in (b"u", b"v", b"w"):
+            batch(another, tmp_path / str(number), {b"k": value})
+    assert len(pending._waiting) == pending._MOST_PLACES
+
+
+def test_a_log_that_went_back_is_not_read_with_what_came_after(tmp_path: Path) -> None:
+    log = Log()
+    batch(log, tmp_path, {b"k": b"0"})
+    batch(log, tmp_path, {b"k": b"1"})
+    before = dict(log.committed)
+    batch(log, tmp_path, {b"k": b"2", b"later": b"2"})
+    with BucketStore(log, tmp_path) as store:
+        assert contents(store) == {b"k": b"2", b"later": b"2"}
+    log.committed = before
+    log.roll_back()
+    with BucketStore(log, tmp_path) as store:
+        assert contents(store) == {b"k": b"1"}
+
+
+def test_files_that_small_batches_leave_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing stops RocksDB's merging, for which a small batch leaves no time."""
+    monkeypatch.setattr(pending, "TAIL_BATCHES", 0)
+    log, model, files = Log(), MemoryStore(), list[int]()
+    for number in range(40):
+        entries: dict[bytes, bytes | None] = {b"k%03d" % n: b"%d" % number for n in range(number % 7, 800, 7)}
+        batch(log, tmp_path, entries)
+        write(model, entries)
+        files.append(len(list((tmp_path / "index").glob("*.sst"))))
+    assert max(files) <= 6, "at most three over one another, one below, and one that has just come or is no longer needed"
+    with BucketStore(log, tmp_path) as store:
+        assert contents(store) == dict(model.items())
+        assert not store.rebuilt
+
+
+def test_a_large_index_is_merged_when_many_files_lie_over_one_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "_SOON_BYTES", 0)
+    slept = list[float]()
+    monkeypatch.setattr(index_module.time, "sleep", slept.append)
+    monkeypatch.setattr(index_module, "_MERGED_S", 0.05)
+
+    class Piled:
+        """A database that merges for ever."""
+
+        def __init__(self, files: int) -> None:
+            self.files = files
+
+        def property_value(self, name: str) -> str:
+            assert name == "rocksdb.num-files-at-level0"
+            return str(self.files)
+
+        def property_int_value(self, name: str) -> int:
+            return 1
+
+        def close(self) -> None:
+            pass
+
+    for files, waits in ((11, False), (12, True)):
+        index = RocksIndex(tmp_path / str(files))
+        index._db.close()
+        index._db = Piled(files)  # type: ignore[assignment]
+        slept.clear()
+        index.close()
+        assert bool(slept) == waits, "and not for ever"
+
+
+def test_an_index_that_is_opened_again_is_read_by_its_filters(tmp_path: Path) -> None:
+    """Filters that are not there cost reads of what is not there four times as much, and nothing else would show it."""
+    rows = 20_000
+    keys = [b"k%06d" % n for n in range(rows)]
+    with contextlib.closing(RocksIndex(tmp_path / "index")) as index:
+        index.apply(array(keys), array([b"v"] * rows), index_module.Position(b"t" * 16, 1))  # type: ignore[arg-type]
+    for standing in (True, False):
+        with contextlib.closing(RocksIndex(tmp_path / "index", standing=standing)) as index:
+            index.get_many(array([b"k000000x"]))
+            held = index._db.property_int_value("rocksdb.estimate-table-readers-mem")
+            assert held is not None
+            assert held > rows, "ten bits a key, and the index of blocks"
