@@ -1,12 +1,13 @@
-"""fkjoin, alone or beside other engines in turn, on one workload: of a file, then of topics.
+"""fkjoin, alone or beside other engines in turn, on one workload: of a file, then of topics; and what it does by itself.
 
-    python -m benchmarks.compare [--peers FOLDER] [--rounds 3] [--right 100000 --left 500000 --updates 200000]
+    python -m benchmarks.compare [--peers FOLDER] [--rounds 3] [--right 100000 --left 500000 --updates 200000] [--alone]
 
 FOLDER has the harnesses of the peers.  A peer is run if its Python is known: the environment variable PATHWAY_PYTHON or
 FLINK_PYTHON, or FOLDER/venv-pathway, FOLDER/venv-flink; from topic to topic Kafka Streams, and fkjoin beside it, if the jars of
 Kafka Streams and of a broker are in KAFKA_LIBS or FOLDER/kafka_streams/libs.  Every run of fkjoin is checked against a batch
-join.  Prints a line per run, then minimum, median and maximum, and fkjoin's ratio to each; a page with bars goes to
-benchmarks/report.html.
+join.  Then come small batches, restarts, growth and a hot key (``benchmarks.small``, ``restart``, ``endurance``); with --alone
+only these.  Prints a line per run, then minimum, median and maximum, fkjoin's ratio to each, and the table of the README; a
+page with bars and the table goes to benchmarks/report.html.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,14 @@ from benchmarks import workload as workloads
 from benchmarks.memory import Footprint
 
 RATE = "inputs_per_s_2_3"
+
+ALONE = {
+    "small": ["benchmarks.small", "--batches", "40"],
+    "restart": ["benchmarks.restart"],
+    "growth": ["benchmarks.endurance", "growth"],
+    "hot": ["benchmarks.endurance", "hot"],
+}
+"""What is measured without others; of each the lines it prints are put together, the later ones over the earlier."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +66,61 @@ class Summary:
         )
 
 
-def report(files: list[Summary], topics: list[Summary], workload: str) -> str:
-    """A page with bars: the median of each engine's runs, the runs as ticks."""
+Row = tuple[str, str]
+"""Of the README's table: what, and its figures."""
+
+
+def compared(what: str, summary: list[Summary]) -> list[Row]:
+    """Engines' medians, the range of their runs, and how fkjoin compares."""
+    rows = []
+    for row in summary:
+        beside = statistics.median(summary[0].rates) / statistics.median(row.rates)
+        figures = f"{statistics.median(row.rates):,.0f} ({min(row.rates):,.0f} to {max(row.rates):,.0f})"
+        rows.append(
+            (f"{what}, inputs/s: {row.name}", figures + (f"; fkjoin is {beside:.2f} ×" if row is not summary[0] else ""))
+        )
+    for row in summary:
+        if row.memory_mib is not None and row.processor_s is not None:
+            figures = f"{row.memory_mib:,.0f} MiB, {row.processor_s:.0f} s"
+            rows.append((f"{what}, peak memory and processor time per million inputs: {row.name}", figures))
+    return rows
+
+
+def by_itself(found: dict[str, dict[str, Any]]) -> list[Row]:
+    """What the benchmarks of ``ALONE`` have found."""
+    rows: list[Row] = []
+    if small := found.get("small"):
+        rows.append(
+            ("a batch of 1,000 changes", _spread(small["join_s"], "s") + "; Spark's own " + _spread(small["bare_s"], "s"))
+        )
+        rows.append(("the first batch of a session", f"{small['first_s']} s"))
+    if restart := found.get("restart"):
+        rows.append(("a store of 500,000 rows opened again, its index reused", _spread(restart["reused_s"], "s")))
+        rows.append(("the same, its index rebuilt from the log", _spread(restart["rebuilt_rows_per_s"], "rows/s")))
+    if growth := found.get("growth"):
+        for side, (index, log) in growth["index_and_log_bytes_per_row"].items():
+            rows.append((f"state of a {side} row, all stages together", f"{index} bytes in indexes, {log} in change logs"))
+        rows.append(
+            (f"updates/s with {growth['left_rows']:,} left rows, of those with 500,000", f"{growth['last_of_first']} ×")
+        )
+    if hot := found.get("hot"):
+        rows.append((f"a right row with {hot['subscribers']:,} subscribers changes", f"{hot['answers_per_s']:,} answers/s"))
+        rows.append(("the same, of those a second with 500,000 subscribers", f"{hot['last_of_first']} ×"))
+    return rows
+
+
+def _spread(values: list[float], unit: str) -> str:
+    low, middle, high = values
+    return f"{middle:,} {unit} ({low:,} to {high:,})"
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The table of the README."""
+    return "\n".join(["| | |", "|---|---|", *(f"| {what} | {figures} |" for what, figures in rows)])
+
+
+def report(files: list[Summary], topics: list[Summary], workload: str, rows: Sequence[Row] = ()) -> str:
+    """A page with bars, the median of each engine's runs, the runs as ticks; and a table of ``rows``."""
     charts = [
         ("Inputs a second, file to Parquet, phases 2 and 3", [(row.name, row.rates) for row in files]),
         ("Inputs a second, topic to topic, phases 2 and 3", [(row.name, row.rates) for row in topics]),
@@ -70,7 +133,9 @@ def report(files: list[Summary], topics: list[Summary], workload: str) -> str:
     body = "".join(f"<h2>{html.escape(title)}</h2>{_bars(rows)}" for title, rows in charts if rows)
     style = "body{font:16px sans-serif;margin:2em;color:#222}text{font:14px sans-serif}"
     head = f"<title>fkjoin beside its peers</title><style>{style}</style>"
-    return f"<!doctype html><meta charset=utf-8>{head}<h1>fkjoin beside its peers</h1><p>{html.escape(workload)}</p>{body}\n"
+    cells = "".join(f"<tr><td>{html.escape(what)}<td>{html.escape(figures)}" for what, figures in rows)
+    title = f"<h1>fkjoin beside its peers</h1><p>{html.escape(workload)}</p>"
+    return f"<!doctype html><meta charset=utf-8>{head}{title}{body}<table>{cells}</table>\n"
 
 
 def _bars(rows: list[tuple[str, list[float]]]) -> str:
@@ -157,23 +222,48 @@ def of_topics(peers: Path, work: Path, rounds: int, sizes: dict[str, int]) -> li
     return [Summary(name, all_of) for name, all_of in rates.items()]
 
 
+def measured_alone(name: str, work: Path) -> dict[str, Any]:
+    """What one of ``ALONE`` says."""
+    with (work / "errors").open("w+") as errors:
+        run = subprocess.run(
+            [sys.executable, "-m", *ALONE[name]], stdout=subprocess.PIPE, stderr=errors, text=True, check=False
+        )
+        if run.returncode:
+            errors.seek(0)
+            raise SystemExit(f"{name} failed with status {run.returncode}:\n{run.stdout[-2000:]}\n{errors.read()[-4000:]}")
+    print(run.stdout, end="", flush=True)
+    found: dict[str, Any] = {}
+    for line in run.stdout.splitlines():
+        found |= json.loads(line) if line.startswith("{") else {}
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=Path, help="folder with the harnesses of other engines")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch", type=int, default=500_000)
+    parser.add_argument("--alone", action="store_true", help="no comparison: small batches, restarts, growth, a hot key")
     for size, default in (("right", 100_000), ("left", 500_000), ("updates", 200_000)):
         parser.add_argument(f"--{size}", type=int, default=default)
     given = parser.parse_args()
     sizes = {name: getattr(given, name) for name in ("right", "left", "updates")}
+    files: list[Summary] = []
+    topics: list[Summary] = []
     with tempfile.TemporaryDirectory(prefix="fkjoin-compare-") as folder:
-        files = of_files(given.peers, Path(folder), given.rounds, given.batch, sizes)
-        topics = of_topics(given.peers, Path(folder), given.rounds, sizes) if given.peers is not None else []
+        if not given.alone:
+            files = of_files(given.peers, Path(folder), given.rounds, given.batch, sizes)
+            topics = of_topics(given.peers, Path(folder), given.rounds, sizes) if given.peers is not None else []
+        found = {name: measured_alone(name, Path(folder)) for name in ALONE}
     for title, summary in (("file to Parquet", files), ("topic to topic", topics)):
         for row in summary:
             print(f"{title}: {row.line(summary[0])}")
+    rows = [*compared("files", files), *compared("topics", topics), *by_itself(found)]
+    print(markdown(rows))
     page = Path(__file__).with_name("report.html")
-    page.write_text(report(files, topics, "{right:,} right rows, {left:,} left rows, {updates:,} updates".format(**sizes)))
+    page.write_text(
+        report(files, topics, "{right:,} right rows, {left:,} left rows, {updates:,} updates".format(**sizes), rows)
+    )
     print(f"see {page}")
 
 

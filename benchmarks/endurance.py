@@ -1,10 +1,10 @@
 """What happens when a join grows, when one right row has all the subscribers, and when it runs for long.
 
-    python -m benchmarks.endurance growth [--left 5000000]      inputs/s and state as the left table grows
+    python -m benchmarks.endurance growth [--left 5000000]      inputs/s and state as the left table grows; bytes of a row
     python -m benchmarks.endurance hot [--left 1000000]         one right row with so many subscribers, updated repeatedly
     python -m benchmarks.endurance soak [--batches 2000]        many small batches: are descriptors, memory, threads, disk flat?
 
-Each prints a JSON line per step, and one with the comparison at the end.
+Each prints a JSON line per step, and one with a comparison: the last step's inputs or answers a second, of the first one's.
 """
 
 from __future__ import annotations
@@ -93,9 +93,13 @@ class Run:
 
     def disk_mib(self) -> dict[str, float]:
         """Of the indexes, the change logs in Spark's state, and what else is in the checkpoint."""
-        index, state, all_of_it = (_size(self.folder / name) for name in ("index", "checkpoint/state", "checkpoint"))
-        sizes = {"index_mib": index, "state_mib": state, "spark_logs_mib": all_of_it - state}
+        index, state = self.state_bytes()
+        sizes = {"index_mib": index, "state_mib": state, "spark_logs_mib": _size(self.folder / "checkpoint") - state}
         return {name: round(size / 2**20, 1) for name, size in sizes.items()}
+
+    def state_bytes(self) -> tuple[int, int]:
+        """Of the indexes, with what waits beside them, and of the change logs."""
+        return _size(self.folder / "index"), _size(self.folder / "checkpoint" / "state")
 
     def close(self) -> None:
         self.query.stop()
@@ -105,22 +109,28 @@ class Run:
 def growth(run: Run, rows: int) -> None:
     rng = random.Random(7)
     run.batch(right=(f"c{number}" for number in range(RIGHT)))
-    rates = []
+    rates, right = [], run.state_bytes()
+    per_row: dict[str, list[int]] = {"right": [round(size / RIGHT) for size in right]}
     for known in range(0, rows, STEP):
         inserts = ((f"o{number}", f"c{rng.randrange(RIGHT)}") for number in range(known, known + STEP))
         _, loading = run.batch(left=inserts)
+        if not known:
+            per_row["left"] = [round((size - before) / STEP) for size, before in zip(run.state_bytes(), right, strict=True)]
         updates = [(f"o{rng.randrange(known + STEP)}", f"c{rng.randrange(RIGHT)}") for _ in range(STEP * 2 // 5)]
         inputs, seconds = run.batch(left=updates)
         rates.append(inputs / seconds)
         step = {"left_rows": known + STEP, "insert_s": round(loading, 1), "update_s": round(seconds, 1)}
         print(json.dumps({**step, "updates_per_s": round(rates[-1]), **run.disk_mib()}), flush=True)
-    print(json.dumps({"last_of_first": round(rates[-1] / rates[0], 2)}))
+    print(json.dumps({"index_and_log_bytes_per_row": per_row, "last_of_first": round(rates[-1] / rates[0], 2)}))
 
 
 def hot(run: Run, rows: int) -> None:
     run.batch(right=["hot"])
+    rates = []
     for known in range(0, rows, STEP):
         run.batch(left=((f"o{number}", "hot") for number in range(known, min(rows, known + STEP))))
+        rates.append(min(rows, known + STEP) / min(run.batch(right=["hot"])[1] for _ in range(2)))
+    print(json.dumps({"last_of_first": round(rates[-1] / rates[0], 2)}), flush=True)
     for update in range(6):
         memory = Footprint()
         memory.start()
