@@ -24,9 +24,10 @@ import pyarrow.compute as pc
 
 from state import pending
 from state.errors import DamagedIndexError, StateError, StoreMismatchError
-from state.index import IndexLockedError, Position, RocksIndex, position_of, remove_index
+from state.index import IndexLockedError, RocksIndex, remove_index
 from state.lengths import lengths, lengths_before
 from state.memory import MemoryStore
+from state.positions import Position, position_of
 from state.protocol import Bytes, KeyRange, Page, SegmentLog
 from state.segments import (
     ENTRY_OVERHEAD,

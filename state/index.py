@@ -20,7 +20,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,13 +29,9 @@ from xxhash import xxh3_64_digest as _xxh3
 
 from state.errors import DamagedIndexError, StateError
 from state.order import byte_order
+from state.positions import POSITION, Position, position_of, say
 from state.protocol import BYTES, PAGE_ENTRIES, Bytes, KeyRange, Page, slices
-from state.segments import TOKEN_BYTES
 from state.sorted_file import options, write_sorted
-
-_FORMAT = b"\x02"
-
-_CHECKSUM_BYTES = 8
 
 _MOST_READERS = 16
 """That are kept open; each has all files of its index open."""
@@ -50,30 +45,11 @@ _SOON_BYTES = 32 << 20
 _MERGED_S = 10.0
 """The longest that is waited for it."""
 
-POSITION_BYTES = TOKEN_BYTES + 8
-
-_POSITION = "POSITION"
-"""``{1-byte format}{position}{xxh3 of what is before}``."""
-
 _SEAL = "SEAL"
 
 _LOCKED = re.compile(r"While lock file|[Ll]ock hold by")
 
 _ROOM = "the folder must be writable and its disk must have room"
-
-
-class Position(NamedTuple):
-    """Which committed batch the index stands at; as bytes ``{16-byte token}{uint64 next segment}``."""
-
-    token: bytes
-    next: int
-
-    @classmethod
-    def decode(cls, data: bytes) -> Position:
-        return cls(data[:TOKEN_BYTES], int.from_bytes(data[TOKEN_BYTES:POSITION_BYTES], "big"))
-
-    def encode(self) -> bytes:
-        return self.token + self.next.to_bytes(8, "big")
 
 
 class IndexLockedError(StateError):
@@ -201,16 +177,12 @@ class RocksIndex:
 
     def stand(self, position: Position | None) -> None:
         """Say at which committed batch the index stands; with None at none, as long as that is not said again."""
-        place = self.path / _POSITION
-        if position is None:
-            if place.exists():
-                place.unlink()
-                _sync(self.path)
-            return
-        body = _FORMAT + position.encode()
-        draft = place.with_suffix(".draft")
-        draft.write_bytes(body + _xxh3(body))
-        draft.replace(place)
+        place = self.path / POSITION
+        if position is not None:
+            say(self.path, position)
+        elif place.exists():
+            place.unlink()
+            _sync(self.path)
 
     def close(self) -> None:
         """Flush, release the lock and leave the seal; the index stays on disk.  Closing again does nothing."""
@@ -265,15 +237,6 @@ class RocksIndex:
             raise DamagedIndexError(f"index {self.path} cannot be read: {error}") from error
 
 
-def position_of(path: Path) -> Position | None:
-    """Where the index there stands; None as for ``RocksIndex.position``."""
-    data = _read(path / _POSITION) or b""
-    body = data[:-_CHECKSUM_BYTES]
-    if body[:1] != _FORMAT or data != body + _xxh3(body):
-        return None
-    return Position.decode(body[1:])
-
-
 def remove_index(path: Path) -> None:
     """Delete the directory of an index that nobody has open; it need not exist."""
     _let_go(path)
@@ -314,7 +277,7 @@ def _stamp(path: Path) -> _Stamp:
     digest = _digest(path)
     with contextlib.suppress(OSError):
         if (path / _SEAL).read_bytes() == digest:
-            position = path / _POSITION
+            position = path / POSITION
             said = position.stat()
             return position.read_bytes(), digest, said.st_ctime_ns, said.st_ino
     raise StateError(f"index {path} stands nowhere, or is open")

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import xxhash
 
-from state.index import POSITION_BYTES, Position
+from state.positions import POSITION_BYTES, Position
 from state.protocol import BYTES
 from state.segments import entry_bytes
 from state.sorted_file import write_sorted
