@@ -15,6 +15,7 @@ from fkjoin.spark.operator import SparkLog, StageProcessor
 from fkjoin.spark.packing import PackChanges
 from state import bucket
 from state.index import RocksIndex
+from state.pending import Waiting
 
 DRIVER_FILE = "driver.pid"
 ZOMBIES_FILE = "zombies.pid"
@@ -64,6 +65,16 @@ def around(point: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def _written_if_told(waiting: Callable[..., Waiting | None]) -> Callable[..., Waiting | None]:
+    """The index is written to once in a while, or when it is told to crash then."""
+
+    def wrapped(*places: Any) -> Waiting | None:
+        found = waiting(*places)
+        return None if found is not None and len(found.positions) > 1 and told("index write") else found
+
+    return wrapped
+
+
 class Processor(StageProcessor):
     """A stage that may crash before and after its work, and at what it writes."""
 
@@ -74,8 +85,7 @@ class Processor(StageProcessor):
             SparkLog.set_meta = around("log write", SparkLog.set_meta)  # type: ignore[method-assign]
             RocksIndex.take_in = around("index write", RocksIndex.take_in)  # type: ignore[method-assign]
             bucket.pending.keep = around("pending file", bucket.pending.keep)
-            short = bucket.pending.short  # the index is written to once in a while, or when it is told to crash then
-            bucket.pending.short = lambda links: None if told("index write") and links else short(links)
+            bucket.pending.waiting = _written_if_told(bucket.pending.waiting)
             BucketRun._run = around_work(BucketRun._run)  # type: ignore[method-assign]
 
 
