@@ -1,10 +1,11 @@
 """How long small batches take: 1,000 changes (800 left, 200 right) beside 100,000 rows, and the same plan with nothing to do.
 
-    python -m benchmarks.small [--batches 80] [--rounds 3]
+    python -m benchmarks.small [--batches 60] [--warm 300] [--rounds 3]
 
 In turn, a join, and a query of the same sources, shuffles and stateful operators that only hand rows on: what that takes is
-Spark's own.  Prints a JSON line per round, and one for all: medians in seconds, of batches after a query's first; ``first_s``
-is the very first batch of the session.
+Spark's own.  Rounds that begin before ``--warm`` batches of each do not count: for some minutes the JVM compiles tens of
+thousands of methods, beside the batches.  Prints a JSON line per round, and one for all: medians in seconds, of batches after
+a query's first; ``first_s`` is the very first batch of the session, ``new_join_s`` the join's first round.
 """
 
 from __future__ import annotations
@@ -85,8 +86,9 @@ def measure(run: Run, batches: int, rng: random.Random) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, default=80, help="in each round (default 80)")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batches", type=int, default=60, help="in each round (default 60)")
+    parser.add_argument("--warm", type=int, default=300, help="batches of each before the rounds that count (default 300)")
+    parser.add_argument("--rounds", type=int, default=3, help="that count (default 3)")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="fkjoin-bench-"))
     rng = random.Random(3)
@@ -98,16 +100,17 @@ def main() -> None:
         runs["bare"] = Bare(folder / "bare", "1g")
         runs["bare"].pause()
         medians: dict[str, list[float]] = {name: [] for name in runs}
-        for _ in range(given.rounds):
+        warm = -(-given.warm // given.batches)
+        for number in range(warm + given.rounds):
             for name, run in runs.items():
                 run.resume()
                 medians[name].append(round(statistics.median(measure(run, given.batches, rng)), 3))
                 run.pause()
-            print(json.dumps({name: values[-1] for name, values in medians.items()}), flush=True)
-        found: dict[str, Any] = {"first_s": round(first, 1)}
-        found |= {
-            f"{name}_s": [min(values), round(statistics.median(values), 3), max(values)] for name, values in medians.items()
-        }
+            print(json.dumps({"counts": number >= warm} | {name: values[-1] for name, values in medians.items()}), flush=True)
+        found: dict[str, Any] = {"first_s": round(first, 1), "new_join_s": medians["join"][0]}
+        for name, values in medians.items():
+            counted = values[warm:]
+            found[f"{name}_s"] = [min(counted), round(statistics.median(counted), 3), max(counted)]
         print(json.dumps(found))
     finally:
         runs["join"].close()
