@@ -37,7 +37,9 @@ _MOST_READERS = 16
 """That are kept open; each has all files of its index open."""
 
 _PILED = (4, 12)
-"""So many files that lie over one another are merged before an index is closed: of a small one, and of a large one."""
+"""So many files that lie over one another are merged before an index is closed: of a small one, and of a large one.  RocksDB
+does not begin before: closing stops it, and what it has done until then is lost.
+"""
 
 _SOON_BYTES = 32 << 20
 """An index of this size is merged in less than half a second: it is small."""
@@ -75,6 +77,7 @@ class RocksIndex:
         except OSError as error:
             raise StateError(f"index {path} cannot be made: {error}; {_ROOM}") from error
         self._open = False
+        self._piled = _piled(path)
         deadline = time.monotonic() + wait_s
         while (db := self._opened()) is None:
             if time.monotonic() >= deadline:
@@ -203,14 +206,14 @@ class RocksIndex:
         """Wait for RocksDB to merge what was taken in, if there is much of it: closing stops that, and what small batches do
         takes no longer than a moment, so that files would pile up, each of which every read looks into.
         """
-        small = self.size()[1] <= _SOON_BYTES
-        if int(self._db.property_value("rocksdb.num-files-at-level0") or 0) < _PILED[not small]:
-            return
         deadline = time.monotonic() + _MERGED_S
-        while time.monotonic() < deadline and any(
-            self._db.property_int_value(f"rocksdb.{name}") for name in ("compaction-pending", "num-running-compactions")
-        ):
+        while self._says("num-files-at-level0") >= self._piled and time.monotonic() < deadline:
+            if not self._says("compaction-pending") and not self._says("num-running-compactions"):
+                return
             time.sleep(0.001)
+
+    def _says(self, name: str) -> int:
+        return int(self._db.property_value(f"rocksdb.{name}") or 0)
 
     def _opened(self) -> Rdict | None:
         """The database, its seal broken; None while another process has it."""
@@ -222,7 +225,7 @@ class RocksIndex:
             raise DamagedIndexError(f"index {self.path} is damaged: its files are not those that it was closed with")
         try:
             seal.unlink(missing_ok=True)
-            return _database(self.path)
+            return _database(self.path, piled=self._piled)
         except Exception as error:
             if _LOCKED.search(str(error)):
                 return None
@@ -322,11 +325,18 @@ def _block_cache() -> Cache:
     return Cache(32 << 20)
 
 
-def _database(path: Path, access: AccessType | None = None) -> Rdict:
+def _piled(path: Path) -> int:
+    """How many files may lie over one another in the index."""
+    sizes = (file.stat().st_size for file in path.glob("*.sst"))
+    return _PILED[sum(sizes) > _SOON_BYTES]
+
+
+def _database(path: Path, access: AccessType | None = None, piled: int = max(_PILED)) -> Rdict:
     """The entries are in a column family, and one that is there already takes its options from nowhere else: without them files
     would be read, and written when they are merged, without their filters.
     """
     chosen = _options()
+    chosen.set_level_zero_file_num_compaction_trigger(piled)
     return Rdict(str(path), chosen, {"default": chosen}, access or AccessType.read_write())
 
 
