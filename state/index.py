@@ -77,7 +77,6 @@ class RocksIndex:
         except OSError as error:
             raise StateError(f"index {path} cannot be made: {error}; {_ROOM}") from error
         self._open = False
-        self._piled = _piled(path)
         deadline = time.monotonic() + wait_s
         while (db := self._opened()) is None:
             if time.monotonic() >= deadline:
@@ -91,8 +90,7 @@ class RocksIndex:
 
     def size(self) -> tuple[int, int]:
         """About how many entries there are, and the bytes of the files."""
-        rows, size = (self._db.property_int_value(f"rocksdb.{name}") for name in ("estimate-num-keys", "total-sst-files-size"))
-        return rows or 0, size or 0
+        return self._says("estimate-num-keys"), self._says("total-sst-files-size")
 
     def get_many(self, keys: Bytes) -> Bytes:
         """As ``Store.get_many``; sorted keys cost half."""
@@ -206,8 +204,8 @@ class RocksIndex:
         """Wait for RocksDB to merge what was taken in, if there is much of it: closing stops that, and what small batches do
         takes no longer than a moment, so that files would pile up, each of which every read looks into.
         """
-        deadline = time.monotonic() + _MERGED_S
-        while self._says("num-files-at-level0") >= self._piled and time.monotonic() < deadline:
+        piled, deadline = _PILED[self.size()[1] > _SOON_BYTES], time.monotonic() + _MERGED_S
+        while self._says("num-files-at-level0") >= piled and time.monotonic() < deadline:
             if not self._says("compaction-pending") and not self._says("num-running-compactions"):
                 return
             time.sleep(0.001)
@@ -225,7 +223,7 @@ class RocksIndex:
             raise DamagedIndexError(f"index {self.path} is damaged: its files are not those that it was closed with")
         try:
             seal.unlink(missing_ok=True)
-            return _database(self.path, piled=self._piled)
+            return _database(self.path)
         except Exception as error:
             if _LOCKED.search(str(error)):
                 return None
@@ -325,18 +323,18 @@ def _block_cache() -> Cache:
     return Cache(32 << 20)
 
 
-def _piled(path: Path) -> int:
-    """How many files may lie over one another in the index."""
-    sizes = (file.stat().st_size for file in path.glob("*.sst"))
-    return _PILED[sum(sizes) > _SOON_BYTES]
+def _bytes_in(path: Path) -> int:
+    with contextlib.suppress(OSError):  # somebody else has it open, and merges
+        return sum(file.stat().st_size for file in path.glob("*.sst"))
+    return 0
 
 
-def _database(path: Path, access: AccessType | None = None, piled: int = max(_PILED)) -> Rdict:
+def _database(path: Path, access: AccessType | None = None) -> Rdict:
     """The entries are in a column family, and one that is there already takes its options from nowhere else: without them files
     would be read, and written when they are merged, without their filters.
     """
     chosen = _options()
-    chosen.set_level_zero_file_num_compaction_trigger(piled)
+    chosen.set_level_zero_file_num_compaction_trigger(_PILED[_bytes_in(path) > _SOON_BYTES])
     return Rdict(str(path), chosen, {"default": chosen}, access or AccessType.read_write())
 
 

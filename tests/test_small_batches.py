@@ -336,6 +336,14 @@ def test_merging_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.
         assert bool(slept) == waits
 
 
+def test_an_index_opens_while_files_of_it_go(tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "000099.sst").symlink_to(tmp_path / "gone")
+    with contextlib.closing(RocksIndex(tmp_path / "index")) as index:
+        index.apply(array([b"k"]), array([b"v"]), Position(b"t" * 16, 1))
+        assert index.get_many(array([b"k"])).to_pylist() == [b"v"]
+
+
 def test_an_index_that_is_opened_again_is_read_by_its_filters(tmp_path: Path) -> None:
     """Filters that are not there cost reads of what is not there four times as much, and nothing else would show it."""
     rows = 20_000
