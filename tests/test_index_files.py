@@ -1,0 +1,96 @@
+"""The files of an index: when RocksDB merges them, and how they are opened."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from state import BucketStore, MemoryStore, pending
+from state import index as index_module
+from state.index import RocksIndex
+from state.positions import Position
+from tests.stores import Log, array, contents, write
+from tests.test_small_batches import batch
+
+
+def test_files_that_small_batches_leave_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing stops RocksDB's merging, for which a small batch leaves no time."""
+    monkeypatch.setattr(pending, "TAIL_BATCHES", 0)
+    log, model, files = Log(), MemoryStore(), list[int]()
+    for number in range(40):
+        entries: dict[bytes, bytes | None] = {b"k%03d" % n: b"%d" % number for n in range(number % 7, 800, 7)}
+        batch(log, tmp_path, entries)
+        write(model, entries)
+        files.append(len(list((tmp_path / "index").glob("*.sst"))))
+    assert max(files) <= 6, "at most three over one another, one below, and one that has just come or is no longer needed"
+    with BucketStore(log, tmp_path) as store:
+        assert contents(store) == dict(model.items())
+        assert not store.rebuilt
+
+
+def test_a_large_index_is_merged_when_twelve_files_lie_over_one_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not begun to be before: closing would stop it, and the next batch begin it again."""
+    monkeypatch.setattr(index_module, "_SOON_BYTES", -1)
+    files = list[int]()
+    for number in range(14):  # the first one's file is below
+        index = RocksIndex(tmp_path)
+        keys = array([b"k%05d" % n for n in range(number % 7, 20_000, 7)])
+        index.apply(keys, array([b"%d" % number] * len(keys)), Position(b"t" * 16, number))
+        assert number == 12 or not index._says("compaction-pending") + index._says("num-running-compactions")
+        index.close()
+        files.append(len(list(tmp_path.glob("*.sst"))))
+    assert files[:12] == list(range(1, 13))
+    assert files[-1] <= 3, "one below, one over it, and one that is no longer needed"
+
+
+def test_merging_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "_SOON_BYTES", -1)
+    slept = list[float]()
+    monkeypatch.setattr(index_module.time, "sleep", slept.append)
+    monkeypatch.setattr(index_module, "_MERGED_S", 0.05)
+
+    class Piled:
+        """A database that merges for ever."""
+
+        def __init__(self, files: int) -> None:
+            self.files = files
+
+        def property_value(self, name: str) -> str:
+            return str(self.files) if name == "rocksdb.num-files-at-level0" else "1"
+
+        def close(self) -> None:
+            pass
+
+    for files, waits in ((11, False), (12, True)):
+        index = RocksIndex(tmp_path / str(files))
+        index._db.close()
+        index._db = Piled(files)  # type: ignore[assignment]
+        slept.clear()
+        index.close()
+        assert bool(slept) == waits
+
+
+def test_an_index_opens_while_files_of_it_go(tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "000099.sst").symlink_to(tmp_path / "gone")
+    with contextlib.closing(RocksIndex(tmp_path / "index")) as index:
+        index.apply(array([b"k"]), array([b"v"]), Position(b"t" * 16, 1))
+        assert index.get_many(array([b"k"])).to_pylist() == [b"v"]
+
+
+def test_an_index_that_is_opened_again_is_read_by_its_filters(tmp_path: Path) -> None:
+    """Filters that are not there cost reads of what is not there four times as much, and nothing else would show it."""
+    rows = 20_000
+    keys = [b"k%06d" % n for n in range(rows)]
+    with contextlib.closing(RocksIndex(tmp_path / "index")) as index:
+        index.apply(array(keys), array([b"v"] * rows), Position(b"t" * 16, 1))  # type: ignore[arg-type]
+    for standing in (True, False):
+        with contextlib.closing(RocksIndex(tmp_path / "index", standing=standing)) as index:
+            index.get_many(array([b"k000000x"]))
+            held = index._db.property_int_value("rocksdb.estimate-table-readers-mem")
+            assert held is not None
+            assert held > rows, "ten bits a key, and the index of blocks"
