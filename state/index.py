@@ -18,34 +18,22 @@ import shutil
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from rocksdict import AccessType, BlockBasedOptions, Cache, IngestExternalFileOptions, Options, Rdict, ReadOptions
-from xxhash import xxh3_64_digest as _xxh3
+from rocksdict import IngestExternalFileOptions, Rdict, ReadOptions
 
+from state.database import digest, merge, open_database, says
 from state.errors import DamagedIndexError, StateError
 from state.order import byte_order
 from state.positions import POSITION, Position, position_of, say
 from state.protocol import BYTES, PAGE_ENTRIES, Bytes, KeyRange, Page, slices
-from state.sorted_file import options, write_sorted
+from state.sorted_file import write_sorted
 
 _MOST_READERS = 16
 """That are kept open; each has all files of its index open."""
-
-_PILED = (4, 12)
-"""So many files that lie over one another are merged before an index is closed: of a small one, and of a large one.  RocksDB
-does not begin before: closing stops it, and what it has done until then is lost.
-"""
-
-_SOON_BYTES = 32 << 20
-"""An index of this size is merged in less than half a second: it is small."""
-
-_MERGED_S = 10.0
-"""The longest that is waited for it."""
 
 _SEAL = "SEAL"
 
@@ -90,7 +78,7 @@ class RocksIndex:
 
     def size(self) -> tuple[int, int]:
         """About how many entries there are, and the bytes of the files."""
-        return self._says("estimate-num-keys"), self._says("total-sst-files-size")
+        return says(self._db, "estimate-num-keys"), says(self._db, "total-sst-files-size")
 
     def get_many(self, keys: Bytes) -> Bytes:
         """As ``Store.get_many``; sorted keys cost half."""
@@ -190,40 +178,27 @@ class RocksIndex:
         if self._open:
             self._open = False
             try:
-                self._merge()
+                merge(self._db)
                 self._db.close()
             except Exception as error:
                 del self._db  # lets go of the lock
                 raise StateError(f"index {self.path} cannot be written: {error}; {_ROOM}") from error
             draft = self.path / f"{_SEAL}.draft"
             with contextlib.suppress(OSError):  # without a seal the index is opened all the same
-                draft.write_bytes(_digest(self.path))
+                draft.write_bytes(digest(self.path))
                 draft.replace(self.path / _SEAL)
-
-    def _merge(self) -> None:
-        """Wait for RocksDB to merge what was taken in, if there is much of it: closing stops that, and what small batches do
-        takes no longer than a moment, so that files would pile up, each of which every read looks into.
-        """
-        piled, deadline = _PILED[self.size()[1] > _SOON_BYTES], time.monotonic() + _MERGED_S
-        while self._says("num-files-at-level0") >= piled and time.monotonic() < deadline:
-            if not self._says("compaction-pending") and not self._says("num-running-compactions"):
-                return
-            time.sleep(0.001)
-
-    def _says(self, name: str) -> int:
-        return int(self._db.property_value(f"rocksdb.{name}") or 0)
 
     def _opened(self) -> Rdict | None:
         """The database, its seal broken; None while another process has it."""
         seal = self.path / _SEAL
         kept = _read(seal)
-        if kept is not None and kept != _digest(self.path):
+        if kept is not None and kept != digest(self.path):
             if _read(seal) != kept:  # somebody has opened it meanwhile
                 return None
             raise DamagedIndexError(f"index {self.path} is damaged: its files are not those that it was closed with")
         try:
             seal.unlink(missing_ok=True)
-            return _database(self.path)
+            return open_database(self.path)
         except Exception as error:
             if _LOCKED.search(str(error)):
                 return None
@@ -259,7 +234,7 @@ def _standing(path: Path) -> Rdict:
         return _readers[key][1]
     _let_go(path)
     try:
-        db = _database(path, AccessType.read_only())
+        db = open_database(path, writing=False)
     except Exception as error:
         raise StateError(f"index {path} does not open: {error}; {_ROOM}") from error
     while len(_readers) >= _MOST_READERS:
@@ -275,23 +250,13 @@ def _let_go(path: Path) -> None:
 
 def _stamp(path: Path) -> _Stamp:
     """``StateError`` if the index stands nowhere, or is open, or is not as it was closed."""
-    digest = _digest(path)
+    files = digest(path)
     with contextlib.suppress(OSError):
-        if (path / _SEAL).read_bytes() == digest:
+        if (path / _SEAL).read_bytes() == files:
             position = path / POSITION
             said = position.stat()
-            return position.read_bytes(), digest, said.st_ctime_ns, said.st_ino
+            return position.read_bytes(), files, said.st_ctime_ns, said.st_ino
     raise StateError(f"index {path} stands nowhere, or is open")
-
-
-def _digest(path: Path) -> bytes:
-    """A hash of the manifest and its name, and of the names and sizes of the data files; empty when they are not there."""
-    try:
-        manifest = (path / "CURRENT").read_bytes()
-        sizes = sorted((file.name, file.stat().st_size) for file in path.glob("*.sst"))
-        return _xxh3(repr((manifest, sizes)).encode() + (path / manifest.decode().strip()).read_bytes())
-    except (OSError, ValueError):
-        return b""
 
 
 def _count(where: pa.BooleanArray) -> int:
@@ -316,33 +281,3 @@ def _read(path: Path) -> bytes | None:
 
 def _page(numbers: list[int], keys: list[bytes], values: list[bytes]) -> Page:
     return Page(np.array(numbers, np.int64), pa.array(keys, BYTES), pa.array(values, BYTES))
-
-
-@cache
-def _block_cache() -> Cache:
-    return Cache(32 << 20)
-
-
-def _bytes_in(path: Path) -> int:
-    with contextlib.suppress(OSError):  # somebody else has it open, and merges
-        return sum(file.stat().st_size for file in path.glob("*.sst"))
-    return 0
-
-
-def _database(path: Path, access: AccessType | None = None) -> Rdict:
-    """The entries are in a column family, and one that is there already takes its options from nowhere else: without them files
-    would be read, and written when they are merged, without their filters.
-    """
-    chosen = _options()
-    chosen.set_level_zero_file_num_compaction_trigger(_PILED[_bytes_in(path) > _SOON_BYTES])
-    return Rdict(str(path), chosen, {"default": chosen}, access or AccessType.read_write())
-
-
-def _options() -> Options:
-    table = BlockBasedOptions()
-    table.set_block_cache(_block_cache())
-    chosen = options(table)
-    chosen.create_if_missing(True)
-    chosen.set_max_background_jobs(2)
-    chosen.set_keep_log_file_num(1)
-    return chosen

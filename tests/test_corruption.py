@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from state import BucketStore, DamagedIndexError, StateError, pending, prefix_range, segments
-from state import index as index_module
+from state import BucketStore, DamagedIndexError, StateError, database, pending, prefix_range, segments
 from state.index import RocksIndex
 from tests.stores import Log, array, contents, write
 
@@ -87,7 +86,7 @@ def copy(bucket: Bucket, tmp_path: Path) -> Bucket:
 
 def fresh(copy: Bucket, bucket: Bucket) -> Path:
     """A copy of the bucket, as a new process finds it: what is in memory of the same files is right."""
-    index_module._block_cache.cache_clear()
+    database._block_cache.cache_clear()
     pending._waiting.clear()
     shutil.rmtree(copy.folder, ignore_errors=True)
     shutil.copytree(bucket.folder, copy.folder)

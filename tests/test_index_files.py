@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from state import BucketStore, MemoryStore, pending
-from state import index as index_module
+from state import BucketStore, MemoryStore, database, pending
+from state.database import says
 from state.index import RocksIndex
 from state.positions import Position
 from tests.stores import Log, array, contents, write
@@ -34,13 +34,13 @@ def test_a_large_index_is_merged_when_twelve_files_lie_over_one_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not begun to be before: closing would stop it, and the next batch begin it again."""
-    monkeypatch.setattr(index_module, "_SOON_BYTES", -1)
+    monkeypatch.setattr(database, "_SOON_BYTES", -1)
     files = list[int]()
     for number in range(14):  # the first one's file is below
         index = RocksIndex(tmp_path)
         keys = array([b"k%05d" % n for n in range(number % 7, 20_000, 7)])
         index.apply(keys, array([b"%d" % number] * len(keys)), Position(b"t" * 16, number))
-        assert number == 12 or not index._says("compaction-pending") + index._says("num-running-compactions")
+        assert number == 12 or not says(index._db, "compaction-pending") + says(index._db, "num-running-compactions")
         index.close()
         files.append(len(list(tmp_path.glob("*.sst"))))
     assert files[:12] == list(range(1, 13))
@@ -48,10 +48,10 @@ def test_a_large_index_is_merged_when_twelve_files_lie_over_one_another(
 
 
 def test_merging_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "_SOON_BYTES", -1)
+    monkeypatch.setattr(database, "_SOON_BYTES", -1)
     slept = list[float]()
-    monkeypatch.setattr(index_module.time, "sleep", slept.append)
-    monkeypatch.setattr(index_module, "_MERGED_S", 0.05)
+    monkeypatch.setattr(database.time, "sleep", slept.append)
+    monkeypatch.setattr(database, "_MERGED_S", 0.05)
 
     class Piled:
         """A database that merges for ever."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from state import BucketStore, MemoryStore, StateError, pending, prefix_range
+from state import BucketStore, MemoryStore, StateError, database, pending, prefix_range
 from state import index as index_module
 from state.index import RocksIndex
 from state.positions import Position
@@ -164,19 +164,19 @@ def test_what_another_process_has_brought_up_to_date_is_read_anew(tmp_path: Path
 
 
 def test_an_index_that_is_written_to_while_it_is_opened_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, rdict = Log(), index_module.Rdict
+    log, rdict = Log(), database.Rdict
     for number in range(3):
         batch(log, tmp_path, {b"k": b"%d" % number})
 
     def after_others(path: str, *more: Any, **how: Any) -> Any:
-        monkeypatch.setattr(index_module, "Rdict", rdict)
+        monkeypatch.setattr(database, "Rdict", rdict)
         others = RocksIndex(tmp_path / "index")
         others.apply(array([b"k", b"l"]), array([b"theirs", b"theirs"]), Position(b"t" * 16, 9))
         others.close()
         return rdict(path, *more, **how)
 
     monkeypatch.setattr(index_module, "_readers", OrderedDict())
-    monkeypatch.setattr(index_module, "Rdict", after_others)
+    monkeypatch.setattr(database, "Rdict", after_others)
     with BucketStore(log, tmp_path) as store:
         assert contents(store) == {b"k": b"2"}
         assert store.rebuilt
@@ -196,7 +196,7 @@ def test_an_index_that_stands_nowhere_is_not_there_to_be_read(tmp_path: Path) ->
 
 
 def test_readers_are_kept_for_the_next_batch_and_only_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, rdict = list[str](), index_module.Rdict
+    made, rdict = list[str](), database.Rdict
 
     def counted(path: str, *more: Any, **how: Any) -> Any:
         made.append(path)
@@ -207,7 +207,7 @@ def test_readers_are_kept_for_the_next_batch_and_only_so_many(tmp_path: Path, mo
     for place, log in enumerate(logs):
         for number in range(2):
             batch(log, tmp_path / str(place), {b"k": b"%d" % number})
-    monkeypatch.setattr(index_module, "Rdict", counted)
+    monkeypatch.setattr(database, "Rdict", counted)
     for again in range(2):
         for place, log in enumerate(logs[:3]):
             batch(log, tmp_path / str(place), {b"k": b"%d" % again})

@@ -1,0 +1,90 @@
+"""The RocksDB database of an index: how it is opened, when its files are merged, and what they are known by."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from pathlib import Path
+
+from rocksdict import AccessType, BlockBasedOptions, Cache, Options, Rdict
+from xxhash import xxh3_64_digest as _xxh3
+
+from state.sorted_file import options
+
+_SOON_BYTES = 32 << 20
+"""An index of this size is merged in less than half a second: it is small."""
+
+_MERGED_S = 10.0
+"""The longest that is waited for it."""
+
+
+def open_database(path: Path, *, writing: bool = True) -> Rdict:
+    """Open what is there; for writing, make it if there is none, under a lock.
+
+    The entries are in a column family, and one that is there already takes its options from nowhere else: without them files
+    would be read, and written when they are merged, without their filters.
+    """
+    chosen = _options()
+    if writing:
+        chosen.set_level_zero_file_num_compaction_trigger(_piled(sum(size for _, size in _files(path))))
+    access = AccessType.read_write() if writing else AccessType.read_only()
+    return Rdict(str(path), chosen, {"default": chosen}, access)
+
+
+def merge(db: Rdict) -> None:
+    """Wait for RocksDB to merge what was taken in, if there is much of it: closing stops that, and what small batches do
+    takes no longer than a moment, so that files would pile up, each of which every read looks into.
+    """
+    piled, deadline = _piled(says(db, "total-sst-files-size")), time.monotonic() + _MERGED_S
+    while says(db, "num-files-at-level0") >= piled and time.monotonic() < deadline:
+        if not says(db, "compaction-pending") and not says(db, "num-running-compactions"):
+            return
+        time.sleep(0.001)
+
+
+def says(db: Rdict, name: str) -> int:
+    """A property of RocksDB that is a number; 0 if it is not known."""
+    return int(db.property_value(f"rocksdb.{name}") or 0)
+
+
+def digest(path: Path) -> bytes:
+    """A hash of the manifest and its name, and of the names and sizes of the data files; empty when they are not there."""
+    try:
+        manifest = (path / "CURRENT").read_bytes()
+        return _xxh3(repr((manifest, _files(path))).encode() + (path / manifest.decode().strip()).read_bytes())
+    except (OSError, ValueError):
+        return b""
+
+
+def _piled(size: int) -> int:
+    """So many files that lie over one another are merged before an index of so many bytes is closed.  RocksDB does not begin
+    before: closing stops it, and what it has done until then is lost.
+    """
+    return 4 if size <= _SOON_BYTES else 12
+
+
+def _files(path: Path) -> list[tuple[str, int]]:
+    """Names and bytes of the data files, in order; one that goes meanwhile (somebody has it open, and merges) has none."""
+    return sorted((file.name, _size(file)) for file in path.glob("*.sst"))
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+@cache
+def _block_cache() -> Cache:
+    return Cache(32 << 20)
+
+
+def _options() -> Options:
+    table = BlockBasedOptions()
+    table.set_block_cache(_block_cache())
+    chosen = options(table)
+    chosen.create_if_missing(True)
+    chosen.set_max_background_jobs(2)
+    chosen.set_keep_log_file_num(1)
+    return chosen
