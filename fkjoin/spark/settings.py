@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin.errors import SessionError, nearest
 from fkjoin.rules import RULES
+from fkjoin.spark.local_files import use_local_files
 from fkjoin.spark.local_python import use_this_python
 
 BUCKETS = "spark.fkjoin.buckets"
@@ -122,6 +123,7 @@ def prepare(spark: SparkSession) -> None:
         context.environment.setdefault(_SIMPLE[1], "1")
     if context.master.startswith("local"):
         use_this_python(context)
+        use_local_files(context)
 
 
 def bucket_count(spark: SparkSession) -> int:

@@ -1,0 +1,103 @@
+"""The file system of local sessions: Hadoop's, without processes that set permissions."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from fkjoin.spark import local_files
+from fkjoin.spark.local_files import use_local_files
+from tests.conftest import short_lived
+
+
+def system(spark: SparkSession) -> Any:
+    jvm: Any = spark._jvm
+    return jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI("file:///"), jvm.org.apache.hadoop.conf.Configuration())
+
+
+def mode(path: Path) -> str:
+    return oct(path.stat().st_mode & 0o7777)
+
+
+@pytest.mark.spark
+def test_permissions_are_those_that_hadoop_sets(spark: SparkSession, tmp_path: Path) -> None:
+    jvm: Any = spark._jvm
+    files, path, permission = system(spark), jvm.org.apache.hadoop.fs.Path, jvm.org.apache.hadoop.fs.permission.FsPermission
+    assert files.getClass().getName() == "fkjoin.LocalFiles"
+    os.umask(umask := os.umask(0))
+    assert umask == 0o22, "the JVM's, too, as Hadoop has it by default"
+    files.create(path(str(tmp_path / "made"))).close()
+    assert mode(tmp_path / "made") == "0o644"
+    files.mkdirs(path(str(tmp_path / "folder")))
+    assert mode(tmp_path / "folder") == "0o755"
+    for name, wanted in (("made", "640"), ("made", "007"), ("folder", "1777"), ("folder", "700")):
+        files.setPermission(path(str(tmp_path / name)), permission(wanted))
+        assert mode(tmp_path / name) == f"0o{wanted.lstrip('0')}"
+    with pytest.raises(Py4JJavaError, match="NoSuchFileException.*gone"):
+        files.setPermission(path(str(tmp_path / "gone")), permission("600"))
+
+
+@pytest.mark.spark
+def test_damage_is_noticed_by_hadoops_checksums(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(9).coalesce(1).write.json(str(tmp_path / "rows"))
+    (part,) = (tmp_path / "rows").glob("part-*.json")
+    assert part.with_name(f".{part.name}.crc").exists()
+    part.write_bytes(part.read_bytes().replace(b"7", b"8"))
+    with pytest.raises(Exception, match=r"(?s)Checksum"):
+        spark.read.schema("id bigint").json(str(tmp_path / "rows")).collect()
+
+
+@pytest.mark.spark
+def test_no_process_is_started_for_permissions(tmp_path: Path) -> None:
+    chmod = tmp_path / "bin" / "chmod"
+    chmod.parent.mkdir()
+    chmod.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/started\nexec /bin/chmod "$@"\n')
+    chmod.chmod(0o755)
+    program = """
+        import sys
+        from pathlib import Path
+        import fkjoin
+        folder, spark = Path(sys.argv[1]), fkjoin.session(master="local[1]", ui_enabled="false")
+        files, jvm = spark._jvm.org.apache.hadoop.fs.FileSystem, spark._jvm
+        for name in ("ours", "theirs"):
+            (folder / "started").write_text("")
+            spark.range(3).write.json(str(folder / name))
+            print(name, len((folder / "started").read_text().splitlines()))
+            files.get(jvm.java.net.URI("file:///"), jvm.org.apache.hadoop.conf.Configuration()).close()  # Hadoop makes its own
+        spark.stop()
+    """
+    environment = short_lived(PATH=f"{chmod.parent}{os.pathsep}{os.environ['PATH']}")
+    command = [sys.executable, "-c", dedent(program), str(tmp_path)]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    (ours, none), (theirs, some) = (line.split() for line in run.stdout.splitlines())
+    assert (ours, none, theirs) == ("ours", "0", "theirs")
+    assert int(some) > 0
+    made = [sorted(path.suffix for path in (tmp_path / name).iterdir()) for name in ("ours", "theirs")]
+    assert made[0] == made[1], "with the same checksums"
+
+
+@pytest.mark.spark
+def test_who_has_chosen_a_file_system_keeps_it_and_where_ours_cannot_be_compiled_hadoops_own_remains(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = tmp_path / "LocalFiles.java"
+    source.write_text("package fkjoin; public class LocalFiles extends Nothing {}")
+    monkeypatch.setattr(local_files, "_SOURCE", source)
+    monkeypatch.setattr(local_files, "_CLASS", "fkjoin.Another")  # else it is there already
+    kept, chosen = system(spark), spark._jvm.org.apache.hadoop.conf.Configuration()  # type: ignore[union-attr]
+    chosen.set("fs.file.impl", "org.apache.hadoop.fs.LocalFileSystem")
+    with caplog.at_level("INFO", local_files.__name__):
+        use_local_files(SimpleNamespace(_jvm=spark._jvm, _jsc=SimpleNamespace(hadoopConfiguration=lambda: chosen)))
+        assert not caplog.text
+        use_local_files(SimpleNamespace(_jvm=spark._jvm, _jsc=spark.sparkContext._jsc))
+    assert "Hadoop's own file system of the local disk remains" in caplog.text
+    assert system(spark).equals(kept)
