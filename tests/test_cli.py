@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,9 @@ from tests.conftest import TRACES
 from tests.test_traces import assert_agrees, expected
 
 
-def fkjoin(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fkjoin.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
+def fkjoin(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    command, given = [sys.executable, "-m", "fkjoin.cli", *map(str, arguments)], os.environ | environment
+    return subprocess.run(command, env=given, capture_output=True, text=True, encoding="utf-8", check=False)
 
 
 def test_replay_in_memory_prints_the_expected_lines() -> None:
@@ -50,8 +51,14 @@ def test_help_and_version() -> None:
 
 
 @pytest.mark.spark
-def test_replay_on_spark_prints_lines_and_nothing_else() -> None:
-    path = TRACES / "left-empty-string-keys.in.jsonl"
-    run = fkjoin("replay", path, "--engine", "spark", "--events-per-batch", "4", "--buckets", "1")
+def test_replay_on_spark_prints_lines_and_nothing_else(tmp_path: Path) -> None:
+    """Nor does it start a process for each file that Hadoop makes, to set its permissions (``fkjoin.spark.local_files``)."""
+    path, chmod = TRACES / "left-empty-string-keys.in.jsonl", tmp_path / "bin" / "chmod"
+    chmod.parent.mkdir()
+    chmod.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/started\nexec /bin/chmod "$@"\n')
+    chmod.chmod(0o755)
+    arguments = ("replay", path, "--engine", "spark", "--events-per-batch", "4", "--buckets", "1")
+    run = fkjoin(*arguments, PATH=f"{chmod.parent}{os.pathsep}{os.environ['PATH']}")
     assert (run.returncode, run.stderr) == (0, "")
     assert_agrees(run.stdout.split("\n")[:-1], expected(path))
+    assert not (tmp_path / "started").exists()

@@ -1,12 +1,9 @@
-"""The file system of local sessions: Hadoop's, without processes that set permissions."""
+"""The file system of local sessions: Hadoop's, but for how it sets permissions; that no process does is seen in ``test_cli``."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
-from textwrap import dedent
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +13,6 @@ from pyspark.sql import SparkSession
 
 from fkjoin.spark import local_files
 from fkjoin.spark.local_files import use_local_files
-from tests.conftest import short_lived
 
 
 def system(spark: SparkSession) -> Any:
@@ -54,35 +50,6 @@ def test_damage_is_noticed_by_hadoops_checksums(spark: SparkSession, tmp_path: P
     part.write_bytes(part.read_bytes().replace(b"7", b"8"))
     with pytest.raises(Exception, match=r"(?s)Checksum"):
         spark.read.schema("id bigint").json(str(tmp_path / "rows")).collect()
-
-
-@pytest.mark.spark
-def test_no_process_is_started_for_permissions(tmp_path: Path) -> None:
-    chmod = tmp_path / "bin" / "chmod"
-    chmod.parent.mkdir()
-    chmod.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/started\nexec /bin/chmod "$@"\n')
-    chmod.chmod(0o755)
-    program = """
-        import sys
-        from pathlib import Path
-        import fkjoin
-        folder, spark = Path(sys.argv[1]), fkjoin.session(master="local[1]", ui_enabled="false")
-        files, jvm = spark._jvm.org.apache.hadoop.fs.FileSystem, spark._jvm
-        for name in ("ours", "theirs"):
-            (folder / "started").write_text("")
-            spark.range(3).write.json(str(folder / name))
-            print(name, len((folder / "started").read_text().splitlines()))
-            files.get(jvm.java.net.URI("file:///"), jvm.org.apache.hadoop.conf.Configuration()).close()  # Hadoop makes its own
-        spark.stop()
-    """
-    environment = short_lived(PATH=f"{chmod.parent}{os.pathsep}{os.environ['PATH']}")
-    command = [sys.executable, "-c", dedent(program), str(tmp_path)]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    (ours, none), (theirs, some) = (line.split() for line in run.stdout.splitlines())
-    assert (ours, none, theirs) == ("ours", "0", "theirs")
-    assert int(some) > 0
-    made = [sorted(path.suffix for path in (tmp_path / name).iterdir()) for name in ("ours", "theirs")]
-    assert made[0] == made[1], "with the same checksums"
 
 
 @pytest.mark.spark

@@ -20,7 +20,8 @@ public class LocalFiles extends LocalFileSystem {
             if (permission.getStickyBit()) {
                 super.setPermission(path, permission);
             } else {
-                Files.setPosixFilePermissions(pathToFile(path).toPath(), PosixFilePermissions.fromString(permission.toString()));
+                String actions = new FsPermission(permission.toShort()).toString(); // others are printed in other ways
+                Files.setPosixFilePermissions(pathToFile(path).toPath(), PosixFilePermissions.fromString(actions));
             }
         }
     }

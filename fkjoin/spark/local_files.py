@@ -8,6 +8,7 @@ Unless its native library is there, Hadoop starts such a process twice for every
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ _IMPLEMENTATION = "fs.file.impl"
 
 def use_local_files(context: Any) -> None:
     """Have the JVM of a local ``SparkContext`` use it from here on; where that cannot be, Hadoop's own remains."""
+    if sys.platform == "win32":  # whose permissions are others, and Hadoop has a program of its own for them
+        return
     try:
         _replace(context)
     except Py4JError as error:
