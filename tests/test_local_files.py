@@ -1,4 +1,4 @@
-"""The file system of local sessions: Hadoop's, but for how it sets permissions; that no process does is seen in ``test_cli``."""
+"""The file system of local sessions: Hadoop's, but for how it sets permissions; ``test_cli`` sees that no process does."""
 
 from __future__ import annotations
 
