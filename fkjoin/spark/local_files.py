@@ -37,7 +37,8 @@ def _replace(context: Any) -> None:
     files = jvm.org.apache.hadoop.fs.FileSystem
     place = jvm.java.net.URI("file:///")
     native = jvm.org.apache.hadoop.util.NativeCodeLoader.isNativeCodeLoaded()
-    if native or given.get(_IMPLEMENTATION) is not None or files.get(place, given).getClass().getName() == _CLASS:
+    current = files.get(place, given)
+    if native or given.get(_IMPLEMENTATION) is not None or current.getClass().getName() == _CLASS:
         return
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
@@ -46,5 +47,5 @@ def _replace(context: Any) -> None:
     ours.setClassLoader(compiler.getClassLoader())
     ours.set(_IMPLEMENTATION, _CLASS)
     # Hadoop keeps one for all who ask for it, whatever their settings: the first one that is made after this.
-    files.get(place, given).close()
+    current.close()
     files.get(place, ours)
