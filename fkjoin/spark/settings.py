@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin.errors import SessionError, nearest
 from fkjoin.rules import RULES
+from fkjoin.spark.hadoop_settings import forget_sources
 from fkjoin.spark.local_files import use_local_files
 from fkjoin.spark.local_python import use_this_python
 
@@ -124,6 +125,7 @@ def prepare(spark: SparkSession) -> None:
     if context.master.startswith("local"):
         use_this_python(context)
         use_local_files(context)
+        forget_sources(context)
 
 
 def bucket_count(spark: SparkSession) -> int:

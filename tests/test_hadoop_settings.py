@@ -1,0 +1,84 @@
+"""Hadoop's settings in local sessions: what they are, and that they travel without a note of where they come from."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fkjoin.spark import hadoop_settings
+from fkjoin.spark.hadoop_settings import forget_sources
+
+NAME = "fkjoin.test.setting"
+
+
+def context_with(settings: Any, jvm: Any) -> Any:
+    return SimpleNamespace(_jvm=jvm, _jsc=SimpleNamespace(hadoopConfiguration=lambda: settings))
+
+
+def travels(settings: Any, jvm: Any) -> Any:
+    """The settings' bytes, as Spark hands them to tasks."""
+    out = jvm.org.apache.hadoop.io.DataOutputBuffer()
+    settings.write(out)
+    return out
+
+
+def values(settings: Any) -> dict[str, str]:
+    entries = settings.iterator()
+    found = {}
+    while entries.hasNext():
+        entry = entries.next()
+        found[entry.getKey()] = entry.getValue()
+    return found
+
+
+@pytest.mark.spark
+def test_the_settings_of_a_local_session_have_no_sources(spark: SparkSession) -> None:
+    settings = spark.sparkContext._jsc.hadoopConfiguration()
+    assert settings.get("io.file.buffer.size") is not None
+    assert settings.getPropertySources("io.file.buffer.size") is None
+
+
+@pytest.mark.spark
+def test_settings_stay_what_they_are_and_are_smaller_on_their_way(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    settings = jvm.org.apache.hadoop.conf.Configuration()
+    settings.set(NAME, "chosen")
+    was, size = values(settings), travels(settings, jvm).getLength()
+    assert list(settings.getPropertySources("io.file.buffer.size")) == ["core-default.xml"]
+    forget_sources(context_with(settings, jvm))
+    assert settings.getPropertySources("io.file.buffer.size") is None
+    assert values(settings) == was
+    assert was[NAME] == "chosen"
+    out = travels(settings, jvm)
+    assert out.getLength() < size - 20 * len(was), "an empty GZIP stream has 20 bytes"
+    arrived, bytes_ = jvm.org.apache.hadoop.conf.Configuration(False), jvm.org.apache.hadoop.io.DataInputBuffer()
+    bytes_.reset(out.getData(), out.getLength())
+    arrived.readFields(bytes_)
+    assert values(arrived) == was
+
+
+@pytest.mark.spark
+def test_what_was_chosen_outlives_that_the_files_are_read_again(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    settings = jvm.org.apache.hadoop.conf.Configuration()
+    settings.set(NAME, "chosen")
+    settings.set("io.file.buffer.size", "8192")
+    forget_sources(context_with(settings, jvm))
+    settings.reloadConfiguration()
+    assert (settings.get(NAME), settings.get("io.file.buffer.size")) == ("chosen", "8192")
+
+
+@pytest.mark.spark
+def test_where_hadoop_keeps_sources_otherwise_they_stay(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(hadoop_settings, "_SOURCES", "elsewhere")
+    jvm: Any = spark._jvm
+    settings = jvm.org.apache.hadoop.conf.Configuration()
+    with caplog.at_level("INFO", hadoop_settings.__name__):
+        forget_sources(context_with(settings, jvm))
+    assert "keep their sources" in caplog.text
+    assert list(settings.getPropertySources("io.file.buffer.size")) == ["core-default.xml"]
