@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin.spark import hadoop_settings
 from fkjoin.spark.hadoop_settings import forget_sources
+from fkjoin.spark.settings import prepare
 
 NAME = "fkjoin.test.setting"
 
@@ -36,6 +37,7 @@ def values(settings: Any) -> dict[str, str]:
 
 @pytest.mark.spark
 def test_the_settings_of_a_local_session_have_no_sources(spark: SparkSession) -> None:
+    prepare(spark)  # since it was made, other tests may have had Hadoop read its files again
     settings = spark.sparkContext._jsc.hadoopConfiguration()
     assert settings.get("io.file.buffer.size") is not None
     assert settings.getPropertySources("io.file.buffer.size") is None
