@@ -150,11 +150,12 @@ class BucketStore:
         if not len(keys) and self._log.meta() is not None:
             return
         base = Position(meta.token, meta.next)
-        live = meta.live_bytes + entry_bytes(keys, values) - self._replaced(keys, values)
+        written = entry_bytes(keys, values)
+        live = meta.live_bytes + written - self._replaced(keys, values)
         segments = list(encode_segments(token, keys, values))
-        log_bytes = meta.log_bytes + entry_bytes(keys, values)
+        log_bytes = meta.log_bytes + written
         first, most = meta.first, 2 * live + SEGMENT_BYTES
-        budget = 4 * entry_bytes(keys, values) + 2 * SEGMENT_BYTES if log_bytes > most + SEGMENT_BYTES // 4 else 0
+        budget = 4 * written + 2 * SEGMENT_BYTES if log_bytes > most + SEGMENT_BYTES // 4 else 0
         while log_bytes > most and first < meta.next and budget > 0:
             oldest: list[Entries] = []
             size = 0

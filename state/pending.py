@@ -26,10 +26,10 @@ from state.segments import entry_bytes
 from state.sorted_file import write_sorted
 from state.tail import Entries, Tail
 
-TAIL_BYTES = 1 << 20
+TAIL_BYTES = 2 << 20
 """A batch of no more than that is small, and so are some in a row."""
 
-TAIL_BATCHES = 8
+TAIL_BATCHES = 16
 """The most that are not in the index yet."""
 
 _SCHEMA = pa.schema([("key", BYTES), ("value", BYTES)])
@@ -117,7 +117,7 @@ def waiting(directory: Path, at: Position, goal: Position) -> Waiting | None:
     size = kept.size + sum(entry_bytes(*entries) for entries in read)
     if len(positions) - 1 > TAIL_BATCHES or size > TAIL_BYTES:
         return None
-    found = Waiting(positions, size, Tail([kept.tail.entries, *read]) if read else kept.tail)
+    found = Waiting(positions, size, kept.tail.followed_by(read) if read else kept.tail)
     _waiting[directory] = found
     while len(_waiting) > _MOST_PLACES:
         _waiting.popitem(last=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state.order import byte_order
-from state.protocol import BYTES, PAGE_ENTRIES, Bytes, KeyRange, Page
+from state.protocol import BYTES, PAGE_ENTRIES, Bytes, KeyRange, Page, items
 
 Entries = tuple[Bytes, Bytes]
 """Keys, none of them twice, and values; null: deleted."""
@@ -55,16 +56,39 @@ class Tail:
     """The entries of some batches, the later ones over the earlier."""
 
     def __init__(self, batches: Sequence[Entries] = ()) -> None:
-        entries = latest(batches)
-        self.entries = self._keys, self._values = entries if len(batches) > 1 else in_order(*entries)
-        """Of a key that is in several batches the last, by key."""
+        self._entries: dict[bytes, bytes | None] = {}
+        self._order: tuple[bytes, ...] = ()
+        """The keys in order, as far as they have been sorted.  The garbage collector, which Spark calls after each task, does
+        not look into tuples and dicts of bytes; into a list it would.
+        """
+        self._take(batches)
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._entries)
+
+    def followed_by(self, batches: Sequence[Entries]) -> Tail:
+        """A tail of these batches, too; this one stays as it is."""
+        longer = Tail()
+        longer._entries, longer._order = self._entries.copy(), self._order
+        longer._take(batches)
+        return longer
 
     def over(self, keys: Bytes, found: Bytes) -> Bytes:
         """What was found under ``keys`` without it, with it."""
-        return laid_over(keys, found, (self._keys, self._values)) if len(self) else found
+        entries = self._entries
+        if not entries or not any(hidden := [key in entries for key in items(keys)]):
+            return found
+        mask = pa.array(hidden)
+        return pc.replace_with_mask(found, mask, pa.array([entries[key] for key in items(keys.filter(mask))], BYTES))
+
+    def _take(self, batches: Sequence[Entries]) -> None:
+        for keys, values in batches:
+            self._entries.update(zip(keys.to_pylist(), values.to_pylist(), strict=True))
+
+    def _sorted(self) -> tuple[bytes, ...]:
+        if len(self._order) < len(self._entries):  # a dict keeps the order in which keys came first
+            self._order = tuple(sorted((*self._order, *islice(self._entries, len(self._order), None))))
+        return self._order
 
     def scan(
         self, below: Scan, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None
@@ -80,14 +104,15 @@ class Tail:
 
     def _within(self, ranges: Sequence[KeyRange]) -> tuple[_Run | None, int]:
         """The entries in the ranges, in order; and how many there are in one range at most."""
-        ordered = self._keys.to_pylist()
+        ordered = self._sorted()
         bounds = [(bisect_left(ordered, first), bisect_left(ordered, last)) for first, last in ranges]
         counts = np.array([max(0, last - first) for first, last in bounds], np.int64)
         if not counts.any():
             return None, 0
-        places = np.concatenate([np.arange(first, last) for first, last in bounds])
-        chosen, numbers = pa.array(places), np.repeat(np.arange(len(ranges)), counts)
-        return _Run(numbers, self._keys.take(chosen), self._values.take(chosen)), int(counts.max())
+        numbers = np.repeat(np.arange(len(ranges)), counts)
+        keys = [key for first, last in bounds for key in ordered[first:last]]
+        values = map(self._entries.__getitem__, keys)
+        return _Run(numbers, pa.array(keys, BYTES), pa.array(values, BYTES, size=len(keys))), int(counts.max())
 
 
 class _Run(NamedTuple):

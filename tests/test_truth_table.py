@@ -9,7 +9,7 @@ from fkjoin import versions
 from fkjoin.memory import MemoryJoin
 from fkjoin.messages import Operation
 from fkjoin.stages import Counters, counters, rekey, subscription
-from state import MemoryStore
+from state import Bytes, MemoryStore
 from tests.oracle import RIGHT, Change, apply, batch_join, messages
 
 A, B, NONE = b"a", b"b", None
@@ -191,3 +191,23 @@ def test_a_right_change_that_leaves_the_row_as_it_was_answers_all_if_every_updat
         nothing, messages(rows[1:], left=False), join.stores[1], join.count, now_ms=0, retention_ms=1, every=True
     )
     assert sum(map(len, pages)) == 1
+
+
+def test_right_rows_are_read_for_those_who_are_answered_alone() -> None:
+    class Asked(MemoryStore):
+        keys: list[bytes] = []  # noqa: RUF012  (of this one store)
+
+        def get_many(self, keys: Bytes) -> Bytes:
+            self.keys += keys.to_pylist()
+            return super().get_many(keys)
+
+    store, joined = Asked(), dict[bytes, tuple[bytes, bytes | None]]()
+    join = MemoryJoin("inner", stores=(MemoryStore(), store, MemoryStore()))
+    history = [*RIGHTS["both are there"], left(3, b"v1", A)]
+    apply(join.process(messages(history, left=True), messages(history, left=False)), joined)
+    for move, read in ((left(4, b"v2", B), {b"rb"}), (left(5, None), set())):
+        store.keys.clear()
+        apply(join.process(messages([move], left=True), messages([], left=False)), joined)
+        history.append(move)
+        assert joined == batch_join(history, "inner")
+        assert {key for key in store.keys if key.startswith(b"r")} == read

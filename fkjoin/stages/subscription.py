@@ -28,6 +28,7 @@ from fkjoin.arrays import (
     Ints,
     bools,
     changes_from_previous,
+    chosen,
     codes,
     concat,
     constant,
@@ -104,7 +105,10 @@ def subscription(
         return
     code, keys = codes(stack(column(subscriptions, "foreign_key"), column(rights, "key")))
     split = len(subscriptions)
-    right = read_rights(rights, code[split:], keys, store, count, right_parts)
+    answered = np.ones(len(keys), bool)
+    answered[code[:split]] = False
+    answered[code[:split][bools(column(subscriptions, "subscribe"))]] = answered[code[split:]] = True
+    right = read_rights(rights, code[split:], keys, store, count, right_parts, answered)
     left = read_subscribes(subscriptions, code[:split], store, count)
     right_rank, left_rank, top = _ranks(right, left, shared_log)
 
@@ -165,8 +169,17 @@ def subscription(
     write_sides(store, keys, right, left, now_ms + retention_ms, in_order)
 
 
-def read_rights(rights: pa.Table, code: Ints, keys: Bytes, store: Store, count: Counters, parts: int | Sequence[int]) -> Rights:
-    old = records.decode(store.get_many(prefixed(b"r", keys)))
+def read_rights(
+    rights: pa.Table,
+    code: Ints,
+    keys: Bytes,
+    store: Store,
+    count: Counters,
+    parts: int | Sequence[int],
+    answered: Bools | None = None,
+) -> Rights:
+    """The batch's changes, and what is stored for the foreign ``keys``; not for those of which nobody is ``answered``."""
+    old = records.decode(_stored(store, prefixed(b"r", keys), answered))
     order, code, version = newest_only(code, column(rights, "version"), old, count, as_read=True)
 
     value, ts = take(column(rights, "value"), order), take(column(rights, "ts"), order).to_numpy()
@@ -187,6 +200,12 @@ def read_rights(rights: pa.Table, code: Ints, keys: Bytes, store: Store, count: 
     stored_version = pc.if_else(pa.array(old.found), old.version, never)
     all_since = np.concatenate([all_ts[stored], since])
     return Rights(len(keys), all_code, stack(stored_version, version), all_value, all_ts, all_since, ~same)
+
+
+def _stored(store: Store, names: Bytes, wanted: Bools | None) -> Bytes:
+    if wanted is None or wanted.all():
+        return store.get_many(names)
+    return take(store.get_many(chosen(names, wanted)), np.cumsum(wanted) - 1, wanted)
 
 
 def read_subscribes(subscriptions: pa.Table, code: Ints, store: Store, count: Counters) -> Subscribes:
