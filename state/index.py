@@ -101,7 +101,8 @@ class RocksIndex:
         """Without Arrow, which takes longer for a few than it saves."""
         ordered = sorted(keys)
         with self._reading():
-            found = dict(zip(ordered, self._db.get(ordered), strict=True))
+            values: Any = self._db.get(ordered)
+        found = dict(zip(ordered, values, strict=True))
         return pa.array(map(found.__getitem__, keys), BYTES, size=len(keys))
 
     def _between(self, low: bytes, high: bytes) -> tuple[bytes, bytes]:
