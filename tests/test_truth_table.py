@@ -194,20 +194,20 @@ def test_a_right_change_that_leaves_the_row_as_it_was_answers_all_if_every_updat
 
 
 def test_right_rows_are_read_for_those_who_are_answered_alone() -> None:
-    class Asked(MemoryStore):
-        keys: list[bytes] = []  # noqa: RUF012  (of this one store)
+    asked = list[bytes]()
 
+    class Asked(MemoryStore):
         def get_many(self, keys: Bytes) -> Bytes:
-            self.keys += keys.to_pylist()
+            asked.extend(keys.to_pylist())
             return super().get_many(keys)
 
-    store, joined = Asked(), dict[bytes, tuple[bytes, bytes | None]]()
-    join = MemoryJoin("inner", stores=(MemoryStore(), store, MemoryStore()))
+    joined = dict[bytes, tuple[bytes, bytes | None]]()
+    join = MemoryJoin("inner", stores=(MemoryStore(), Asked(), MemoryStore()))
     history = [*RIGHTS["both are there"], left(3, b"v1", A)]
     apply(join.process(messages(history, left=True), messages(history, left=False)), joined)
     for move, read in ((left(4, b"v2", B), {b"rb"}), (left(5, None), set())):
-        store.keys.clear()
+        asked.clear()
         apply(join.process(messages([move], left=True), messages([], left=False)), joined)
         history.append(move)
         assert joined == batch_join(history, "inner")
-        assert {key for key in store.keys if key.startswith(b"r")} == read
+        assert {key for key in asked if key.startswith(b"r")} == read

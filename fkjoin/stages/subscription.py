@@ -105,8 +105,7 @@ def subscription(
         return
     code, keys = codes(stack(column(subscriptions, "foreign_key"), column(rights, "key")))
     split = len(subscriptions)
-    answered = np.ones(len(keys), bool)
-    answered[code[:split]] = False
+    answered = np.zeros(len(keys), bool)
     answered[code[:split][bools(column(subscriptions, "subscribe"))]] = answered[code[split:]] = True
     right = read_rights(rights, code[split:], keys, store, count, right_parts, answered)
     left = read_subscribes(subscriptions, code[:split], store, count)
