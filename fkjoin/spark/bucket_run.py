@@ -83,7 +83,7 @@ class BucketRun:
         self._spec, self._bucket, self._log = spec, bucket, log
 
     def process(self, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        """Envelopes in, envelopes out; the store is committed before the last of them."""
+        """Envelopes in, envelopes out; what the store commits is handed to its log before the last of them."""
         yield from map(_frame, framed(self._envelopes(rows)))  # payloads that are sent are let go
 
     def _envelopes(self, rows: Iterator[pd.DataFrame]) -> Iterator[Envelope]:

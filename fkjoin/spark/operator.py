@@ -70,33 +70,6 @@ class StageSpec:
     """scatter, subscription, gather: a ``Star``, pickled, if there are several right tables."""
 
 
-class SparkLog:
-    """A bucket's change log in Spark's state: committed with the batch, restored and moved by Spark."""
-
-    def __init__(self, meta: Any, segments: Any) -> None:
-        self._meta, self._segments = meta, segments
-        self._known: bytes | None = None
-
-    def meta(self) -> bytes | None:
-        if self._known is None and (found := self._meta.get()) is not None:  # each call is a question to the JVM
-            self._known = bytes(found[0])
-        return self._known
-
-    def set_meta(self, meta: bytes) -> None:
-        self._meta.update((meta,))
-        self._known = meta
-
-    def segment(self, number: int) -> bytes | None:
-        found = self._segments.getValue((number,))
-        return None if found is None else bytes(found[0])
-
-    def put_segment(self, number: int, data: bytes) -> None:
-        self._segments.updateValue((number,), (data,))
-
-    def remove_segment(self, number: int) -> None:
-        self._segments.removeKey((number,))
-
-
 class StageProcessor(StatefulProcessor):
     """Runs a pure stage on all of a bucket's messages of a micro-batch."""
 
@@ -114,8 +87,10 @@ class StageProcessor(StatefulProcessor):
         timerValues: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
         from fkjoin.spark.bucket_run import BucketRun
+        from fkjoin.spark.change_log import SparkLog
 
-        yield from BucketRun(self._spec, int(key[0]), SparkLog(self._meta, self._segments)).process(rows)
+        with SparkLog(self._meta, self._segments) as log:
+            yield from BucketRun(self._spec, int(key[0]), log).process(rows)
 
     def close(self) -> None:
         pass

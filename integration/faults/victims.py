@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fkjoin.spark.bucket_run import BucketRun
-from fkjoin.spark.operator import SparkLog, StageProcessor
+from fkjoin.spark.operator import StageProcessor
 from fkjoin.spark.packing import PackChanges
 from state import bucket
 from state.index import RocksIndex
@@ -80,9 +80,9 @@ class Processor(StageProcessor):
 
     def init(self, handle: Any) -> None:
         super().init(handle)
-        if not hasattr(SparkLog, "faulty"):  # once per worker process
-            SparkLog.faulty = True  # type: ignore[attr-defined]
-            SparkLog.set_meta = around("log write", SparkLog.set_meta)  # type: ignore[method-assign]
+        self._meta.update = around("log write", self._meta.update)
+        if not hasattr(RocksIndex, "faulty"):  # once per worker process
+            RocksIndex.faulty = True  # type: ignore[attr-defined]
             RocksIndex.take_in = around("index write", RocksIndex.take_in)  # type: ignore[method-assign]
             bucket.pending.keep = around("pending file", bucket.pending.keep)
             bucket.pending.waiting = _written_if_told(bucket.pending.waiting)
