@@ -114,7 +114,7 @@ def _interrupted(asked: Asked) -> None:
 
 def test_an_error_of_the_work_itself_is_the_one_that_is_raised() -> None:
     asked = Asked("updateValue")
-    asked.may.set()
+    threading.Timer(0.1, asked.may.set).start()
     with pytest.raises(ValueError, match="work"):
         _interrupted(asked)
     assert asked.order == ["updateValue"]  # and nothing is under way any more
