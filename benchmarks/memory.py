@@ -54,10 +54,15 @@ class Footprint(threading.Thread):
             self._sample()
 
     def stop(self) -> Peak:
-        """What was found until now."""
+        """What was found until now; the last look, which stops nobody's work any more, is taken without a rest."""
         self._over.set()
         self.join()
+        self._rests_until = 0.0
         self._sample()
+        return self.peak()
+
+    def peak(self) -> Peak:
+        """What has been found so far."""
         return Peak(self._pss_kib >> 10, self._rss_kib >> 10, sum(self._ticks.values()) / _TICKS)
 
     def _sample(self) -> None:
