@@ -123,8 +123,8 @@ def measure_table(
         master="local[2]",
         ui_enabled="false",
         driver_memory="512m",
-        fkjoin_buckets=4,
-        driver_extraJavaOptions=f"{SHORT_LIVED} -Xmn80m",
+        fkjoin_buckets=8,
+        driver_extraJavaOptions=f"{SHORT_LIVED} -Xms160m -Xmn48m",
         local_dir=folder / "tmp",
         fkjoin_index_dir=folder / "index",
     )
