@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 from testcontainers.core.container import DockerContainer
 
 Headers = Sequence[tuple[str, bytes]]
@@ -110,6 +110,12 @@ class Broker:
             producer.poll(0)
         assert producer.flush(60) == 0
         assert not errors, errors[:3]
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """Where each partition of the topic ends: asking that is cheap, reading it all again and again is not."""
+        partitions = self.admin.list_topics(topic, timeout=10).topics[topic].partitions
+        asked = self.admin.list_offsets({TopicPartition(topic, partition): OffsetSpec.latest() for partition in partitions})
+        return {place.partition: done.result(10).offset for place, done in asked.items()}
 
     def read(self, topic: str) -> list[Message]:
         """All committed records that the topic has, each partition's in order."""
