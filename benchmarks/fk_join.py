@@ -123,7 +123,7 @@ def measure_table(
         master="local[2]",
         ui_enabled="false",
         driver_memory="512m",
-        fkjoin_buckets=8,
+        fkjoin_buckets=16,
         driver_extraJavaOptions=f"{SHORT_LIVED} -Xms160m -Xmn48m",
         local_dir=folder / "tmp",
         fkjoin_index_dir=folder / "index",
