@@ -230,7 +230,7 @@ def test_left_rows_without_timestamps_get_those_of_right_rows() -> None:
     assert running.batch([Change(LEFT, "k", 2, "y", keys)], untimed=True).column("ts").to_pylist() == [6]
 
 
-@given(events=st.lists(LEFTS | RIGHTS, max_size=25), how=st.sampled_from([("inner", "left"), ("left", "left")]))
+@given(events=st.lists(LEFTS | RIGHTS, max_size=40), how=st.sampled_from([("inner", "left"), ("left", "left")]))
 @settings(max_examples=100)
 def test_timestamps_of_single_changes(events: list, how: tuple[str, str]) -> None:
     running, rows = Running(*how), dict[tuple[int, str], Change]()
