@@ -113,8 +113,7 @@ class Broker:
 
     def ends(self, topic: str) -> dict[int, int]:
         """Where each partition of the topic ends: asking that is cheap, reading it all again and again is not."""
-        partitions = self.admin.list_topics(topic, timeout=10).topics[topic].partitions
-        asked = self.admin.list_offsets({TopicPartition(topic, partition): OffsetSpec.latest() for partition in partitions})
+        asked = self.admin.list_offsets({TopicPartition(topic, one): OffsetSpec.latest() for one in self._partitions(topic)})
         return {place.partition: done.result(10).offset for place, done in asked.items()}
 
     def read(self, topic: str) -> list[Message]:
@@ -129,7 +128,7 @@ class Broker:
                 "log_level": 0,
             }
         )
-        partitions = self.admin.list_topics(topic, timeout=10).topics[topic].partitions
+        partitions = self._partitions(topic)
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
         found: list[Message] = []
         open_ = set(partitions)
@@ -155,6 +154,9 @@ class Broker:
             else:
                 final[key] = value
         return final
+
+    def _partitions(self, topic: str) -> list[int]:
+        return list(self.admin.list_topics(topic, timeout=10).topics[topic].partitions)
 
     def _wait(self) -> None:
         deadline = time.monotonic() + 90
