@@ -87,7 +87,7 @@ class RocksIndex:
             return self._get_few(keys.to_pylist())
         order = byte_order(keys)
         wanted = keys.take(pa.array(order))
-        with self._reading():
+        with self._reading(), _passing(self._db):
             first, last = self._between(wanted[0].as_py(), wanted[-1].as_py())
             start, end = _count(pc.less(wanted, first)), _count(pc.less_equal(wanted, last))
             end = max(start, end)
@@ -220,6 +220,18 @@ class RocksIndex:
             yield
         except Exception as error:
             raise DamagedIndexError(f"index {self.path} cannot be read: {error}") from error
+
+
+@contextlib.contextmanager
+def _passing(db: Rdict) -> Iterator[None]:
+    """Many keys in order come to each block of a file once: it is not kept in memory, as those are that few keys are in."""
+    once = ReadOptions()
+    once.fill_cache(False)  # type: ignore[call-arg]  # as rocksdict's types have it, it has no argument
+    db.set_read_options(once)
+    try:
+        yield
+    finally:
+        db.set_read_options(ReadOptions())
 
 
 def remove_index(path: Path) -> None:

@@ -11,6 +11,7 @@ from state import BucketStore, MemoryStore, database, pending
 from state.database import says
 from state.index import RocksIndex
 from state.positions import Position
+from state.protocol import SLICE_ROWS
 from tests.stores import Log, array, contents, write
 from tests.test_small_batches import batch
 
@@ -94,3 +95,19 @@ def test_an_index_that_is_opened_again_is_read_by_its_filters(tmp_path: Path) ->
             held = index._db.property_int_value("rocksdb.estimate-table-readers-mem")
             assert held is not None
             assert held > rows, "ten bits a key, and the index of blocks"
+
+
+def test_blocks_that_many_keys_are_in_are_not_kept_in_memory(tmp_path: Path) -> None:
+    """Those that few keys are in are, also after many."""
+    names = [b"k%05d" % number for number in range(2 * SLICE_ROWS)]
+    values = array([name * 16 for name in names])
+    with contextlib.closing(RocksIndex(tmp_path)) as index:
+        index.apply(array(names), values, None)
+
+        def kept(keys: list[bytes]) -> int:
+            before = says(index._db, "block-cache-usage")
+            assert index.get_many(array(keys)).to_pylist() == [name * 16 for name in keys]
+            return says(index._db, "block-cache-usage") - before
+
+        assert kept(names) < 64 << 10, "a block at each end, which is looked for"
+        assert kept(names[::16]) > 512 << 10
