@@ -25,6 +25,6 @@ def forget_sources(context: Any) -> None:
     try:
         kept = context._jvm.java.lang.Class.forName(_CLASS).getDeclaredField(_SOURCES)
         kept.setAccessible(True)
-        kept.get(context._jsc.hadoopConfiguration()).clear()
+        kept.get(context._jsc.hadoopConfiguration()).keySet().clear()  # Py4J's own clear of a map takes names out one by one
     except Py4JError as error:
         logging.getLogger(__name__).info("Hadoop's settings keep their sources: %s", str(error).splitlines()[0])
