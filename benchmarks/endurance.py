@@ -27,6 +27,7 @@ import fkjoin
 from benchmarks.fk_join import table
 from benchmarks.memory import Footprint, processes
 from fkjoin import fk_join
+from fkjoin.metrics import progress_since
 from fkjoin.spark.settings import INDEX_DIR
 
 STEP = 500_000
@@ -84,7 +85,7 @@ class Run:
             draft.write_text("\n".join(content))
             draft.replace(self.folder / side / f"{self.seq:012}.json")
         self.query.processAllAvailable()
-        done = [progress for progress in self.query.recentProgress if progress.batchId > self.seen]
+        done = progress_since(self.query, self.seen)
         self.seen = done[-1].batchId
         for side in lines:
             (self.folder / side / f"{self.seq:012}.json").unlink()

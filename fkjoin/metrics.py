@@ -23,7 +23,7 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
     StreamingQueryListener,
 )
-from pyspark.sql.streaming.query import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryProgress
 
 from fkjoin.stages import counters
 from fkjoin.stateful import metrics_name, state_metrics_name
@@ -160,6 +160,20 @@ class Listener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         pass
+
+
+def progress_since(query: StreamingQuery, batch: int) -> list[StreamingQueryProgress]:
+    """Progress of the query's batches after ``batch`` (-1: of all), oldest first, as far back as Spark keeps it.
+
+    Cheap to ask again and again: Spark writes out the progress of all of its last hundred batches for whoever wants the recent
+    ones, so the last one is asked for first.
+    """
+    last = query.lastProgress
+    if last is None or last.batchId <= batch:
+        return []
+    if last.batchId == batch + 1:
+        return [last]
+    return [progress for progress in query.recentProgress if progress.batchId > batch]
 
 
 def watch(spark: SparkSession, port: int | None = None) -> Metrics:

@@ -20,7 +20,7 @@ from rich.table import Table as Grid
 from fkjoin.errors import FkJoinError
 from fkjoin.job import Job, Planned
 from fkjoin.job_file import JobError, JobSpec, read_job
-from fkjoin.metrics import Metrics
+from fkjoin.metrics import Metrics, progress_since
 from fkjoin.rules import JOINS_SHARE_STAGES, MOVING, WORKERS_EVALUATE_STEPS
 from fkjoin.spark.claim import claimed
 from fkjoin.spark.damage import check_logs, explain
@@ -102,9 +102,7 @@ class Report:
 
     def look(self, name: str, query: StreamingQuery) -> None:
         """Report the batches that are new."""
-        for progress in query.recentProgress:
-            if progress.batchId <= self._seen.get(str(query.runId), -1):
-                continue
+        for progress in progress_since(query, self._seen.get(str(query.runId), -1)):
             self._seen[str(query.runId)] = progress.batchId
             line = self._metrics.take(progress, name)
             if self._log is not None:
