@@ -63,6 +63,24 @@ def test_settings_stay_what_they_are_and_are_smaller_on_their_way(spark: SparkSe
 
 
 @pytest.mark.spark
+def test_a_thousand_settings_take_no_thousand_calls(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``prepare`` is called for each table."""
+    jvm: Any = spark._jvm
+    settings = jvm.org.apache.hadoop.conf.Configuration()
+    assert settings.size() > 500
+    calls, send = 0, jvm._gateway_client.send_command
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return send(*arguments, **named)
+
+    monkeypatch.setattr(jvm._gateway_client, "send_command", counted)
+    forget_sources(context_with(settings, jvm))
+    assert 0 < calls < 50
+
+
+@pytest.mark.spark
 def test_what_was_chosen_outlives_that_the_files_are_read_again(spark: SparkSession) -> None:
     jvm: Any = spark._jvm
     settings = jvm.org.apache.hadoop.conf.Configuration()

@@ -193,6 +193,13 @@ def test_a_plain_session_is_completed(spark: SparkSession) -> None:
     prepare(other)
     assert other.conf.get(FORMAT) == "2"
     assert int(other.conf.get("spark.sql.shuffle.partitions") or 0) == 2
+    delay = "spark.sql.streaming.pollingDelay"
+    other.conf.unset(delay)
+    prepare(other)
+    assert other.conf.get(delay) == "50ms"
+    other.conf.set(delay, "1s")
+    prepare(other)
+    assert other.conf.get(delay) == "1s"
 
 
 def test_columns_of_the_result(orders: Table, customers: Table) -> None:
