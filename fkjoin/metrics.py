@@ -6,6 +6,7 @@ returns them), and for Prometheus under ``fkjoin_…``; the names of counters ar
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 from collections import Counter, deque
@@ -16,6 +17,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
@@ -75,7 +77,11 @@ class Metrics(Collector):
         since the start); ``state`` (by operator: rows, about, and bytes); ``lag`` (records, by topic and partition);
         ``fan_out`` and ``hot_keys`` by operator.
         """
-        about: dict[str, Any] = json.loads(progress.json)
+        return self.take_json(progress.json, name)
+
+    def take_json(self, progress: str, name: str | None = None) -> dict[str, Any]:
+        """The same, of the progress as Spark's JSON."""
+        about: dict[str, Any] = json.loads(progress)
         seconds = about["durationMs"].get("triggerExecution", 0) / 1000
         observed: dict[str, dict[str, Any]] = about.get("observedMetrics", {})
         found = {
@@ -146,11 +152,41 @@ class Metrics(Collector):
         return generate_latest(registry)
 
 
+class _Events:
+    """A listener as the JVM calls it; of events it asks for the JSON alone."""
+
+    class Java:
+        """What it is for Py4J."""
+
+        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        self._metrics.take_json(event.progress().json())
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        pass
+
+
 class Listener(StreamingQueryListener):
     """Gives the progress of all queries of a session to ``Metrics``."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
+
+    @functools.cached_property
+    def _jlistener(self) -> Any:
+        """What PySpark registers.  Its own asks the JVM for each number of an event, 0.4 s for a join's."""
+        jvm: Any = SparkContext._jvm
+        return jvm.PythonStreamingQueryListenerWrapper(_Events(self._metrics))
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         pass

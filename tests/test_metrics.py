@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQueryProgress
 
 from fkjoin.errors import FkJoinError
 from fkjoin.metrics import Listener, Metrics, progress_since, watch
@@ -197,12 +199,32 @@ def test_a_page_is_served_and_a_taken_port_is_named() -> None:
 
 
 @pytest.mark.spark
-def test_queries_of_a_session_are_watched(spark: SparkSession) -> None:
+def test_queries_of_a_session_are_watched(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a call for each number of an event: of a join there are some 500."""
+    asked = []
+    monkeypatch.setattr(StreamingQueryProgress, "fromJObject", asked.append)
     metrics = watch(spark)
-    query = spark.readStream.format("rate").load().writeStream.format("noop").trigger(once=True).queryName("rated").start()
+    rows = spark.readStream.format("rate").load().observe("fkjoin:rates", F.count("value").alias("rows-in"))
+    query = rows.writeStream.format("noop").trigger(once=True).queryName("rated").start()
     query.awaitTermination()
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()  # type: ignore[union-attr]
-    assert metrics.snapshot()["rated"]["batch"] == 0
+    line = metrics.snapshot()["rated"]
+    (mine,) = query.recentProgress
+    assert (line["batch"], line["inputs"], line["time"]) == (0, mine.numInputRows, mine.timestamp)
+    assert asked == []
+
+
+@pytest.mark.spark
+def test_a_listener_can_be_taken_away(spark: SparkSession) -> None:
+    metrics = Metrics()
+    listener = Listener(metrics)
+    for _ in range(2):
+        spark.streams.addListener(listener)
+        spark.streams.removeListener(listener)
+    query = spark.readStream.format("rate").load().writeStream.format("noop").trigger(once=True).start()
+    query.awaitTermination()
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()  # type: ignore[union-attr]
+    assert metrics.snapshot() == {}
 
 
 def test_the_dashboard_and_the_page_of_documentation_name_metrics_that_there_are() -> None:
