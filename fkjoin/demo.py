@@ -19,6 +19,7 @@ from rich.table import Table as Grid
 
 from fkjoin.errors import FkJoinError
 from fkjoin.join import fk_join
+from fkjoin.metrics import progress_since
 from fkjoin.spark.settings import INDEX_DIR, SHORT_LIVED, session
 from fkjoin.stages import counters
 from fkjoin.stateful import metrics_name
@@ -121,18 +122,19 @@ def _follow(query: StreamingQuery, expected: int, console: Console) -> tuple[int
         bar = progress.add_task("batches", total=expected)
         while query.isActive:
             query.awaitTermination(1)
-            seen |= _metrics(query)
+            seen |= _metrics(query, max(seen, default=-1))
             progress.update(bar, completed=len(seen))
-        seen |= _metrics(query)
+        seen |= _metrics(query, max(seen, default=-1))
         progress.update(bar, completed=len(seen))
     if (error := query.exception()) is not None:
         raise FkJoinError(f"the streaming query failed: {error}")
     return len(seen), sum(seen.values(), Counter[str]())
 
 
-def _metrics(query: StreamingQuery) -> dict[int, Counter[str]]:
+def _metrics(query: StreamingQuery, since: int) -> dict[int, Counter[str]]:
+    """The counters of the batches after ``since``."""
     found: dict[int, Counter[str]] = {}
-    for progress in query.recentProgress:
+    for progress in progress_since(query, since):
         metrics = progress.observedMetrics.get(metrics_name(_NAME))
         if metrics is not None:
             found[progress.batchId] = Counter({name: value or 0 for name, value in metrics.asDict().items()})

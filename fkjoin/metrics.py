@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
+    JStreamingQueryListener,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
@@ -152,28 +153,15 @@ class Metrics(Collector):
         return generate_latest(registry)
 
 
-class _Events:
-    """A listener as the JVM calls it; of events it asks for the JSON alone."""
+class _Events(JStreamingQueryListener):
+    """A listener as the JVM calls it, with progress as one text; PySpark's asks for each number of it, 0.4 s for a join's."""
 
-    class Java:
-        """What it is for Py4J."""
-
-        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
-
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, listener: Listener, metrics: Metrics) -> None:
+        super().__init__(listener)
         self._metrics = metrics
 
-    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        pass
-
-    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        self._metrics.take_json(event.progress().json())
-
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        pass
-
-    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        pass
+    def onQueryProgress(self, jevent: Any) -> None:  # noqa: N802
+        self._metrics.take_json(jevent.progress().json())
 
 
 class Listener(StreamingQueryListener):
@@ -184,9 +172,9 @@ class Listener(StreamingQueryListener):
 
     @functools.cached_property
     def _jlistener(self) -> Any:
-        """What PySpark registers.  Its own asks the JVM for each number of an event, 0.4 s for a join's."""
+        """What PySpark registers."""
         jvm: Any = SparkContext._jvm
-        return jvm.PythonStreamingQueryListenerWrapper(_Events(self._metrics))
+        return jvm.PythonStreamingQueryListenerWrapper(_Events(self, self._metrics))
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         pass
