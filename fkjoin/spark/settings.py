@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin.errors import SessionError, nearest
 from fkjoin.rules import RULES
+from fkjoin.spark import class_archive
 from fkjoin.spark.hadoop_settings import forget_sources
 from fkjoin.spark.local_files import use_local_files
 from fkjoin.spark.local_python import use_this_python
@@ -54,6 +55,8 @@ _LOCAL_MEMORY = {
 }
 """Environment of a local session's JVM: as for workers, in larger pieces, in which it copies to and from them."""
 
+_JAVA = "spark.driver.extraJavaOptions"
+
 _LOCAL = {
     "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -92,13 +95,13 @@ def session(
     for name, value in _DEFAULTS.items():
         builder = builder.config(name, value)
     builder = builder.config("spark.ui.showConsoleProgress", "false")
+    exact = {"spark." + name.replace("_", "."): value for name, value in conf.items()} | dict(settings or {})
     if (master or "").startswith("local"):
-        builder = builder.config("spark.driver.extraJavaOptions", "-XX:+UseParallelGC")
+        exact[_JAVA] = class_archive.options(str(exact.get(_JAVA, "-XX:+UseParallelGC")))
         for name, value in _LOCAL.items():
             builder = builder.config(name, value)
         for name, value in _LOCAL_MEMORY.items():
             os.environ.setdefault(name, value)
-    exact = {"spark." + name.replace("_", "."): value for name, value in conf.items()} | dict(settings or {})
     for name, value in exact.items():
         builder = builder.config(name, str(value).lower() if isinstance(value, bool) else str(value))
     spark = builder.getOrCreate()

@@ -1,0 +1,100 @@
+"""Local sessions begin with the classes that ``fkjoin prepare`` has kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fkjoin.errors import FkJoinError
+from fkjoin.spark import class_archive
+from fkjoin.spark.class_archive import PLACE, make, options, place
+
+_SESSION = """
+import fkjoin
+spark = fkjoin.session("archive", "local[1]", ui_enabled="false")
+print("pid", spark._jvm.java.lang.ProcessHandle.current().pid())
+print(open(f"/proc/{spark._jvm.java.lang.ProcessHandle.current().pid()}/maps").read())
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where classes are kept: nothing is said about them otherwise."""
+    for name in ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    found = tmp_path / 'a folder, "quoted"' / "classes.jsa"
+    monkeypatch.setenv(PLACE, str(found))
+    return found
+
+
+def test_where_the_file_is() -> None:
+    assert place({}) == Path(sys.prefix) / "share" / "fkjoin" / "classes.jsa"
+    assert place({PLACE: "/elsewhere/classes"}) == Path("/elsewhere/classes")
+    assert place({PLACE: "classes"}) == Path.cwd() / "classes"
+    assert place({PLACE: ""}) is None
+
+
+def test_options_have_the_file_unless_somebody_else_has_said_what_to_do(tmp_path: Path) -> None:
+    there = tmp_path / "classes.jsa"
+    mine = {PLACE: str(there)}
+    assert options("-Xmx1g", mine) == "-Xmx1g", "there is no file yet"
+    there.touch()
+    assert options("-Xmx1g", mine) == f'-XX:SharedArchiveFile="{there}" -Xlog:disable -Xmx1g'
+    assert options("", mine) == f'-XX:SharedArchiveFile="{there}" -Xlog:disable'
+    assert options("-Xmx1g", {PLACE: ""}) == "-Xmx1g"
+    assert options("-Xshare:off", mine) == "-Xshare:off"
+    assert options("-XX:SharedArchiveFile=other", mine) == "-XX:SharedArchiveFile=other"
+    for name in ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"):
+        assert options("-Xmx1g", mine | {name: "-XX:ArchiveClassesAtExit=draft"}) == "-Xmx1g"
+        assert options("-Xmx1g", mine | {name: "-Xss4m"}) != "-Xmx1g"
+
+
+@pytest.mark.spark
+def test_a_session_begins_with_what_another_has_kept(file: Path) -> None:
+    def maps() -> str:
+        run = subprocess.run([sys.executable, "-c", _SESSION], capture_output=True, text=True, check=True)
+        assert run.stdout.startswith("pid "), "the JVM says nothing of its own"
+        return run.stdout
+
+    assert make([sys.executable, "-c", _SESSION]) == file
+    assert list(file.parent.iterdir()) == [file]
+    assert str(file) in maps()
+    file.chmod(0o600)
+    file.write_bytes(b"of another Java" + file.read_bytes()[15:])
+    assert str(file) not in maps(), "a session starts without a file that is not right"
+
+
+def test_what_was_kept_remains_when_a_program_fails(file: Path) -> None:
+    file.parent.mkdir()
+    file.write_bytes(b"kept")
+    with pytest.raises(FkJoinError, match=r"left with status 3.*fkjoin doctor(?s:.*)no Java here"):
+        make([sys.executable, "-c", "print('no Java here'); raise SystemExit(3)"])
+    with pytest.raises(FkJoinError, match="left with status 0"):
+        make([sys.executable, "-c", "pass"])
+    assert list(file.parent.iterdir()) == [file]
+    assert file.read_bytes() == b"kept"
+
+
+def test_a_program_is_told_where_to_keep_classes(file: Path) -> None:
+    said = f"import os; raise SystemExit(repr([os.environ['{PLACE}'], os.environ['SPARK_SUBMIT_OPTS']]))"
+    with pytest.raises(FkJoinError) as failed:
+        make([sys.executable, "-c", said])
+    assert "['', '-XX:ArchiveClassesAtExit=" in str(failed.value)
+
+
+def test_a_place_that_cannot_be_written_is_an_error_that_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a-file").touch()
+    monkeypatch.setenv(PLACE, str(tmp_path / "a-file" / "classes.jsa"))
+    with pytest.raises(FkJoinError, match=f"cannot be kept in .*set {PLACE} to a file that can be written"):
+        make(["true"])
+    monkeypatch.setenv(PLACE, "")
+    with pytest.raises(FkJoinError, match=f"{PLACE} is empty.*unset it"):
+        make(["true"])
+    assert class_archive.place() is None
+    assert PLACE in os.environ
