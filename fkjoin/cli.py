@@ -123,7 +123,7 @@ def doctor(
 
 @app.command()
 def prepare() -> None:
-    """Let local sessions of this Python environment start some seconds sooner, from a file with Spark's classes (180 MiB).
+    """Let local sessions of this Python environment start some seconds sooner, from a file with Spark's classes (200 MiB).
 
     Once is enough, until Spark or Java are others.  FKJOIN_CLASSES: where the file is, if not in the environment; set it to
     nothing, or delete the file, and sessions start as before.

@@ -79,7 +79,8 @@ def test_what_was_kept_remains_when_a_program_fails(file: Path) -> None:
     assert file.read_bytes() == b"kept"
 
 
-def test_a_program_is_told_where_to_keep_classes(file: Path) -> None:
+def test_a_program_is_told_where_to_keep_classes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:SharedArchiveFile=of-an-earlier-Spark.jsa -Xlog:disable")
     said = f"import os; raise SystemExit(repr([os.environ['{PLACE}'], os.environ['SPARK_SUBMIT_OPTS']]))"
     with pytest.raises(FkJoinError) as failed:
         make([sys.executable, "-c", said])

@@ -57,8 +57,8 @@ def make(program: Sequence[str]) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="classes-", dir=file.parent) as folder:
             draft = Path(folder) / file.name
-            keep = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -XX:ArchiveClassesAtExit={_quoted(draft)}"
-            environment = os.environ | {PLACE: "", "SPARK_SUBMIT_OPTS": keep.strip()}
+            # In place of what is there, which may name the file: a JVM cannot both begin with one and make one.
+            environment = os.environ | {PLACE: "", "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={_quoted(draft)}"}
             # Until the last who holds the pipe is gone: the JVM, which writes the file when the program has ended.
             pipe = subprocess.PIPE
             run = subprocess.run(program, env=environment, stdout=pipe, stderr=subprocess.STDOUT, errors="replace", check=False)
