@@ -123,8 +123,8 @@ def measure_table(
         master="local[2]",
         ui_enabled="false",
         driver_memory="512m",
-        fkjoin_buckets=16,
-        driver_extraJavaOptions=f"{SHORT_LIVED} -Xms160m -Xmn48m",
+        fkjoin_buckets=8,
+        driver_extraJavaOptions=f"{SHORT_LIVED} -Xms192m -Xmn80m",
         local_dir=folder / "tmp",
         fkjoin_index_dir=folder / "index",
     )

@@ -188,18 +188,66 @@ def test_workers_have_settings_for_their_memory_unless_the_user_has_others(
     assert of_a_worker() == ("glibc.malloc.arena_max=3", "system")
 
 
-def test_a_plain_session_is_completed(spark: SparkSession) -> None:
+@pytest.mark.parametrize(
+    ("name", "ours", "theirs"),
+    [("spark.sql.streaming.pollingDelay", "50ms", "1s"), ("spark.sql.execution.arrow.maxBytesPerBatch", "2m", "64m")],
+)
+def test_a_plain_session_is_completed(spark: SparkSession, name: str, ours: str, theirs: str) -> None:
     other = spark.newSession()
     prepare(other)
     assert other.conf.get(FORMAT) == "2"
     assert int(other.conf.get("spark.sql.shuffle.partitions") or 0) == 2
-    delay = "spark.sql.streaming.pollingDelay"
-    other.conf.unset(delay)
+    other.conf.unset(name)
     prepare(other)
-    assert other.conf.get(delay) == "50ms"
-    other.conf.set(delay, "1s")
+    assert other.conf.get(name) == ours
+    other.conf.set(name, theirs)
     prepare(other)
-    assert other.conf.get(delay) == "1s"
+    assert other.conf.get(name) == theirs
+
+
+def test_workers_get_a_batch_in_pieces(spark: SparkSession) -> None:
+    def sizes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.record_batch({"bytes": pa.array([batch.nbytes], pa.int64())})
+
+    rows = spark.range(8, numPartitions=1).selectExpr("repeat('x', 1048576) as text")
+    pieces = [row.bytes for row in rows.mapInArrow(sizes, "bytes bigint").collect()]
+    assert sum(pieces) >= 8 << 20
+    assert max(pieces) < 4 << 20
+
+
+class Recorder:
+    """In place of Spark's builder: what it is told, and a session that there is."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark, self.told = spark, dict[str, str]()
+
+    def config(self, name: str, value: str) -> Recorder:
+        self.told[name] = value
+        return self
+
+    def appName(self, name: str) -> Recorder:  # noqa: N802
+        return self.config("spark.app.name", name)
+
+    def master(self, name: str) -> Recorder:
+        return self.config("spark.master", name)
+
+    def getOrCreate(self) -> SparkSession:  # noqa: N802
+        return self.spark
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "compressed"),
+    [("local[2]", {}, "false"), ("local[2]", {"shuffle_compress": True}, "true"), ("spark://elsewhere:7077", {}, None)],
+)
+def test_what_workers_have_compressed_is_not_compressed_again_where_it_does_not_travel(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, master: str, conf: dict[str, Any], compressed: str | None
+) -> None:
+    recorder = Recorder(spark)
+    monkeypatch.setattr(SparkSession, "builder", recorder)
+    assert fkjoin.session("told", master=master, **conf) is spark
+    assert recorder.told["spark.master"] == master
+    assert recorder.told.get("spark.shuffle.compress") == compressed
 
 
 def test_columns_of_the_result(orders: Table, customers: Table) -> None:

@@ -62,17 +62,22 @@ _LOCAL = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
+    "spark.shuffle.compress": "false",
 }
 """Sockets of files are a tenth of a small batch faster than those of a network, and closed to others.  Hadoop's other way to a
-local disk starts a process ``readlink`` for each file that it renames: a third of a small batch."""
+local disk starts a process ``readlink`` for each file that it renames: a third of a small batch.  What is shuffled between
+stages is compressed by the workers already (docs/adr/0030-pieces-between-the-jvm-and-workers.md)."""
 
 _DEFAULTS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2m",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.pollingDelay": "50ms",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
-"""Where nobody chose otherwise.  Spark by itself looks for new data every 10 ms: half a core of a query that waits."""
+"""Where nobody chose otherwise.  Spark by itself gathers up to 64 MiB before a worker gets any of it, in buffers that are
+copied as they grow (docs/adr/0030-pieces-between-the-jvm-and-workers.md), and looks for new data every 10 ms: half a core of a
+query that waits."""
 
 
 def session(
