@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin.errors import FkJoinError
 from fkjoin.kafka.source import known_topics
+from fkjoin.spark.class_archive import unused
 from fkjoin.spark.settings import session
 
 _CONNECTOR = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
@@ -64,9 +65,22 @@ def _session(master: str, settings: Mapping[str, str]) -> Iterator[Finding]:
         )
         return
     yield Finding("Spark session", True, f"{spark.version} on {master}")
+    if master.startswith("local"):
+        yield from _classes(spark)
     yield _connector(spark)
     yield _workers(spark)
     spark.stop()
+
+
+def _classes(spark: SparkSession) -> Iterator[Finding]:
+    jvm: Any = spark._jvm
+    if (file := unused(jvm.java.lang.ProcessHandle.current().pid())) is not None:
+        yield Finding(
+            "Spark's classes",
+            False,
+            f"{file} is of another Java or Spark, so that sessions start without it",
+            "run `fkjoin prepare` again, or delete the file",
+        )
 
 
 def _connector(spark: SparkSession) -> Finding:

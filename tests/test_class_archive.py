@@ -68,6 +68,26 @@ def test_a_session_begins_with_what_another_has_kept(file: Path) -> None:
     assert str(file) not in maps(), "a session starts without a file that is not right"
 
 
+_EXAMINED = """
+from fkjoin.doctor import examine
+print([(found.fine, found.found, found.advice) for found in examine("local[1]", "", {}) if found.what == "Spark's classes"])
+"""
+
+
+@pytest.mark.spark
+def test_the_doctor_speaks_of_a_file_that_is_not_right(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def said() -> str:
+        run = subprocess.run([sys.executable, "-c", _EXAMINED], capture_output=True, text=True, check=True)
+        return run.stdout.splitlines()[-1]
+
+    file.parent.mkdir()
+    file.write_bytes(b"of another Java")
+    found = f"{file} is of another Java or Spark, so that sessions start without it"
+    assert said() == repr([(False, found, "run `fkjoin prepare` again, or delete the file")])
+    monkeypatch.delenv(PLACE)  # what is in the environment, if anything, is right
+    assert said() == "[]"
+
+
 def test_what_was_kept_remains_when_a_program_fails(file: Path) -> None:
     file.parent.mkdir()
     file.write_bytes(b"kept")

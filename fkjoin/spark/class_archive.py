@@ -45,6 +45,16 @@ def options(java_options: str, environment: Mapping[str, str] = os.environ) -> s
     return f"-XX:SharedArchiveFile={_quoted(file)} -Xlog:disable {java_options}".rstrip()
 
 
+def unused(pid: int) -> Path | None:
+    """The file, if local sessions are given it and the JVM with this process id has left it alone: it is of another build of
+    Java, or of other jars.  None also where that cannot be seen (systems without ``/proc``).
+    """
+    file, maps = place(), Path(f"/proc/{pid}/maps")
+    if file is None or not options("") or not maps.is_file():
+        return None
+    return None if str(file.resolve()) in maps.read_text() else file
+
+
 def make(program: Sequence[str]) -> Path:
     """Run a program that has a local session, and keep the classes that its JVM has loaded by then.
 
