@@ -37,7 +37,7 @@ from fkjoin.stateful import (
     stage,
     stage_spec,
 )
-from fkjoin.topology import Aggregate, fired, generated_name
+from fkjoin.topology import Aggregate, fired, generated_name, of_source
 from fkjoin.unread import contributing, packed_contributions
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ def aggregated(
             every=every,
             fold=pickled(fold) if kind == "aggregate" else b"",
             from_answers=contribute if kind == "regroup" else b"",
+            as_read=kind == "regroup" and of_source(table.node),
             in_order=topic is None,
             number=number,
         )

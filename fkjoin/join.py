@@ -22,7 +22,7 @@ from fkjoin.stages.contribute import Place
 from fkjoin.star_join import share, star_table
 from fkjoin.stateful import Deployment, refuse_same_name
 from fkjoin.table import Extractor, Joiner, Table
-from fkjoin.topology import Derived, Join, Node, Source, generated_name
+from fkjoin.topology import Join, generated_name, of_source
 from fkjoin.wire import WIRES, Wire
 
 
@@ -104,7 +104,7 @@ def _internal_topics(
     if deployment == "fused":
         return None
     for argument, table in (("left", left), ("right", right)):
-        if table.connection is None or not _read_from_topic(table.node):
+        if table.connection is None or not of_source(table.node):
             raise TopologyError(
                 f"{argument}: the staged deployment joins tables read from topics (Table.from_kafka), {table.name} is none; "
                 "write it to a topic first, or leave the deployment fused"
@@ -130,8 +130,3 @@ def _fields(joiner: Joiner | None, left: Table, left_row: pa.Schema, right_row: 
             return None
         found[name] = ("left" if path[0] == "left" else "right", path[1:])
     return None if named is None else found
-
-
-def _read_from_topic(node: Node) -> bool:
-    """Whether the rows, and so their versions, are those of a topic."""
-    return isinstance(node, Source) or (isinstance(node, Derived) and _read_from_topic(node.table))

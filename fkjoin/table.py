@@ -14,10 +14,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from fkjoin.analyzed import paths_of
+from fkjoin.change_columns import ChangeColumns
 from fkjoin.columns import Expression, Expressions, arrow_schema
 from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, TS, VERSION
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.kafka.internal import StageQuery
+from fkjoin.kafka.positions import numbers
 from fkjoin.kafka.source import Connection, OnError, read_topic
 from fkjoin.operators import Operators
 from fkjoin.outputs import Outputs
@@ -124,7 +126,7 @@ class Table(Operators, Outputs):
         if isinstance(self.node, Source):
             operation = F.when(F.col(DELETED), F.lit("delete")).otherwise(F.lit("upsert"))
             if CHAINS in self.frame.columns:
-                version = F.transform(CHAINS, lambda chain: chain[0]["offset"])
+                version = numbers(F.col(CHAINS))
             else:
                 names = _struct(self.frame, VERSION).names
                 version = F.array(*[F.col(f"{VERSION}.`{name}`").cast("bigint") for name in names])
@@ -224,13 +226,19 @@ class Table(Operators, Outputs):
         *,
         key: KafkaFormat | str,
         value: KafkaFormat | str,
+        version: Expressions | None = None,
+        deleted: Expression | None = None,
+        timestamp: Expression | None = None,
         name: str | None = None,
         on_error: OnError = "dead-letter",
         headers: bool = False,
         roots: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Table:
-        """A table from a topic: a record is an upsert of its key, a null value a tombstone; its offset is its version.
+        """A table from a topic: a record is an upsert of its key, a null value a tombstone.
+
+        Of a key's records in one partition the greater offset is newer.  Where a key is in several, because partitions were
+        added, the later record timestamp is, then the greater partition; docs/order.md has the whole rule.
 
         ``key``, ``value``: formats of ``fkjoin.kafka``, or ``"string"`` or ``"bytes"`` for one column called ``key`` or
         ``value``.  ``on_error``: what happens to a record that does not parse, has no key, or on which a Python extractor
@@ -239,18 +247,30 @@ class Table(Operators, Outputs):
         a column.  ``options``: of Spark's Kafka source, such as ``maxOffsetsPerTrigger``, and of its consumer (``kafka.…``);
         secrets among them are not shown anywhere.
 
+        ``version``: whole-number columns or expressions over the value's columns that order the changes of a key before all
+        that, such as ``"source.lsn"`` of Debezium; a record without one cannot be used.  ``deleted``: a condition that makes
+        the record a tombstone, such as ``"__deleted = 'true'"``.  ``timestamp``: a timestamp or bigint column that results
+        carry on in place of the record's.
+
         ``roots``: the topic is written by another job, ``to_kafka(…, positions=True)``, from so many topics; where in them a
         row came from, as a header says, is its version, in place of its offset here.  So what that job publishes twice counts
-        once.  A row whose root is another topic or partition than before starts over, counted as ``source-restarts``.
+        once.  A row whose root is another topic than before starts over, counted as ``source-restarts``.
 
-        When partitions are added to the topic, keys may change theirs: what comes from the new partition then counts as newer.
         Raises ``TopologyError``, also when the topic is not there.
         """
         prepare(spark)
-        read = read_topic(spark, topic, bootstrap_servers, key, value, name, on_error, headers, roots, options)
+        columns = ChangeColumns(version, deleted, timestamp)
+        read = read_topic(spark, topic, bootstrap_servers, key, value, name, on_error, headers, roots, options, columns)
         dead = (read.dead,) if on_error == "dead-letter" else ()
         return cls(
-            read.node, read.frame, read.node.key, "timestamp", on_error, dead, connection=read.connection, unread=read.unread
+            read.node,
+            read.frame,
+            read.node.key,
+            read.timestamps,
+            on_error,
+            dead,
+            connection=read.connection,
+            unread=read.unread,
         )
 
 

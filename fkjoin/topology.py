@@ -254,6 +254,11 @@ def shared_rights(join: Join) -> list[Node]:
     return [*before, join.right]
 
 
+def of_source(node: Node) -> bool:
+    """Whether its rows, and so their versions, are those of a source."""
+    return isinstance(node, Source) or (isinstance(node, Derived) and of_source(node.table))
+
+
 def join_below(node: Node) -> Join | None:
     """The join that ``node`` is, or whose rows it is made of one by one without keeping them."""
     while isinstance(node, Derived) and node.materialized is None:

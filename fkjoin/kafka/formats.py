@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
 
 from fkjoin.columns import arrow_schema
 from fkjoin.errors import TopologyError
@@ -22,6 +22,13 @@ from fkjoin.spark.topic_values import WriteObjects, Writer, WriteTexts
 from fkjoin.write_json import writable
 
 _CORRUPT = "__fkjoin_corrupt"
+
+_SOURCE_BLOCK = (
+    "lsn bigint, txId bigint, pos bigint, row int, file string, server_id bigint, ts_ms bigint, ts_us bigint, ts_ns bigint, "
+    "scn string, commit_scn string, change_lsn string, commit_lsn string, event_serial_no bigint, ord int, sequence string, "
+    "snapshot string, db string, schema string, table string"
+)
+"""What Debezium's connectors say of where a change stands in their database's log."""
 
 
 class Decoded(NamedTuple):
@@ -114,9 +121,20 @@ class Debezium:
 
     ``c``, ``u`` and ``r`` (snapshot) are upserts of ``after``, ``d`` is a delete, and so is the tombstone that may follow it.
     ``before`` is not looked at.  As the format of a key it reads the key's fields, wrapped or not.
+
+    ``source``: columns of the event's ``source`` block, such as ``"lsn bigint, change_lsn string"``, that the expressions of
+    ``Table.from_kafka(…, version=, deleted=, timestamp=)`` may use; by default those that connectors order changes by.
     """
 
     schema: str | StructType
+    source: str | StructType = _SOURCE_BLOCK
+
+    def about(self, data: Column) -> Column:
+        """What an event says besides its row: ``op``, ``ts_ms``, and ``source`` with the columns that were asked for."""
+        block = struct_type(self.source, "Debezium")
+        envelope = StructType([StructField("op", StringType()), StructField("ts_ms", LongType()), StructField("source", block)])
+        parsed, _ = _parsed(data, StructType([*envelope, StructField("payload", envelope)]))
+        return F.coalesce(parsed.getField("payload"), F.struct(*[parsed.getField(name).alias(name) for name in envelope.names]))
 
     def decode(self, data: Column) -> Decoded:
         parsed, bad = _parsed(data, self._envelope())

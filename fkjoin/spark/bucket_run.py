@@ -131,7 +131,7 @@ class BucketRun:
         times: Any = {"now_ms": int(time.time() * 1000), "retention_ms": spec.retention_ms}
         if spec.stage == "rekey":
             changes = self._rows(CHANGE, messages)
-            subscriptions, answers = rekey(changes, store, count, right_parts=spec.right_parts, **times)
+            subscriptions, answers = rekey(changes, store, count, right_parts=spec.right_parts, every=spec.every, **times)
             yield packed_by_bucket(subscriptions, "foreign_key", spec.buckets)
             yield self._by_key(answers)
         elif spec.stage == "scatter":
@@ -163,14 +163,15 @@ class BucketRun:
             made = children(*sides, store, count, family, source=source, every=spec.every, in_order=spec.in_order, **times)
             yield from map(self._by_key, made)
         elif spec.stage == "regroup":
-            changed = regroup(self._rows(JOINED, messages), store, count, every=spec.every, **times)
+            how: Any = {"every": spec.every, "as_read": spec.as_read}
+            changed = regroup(self._rows(JOINED, messages), store, count, **how, **times)
             if spec.number is not None:
                 changed = numbered(changed, spec.number)
             yield self._by_key(changed)
         elif spec.stage == "aggregate":
             source = versions.identity(f"aggregate {spec.operator}")
             grouped = _taken(GROUPED, messages)
-            how: Any = {"every": spec.every, "guarded": not spec.in_order}
+            how = {"every": spec.every, "guarded": not spec.in_order}
             results = aggregate(grouped, store, count, pickle.loads(spec.fold), source=source, **how, **times)
             yield self._by_key(results)
         elif spec.stage == "merge":
@@ -181,8 +182,8 @@ class BucketRun:
             sent = pace(_taken(RESULT, messages), store, count, over=over)
             yield from map(self._by_key, sent)
         else:
-            kept: Any = {"materialized": spec.materialized, "every": spec.every}
-            results = resolve(self._joined(messages), store, count, **kept, **times)
+            how = {"materialized": spec.materialized, "every": spec.every, "as_read": spec.as_read}
+            results = resolve(self._joined(messages), store, count, **how, **times)
             yield self._by_key(results)
 
     def _by_key(self, messages: pa.Table) -> Iterator[Payload]:

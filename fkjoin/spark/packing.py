@@ -36,8 +36,8 @@ Pack = Callable[[Batches], Batches]
 class PackChanges:
     """Rows ``key, foreign_key, row, deleted, version, source, ts, problem`` → envelopes of ``CHANGE`` by key.
 
-    ``version`` is a struct of int64, or, for the result of a join, its bytes.  ``source`` is the identity of the log
-    that the version belongs to.
+    ``version`` is a struct of int64, a record's with its ``PLACE`` at the end, or, for the result of a join, its bytes.
+    ``source`` is the identity of the log that the version belongs to.
     """
 
     key: pa.Schema
@@ -193,7 +193,8 @@ def _versions(batch: pa.RecordBatch) -> Bytes:
             "changes is unknown; filter such rows out, or give version=coalesce(…, 0)"
         )
     columns = [pc.cast(member, pa.int64()).to_numpy(zero_copy_only=False) for member in version.flatten()]
-    return versions.encode(source, columns)
+    names = tuple(field.name for field in version.type)
+    return versions.encode(source, columns, placed=names[-len(versions.PLACE) :] == versions.PLACE)
 
 
 def envelopes(payloads: Iterable[Payload]) -> pa.RecordBatch:

@@ -10,7 +10,7 @@ table that is materialized.  A mark outlives its row for the retention time.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -65,18 +65,28 @@ def resolve(
     retention_ms: int,
     materialized: bool = False,
     every: bool = False,
+    as_read: bool = False,
 ) -> pa.Table:
     """Turn answers after the joiner (``JOINED``; any order, duplicates allowed) into changes of the joined table.
 
     ``materialized``: keep the results, with their timestamps.  ``every``: also send results that are as they were (emit on
-    update); never tombstones for what is not there.
+    update); never tombstones for what is not there.  ``as_read``: see ``newest_only``.
     """
     keep: Keep = "both" if materialized else "hash"
-    return settle(joined, store, count, now_ms=now_ms, retention_ms=retention_ms, keep=keep, every=every).results
+    times: Any = {"now_ms": now_ms, "retention_ms": retention_ms}
+    return settle(joined, store, count, keep=keep, every=every, as_read=as_read, **times).results
 
 
 def settle(
-    joined: pa.Table, store: Store, count: Counters, *, now_ms: int, retention_ms: int, keep: Keep, every: bool
+    joined: pa.Table,
+    store: Store,
+    count: Counters,
+    *,
+    now_ms: int,
+    retention_ms: int,
+    keep: Keep,
+    every: bool = False,
+    as_read: bool = False,
 ) -> Settled:
     """``resolve``, with what was there before; ``keep``: what of the results, a hash, the value, or both."""
     sweep(store, now_ms)
@@ -86,7 +96,7 @@ def settle(
     stored_keys = prefixed(b"d", keys)
     old = records.decode(store.get_many(stored_keys))
 
-    order, code, version = newest_only(code, column(joined, "version"), old, count)
+    order, code, version = newest_only(code, column(joined, "version"), old, count, as_read=as_read)
     value, ts = column(joined, "value"), take(column(joined, "ts"), order).to_numpy()
 
     digest = take(value if keep == "value" else digests(value), order)
@@ -103,7 +113,10 @@ def settle(
 
     final = code[last]
     emit = ~equal(take(digest, last), take(held, final)) | (there[last] & every)
-    led = np.maximum.accumulate(np.where(~same | every, rows, 0))[last]
+    time = ts[np.maximum.accumulate(np.where(~same | every, rows, 0))[last]]
+    if keep == "value":  # a group has the timestamp of its rows' latest changes, also of those that contribute the same
+        time = np.maximum.reduceat(ts, np.flatnonzero(first))
+        emit |= there[last] & (time > old.ts[final])
     operation = np.where(~there[last], Operation.DELETE, np.where(had[final], Operation.UPDATE, Operation.INSERT))
     sent = last[emit]
     count[counters.OUT] += len(sent)
@@ -113,7 +126,7 @@ def settle(
         operation[emit].astype(np.int8),
         take(value, order[sent]),
         take(version, sent),
-        ts[led[emit]],
+        time[emit],
     )
 
     gone = bools(take(column(joined, "gone"), order[last]))
@@ -121,7 +134,7 @@ def settle(
     names, marks = take(stored_keys, final), take(version, last)
     since, body = np.zeros(len(last), np.int64), take(digest, last)
     if keep != "hash":
-        since = np.where(emit, ts[led], old.ts[final])
+        since = np.where(emit, time, old.ts[final])
     if keep == "both":
         body = concat(body, take(value, order[last]))
     values = records.encode(flags, since, marks, body)
