@@ -64,9 +64,14 @@ def identity(source: str) -> bytes:
     return xxhash.xxh3_64_digest(source.encode())
 
 
-def topic_identity(topic: str, topic_id: str | None) -> bytes:
-    """Eight bytes that stand for a topic: a topic that is made anew under its name gets others."""
-    return identity(topic)[:4] + (bytes(4) if topic_id is None else identity(topic_id)[:4])
+def topic_identity(topic: str, topic_id: str | None, *, again: bool = False) -> bytes:
+    """Eight bytes that stand for a topic: a topic that is made anew under its name gets others.
+
+    ``again``: a checkpoint has started over with it.  Its first four bytes differ then, too: versions of older releases, which
+    have no id, are of the topic before.
+    """
+    name = identity(f"{topic}\0again" if again else topic)[:4]
+    return name + (bytes(4) if topic_id is None else identity(topic_id)[:4])
 
 
 def encode(source: bytes | Bytes, columns: Sequence[Ints], *, placed: bool = False) -> Bytes:
@@ -284,6 +289,29 @@ def in_one_order(code: Ints, version: Bytes, known: Bytes) -> Bytes:
     at = (bounds[1:][rows] - _PLACE_BYTES)[order]
     written[at[:, None] + np.arange(8)] = time.astype(">u8").view(np.uint8).reshape(-1, 8)
     return slices(written, bounds[:-1], sizes)
+
+
+def of_topic_before(version: Bytes, identity: bytes, before: bytes) -> Bools:
+    """Which versions are of a topic of the same name as the one of the identity; ``before``: the identity of one such topic."""
+    data, bounds = buffers(version)
+    head, sizes = window(data, bounds[:-1], HEAD_BYTES), np.diff(bounds)
+    first = head[:, 0]
+    single = ((first & PLACED > 0) | (first == _ONE_OFFSET)) & (sizes == HEAD_BYTES + 8 * _counts(first))
+    own, other = (np.frombuffer(one, np.uint8) for one in (identity, before))
+    same_name = (head[:, _STEM] == own[:4]).all(axis=1) | (head[:, _STEM] == other[:4]).all(axis=1)
+    return single & same_name & (head[:, 1:] != own).any(axis=1)
+
+
+def before_all(version: Bytes, identity: bytes) -> Bytes:
+    """Versions of the topic of the identity that are older than any of its records, made like the given ones."""
+    data, bounds = buffers(version)
+    first = window(data, bounds[:-1], 1)[:, 0]
+    first = np.where(first == _ONE_OFFSET, np.uint8(_ONE_PLACE), first)
+    width = int(_counts(first).max(initial=0))
+    written = np.zeros((len(first), HEAD_BYTES + 8 * width), np.uint8)
+    written[:, 0], written[:, 1:HEAD_BYTES] = first, np.frombuffer(identity, np.uint8)
+    whole, starts = buffers(fixed(written))
+    return slices(whole, starts[:-1], HEAD_BYTES + 8 * _counts(first))
 
 
 def _places(version: Bytes) -> Words:

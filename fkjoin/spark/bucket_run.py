@@ -56,6 +56,7 @@ from fkjoin.stages import (
     scatter,
     subscription,
 )
+from fkjoin.stages.start_over import PASSED, left_behind, reached
 from fkjoin.star import Star
 from state import BucketStore, SegmentLog, Store
 from state.segments import Meta
@@ -103,8 +104,11 @@ class BucketRun:
             if spec.stage == "subscription":
                 yield from ((bucket, payload, None, 0) for payload in answers)
         over = passed.pop(TICK, 0) > 0
+        ended = [name for name in passed if name.startswith(PASSED)]
+        for name in ended:  # a stage that has the source's rows hears of it, and no stage after that
+            del passed[name]
         begun, size = time.monotonic(), sum(map(len, payloads))
-        if payloads or over:
+        if payloads or over or ended:
             with self._store() as store:
                 name = f"{spec.operator}-{spec.stage}, bucket {bucket}"
                 guarded = GuardedStore(store, name) if spec.validate else store
@@ -114,6 +118,10 @@ class BucketRun:
                 for messages in self._parts(payloads):
                     for made in self._run(messages, guarded, count, over):
                         yield from ((of, payload, None, 0) for of, payload in made)
+                for topic in reached(ended, guarded) if ended else ():
+                    for tombstones in left_behind(guarded, spec.stage, topic):
+                        for made in self._run([tombstones], guarded, count, over=False):
+                            yield from ((of, payload, None, 0) for of, payload in made)
                 store.commit()
                 count.update(dict(zip(counters.SIZES, (1, *store.sizes), strict=True)))
                 if spec.validate:
