@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -18,9 +18,8 @@ from fkjoin.kafka import positions
 from fkjoin.kafka.formats import Format, as_format, decode_key, key_reader, reader
 from fkjoin.kafka.options import client_settings, masked, source_options, with_fetching
 from fkjoin.spark.topic_records import TAKEN, DeadRecords, TopicRecords
+from fkjoin.streams import OnError, require_on_error
 from fkjoin.topology import Source
-
-OnError = Literal["fail", "dead-letter", "skip"]
 
 RAW_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 """What a dead letter says of its record, besides the reason."""
@@ -64,8 +63,7 @@ def read_topic(
     options: Mapping[str, Any] | None,
 ) -> TopicRead:
     """See ``Table.from_kafka``."""
-    if on_error not in get_args(OnError):
-        raise TopologyError(f"on_error: {on_error!r} is not one of {', '.join(get_args(OnError))}")
+    require_on_error(on_error)
     if roots is not None and not 1 <= roots <= _MOST_ROOTS:
         raise TopologyError(f"roots: {roots!r} is not a number from 1 to {_MOST_ROOTS}: of as many topics the records are made")
     chosen = source_options(options)
@@ -119,7 +117,7 @@ def read_topic(
         source.alias(SOURCE),
         F.unix_micros("timestamp").alias(TS),
         problem.alias(PROBLEM),
-        F.struct(*RAW_COLUMNS).alias(RAW),
+        _raw(name or topic).alias(RAW),
         *chains,
     )
     shown = {"bootstrap.servers": bootstrap_servers, **masked(chosen), "on_error": on_error}
@@ -141,8 +139,13 @@ def read_topic(
         unread = records.select(*TAKEN), reading
         raw = records.select(*RAW_COLUMNS)
         letters = raw.mapInArrow(DeadRecords(reading), StructType([*raw.schema, StructField("problem", StringType())]))
-        dead = letters.select(F.struct(*RAW_COLUMNS).alias(RAW), F.col("problem").alias(PROBLEM))
+        dead = letters.select(_raw(name or topic).alias(RAW), F.col("problem").alias(PROBLEM))
     return TopicRead(node, frame, Connection(topic, bootstrap_servers, chosen, partitions), dead, unread)
+
+
+def _raw(table: str) -> Column:
+    """What a dead letter of the table says of its record."""
+    return F.struct(F.lit(table).alias("table"), *RAW_COLUMNS)
 
 
 def failing(problem: Column) -> Column:
