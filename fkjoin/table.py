@@ -22,6 +22,7 @@ from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.source import Connection, read_topic
 from fkjoin.operators import Operators
 from fkjoin.outputs import Outputs
+from fkjoin.recipes import Recipe
 from fkjoin.render import Format, draw
 from fkjoin.rows import Path as FieldPath
 from fkjoin.spark.settings import prepare
@@ -74,6 +75,9 @@ class Table(Operators, Outputs):
     """Of a join in the staged deployment: the queries that must run besides the one on ``changes``."""
     materialized_as: Callable[[str], Table] | None = field(default=None, repr=False)
     """Internal: makes the same table with its rows kept in state."""
+
+    recipe: Recipe | None = field(default=None, repr=False)
+    """Internal: how it was made."""
 
     @property
     def name(self) -> str:
@@ -226,7 +230,17 @@ class Table(Operators, Outputs):
         )
         assert isinstance(table.node, Source)
         columns = (key, version, deleted, timestamp)
-        return replace(table, unread=plain_lines(files, table.node, columns, on_error))
+        about: dict[str, Any] = {
+            "key": key,
+            "version": version,
+            "deleted": deleted,
+            "timestamp": timestamp,
+            "name": name,
+            "log": log,
+        }
+        about |= {"on_error": on_error, "schema": schema, "format": format, "options": options}
+        recipe = Recipe(cls.from_files, (spark, path), about, files.schema if files.learned else None)
+        return replace(table, unread=plain_lines(files, table.node, columns, on_error), recipe=recipe)
 
     @classmethod
     def from_kafka(
