@@ -13,7 +13,7 @@ from fkjoin.aggregates.fold import Fold
 from fkjoin.columns import arrow_schema, schema_text, spark_schema, text
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
-from fkjoin.frame import DELETED, LEFT_GONE
+from fkjoin.frame import DELETED, LEFT_GONE, RAW
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.repartition import RepartitionTopic, read_back, to_records
 from fkjoin.optimizer import Off, aggregate_reads_answers
@@ -120,7 +120,7 @@ def aggregated(
     if topic is not None:
         stages += (StageQuery(f"{label}-regroup", to_records(grouped, topic, options.upgrade_from), topic),)
         grouped, unreadable = read_back(spark, topic, fold.value, buckets)
-        dead += (unreadable,)
+        dead += (unreadable.withColumn(RAW, F.col(RAW).withField("table", F.lit(label))),)
     unpack = UnpackResults(group, (fold.schema,), node.versions)
 
     def built(materialized: str | None) -> Table:

@@ -12,11 +12,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from fkjoin.emission import Emission, Emit
 from fkjoin.errors import FkJoinError, nearest
+from fkjoin.files import FileFormat
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
-from fkjoin.kafka.source import OnError
 from fkjoin.stages import How
 from fkjoin.stateful import Deployment
-from fkjoin.streams import FileFormat
+from fkjoin.streams import OnError
 from fkjoin.wire import Wire
 
 if sys.version_info >= (3, 11):

@@ -15,6 +15,7 @@ from fkjoin.foreign_key import described, require_same_timestamps, require_table
 from fkjoin.join_plan import JoinPlan
 from fkjoin.joiner import is_function
 from fkjoin.kafka.staged import InternalTopics, internal_topics
+from fkjoin.recipes import remembered
 from fkjoin.spark.json_lines import kind_at
 from fkjoin.spark.settings import prepare, switched_off, validated
 from fkjoin.stages import How
@@ -26,6 +27,7 @@ from fkjoin.topology import Join, generated_name, of_source
 from fkjoin.wire import WIRES, Wire
 
 
+@remembered
 def fk_join(
     left: Table,
     right: Table,

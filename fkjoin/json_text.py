@@ -55,7 +55,7 @@ def read_rows(texts: pa.Array, kind: pa.StructType) -> pa.StructArray:
 
 def read_objects(texts: pa.Array, kind: pa.StructType) -> tuple[pa.StructArray, Bools]:
     """As ``read_rows``, and which texts are a JSON object whose fields are of the types of ``kind``."""
-    rows = _together(texts, kind)
+    rows = read_together(texts, kind)
     if rows is not None:
         return rows, np.ones(len(rows), bool)
     if len(texts) <= _ALONE:
@@ -66,7 +66,7 @@ def read_objects(texts: pa.Array, kind: pa.StructType) -> tuple[pa.StructArray, 
     return pa.concat_arrays([rows for rows, _ in parts]), np.concatenate([fits for _, fits in parts])
 
 
-def _together(texts: pa.Array, kind: pa.StructType) -> pa.StructArray | None:
+def read_together(texts: pa.Array, kind: pa.StructType) -> pa.StructArray | None:
     """All rows at once; None when there is a text among them that Arrow does not take.
 
     Each text is the only member of an object of its own, so that none can end early, run into the next, or be two.

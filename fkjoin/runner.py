@@ -63,6 +63,7 @@ def run_job(path: Path, console: Console, *, check: bool, ui: tuple[str, int] | 
             return
         with claimed(spark, spec.checkpoint), _signals() as stop, _report(job, console, ui) as report:
             _keep(spark, spec, made_with)
+            job.keep_schemas()
             for query in planned:
                 check_logs(spark, query.checkpoint)
             _run(planned, stop, report, one_by_one=spec.trigger == "available-now")

@@ -6,7 +6,7 @@ import base64
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -22,9 +22,8 @@ from fkjoin.kafka.formats import Format, as_format, decode_key, key_reader, read
 from fkjoin.kafka.options import client_settings, masked, source_options, with_fetching
 from fkjoin.kafka.record_columns import with_change_columns
 from fkjoin.spark.topic_records import TAKEN, DeadRecords, TopicRecords
+from fkjoin.streams import OnError, require_on_error
 from fkjoin.topology import Source
-
-OnError = Literal["fail", "dead-letter", "skip"]
 
 RAW_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 """What a dead letter says of its record, besides the reason."""
@@ -73,8 +72,7 @@ def read_topic(
     columns: ChangeColumns,
 ) -> TopicRead:
     """See ``Table.from_kafka``."""
-    if on_error not in get_args(OnError):
-        raise TopologyError(f"on_error: {on_error!r} is not one of {', '.join(get_args(OnError))}")
+    require_on_error(on_error)
     if roots is not None and not 1 <= roots <= _MOST_ROOTS:
         raise TopologyError(f"roots: {roots!r} is not a number from 1 to {_MOST_ROOTS}: of as many topics the records are made")
     if roots is not None and columns.version is not None:
@@ -148,11 +146,11 @@ def read_topic(
         source.alias(SOURCE),
         time.alias(TS),
         problem.alias(PROBLEM),
-        F.struct(*RAW_COLUMNS).alias(RAW),
+        _raw(name or topic).alias(RAW),
         *chains,
     )
     shown = {"bootstrap.servers": bootstrap_servers, **masked(chosen), "on_error": on_error}
-    ordering = versions.PLACE if roots is None else tuple(f"root {place + 1}" for place in range(roots))
+    ordering = ("topic", "partition", "offset") if roots is None else tuple(f"root {place + 1}" for place in range(roots))
     deletes = ["null value", *([] if columns.deleted is None else [text(columns.deleted)])]
     node = Source(
         name or topic,
@@ -172,9 +170,14 @@ def read_topic(
         unread = records.select(*TAKEN), reading
         raw = records.select(*RAW_COLUMNS)
         letters = raw.mapInArrow(DeadRecords(reading), StructType([*raw.schema, StructField("problem", StringType())]))
-        dead = letters.select(F.struct(*RAW_COLUMNS).alias(RAW), F.col("problem").alias(PROBLEM))
+        dead = letters.select(_raw(name or topic).alias(RAW), F.col("problem").alias(PROBLEM))
     connection = Connection(topic, bootstrap_servers, chosen, partitions, topic_id)
     return TopicRead(node, frame, kind_of_time, connection, dead, unread)
+
+
+def _raw(table: str) -> Column:
+    """What a dead letter of the table says of its record."""
+    return F.struct(F.lit(table).alias("table"), *RAW_COLUMNS)
 
 
 def failing(problem: Column) -> Column:
