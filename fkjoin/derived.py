@@ -31,7 +31,7 @@ from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.spark.vectorized import vector, vectors
 from fkjoin.stages.answer_rows import AnswerRows, Joined, Made
 from fkjoin.stateful import Early, counted, frame_of, pickled, refuse_same_name, stage, stage_spec
-from fkjoin.topology import Derived, fired, generated_name, of_source
+from fkjoin.topology import Derived, fired, generated_name, source_of, starts_over
 from fkjoin.unread import packed_rows, with_steps
 from fkjoin.vectors import Steps, Where
 
@@ -141,7 +141,8 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
         else:
             packed, makes = answers.counted, pickled(Joined(AnswerRows(answers.of, early.made), schema))
     else:
-        packed, as_read = packed_rows(made, PackRows(key, schema, buckets, validate=checked)), of_source(node)
+        pack = PackRows(key, schema, buckets, validate=checked, start_over=starts_over(below))
+        packed, as_read = packed_rows(made, pack), source_of(below) is not None
     unpack = UnpackResults(key, (schema,), node.versions)
 
     def built(materialized: str | None) -> Table:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import sinks
 from fkjoin.aggregates import Kind, Wanted
+from fkjoin.as_begun import as_begun
 from fkjoin.cogroups import cogroup
 from fkjoin.dead_letters import as_records
 from fkjoin.errors import TopologyError, nearest
@@ -104,9 +105,8 @@ class Job:
             plan(query.name, functools.partial(self._start, query, trigger))
         if self.spec.dead_letters is not None:
             for name in dict.fromkeys(sink.table for sink in self.spec.sinks.values()):
-                letters = self.tables[name].dead_letters
-                if letters is not None:
-                    plan(f"dead-letters-{name}", functools.partial(self._dead_letters, name, letters, trigger))
+                if self.tables[name].dead_letters is not None:
+                    plan(f"dead-letters-{name}", functools.partial(self._dead_letters, name, trigger))
         return list(planned.values())
 
     def _source(self, spark: SparkSession, name: str, spec: TableSpec) -> Table:
@@ -121,8 +121,12 @@ class Job:
                     servers,
                     key=_format(f"{where}.key", spec.key, "key"),
                     value=_format(f"{where}.value", spec.value, "value"),
+                    version=spec.version,
+                    deleted=spec.deleted,
+                    timestamp=spec.timestamp,
                     name=name,
                     on_error=spec.on_error,
+                    on_new_topic=spec.on_new_topic,
                     headers=spec.headers,
                     roots=spec.roots,
                     options={**options, **spec.options},
@@ -276,13 +280,16 @@ class Job:
             if sink is not None:
                 return batches.start(table, sink, checkpoint, trigger, name)
             assert spec.path is not None
+            table = as_begun(table, checkpoint)
             writer = table.changes.writeStream.format(spec.format).options(**{n: str(v) for n, v in spec.options.items()})
             return writer.queryName(name).option("checkpointLocation", checkpoint).trigger(**trigger).start(spec.path)
 
-    def _dead_letters(self, name: str, letters: DataFrame, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
+    def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
         spec = self.spec.dead_letters
         assert spec is not None
         query = f"dead-letters-{name}"
+        letters = as_begun(self.tables[name], checkpoint).dead_letters
+        assert letters is not None
         if spec.path is not None:
             writer = letters.writeStream.format("json").queryName(query).option("checkpointLocation", checkpoint)
             return writer.trigger(**trigger).start(spec.path)

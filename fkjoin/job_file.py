@@ -14,6 +14,7 @@ from fkjoin.emission import Emission, Emit
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.files import FileFormat
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
+from fkjoin.kafka.source import OnNewTopic
 from fkjoin.stages import How
 from fkjoin.stateful import Deployment
 from fkjoin.streams import OnError
@@ -109,6 +110,7 @@ class TableSpec(_Place):
     columns: str | None = Field(None, alias="schema")
     format: FileFormat | None = None
     on_error: OnError = "dead-letter"
+    on_new_topic: OnNewTopic = "fail"
     headers: bool = False
     roots: int | None = Field(None, ge=1)
     options: dict[str, Value] = {}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from fkjoin.recipes import learned_sources, made_again
+from fkjoin.recipes import learned_sources
 from fkjoin.spark.files import begun, hadoop, read_file, write_file
 
 if TYPE_CHECKING:
@@ -65,23 +65,23 @@ class KeptSchemas:
         return bool(new)
 
 
-def with_kept_schemas(table: Table, checkpoint: str) -> Table:
-    """The table as the query of the checkpoint was begun with it, as far as its columns were learned from files."""
+def kept_columns(table: Table, checkpoint: str) -> dict[int, dict[str, Any]]:
+    """Arguments for ``made_again``: the columns of files as the query of the checkpoint was begun with them, if it was."""
     learned = learned_sources(table)
     if not learned:
-        return table
+        return {}
     spark, place = table.frame.sparkSession, checkpoint.rstrip("/")
     kept = KeptSchemas.of(spark, place)
-    others: dict[int, StructType] = {}
+    others: dict[int, dict[str, Any]] = {}
     more = False
     for name, tables in learned.items():
         schema = _columns(tables[0])
         more |= kept.take(name, schema)
         if kept.schemas[name] != schema:
-            others |= {id(one): kept.schemas[name] for one in tables}
+            others |= {id(one): {"schema": kept.schemas[name]} for one in tables}
     if more:
         kept.write(spark, place)
-    return made_again(table, others) if others else table
+    return others
 
 
 def _columns(source: Table) -> StructType:

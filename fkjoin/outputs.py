@@ -10,10 +10,10 @@ from pyspark.sql import Column
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import sinks
+from fkjoin.as_begun import as_begun
 from fkjoin.columns import Expression
 from fkjoin.kafka import sink
 from fkjoin.kafka.formats import Format as KafkaFormat
-from fkjoin.kept_schemas import with_kept_schemas
 from fkjoin.sinks import Kafka, Parquet, batches
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Outputs:
         if left out.  Delivery is at least once; Spark's producer partitions as Java's does.
         """
         batches.require_one(cast("Table", self).frame.sparkSession, str(checkpoint))
-        table = with_kept_schemas(cast("Table", self), str(checkpoint))
+        table = as_begun(cast("Table", self), str(checkpoint))
         batches.make_topics(table)
         records = Kafka(topic, bootstrap_servers, key, value, headers, positions).records(table)
         return sink.start(records, topic, bootstrap_servers, str(checkpoint), options, trigger, query_name or table.name)

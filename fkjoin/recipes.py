@@ -1,4 +1,4 @@
-"""How tables were made, so that they can be made again with other columns of the files that they are read from."""
+"""How tables were made, so that they can be made again with other arguments of the sources that they are read from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 from pyspark.sql.types import StructType
 
+from fkjoin.errors import TopologyError
+
 if TYPE_CHECKING:
+    from fkjoin.kafka.source import Connection
     from fkjoin.table import Table
 
 _P = ParamSpec("_P")
@@ -24,6 +27,8 @@ class Recipe:
     named: Mapping[str, Any]
     learned: StructType | None = None
     """The columns that files had when the table was made of them, where nobody gave any."""
+    connection: Connection | None = None
+    """The topic that the table is."""
 
 
 def remembered(make: Callable[_P, Table]) -> Callable[_P, Table]:
@@ -36,10 +41,24 @@ def remembered(make: Callable[_P, Table]) -> Callable[_P, Table]:
     return made
 
 
+def below(table: Table) -> list[Any]:
+    """The table and all that it was made of, each once."""
+    return list(_below(table, set()))
+
+
+def refuse_to_start_over(argument: str, table: Table) -> None:
+    """``TopologyError`` if a topic that the table is made of is to start over: the staged deployment cannot."""
+    if any(one.recipe.named.get("on_new_topic") == "start-over" for one in below(table)):
+        raise TopologyError(
+            f'{argument}: a table with on_new_topic="start-over" cannot be in a staged deployment, which is several queries; '
+            "leave it out, and give the queries new checkpoints when a topic is made anew"
+        )
+
+
 def learned_sources(table: Table) -> dict[str, list[Table]]:
     """The tables below, and the table itself, whose columns were learned, by name; those of the same files are together."""
     found: dict[tuple[str, str], list[Table]] = {}
-    for one in _below(table, set()):
+    for one in below(table):
         if one.recipe.learned is not None:
             of = repr((one.recipe.arguments[1:], one.recipe.named.get("key")))
             found.setdefault((one.name, of), []).append(one)
@@ -50,8 +69,8 @@ def learned_sources(table: Table) -> dict[str, list[Table]]:
     return named
 
 
-def made_again(table: Table, schemas: Mapping[int, StructType]) -> Table:
-    """The table, with other columns of the sources with these ``id``; what is there twice is made once."""
+def made_again(table: Table, others: Mapping[int, Mapping[str, Any]]) -> Table:
+    """The table, with other arguments of the sources with these ``id``; what is there twice is made once."""
     done: dict[int, Any] = {}
 
     def again(given: Any) -> Any:
@@ -61,9 +80,7 @@ def made_again(table: Table, schemas: Mapping[int, StructType]) -> Table:
         if not isinstance(recipe, Recipe):
             return given
         if id(given) not in done:
-            named = {name: again(one) for name, one in recipe.named.items()}
-            if id(given) in schemas:
-                named["schema"] = schemas[id(given)]
+            named = {name: again(one) for name, one in recipe.named.items()} | dict(others.get(id(given), {}))
             done[id(given)] = recipe.make(*map(again, recipe.arguments), **named)
         return done[id(given)]
 

@@ -21,7 +21,7 @@ from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, ROW, TS, VERSION
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.positions import numbers
-from fkjoin.kafka.source import Connection, read_topic
+from fkjoin.kafka.source import Connection, OnNewTopic, read_topic
 from fkjoin.operators import Operators
 from fkjoin.outputs import Outputs
 from fkjoin.recipes import Recipe
@@ -258,6 +258,7 @@ class Table(Operators, Outputs):
         timestamp: Expression | None = None,
         name: str | None = None,
         on_error: OnError = "dead-letter",
+        on_new_topic: OnNewTopic = "fail",
         headers: bool = False,
         roots: int | None = None,
         options: Mapping[str, Any] | None = None,
@@ -283,21 +284,52 @@ class Table(Operators, Outputs):
         row came from, as a header says, is its version, in place of its offset here.  So what that job publishes twice counts
         once.  A row whose root is another topic than before starts over, counted as ``source-restarts``.
 
+        ``on_new_topic``: what happens when the topic was deleted and created again since the query's checkpoint was begun.
+        ``"fail"`` refuses to start.  ``"start-over"`` reads the new topic from its beginning: what comes counts as newer, and
+        rows that the new topic does not have are deleted once it has been read to the end it had at the start.
+
         Raises ``TopologyError``, also when the topic is not there.
         """
-        prepare(spark)
+        about: dict[str, Any] = {
+            "name": name,
+            "on_error": on_error,
+            "on_new_topic": on_new_topic,
+            "headers": headers,
+            "roots": roots,
+            "options": options,
+        }
         columns = ChangeColumns(version, deleted, timestamp)
-        read = read_topic(spark, topic, bootstrap_servers, key, value, name, on_error, headers, roots, options, columns)
-        dead = (read.dead,) if on_error == "dead-letter" else ()
+        return cls._of_topic(spark, topic, bootstrap_servers, key, value, columns, **about)
+
+    @classmethod
+    def _of_topic(
+        cls,
+        spark: SparkSession,
+        topic: str,
+        bootstrap_servers: str,
+        key: KafkaFormat | str,
+        value: KafkaFormat | str,
+        columns: ChangeColumns,
+        **about: Any,
+    ) -> Table:
+        """``from_kafka``; ``again``: the checkpoint has started over with the topic."""
+        prepare(spark)
+        read = read_topic(spark, topic, bootstrap_servers, key, value, columns, **about)
+        given = {name: given for name, given in about.items() if name != "again"}
+        recipe = Recipe(
+            cls._of_topic, (spark, topic, bootstrap_servers, key, value, columns), given, connection=read.connection
+        )
+        on_error = about["on_error"]
         return cls(
             read.node,
             read.frame,
             read.node.key,
             read.timestamps,
             on_error,
-            dead,
+            (read.dead,) if on_error == "dead-letter" else (),
             connection=read.connection,
             unread=read.unread,
+            recipe=recipe,
         )
 
 

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from fkjoin import versions
 from fkjoin.errors import FkJoinError
 from fkjoin.kafka.options import client_settings
-from fkjoin.kafka.source import Connection
+from fkjoin.kafka.source import Connection, OnNewTopic
 from fkjoin.spark.files import begun, hadoop, read_file, write_file
 from fkjoin.stages.start_over import StartOver
 
 TOPICS = "fkjoin-topics.json"
 """Lies in the checkpoint of a query: for each topic ``{"id": …, "again": ends}``, the latter if it has started over."""
-
-OnNewTopic = Literal["fail", "start-over"]
 
 _FIRST_LOOK = 8
 """So many offsets before its end a partition is first asked for its last record: the very last may be marks of transactions."""

@@ -6,7 +6,7 @@ import base64
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -22,8 +22,11 @@ from fkjoin.kafka.formats import Format, as_format, decode_key, key_reader, read
 from fkjoin.kafka.options import client_settings, masked, source_options, with_fetching
 from fkjoin.kafka.record_columns import with_change_columns
 from fkjoin.spark.topic_records import TAKEN, DeadRecords, TopicRecords
+from fkjoin.stages.start_over import StartOver
 from fkjoin.streams import OnError, require_on_error
 from fkjoin.topology import Source
+
+OnNewTopic = Literal["fail", "start-over"]
 
 RAW_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 """What a dead letter says of its record, besides the reason."""
@@ -64,15 +67,22 @@ def read_topic(
     bootstrap_servers: str,
     key: Format | str,
     value: Format | str,
+    columns: ChangeColumns,
+    *,
     name: str | None,
     on_error: OnError,
+    on_new_topic: OnNewTopic,
     headers: bool,
     roots: int | None,
     options: Mapping[str, Any] | None,
-    columns: ChangeColumns,
+    again: StartOver | None = None,
 ) -> TopicRead:
-    """See ``Table.from_kafka``."""
+    """See ``Table.from_kafka``; ``again``: the query's checkpoint has started over with the topic."""
     require_on_error(on_error)
+    if on_new_topic not in get_args(OnNewTopic):
+        raise TopologyError(f"on_new_topic: {on_new_topic!r} is not one of {', '.join(get_args(OnNewTopic))}")
+    if roots is not None and on_new_topic != "fail":
+        raise TopologyError("on_new_topic: with roots= rows are of the topics before, which are not made anew; leave it out")
     if roots is not None and not 1 <= roots <= _MOST_ROOTS:
         raise TopologyError(f"roots: {roots!r} is not a number from 1 to {_MOST_ROOTS}: of as many topics the records are made")
     if roots is not None and columns.version is not None:
@@ -128,7 +138,7 @@ def read_topic(
         *[number.alias(f"v{at}") for at, number in enumerate(numbers)],
         *[one.alias(title) for title, one in zip(versions.PLACE, place, strict=True)],
     )
-    identity = versions.topic_identity(topic, topic_id)
+    identity = versions.topic_identity(topic, topic_id) if again is None else again.identity
     source, chains = F.lit(bytearray(identity)), []
     if roots is not None:
         found, unusable = positions.given_chains(roots)
@@ -162,6 +172,7 @@ def read_topic(
         f"kafka topic {topic} ({', '.join(f'{item}={text}' for item, text in shown.items())})",
         topic=topic,
         parts=roots or 1,
+        start_over=again,
     )
     dead, unread = frame, None
     read_key, read_value = key_reader(key_format), reader(value_format)

@@ -20,8 +20,8 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from fkjoin.as_begun import as_begun
 from fkjoin.errors import TopologyError
-from fkjoin.kept_schemas import with_kept_schemas
 from fkjoin.spark.files import begun, hadoop, query_id, read_file, write_file
 from fkjoin.stateful import frame_of
 
@@ -71,7 +71,7 @@ def start(
 ) -> StreamingQuery:
     """Start a query that writes the table's changes to one place."""
     require_one(table.frame.sparkSession, checkpoint)
-    table = with_kept_schemas(table, checkpoint)
+    table = as_begun(table, checkpoint)
     return _started(table, sink.begin(table), checkpoint, trigger, query_name)
 
 
@@ -82,7 +82,7 @@ def start_several(
     _require_sinks(sinks)
     spark = table.frame.sparkSession
     _require_begun_with(spark, checkpoint, sinks)
-    table = with_kept_schemas(table, checkpoint)
+    table = as_begun(table, checkpoint)
     writes = {sink.place: sink.begin(table) for sink in sinks}
 
     def write_all(batch: Batch, query: str, number: int) -> None:
