@@ -258,7 +258,7 @@ class Table(Operators, Outputs):
         timestamp: Expression | None = None,
         name: str | None = None,
         on_error: OnError = "dead-letter",
-        on_new_topic: OnNewTopic = "fail",
+        on_new_topic: OnNewTopic | None = None,
         headers: bool = False,
         roots: int | None = None,
         options: Mapping[str, Any] | None = None,
@@ -286,7 +286,8 @@ class Table(Operators, Outputs):
 
         ``on_new_topic``: what happens when the topic was deleted and created again since the query's checkpoint was begun.
         ``"fail"`` refuses to start.  ``"start-over"`` reads the new topic from its beginning: what comes counts as newer, and
-        rows that the new topic does not have are deleted once it has been read to the end it had at the start.
+        rows that the new topic does not have are deleted once it has been read to the end it had at the start.  Left out, it is
+        ``"start-over"`` with Spark's option ``failOnDataLoss=false``, which says that lost data stops nothing, else ``"fail"``.
 
         Raises ``TopologyError``, also when the topic is not there.
         """
