@@ -220,27 +220,12 @@ class Table(Operators, Outputs):
         happens to lines that do not fit, and to changes without a version.  The rest as in ``from_stream``.
         """
         files = open_files(spark, str(path), key, schema, format, options)
-        table = cls.from_stream(
-            files.frame,
-            key=key,
-            version=version,
-            deleted=deleted,
-            timestamp=timestamp,
-            name=name or files.name,
-            log=log,
-            on_error=on_error,
-        )
+        about: dict[str, Any] = {"key": key, "version": version, "deleted": deleted, "timestamp": timestamp, "log": log}
+        about["on_error"] = on_error
+        table = cls.from_stream(files.frame, name=name or files.name, **about)
         assert isinstance(table.node, Source)
         columns = (key, version, deleted, timestamp)
-        about: dict[str, Any] = {
-            "key": key,
-            "version": version,
-            "deleted": deleted,
-            "timestamp": timestamp,
-            "name": name,
-            "log": log,
-        }
-        about |= {"on_error": on_error, "schema": schema, "format": format, "options": options}
+        about |= {"name": name, "schema": schema, "format": format, "options": options}
         recipe = Recipe(cls.from_files, (spark, path), about, files.schema if files.learned else None)
         return replace(table, unread=plain_lines(files, table.node, columns, on_error), recipe=recipe)
 
