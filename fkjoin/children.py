@@ -71,7 +71,7 @@ def with_children(
     sides = packed_sides(node, off, left, right, rows, extractor, schemas, buckets, validate=checked)
     node = sides.node
     unpack = UnpackResults(foreign_key, (family.result,), node.versions)
-    dead = dead_frames(left, right, rows, extractor)
+    dead = dead_frames(left, right, rows)
 
     def built(materialized: str | None) -> Table:
         kept_as = materialized or label
@@ -83,7 +83,8 @@ def with_children(
             frame_of(results, unpack),
             right.key,
             left.timestamps or right.timestamps,
-            dead=dead,
+            right.on_error,
+            dead,
             connection=right.connection or left.connection,
             packed=(results, unpack),
             stages=(*left.stages, *right.stages),

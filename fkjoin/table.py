@@ -18,7 +18,7 @@ from fkjoin.columns import Expression, Expressions, arrow_schema
 from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, TS, VERSION
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.kafka.internal import StageQuery
-from fkjoin.kafka.source import Connection, OnError, read_topic
+from fkjoin.kafka.source import Connection, OnError, read_topic, require_on_error
 from fkjoin.operators import Operators
 from fkjoin.outputs import Outputs
 from fkjoin.render import Format, draw
@@ -47,8 +47,9 @@ class Table(Operators, Outputs):
     key: tuple[str, ...]
     timestamps: str | None
     """``"timestamp"`` or ``"bigint"``: the type of the table's timestamps; None without."""
-    on_error: OnError = "fail"
-    """What happens to changes that cannot be used; other than ``"fail"`` only for tables read from topics."""
+    on_error: OnError = "dead-letter"
+    """What happens to changes that cannot be used, and to rows on which an expression or a function of the user's throws; what
+    is made of tables has it of the first of them, a join of the left one."""
     dead: tuple[DataFrame, ...] = ()
     """Internal: frames, with ``RAW`` and ``PROBLEM``, that dead letters come from."""
     connection: Connection | None = None
@@ -139,12 +140,14 @@ class Table(Operators, Outputs):
     def dead_letters(self) -> DataFrame | None:
         """A streaming DataFrame of the records that cannot be used, for a query of its own; None where there can be none.
 
-        Columns: ``topic, partition, offset, timestamp, key, value, headers`` as they were read, and ``reason``.  Records of
-        tables with ``on_error="dead-letter"`` are in it: those of this table, or of all tables that a join reads.
+        Columns: ``topic, partition, offset, timestamp, key, value, headers`` of a topic's records as they were read; of other
+        rows, on which an expression or a function threw, ``key`` and ``value`` as JSON; the ``table``, and ``reason``.  Those
+        of tables with ``on_error="dead-letter"`` are in it: of this table, or of all tables that a join reads.
         """
         found = [frame.where(F.col(PROBLEM).isNotNull()) for frame in self.dead]
         letters = [frame.select(f"{RAW}.*", F.col(PROBLEM).alias("reason")) for frame in found]
-        return functools.reduce(DataFrame.unionAll, letters) if letters else None
+        by_name = functools.partial(DataFrame.unionByName, allowMissingColumns=True)
+        return functools.reduce(by_name, letters) if letters else None
 
     def describe(self, format: Format = "text") -> str:
         """The topology that makes this table: ``text``, ``json``, ``mermaid`` for a flowchart, or ``svg`` for a picture."""
@@ -168,6 +171,7 @@ class Table(Operators, Outputs):
         timestamp: Expression | None = None,
         name: str | None = None,
         log: str | None = None,
+        on_error: OnError = "dead-letter",
     ) -> Table:
         """A table from a streaming DataFrame with one change a row.
 
@@ -178,11 +182,15 @@ class Table(Operators, Outputs):
         ``timestamp``: a timestamp or bigint column that results carry on.
         ``name``: names state and metrics; give one when two tables look alike.  ``log``: tables cut from one log, whose
         versions order changes across them too, name it.
+        ``on_error``: what happens to a row on which an expression or a function of the user's throws: ``"dead-letter"`` leaves
+        the change out, counts it, and has it in ``dead_letters``; ``"skip"`` leaves it out and counts it; ``"fail"`` stops the
+        query.  In any case the key's last good row stays.
 
         Columns used as version, deleted or timestamp by their plain name are not part of the row.
         Raises ``TopologyError``.
         """
-        return cls(*read_stream(df, key, version, deleted, timestamp, name, log))
+        require_on_error(on_error)
+        return cls(*read_stream(df, key, version, deleted, timestamp, name, log), on_error)
 
     @classmethod
     def from_files(
@@ -196,6 +204,7 @@ class Table(Operators, Outputs):
         timestamp: Expression | None = None,
         name: str | None = None,
         log: str | None = None,
+        on_error: OnError = "dead-letter",
         schema: StructType | str | None = None,
         format: str | None = None,
         options: Mapping[str, Any] | None = None,
@@ -208,7 +217,7 @@ class Table(Operators, Outputs):
         """
         frame, read_as, stem = open_files(spark, str(path), schema, format, options)
         table = cls.from_stream(
-            frame, key=key, version=version, deleted=deleted, timestamp=timestamp, name=name or stem, log=log
+            frame, key=key, version=version, deleted=deleted, timestamp=timestamp, name=name or stem, log=log, on_error=on_error
         )
         assert isinstance(table.node, Source)
         columns = (key, version, deleted, timestamp)

@@ -89,6 +89,25 @@ def taken(
     return row, gone
 
 
+def throwing(evaluate: Callable[[int, int], object], rows: int) -> dict[int, ArithmeticError]:
+    """The rows on which ``evaluate`` throws, and what; it is given the first of some rows, and how many they are.
+
+    What throws on some rows is asked for each half of them.
+    """
+    found: dict[int, ArithmeticError] = {}
+    pieces = [(0, rows)] if rows else []
+    while pieces:
+        first, count = pieces.pop()
+        try:
+            evaluate(first, count)
+        except ArithmeticError as error:
+            if count == 1:
+                found[first] = error
+            else:
+                pieces += [(first, count // 2), (first + count // 2, count - count // 2)]
+    return found
+
+
 def visible(key: pa.StructArray, row: pa.StructArray, gone: pa.BooleanArray) -> dict[str, pa.Array]:
     """The columns that expressions are over: the row's, and those of the key that it lacks; null where the row is gone."""
     found: dict[str, pa.Array] = {}

@@ -51,6 +51,12 @@ class TopicRead(NamedTuple):
     """The records, and how workers read them; None where they cannot."""
 
 
+def require_on_error(given: str) -> None:
+    """``TopologyError`` if it is none of ``OnError``."""
+    if given not in get_args(OnError):
+        raise TopologyError(f"on_error: {given!r} is not one of {', '.join(get_args(OnError))}")
+
+
 def read_topic(
     spark: SparkSession,
     topic: str,
@@ -64,8 +70,7 @@ def read_topic(
     options: Mapping[str, Any] | None,
 ) -> TopicRead:
     """See ``Table.from_kafka``."""
-    if on_error not in get_args(OnError):
-        raise TopologyError(f"on_error: {on_error!r} is not one of {', '.join(get_args(OnError))}")
+    require_on_error(on_error)
     if roots is not None and not 1 <= roots <= _MOST_ROOTS:
         raise TopologyError(f"roots: {roots!r} is not a number from 1 to {_MOST_ROOTS}: of as many topics the records are made")
     chosen = source_options(options)

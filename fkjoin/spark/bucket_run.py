@@ -56,6 +56,7 @@ from fkjoin.stages import (
     scatter,
     subscription,
 )
+from fkjoin.stages.answer_rows import usable
 from fkjoin.star import Star
 from state import BucketStore, SegmentLog, Store
 from state.segments import Meta
@@ -130,7 +131,7 @@ class BucketRun:
         spec = self._spec
         times: Any = {"now_ms": int(time.time() * 1000), "retention_ms": spec.retention_ms}
         if spec.stage == "rekey":
-            changes = self._rows(CHANGE, messages)
+            changes = self._rows(CHANGE, messages, count)
             subscriptions, answers = rekey(changes, store, count, right_parts=spec.right_parts, **times)
             yield packed_by_bucket(subscriptions, "foreign_key", spec.buckets)
             yield self._by_key(answers)
@@ -163,7 +164,7 @@ class BucketRun:
             made = children(*sides, store, count, family, source=source, every=spec.every, in_order=spec.in_order, **times)
             yield from map(self._by_key, made)
         elif spec.stage == "regroup":
-            changed = regroup(self._rows(JOINED, messages), store, count, every=spec.every, **times)
+            changed = regroup(self._rows(JOINED, messages, count), store, count, every=spec.every, **times)
             if spec.number is not None:
                 changed = numbered(changed, spec.number)
             yield self._by_key(changed)
@@ -182,7 +183,7 @@ class BucketRun:
             yield from map(self._by_key, sent)
         else:
             kept: Any = {"materialized": spec.materialized, "every": spec.every}
-            results = resolve(self._joined(messages), store, count, **kept, **times)
+            results = resolve(self._joined(messages, count), store, count, **kept, **times)
             yield self._by_key(results)
 
     def _by_key(self, messages: pa.Table) -> Iterator[Payload]:
@@ -193,17 +194,17 @@ class BucketRun:
         star: Star = pickle.loads(self._spec.star)
         return star
 
-    def _rows(self, schema: pa.Schema, messages: list[pa.Table]) -> pa.Table:
+    def _rows(self, schema: pa.Schema, messages: list[pa.Table], count: Counters) -> pa.Table:
         """The rows that come to the stage; made of a join's answers, where those come."""
         if not self._spec.from_answers:
             return _taken(schema, messages)
-        made: pa.Table = pickle.loads(self._spec.from_answers)(_taken(ANSWER, messages))
-        return made
+        make, answers = pickle.loads(self._spec.from_answers), _taken(ANSWER, messages)
+        return usable(make, answers, count, self._spec.operator)
 
-    def _joined(self, messages: list[pa.Table]) -> pa.Table:
+    def _joined(self, messages: list[pa.Table], count: Counters) -> pa.Table:
         """The joined rows that come to resolve: as they are, or made of answers."""
         if self._spec.from_answers:
-            return self._rows(JOINED, messages)
+            return self._rows(JOINED, messages, count)
         made = [join_rows(_taken(ANSWER, messages), self._spec.how), _taken(JOINED, messages)]
         return pa.concat_tables([table for table in made if len(table)] or made)  # columns in one piece, where there is one
 
