@@ -117,7 +117,7 @@ def aggregated(
         return through_stage(rows, "regroup", None, number, every).where("counter is null")
 
     grouped = regrouped()
-    stages, dead = table.stages, (*table.dead, *dead_of(tried, table, table.visible()))
+    stages, dead = table.stages, (*table.dead, *dead_of(tried, table))
     if topic is not None:
         stages += (StageQuery(f"{label}-regroup", to_records(grouped, topic, options.upgrade_from), topic),)
         grouped, unreadable = read_back(spark, topic, fold.value, buckets)

@@ -82,11 +82,16 @@ def attempt(
 NOTHING = Attempt((), None, None, None)
 
 
-def dead_of(tries: Attempt, table: Table, rows: DataFrame) -> tuple[DataFrame, ...]:
+def dead_of(tries: Attempt, table: Table) -> tuple[DataFrame, ...]:
     """The frame that dead letters come from, of rows of a table on which one of the columns throws."""
     if tries.reason is None or table.on_error != "dead-letter":
         return ()
-    return (letters(tries.on(rows), tries.reason, table.name),)
+    return (letters(tries.on(table.visible(every_row(table))), tries.reason, table.name),)
+
+
+def every_row(table: Table) -> DataFrame:
+    """The table's frame; of a join, with all rows before resolve, which passes on the last of a batch."""
+    return table.frame if table.early is None else table.early.frame(table.early.answers)
 
 
 def raising(what: str, key: str, said: Column) -> Column:

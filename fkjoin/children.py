@@ -71,7 +71,7 @@ def with_children(
     sides = packed_sides(node, off, left, right, rows, extractor, schemas, buckets, validate=checked)
     node = sides.node
     unpack = UnpackResults(foreign_key, (family.result,), node.versions)
-    dead = dead_frames(left, right, rows)
+    dead = dead_frames(left, right, rows, extractor)
 
     def built(materialized: str | None) -> Table:
         kept_as = materialized or label

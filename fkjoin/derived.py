@@ -72,7 +72,8 @@ def filtered(table: Table, condition: Expression, name: str | None, emit: Emit) 
     kind = rows.select(holds.alias("it")).schema["it"].dataType
     if not isinstance(kind, BooleanType):
         raise TopologyError(f"condition: {text(condition)} is {kind.simpleString()}, a boolean is needed: write a comparison")
-    tried = attempt(f"filter of {table.name}", [condition], [holds], rows, table.on_error)
+    what = f"filter of {table.name}"
+    tried = attempt(what, [condition], [holds], rows, table.on_error)
     stays = ~F.col(DELETED) & F.coalesce(*tried.columns, F.lit(False))
 
     def reads(paths: Sequence[Path] | None) -> list[Path] | None:
@@ -80,7 +81,7 @@ def filtered(table: Table, condition: Expression, name: str | None, emit: Emit) 
 
     def evaluate() -> Steps | None:
         found = vector(holds, rows, names)
-        return None if found is None else (Where(found),)
+        return None if found is None else (Where(found, what),)
 
     said = (("filter", text(condition)),)
     step = _Step(tried, F.when(stays, F.col(ROW)), ~stays, reads, said, evaluate)
@@ -93,14 +94,15 @@ def mapped(table: Table, columns: Expressions, name: str | None, emit: Emit) -> 
     names = [*table.row_type.names, *table.key]
     made = Projection.of("columns", columns, rows, names, f"table {table.name}")
     said = (("map_values", ", ".join(made.texts)),)
-    tried = attempt(f"map_values of {table.name}", made.given, made.columns, rows, table.on_error)
+    what = f"map_values of {table.name}"
+    tried = attempt(what, made.given, made.columns, rows, table.on_error)
     step = _Step(
         tried,
         F.when(~F.col(DELETED), replace(made, columns=tried.columns).struct),
         F.col(DELETED),
         lambda _: table.reads(made.given),
         said,
-        lambda: None if (found := vectors(made.named, rows, names)) is None else (found,),
+        lambda: None if (found := vectors(made.named, rows, names, what)) is None else (found,),
     )
     return _derived(table, rows, step, name, emit)
 
@@ -129,7 +131,7 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
     frame = step.taken(rows, *([RAW] if RAW in table.frame.columns else []))
     between = None if table.star is None else f"{label} stands between the joins"
     bare = replace(table, unread=unread, packed=None, answers=None, contributions=None, star=between, narrow=None)
-    dead = (*table.dead, *dead_of(step.tried, table, rows))
+    dead = (*table.dead, *dead_of(step.tried, table))
     made = replace(bare, node=node, frame=frame, early=early, dead=dead)
     buckets, checked = bucket_count(spark), validated(spark)
     key, schema = arrow_schema("key", made.key_type), arrow_schema("row", made.row_type)

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from fkjoin.attempt import HINT, attempt, letters
+from fkjoin.attempt import HINT, attempt, every_row, letters
 from fkjoin.columns import Expression, arrow_schema, listed, resolve_column, text
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
@@ -50,10 +50,11 @@ def require_same_timestamps(left: Table, right: Table) -> None:
         )
 
 
-def dead_frames(left: Table, right: Table, rows: DataFrame) -> tuple[DataFrame, ...]:
+def dead_frames(left: Table, right: Table, rows: DataFrame, extractor: Extractor) -> tuple[DataFrame, ...]:
     """The frames that dead letters of both tables come from, and of an extractor that throws on ``rows``."""
     dead = once((*left.dead, *right.dead))
     if left.on_error == "dead-letter" and THROWN in rows.columns:
+        rows = with_foreign_key(left, right, extractor, every_row(left))
         dead += (letters(rows, F.col(THROWN), left.name),)
     return dead
 
@@ -118,7 +119,7 @@ def _foreign_key(left: Table, extractor: Extractor) -> Columns | None:
     if plain_paths(given, left.visible_schema) is None and WORKERS_EVALUATE_STEPS in switched_off(rows.sparkSession):
         return None
     found = [resolve_column("extractor", item, rows, names, f"left table {left.name}") for item in given]
-    return vectors({f"k{place}": column for place, column in enumerate(found)}, rows, names)
+    return vectors({f"k{place}": column for place, column in enumerate(found)}, rows, names, f"extractor of {left.name}")
 
 
 def _carry(left: Table, extractor: Extractor, foreign_key: pa.Schema, row: pa.Schema) -> Carry | str:

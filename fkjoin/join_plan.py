@@ -86,7 +86,7 @@ class JoinPlan:
     def dead(self) -> tuple[DataFrame, ...]:
         """What dead letters come from."""
         unpack = UnpackAnswers(self._kept.left, self._kept.right, self.node.how, self._key)
-        found = dead_frames(self.left, self.right, self.rows)
+        found = dead_frames(self.left, self.right, self.rows, self.extractor)
         return (*found, *self._joining.letters(self._answers.counted, unpack))
 
     def table(self) -> Table:
@@ -261,7 +261,7 @@ class JoinPlan:
             return why
         if self.joiner is None:
             return Made(None)
-        found = evaluated(self.joiner, self._kept.left, self._kept.right, self._spark)
+        found = evaluated(self.node.name, self.joiner, self._kept.left, self._kept.right, self._spark)
         return found if isinstance(found, str) else Made(found)
 
     @cached_property

@@ -58,8 +58,8 @@ def joiner_columns(joiner: Joiner, rows: DataFrame) -> list[Column]:
     return [resolve_column("joiner", item, sides, [], "(left, right)") for item in listed(joiner)]
 
 
-def evaluated(joiner: Joiner, left: pa.Schema, right: pa.Schema, spark: SparkSession) -> Columns | str:
-    """The joiner for workers, over rows of which so much is kept; or why Spark has to evaluate it."""
+def evaluated(name: str, joiner: Joiner, left: pa.Schema, right: pa.Schema, spark: SparkSession) -> Columns | str:
+    """The joiner of the join ``name`` for workers, over rows of which so much is kept; or why Spark has to evaluate it."""
     if is_function(joiner):
         return "the joiner is a function"
     rows = spark.createDataFrame(
@@ -69,7 +69,7 @@ def evaluated(joiner: Joiner, left: pa.Schema, right: pa.Schema, spark: SparkSes
     kinds = rows.select(*columns).schema
     if len(kinds) == 1 and isinstance(kinds[0].dataType, StructType):
         return "its one column is a struct, and may be null"
-    found = vectors(dict(zip(kinds.names, columns, strict=True)), rows, rows.columns)
+    found = vectors(dict(zip(kinds.names, columns, strict=True)), rows, rows.columns, f"joiner of {name}")
     return found or "the joiner is left to Spark"
 
 
@@ -169,7 +169,7 @@ class _Row(NamedTuple):
 def _catching(called: _Called) -> Callable[[bool, Any, Any], Any]:
     """The joiner, called for answers that give a row; returns its value, or what it threw."""
 
-    def join(there: bool, left: Any, right: Any) -> Any:
+    def join(there: Any, left: Any, right: Any) -> Any:
         if not there:
             return None, None
         try:

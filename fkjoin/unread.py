@@ -73,7 +73,7 @@ def packed_contributions(
 def contributing(table: Table, key: Projection, value: Projection) -> tuple[Columns, Columns] | None:
     """The groups and the values of the table's rows, for workers; None if Spark has to evaluate them."""
     rows, names = table.visible(), [*table.row_type.names, *table.key]
-    group, values = vectors(key.named, rows, names), vectors(value.named, rows, names)
+    group, values = (vectors(one.named, rows, names, f"group_by of {table.name}") for one in (key, value))
     return None if group is None or values is None else (group, values)
 
 

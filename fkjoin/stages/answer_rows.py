@@ -21,7 +21,7 @@ from fkjoin.stages.contribute import Fields
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.join_rows import structs, with_value
 from fkjoin.stages.regroup import contributions
-from fkjoin.vectors import Columns, Steps, taken, throwing, visible
+from fkjoin.vectors import Columns, EvaluationError, Steps, taken, throwing, visible
 
 
 class Made(NamedTuple):
@@ -91,6 +91,8 @@ def usable(make: MakesRows, answers: pa.Table, count: Counters, operator: str) -
 
 def thrown_text(operator: str, key: object, error: Exception) -> str:
     """What an operator that is to fail says."""
+    if isinstance(error, EvaluationError) and isinstance(error.__cause__, Exception):
+        operator, error = error.what or operator, error.__cause__
     hint = '; with on_error="dead-letter" such rows are set aside'
     return f"{operator}, key {key}: {type(error).__name__}: {error}{hint}"
 
