@@ -188,7 +188,7 @@ def _contributed(
 def _tried(table: Table, key: Projection, value: Projection) -> Attempt:
     """The columns of groups' keys, and those of values."""
     given, columns = (*key.given, *value.given), (*key.columns, *value.columns)
-    return attempt(f"group_by of {table.name}", given, columns, table.visible(), table.on_error)
+    return attempt("group_by", table.name, given, columns, table.visible(), table.on_error)
 
 
 def _contribute(table: Table, key: Projection, value: Projection, group: pa.Schema, values: pa.Schema) -> Contribute | str:

@@ -48,18 +48,20 @@ class Attempt:
 
 
 def attempt(
-    what: str,
+    operator: str,
+    table: str,
     given: Sequence[Expression],
     columns: Sequence[Column],
     rows: DataFrame,
     on_error: OnError,
     *,
     usable: Column | None = None,
-    key: str = KEY,
+    key: Column | None = None,
 ) -> Attempt:
     """The ``columns`` over ``rows``, evaluated for ``usable`` rows: where not said, those of a table's frame that are there.
 
-    ``what``: names the operator and its table; ``given``: the columns as the user wrote them; ``key``: the column of the key.
+    ``table``: what the ``operator`` reads; ``given``: the columns as the user wrote them; ``key``: a struct, by default that of
+    the frame.
     """
     risky = [can_throw(column, rows) for column in columns]
     if not any(risky):
@@ -70,10 +72,10 @@ def attempt(
     threw = there & F.col(_TRIED).isNull()
     texts = ", ".join(text(item) for place, item in enumerate(given) if risky[place])
     said = F.coalesce(cause([column for place, column in enumerate(columns) if risky[place]], rows), F.lit("it throws"))
-    reason = F.concat(F.lit(f"{what}: {texts}: "), said)
-    problem: Column = F.lit(f"{what}: {texts}")
+    reason = F.concat(F.lit(f"{operator}: {texts}: "), said)
+    problem: Column = F.lit(f"{operator}: {texts}")
     if on_error == "fail":
-        problem = raising(what, key, F.concat(F.lit(f"{texts}: "), said))
+        problem = raising(f"{operator} of {table}", F.col(KEY) if key is None else key, F.concat(F.lit(f"{texts}: "), said))
     return Attempt(
         tuple(found), F.when(threw, problem), F.when(threw, reason), F.when(_opaque() & there, tried(F.struct(*parts)))
     )
@@ -94,9 +96,9 @@ def every_row(table: Table) -> DataFrame:
     return table.frame if table.early is None else table.early.frame(table.early.answers)
 
 
-def raising(what: str, key: str, said: Column) -> Column:
-    """A text that throws, with operator and key."""
-    whole = F.concat(F.lit(f"{what}, key "), F.to_json(F.col(key)), F.lit(": "), said, F.lit(HINT))
+def raising(what: str, key: Column, said: Column) -> Column:
+    """A text that throws, with operator and key, a struct."""
+    whole = F.concat(F.lit(f"{what}, key "), F.to_json(key), F.lit(": "), said, F.lit(HINT))
     return F.raise_error(whole).cast("string")
 
 

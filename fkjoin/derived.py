@@ -73,7 +73,7 @@ def filtered(table: Table, condition: Expression, name: str | None, emit: Emit) 
     if not isinstance(kind, BooleanType):
         raise TopologyError(f"condition: {text(condition)} is {kind.simpleString()}, a boolean is needed: write a comparison")
     what = f"filter of {table.name}"
-    tried = attempt(what, [condition], [holds], rows, table.on_error)
+    tried = attempt("filter", table.name, [condition], [holds], rows, table.on_error)
     stays = ~F.col(DELETED) & F.coalesce(*tried.columns, F.lit(False))
 
     def reads(paths: Sequence[Path] | None) -> list[Path] | None:
@@ -95,7 +95,7 @@ def mapped(table: Table, columns: Expressions, name: str | None, emit: Emit) -> 
     made = Projection.of("columns", columns, rows, names, f"table {table.name}")
     said = (("map_values", ", ".join(made.texts)),)
     what = f"map_values of {table.name}"
-    tried = attempt(what, made.given, made.columns, rows, table.on_error)
+    tried = attempt("map_values", table.name, made.given, made.columns, rows, table.on_error)
     step = _Step(
         tried,
         F.when(~F.col(DELETED), replace(made, columns=tried.columns).struct),

@@ -152,13 +152,13 @@ def with_foreign_key(left: Table, right: Table, extractor: Extractor, frame: Dat
     row = left.row_type.names
     names = [*row, *(name for name in left.key if name not in row)]
     visible = left.visible(frame)
-    what, rows = f"extractor of {left.name}", visible
+    rows = visible
     problem, reason = F.col(PROBLEM), None
     if is_function(extractor):
         value = F.col(f"{KEY}.`{left.key[0]}`") if len(left.key) == 1 else F.col(KEY)
         members = [StructField(f"k{at}", field.dataType) for at, field in enumerate(wanted)]
         kind = StructType([*members, StructField("problem", StringType())])
-        function = _extracting(extractor, len(wanted), what, fail=left.on_error == "fail")
+        function = _extracting(extractor, len(wanted), left.name, fail=left.on_error == "fail")
         called = F.udf(function, kind)(problem, value, F.col(ROW))
         found = [called.getField(member.name) for member in members]
         reason = called.getField("problem")
@@ -167,7 +167,7 @@ def with_foreign_key(left: Table, right: Table, extractor: Extractor, frame: Dat
         given = listed(extractor)
         found = [resolve_column("extractor", item, visible, names, f"left table {left.name}") for item in given]
         _check_types(visible, given, found, left, right)
-        tried = attempt(what, given, found, visible, left.on_error)
+        tried = attempt("extractor", left.name, given, found, visible, left.on_error)
         found, rows, problem, reason = list(tried.columns), tried.on(visible), tried.problems, tried.reason
     foreign_key = F.when(~F.col(DELETED), F.struct(*[column.alias(f"k{at}") for at, column in enumerate(found)]))
     raw = [RAW] if RAW in left.frame.columns else []
@@ -198,7 +198,9 @@ def _check_types(visible: DataFrame, given: list[Expression], found: list[Column
             )
 
 
-def _extracting(extractor: Callable[[Any, Any], Any], columns: int, what: str, *, fail: bool) -> Callable[[Any, Any, Any], Any]:
+def _extracting(
+    extractor: Callable[[Any, Any], Any], columns: int, table: str, *, fail: bool
+) -> Callable[[Any, Any, Any], Any]:
     """The extractor, called for usable rows only; returns its columns and, unless it is to ``fail``, what it threw instead."""
 
     def extract(problem: Any, key: Any, row: Any) -> Any:
@@ -209,8 +211,8 @@ def _extracting(extractor: Callable[[Any, Any], Any], columns: int, what: str, *
             values = (None,) * columns if found is None else tuple(found) if columns > 1 else (found,)
         except Exception as error:
             if fail:
-                raise FkJoinError(f"{what}, key {key}: {type(error).__name__}: {error}{HINT}") from error
-            return (None,) * columns + (f"{what}: {type(error).__name__}: {error}",)
+                raise FkJoinError(f"extractor of {table}, key {key}: {type(error).__name__}: {error}{HINT}") from error
+            return (None,) * columns + (f"extractor: {type(error).__name__}: {error}",)
         return (*values, None)
 
     return extract

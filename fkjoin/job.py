@@ -261,9 +261,11 @@ class Job:
             writer = letters.writeStream.format("json").queryName(query).option("checkpointLocation", checkpoint)
             return writer.trigger(**trigger).start(spec.path)
         servers, options = self._kafka("dead_letters.topic")
-        about = ["topic", "partition", "offset", "reason"]
+        known = letters.columns
+        about = [n for n in ("table", "topic", "partition", "offset", "file", "reason") if n in known]
         headers = ", ".join(f"named_struct('key', 'fkjoin.{n}', 'value', cast(cast({n} as string) as binary))" for n in about)
-        kept = "coalesce(headers, cast(array() as array<struct<key: string, value: binary>>))"
+        none = "cast(array() as array<struct<key: string, value: binary>>)"
+        kept = f"coalesce(headers, {none})" if "headers" in known else none
         frame = letters.selectExpr("key", "value", f"concat({kept}, array({headers})) as headers")
         return start(frame, spec.topic, servers, checkpoint, client_options(options), trigger, query)
 

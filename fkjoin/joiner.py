@@ -129,8 +129,9 @@ class Joining(NamedTuple):
         columns = joiner_columns(self.joiner, rows)
         kinds = rows.select(*columns).schema
         matched = F.col("matched")
+        usable = F.coalesce(matched, F.lit(False))
         tried = attempt(
-            self._what, listed(self.joiner), columns, rows, self.on_error, usable=F.coalesce(matched, F.lit(False)), key="named"
+            *("joiner", self.name, listed(self.joiner), columns, rows, self.on_error), usable=usable, key=F.col("named")
         )
         found = tried.columns
         if len(kinds) == 1 and isinstance(kinds[0].dataType, StructType):
@@ -146,12 +147,10 @@ class Joining(NamedTuple):
         rows = rows.withColumn(_CALLED, made)
         value, thrown = F.col(f"{_CALLED}.value"), F.col(f"{_CALLED}.problem")
         row = value if isinstance(called.returns, StructType) else F.when(value.isNotNull(), F.struct(value.alias("value")))
-        problem = F.when(thrown.isNotNull(), raising(self._what, "named", thrown)) if self.on_error == "fail" else thrown
-        return _Row(rows, row, problem, F.concat(F.lit(f"{self._what}: "), thrown))
-
-    @property
-    def _what(self) -> str:
-        return f"joiner of {self.name}"
+        problem = thrown
+        if self.on_error == "fail":
+            problem = F.when(thrown.isNotNull(), raising(f"joiner of {self.name}", F.col("named"), thrown))
+        return _Row(rows, row, problem, F.concat(F.lit("joiner: "), thrown))
 
 
 _CALLED = "__fkjoin_called"

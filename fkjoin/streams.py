@@ -23,10 +23,12 @@ from pyspark.sql.types import (
 )
 
 from fkjoin import versions
+from fkjoin.attempt import attempt, letters
 from fkjoin.columns import Expression, Expressions, arrow_schema, listed, require_names, resolve_column, text
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.json_text import readable
+from fkjoin.kafka.source import OnError
 from fkjoin.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.spark.json_lines import JsonLines, plain_path
 from fkjoin.spark.settings import prepare, switched_off
@@ -53,8 +55,9 @@ def read_stream(
     timestamp: Expression | None,
     name: str | None,
     log: str | None,
-) -> tuple[Source, DataFrame, tuple[str, ...], str | None]:
-    """The node, the frame, the key and the type of the timestamps; see ``Table.from_stream``."""
+    on_error: OnError,
+) -> tuple[Source, DataFrame, tuple[str, ...], str | None, tuple[DataFrame, ...]]:
+    """The node, the frame, the key, the type of the timestamps, and what dead letters come from; see ``Table.from_stream``."""
     if not isinstance(df, DataFrame):
         raise TopologyError(f"df: a streaming DataFrame is needed, this is a {type(df).__name__}")
     if not df.isStreaming:
@@ -96,17 +99,25 @@ def read_stream(
         origin,
         log,
     )
+    named, given = F.struct(*[F.col(f"`{column}`") for column in keys]), [*ordering, deleted or "", timestamp or ""]
+    tried = attempt("source", node.name, given, [*places, gone, time], df, on_error, usable=F.lit(True), key=named)
+    *places, gone, time = tried.columns
     gone = F.coalesce(gone, F.lit(False))
-    frame = df.select(
-        F.struct(*[F.col(f"`{column}`") for column in keys]).alias(KEY),
+    rows = tried.on(df)
+    frame = rows.select(
+        named.alias(KEY),
         F.when(~gone, F.struct(*[F.col(f"`{column}`") for column in row])).alias(ROW),
         gone.alias(DELETED),
         F.struct(*[place.cast("bigint").alias(f"v{at}") for at, place in enumerate(places)]).alias(VERSION),
         F.lit(bytearray(versions.identity(log or node.name))).alias(SOURCE),
         time.alias(TS),
-        F.lit(None).cast("string").alias(PROBLEM),
+        (F.lit(None).cast("string") if tried.problem is None else tried.problem).alias(PROBLEM),
     )
-    return node, frame, keys, kind_of_time
+    dead: tuple[DataFrame, ...] = ()
+    if tried.reason is not None and on_error == "dead-letter":
+        whole = F.struct(*[F.col(f"`{column}`") for column in df.columns])
+        dead = (letters(rows.withColumn(KEY, named), tried.reason, node.name, whole),)
+    return node, frame, keys, kind_of_time, dead
 
 
 def open_files(
@@ -155,6 +166,8 @@ def plain_lines(
     if deleted is not None:
         rows = spark.createDataFrame([], schema)
         gone = vector(resolve_column("deleted", deleted, rows, rows.columns, node.name), rows, rows.columns)
+        if gone is not None and gone.can_raise:
+            return None
         if gone is not None and not _is_test(gone) and WORKERS_EVALUATE_STEPS in switched_off(spark):
             return None
     time = None if timestamp is None else plain_path(timestamp, arrow)

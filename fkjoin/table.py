@@ -147,7 +147,10 @@ class Table(Operators, Outputs):
         found = [frame.where(F.col(PROBLEM).isNotNull()) for frame in self.dead]
         letters = [frame.select(f"{RAW}.*", F.col(PROBLEM).alias("reason")) for frame in found]
         by_name = functools.partial(DataFrame.unionByName, allowMissingColumns=True)
-        return functools.reduce(by_name, letters) if letters else None
+        if not letters:
+            return None
+        together = functools.reduce(by_name, letters)
+        return together.select(*(name for name in together.columns if name != "reason"), "reason")
 
     def describe(self, format: Format = "text") -> str:
         """The topology that makes this table: ``text``, ``json``, ``mermaid`` for a flowchart, or ``svg`` for a picture."""
@@ -190,7 +193,8 @@ class Table(Operators, Outputs):
         Raises ``TopologyError``.
         """
         require_on_error(on_error)
-        return cls(*read_stream(df, key, version, deleted, timestamp, name, log), on_error)
+        node, frame, keys, timestamps, dead = read_stream(df, key, version, deleted, timestamp, name, log, on_error)
+        return cls(node, frame, keys, timestamps, on_error, dead)
 
     @classmethod
     def from_files(

@@ -19,7 +19,7 @@ _NEVER = {
     *("EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Between"),
     *("With", "CommonExpressionDef", "CommonExpressionRef"),
     *("Concat", "Upper", "Lower", "StringTrim", "StringTrimLeft", "StringTrimRight", "Length", "Substring"),
-    *("StartsWith", "EndsWith", "Contains"),
+    *("StartsWith", "EndsWith", "Contains", "UnixMicros"),
 }
 """Kinds of parts that never do."""
 
