@@ -85,8 +85,10 @@ class JoinPlan:
     @cached_property
     def dead(self) -> tuple[DataFrame, ...]:
         """What dead letters come from."""
-        unpack = UnpackAnswers(self._kept.left, self._kept.right, self.node.how, self._key)
         found = dead_frames(self.left, self.right, self.rows, self.extractor)
+        if self.fields is not None or self.left.on_error != "dead-letter":  # fields cannot throw
+            return found
+        unpack = UnpackAnswers(self._kept.left, self._kept.right, self.node.how, self._key)
         return (*found, *self._joining.letters(self._answers.counted, unpack))
 
     def table(self) -> Table:

@@ -113,8 +113,6 @@ class Joining(NamedTuple):
 
     def letters(self, answers: DataFrame, unpack: UnpackAnswers) -> tuple[DataFrame, ...]:
         """The frame that dead letters come from, of answers on which the joiner throws; ``unpack`` names the key."""
-        if self.joiner is None or self.on_error != "dead-letter":
-            return ()
         rows = self.joined(answers, unpack)
         if "letter" not in rows.columns:
             return ()
