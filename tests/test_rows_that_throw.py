@@ -354,3 +354,26 @@ def test_a_function_in_a_column_is_called_for_the_row(spark: SparkSession, tmp_p
     plus = F.udf(lambda number: number, LongType())
     found, _ = run(as_text(orders.map_values([(plus("a") + 1).alias("b")])), tmp_path / "checkpoint")
     assert [(row["key"], row["row"]) for row in found] == [("o1", '{"b":2}')]
+
+
+def test_results_stay_while_the_joiner_throws_on_the_right_row(spark: SparkSession, tmp_path: Path) -> None:
+    """A left row that goes meanwhile is deleted; the right row's next good change reaches the others."""
+    orders, customers = tables(spark, tmp_path, "skip")
+    joined = fk_join(orders, customers, "x", joiner=["left.j + right.rate as total"], name="joined")
+    here = {"c": 1, "op": "u"}
+    one, two = ({"id": name, "x": 1, "j": 1, "op": "u"} for name in ("one", "two"))
+    batches: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]] = [
+        ([one | {"lsn": 1}, two | {"lsn": 2}], [here | {"rate": 10, "lsn": 1}]),
+        ([], [here | {"rate": MOST, "lsn": 2}]),
+        ([one | {"lsn": 3, "op": "d"}, two | {"j": 5, "lsn": 4}], []),
+        ([], [here | {"rate": 20, "lsn": 3}]),
+    ]
+    seen, counted = [], []
+    for number, (left, right) in enumerate(batches):
+        write_lines(tmp_path / "orders", str(number), left)
+        write_lines(tmp_path / "customers", str(number), right)
+        rows, dead = run(as_text(joined), tmp_path / "checkpoint")
+        seen.append(sorted((row["key"], row["_operation"], row["row"] and json.loads(row["row"]).get("total")) for row in rows))
+        counted.append(dead["joined"])
+    assert seen == [[("one", "insert", 11), ("two", "insert", 11)], [], [("one", "delete", None)], [("two", "update", 25)]]
+    assert counted == [0, 2, 1, 0]
