@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from fkjoin.aggregates.fold import Fold
+from fkjoin.attempt import Attempt, attempt, dead_of
 from fkjoin.columns import arrow_schema, schema_text, spark_schema, text
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
@@ -93,7 +94,8 @@ def aggregated(
     kinds = {"key": key.schema, "row_key": table.key_type, "value": value.schema, "result": spark_schema(fold.schema)}
     about = {**kinds, "versions": [["version", 1]]}
     pack = PackRows(row_key, fold.value, buckets, group, checked, start_over=starts_over(table.node))
-    node, rows, contribute = _contributed(node, switched_off(spark), table, key, value, pack)
+    tried = _tried(table, key, value)
+    node, rows, contribute = _contributed(node, switched_off(spark), table, key, value, tried, pack)
 
     def through_stage(
         rows: DataFrame, kind: StageName, materialized: str | None, number: int | None = None, every: bool = emission.every
@@ -118,7 +120,7 @@ def aggregated(
         return through_stage(rows, "regroup", None, number, every).where("counter is null")
 
     grouped = regrouped()
-    stages, dead = table.stages, table.dead
+    stages, dead = table.stages, (*table.dead, *dead_of(tried, table))
     if topic is not None:
         records = to_records(grouped, topic, options.upgrade_from)
         stages += (StageQuery(f"{label}-regroup", records, topic, (topic.connection,)),)
@@ -134,7 +136,8 @@ def aggregated(
             frame_of(results, unpack),
             keys,
             table.timestamps,
-            dead=dead,
+            table.on_error,
+            dead,
             connection=table.connection,
             packed=(results, unpack),
             stages=stages,
@@ -155,13 +158,17 @@ class _Contributed(NamedTuple):
     """A ``Contribute`` or ``ContributeRows``, pickled, where a join's answers come; else empty."""
 
 
-def _contributed(node: Aggregate, off: Off, table: Table, key: Projection, value: Projection, pack: PackRows) -> _Contributed:
-    """What the table's rows contribute, packed."""
+def _contributed(
+    node: Aggregate, off: Off, table: Table, key: Projection, value: Projection, tried: Attempt, pack: PackRows
+) -> _Contributed:
+    """What the table's rows contribute, packed; ``tried``: the columns of key and value."""
     assert pack.group is not None
     early, given = table.early, (*key.given, *value.given)
     taken = _contribute(table, key, value, pack.group, pack.row)
     node = aggregate_reads_answers(node, off, taken if isinstance(taken, str) else None)
-    columns, frame = {"row": F.when(~F.col(DELETED), value.struct), "group": key.struct}, None
+    groups, values = tried.columns[: len(key.given)], tried.columns[len(key.given) :]
+    row, group = replace(value, columns=values).struct, replace(key, columns=groups).struct
+    columns, frame = {"row": F.when(~F.col(DELETED), row), "group": group}, None
     if fired(node, AGGREGATE_READS_ANSWERS) and table.answers is not None and not isinstance(taken, str):
         node, answers = narrowed(node, off, table.answers, taken.places)
         return _Contributed(node, answers.counted, pickled(replace(taken, fields=answers.of)))
@@ -169,7 +176,7 @@ def _contributed(node: Aggregate, off: Off, table: Table, key: Projection, value
         assert early is not None
         node, answers = narrowed(node, off, early.answers, early.places(table.reads(given)))
         if isinstance(early.made, Made) and (found := contributing(table, key, value)) is not None:
-            made = ContributeRows(AnswerRows(answers.of, early.made), *found)
+            made = ContributeRows(AnswerRows(answers.of, early.made, table.on_error == "fail"), *found)
             return _Contributed(node, answers.counted, pickled(made))
         frame, columns["gone"] = early.frame(answers), F.col(LEFT_GONE)
     elif table.narrow is not None:
@@ -178,8 +185,14 @@ def _contributed(node: Aggregate, off: Off, table: Table, key: Projection, value
         node, by_workers = packed_contributions(node, off, table, key, value, pack)
         if by_workers is not None:
             return _Contributed(node, by_workers, b"")
-    rows = table.visible(frame).select(*packing_columns(**columns))
+    rows = tried.on(table.visible(frame)).select(*packing_columns(problem=tried.problems, **columns))
     return _Contributed(node, rows.mapInArrow(pack, ENVELOPE), b"")
+
+
+def _tried(table: Table, key: Projection, value: Projection) -> Attempt:
+    """The columns of groups' keys, and those of values."""
+    given, columns = (*key.given, *value.given), (*key.columns, *value.columns)
+    return attempt("group_by", table.name, given, columns, table.visible(), table.on_error)
 
 
 def _contribute(table: Table, key: Projection, value: Projection, group: pa.Schema, values: pa.Schema) -> Contribute | str:

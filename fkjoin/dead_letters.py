@@ -1,14 +1,25 @@
-"""The records of several tables that cannot be used, as one frame."""
+"""Records and rows that cannot be used: what becomes of them, and those of several tables as one frame."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from fkjoin.errors import TopologyError
 from fkjoin.frame import PROBLEM, RAW
+
+OnError = Literal["fail", "dead-letter", "skip"]
+
+
+def require_on_error(given: str) -> None:
+    """``TopologyError`` if it is no ``OnError``."""
+    if given not in get_args(OnError):
+        raise TopologyError(f"on_error: {given!r} is not one of {', '.join(get_args(OnError))}")
+
 
 _ABOUT = ("table", "topic", "partition", "offset", "file", "reason")
 _FIRST, _LAST = "table", "reason"

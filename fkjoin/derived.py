@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 
+from fkjoin.attempt import NOTHING, Attempt, attempt, dead_of
 from fkjoin.columns import Expression, Expressions, arrow_schema, resolve_column, schema_text, text
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 class _Step(NamedTuple):
     """What is made of each row."""
 
+    tried: Attempt
+    """The expressions, which row and gone are made of."""
     row: Column
     gone: Column
     """Whether there is none."""
@@ -57,7 +60,8 @@ class _Step(NamedTuple):
 
     def taken(self, visible: DataFrame, *more: str) -> DataFrame:
         """A table's frame after the step, with columns more of ``visible``."""
-        return visible.select(KEY, self.row.alias(ROW), self.gone.alias(DELETED), VERSION, SOURCE, TS, PROBLEM, *more)
+        row, gone, problem = self.row.alias(ROW), self.gone.alias(DELETED), self.tried.problems.alias(PROBLEM)
+        return self.tried.on(visible).select(KEY, row, gone, VERSION, SOURCE, TS, problem, *more)
 
 
 def filtered(table: Table, condition: Expression, name: str | None, emit: Emit) -> Table:
@@ -68,17 +72,19 @@ def filtered(table: Table, condition: Expression, name: str | None, emit: Emit) 
     kind = rows.select(holds.alias("it")).schema["it"].dataType
     if not isinstance(kind, BooleanType):
         raise TopologyError(f"condition: {text(condition)} is {kind.simpleString()}, a boolean is needed: write a comparison")
-    stays = ~F.col(DELETED) & F.coalesce(holds, F.lit(False))
+    what = f"filter of {table.name}"
+    tried = attempt("filter", table.name, [condition], [holds], rows, table.on_error)
+    stays = ~F.col(DELETED) & F.coalesce(*tried.columns, F.lit(False))
 
     def reads(paths: Sequence[Path] | None) -> list[Path] | None:
         return None if paths is None else [*paths, *table.reads([condition])]
 
     def evaluate() -> Steps | None:
         found = vector(holds, rows, names)
-        return None if found is None else (Where(found),)
+        return None if found is None else (Where(found, what),)
 
     said = (("filter", text(condition)),)
-    step = _Step(F.when(stays, F.col(ROW)), ~stays, reads, said, evaluate)
+    step = _Step(tried, F.when(stays, F.col(ROW)), ~stays, reads, said, evaluate)
     return _derived(table, rows, step, name, emit)
 
 
@@ -88,19 +94,22 @@ def mapped(table: Table, columns: Expressions, name: str | None, emit: Emit) -> 
     names = [*table.row_type.names, *table.key]
     made = Projection.of("columns", columns, rows, names, f"table {table.name}")
     said = (("map_values", ", ".join(made.texts)),)
+    what = f"map_values of {table.name}"
+    tried = attempt("map_values", table.name, made.given, made.columns, rows, table.on_error)
     step = _Step(
-        F.when(~F.col(DELETED), made.struct),
+        tried,
+        F.when(~F.col(DELETED), replace(made, columns=tried.columns).struct),
         F.col(DELETED),
         lambda _: table.reads(made.given),
         said,
-        lambda: None if (found := vectors(made.named, rows, names)) is None else (found,),
+        lambda: None if (found := vectors(made.named, rows, names, what)) is None else (found,),
     )
     return _derived(table, rows, step, name, emit)
 
 
 def kept(table: Table, materialized: str) -> Table:
     """A source whose rows are kept; see ``Table.materialize``."""
-    step = _Step(F.col(ROW), F.col(DELETED), lambda paths: None, (), lambda: ())
+    step = _Step(NOTHING, F.col(ROW), F.col(DELETED), lambda paths: None, (), lambda: ())
     return _derived(table, table.visible(), step, None, "on-change").materialize(materialized)
 
 
@@ -122,7 +131,8 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
     frame = step.taken(rows, *([RAW] if RAW in table.frame.columns else []))
     between = None if table.star is None else f"{label} stands between the joins"
     bare = replace(table, unread=unread, packed=None, answers=None, contributions=None, star=between, narrow=None)
-    made = replace(bare, node=node, frame=frame, early=early)
+    dead = (*table.dead, *dead_of(step.tried, table))
+    made = replace(bare, node=node, frame=frame, early=early, dead=dead)
     buckets, checked = bucket_count(spark), validated(spark)
     key, schema = arrow_schema("key", made.key_type), arrow_schema("row", made.row_type)
     bound_to = {
@@ -139,7 +149,10 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
         if isinstance(early.made, str):
             packed = _packed(early.frame(answers), PackJoined(schema, buckets))
         else:
-            packed, makes = answers.counted, pickled(Joined(AnswerRows(answers.of, early.made), schema))
+            packed, makes = (
+                answers.counted,
+                pickled(Joined(AnswerRows(answers.of, early.made, table.on_error == "fail"), schema)),
+            )
     else:
         pack = PackRows(key, schema, buckets, validate=checked, start_over=starts_over(below))
         packed, as_read = packed_rows(made, pack), source_of(below) is not None
@@ -156,7 +169,7 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
         common = replace(made, node=named, packed=(results, unpack), materialized_as=built)
         if materialized is None:
             return replace(common, settled=settled)
-        kept = replace(common, frame=settled, settled=None, on_error="fail")
+        kept = replace(common, frame=settled, settled=None)
         return replace(kept, early=None, unread=None)  # whoever reads it reads what is kept
 
     return built(None)
@@ -179,6 +192,6 @@ def _early(table: Table, before: Early, step: _Step) -> Early:
 def _packed(frame: DataFrame, pack: PackJoined) -> DataFrame:
     """A join's rows before resolve, packed."""
     columns = {"key": F.col(PACKED_KEY), "version": F.col(VERSION), "ts": F.col(TS), "gone": F.col(LEFT_GONE)}
-    columns |= {"row": F.when(~F.col(DELETED), F.col(ROW))}
+    columns |= {"row": F.when(~F.col(DELETED), F.col(ROW)), "problem": F.col(PROBLEM)}
     columns |= {"counter": F.lit(None).cast("string"), "count": F.lit(None).cast("bigint")}
     return frame.select(*(column.alias(name) for name, column in columns.items())).mapInArrow(pack, ENVELOPE)

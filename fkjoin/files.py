@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
@@ -93,7 +94,7 @@ def open_files(
     place = _place(spark, pattern, {**({"header": True} if chosen == "csv" else {}), **(options or {})})
     learned = schema is None
     found = _learned(place, chosen, pattern) if schema is None else struct_type(schema, "from_files")
-    lines = place.stream("text")
+    lines = _lines(place)
     folders = _folders(lines)
     whole = _with_folders(found, [lines.schema[name] for name in folders])
     if learned:  # 007 and 7 are two keys
@@ -114,6 +115,16 @@ def open_files(
         plain = lines if by_workers and not outer else None
     stem = Path(pattern.rstrip("/*")).name or "files"
     return FilesRead(frame, plain, StructType([*inner, *outer]), learned, stem.split(".")[0])
+
+
+def _lines(place: _Place) -> DataFrame:
+    """The lines, and the columns that names of folders are."""
+    try:
+        return place.stream("text")
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        raise TopologyError(f"path: {place.pattern} is not there; make the folder first, it may be empty") from error
 
 
 def _learned(place: _Place, format: str, pattern: str) -> StructType:

@@ -11,8 +11,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
+from fkjoin.attempt import HINT, attempt, every_row, letters
 from fkjoin.columns import Expression, arrow_schema, listed, resolve_column, text
-from fkjoin.errors import TopologyError
+from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.joiner import is_function
 from fkjoin.optimizer import N, Off, join_reads_answers
@@ -32,6 +33,8 @@ from fkjoin.topology import fired, starts_over
 from fkjoin.unread import packed_by_workers
 from fkjoin.vectors import Columns
 
+THROWN = "__fkjoin_thrown"
+
 
 def require_table(argument: str, table: Any) -> None:
     """``TopologyError`` with the way out if it is no table."""
@@ -50,9 +53,9 @@ def require_same_timestamps(left: Table, right: Table) -> None:
 def dead_frames(left: Table, right: Table, rows: DataFrame, extractor: Extractor) -> tuple[DataFrame, ...]:
     """The frames that dead letters of both tables come from, and of an extractor that throws on ``rows``."""
     dead = once((*left.dead, *right.dead))
-    if left.on_error == "dead-letter" and is_function(extractor):
-        thrown = F.when(F.col(f"{PROBLEM}_before").isNull(), F.col(PROBLEM))
-        dead += (rows.withColumn(PROBLEM, thrown),)
+    if left.on_error == "dead-letter" and THROWN in rows.columns:
+        rows = with_foreign_key(left, right, extractor, every_row(left))
+        dead += (letters(rows, F.col(THROWN), left.name),)
     return dead
 
 
@@ -94,7 +97,7 @@ def packed_sides(
         assert left.early is not None
         node, answers = narrowed(node, off, left.early.answers, left.early.places(_read(left, extractor, left_row)))
         if not isinstance(left.early.made, str) and (by := _foreign_key(left, extractor)) is not None:
-            carried = CarryRows(AnswerRows(answers.of, left.early.made), by, left_row)
+            carried = CarryRows(AnswerRows(answers.of, left.early.made, left.on_error == "fail"), by, left_row)
             return Sides(node, answers.counted, packed_right, pickled(carried))
         rows = with_foreign_key(left, right, extractor, left.early.frame(answers))
     elif left.narrow is not None:
@@ -118,7 +121,7 @@ def _foreign_key(left: Table, extractor: Extractor) -> Columns | None:
     if plain_paths(given, left.visible_schema) is None and WORKERS_EVALUATE_STEPS in switched_off(rows.sparkSession):
         return None
     found = [resolve_column("extractor", item, rows, names, f"left table {left.name}") for item in given]
-    return vectors({f"k{place}": column for place, column in enumerate(found)}, rows, names)
+    return vectors({f"k{place}": column for place, column in enumerate(found)}, rows, names, f"extractor of {left.name}")
 
 
 def _carry(left: Table, extractor: Extractor, foreign_key: pa.Schema, row: pa.Schema) -> Carry | str:
@@ -145,30 +148,36 @@ def packed(table: Table, rows: DataFrame, extractor: Extractor | None, pack: Pac
 
 def with_foreign_key(left: Table, right: Table, extractor: Extractor, frame: DataFrame | None = None) -> DataFrame:
     """The left frame, or another one of its rows, with a struct ``foreign_key``, null in deletes, of the right key's types;
-    problems old and new.
+    problems old and new, and, where the extractor can throw, ``THROWN``, why it did.
     """
     wanted = right.key_type
     row = left.row_type.names
     names = [*row, *(name for name in left.key if name not in row)]
     visible = left.visible(frame)
-    problem = F.col(PROBLEM)
+    rows = visible
+    problem, reason = F.col(PROBLEM), None
     if is_function(extractor):
         value = F.col(f"{KEY}.`{left.key[0]}`") if len(left.key) == 1 else F.col(KEY)
         members = [StructField(f"k{at}", field.dataType) for at, field in enumerate(wanted)]
         kind = StructType([*members, StructField("problem", StringType())])
-        called = F.udf(_extracting(extractor, len(wanted), left.on_error != "fail"), kind)(problem, value, F.col(ROW))
+        function = _extracting(extractor, len(wanted), left.name, fail=left.on_error == "fail")
+        called = F.udf(function, kind)(problem, value, F.col(ROW))
         found = [called.getField(member.name) for member in members]
-        problem = F.coalesce(problem, called.getField("problem"))
+        reason = called.getField("problem")
+        problem = F.coalesce(problem, reason)
     else:
         given = listed(extractor)
         found = [resolve_column("extractor", item, visible, names, f"left table {left.name}") for item in given]
         _check_types(visible, given, found, left, right)
+        tried = attempt("extractor", left.name, given, found, visible, left.on_error)
+        found, rows, problem, reason = list(tried.columns), tried.on(visible), tried.problems, tried.reason
     foreign_key = F.when(~F.col(DELETED), F.struct(*[column.alias(f"k{at}") for at, column in enumerate(found)]))
     raw = [RAW] if RAW in left.frame.columns else []
-    return visible.select(
+    thrown = [] if reason is None else [reason.alias(THROWN)]
+    return rows.select(
         *(KEY, ROW, DELETED, VERSION, SOURCE, TS),
         problem.alias(PROBLEM),
-        F.col(PROBLEM).alias(f"{PROBLEM}_before"),
+        *thrown,
         *raw,
         foreign_key.alias("foreign_key"),
     )
@@ -191,8 +200,10 @@ def _check_types(visible: DataFrame, given: list[Expression], found: list[Column
             )
 
 
-def _extracting(extractor: Callable[[Any, Any], Any], columns: int, catch: bool) -> Callable[[Any, Any, Any], Any]:
-    """The extractor, called for usable rows only; returns its columns and, with ``catch``, what it threw instead."""
+def _extracting(
+    extractor: Callable[[Any, Any], Any], columns: int, table: str, *, fail: bool
+) -> Callable[[Any, Any, Any], Any]:
+    """The extractor, called for usable rows only; returns its columns and, unless it is to ``fail``, what it threw instead."""
 
     def extract(problem: Any, key: Any, row: Any) -> Any:
         if problem is not None or row is None:
@@ -201,8 +212,8 @@ def _extracting(extractor: Callable[[Any, Any], Any], columns: int, catch: bool)
             found = extractor(key, row)
             values = (None,) * columns if found is None else tuple(found) if columns > 1 else (found,)
         except Exception as error:
-            if not catch:
-                raise
+            if fail:
+                raise FkJoinError(f"extractor of {table}, key {key}: {type(error).__name__}: {error}{HINT}") from error
             return (None,) * columns + (f"extractor: {type(error).__name__}: {error}",)
         return (*values, None)
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from fkjoin.dead_letters import OnError
 from fkjoin.emission import Emission, Emit
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.files import FileFormat
@@ -17,7 +18,6 @@ from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.source import OnNewTopic
 from fkjoin.stages import How
 from fkjoin.stateful import Deployment
-from fkjoin.streams import OnError
 from fkjoin.wire import Wire
 
 if sys.version_info >= (3, 11):

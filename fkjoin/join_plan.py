@@ -15,7 +15,7 @@ from fkjoin.columns import arrow_schema, schema_text, spark_schema
 from fkjoin.emission import Emission, paced
 from fkjoin.errors import TopologyError
 from fkjoin.foreign_key import dead_frames, packed_sides
-from fkjoin.joiner import before_resolve, evaluated, joined
+from fkjoin.joiner import Joining, evaluated
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import InternalTopics, staged
 from fkjoin.optimizer import Off, join_keeps_what_it_needs, resolve_makes_rows
@@ -85,7 +85,11 @@ class JoinPlan:
     @cached_property
     def dead(self) -> tuple[DataFrame, ...]:
         """What dead letters come from."""
-        return dead_frames(self.left, self.right, self.rows, self.extractor)
+        found = dead_frames(self.left, self.right, self.rows, self.extractor)
+        if self.fields is not None or self.left.on_error != "dead-letter":  # fields cannot throw
+            return found
+        unpack = UnpackAnswers(self._kept.left, self._kept.right, self.node.how, self._key)
+        return (*found, *self._joining.letters(self._answers.counted, unpack))
 
     def table(self) -> Table:
         node, left, right, label = self._joined.node, self.left, self.right, self.node.name
@@ -105,7 +109,8 @@ class JoinPlan:
                 frame_of(results, unpack),
                 left.key,
                 left.timestamps or right.timestamps,
-                dead=self.dead,
+                left.on_error,
+                self.dead,
                 connection=left.connection or right.connection,
                 packed=(results, unpack),
                 answers=None if self.fields is None else self._answers,
@@ -245,7 +250,11 @@ class JoinPlan:
 
     def _before_resolve(self, answers: Answers) -> DataFrame:
         unpack = UnpackAnswers(answers.of.left, answers.of.right, self.node.how, self._key)
-        return before_resolve(answers.counted, unpack, self.joiner)
+        return self._joining.before_resolve(answers.counted, unpack)
+
+    @property
+    def _joining(self) -> Joining:
+        return Joining(self.node.name, self.joiner, self.left.on_error)
 
     @cached_property
     def _made(self) -> Made | str:
@@ -254,7 +263,7 @@ class JoinPlan:
             return why
         if self.joiner is None:
             return Made(None)
-        found = evaluated(self.joiner, self._kept.left, self._kept.right, self._spark)
+        found = evaluated(self.node.name, self.joiner, self._kept.left, self._kept.right, self._spark)
         return found if isinstance(found, str) else Made(found)
 
     @cached_property
@@ -263,14 +272,16 @@ class JoinPlan:
         if self.joiner is None:
             both = StructType([StructField("left", self.left.row_type), StructField("right", self.right.row_type)])
             return _Joined(self._answered.node, self._answered.envelopes, b"", (left, right), both)
-        rows = joined(self._answered.envelopes, UnpackAnswers(left, right, self.node.how), self.joiner)
+        named = self._key if self.left.on_error == "fail" else None
+        rows = self._joining.joined(self._answered.envelopes, UnpackAnswers(left, right, self.node.how, named))
         result = rows.schema["row"].dataType
         schema = arrow_schema("joiner", result)
         if clash := set(schema.names) & set(self.left.key):
             raise TopologyError(f"joiner: column {min(clash)!r} is already there as the key; leave it out or give it an alias")
         node = resolve_makes_rows(self._answered.node, self.off, self._made if isinstance(self._made, str) else None)
         if isinstance(self._made, str):
+            rows = rows.select("key", "version", "ts", "gone", "row", "problem", "counter", "count")
             packed = rows.mapInArrow(PackJoined(schema, bucket_count(self._spark)), ENVELOPE)
             return _Joined(node, packed, b"", (schema,), result)
-        makes = pickled(Joined(AnswerRows(self._answers.of, self._made), schema))
+        makes = pickled(Joined(AnswerRows(self._answers.of, self._made, self.left.on_error == "fail"), schema))
         return _Joined(node, self._answered.envelopes, makes, (schema,), result)

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple, TypeGuard, Union, get_args, get_origin
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructType
+from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructField, StructType
 
+from fkjoin.attempt import attempt, letters, raising
 from fkjoin.columns import listed, resolve_column, spark_schema
+from fkjoin.dead_letters import OnError
 from fkjoin.frame import DELETED, KEY, LEFT_GONE, PACKED_KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.unpacking import UnpackAnswers
 from fkjoin.spark.vectorized import vectors
@@ -56,8 +58,8 @@ def joiner_columns(joiner: Joiner, rows: DataFrame) -> list[Column]:
     return [resolve_column("joiner", item, sides, [], "(left, right)") for item in listed(joiner)]
 
 
-def evaluated(joiner: Joiner, left: pa.Schema, right: pa.Schema, spark: SparkSession) -> Columns | str:
-    """The joiner for workers, over rows of which so much is kept; or why Spark has to evaluate it."""
+def evaluated(name: str, joiner: Joiner, left: pa.Schema, right: pa.Schema, spark: SparkSession) -> Columns | str:
+    """The joiner of the join ``name`` for workers, over rows of which so much is kept; or why Spark has to evaluate it."""
     if is_function(joiner):
         return "the joiner is a function"
     rows = spark.createDataFrame(
@@ -67,50 +69,115 @@ def evaluated(joiner: Joiner, left: pa.Schema, right: pa.Schema, spark: SparkSes
     kinds = rows.select(*columns).schema
     if len(kinds) == 1 and isinstance(kinds[0].dataType, StructType):
         return "its one column is a struct, and may be null"
-    found = vectors(dict(zip(kinds.names, columns, strict=True)), rows, rows.columns)
+    found = vectors(dict(zip(kinds.names, columns, strict=True)), rows, rows.columns, f"joiner of {name}")
     return found or "the joiner is left to Spark"
 
 
-def joined(answers: DataFrame, unpack: UnpackAnswers, joiner: Joiner | None) -> DataFrame:
-    """Answers with the joiner's struct ``row``, or one of both rows; null where there is no result."""
-    rows = answers.mapInArrow(unpack, spark_schema(unpack.schema))
-    matched = F.col("matched")
-    named = [] if unpack.named is None else ["named"]
-    if joiner is None:
-        joiner = F.struct("left", "right")
-    if is_function(joiner):
-        function, returns, as_json = _called(joiner)
+class Joining(NamedTuple):
+    """What makes joined rows of answers: the joiner of a join, and what becomes of an answer on which it throws."""
 
-        def join(there: bool, left: Any, right: Any) -> Any:
-            found = function(left, right) if there else None
-            return json.dumps(_plain(found), ensure_ascii=False) if as_json and found is not None else found
+    name: str
+    """The join's."""
+    joiner: Joiner | None
+    on_error: OnError
 
-        columns = [F.udf(join, returns)(matched, F.col("left"), F.col("right")).alias("value")]
-    else:
-        columns = joiner_columns(joiner, rows)
-    kinds = rows.select(*columns).schema
-    if len(kinds) == 1 and isinstance(kinds[0].dataType, StructType):
-        row = columns[0]
-    else:
-        whole = F.struct(*[column.alias(field.name) for column, field in zip(columns, kinds, strict=True)])
-        row = F.when(columns[0].isNotNull(), whole) if is_function(joiner) else whole
-    return rows.select(*named, "key", "version", "ts", "gone", F.when(matched, row).alias("row"), "counter", "count")
+    def joined(self, answers: DataFrame, unpack: UnpackAnswers) -> DataFrame:
+        """Answers with the joiner's struct ``row``, or one of both rows; null where there is no result.
+
+        With a ``problem`` where the joiner throws, and, of answers that have their keys' columns, a ``letter``: why it does.
+        ``on_error="fail"`` needs these columns.
+        """
+        rows = answers.mapInArrow(unpack, spark_schema(unpack.schema))
+        made = self._made(rows)
+        named = [] if unpack.named is None else ["named"]
+        keep = [*named, *(["left", "right"] if named else []), "key", "version", "ts", "gone"]
+        problem = F.lit(None).cast("string") if made.problem is None else made.problem
+        letter = [made.reason.alias("letter")] if named and made.reason is not None else []
+        row = F.when(F.col("matched"), made.row).alias("row")
+        return made.rows.select(*keep, row, problem.alias("problem"), *letter, "counter", "count")
+
+    def before_resolve(self, answers: DataFrame, unpack: UnpackAnswers) -> DataFrame:
+        """The joined rows before resolve: a table's frame with ``PACKED_KEY`` and ``LEFT_GONE``; ``unpack`` names the key."""
+        row = F.col("row")
+        return self.joined(answers, unpack).select(
+            F.col("named").alias(KEY),
+            row.alias(ROW),
+            row.isNull().alias(DELETED),
+            F.col("version").alias(VERSION),
+            F.lit(None).cast("binary").alias(SOURCE),
+            F.col("ts").alias(TS),
+            F.col("problem").alias(PROBLEM),
+            F.col("key").alias(PACKED_KEY),
+            F.col("gone").alias(LEFT_GONE),
+        )
+
+    def letters(self, answers: DataFrame, unpack: UnpackAnswers) -> tuple[DataFrame, ...]:
+        """The frame that dead letters come from, of answers on which the joiner throws; ``unpack`` names the key."""
+        rows = self.joined(answers, unpack)
+        if "letter" not in rows.columns:
+            return ()
+        rows = rows.select(F.col("named").alias(KEY), "left", "right", "letter")
+        return (letters(rows, F.col("letter"), self.name, F.struct("left", "right")),)
+
+    def _made(self, rows: DataFrame) -> _Row:
+        if self.joiner is None:
+            return _Row(rows, F.struct("left", "right"), None, None)
+        if is_function(self.joiner):
+            return self._by_function(rows, self.joiner)
+        columns = joiner_columns(self.joiner, rows)
+        kinds = rows.select(*columns).schema
+        matched = F.col("matched")
+        usable = F.coalesce(matched, F.lit(False))
+        tried = attempt(
+            *("joiner", self.name, listed(self.joiner), columns, rows, self.on_error), usable=usable, key=F.col("named")
+        )
+        found = tried.columns
+        if len(kinds) == 1 and isinstance(kinds[0].dataType, StructType):
+            row = found[0]
+        else:
+            row = F.struct(*[column.alias(field.name) for column, field in zip(found, kinds, strict=True)])
+        return _Row(tried.on(rows), row, tried.problem, tried.reason)
+
+    def _by_function(self, rows: DataFrame, joiner: Callable[[Any, Any], Any]) -> _Row:
+        called = _called(joiner)
+        kind = StructType([StructField("value", called.returns), StructField("problem", StringType())])
+        made = F.udf(_catching(called), kind)(F.col("matched"), F.col("left"), F.col("right"))
+        rows = rows.withColumn(_CALLED, made)
+        value, thrown = F.col(f"{_CALLED}.value"), F.col(f"{_CALLED}.problem")
+        row = value if isinstance(called.returns, StructType) else F.when(value.isNotNull(), F.struct(value.alias("value")))
+        problem = thrown
+        if self.on_error == "fail":
+            problem = F.when(thrown.isNotNull(), raising(f"joiner of {self.name}", F.col("named"), thrown))
+        return _Row(rows, row, problem, F.concat(F.lit("joiner: "), thrown))
 
 
-def before_resolve(answers: DataFrame, unpack: UnpackAnswers, joiner: Joiner | None) -> DataFrame:
-    """The joined rows before resolve, as a table's frame with ``PACKED_KEY`` and ``LEFT_GONE``; ``unpack`` names the key."""
-    row = F.col("row")
-    return joined(answers, unpack, joiner).select(
-        F.col("named").alias(KEY),
-        row.alias(ROW),
-        row.isNull().alias(DELETED),
-        F.col("version").alias(VERSION),
-        F.lit(None).cast("binary").alias(SOURCE),
-        F.col("ts").alias(TS),
-        F.lit(None).cast("string").alias(PROBLEM),
-        F.col("key").alias(PACKED_KEY),
-        F.col("gone").alias(LEFT_GONE),
-    )
+_CALLED = "__fkjoin_called"
+
+
+class _Row(NamedTuple):
+    """Rows with what the other columns are of; the joined row, and why there is none: short, and in full."""
+
+    rows: DataFrame
+    row: Column
+    problem: Column | None
+    reason: Column | None
+
+
+def _catching(called: _Called) -> Callable[[bool, Any, Any], Any]:
+    """The joiner, called for answers that give a row; returns its value, or what it threw."""
+
+    def join(there: Any, left: Any, right: Any) -> Any:
+        if not there:
+            return None, None
+        try:
+            found = called.function(left, right)
+            if called.text and found is not None:
+                found = json.dumps(_plain(found), ensure_ascii=False)
+        except Exception as error:
+            return None, f"{type(error).__name__}: {error}"
+        return found, None
+
+    return join
 
 
 def _plain(value: Any) -> Any:

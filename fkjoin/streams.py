@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
-    BooleanType,
-    ByteType,
-    DataType,
-    IntegerType,
-    LongType,
-    ShortType,
     StructType,
-    TimestampNTZType,
-    TimestampType,
 )
 
 from fkjoin import versions
+from fkjoin.attempt import attempt
+from fkjoin.change_columns import ChangeColumns, type_of
 from fkjoin.columns import Expression, Expressions, arrow_schema, listed, require_names, resolve_column, text
+from fkjoin.dead_letters import OnError, require_on_error
 from fkjoin.errors import TopologyError
 from fkjoin.files import FilesRead
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
@@ -30,15 +24,6 @@ from fkjoin.spark.settings import prepare, switched_off
 from fkjoin.spark.vectorized import vector
 from fkjoin.topology import Source, generated_name
 from fkjoin.vectors import Vector
-
-_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
-OnError = Literal["fail", "dead-letter", "skip"]
-
-
-def require_on_error(given: str) -> None:
-    """``TopologyError`` if it is no ``OnError``."""
-    if given not in get_args(OnError):
-        raise TopologyError(f"on_error: {given!r} is not one of {', '.join(get_args(OnError))}")
 
 
 def read_stream(
@@ -50,8 +35,8 @@ def read_stream(
     name: str | None,
     log: str | None,
     on_error: OnError,
-) -> tuple[Source, DataFrame, tuple[str, ...], str | None]:
-    """The node, the frame, the key and the type of the timestamps; see ``Table.from_stream``.
+) -> tuple[Source, DataFrame, tuple[str, ...], str | None, OnError, tuple[DataFrame, ...]]:
+    """The node, the frame, the key, the type of the timestamps, and what dead letters come from; see ``Table.from_stream``.
 
     ``df`` may have ``RAW`` and ``PROBLEM``, which are no columns of the table.
     """
@@ -70,21 +55,9 @@ def read_stream(
     ordering = listed(version)
     if not ordering:
         raise TopologyError("version: name the columns that order the changes of a key, such as an LSN")
-    places = [resolve_column("version", item, df, columns, label) for item in ordering]
-    for item, place in zip(ordering, places, strict=True):
-        number = _type(df, place)
-        if not isinstance(number, _INTEGERS):
-            raise TopologyError(
-                f"version: {text(item)} is {number.simpleString()}, whole numbers are needed; "
-                "cast it, for a timestamp with unix_micros(…)"
-            )
-    gone = F.lit(False) if deleted is None else resolve_column("deleted", deleted, df, columns, label)
-    if not isinstance(_type(df, gone), BooleanType):
-        raise TopologyError(
-            f"deleted: {text(deleted or '')} is {_type(df, gone).simpleString()}, a boolean is needed: write a "
-            "condition, such as \"op = 'd'\""
-        )
-    time, kind_of_time = _timestamp(df, timestamp, columns, label)
+    said = ChangeColumns(version, deleted, timestamp)
+    places, gone = said.numbers(df, columns, label), said.gone(df, columns, label)
+    time, kind_of_time = said.time(df, columns, label)
     control = {item for item in [*ordering, deleted, timestamp] if isinstance(item, str)} - set(keys)
     row = [column for column in columns if column not in control]
     origin = f"stream of {', '.join(columns)}"
@@ -99,24 +72,25 @@ def read_stream(
         origin,
         log,
     )
-    gone = F.coalesce(gone, F.lit(False))
-    raw = _raw(df, node.name, keys, row)
-    problem = _without_version(df, keys, dict(zip(node.version, places, strict=True)))
-    if on_error == "fail":
-        problem = _failing(
-            problem, node.name, raw, [column for column in ("file", "key", "value") if column in _fields(df, raw)]
-        )
-    frame = df.select(
-        F.struct(*[F.col(f"`{column}`") for column in keys]).alias(KEY),
+    named, given = F.struct(*[F.col(f"`{column}`") for column in keys]), [*ordering, deleted or "", timestamp or ""]
+    before = F.col(PROBLEM) if PROBLEM in df.columns else F.lit(None).cast("string")
+    tried = attempt("source", node.name, given, [*places, gone, time], df, on_error, usable=before.isNull(), key=named)
+    *places, gone, time = tried.columns
+    rows, raw = tried.on(df), _raw(df, node.name, keys, row)
+    missing = _without_version(keys, dict(zip(node.version, places, strict=True)))
+    stops = _failing(node.name, raw, _fields(df, raw)) if on_error == "fail" else _as_it_is
+    frame = rows.select(
+        named.alias(KEY),
         F.when(~gone, F.struct(*[F.col(f"`{column}`") for column in row])).alias(ROW),
         gone.alias(DELETED),
-        F.struct(*[place.cast("bigint").alias(f"v{at}") for at, place in enumerate(places)]).alias(VERSION),
+        F.struct(*[place.alias(f"v{at}") for at, place in enumerate(places)]).alias(VERSION),
         F.lit(bytearray(versions.identity(log or node.name))).alias(SOURCE),
         time.alias(TS),
-        problem.alias(PROBLEM),
+        F.coalesce(stops(before), _or_null(tried.problem), stops(missing)).alias(PROBLEM),
         raw.alias(RAW),
     )
-    return node, frame, keys, kind_of_time
+    letters = rows.select(F.coalesce(before, _or_null(tried.reason), missing).alias(PROBLEM), raw.alias(RAW))
+    return node, frame, keys, kind_of_time, on_error, (letters,) if on_error == "dead-letter" else ()
 
 
 def plain_lines(
@@ -139,6 +113,8 @@ def plain_lines(
     if deleted is not None:
         rows = spark.createDataFrame([], files.schema)
         gone = vector(resolve_column("deleted", deleted, rows, rows.columns, node.name), rows, rows.columns)
+        if gone is not None and gone.can_raise:
+            return None
         if gone is not None and not _is_test(gone) and WORKERS_EVALUATE_STEPS in switched_off(spark):
             return None
     time = None if timestamp is None else plain_path(timestamp, arrow)
@@ -162,26 +138,36 @@ def _raw(df: DataFrame, name: str, keys: Sequence[str], row: Sequence[str]) -> C
 
 
 def _fields(df: DataFrame, struct: Column) -> list[str]:
-    kind = _type(df, struct)
+    kind = type_of(df, struct)
     assert isinstance(kind, StructType)
     return kind.names
 
 
-def _without_version(df: DataFrame, keys: Sequence[str], version: Mapping[str, Column]) -> Column:
-    """What is wrong with a row: what its reader says, or that there is no version where there is a key."""
-    before = F.col(PROBLEM) if PROBLEM in df.columns else F.lit(None).cast("string")
+def _without_version(keys: Sequence[str], version: Mapping[str, Column]) -> Column:
+    """What is wrong with a row that has a key and no version."""
     keyed = F.lit(True)
     for name in keys:
         keyed = keyed & F.col(f"`{name}`").isNotNull()
-    told = [F.when(keyed & part.isNull(), F.lit(no_version(name))) for name, part in version.items()]
-    return F.coalesce(before, *told)
+    return F.coalesce(*[F.when(keyed & part.isNull(), F.lit(no_version(name))) for name, part in version.items()])
 
 
-def _failing(problem: Column, name: str, raw: Column, parts: Sequence[str]) -> Column:
-    """A problem that stops the query, and says where."""
-    where = [F.substring(raw[part].cast("string"), 1, 200) for part in parts]
-    said = F.concat(F.concat_ws(": ", F.lit(f"table {name}"), *where, problem), F.lit(SET_ASIDE))
-    return F.when(problem.isNotNull(), F.raise_error(said).cast("string"))
+def _failing(name: str, raw: Column, fields: Sequence[str]) -> Callable[[Column], Column]:
+    """What makes of a problem one that stops the query, and says where."""
+    where = [F.substring(raw[part].cast("string"), 1, 200) for part in ("file", "key", "value") if part in fields]
+
+    def failing(problem: Column) -> Column:
+        said = F.concat(F.concat_ws(": ", F.lit(f"table {name}"), *where, problem), F.lit(SET_ASIDE))
+        return F.when(problem.isNotNull(), F.raise_error(said).cast("string"))
+
+    return failing
+
+
+def _as_it_is(problem: Column) -> Column:
+    return problem
+
+
+def _or_null(text: Column | None) -> Column:
+    return F.lit(None).cast("string") if text is None else text
 
 
 def _is_test(condition: Vector) -> bool:
@@ -192,22 +178,3 @@ def _is_test(condition: Vector) -> bool:
     texts = all(isinstance(other.given, str) and other.kind == "Literal" for other in others)
     kinds = "AttributeReference", "GetStructField", "IsNull", "IsNotNull", "EqualTo"
     return condition.kind in kinds and what.kind == "AttributeReference" and texts
-
-
-def _type(df: DataFrame, column: Column) -> DataType:
-    return df.select(column.alias("it")).schema["it"].dataType
-
-
-def _timestamp(df: DataFrame, given: Expression | None, columns: Sequence[str], label: str) -> tuple[Column, str | None]:
-    """The timestamp as int64, and its type."""
-    if given is None:
-        return F.lit(None).cast("bigint"), None
-    column = resolve_column("timestamp", given, df, columns, label)
-    kind = _type(df, column)
-    if isinstance(kind, TimestampType | TimestampNTZType):
-        return F.unix_micros(column.cast("timestamp")), "timestamp"
-    if isinstance(kind, LongType | IntegerType):
-        return column.cast("bigint"), "bigint"
-    raise TopologyError(
-        f"timestamp: {text(given)} is {kind.simpleString()}, a timestamp or bigint is needed; cast it with to_timestamp(…)"
-    )

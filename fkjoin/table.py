@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from fkjoin.analyzed import paths_of
 from fkjoin.change_columns import ChangeColumns
 from fkjoin.columns import Expression, Expressions, arrow_schema
-from fkjoin.dead_letters import union
+from fkjoin.dead_letters import OnError, union
 from fkjoin.files import open_files
 from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, ROW, TS, VERSION
 from fkjoin.kafka.formats import Format as KafkaFormat
@@ -30,7 +30,7 @@ from fkjoin.rows import Path as FieldPath
 from fkjoin.spark.settings import prepare
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stateful import Answers, Contributions, Early, Narrow
-from fkjoin.streams import OnError, plain_lines, read_stream
+from fkjoin.streams import plain_lines, read_stream
 from fkjoin.topology import Node, Source
 from fkjoin.unread import Unread
 
@@ -51,8 +51,9 @@ class Table(Operators, Outputs):
     key: tuple[str, ...]
     timestamps: str | None
     """``"timestamp"`` or ``"bigint"``: the type of the table's timestamps; None without."""
-    on_error: OnError = "fail"
-    """What happens to changes that cannot be used."""
+    on_error: OnError = "dead-letter"
+    """What happens to changes that cannot be used, and to rows on which an expression or a function of the user's throws; what
+    is made of tables has it of the first of them, a join of the left one."""
     dead: tuple[DataFrame, ...] = ()
     """Internal: frames, with ``RAW`` and ``PROBLEM``, that dead letters come from."""
     connection: Connection | None = None
@@ -147,9 +148,9 @@ class Table(Operators, Outputs):
         """A streaming DataFrame of the records that cannot be used, for a query of its own; None where there can be none.
 
         Columns: ``table`` (its name), what is known of the record as it was read, and ``reason``.  Of topics that is ``topic,
-        partition, offset, timestamp, key, value, headers``; of files ``file`` and ``value``, the line; of other streams ``key``
-        and ``value`` as JSON.  With ``on_error="dead-letter"`` records are in it: those of this table, or of all that a join
-        reads.
+        partition, offset, timestamp, key, value, headers``; of files ``file`` and ``value``, the line; of other streams, and of
+        rows on which an expression or a function threw, ``key`` and ``value`` as JSON.  With ``on_error="dead-letter"`` records
+        are in it: those of this table, or of all that a join reads.
         """
         return union(self.dead, self.name)
 
@@ -185,15 +186,15 @@ class Table(Operators, Outputs):
         ``deleted``: a boolean column or SQL text; true (not null) makes the row a tombstone.
         ``timestamp``: a timestamp or bigint column that results carry on.
         ``name``: names state and metrics; give one when two tables look alike.  ``log``: tables cut from one log, whose
-        versions order changes across them too, name it.  ``on_error``: what happens to a change without a version:
-        ``"dead-letter"`` leaves it out, counts it, and has it in ``dead_letters``; ``"skip"`` leaves it out and counts it;
-        ``"fail"`` stops the query.
+        versions order changes across them too, name it.
+        ``on_error``: what happens to a change without a version, and to a row on which an expression or a function of the
+        user's throws: ``"dead-letter"`` leaves the change out, counts it, and has it in ``dead_letters``; ``"skip"`` leaves it
+        out and counts it; ``"fail"`` stops the query.  In any case the key's last good row stays.
 
         Columns used as version, deleted or timestamp by their plain name are not part of the row.
         Raises ``TopologyError``.
         """
-        node, frame, keys, time = read_stream(df, key, version, deleted, timestamp, name, log, on_error)
-        return cls(node, frame, keys, time, on_error, (frame,) if on_error == "dead-letter" else ())
+        return cls(*read_stream(df, key, version, deleted, timestamp, name, log, on_error))
 
     @classmethod
     def from_files(

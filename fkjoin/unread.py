@@ -53,7 +53,7 @@ def packed_rows(table: Table, pack: PackRows) -> DataFrame:
 def packed_by_workers(table: Table, pack: Pack, foreign_key: Columns | None = None) -> DataFrame:
     """The rows of a table that is ``unread``, packed."""
     assert table.unread is not None
-    return table.unread[0].mapInArrow(_stepped(table).packing(pack, foreign_key), ENVELOPE)
+    return table.unread[0].mapInArrow(_stepped(table).packing(pack, foreign_key, failing=_failing(table)), ENVELOPE)
 
 
 def packed_contributions(
@@ -66,13 +66,14 @@ def packed_contributions(
     aggregate = workers_evaluate_steps(aggregate, off, None if found else "what a row contributes is left to Spark")
     if found is None or not fired(aggregate, WORKERS_EVALUATE_STEPS):
         return aggregate, None
-    return aggregate, table.unread[0].mapInArrow(_stepped(table).packing(pack, contributing=found), ENVELOPE)
+    packing = _stepped(table).packing(pack, contributing=found, failing=_failing(table))
+    return aggregate, table.unread[0].mapInArrow(packing, ENVELOPE)
 
 
 def contributing(table: Table, key: Projection, value: Projection) -> tuple[Columns, Columns] | None:
     """The groups and the values of the table's rows, for workers; None if Spark has to evaluate them."""
     rows, names = table.visible(), [*table.row_type.names, *table.key]
-    group, values = vectors(key.named, rows, names), vectors(value.named, rows, names)
+    group, values = (vectors(one.named, rows, names, f"group_by of {table.name}") for one in (key, value))
     return None if group is None or values is None else (group, values)
 
 
@@ -83,6 +84,10 @@ def _as_before(view: Derived, off: Off, below: Node) -> Derived:
             if verdict.rule == WORKERS_EVALUATE_STEPS:
                 return workers_evaluate_steps(view, off, verdict.why_not)
     return view
+
+
+def _failing(table: Table) -> str | None:
+    return table.name if table.on_error == "fail" else None
 
 
 def _stepped(table: Table) -> Stepped:

@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,8 @@ class Where:
     """The rows for which a condition holds; null does not."""
 
     condition: Vector
+    what: str = ""
+    """The operator whose condition it is."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Columns:
     """Rows of these columns, by their names."""
 
     columns: tuple[tuple[str, Vector], ...]
+    what: str = ""
+    """The operator whose columns they are."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -68,7 +73,26 @@ class Columns:
         """Of ``visible`` columns, by lower-case name."""
         if not self.columns:
             return pa.repeat(pa.scalar({}, pa.struct([])), rows)
-        return pa.StructArray.from_arrays([one(visible, rows) for _, one in self.columns], [name for name, _ in self.columns])
+        with named(self.what):
+            made = [one(visible, rows) for _, one in self.columns]
+        return pa.StructArray.from_arrays(made, [name for name, _ in self.columns])
+
+
+class EvaluationError(ArithmeticError):
+    """What an operator's expression throws; the error itself is its cause."""
+
+    def __init__(self, what: str, error: ArithmeticError) -> None:
+        super().__init__(f"{what}: {error}")
+        self.what = what
+
+
+@contextmanager
+def named(what: str) -> Iterator[None]:
+    """What is thrown within says which operator it is of."""
+    try:
+        yield
+    except ArithmeticError as error:
+        raise EvaluationError(what, error) from error
 
 
 Steps = tuple[Where | Columns, ...]
@@ -81,12 +105,32 @@ def taken(
     row = without(row, gone)
     for step in steps:
         if isinstance(step, Where):
-            stays = pc.fill_null(step.condition(visible(key, row, gone), len(row)), False)
+            with named(step.what):
+                stays = pc.fill_null(step.condition(visible(key, row, gone), len(row)), False)
             gone = pc.or_(gone, pc.invert(stays))
         else:
             row = step(visible(key, row, gone), len(row))
         row = without(row, gone)
     return row, gone
+
+
+def throwing(evaluate: Callable[[int, int], object], rows: int) -> dict[int, ArithmeticError]:
+    """The rows on which ``evaluate`` throws, and what; it is given the first of some rows, and how many they are.
+
+    What throws on some rows is asked for each half of them.
+    """
+    found: dict[int, ArithmeticError] = {}
+    pieces = [(0, rows)] if rows else []
+    while pieces:
+        first, count = pieces.pop()
+        try:
+            evaluate(first, count)
+        except ArithmeticError as error:
+            if count == 1:
+                found[first] = error
+            else:
+                pieces += [(first, count // 2), (first + count // 2, count - count // 2)]
+    return found
 
 
 def visible(key: pa.StructArray, row: pa.StructArray, gone: pa.BooleanArray) -> dict[str, pa.Array]:

@@ -86,3 +86,11 @@ def test_a_tombstone_has_no_version_of_its_own(spark: SparkSession) -> None:
     assert [(row.numbers, row.problem) for row in found] == [([1, 2], None), ([None, None], "no version: seq is null")]
     (row, tombstone) = said(spark, ChangeColumns(deleted="seq = 1"), Json("seq int"), b'{"seq": 1}', None)
     assert (row.gone, tombstone.gone, tombstone.problem) == (True, False, None), "the format says that it deletes"
+
+
+@pytest.mark.spark
+def test_an_expression_that_throws_makes_its_record_unusable(spark: SparkSession) -> None:
+    good, bad = b'{"seq": 1, "by": 2}', b'{"seq": 1, "by": 0}'
+    found = said(spark, ChangeColumns("seq div by"), Json("seq int, by int"), good, bad, good)
+    assert [row.problem is None for row in found] == [True, False, True]
+    assert found[1].problem.startswith("source: seq div by: ")

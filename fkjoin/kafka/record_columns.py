@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from fkjoin.attempt import attempt
 from fkjoin.change_columns import ChangeColumns
 from fkjoin.columns import fields_of, listed, text
 from fkjoin.kafka.formats import Format
 
-_KEY, _ROW, _ABOUT, _NUMBERS, _GONE, _TIME = (f"__fkjoin_{name}" for name in ("k", "r", "about", "numbers", "gone", "time"))
+_NAMES = ("key", "row", "about", "numbers", "gone", "time", "threw")
+_KEY, _ROW, _ABOUT, _NUMBERS, _GONE, _TIME, _THREW = (f"__fkjoin_of_record_{name}" for name in _NAMES)
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Said:
     time: Column
     kind_of_time: str | None
     problem: Column
+    """Why the record cannot be used: an expression throws, or its version is null."""
 
 
 def with_change_columns(
@@ -48,18 +51,20 @@ def with_change_columns(
     known = list(names)
     numbers, gone = columns.numbers(visible, known, label), columns.gone(visible, known, label)
     time, kind_of_time = columns.time(visible, known, label)
-    found = visible.select(
+    given = listed(columns.version) if numbers else []
+    texts = [*given, columns.deleted or "", columns.timestamp or ""]
+    said = attempt("source", label, texts, [*numbers, gone, time], visible, "skip", usable=F.lit(True), key=F.col(_KEY))
+    *numbers, gone, time = said.columns
+    found = said.on(visible).select(
         *[F.col(f"__record_{name}").alias(name) for name in records.columns],
         F.struct(F.lit(0).alias("none"), *[number.alias(f"v{at}") for at, number in enumerate(numbers)]).alias(_NUMBERS),
-        gone.alias(_GONE),
+        F.coalesce(gone, F.lit(False)).alias(_GONE),
         time.alias(_TIME),
+        (F.lit(None).cast("string") if said.reason is None else said.reason).alias(_THREW),
     )
     read = [F.col(_NUMBERS).getField(f"v{at}") for at in range(len(numbers))]
-    given = listed(columns.version) if numbers else []
-    missing = [
-        F.when(number.isNull(), F.lit(f"no version: {text(item)} is null")) for item, number in zip(given, read, strict=True)
-    ]
-    return found, Said(read, F.col(_GONE), F.col(_TIME), kind_of_time, F.coalesce(F.lit(None).cast("string"), *missing))
+    missing = [_when_null(number, f"no version: {text(item)} is null") for item, number in zip(given, read, strict=True)]
+    return found, Said(read, F.col(_GONE), F.col(_TIME), kind_of_time, F.coalesce(F.col(_THREW), *missing))
 
 
 def _when_null(column: Column, problem: str) -> Column:

@@ -15,6 +15,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from fkjoin import versions
 from fkjoin.change_columns import ChangeColumns
 from fkjoin.columns import fields_of, listed, text
+from fkjoin.dead_letters import OnError, require_on_error
 from fkjoin.errors import FkJoinError, TopologyError, nearest
 from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.kafka import positions
@@ -23,7 +24,6 @@ from fkjoin.kafka.options import client_settings, masked, source_options, with_f
 from fkjoin.kafka.record_columns import with_change_columns
 from fkjoin.spark.topic_records import TAKEN, DeadRecords, TopicRecords
 from fkjoin.stages.start_over import StartOver
-from fkjoin.streams import OnError, require_on_error
 from fkjoin.topology import Source
 
 OnNewTopic = Literal["fail", "start-over"]

@@ -56,6 +56,7 @@ from fkjoin.stages import (
     scatter,
     subscription,
 )
+from fkjoin.stages.answer_rows import usable
 from fkjoin.stages.start_over import PASSED, left_behind, reached
 from fkjoin.star import Star
 from state import BucketStore, SegmentLog, Store
@@ -138,7 +139,7 @@ class BucketRun:
         spec = self._spec
         times: Any = {"now_ms": int(time.time() * 1000), "retention_ms": spec.retention_ms}
         if spec.stage == "rekey":
-            changes = self._rows(CHANGE, messages)
+            changes = self._rows(CHANGE, messages, count)
             subscriptions, answers = rekey(changes, store, count, right_parts=spec.right_parts, every=spec.every, **times)
             yield packed_by_bucket(subscriptions, "foreign_key", spec.buckets)
             yield self._by_key(answers)
@@ -172,7 +173,7 @@ class BucketRun:
             yield from map(self._by_key, made)
         elif spec.stage == "regroup":
             how: Any = {"every": spec.every, "as_read": spec.as_read}
-            changed = regroup(self._rows(JOINED, messages), store, count, **how, **times)
+            changed = regroup(self._rows(JOINED, messages, count), store, count, **how, **times)
             if spec.number is not None:
                 changed = numbered(changed, spec.number)
             yield self._by_key(changed)
@@ -191,7 +192,7 @@ class BucketRun:
             yield from map(self._by_key, sent)
         else:
             how = {"materialized": spec.materialized, "every": spec.every, "as_read": spec.as_read}
-            results = resolve(self._joined(messages), store, count, **how, **times)
+            results = resolve(self._joined(messages, count), store, count, **how, **times)
             yield self._by_key(results)
 
     def _by_key(self, messages: pa.Table) -> Iterator[Payload]:
@@ -202,17 +203,17 @@ class BucketRun:
         star: Star = pickle.loads(self._spec.star)
         return star
 
-    def _rows(self, schema: pa.Schema, messages: list[pa.Table]) -> pa.Table:
+    def _rows(self, schema: pa.Schema, messages: list[pa.Table], count: Counters) -> pa.Table:
         """The rows that come to the stage; made of a join's answers, where those come."""
         if not self._spec.from_answers:
             return _taken(schema, messages)
-        made: pa.Table = pickle.loads(self._spec.from_answers)(_taken(ANSWER, messages))
-        return made
+        make, answers = pickle.loads(self._spec.from_answers), _taken(ANSWER, messages)
+        return usable(make, answers, count, self._spec.operator)
 
-    def _joined(self, messages: list[pa.Table]) -> pa.Table:
+    def _joined(self, messages: list[pa.Table], count: Counters) -> pa.Table:
         """The joined rows that come to resolve: as they are, or made of answers."""
         if self._spec.from_answers:
-            return self._rows(JOINED, messages)
+            return self._rows(JOINED, messages, count)
         made = [join_rows(_taken(ANSWER, messages), self._spec.how), _taken(JOINED, messages)]
         return pa.concat_tables([table for table in made if len(table)] or made)  # columns in one piece, where there is one
 

@@ -156,7 +156,10 @@ def _alive(batch: pa.RecordBatch) -> Bools:
 
 @dataclass(frozen=True)
 class PackJoined:
-    """Rows ``key, version, ts, gone, row, counter, count`` → envelopes of ``JOINED`` by key."""
+    """Rows ``key, version, ts, gone, row, problem, counter, count`` → envelopes of ``JOINED`` by key.
+
+    Rows with a problem are dropped and counted.
+    """
 
     row: pa.Schema
     buckets: int
@@ -168,6 +171,10 @@ class PackJoined:
             for name, value in zip(counted.column("counter").to_pylist(), counted.column("count").to_pylist(), strict=True):
                 yield counter(name, value)
             batch = batch.filter(pc.is_valid(batch.column("key")))
+            problem = batch.column("problem")
+            if (dead := batch.num_rows - problem.null_count) > 0:
+                yield counter(counters.DEAD_LETTERS, dead)
+                batch = batch.filter(pc.is_null(problem))
             if not batch.num_rows:
                 continue
             row = batch.column("row")

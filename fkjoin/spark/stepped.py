@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fkjoin.errors import FkJoinError
 from fkjoin.spark.json_lines import JsonLines
 from fkjoin.spark.packing import Batches, Pack
 from fkjoin.spark.topic_records import TopicRecords
-from fkjoin.vectors import Columns, Steps, taken, visible
+from fkjoin.stages.answer_rows import thrown_text, without
+from fkjoin.vectors import Columns, Steps, taken, throwing, visible
 
 
 @dataclass(frozen=True)
@@ -25,14 +27,20 @@ class Stepped:
         return replace(self, steps=(*self.steps, *steps))
 
     def packing(
-        self, pack: Pack, foreign_key: Columns | None = None, contributing: tuple[Columns, Columns] | None = None
+        self,
+        pack: Pack,
+        foreign_key: Columns | None = None,
+        contributing: tuple[Columns, Columns] | None = None,
+        *,
+        failing: str | None = None,
     ) -> Pack:
         """What makes envelopes of them.
 
+        ``failing``: the name of a table that is to fail where an expression throws; others leave the row out.
         ``foreign_key``: its columns; ``contributing``: the groups of rows, a column more for ``pack``, and the values that come
         in the place of rows.
         """
-        return self.reading.packing(_PackStepped(self.steps, foreign_key, contributing, pack))
+        return self.reading.packing(_PackStepped(self.steps, foreign_key, contributing, pack, failing))
 
 
 @dataclass(frozen=True)
@@ -43,9 +51,25 @@ class _PackStepped:
     foreign_key: Columns | None
     contributing: tuple[Columns, Columns] | None
     pack: Pack
+    failing: str | None
 
     def __call__(self, batches: Batches) -> Batches:
-        return self.pack(self._stepped(batch) for batch in batches)
+        return self.pack(made for batch in batches for made in self._usable(batch))
+
+    def _usable(self, batch: pa.RecordBatch) -> Batches:
+        """The rows after the steps; those on which an expression throws have that as their problem, and nothing else."""
+        try:
+            yield self._stepped(batch)
+        except ArithmeticError:
+            thrown = throwing(lambda first, count: self._stepped(batch.slice(first, count)), batch.num_rows)
+            if self.failing is not None:
+                place, error = min(thrown.items())
+                raise FkJoinError(thrown_text(self.failing, batch.column("key")[place].as_py(), error)) from error
+            made = self._stepped(batch.filter(without(batch.num_rows, thrown)))
+            yield made
+            problem = pa.array([str(thrown[place]) for place in sorted(thrown)])
+            empty = {field.name: pa.nulls(len(problem), field.type) for field in made.schema}
+            yield pa.record_batch(empty | {"problem": problem})
 
     def _stepped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         key = batch.column("key")

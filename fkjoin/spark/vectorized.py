@@ -43,12 +43,12 @@ def vector(column: Column, rows: DataFrame, names: Iterable[str]) -> Vector | No
     return made if made.reads <= {name.lower() for name in known} else None
 
 
-def vectors(columns: Mapping[str, Column], rows: DataFrame, names: Iterable[str]) -> Columns | None:
-    """Columns over those of ``rows``; None if Spark has to evaluate one of them."""
+def vectors(columns: Mapping[str, Column], rows: DataFrame, names: Iterable[str], what: str = "") -> Columns | None:
+    """Columns of the operator ``what``, over those of ``rows``; None if Spark has to evaluate one of them."""
     known = list(names)
     found = {name: vector(column, rows, known) for name, column in columns.items()}
     made = tuple((name, one) for name, one in found.items() if one is not None)
-    return Columns(made) if len(made) == len(found) else None
+    return Columns(made, what) if len(made) == len(found) else None
 
 
 class _OnlySparkError(Exception):

@@ -5,18 +5,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
 
-from fkjoin.arrays import bools, masked, narrowed
+from fkjoin.arrays import BYTES, bools, masked, narrowed
+from fkjoin.errors import FkJoinError
 from fkjoin.messages import CHANGE, column, table
 from fkjoin.rows import KeyCodec, RowCodec
+from fkjoin.stages import counters
 from fkjoin.stages.contribute import Fields
+from fkjoin.stages.counters import Counters
 from fkjoin.stages.join_rows import structs, with_value
 from fkjoin.stages.regroup import contributions
-from fkjoin.vectors import Columns, Steps, taken, visible
+from fkjoin.vectors import Columns, EvaluationError, Steps, taken, throwing, visible
 
 
 class Made(NamedTuple):
@@ -45,6 +50,8 @@ class AnswerRows:
 
     fields: Fields
     made: Made
+    fail: bool = False
+    """Throw at a row on which an expression throws; else such rows are left out."""
 
     def __call__(self, answers: pa.Table) -> Rows:
         there = self.fields.there(answers)
@@ -56,6 +63,45 @@ class AnswerRows:
         if self.made.joiner is not None:
             row = self.made.joiner(both, len(answers))
         return Rows(key, *taken(self.made.steps, key, row, pa.array(~there)))
+
+
+class MakesRows(Protocol):
+    """What makes messages of answers."""
+
+    @property
+    def rows(self) -> AnswerRows: ...
+
+    def __call__(self, answers: pa.Table) -> pa.Table: ...
+
+
+def usable(make: MakesRows, answers: pa.Table, count: Counters, operator: str) -> pa.Table:
+    """What ``make`` makes of ``ANSWER``, without those on which an expression throws: they are counted."""
+    try:
+        return make(answers)
+    except ArithmeticError:
+        thrown = throwing(lambda first, rows: make(answers.slice(first, rows).combine_chunks()), len(answers))
+        if make.rows.fail:
+            place, error = min(thrown.items())
+            key = pa.array([answers.column("key")[place].as_py()], BYTES)
+            named = pa.StructArray.from_arrays(KeyCodec(make.rows.fields.key).decode(key), fields=list(make.rows.fields.key))
+            raise FkJoinError(thrown_text(operator, named[0].as_py(), error)) from error
+        count[counters.DEAD_LETTERS] += len(thrown)
+        return make(answers.filter(without(len(answers), thrown)).combine_chunks())
+
+
+def thrown_text(operator: str, key: object, error: Exception) -> str:
+    """What an operator that is to fail says."""
+    if isinstance(error, EvaluationError) and isinstance(error.__cause__, Exception):
+        operator, error = error.what or operator, error.__cause__
+    hint = '; with on_error="dead-letter" such rows are set aside'
+    return f"{operator}, key {key}: {type(error).__name__}: {error}{hint}"
+
+
+def without(rows: int, some: Iterable[int]) -> pa.BooleanArray:
+    """Which rows are left."""
+    left = np.ones(rows, bool)
+    left[list(some)] = False
+    return pa.array(left)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,105 @@
+"""Which of Spark's expressions can throw on a row, and which part of one did.
+
+Catalyst's ``TryEval`` makes null of what throws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+_NEVER = {
+    *("Alias", "ExprAlias", "AttributeReference", "Literal", "GetStructField", "CreateNamedStruct", "CreateArray"),
+    *("And", "Or", "Not", "IsNull", "IsNotNull", "IsNaN", "Coalesce", "Nvl", "Nvl2", "If", "CaseWhen", "In", "InSet"),
+    *("EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Between"),
+    *("With", "CommonExpressionDef", "CommonExpressionRef"),
+    *("Concat", "Upper", "Lower", "StringTrim", "StringTrimLeft", "StringTrimRight", "Length", "Substring"),
+    *("StartsWith", "EndsWith", "Contains", "UnixMicros"),
+}
+"""Kinds of parts that never do."""
+
+_WORDS = {
+    **dict.fromkeys(("Divide", "IntegralDivide", "Remainder", "Pmod"), "division by zero, or a result that does not fit"),
+    **dict.fromkeys(("Add", "Subtract", "Multiply", "UnaryMinus", "Abs"), "a result that does not fit"),
+    "Cast": "a value that cannot be cast",
+    **dict.fromkeys(("GetArrayItem", "ElementAt", "Elt"), "no such element"),
+}
+"""What is wrong where a part of that kind throws, and nothing in it does."""
+
+
+def tried(column: Column) -> Column:
+    """The column, null where it throws."""
+    context = SparkContext._active_spark_context
+    jvm: Any = None if context is None else context._jvm
+    expressions = jvm.org.apache.spark.sql.classic.ExpressionUtils
+    guarded = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(expressions.expression(column._jc))
+    return Column(expressions.column(guarded))
+
+
+def can_throw(column: Column, rows: DataFrame) -> bool:
+    """Whether an expression over ``rows`` may throw on one of them."""
+    return _can_throw(_analyzed(column, rows))
+
+
+def cause(columns: Sequence[Column], rows: DataFrame) -> Column:
+    """The smallest part of the columns that throws, and why; null where it cannot be told.
+
+    It stands in a lambda, where Spark makes no code of it: it is seldom evaluated, and may be long.
+    """
+    nodes = [_analyzed(column, rows) for column in columns]
+    if any("PythonUDF" in _kinds(node) for node in nodes):  # lambdas cannot have these
+        return F.lit(None).cast("string")
+    said = _first((_throws(column), _why(node)) for column, node in zip(columns, nodes, strict=True))
+    made = F.transform(F.array(F.lit(0)), lambda _: said).getItem(0)
+    try:
+        rows.select(made).schema  # noqa: B018  (analysis happens here)
+    except (AnalysisException, ParseException):
+        return F.lit(None).cast("string")
+    return made
+
+
+def _can_throw(node: Any) -> bool:
+    children = _children(node)
+    if _kind(node) == "Cast" and not node.canUpCast(children[0].dataType(), node.dataType()):
+        return True
+    return _kind(node) not in {*_NEVER, "Cast"} or any(map(_can_throw, children))
+
+
+def _why(node: Any) -> Column:
+    """Of a part that throws: the smallest part of it that does, in Spark's SQL, and why."""
+    if _kind(node) in ("Alias", "ExprAlias"):
+        return _why(node.child())
+    here = F.lit(f"{node.sql()}: {_WORDS.get(_kind(node), 'it throws')}")
+    below = _first((_throws(F.expr(child.sql())), _why(child)) for child in _children(node) if _can_throw(child))
+    return F.coalesce(below, here)
+
+
+def _first(reasons: Iterable[tuple[Column, Column]]) -> Column:
+    """The reason of the first that throws, else null."""
+    return F.coalesce(*(F.when(throws, why) for throws, why in reasons), F.lit(None).cast("string"))
+
+
+def _throws(column: Column) -> Column:
+    return tried(F.struct(column.alias("it"))).isNull()
+
+
+def _analyzed(column: Column, rows: DataFrame) -> Any:
+    return rows.select(column)._jdf.queryExecution().analyzed().expressions().head()
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _kinds(node: Any) -> set[str]:
+    return {_kind(node)}.union(*map(_kinds, _children(node)))
+
+
+def _children(node: Any) -> list[Any]:
+    listed = node.children()
+    return [listed.apply(place) for place in range(listed.size())]
