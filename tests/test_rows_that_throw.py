@@ -376,3 +376,13 @@ def test_results_stay_while_the_joiner_throws_on_the_right_row(spark: SparkSessi
         counted.append(dead["joined"])
     assert seen == [[("one", "insert", 11), ("two", "insert", 11)], [], [("one", "delete", None)], [("two", "update", 25)]]
     assert counted == [0, 2, 1, 0]
+
+
+def test_a_part_that_stands_twice_is_not_evaluated_before_all_else(spark: SparkSession, tmp_path: Path) -> None:
+    """Of a stream whose rows are never deleted: Spark could tell that a condition over that always holds."""
+    write_lines(tmp_path / "orders", "0", [{"id": "o1", "a": 1, "lsn": 1}, {"id": "o2", "a": MOST, "lsn": 2}])
+    frame = spark.readStream.schema("id string, a bigint, lsn bigint").json(str(tmp_path / "orders"))
+    twice = [f"{only_spark('a')} as b", f"({only_spark('a')}) * 2 as c"]
+    made = Table.from_stream(frame, key="id", version="lsn", name="orders").map_values(twice)
+    found, _ = run(as_text(made), tmp_path / "checkpoint")
+    assert [(row["key"], row["row"]) for row in found] == [("o1", '{"b":2,"c":4}')]
