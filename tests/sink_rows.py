@@ -5,7 +5,7 @@ from __future__ import annotations
 import decimal
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 from hypothesis import strategies as st
@@ -35,6 +35,8 @@ class Rows:
     takes: Callable[[pa.DataType], bool] = lambda kind: True
     text_keys: bool = False
     """Whether keys of maps are texts only."""
+    below_zero: bool = True
+    """Whether there is -0.0."""
 
     @property
     def plain(self) -> list[Kind]:
@@ -42,8 +44,8 @@ class Rows:
         every = [
             (pa.bool_(), st.booleans()),
             *((kind, _whole(kind.bit_width)) for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())),
-            (pa.float64(), st.floats()),
-            (pa.float32(), st.floats(width=32)),
+            (pa.float64(), self._floats(64)),
+            (pa.float32(), self._floats(32)),
             *((pa.decimal128(*size), _decimals(*size)) for size in ((9, 2), (38, 18), (38, 0), (5, 5))),
             (pa.string(), self.texts),
             (pa.binary(), st.binary(max_size=4)),
@@ -54,6 +56,9 @@ class Rows:
             (pa.time64("ns"), st.integers(0, 86_400_000_000 - 1).map(lambda at: 1000 * at)),
         ]
         return [kind for kind in every if self.takes(kind[0])]
+
+    def _floats(self, width: Literal[32, 64]) -> Values:
+        return st.floats(width=width) if self.below_zero else st.floats(width=width).map(lambda number: number + 0.0)
 
     def kinds(self, depth: int = 2) -> st.SearchStrategy[Kind]:
         """Types, nested ones among them, with nulls in their values."""
@@ -78,11 +83,15 @@ class Rows:
         return _table([_or_null(kind) for kind in self.plain], rows)
 
 
-def same_rows(found: pa.Table, given: pa.Table) -> bool:
-    """Whether both have the same values under the names of ``given``, row by ``id``: -0.0 is not 0.0, and NaN is NaN."""
-    return [_seen(found.sort_by("id")[name], given.schema.field(name).type) for name in given.column_names] == [
-        _seen(given.sort_by("id")[name], given.schema.field(name).type) for name in given.column_names
+def differences(found: pa.Table, given: pa.Table) -> list[tuple[str, Any, Any]]:
+    """Columns of ``given``, with a value found and the one given, row by ``id``: -0.0 is not 0.0, and NaN is NaN."""
+    assert len(found) == len(given)
+    pairs = [
+        (name, ours, theirs)
+        for name, kind in zip(given.column_names, given.schema.types, strict=True)
+        for ours, theirs in zip(*(_seen(table.sort_by("id")[name], kind) for table in (found, given)), strict=True)
     ]
+    return [pair for pair in pairs if pair[1] != pair[2]]
 
 
 def _whole(bits: int) -> Values:

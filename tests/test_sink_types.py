@@ -16,7 +16,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.json_text import readable
 from fkjoin.kafka.formats import Json, reader, struct_type, writer
 from fkjoin.write_json import writable
-from tests.sink_rows import Rows, same_rows
+from tests.sink_rows import Rows, differences
 
 pytestmark = pytest.mark.spark
 
@@ -62,7 +62,7 @@ ANY_JSON = Rows(text_keys=True)
 @QUICK
 @given(table=st.one_of(ANY_JSON.tables(8), ANY_JSON.every_type(20)))
 def test_any_row_comes_back_from_a_topics_json(spark: SparkSession, table: pa.Table) -> None:
-    assert same_rows(read_json(json_of(frame(spark, table)), table.schema), table)
+    assert differences(read_json(json_of(frame(spark, table)), table.schema), table) == []
 
 
 @QUICK
@@ -70,7 +70,7 @@ def test_any_row_comes_back_from_a_topics_json(spark: SparkSession, table: pa.Ta
 def test_any_row_that_workers_write_comes_back_from_sparks_reader(spark: SparkSession, table: pa.Table) -> None:
     table = taken(table, writable)
     data = spark.createDataFrame(pa.table({"data": by_workers(table)}))
-    assert same_rows(read_json(data, table.schema), table)
+    assert differences(read_json(data, table.schema), table) == []
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York"])
@@ -108,7 +108,7 @@ def test_any_row_that_workers_write_comes_back_from_their_reader(table: pa.Table
     assert read is not None
     found = read(by_workers(table))
     assert found.problem.null_count == len(table)
-    assert same_rows(pa.table(found.rows.flatten(), table.column_names), table)
+    assert differences(pa.table(found.rows.flatten(), table.column_names), table) == []
 
 
 @pytest.mark.parametrize(
