@@ -10,13 +10,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
-    BinaryType,
-    BooleanType,
     DataType,
-    DateType,
     DayTimeIntervalType,
     MapType,
-    NumericType,
     StringType,
     StructType,
     TimestampNTZType,
@@ -26,10 +22,9 @@ from pyspark.sql.types import (
 )
 
 from fkjoin.errors import TopologyError
+from fkjoin.kinds import parts, require_kinds
 
 _TIMES = (TimestampType, TimestampNTZType)
-_INTERVALS = (DayTimeIntervalType, YearMonthIntervalType)
-_PLAIN = (BinaryType, BooleanType, DateType, NumericType, StringType, TimeType, *_INTERVALS, *_TIMES)
 
 
 def written(value: Column, kind: DataType) -> Column:
@@ -39,27 +34,13 @@ def written(value: Column, kind: DataType) -> Column:
 
 def require_json(argument: str, schema: StructType) -> None:
     """``TopologyError`` if a column, or something in it, would not come back from JSON as it was."""
-    for field in schema:
-        _require(argument, field.name, field.dataType)
-
-
-def _require(argument: str, name: str, kind: DataType) -> None:
-    if isinstance(kind, StructType):
-        for field in kind:
-            _require(argument, f"{name}.{field.name}", field.dataType)
-    elif isinstance(kind, ArrayType):
-        _require(argument, f"{name}[]", kind.elementType)
-    elif isinstance(kind, MapType):
-        if not isinstance(kind.keyType, StringType):
+    require_kinds(argument, schema, DayTimeIntervalType, YearMonthIntervalType, TimeType)
+    for name, kind in parts(schema):
+        if isinstance(kind, MapType) and not isinstance(kind.keyType, StringType):
             raise TopologyError(
                 f"{argument}: column {name} is {kind.simpleString()}, and the keys of a JSON object are texts: write "
                 f"map_entries({name}), or transform_keys({name}, (k, v) -> cast(k as string))"
             )
-        _require(argument, f"{name}{{}}", kind.valueType)
-    elif not isinstance(kind, _PLAIN):
-        raise TopologyError(
-            f"{argument}: column {name} is {kind.simpleString()}, which JSON does not give back as it was: cast it to text"
-        )
 
 
 def _shown(value: Column, kind: DataType) -> Column:
@@ -86,8 +67,4 @@ def _time(text: Column, zone: Column) -> Column:
 
 
 def _has_times(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
-        return any(_has_times(field.dataType) for field in kind)
-    if isinstance(kind, ArrayType):
-        return _has_times(kind.elementType)
-    return _has_times(kind.valueType) if isinstance(kind, MapType) else isinstance(kind, _TIMES)
+    return any(isinstance(part, _TIMES) for _, part in parts(StructType().add("", kind)))

@@ -108,7 +108,7 @@ def test_packing_and_writing_give_memory_back(released: list[str], tmp_path: Pat
     monkeypatch.setattr(worker, "LARGE", 1)
     assert len(list(packed_changes(iter([]), pa.schema([]), lambda *_: CHANGE.empty_table(), 1, wake_all=False))) == 1
     assert released == ["released"]
-    (file,) = WriteFile(str(tmp_path), None)(iter([pa.record_batch({"n": [1]})]))
+    (file,) = WriteFile(str(tmp_path), None, b"{}")(iter([pa.record_batch({"n": [1]})]))
     assert (tmp_path / file["file"][0].as_py()).exists()
     assert released == 2 * ["released"]
     monkeypatch.setattr(worker, "LARGE", 0)

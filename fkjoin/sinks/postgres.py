@@ -18,6 +18,7 @@ from pyspark.sql.types import BinaryType, DataType, StructType
 
 from fkjoin.errors import FkJoinError
 from fkjoin.json_values import written
+from fkjoin.kinds import NESTED
 from fkjoin.sinks import postgres_types
 from fkjoin.sinks.postgres_values import spelled
 from fkjoin.sinks.upserts import Upserts
@@ -158,7 +159,7 @@ class Postgres(Upserts):
 
 def _readable(name: str, kind: DataType) -> Column:
     column = F.col(f"`{name}`")
-    if isinstance(kind, postgres_types.NESTED):
+    if isinstance(kind, NESTED):
         return written(column, kind)
     return F.concat(F.lit("\\x"), F.lower(F.hex(column))) if isinstance(kind, BinaryType) else column
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from psycopg import Connection
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
     BooleanType,
     ByteType,
@@ -23,7 +22,6 @@ from pyspark.sql.types import (
     FloatType,
     IntegerType,
     LongType,
-    MapType,
     ShortType,
     StringType,
     StructType,
@@ -34,8 +32,7 @@ from pyspark.sql.types import (
 
 from fkjoin.errors import TopologyError
 from fkjoin.json_values import require_json
-
-NESTED = (StructType, ArrayType, MapType)
+from fkjoin.kinds import NESTED
 
 _MADE: dict[type[DataType], str] = {
     BooleanType: "boolean",
