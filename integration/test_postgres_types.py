@@ -269,6 +269,10 @@ def test_further_columns_and_constraints_that_do_no_harm(dsn: str, existing: str
     made(dsn, existing, "id bigint, n int")
 
 
+def test_a_column_that_is_never_null_may_go_where_no_null_may(dsn: str) -> None:
+    made(dsn, "id bigint primary key, n int not null", "id bigint, n int not null")
+
+
 def test_a_type_without_a_counterpart_is_refused_when_the_table_is_built(dsn: str) -> None:
     with pytest.raises(
         TopologyError, match=r"to_postgres: column m is map<int,string>, and the keys of a JSON object are texts"

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType, VariantType
+from pyspark.sql.types import LongType, StructType, VariantType
 
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin.columns import spark_schema
@@ -101,6 +101,14 @@ def test_a_join_gives_its_types_to_parquet_and_delta(spark: SparkSession, tmp_pa
     with pytest.raises(TopologyError, match=r"to_delta: column took is interval day to second, which could not be read there"):
         joined.to_delta(tmp_path / "delta", checkpoint=tmp_path / "delta-ck")
 
+    DeltaTable.create(tmp_path / "there", pa.schema([("id", pa.string()), pa.field("n", pa.int64(), nullable=False)]))
+    count = joined.map_values("at as n").map_values("unix_millis(n) as n")
+    with pytest.raises(FkJoinError, match=r"n is bigint NOT NULL, and .* map_values with coalesce\(n"):
+        count.to_delta(tmp_path / "there", checkpoint=tmp_path / "there-ck")
+    never_null = count.map_values("coalesce(n, 0) as n")
+    never_null.to_delta(tmp_path / "there", checkpoint=tmp_path / "there-ck", trigger={"availableNow": True}).awaitTermination()
+    assert DeltaTable(tmp_path / "there").to_pyarrow_table().to_pylist() == [{"id": "o", "n": 1_767_323_045_000}]
+
 
 STRUCT = pa.struct([("a", pa.int32())])
 
@@ -179,8 +187,8 @@ def test_both_types_are_named(tmp_path: Path) -> None:
     with pytest.raises(FkJoinError) as caught:
         delta(tmp_path, pa.schema([("id", pa.int64()), ("x", pa.float64())]))
     assert str(caught.value) == (
-        f"Delta table {tmp_path} cannot be kept as fkjoin's table is: column x is bigint, which cannot hold every double: make it "
-        "double, or cast the table's column"
+        f"Delta table {tmp_path} cannot be kept as fkjoin's table is: column x is bigint, which cannot hold every double: "
+        "make it double, or cast the table's column"
     )
 
 
@@ -195,6 +203,11 @@ def test_columns_that_take_no_nulls(tmp_path: Path, required: str, says: str) ->
     DeltaTable.create(tmp_path, pa.schema([pa.field(name, pa.int64(), nullable=name != required) for name in ("id", "x", "y")]))
     with pytest.raises(FkJoinError, match=says):
         delta(tmp_path, pa.schema([("id", pa.int64()), ("x", pa.int64())]))
+
+
+def test_a_column_that_is_never_null_may_go_where_no_null_may(tmp_path: Path) -> None:
+    DeltaTable.create(tmp_path, pa.schema([("id", pa.int64()), pa.field("x", pa.int64(), nullable=False)]))
+    Delta(tmp_path).prepare(StructType().add("id", LongType()).add("x", LongType(), nullable=False), ("id",))
 
 
 def test_a_key_that_takes_no_nulls_is_as_it_should_be(tmp_path: Path) -> None:

@@ -47,7 +47,8 @@ class Delta(Upserts):
                 f"Delta table {self.path} lacks the columns {', '.join(missing)} (it has {', '.join(sorted(there.names))}): "
                 "add them, or write to another path"
             )
-        if wrong := list(delta_types.problems(there, self._schema, key)):
+        nullable = [item.name for item in schema if item.nullable and item.name not in key]
+        if wrong := list(delta_types.problems(there, self._schema, nullable)):
             raise FkJoinError(f"Delta table {self.path} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
         self._schema = pa.schema([there.field(name).with_nullable(True) for name in schema.names])
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,8 +20,11 @@ _DAYS = (-719_162, 2_932_896)
 """The years 1 to 9999: of others, the files' statistics cannot be read."""
 
 
-def problems(there: pa.Schema, schema: pa.Schema, key: tuple[str, ...]) -> Iterator[str]:
-    """What is wrong with the columns of a Delta table for rows of the schema, and what to do about it."""
+def problems(there: pa.Schema, schema: pa.Schema, nullable: Collection[str]) -> Iterator[str]:
+    """What is wrong with the columns of a Delta table for rows of the schema, and what to do about it.
+
+    ``nullable``: the columns that may be null.
+    """
     for field in schema:
         target = there.field(field.name)
         if not fits(field.type, target.type):
@@ -29,10 +32,10 @@ def problems(there: pa.Schema, schema: pa.Schema, key: tuple[str, ...]) -> Itera
                 f"column {field.name} is {shown(target.type)}, which cannot hold every {shown(field.type)}: make it "
                 f"{shown(field.type)}, or cast the table's column"
             )
-        if not target.nullable and field.name not in key:
+        if not target.nullable and field.name in nullable:
             yield (
                 f"column {field.name} is {shown(target.type)} NOT NULL, and the table's {shown(field.type)} may be null: "
-                "drop the constraint"
+                f"drop the constraint, or write map_values with coalesce({field.name}, …)"
             )
     for field in there:
         if not field.nullable and field.name not in schema.names:

@@ -140,10 +140,10 @@ def problems(connection: Connection[Any], table: str, schema: StructType, key: t
                 f"column {field.name} is {column.shown}, which cannot hold every {field.dataType.simpleString()}: alter it to "
                 f"{wanted}, or cast the table's column"
             )
-        if column.required and field.name not in key:
+        if column.required and field.nullable and field.name not in key:
             yield (
                 f"column {field.name} is {column.shown} NOT NULL, and the table's {field.dataType.simpleString()} may be null: "
-                "drop the constraint"
+                f"drop the constraint, or write map_values with coalesce({field.name}, …)"
             )
     for column in there.values():
         if column.required and not column.filled:
