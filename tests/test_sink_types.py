@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from fkjoin import Table
 from fkjoin.columns import spark_schema
 from fkjoin.errors import TopologyError
 from fkjoin.json_text import readable
 from fkjoin.kafka.formats import Json, reader, struct_type, writer
+from fkjoin.sinks import Kafka
 from fkjoin.write_json import writable
 from tests.sink_rows import Rows, differences
 
@@ -122,3 +125,13 @@ def test_any_row_that_workers_write_comes_back_from_their_reader(table: pa.Table
 def test_what_would_not_come_back_from_json_is_refused(schema: str, says: str) -> None:
     with pytest.raises(TopologyError, match=f"Json: {says}"):
         Json("").encode(F.col("row"), struct_type(schema, "row"))
+
+
+def test_a_table_is_refused_before_its_topic_is_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    schema = "id string, v bigint, names array<struct<of: map<string, string>, at: timestamp>>"
+    table = Table.from_files(spark, tmp_path / "rows", key="id", version="v", schema=schema, format="json")
+    assert Kafka("names", "nowhere:1").records(table).columns == ["key", "value"]
+    by_number = table.map_values("map(1, id) as names")
+    with pytest.raises(TopologyError, match="Json: column names is map<int,string>, and the keys of a JSON object are texts"):
+        by_number.to_kafka("names", "nowhere:1", checkpoint=tmp_path / "ck")
