@@ -80,7 +80,8 @@ class Outputs:
         """Start keeping a PostgreSQL table as this table is; each batch takes effect exactly once, in one transaction.
 
         ``into``: the table, perhaps with its schema; it is made if it is not there, with the key as primary key.  One that is
-        there needs the key's and the row's columns (structs, lists and maps are ``jsonb``) and a unique constraint of the key.
+        there needs the key's and the row's columns, of types that can hold every value (``docs/sinks.md``; structs, lists and
+        maps are ``jsonb``), and a unique constraint of the key.
         Beside it stands ``fkjoin_batches``, with the last batch of each query.  ``dsn``: as libpq takes it, such as
         ``postgresql://shop@db/orders``; a password better comes from ``PGPASSWORD`` or ``~/.pgpass``.  A new checkpoint writes
         all rows again, and deletes none that went meanwhile: empty the table first.  A batch's changes pass through the driver.
@@ -102,8 +103,9 @@ class Outputs:
         """Start keeping a Delta table as this table is; each batch takes effect exactly once: a MERGE with a transaction id.
 
         ``path``: a folder, or a URI of the storage that ``options`` (of the package deltalake) are for; the table is made if it
-        is not there.  The package deltalake writes it, in the driver, through which a batch's changes pass; Delta's jars are
-        not needed.  ``trigger``, ``query_name``: as for ``to_kafka``.  Of a source, write ``materialize`` first.
+        is not there, and one that is there needs columns that can hold every value.  The package deltalake writes it, in the
+        driver, through which a batch's changes pass; Delta's jars are not needed.  ``trigger``, ``query_name``: as for
+        ``to_kafka``.  Of a source, write ``materialize`` first.
 
         Raises ``TopologyError``; ``FkJoinError`` when the table cannot be written to.
         """

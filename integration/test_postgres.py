@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import os
-import shutil
-import socket
-import subprocess
-import tempfile
 import threading
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,42 +17,8 @@ from fkjoin import fk_join
 from fkjoin.columns import spark_schema
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.postgres import Postgres
-from integration.conftest import DOCKER, prepared
 from tests.conftest import small
 from tests.test_spark_aggregates import History, tables
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """A server of one's own; its address."""
-    programs = prepared(str(DOCKER / "postgres.sh"))
-    folder = Path(tempfile.mkdtemp(prefix="fkjoin-postgres-"))
-    is_root = os.geteuid() == 0
-    if is_root:  # as whom PostgreSQL does not run
-        shutil.chown(folder, "postgres")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-
-    def as_postgres(*command: str) -> None:
-        who = ["runuser", "-u", "postgres", "--"] if is_root else []
-        subprocess.run([*who, *command], check=True, stdout=subprocess.DEVNULL, cwd="/")
-
-    as_postgres(f"{programs}/initdb", "-D", f"{folder}/data", "--auth=trust", "--username=postgres", "--no-sync")
-    settings = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
-    as_postgres(f"{programs}/pg_ctl", "-D", f"{folder}/data", "-l", f"{folder}/log", "-w", "-o", settings, "start")
-    yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
-    as_postgres(f"{programs}/pg_ctl", "-D", f"{folder}/data", "-m", "immediate", "stop")
-    shutil.rmtree(folder)
-
-
-@pytest.fixture
-def dsn(server: str) -> str:
-    """An empty schema ``shop`` in it."""
-    with psycopg.connect(server) as connection:
-        connection.execute("drop schema if exists shop cascade")
-        connection.execute("create schema shop")
-    return server
 
 
 def select(dsn: str, query: str) -> list[tuple[Any, ...]]:

@@ -109,7 +109,7 @@ def test_packing_and_writing_give_memory_back(released: list[str], tmp_path: Pat
     pack = PackChanges(pa.schema([]), None, pa.schema([]), 1)
     assert len(list(packed_changes(iter([]), pack, lambda *_: CHANGE.empty_table()))) == 1
     assert released == ["released"]
-    (file,) = WriteFile(str(tmp_path), None)(iter([pa.record_batch({"n": [1]})]))
+    (file,) = WriteFile(str(tmp_path), None, b"{}")(iter([pa.record_batch({"n": [1]})]))
     assert (tmp_path / file["file"][0].as_py()).exists()
     assert released == 2 * ["released"]
     monkeypatch.setattr(worker, "LARGE", 0)

@@ -17,6 +17,7 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StringType, Struct
 from fkjoin.columns import arrow_schema
 from fkjoin.errors import TopologyError
 from fkjoin.json_text import readable
+from fkjoin.json_values import require_json, written
 from fkjoin.spark.topic_records import ReadBytes, Reader, ReadEvents, ReadObjects
 from fkjoin.spark.topic_values import WriteObjects, Writer, WriteTexts
 from fkjoin.write_json import writable
@@ -102,7 +103,8 @@ class Json:
         return Decoded(F.when(data.isNotNull(), F.struct(*columns)), data.isNull(), bad)
 
     def encode(self, row: Column, schema: StructType) -> Column:
-        return F.to_json(row, {"ignoreNullFields": "false"}).cast("binary")
+        require_json("Json", schema)
+        return written(row, schema).cast("binary")
 
     def reader(self) -> Reader | None:
         fields = _readable(self._type())

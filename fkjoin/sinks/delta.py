@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql.types import StructType
 
-from fkjoin.columns import arrow_schema
+from fkjoin.columns import arrow_schema, types_text
 from fkjoin.errors import FkJoinError
+from fkjoin.kinds import require_kinds
+from fkjoin.sinks import delta_types
 from fkjoin.sinks.upserts import Upserts
 
 _GONE = "_fkjoin_gone"
@@ -32,18 +34,32 @@ class Delta(Upserts):
         return f"delta {self.path}"
 
     def prepare(self, schema: StructType, key: tuple[str, ...]) -> None:
+        require_kinds("to_delta", schema)
         self._schema, self._key = arrow_schema("to_delta", schema), key
         try:
             found = DeltaTable(self.path, storage_options=dict(self.options))
         except TableNotFoundError:
-            DeltaTable.create(self.path, self._schema, mode="ignore", storage_options=dict(self.options))
+            self._make(schema)
             return
-        there = {item.name for item in found.schema().fields}
-        if missing := [name for name in schema.names if name not in there]:
+        there = pa.schema(found.schema().to_arrow())
+        if missing := [name for name in schema.names if name not in there.names]:
             raise FkJoinError(
-                f"Delta table {self.path} lacks the columns {', '.join(missing)} (it has {', '.join(sorted(there))}): "
+                f"Delta table {self.path} lacks the columns {', '.join(missing)} (it has {', '.join(sorted(there.names))}): "
                 "add them, or write to another path"
             )
+        nullable = [item.name for item in schema if item.nullable and item.name not in key]
+        if wrong := list(delta_types.problems(there, self._schema, nullable)):
+            raise FkJoinError(f"Delta table {self.path} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
+        self._schema = pa.schema([there.field(name).with_nullable(True) for name in schema.names])
+
+    def _make(self, schema: StructType) -> None:
+        try:
+            DeltaTable.create(self.path, self._schema, mode="ignore", storage_options=dict(self.options))
+        except DeltaError as error:  # such as of a timestamp_ntz in a map, which the package overlooks
+            raise FkJoinError(
+                f"Delta table {self.path} cannot be made for {types_text(schema)}: {error}. "
+                "Make it in another way, or cast the column"
+            ) from error
 
     def apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table) -> None:
         table = DeltaTable(self.path, storage_options=dict(self.options))
@@ -51,7 +67,8 @@ class Delta(Upserts):
         if (done is not None and done >= batch) or not (upserts.num_rows or gone.num_rows):
             return
         marked = (
-            rows.append_column(_GONE, pa.repeat(deleted, len(rows))) for rows, deleted in ((upserts, False), (gone, True))
+            delta_types.fitting(self.path, rows, self._schema).append_column(_GONE, pa.repeat(deleted, len(rows)))
+            for rows, deleted in ((upserts, False), (gone, True))
         )
         source = pa.concat_tables(marked, promote_options="default").cast(self._schema.append(pa.field(_GONE, pa.bool_())))
         values = {_quoted(name): f"s.{_quoted(name)}" for name in self._schema.names}

@@ -8,52 +8,25 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 from psycopg import Connection
 from psycopg.sql import SQL, Composed, Identifier
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import BinaryType, DataType, StructType
 
 from fkjoin.errors import FkJoinError
+from fkjoin.json_values import written
+from fkjoin.kinds import NESTED
+from fkjoin.sinks import postgres_types
+from fkjoin.sinks.postgres_values import spelled
 from fkjoin.sinks.upserts import Upserts
 
 BATCHES = "fkjoin_batches"
 """The table beside the target, in its schema, that has the last batch of each query."""
 
 _GONE = "_fkjoin_gone"
-
-_TYPES: dict[type[DataType], str] = {
-    BooleanType: "boolean",
-    ByteType: "smallint",
-    ShortType: "smallint",
-    IntegerType: "integer",
-    LongType: "bigint",
-    FloatType: "real",
-    DoubleType: "double precision",
-    DateType: "date",
-    TimestampType: "timestamptz",
-    TimestampNTZType: "timestamp",
-    BinaryType: "bytea",
-}
-_NESTED = (StructType, ArrayType, MapType)
 
 
 @dataclass
@@ -72,7 +45,9 @@ class Postgres(Upserts):
     def prepare(self, schema: StructType, key: tuple[str, ...]) -> None:
         self._columns, self._key = tuple(schema.names), key
         columns = [
-            SQL("{} " + _type(item.dataType) + (" not null" if item.name in key else "")).format(Identifier(item.name))
+            SQL("{} " + postgres_types.made(item.name, item.dataType) + (" not null" if item.name in key else "")).format(
+                Identifier(item.name)
+            )
             for item in schema
         ]
         made = SQL("create table if not exists {} ({}, primary key ({}))").format(
@@ -82,6 +57,7 @@ class Postgres(Upserts):
         with self._connected() as connection:
             connection.execute(made)
             connection.execute(batches)
+            self._require_types(connection, schema)
             try:
                 with connection.transaction():
                     self._stage(connection)
@@ -94,9 +70,15 @@ class Postgres(Upserts):
                     "or drop it, and it is made anew"
                 ) from error
 
+    def _require_types(self, connection: Connection[Any], schema: StructType) -> None:
+        table = self._table().as_string(connection)
+        if found := list(postgres_types.problems(connection, table, schema, self._key)):
+            raise FkJoinError(f"table {self.into} cannot be kept as fkjoin's table is: {'; '.join(found)}")
+
     def columns(self, changes: DataFrame) -> DataFrame:
         """Structs, lists and maps as JSON, bytes as PostgreSQL writes them."""
-        return changes.select(*[_readable(item.name, item.dataType).alias(item.name) for item in changes.schema])
+        given = [item for item in changes.schema if item.name in (*self._columns, "_operation")]
+        return changes.select(*[_readable(item.name, item.dataType).alias(item.name) for item in given])
 
     def apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table) -> None:
         with self._connected() as connection:
@@ -118,12 +100,28 @@ class Postgres(Upserts):
     def _copy(self, cursor: Any, rows: pa.Table, deleted: bool) -> None:
         names = [*rows.column_names, _GONE]
         text = io.BytesIO()
-        pa_csv.write_csv(
-            rows.append_column(_GONE, pa.repeat(deleted, rows.num_rows)), text, pa_csv.WriteOptions(include_header=False)
-        )
+        chosen = pa.table([*map(spelled, rows.columns), pa.repeat(deleted, rows.num_rows)], names)
+        pa_csv.write_csv(chosen, text, pa_csv.WriteOptions(include_header=False))
         into = SQL("copy fkjoin_changes ({}) from stdin (format csv)").format(SQL(", ").join(map(Identifier, names)))
-        with cursor.copy(into) as copy:
-            copy.write(text.getbuffer())
+        try:
+            with cursor.copy(into) as copy:
+                copy.write(text.getbuffer())
+        except psycopg.DataError as error:
+            raise FkJoinError(
+                f"a row cannot be in table {self.into}: {self._refused(rows, error)}. Replace such values in a view of the "
+                "table, or leave such rows out with a filter; the batch will be written again"
+            ) from error
+
+    def _refused(self, rows: pa.Table, error: psycopg.Error) -> str:
+        """What PostgreSQL says, and where: of U+0000 it names no column."""
+        for name in rows.column_names:
+            if (
+                pa.types.is_string(rows[name].type)
+                and (place := pc.index(pc.match_substring(rows[name], "\0"), True).as_py()) >= 0
+            ):
+                key = ", ".join(f"{part} = {rows[part][place].as_py()!r}" for part in self._key)
+                return f"column {name} has U+0000 in the row with {key}, which no text of PostgreSQL's can have"
+        return f"{_first(error)} ({str(error.diag.context).splitlines()[0]})"
 
     def _stage(self, connection: Connection[Any]) -> None:
         """A table for a batch's changes, with the target's types and none of its constraints."""
@@ -159,16 +157,10 @@ class Postgres(Upserts):
             raise FkJoinError(f"PostgreSQL cannot be reached for {self.into}: {_first(error)}") from error
 
 
-def _type(kind: DataType) -> str:
-    if isinstance(kind, DecimalType):
-        return f"numeric({kind.precision}, {kind.scale})"
-    return "jsonb" if isinstance(kind, _NESTED) else _TYPES.get(type(kind), "text")
-
-
-def _readable(name: str, kind: DataType) -> Any:
+def _readable(name: str, kind: DataType) -> Column:
     column = F.col(f"`{name}`")
-    if isinstance(kind, _NESTED) and not name.startswith("_"):
-        return F.to_json(column, {"ignoreNullFields": "false"})
+    if isinstance(kind, NESTED):
+        return written(column, kind)
     return F.concat(F.lit("\\x"), F.lower(F.hex(column))) if isinstance(kind, BinaryType) else column
 
 

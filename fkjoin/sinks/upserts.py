@@ -30,7 +30,7 @@ class Upserts(ABC):
             )
         key = list(table.key)
         columns = [*key, *table.rest]
-        self.prepare(table.changes.select(*(f"`{column}`" for column in columns)).schema, table.key)
+        self.prepare(StructType([*table.key_type, *(table.row_type[name] for name in table.rest)]), table.key)
 
         def write(batch: Batch, query: str, number: int) -> None:
             rows = self.columns(batch.table.changes).toArrow()
@@ -41,7 +41,10 @@ class Upserts(ABC):
 
     @abstractmethod
     def prepare(self, schema: StructType, key: tuple[str, ...]) -> None:
-        """Make the table if it is not there; ``FkJoinError`` if it cannot be written to as it is."""
+        """Make the table if it is not there; ``FkJoinError`` if it cannot be written to as it is.
+
+        ``schema``: of the key's columns, then the others; a column that may be null is nullable in it.
+        """
 
     def columns(self, changes: DataFrame) -> DataFrame:
         """The changes, their columns as the target takes them."""

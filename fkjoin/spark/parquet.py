@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.spark.files import hadoop
@@ -27,6 +28,9 @@ _SCHEMES = ("file", "hdfs")
 """Where a folder is renamed at once or not at all."""
 
 _ROWS = 128 << 10
+
+_ABOUT = "org.apache.spark.sql.parquet.row.metadata"
+"""Where Spark's reader finds the types that rows had, in a file."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ class WriteFile:
     """A URI, or an absolute local path."""
     changes: ChangesOf | None
     """None: the batches are what is to be written."""
+    about: bytes
+    """The rows' types, for Spark's reader: Parquet has none of its own for intervals."""
 
     def __call__(self, batches: Batches) -> Batches:
         writer: pq.ParquetWriter | None = None
@@ -76,7 +82,8 @@ class WriteFile:
         given = releasing(batches)
         for batch in given if self.changes is None else self.changes(given):
             if writer is None:
-                writer = pq.ParquetWriter(f"{folder}/{name}", batch.schema, filesystem=files)
+                schema = batch.schema.with_metadata({_ABOUT: self.about})
+                writer = pq.ParquetWriter(f"{folder}/{name}", schema, filesystem=files)
             if batch.num_rows:
                 writer.write_table(pa.table(batch), row_group_size=_ROWS)
         if writer is not None:
@@ -102,15 +109,19 @@ def _require_scheme(place: str) -> None:
         )
 
 
-def publish(batch: DataFrame, changes: ChangesOf | None, place: str, query: str, number: int) -> None:
-    """Write the batch, or the ``changes`` that are packed in it, into a folder of its own, unless that is there already."""
+def publish(batch: DataFrame, changes: ChangesOf | None, place: str, query: str, number: int, schema: StructType) -> None:
+    """Write the batch, or the ``changes`` that are packed in it, into a folder of its own, unless that is there already.
+
+    ``schema``: of what is written.
+    """
     folder = f"batch={number:08}-{query[:8]}"
     draft, final = f"{place}/_unfinished/{folder}", f"{place}/{folder}"
     spark = batch.sparkSession
     (at, files), (goal, _) = hadoop(spark, draft), hadoop(spark, final)
     files.delete(at, True)
     files.mkdirs(at)
-    written = {row.file for row in batch.mapInArrow(WriteFile(_for_arrow(draft), changes), "file string").collect()}
+    write = WriteFile(_for_arrow(draft), changes, schema.json().encode())
+    written = {row.file for row in batch.mapInArrow(write, "file string").collect()}
     if written and not files.exists(goal):
         for status in files.listStatus(at):
             if status.getPath().getName() not in written:  # of an attempt that came second

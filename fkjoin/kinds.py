@@ -1,0 +1,56 @@
+"""Spark's types, as places that are written to take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    MapType,
+    NumericType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from fkjoin.errors import TopologyError
+
+NESTED = (StructType, ArrayType, MapType)
+_EVERYWHERE = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampNTZType, TimestampType, *NESTED)
+"""What each place gives back as it was."""
+
+
+def parts(schema: StructType) -> Iterator[tuple[str, DataType]]:
+    """The columns and what is in them: each with the name that errors give it, and its type."""
+    for field in schema:
+        yield from _parts(field.name, field.dataType)
+
+
+def require_kinds(argument: str, schema: StructType, *more: type[DataType]) -> None:
+    """``TopologyError`` if a column, or something in it, is of a type that is none of those that a place takes.
+
+    ``more``: what it takes besides those that all do.
+    """
+    for name, kind in parts(schema):
+        if not isinstance(kind, (*_EVERYWHERE, *more)) or kind == StructType():
+            raise TopologyError(
+                f"{argument}: column {name} is {kind.simpleString()}, which could not be read there as it was: cast it to "
+                "text, or leave it out"
+            )
+
+
+def _parts(name: str, kind: DataType) -> Iterator[tuple[str, DataType]]:
+    yield name, kind
+    if isinstance(kind, StructType):
+        for field in kind:
+            yield from _parts(f"{name}.{field.name}", field.dataType)
+    elif isinstance(kind, ArrayType):
+        yield from _parts(f"{name}[]", kind.elementType)
+    elif isinstance(kind, MapType):
+        yield from _parts(f"{name}.key", kind.keyType)
+        yield from _parts(f"{name}.value", kind.valueType)

@@ -1,0 +1,114 @@
+"""Delta's types: which columns it takes, and whether those that are there can hold all values of a table's columns.
+
+*Law*: where ``problems`` finds nothing, ``fitting`` rows have each value as it was, in the target's types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fkjoin.columns import spark_schema
+from fkjoin.errors import FkJoinError
+
+_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
+_SIGNIFICANT = {pa.float32(): 6, pa.float64(): 15}
+"""Decimal digits that are all in a type."""
+_DAYS = (-719_162, 2_932_896)
+"""The years 1 to 9999: of others, the files' statistics cannot be read."""
+
+
+def problems(there: pa.Schema, schema: pa.Schema, nullable: Collection[str]) -> Iterator[str]:
+    """What is wrong with the columns of a Delta table for rows of the schema, and what to do about it.
+
+    ``nullable``: the columns that may be null.
+    """
+    for field in schema:
+        target = there.field(field.name)
+        if not fits(field.type, target.type):
+            yield (
+                f"column {field.name} is {shown(target.type)}, which cannot hold every {shown(field.type)}: make it "
+                f"{shown(field.type)}, or cast the table's column"
+            )
+        if not target.nullable and field.name in nullable:
+            yield (
+                f"column {field.name} is {shown(target.type)} NOT NULL, and the table's {shown(field.type)} may be null: "
+                f"drop the constraint, or write map_values with coalesce({field.name}, …)"
+            )
+    for field in there:
+        if not field.nullable and field.name not in schema.names:
+            yield (
+                f"column {field.name} is {shown(field.type)} NOT NULL, and the table has no such column: "
+                "drop the constraint, or add the column"
+            )
+
+
+def fits(kind: pa.DataType, there: pa.DataType) -> bool:
+    """Whether every value of the type is one of the other, what it was."""
+    if pa.types.is_struct(kind):
+        if not pa.types.is_struct(there) or [field.name for field in kind] != [field.name for field in there]:
+            return False
+        return all(_fits_in(ours.type, theirs) for ours, theirs in zip(kind, there, strict=True))
+    if pa.types.is_list(kind):
+        return pa.types.is_list(there) and _fits_in(kind.value_type, there.value_field)
+    if pa.types.is_map(kind):
+        return pa.types.is_map(there) and fits(kind.key_type, there.key_type) and _fits_in(kind.item_type, there.item_field)
+    if kind == there or (pa.types.is_string(there) and _has_text(kind)):
+        return True
+    if pa.types.is_signed_integer(kind):
+        return _whole_fits(kind, there)
+    if pa.types.is_decimal(kind):
+        exact = pa.types.is_decimal(there) and there.scale >= kind.scale
+        more = exact and there.precision - there.scale >= kind.precision - kind.scale
+        return more or kind.precision <= _SIGNIFICANT.get(there, 0)
+    return (kind, there) in ((pa.float32(), pa.float64()), (pa.date32(), pa.timestamp("us")))
+
+
+def fitting(place: object, rows: pa.Table, there: pa.Schema) -> pa.Table:
+    """The rows with the types of the table at ``place``; ``FkJoinError`` of a day that Delta tables cannot have."""
+    for name in rows.column_names:
+        for days in _dates(rows[name].combine_chunks()):
+            ends = pc.min_max(days.cast(pa.int32()))
+            if ends["min"].is_valid and (ends["min"].as_py() < _DAYS[0] or ends["max"].as_py() > _DAYS[1]):
+                raise FkJoinError(
+                    f"a row cannot be in Delta table {place}: column {name} has a date outside of the years 1 to 9999, which "
+                    "Delta tables cannot have. Replace such values in a view of the table, or leave such rows out with a "
+                    "filter; the batch will be written again"
+                )
+    return rows.cast(pa.schema([there.field(name).with_nullable(True) for name in rows.column_names]))
+
+
+def shown(kind: pa.DataType) -> str:
+    """The type as Spark and Delta call it."""
+    return spark_schema(pa.schema([("it", kind)]))["it"].dataType.simpleString()
+
+
+def _fits_in(kind: pa.DataType, there: pa.Field) -> bool:
+    return there.nullable and fits(kind, there.type)
+
+
+def _whole_fits(kind: pa.DataType, there: pa.DataType) -> bool:
+    if pa.types.is_signed_integer(there):
+        return kind.bit_width <= there.bit_width
+    if pa.types.is_decimal(there):
+        return there.precision - there.scale >= _DIGITS[kind]
+    return kind.bit_width <= {pa.float32(): 16, pa.float64(): 32}.get(there, 0)
+
+
+def _has_text(kind: pa.DataType) -> bool:
+    """Whether each value has a text of its own."""
+    tests = (pa.types.is_boolean, pa.types.is_signed_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_date)
+    return any(test(kind) for test in tests)
+
+
+def _dates(values: pa.Array) -> Iterator[pa.Array]:
+    """The days in a column."""
+    kind = values.type
+    if pa.types.is_date32(kind):
+        yield values
+    elif pa.types.is_nested(kind):
+        entries = [values.keys, values.items] if pa.types.is_map(kind) else [values.flatten()]
+        for inner in values.flatten() if pa.types.is_struct(kind) else entries:
+            yield from _dates(inner)

@@ -1,0 +1,194 @@
+"""PostgreSQL's types: which one a column gets, and whether one that is there can hold all values of a column.
+
+*Law*: where ``problems`` finds nothing, each value of each column is in the target what it was, but that in ``jsonb`` and
+``numeric`` -0.0 is 0.0; or PostgreSQL has no such value at all (text with U+0000, years before 4713 BC), and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from psycopg import Connection
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    TimeType,
+)
+
+from fkjoin.errors import TopologyError
+from fkjoin.json_values import require_json
+from fkjoin.kinds import NESTED
+
+_MADE: dict[type[DataType], str] = {
+    BooleanType: "boolean",
+    ByteType: "smallint",
+    ShortType: "smallint",
+    IntegerType: "integer",
+    LongType: "bigint",
+    FloatType: "real",
+    DoubleType: "double precision",
+    StringType: "text",
+    BinaryType: "bytea",
+    DateType: "date",
+    TimestampType: "timestamptz",
+    TimestampNTZType: "timestamp",
+    TimeType: "time",
+    DayTimeIntervalType: "interval",
+    **dict.fromkeys(NESTED, "jsonb"),
+}
+
+_WHOLE: dict[type[DataType], tuple[int, int]] = {
+    ByteType: (8, 3),
+    ShortType: (16, 5),
+    IntegerType: (32, 10),
+    LongType: (64, 19),
+}
+"""Bits and decimal digits of whole numbers."""
+_BITS = {"int2": 16, "int4": 32, "int8": 64, "float4": 24, "float8": 53}
+"""Of the whole numbers that are all in a type."""
+_DIGITS = {"int2": 4, "int4": 9, "int8": 18}
+_SIGNIFICANT = {"float4": 6, "float8": 15}
+"""Decimal digits that are all in a type."""
+_OTHERS: dict[type[DataType], tuple[str, ...]] = {
+    BooleanType: ("bool",),
+    FloatType: ("float4", "float8"),
+    DoubleType: ("float8",),
+    BinaryType: ("bytea",),
+    DateType: ("date", "timestamp"),
+    TimestampType: ("timestamptz",),
+    TimestampNTZType: ("timestamp",),
+    TimeType: ("time",),
+    DayTimeIntervalType: ("interval",),
+    **dict.fromkeys(NESTED, ("jsonb", "json")),
+}
+_MICROSECONDS = 6
+"""Digits of a second that times keep, unless the type says fewer."""
+
+_COLUMNS = """
+with recursive kinds as (
+    select attnum, attname, format_type(atttypid, atttypmod) as shown, attnotnull as required,
+        atthasdef or attidentity <> '' as filled, atttypid as kind, atttypmod as modifier
+    from pg_attribute where attrelid = %s::regclass and attnum > 0 and not attisdropped
+    union all
+    select attnum, attname, shown, required or typnotnull, filled or typdefault is not null, typbasetype, typtypmod
+    from kinds join pg_type on pg_type.oid = kind where typtype = 'd'
+)
+select attname, shown, typname, modifier, required, filled
+from kinds join pg_type on pg_type.oid = kind where typtype <> 'd' order by attnum
+"""
+
+_UNIQUE = """
+select array_agg(attname::text order by attnum), indimmediate from pg_index, unnest(indkey[0:indnkeyatts - 1]) as part
+join pg_attribute on attnum = part
+where indrelid = %s::regclass and attrelid = indrelid and indisunique and indisvalid and indpred is null and indexprs is null
+group by indexrelid, indimmediate
+"""
+
+
+class There(NamedTuple):
+    """A column of the target."""
+
+    name: str
+    shown: str
+    """Its type, as PostgreSQL writes it."""
+    base: str
+    """The type's own name; of a domain, that of the type below."""
+    modifier: int
+    required: bool
+    """It takes no null."""
+    filled: bool
+    """It has a value where none is written."""
+
+
+def made(name: str, kind: DataType) -> str:
+    """The type of a column of a new table; ``TopologyError`` if PostgreSQL has none that gives back what it is given."""
+    if isinstance(kind, NESTED):
+        require_json("to_postgres", StructType().add(name, kind))
+    if isinstance(kind, DecimalType):
+        return f"numeric({kind.precision}, {kind.scale})"
+    if type(kind) not in _MADE:
+        raise TopologyError(
+            f"to_postgres: column {name} is {kind.simpleString()}, which no type there gives back as it was: cast it to text"
+        )
+    return _MADE[type(kind)]
+
+
+def problems(connection: Connection[Any], table: str, schema: StructType, key: tuple[str, ...]) -> Iterator[str]:
+    """What is wrong with the columns of a table (its name quoted) for rows of the schema, and what to do about it."""
+    there = {row[0]: There(*row) for row in connection.execute(_COLUMNS, (table,))}
+    for field in schema:
+        if (column := there.pop(field.name, None)) is None:
+            continue  # a statement that is tried says so
+        if not fits(field.dataType, column, key=field.name in key):
+            wanted = made(field.name, field.dataType)
+            yield (
+                f"column {field.name} is {column.shown}, which cannot hold every {field.dataType.simpleString()}: alter it to "
+                f"{wanted}, or cast the table's column"
+            )
+        if column.required and field.nullable and field.name not in key:
+            yield (
+                f"column {field.name} is {column.shown} NOT NULL, and the table's {field.dataType.simpleString()} may be null: "
+                f"drop the constraint, or write map_values with coalesce({field.name}, …)"
+            )
+    for column in there.values():
+        if column.required and not column.filled:
+            yield (
+                f"column {column.name} is {column.shown} NOT NULL without a default, and the table has no such column: give it "
+                "a default, or drop the constraint"
+            )
+    for names, immediate in connection.execute(_UNIQUE, (table,)):
+        if set(names) == set(key) and not immediate:
+            yield f"the constraint that makes ({', '.join(names)}) unique is deferrable: make it NOT DEFERRABLE"
+        if set(names) < set(key):
+            yield (
+                f"({', '.join(names)}) is unique, and the key is ({', '.join(key)}), so that several rows may have the same: "
+                "drop that constraint"
+            )
+
+
+def fits(kind: DataType, there: There, *, key: bool = False) -> bool:
+    """Whether every value of the type is in the column what it was.  ``key``: and those that differ stay different."""
+    if there.base in ("text", "varchar"):
+        return there.modifier < 0
+    if isinstance(kind, StringType):
+        return there.base == "citext" and not key
+    if there.base == "numeric" and isinstance(kind, FloatType | DoubleType):
+        return there.modifier < 0
+    if type(kind) in _WHOLE:
+        bits, digits = _WHOLE[type(kind)]
+        return bits <= _BITS.get(there.base, 0) or _in_numeric(digits, 0, there)
+    if isinstance(kind, DecimalType):
+        size = _DIGITS.get(there.base, 0) if kind.scale == 0 else 0
+        return kind.precision <= max(size, _SIGNIFICANT.get(there.base, 0)) or _in_numeric(
+            kind.precision - kind.scale, kind.scale, there
+        )
+    return there.base in _OTHERS.get(type(kind), ()) and _exact(there)
+
+
+def _in_numeric(digits: int, scale: int, there: There) -> bool:
+    """Whether so many digits before and after the point are in the column; see PostgreSQL's ``numeric_typmod_scale``."""
+    if there.base != "numeric":
+        return False
+    packed = there.modifier - 4
+    precision, kept = (packed >> 16) & 0xFFFF, ((packed & 0x7FF) ^ 1024) - 1024
+    return there.modifier < 0 or (kept >= scale and precision - kept >= digits)
+
+
+def _exact(there: There) -> bool:
+    """Whether the column cuts nothing off."""
+    return there.modifier < 0 or (there.base != "interval" and there.modifier >= _MICROSECONDS)

@@ -1,0 +1,41 @@
+"""Columns as Arrow writes them into CSV and PostgreSQL reads them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_DAYS = (-719_162, 2_932_896)
+"""The first and the last day of the years 1 to 9999, of which Arrow's text is PostgreSQL's."""
+_MICROSECONDS = 86_400_000_000
+
+
+def spelled(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column, or texts in its place: of intervals, and of times and days where one is outside of the years 1 to 9999.
+
+    Times are microseconds.  Arrow writes another instant for times that nanoseconds cannot count.
+    """
+    kind = values.type
+    if pa.types.is_duration(kind):
+        return pc.binary_join_element_wise(values.cast(pa.int64()).cast(pa.string()), "microseconds", " ")
+    if not (pa.types.is_date32(kind) or pa.types.is_timestamp(kind)):
+        return values
+    day = pa.types.is_date32(kind)
+    step = 1 if day else _MICROSECONDS
+    counted = values.cast(pa.int32() if day else pa.int64())
+    ends = pc.min_max(counted)
+    least, most = ends["min"].as_py(), ends["max"].as_py()
+    if least is None or (least >= _DAYS[0] * step and most < (_DAYS[1] + 1) * step):
+        return values
+    zone = "" if day or kind.tz is None else "+00"
+    moments = (None if at is None else np.datetime64(at, "D") if day else np.datetime64(at, "us") for at in counted.to_pylist())
+    texts = [None if at is None else _spelled(str(at), zone) for at in moments]
+    return pa.chunked_array([pa.array(texts, pa.string())])
+
+
+def _spelled(text: str, zone: str) -> str:
+    """``-0043-03-15T12:00:00`` → ``0044-03-15T12:00:00+00 BC``: the year 0 is 1 BC."""
+    year, rest = text.removeprefix("-").split("-", 1)
+    number = -int(year) if text.startswith("-") else int(year)
+    return f"{number:04}-{rest}{zone}" if number > 0 else f"{1 - number:04}-{rest}{zone} BC"
