@@ -19,6 +19,7 @@ from fkjoin.columns import Expression, Expressions, arrow_schema, resolve_column
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, LEFT_GONE, PACKED_KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.names import require_beside
 from fkjoin.optimizer import resolve_makes_rows, view_reads_answers
 from fkjoin.projection import Projection
 from fkjoin.pruning import narrowed
@@ -85,8 +86,9 @@ def filtered(table: Table, condition: Expression, name: str | None, emit: Emit) 
 def mapped(table: Table, columns: Expressions, name: str | None, emit: Emit) -> Table:
     """See ``Table.map_values``."""
     rows = table.visible()
-    names = [*table.row_type.names, *table.key]
+    names = [*table.row_type.names, *(name for name in table.key if name not in table.row_type.names)]
     made = Projection.of("columns", columns, rows, names, f"table {table.name}")
+    require_beside(table.key, "columns", (name for name in made.schema.names if name not in table.key))
     said = (("map_values", ", ".join(made.texts)),)
     step = _Step(
         F.when(~F.col(DELETED), made.struct),

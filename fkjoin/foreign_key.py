@@ -15,6 +15,7 @@ from fkjoin.columns import Expression, arrow_schema, listed, resolve_column, tex
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.joiner import is_function
+from fkjoin.names import quoted
 from fkjoin.optimizer import N, Off, join_reads_answers
 from fkjoin.pruning import narrowed, narrowed_rows
 from fkjoin.rows import Path
@@ -151,7 +152,7 @@ def with_foreign_key(left: Table, right: Table, extractor: Extractor, frame: Dat
     visible = left.visible(frame)
     problem = F.col(PROBLEM)
     if is_function(extractor):
-        value = F.col(f"{KEY}.`{left.key[0]}`") if len(left.key) == 1 else F.col(KEY)
+        value = F.col(quoted(KEY, left.key[0])) if len(left.key) == 1 else F.col(KEY)
         members = [StructField(f"k{at}", field.dataType) for at, field in enumerate(wanted)]
         kind = StructType([*members, StructField("problem", StringType())])
         called = F.udf(_extracting(extractor, len(wanted), left.on_error != "fail"), kind)(problem, value, F.col(ROW))

@@ -18,6 +18,7 @@ from fkjoin.aggregates.calls import Called, Reducing, Starting
 from fkjoin.aggregates.fold import Fold
 from fkjoin.columns import Expression, Expressions, arrow_schema, resolve_column, text
 from fkjoin.errors import TopologyError
+from fkjoin.names import quoted
 from fkjoin.projection import Projection
 from fkjoin.spark.expressions import AGGREGATE, Step, compiled
 
@@ -44,7 +45,7 @@ class Grouped:
         self._value = None if value is None else self._project("value", value)
         self._plain = value is not None and not isinstance(value, list | tuple)
 
-    def agg(self, **columns: Wanted) -> Table:
+    def agg(self, /, **columns: Wanted) -> Table:
         """The table of these columns, each one of ``fkjoin.aggregates``: ``agg(orders=count(), revenue=sum("amount"))``.
 
         What they are of are columns or expressions over the grouped table's rows; where ``group_by`` was given a ``value``, the
@@ -166,7 +167,7 @@ class Grouped:
         return Projection.of(argument, given, self._rows, self._names, f"table {self._table.name}")
 
     def _whole_row(self) -> Projection:
-        return self._project("value", [F.col(f"`{item}`") for item in self._table.row_type.names])
+        return self._project("value", [F.col(quoted(item)) for item in self._table.row_type.names])
 
     def _numbered(self, needed: dict[str, Expression]) -> Projection:
         """The columns that aggregates need, called ``v0``, ``v1``, …."""
@@ -189,4 +190,4 @@ def _named(function: Any) -> str:
 
 
 def _row(columns: Any) -> Row:
-    return Row(**columns)
+    return Row(*columns)(*columns.values())  # a column may be called as a parameter of Row is

@@ -11,13 +11,15 @@ from typing import Any, NamedTuple, TypeGuard, Union, get_args, get_origin
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructType
+from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructField, StructType
 
-from fkjoin.columns import listed, resolve_column, spark_schema
+from fkjoin.columns import listed, resolve_column, spark_schema, text, without_stars
+from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, LEFT_GONE, PACKED_KEY, PROBLEM, ROW, SOURCE, TS, VERSION
+from fkjoin.names import quoted_if_needed
 from fkjoin.spark.unpacking import UnpackAnswers
 from fkjoin.spark.vectorized import vectors
-from fkjoin.table import Joiner
+from fkjoin.table import Joiner, Table
 from fkjoin.vectors import Columns
 
 _RETURNS: dict[Any, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}
@@ -48,6 +50,23 @@ def _called(joiner: Callable[[Any, Any], Any]) -> _Called:
         annotation = kinds[0] if len(kinds) == 1 else None
     known = _RETURNS.get(annotation)
     return _Called(joiner, known or StringType(), known is None)
+
+
+def written_out(joiner: Joiner | None, left: Table, right: Table) -> Joiner | None:
+    """The joiner, each ``*`` in it written out; ``left.*`` is without the key, which the result has anyway."""
+    if joiner is None or is_function(joiner):
+        return joiner
+    sides = StructType([StructField("left", left.row_type), StructField("right", right.row_type)])
+    rows = left.frame.sparkSession.createDataFrame([], sides)
+    of_key = {quoted_if_needed(name) for name in left.key}
+    found: list[Any] = []
+    for item in listed(joiner):
+        fields = without_stars(item, rows, rows.columns)
+        whole = text(item).strip() in ("left.*", "`left`.*")
+        found += [field for field in fields if not (whole and str(field).split(".", 1)[1] in of_key)]
+    if not found:
+        raise TopologyError(f"joiner: left table {left.name} has no columns besides its key; name columns of right, too")
+    return found
 
 
 def joiner_columns(joiner: Joiner, rows: DataFrame) -> list[Column]:

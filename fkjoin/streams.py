@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -23,10 +23,20 @@ from pyspark.sql.types import (
 )
 
 from fkjoin import versions
-from fkjoin.columns import Expression, Expressions, arrow_schema, listed, require_names, resolve_column, text
+from fkjoin.columns import (
+    Expression,
+    Expressions,
+    arrow_schema,
+    listed,
+    require_names,
+    require_plain_keys,
+    resolve_column,
+    text,
+)
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.json_text import readable
+from fkjoin.names import named, quoted, require_apart
 from fkjoin.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.spark.json_lines import JsonLines, plain_path
 from fkjoin.spark.settings import prepare, switched_off
@@ -53,8 +63,12 @@ def read_stream(
     timestamp: Expression | None,
     name: str | None,
     log: str | None,
+    beside: Collection[str] = (),
 ) -> tuple[Source, DataFrame, tuple[str, ...], str | None]:
-    """The node, the frame, the key and the type of the timestamps; see ``Table.from_stream``."""
+    """The node, the frame, the key and the type of the timestamps; see ``Table.from_stream``.
+
+    ``beside``: columns that are not the row's, whatever expressions read them.
+    """
     if not isinstance(df, DataFrame):
         raise TopologyError(f"df: a streaming DataFrame is needed, this is a {type(df).__name__}")
     if not df.isStreaming:
@@ -64,8 +78,11 @@ def read_stream(
         )
     prepare(df.sparkSession)
     label = name or "the table"
+    require_apart("df", df.columns, "rename one of them: df.withColumnRenamed(…), or in the files' schema=")
     keys = require_names("key", key, df.columns, label)
-    ordering = listed(version)
+    require_plain_keys("key", StructType([df.schema[column] for column in keys]))
+    deleted, timestamp = (named(item, df.columns) or item for item in (deleted, timestamp))
+    ordering = [named(item, df.columns) or item for item in listed(version)]
     if not ordering:
         raise TopologyError("version: name the columns that order the changes of a key, such as an LSN")
     places = [resolve_column("version", item, df, df.columns, label) for item in ordering]
@@ -83,7 +100,7 @@ def read_stream(
             "condition, such as \"op = 'd'\""
         )
     time, kind_of_time = _timestamp(df, timestamp, label)
-    control = {item for item in [*ordering, deleted, timestamp] if isinstance(item, str)} - set(keys)
+    control = {*beside, *(item for item in [*ordering, deleted, timestamp] if isinstance(item, str))} - set(keys)
     row = [column for column in df.columns if column not in control]
     origin = f"stream of {', '.join(df.columns)}"
     node = Source(
@@ -98,8 +115,8 @@ def read_stream(
     )
     gone = F.coalesce(gone, F.lit(False))
     frame = df.select(
-        F.struct(*[F.col(f"`{column}`") for column in keys]).alias(KEY),
-        F.when(~gone, F.struct(*[F.col(f"`{column}`") for column in row])).alias(ROW),
+        F.struct(*[F.col(quoted(column)) for column in keys]).alias(KEY),
+        F.when(~gone, F.struct(*[F.col(quoted(column)) for column in row])).alias(ROW),
         gone.alias(DELETED),
         F.struct(*[place.cast("bigint").alias(f"v{at}") for at, place in enumerate(places)]).alias(VERSION),
         F.lit(bytearray(versions.identity(log or node.name))).alias(SOURCE),
@@ -149,20 +166,20 @@ def plain_lines(
     arrow = arrow_schema("schema", schema)
     if not readable(pa.struct(list(arrow))):
         return None
-    key, version, deleted, timestamp = columns
-    versions_at = [plain_path(item, arrow) for item in listed(version)]
+    _, version, deleted, timestamp = columns
+    versions_at = [plain_path(named(item, arrow.names) or item, arrow) for item in listed(version)]
     gone = None
     if deleted is not None:
         rows = spark.createDataFrame([], schema)
         gone = vector(resolve_column("deleted", deleted, rows, rows.columns, node.name), rows, rows.columns)
         if gone is not None and not _is_test(gone) and WORKERS_EVALUATE_STEPS in switched_off(spark):
             return None
-    time = None if timestamp is None else plain_path(timestamp, arrow)
+    time = None if timestamp is None else plain_path(named(timestamp, arrow.names) or timestamp, arrow)
     if None in versions_at or (deleted is not None and gone is None) or (timestamp is not None and time is None):
         return None
     places = tuple(path for path in versions_at if path is not None)
     source = versions.identity(node.log or node.name)
-    lines = JsonLines(arrow, tuple(listed(key)), places, gone, time, node.columns, source)
+    lines = JsonLines(arrow, node.key, places, gone, time, node.columns, source)
     return spark.readStream.format("text").options(**{n: str(v) for n, v in (options or {}).items()}).load(pattern), lines
 
 

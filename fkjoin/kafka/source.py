@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -17,6 +17,7 @@ from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VE
 from fkjoin.kafka import positions
 from fkjoin.kafka.formats import Format, as_format, decode_key, key_reader, reader
 from fkjoin.kafka.options import client_settings, masked, source_options, with_fetching
+from fkjoin.names import require_apart
 from fkjoin.spark.topic_records import TAKEN, DeadRecords, TopicRecords
 from fkjoin.topology import Source
 
@@ -91,9 +92,10 @@ def read_topic(
     decoded_key, decoded = decode_key(key_format, F.col("key")), value_format.decode(F.col("value"))
     key_names = fields_of(records, decoded_key.row)
     row = decoded.row
+    _require_names(key_names, fields_of(records, row))
     if headers:
         names = fields_of(records, row)
-        if "headers" in names:
+        if "headers" in map(str.lower, names):
             raise TopologyError("headers: the value has a column 'headers' already; leave headers=False")
         row = F.when(row.isNotNull(), F.struct(*[row.getField(n).alias(n) for n in names], F.col("headers")))
     problem = F.coalesce(
@@ -143,6 +145,14 @@ def read_topic(
         letters = raw.mapInArrow(DeadRecords(reading), StructType([*raw.schema, StructField("problem", StringType())]))
         dead = letters.select(F.struct(*RAW_COLUMNS).alias(RAW), F.col("problem").alias(PROBLEM))
     return TopicRead(node, frame, Connection(topic, bootstrap_servers, chosen, partitions), dead, unread)
+
+
+def _require_names(key: Iterable[str], row: Iterable[str]) -> None:
+    """``TopologyError`` if columns of key and value cannot be told apart; both may have one of the same name."""
+    hint = "name it otherwise, or leave it out and read it from Json(…, text=…) with map_values"
+    require_apart("key", key, hint)
+    require_apart("value", row, hint)
+    require_apart("key and value", {*key, *row}, hint)
 
 
 def failing(problem: Column) -> Column:

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fkjoin.names import require_results
 from fkjoin.sinks.batches import Batch, Write
-from fkjoin.spark.parquet import ChangesOf, publish, require_renaming
+from fkjoin.spark.files import hadoop, write_file
+from fkjoin.spark.parquet import ChangesOf, label_for, publish, require_renaming
+from fkjoin.written import ABOUT, about
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
@@ -24,11 +27,14 @@ class Parquet:
         return f"parquet {self.path}"
 
     def begin(self, table: Table) -> Write:
-        folder = require_renaming(table.frame.sparkSession, str(self.path))
-
+        require_results(table.name, (*table.key, *table.rest))
+        spark = table.frame.sparkSession
+        folder = require_renaming(spark, str(self.path))
+        label = label_for(spark, folder, (*table.key, *table.rest))
+        write_file(*hadoop(spark, f"{folder}/{ABOUT}"), about(table.node, table.timestamps))
         changes = None if table.packed is None else ChangesOf(table.packed[1], table.timestamps != "bigint")
 
         def write(batch: Batch, query: str, number: int) -> None:
-            publish(batch.table.changes if changes is None else batch.frame, changes, folder, query, number)
+            publish(batch.table.changes if changes is None else batch.frame, changes, folder, label, query, number)
 
         return write

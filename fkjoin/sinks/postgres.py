@@ -33,6 +33,7 @@ from pyspark.sql.types import (
 )
 
 from fkjoin.errors import FkJoinError
+from fkjoin.names import is_added, quoted
 from fkjoin.sinks.upserts import Upserts
 
 BATCHES = "fkjoin_batches"
@@ -166,8 +167,8 @@ def _type(kind: DataType) -> str:
 
 
 def _readable(name: str, kind: DataType) -> Any:
-    column = F.col(f"`{name}`")
-    if isinstance(kind, _NESTED) and not name.startswith("_"):
+    column = F.col(quoted(name))
+    if isinstance(kind, _NESTED) and not is_added(name):
         return F.to_json(column, {"ignoreNullFields": "false"})
     return F.concat(F.lit("\\x"), F.lower(F.hex(column))) if isinstance(kind, BinaryType) else column
 

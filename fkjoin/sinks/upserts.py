@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from fkjoin.errors import TopologyError
+from fkjoin.names import quoted
 from fkjoin.sinks.batches import Batch, Write
 from fkjoin.topology import Source
 
@@ -30,7 +31,7 @@ class Upserts(ABC):
             )
         key = list(table.key)
         columns = [*key, *table.rest]
-        self.prepare(table.changes.select(*(f"`{column}`" for column in columns)).schema, table.key)
+        self.prepare(table.changes.select(*map(quoted, columns)).schema, table.key)
 
         def write(batch: Batch, query: str, number: int) -> None:
             rows = self.columns(batch.table.changes).toArrow()
