@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
@@ -60,6 +61,7 @@ def without_stars(given: Expressions, frame: DataFrame, names: Iterable[str]) ->
     known, found = list(names), list[Expression]()
     for item in listed(given):
         star = text(item).strip() if isinstance(item, str | Column) else ""
+        star = re.sub(r"(\.\*)+$", ".*", star)  # PySpark writes F.col("left.*") with two
         if star == "*":
             found += known
         elif star.endswith(".*") and (fields := _fields_in(star.removesuffix(".*"), frame)):

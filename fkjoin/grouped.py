@@ -43,7 +43,8 @@ class Grouped:
         self._names = [*table.row_type.names, *table.key]
         self._key = self._project("key", key)
         self._value = None if value is None else self._project("value", value)
-        self._plain = value is not None and not isinstance(value, list | tuple)
+        one = self._value is not None and len(self._value.columns) == 1  # a star may be several
+        self._plain = one and not isinstance(value, list | tuple)
 
     def agg(self, /, **columns: Wanted) -> Table:
         """The table of these columns, each one of ``fkjoin.aggregates``: ``agg(orders=count(), revenue=sum("amount"))``.
@@ -175,7 +176,10 @@ class Grouped:
             value = self._value
             found = [value.among("agg", item).alias(f"v{place}") for place, item in enumerate(needed.values())]
             return Projection(tuple(found), tuple(needed.values()), self._rows.select(*found).schema)
-        chosen = [self._project("agg", item).columns[0].alias(f"v{place}") for place, item in enumerate(needed.values())]
+        chosen = [
+            resolve_column("agg", item, self._rows, self._names, f"table {self._table.name}").alias(f"v{place}")
+            for place, item in enumerate(needed.values())
+        ]
         return Projection(tuple(chosen), tuple(needed.values()), self._rows.select(*chosen).schema)
 
 

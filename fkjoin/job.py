@@ -100,6 +100,7 @@ class Job:
         with _located(where):
             if spec.topic is not None:
                 servers, options = self._kafka(where)
+                assert spec.key is not None
                 assert spec.value is not None
                 return Table.from_kafka(
                     spark,
@@ -116,6 +117,9 @@ class Job:
             if isinstance(spec.key, FormatSpec):
                 raise JobError("key: files have columns; name those that are the key")
             assert spec.path is not None
+            if spec.format == "fkjoin":
+                return Table.from_fkjoin(spark, spec.path, key=spec.key, name=name, options=spec.options)
+            assert spec.key is not None
             assert spec.version is not None
             return Table.from_files(
                 spark,

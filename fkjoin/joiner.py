@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeGuard, Union, get_args, get_origin
@@ -62,10 +63,11 @@ def written_out(joiner: Joiner | None, left: Table, right: Table) -> Joiner | No
     found: list[Any] = []
     for item in listed(joiner):
         fields = without_stars(item, rows, rows.columns)
-        whole = text(item).strip() in ("left.*", "`left`.*")
+        whole = re.fullmatch(r"(left|`left`)(\.\*)+", text(item).strip())
         found += [field for field in fields if not (whole and str(field).split(".", 1)[1] in of_key)]
     if not found:
         raise TopologyError(f"joiner: left table {left.name} has no columns besides its key; name columns of right, too")
+    joiner_columns(found, rows)  # what is wrong with one is said now
     return found
 
 

@@ -152,7 +152,7 @@ def _require_names(key: Iterable[str], row: Iterable[str]) -> None:
     hint = "name it otherwise, or leave it out and read it from Json(…, text=…) with map_values"
     require_apart("key", key, hint)
     require_apart("value", row, hint)
-    require_apart("key and value", {*key, *row}, hint)
+    require_apart("key and value", dict.fromkeys([*key, *row]), hint)
 
 
 def failing(problem: Column) -> Column:
