@@ -148,9 +148,14 @@ def types_text(kind: StructType) -> str:
 
 def fields_of(frame: DataFrame, struct: Column) -> tuple[str, ...]:
     """The names of a struct expression's fields."""
+    return tuple(type_of(frame, struct).names)
+
+
+def type_of(frame: DataFrame, struct: Column) -> StructType:
+    """The type of a struct expression."""
     kind = frame.select(struct.alias("it")).schema["it"].dataType
     assert isinstance(kind, StructType)
-    return tuple(kind.names)
+    return kind
 
 
 def _nullable(kind: DataType) -> DataType:

@@ -19,7 +19,7 @@ from fkjoin.columns import Expression, Expressions, arrow_schema, resolve_column
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, LEFT_GONE, PACKED_KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
-from fkjoin.names import require_beside
+from fkjoin.names import named, require_beside
 from fkjoin.optimizer import resolve_makes_rows, view_reads_answers
 from fkjoin.projection import Projection
 from fkjoin.pruning import narrowed
@@ -88,7 +88,8 @@ def mapped(table: Table, columns: Expressions, name: str | None, emit: Emit) -> 
     rows = table.visible()
     names = [*table.row_type.names, *(name for name in table.key if name not in table.row_type.names)]
     made = Projection.of("columns", columns, rows, names, f"table {table.name}")
-    require_beside(table.key, "columns", (name for name in made.schema.names if name not in table.key))
+    as_it_is = {named(item, names) for item in made.texts} & set(table.key)
+    require_beside(table.key, "columns", (name for name in made.schema.names if name not in as_it_is))
     said = (("map_values", ", ".join(made.texts)),)
     step = _Step(
         F.when(~F.col(DELETED), made.struct),

@@ -283,6 +283,8 @@ def test_stars_are_written_out(spark: SparkSession, tmp_path: Path) -> None:
             assert made.changes.columns[: 1 + len(columns)] == ["id", *columns]
     both = fk_join(left, right, "a.y", joiner=["left.*", "right.x as x2"])
     assert "left.name, left.a, left.amount, right.x as x2" in both.describe()
+    assert left.map_values(["id", "name"]).row_type.names == ["id", "name"]
+    assert left.map_values([F.col("id"), F.col("name")]).row_type.names == ["id", "name"]
     assert left.map_values(["*", "a.*"]).rest == ("name", "a", "amount", "x", "y")
     assert left.group_by("a.*").count().key == ("x", "y")
     assert left.group_by("id", "a.*").reduce(max, max).row_type.simpleString() == "struct<value:struct<x:int,y:string>>"
@@ -306,6 +308,7 @@ def test_stars_are_written_out(spark: SparkSession, tmp_path: Path) -> None:
         (lambda t, u: t.group_by("id").sum("*"), r"agg: \* is \d+ columns where one is needed"),
         (lambda t, u: t.filter("*"), r"condition: \* is \d+ columns where one is needed"),
         (lambda t, u: t.map_values(["*", "amount as Amount"]), "columns: two columns are called 'amount' and 'Amount'"),
+        (lambda t, u: t.map_values("upper(id) as id"), "columns: column 'id' is already there as the key"),
         (lambda t, u: t.map_values("upper(id) as ID"), "columns: column 'ID' is already there as the key"),
         (
             lambda t, u: t.map_values("named_struct('x', 1, 'X', 2) as s"),

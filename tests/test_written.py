@@ -13,6 +13,8 @@ from pyspark.sql import Row, SparkSession
 
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin.aggregates import count
+from fkjoin.job import Job
+from fkjoin.job_file import JobError, read_job
 from tests.conftest import small
 from tests.test_spark_aggregates import History, tables
 from tests.test_spark_engine import run, table_of, write_lines
@@ -147,3 +149,28 @@ def test_folders_of_another_name_are_not_mixed(spark: SparkSession, tmp_path: Pa
     narrower = table.map_values(["batch"])
     with pytest.raises(TopologyError, match="has the folder batch=00000000-12345678 already, which hides the column 'batch'"):
         narrower.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck")
+
+
+JOB = """
+name = "second"
+checkpoint = "{folder}/second"
+[tables.kept]
+path = "{folder}/kept"
+format = "fkjoin"
+[sinks.out]
+table = "kept"
+path = "{folder}/out"
+"""
+
+
+def test_a_job_file_reads_what_was_written(spark: SparkSession, tmp_path: Path) -> None:
+    written(single(spark, tmp_path, {"id": "a", "n": 1, "lsn": 1}).materialize("kept"), tmp_path, "kept")
+    job = tmp_path / "job.toml"
+    job.write_text(JOB.replace("{folder}", str(tmp_path)))
+    assert Job(read_job(job), spark).tables["kept"].key == ("id",)
+    job.write_text(job.read_text().replace('"fkjoin"', '"fkjoin"\nversion = "n"'))
+    with pytest.raises(JobError, match='tables.kept: version: files of format "fkjoin" say it themselves; leave it out'):
+        read_job(job)
+    job.write_text(job.read_text().replace('format = "fkjoin"', 'format = "parquet"'))
+    with pytest.raises(JobError, match="tables.kept: key must be given"):
+        read_job(job)

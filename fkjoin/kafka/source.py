@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from fkjoin import versions
-from fkjoin.columns import fields_of
+from fkjoin.columns import fields_of, require_plain_keys, type_of
 from fkjoin.errors import FkJoinError, TopologyError, nearest
 from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.kafka import positions
@@ -91,6 +91,7 @@ def read_topic(
     key_format, value_format = as_format("key", key, "key"), as_format("value", value, "value")
     decoded_key, decoded = decode_key(key_format, F.col("key")), value_format.decode(F.col("value"))
     key_names = fields_of(records, decoded_key.row)
+    require_plain_keys("key", type_of(records, decoded_key.row))
     row = decoded.row
     _require_names(key_names, fields_of(records, row))
     if headers:
