@@ -11,12 +11,13 @@ from pyspark.sql import functions as F
 
 from fkjoin.aggregates.fold import Fold
 from fkjoin.attempt import Attempt, attempt, dead_of
-from fkjoin.columns import arrow_schema, schema_text, spark_schema, text
+from fkjoin.columns import arrow_schema, require_plain_keys, schema_text, spark_schema, text
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, LEFT_GONE, RAW
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.repartition import RepartitionTopic, read_back, to_records
+from fkjoin.names import require_beside
 from fkjoin.optimizer import Off, aggregate_reads_answers
 from fkjoin.projection import Projection
 from fkjoin.pruning import narrowed, narrowed_rows
@@ -72,8 +73,8 @@ def aggregated(
     label = options.name or f"{table.name}-by-{generated_name(*described)}"
     refuse_same_name(label, (table.node,), "aggregate")
     keys = tuple(key.schema.names)
-    if clash := set(keys) & set(fold.schema.names):
-        raise TopologyError(f"agg: column {min(clash)!r} is already there as the group's key; give it another name")
+    require_plain_keys("key", key.schema)
+    require_beside(keys, "agg", fold.schema.names, "give it another name")
     topic = None
     if options.deployment == "staged":
         application = options.application or str(spark.sparkContext.appName)

@@ -18,6 +18,7 @@ from fkjoin.foreign_key import (
     require_table,
     with_foreign_key,
 )
+from fkjoin.names import require_apart
 from fkjoin.spark.operator import StageName, StageSpec
 from fkjoin.spark.settings import bucket_count, switched_off, validated
 from fkjoin.spark.unpacking import UnpackResults
@@ -35,8 +36,9 @@ def with_children(
     emission = Emission.of(emit)
     require_same_timestamps(left, right)
     spark = right.frame.sparkSession
-    if column in (*right.row_type.names, *right.key):
+    if column.lower() in (name.lower() for name in (*right.row_type.names, *right.key)):
         raise TopologyError(f"column: {right.name} has a column {column!r} already; choose another")
+    require_apart("column", [column], "choose another")
     rows = with_foreign_key(left, right, extractor)
     by = described(extractor, "key", "row")
     label = name or f"{right.name}-with-{left.name}-{generated_name(left.name, right.name, by, column)}"

@@ -12,6 +12,7 @@ from fkjoin.columns import arrow_schema, schema_text, spark_schema, types_text
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.foreign_key import require_same_timestamps, require_table
+from fkjoin.names import twice
 from fkjoin.recipes import remembered
 from fkjoin.spark.settings import validated
 from fkjoin.spark.unpacking import UnpackResults
@@ -83,8 +84,8 @@ def _checked(tables: tuple[Table, ...]) -> tuple[tuple[Aggregate, ...], list[Con
                 f"{argument}: {table.name} is grouped by {keys[at]}, and {tables[0].name} by {keys[0]}; make both the same, "
                 'for instance group_by("cast(buyer as bigint) as customer_id")'
             )
-        if clash := set(columns) & set(table.row_type.names):
-            raise TopologyError(f"{argument}: another table has the column {min(clash)!r} too; give one of them another name")
+        if (pair := twice([*columns, *table.row_type.names])) is not None:
+            raise TopologyError(f"{argument}: another table has the column {pair[1]!r} too; give one of them another name")
         require_same_timestamps(tables[0], table)
         columns += table.row_type.names
         nodes.append(node)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
@@ -11,9 +12,10 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from fkjoin.errors import TopologyError
+from fkjoin.names import named, quoted, quoted_if_needed, twice
 from fkjoin.rows import unsupported
 
 Expression = str | Column
@@ -36,17 +38,46 @@ def resolve_column(argument: str, given: Expression, frame: DataFrame, names: It
     Raises ``TopologyError`` that says which ``argument`` and what ``table`` has instead.
     """
     known = list(names)
-    if isinstance(given, str) and given in known:
-        return F.col(f"`{given}`")
+    if (name := named(given, known)) is not None:
+        return F.col(quoted(name))
     if not isinstance(given, str | Column):
         raise TopologyError(f"{argument}: a column name, SQL text or Column is needed, {given!r} is a {type(given).__name__}")
     column = None
     try:
         column = F.expr(given) if isinstance(given, str) else given
-        frame.select(column).schema  # noqa: B018  (analysis happens here)
+        found = frame.select(column).columns  # analysis happens here
     except AnalysisException as error:
         raise TopologyError(f"{argument}: {_explain(text(given), error, known, table)}") from error
+    if len(found) != 1:
+        raise TopologyError(f"{argument}: {text(given)} is {len(found)} columns where one is needed: write out those you mean")
     return column
+
+
+def without_stars(given: Expressions, frame: DataFrame, names: Iterable[str]) -> list[Expression]:
+    """What is given over ``frame``, each ``*`` written out as the columns ``names``, each ``struct.*`` as the struct's fields.
+
+    A column that is called so is meant by its name in backticks.
+    """
+    known, found = list(names), list[Expression]()
+    for item in listed(given):
+        star = text(item).strip() if isinstance(item, str | Column) else ""
+        star = re.sub(r"(\.\*)+$", ".*", star)  # PySpark writes F.col("left.*") with two
+        if star == "*":
+            found += known
+        elif star.endswith(".*") and (fields := _fields_in(star.removesuffix(".*"), frame)):
+            found += (f"{star.removesuffix('.*')}.{quoted_if_needed(name)}" for name in fields)
+        else:
+            found.append(item)
+    return found
+
+
+def _fields_in(struct: str, frame: DataFrame) -> list[str]:
+    """The names of a struct's fields; none if there is no such struct."""
+    try:
+        kind = frame.select(F.expr(struct)).schema[0].dataType
+    except AnalysisException:  # whoever evaluates the expression says what is wrong
+        return []
+    return kind.names if isinstance(kind, StructType) else []
 
 
 def require_names(argument: str, given: Expressions, names: Iterable[str], table: str) -> tuple[str, ...]:
@@ -58,13 +89,40 @@ def require_names(argument: str, given: Expressions, names: Iterable[str], table
     for name in chosen:
         if not isinstance(name, str):
             raise TopologyError(f"{argument}: a column name is needed, {name!r} is a {type(name).__name__}")
-        if name not in known:
+        if named(name, known) is None:
             raise TopologyError(f"{argument}: {_no_column(name, known, table)}")
-    return tuple(str(name) for name in chosen)
+    return tuple(name for item in chosen if (name := named(item, known)) is not None)
+
+
+def require_plain_keys(argument: str, key: StructType) -> None:
+    """``TopologyError`` if texts in a key have a collation: two of them may be one to Spark, and keys are compared as bytes."""
+    for field in key:
+        if (kind := _collated(field.dataType)) is not None:
+            cast = f"cast({quoted_if_needed(field.name)} as string)"
+            raise TopologyError(
+                f"{argument}: {field.name} is {kind.simpleString()}, and keys are compared byte by byte: make it {cast}, or "
+                f"lower({cast}) if case must not matter, before the table is built"
+            )
+
+
+def _collated(kind: DataType) -> StringType | None:
+    """A text in the type that is not compared by its bytes; None if there is none."""
+    if isinstance(kind, StringType):
+        return None if kind == StringType() else kind
+    inner = [field.dataType for field in kind] if isinstance(kind, StructType) else []
+    inner += [kind.elementType] if isinstance(kind, ArrayType) else []
+    inner += [kind.keyType, kind.valueType] if isinstance(kind, MapType) else []
+    return next((found for item in inner if (found := _collated(item)) is not None), None)
 
 
 def arrow_schema(argument: str, schema: DataType) -> pa.Schema:
-    """The Arrow schema of rows of ``schema``, everything nullable; ``TopologyError`` if a type has no byte form."""
+    """The Arrow schema of rows of ``schema``, everything nullable.
+
+    ``TopologyError`` if a type has no byte form, or two fields in a column have one name to Spark.
+    """
+    for path, names in _nested(schema):
+        if (pair := twice(names)) is not None:
+            raise TopologyError(f"{argument}: {path} has the fields {pair[0]!r} and {pair[1]!r}, which is one name to Spark")
     try:
         arrow = to_arrow_schema(cast(StructType, _nullable(schema)), timezone="UTC")
     except Exception as error:
@@ -90,9 +148,14 @@ def types_text(kind: StructType) -> str:
 
 def fields_of(frame: DataFrame, struct: Column) -> tuple[str, ...]:
     """The names of a struct expression's fields."""
+    return tuple(type_of(frame, struct).names)
+
+
+def type_of(frame: DataFrame, struct: Column) -> StructType:
+    """The type of a struct expression."""
     kind = frame.select(struct.alias("it")).schema["it"].dataType
     assert isinstance(kind, StructType)
-    return tuple(kind.names)
+    return kind
 
 
 def _nullable(kind: DataType) -> DataType:
@@ -103,6 +166,20 @@ def _nullable(kind: DataType) -> DataType:
     if isinstance(kind, MapType):
         return MapType(_nullable(kind.keyType), _nullable(kind.valueType), True)
     return kind
+
+
+def _nested(kind: DataType, above: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Of each struct in the type, where it is and the names of its fields."""
+    if isinstance(kind, StructType):
+        if above:
+            yield above, kind.names
+        for field in kind:
+            yield from _nested(field.dataType, f"{above}.{field.name}".lstrip("."))
+    elif isinstance(kind, ArrayType):
+        yield from _nested(kind.elementType, above)
+    elif isinstance(kind, MapType):
+        yield from _nested(kind.keyType, above)
+        yield from _nested(kind.valueType, above)
 
 
 def _no_column(name: str, known: list[str], table: str) -> str:

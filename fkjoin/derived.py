@@ -20,6 +20,7 @@ from fkjoin.columns import Expression, Expressions, arrow_schema, resolve_column
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, LEFT_GONE, PACKED_KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.names import named, require_beside
 from fkjoin.optimizer import resolve_makes_rows, view_reads_answers
 from fkjoin.projection import Projection
 from fkjoin.pruning import narrowed
@@ -91,8 +92,10 @@ def filtered(table: Table, condition: Expression, name: str | None, emit: Emit) 
 def mapped(table: Table, columns: Expressions, name: str | None, emit: Emit) -> Table:
     """See ``Table.map_values``."""
     rows = table.visible()
-    names = [*table.row_type.names, *table.key]
+    names = [*table.row_type.names, *(name for name in table.key if name not in table.row_type.names)]
     made = Projection.of("columns", columns, rows, names, f"table {table.name}")
+    as_it_is = {named(item, names) for item in made.texts} & set(table.key)
+    require_beside(table.key, "columns", (name for name in made.schema.names if name not in as_it_is))
     said = (("map_values", ", ".join(made.texts)),)
     what = f"map_values of {table.name}"
     tried = attempt("map_values", table.name, made.given, made.columns, rows, table.on_error)

@@ -16,6 +16,7 @@ from fkjoin.columns import Expression, arrow_schema, listed, resolve_column, tex
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.joiner import is_function
+from fkjoin.names import quoted
 from fkjoin.optimizer import N, Off, join_reads_answers
 from fkjoin.pruning import narrowed, narrowed_rows
 from fkjoin.rows import Path
@@ -157,7 +158,7 @@ def with_foreign_key(left: Table, right: Table, extractor: Extractor, frame: Dat
     rows = visible
     problem, reason = F.col(PROBLEM), None
     if is_function(extractor):
-        value = F.col(f"{KEY}.`{left.key[0]}`") if len(left.key) == 1 else F.col(KEY)
+        value = F.col(quoted(KEY, left.key[0])) if len(left.key) == 1 else F.col(KEY)
         members = [StructField(f"k{at}", field.dataType) for at, field in enumerate(wanted)]
         kind = StructType([*members, StructField("problem", StringType())])
         function = _extracting(extractor, len(wanted), left.name, fail=left.on_error == "fail")

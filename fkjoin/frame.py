@@ -9,3 +9,5 @@ KEY, ROW, DELETED, VERSION, SOURCE, TS, PROBLEM, RAW, CHAINS, PACKED_KEY, LEFT_G
 source; time as int64; why the change cannot be used (null: it can); the raw record, of sources that have one; the positions
 that it came through, of sources whose records carry them; of a join's rows before resolve, the key as bytes, and whether the
 left row is no more."""
+OPERATION, NUMBERS = "__fkjoin_operation", "__fkjoin_numbers_"
+"""Of tables that stages make: what a change does, and how the columns begin that have the numbers of its versions."""

@@ -18,6 +18,7 @@ from fkjoin.aggregates.calls import Called, Reducing, Starting
 from fkjoin.aggregates.fold import Fold
 from fkjoin.columns import Expression, Expressions, arrow_schema, resolve_column, text
 from fkjoin.errors import TopologyError
+from fkjoin.names import quoted
 from fkjoin.projection import Projection
 from fkjoin.recipes import Recipe, remembered
 from fkjoin.spark.expressions import AGGREGATE, Step, compiled
@@ -44,10 +45,11 @@ class Grouped:
         self._names = [*table.row_type.names, *table.key]
         self._key = self._project("key", key)
         self._value = None if value is None else self._project("value", value)
-        self._plain = value is not None and not isinstance(value, list | tuple)
+        one = self._value is not None and len(self._value.columns) == 1  # a star may be several
+        self._plain = one and not isinstance(value, list | tuple)
 
     @remembered
-    def agg(self, **columns: Wanted) -> Table:
+    def agg(self, /, **columns: Wanted) -> Table:
         """The table of these columns, each one of ``fkjoin.aggregates``: ``agg(orders=count(), revenue=sum("amount"))``.
 
         What they are of are columns or expressions over the grouped table's rows; where ``group_by`` was given a ``value``, the
@@ -171,7 +173,7 @@ class Grouped:
         return Projection.of(argument, given, self._rows, self._names, f"table {self._table.name}")
 
     def _whole_row(self) -> Projection:
-        return self._project("value", [F.col(f"`{item}`") for item in self._table.row_type.names])
+        return self._project("value", [F.col(quoted(item)) for item in self._table.row_type.names])
 
     def _numbered(self, needed: dict[str, Expression]) -> Projection:
         """The columns that aggregates need, called ``v0``, ``v1``, …."""
@@ -179,7 +181,10 @@ class Grouped:
             value = self._value
             found = [value.among("agg", item).alias(f"v{place}") for place, item in enumerate(needed.values())]
             return Projection(tuple(found), tuple(needed.values()), self._rows.select(*found).schema)
-        chosen = [self._project("agg", item).columns[0].alias(f"v{place}") for place, item in enumerate(needed.values())]
+        chosen = [
+            resolve_column("agg", item, self._rows, self._names, f"table {self._table.name}").alias(f"v{place}")
+            for place, item in enumerate(needed.values())
+        ]
         return Projection(tuple(chosen), tuple(needed.values()), self._rows.select(*chosen).schema)
 
 
@@ -194,4 +199,4 @@ def _named(function: Any) -> str:
 
 
 def _row(columns: Any) -> Row:
-    return Row(**columns)
+    return Row(*columns)(*columns.values())  # a column may be called as a parameter of Row is

@@ -114,6 +114,7 @@ class Job:
         with _located(where):
             if spec.topic is not None:
                 servers, options = self._kafka(where)
+                assert spec.key is not None
                 assert spec.value is not None
                 return Table.from_kafka(
                     spark,
@@ -138,6 +139,9 @@ class Job:
         if isinstance(spec.key, FormatSpec):
             raise JobError("key: files have columns; name those that are the key")
         assert spec.path is not None
+        if spec.format == "fkjoin":
+            return Table.from_fkjoin(spark, spec.path, key=spec.key, name=name, options=spec.options)
+        assert spec.key is not None
         assert spec.version is not None
         kept = self._schemas.schemas.get(name)
         table = Table.from_files(

@@ -101,14 +101,14 @@ class KafkaSpec(_Strict):
 class TableSpec(_Place):
     """A table, from a topic or from change-log files."""
 
-    key: str | list[str] | FormatSpec
+    key: str | list[str] | FormatSpec | None = None
     value: str | FormatSpec | None = None
     version: str | list[str] | None = None
     deleted: str | None = None
     timestamp: str | None = None
     log: str | None = None
     columns: str | None = Field(None, alias="schema")
-    format: FileFormat | None = None
+    format: FileFormat | Literal["fkjoin"] | None = None
     on_error: OnError = "dead-letter"
     on_new_topic: OnNewTopic | None = None
     headers: bool = False
@@ -119,6 +119,13 @@ class TableSpec(_Place):
     def _described(self) -> TableSpec:
         if self.topic is not None and self.value is None:
             raise ValueError('a topic needs value: "string", "bytes" or {format = …, schema = …}')
+        if self.format == "fkjoin" and self.path is not None:
+            said = {"version": self.version, "deleted": self.deleted, "timestamp": self.timestamp, "schema": self.columns}
+            if needless := [name for name, given in {**said, "log": self.log}.items() if given is not None]:
+                raise ValueError(f'{needless[0]}: files of format "fkjoin" say it themselves; leave it out')
+            return self
+        if self.key is None:
+            raise ValueError("key must be given")
         if self.path is not None and self.version is None:
             raise ValueError("files need version: the column that orders the changes of a key")
         return self

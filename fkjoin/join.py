@@ -13,8 +13,9 @@ from fkjoin.emission import Emission, Emit
 from fkjoin.errors import TopologyError
 from fkjoin.foreign_key import described, require_same_timestamps, require_table, with_foreign_key
 from fkjoin.join_plan import JoinPlan
-from fkjoin.joiner import is_function
+from fkjoin.joiner import is_function, written_out
 from fkjoin.kafka.staged import InternalTopics, internal_topics
+from fkjoin.names import require_beside
 from fkjoin.recipes import refuse_to_start_over, remembered
 from fkjoin.spark.json_lines import kind_at
 from fkjoin.spark.settings import prepare, switched_off, validated
@@ -75,6 +76,7 @@ def fk_join(
     require_same_timestamps(left, right)
     spark = left.frame.sparkSession
     prepare(spark)
+    joiner = written_out(joiner, left, right)
     rows = with_foreign_key(left, right, extractor)
     by = described(extractor, "key", "row")
     joining = None if joiner is None else described(joiner, "left", "right")
@@ -91,6 +93,7 @@ def fk_join(
     )
     node, joins = share(node, plan.off, left, right, extractor, plan.fields, plan.alone)
     if joins is not None:
+        require_beside(left.key, "joiner", (name for name in plan.fields or () if name not in left.key))
         return star_table(node, plan.off, joins, left, emission, plan.dead, validate=plan.validate)
     return replace(plan, node=node).table()
 

@@ -13,11 +13,11 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from fkjoin.columns import arrow_schema, schema_text, spark_schema
 from fkjoin.emission import Emission, paced
-from fkjoin.errors import TopologyError
 from fkjoin.foreign_key import dead_frames, packed_sides
 from fkjoin.joiner import Joining, evaluated
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import InternalTopics, staged
+from fkjoin.names import require_beside
 from fkjoin.optimizer import Off, join_keeps_what_it_needs, resolve_makes_rows
 from fkjoin.pruning import needed
 from fkjoin.rows import Path
@@ -270,14 +270,15 @@ class JoinPlan:
     def _joined(self) -> _Joined:
         left, right = self._kept.left, self._kept.right
         if self.joiner is None:
+            require_beside(self.left.key, "joiner", ("left", "right"), "name the result's columns in a joiner")
             both = StructType([StructField("left", self.left.row_type), StructField("right", self.right.row_type)])
             return _Joined(self._answered.node, self._answered.envelopes, b"", (left, right), both)
         named = self._key if self.left.on_error == "fail" else None
         rows = self._joining.joined(self._answered.envelopes, UnpackAnswers(left, right, self.node.how, named))
         result = rows.schema["row"].dataType
+        assert isinstance(result, StructType)
+        require_beside(self.left.key, "joiner", result.names)
         schema = arrow_schema("joiner", result)
-        if clash := set(schema.names) & set(self.left.key):
-            raise TopologyError(f"joiner: column {min(clash)!r} is already there as the key; leave it out or give it an alias")
         node = resolve_makes_rows(self._answered.node, self.off, self._made if isinstance(self._made, str) else None)
         if isinstance(self._made, str):
             rows = rows.select("key", "version", "ts", "gone", "row", "problem", "counter", "count")

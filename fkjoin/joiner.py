@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeGuard, Union, get_args, get_origin
@@ -14,12 +15,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructField, StructType
 
 from fkjoin.attempt import attempt, letters, raising
-from fkjoin.columns import listed, resolve_column, spark_schema
+from fkjoin.columns import listed, resolve_column, spark_schema, text, without_stars
 from fkjoin.dead_letters import OnError
+from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, LEFT_GONE, PACKED_KEY, PROBLEM, ROW, SOURCE, TS, VERSION
+from fkjoin.names import quoted_if_needed
 from fkjoin.spark.unpacking import UnpackAnswers
 from fkjoin.spark.vectorized import vectors
-from fkjoin.table import Joiner
+from fkjoin.table import Joiner, Table
 from fkjoin.vectors import Columns
 
 _RETURNS: dict[Any, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}
@@ -50,6 +53,24 @@ def _called(joiner: Callable[[Any, Any], Any]) -> _Called:
         annotation = kinds[0] if len(kinds) == 1 else None
     known = _RETURNS.get(annotation)
     return _Called(joiner, known or StringType(), known is None)
+
+
+def written_out(joiner: Joiner | None, left: Table, right: Table) -> Joiner | None:
+    """The joiner, each ``*`` in it written out; ``left.*`` is without the key, which the result has anyway."""
+    if joiner is None or is_function(joiner):
+        return joiner
+    sides = StructType([StructField("left", left.row_type), StructField("right", right.row_type)])
+    rows = left.frame.sparkSession.createDataFrame([], sides)
+    of_key = {quoted_if_needed(name) for name in left.key}
+    found: list[Any] = []
+    for item in listed(joiner):
+        fields = without_stars(item, rows, rows.columns)
+        whole = re.fullmatch(r"(left|`left`)(\.\*)+", text(item).strip())
+        found += [field for field in fields if not (whole and str(field).split(".", 1)[1] in of_key)]
+    if not found:
+        raise TopologyError(f"joiner: left table {left.name} has no columns besides its key; name columns of right, too")
+    joiner_columns(found, rows)  # what is wrong with one is said now
+    return found
 
 
 def joiner_columns(joiner: Joiner, rows: DataFrame) -> list[Column]:

@@ -14,6 +14,7 @@ from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.foreign_key import require_same_timestamps, require_table
 from fkjoin.frame import ROW
+from fkjoin.names import quoted
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackRows
 from fkjoin.spark.settings import bucket_count, validated
@@ -40,7 +41,7 @@ def merged(tables: tuple[Table, ...], name: str | None, emit: Emit, validate: bo
     key, row = arrow_schema("key", first.key_type), arrow_schema("row", first.row_type)
     bound_to = {"of": [one.name for one in nodes], "key": schema_text(key), "row": schema_text(row)}
     about = {"key": first.key_type, "result": first.row_type, "versions": [["version", 1]]}
-    columns = F.struct(*(F.col(f"{ROW}.`{name}`") for name in first.row_type.names))
+    columns = F.struct(*(F.col(quoted(ROW, name)) for name in first.row_type.names))
     packed = [
         table.frame.select(*packing_columns(row=F.when(F.col(ROW).isNotNull(), columns))).mapInArrow(
             PackRows(key, row, buckets, validate=checked, number=at, start_over=starts_over(table.node)), ENVELOPE

@@ -9,8 +9,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from fkjoin.columns import Expression, Expressions, listed, resolve_column, text
+from fkjoin.columns import Expression, Expressions, resolve_column, text, without_stars
 from fkjoin.errors import TopologyError
+from fkjoin.names import named, require_apart
 
 
 @dataclass(frozen=True)
@@ -39,21 +40,21 @@ class Projection:
 
         Raises ``TopologyError`` that says which ``argument`` is wrong, and why.
         """
-        chosen = listed(given)
+        known = list(names)
+        chosen = without_stars(given, rows, known)
         if not chosen:
             raise TopologyError(f"{argument}: name at least one column or expression")
-        known = list(names)
         found = [resolve_column(argument, item, rows, known, table) for item in chosen]
         schema = rows.select(*found).schema
-        if repeated := [item for item in schema.names if schema.names.count(item) > 1]:
-            raise TopologyError(f"{argument}: two columns are called {repeated[0]!r}; give one of them an alias")
+        require_apart(argument, schema.names)
         return cls(tuple(found), tuple(chosen), schema)
 
     def among(self, argument: str, name: object) -> Column:
         """One of the columns, by its plain name."""
-        if not isinstance(name, str) or name not in self.schema.names:
+        found = named(name, self.schema.names)
+        if found is None:
             raise TopologyError(
                 f"{argument}: {name} is not the plain name of a column of the value ({', '.join(self.schema.names)}); put "
                 "expressions into group_by(value=…)"
             )
-        return self.columns[self.schema.names.index(name)]
+        return self.columns[self.schema.names.index(found)]

@@ -16,6 +16,7 @@ from fkjoin.foreign_key import described, packed
 from fkjoin.frame import DELETED, KEY, ROW
 from fkjoin.joiner import is_function
 from fkjoin.messages import LEFT
+from fkjoin.names import quoted, quoted_if_needed
 from fkjoin.optimizer import Off, join_keeps_what_it_needs, joins_share_stages
 from fkjoin.pruning import narrow
 from fkjoin.rows import Path
@@ -70,7 +71,10 @@ class Joins:
         return replace(
             self,
             rows=_with(self.rows, columns),
-            extractor=(*self.extractor, *(".".join(place.path) for place in places)),
+            extractor=(
+                *self.extractor,
+                *(place.path[0] if len(place.path) == 1 else ".".join(map(quoted_if_needed, place.path)) for place in places),
+            ),
             rights=(*self.rights, (right, how)),
             made=_made(fields, table.key, len(self.rights), self.made),
         )
@@ -241,7 +245,7 @@ def _made(fields: Mapping[str, Place], key: Iterable[str], right: int, left: Fie
 
 def _column(place: Field) -> Column:
     """A field of a table's frame."""
-    found = F.col(f"{KEY if place.part == KEY_PART else ROW}.`{place.path[0]}`")
+    found = F.col(quoted(KEY if place.part == KEY_PART else ROW, place.path[0]))
     for name in place.path[1:]:
         found = found.getField(name)
     return found

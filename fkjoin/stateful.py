@@ -17,7 +17,7 @@ from pyspark.sql.types import DataType
 from fkjoin.aggregates.fold import Fold
 from fkjoin.columns import spark_schema
 from fkjoin.errors import TopologyError
-from fkjoin.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
+from fkjoin.frame import DELETED, KEY, NUMBERS, OPERATION, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.identity import identity_text
 from fkjoin.rows import Path
 from fkjoin.spark.json_lines import plain_path
@@ -165,8 +165,8 @@ def frame_of(results: DataFrame, unpack: UnpackResults) -> DataFrame:
         F.lit(None).cast("binary").alias(SOURCE),
         F.col("ts").alias(TS),
         F.lit(None).cast("string").alias(PROBLEM),
-        F.col("operation").alias("_operation"),
-        *(F.col(f"numbers_{name}").alias(f"_{name}") for name, _ in unpack.versions),
+        F.col("operation").alias(OPERATION),
+        *(F.col(f"numbers_{name}").alias(f"{NUMBERS}{name}") for name, _ in unpack.versions),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -12,12 +12,23 @@ from pyspark.sql.types import (
 
 from fkjoin import versions
 from fkjoin.attempt import attempt
-from fkjoin.change_columns import ChangeColumns, type_of
-from fkjoin.columns import Expression, Expressions, arrow_schema, listed, require_names, resolve_column, text
+from fkjoin.change_columns import ChangeColumns
+from fkjoin.columns import (
+    Expression,
+    Expressions,
+    arrow_schema,
+    listed,
+    require_names,
+    require_plain_keys,
+    resolve_column,
+    text,
+    type_of,
+)
 from fkjoin.dead_letters import OnError, require_on_error
 from fkjoin.errors import TopologyError
 from fkjoin.files import FilesRead
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.names import named, quoted, require_apart
 from fkjoin.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.spark.json_lines import SET_ASIDE, JsonLines, no_version, plain_path
 from fkjoin.spark.settings import prepare, switched_off
@@ -35,10 +46,14 @@ def read_stream(
     name: str | None,
     log: str | None,
     on_error: OnError,
+    *,
+    beside: Collection[str] = (),
+    places_of: Sequence[str] = (),
 ) -> tuple[Source, DataFrame, tuple[str, ...], str | None, OnError, tuple[DataFrame, ...]]:
     """The node, the frame, the key, the type of the timestamps, and what dead letters come from; see ``Table.from_stream``.
 
-    ``df`` may have ``RAW`` and ``PROBLEM``, which are no columns of the table.
+    ``df`` may have ``RAW`` and ``PROBLEM``, which are no columns of the table.  ``beside``: columns that are not the row's,
+    whatever expressions read them.  ``places_of``: names for the last numbers of versions, of records in a topic.
     """
     require_on_error(on_error)
     if not isinstance(df, DataFrame):
@@ -51,14 +66,17 @@ def read_stream(
     prepare(df.sparkSession)
     label = name or "the table"
     columns = [column for column in df.columns if column not in (RAW, PROBLEM)]
+    require_apart("df", columns, "rename one of them: df.withColumnRenamed(…), or in the files' schema=")
     keys = require_names("key", key, columns, label)
-    ordering = listed(version)
+    require_plain_keys("key", StructType([df.schema[column] for column in keys]))
+    deleted, timestamp = (named(item, columns) or item for item in (deleted, timestamp))
+    ordering = [named(item, columns) or item for item in listed(version)]
     if not ordering:
         raise TopologyError("version: name the columns that order the changes of a key, such as an LSN")
-    said = ChangeColumns(version, deleted, timestamp)
+    said = ChangeColumns(ordering, deleted, timestamp)
     places, gone = said.numbers(df, columns, label), said.gone(df, columns, label)
     time, kind_of_time = said.time(df, columns, label)
-    control = {item for item in [*ordering, deleted, timestamp] if isinstance(item, str)} - set(keys)
+    control = {*beside, *(item for item in [*ordering, deleted, timestamp] if isinstance(item, str))} - set(keys)
     row = [column for column in columns if column not in control]
     origin = f"stream of {', '.join(columns)}"
     kind = StructType([df.schema[column] for column in columns])
@@ -72,18 +90,19 @@ def read_stream(
         origin,
         log,
     )
-    named, given = F.struct(*[F.col(f"`{column}`") for column in keys]), [*ordering, deleted or "", timestamp or ""]
+    struct, given = F.struct(*[F.col(quoted(column)) for column in keys]), [*ordering, deleted or "", timestamp or ""]
     before = F.col(PROBLEM) if PROBLEM in df.columns else F.lit(None).cast("string")
-    tried = attempt("source", node.name, given, [*places, gone, time], df, on_error, usable=before.isNull(), key=named)
+    tried = attempt("source", node.name, given, [*places, gone, time], df, on_error, usable=before.isNull(), key=struct)
     *places, gone, time = tried.columns
     rows, raw = tried.on(df), _raw(df, node.name, keys, row)
     missing = _without_version(keys, dict(zip(node.version, places, strict=True)))
     stops = _failing(node.name, raw, _fields(df, raw)) if on_error == "fail" else _as_it_is
+    titles = [*(f"v{at}" for at in range(len(places) - len(places_of))), *places_of]
     frame = rows.select(
-        named.alias(KEY),
-        F.when(~gone, F.struct(*[F.col(f"`{column}`") for column in row])).alias(ROW),
+        struct.alias(KEY),
+        F.when(~gone, F.struct(*[F.col(quoted(column)) for column in row])).alias(ROW),
         gone.alias(DELETED),
-        F.struct(*[place.alias(f"v{at}") for at, place in enumerate(places)]).alias(VERSION),
+        F.struct(*[place.alias(title) for title, place in zip(titles, places, strict=True)]).alias(VERSION),
         F.lit(bytearray(versions.identity(log or node.name))).alias(SOURCE),
         time.alias(TS),
         F.coalesce(stops(before), _or_null(tried.problem), stops(missing)).alias(PROBLEM),
@@ -107,8 +126,8 @@ def plain_lines(
         return None
     spark = files.lines.sparkSession
     arrow = arrow_schema("schema", files.schema)
-    key, version, deleted, timestamp = columns
-    versions_at = [plain_path(item, arrow) for item in listed(version)]
+    _, version, deleted, timestamp = columns
+    versions_at = [plain_path(named(item, arrow.names) or item, arrow) for item in listed(version)]
     gone = None
     if deleted is not None:
         rows = spark.createDataFrame([], files.schema)
@@ -117,14 +136,14 @@ def plain_lines(
             return None
         if gone is not None and not _is_test(gone) and WORKERS_EVALUATE_STEPS in switched_off(spark):
             return None
-    time = None if timestamp is None else plain_path(timestamp, arrow)
+    time = None if timestamp is None else plain_path(named(timestamp, arrow.names) or timestamp, arrow)
     if None in versions_at or (deleted is not None and gone is None) or (timestamp is not None and time is None):
         return None
     places = tuple(path for path in versions_at if path is not None)
     source = versions.identity(node.log or node.name)
     fails = node.name if on_error == "fail" else None
     about = source, node.version, files.what, fails
-    return files.lines, JsonLines(arrow, tuple(listed(key)), places, gone, time, node.columns, *about)
+    return files.lines, JsonLines(arrow, node.key, places, gone, time, node.columns, *about)
 
 
 def _raw(df: DataFrame, name: str, keys: Sequence[str], row: Sequence[str]) -> Column:
@@ -133,7 +152,7 @@ def _raw(df: DataFrame, name: str, keys: Sequence[str], row: Sequence[str]) -> C
     if RAW in df.columns:
         return F.struct(table, *(F.col(RAW)[one].alias(one) for one in _fields(df, F.col(RAW))))
     parts = {"key": keys, "value": row}
-    texts = {part: F.to_json(F.struct(*(F.col(f"`{one}`") for one in names))) for part, names in parts.items()}
+    texts = {part: F.to_json(F.struct(*(F.col(quoted(one)) for one in names))) for part, names in parts.items()}
     return F.struct(table, *(one.cast("binary").alias(part) for part, one in texts.items()))
 
 
@@ -147,7 +166,7 @@ def _without_version(keys: Sequence[str], version: Mapping[str, Column]) -> Colu
     """What is wrong with a row that has a key and no version."""
     keyed = F.lit(True)
     for name in keys:
-        keyed = keyed & F.col(f"`{name}`").isNotNull()
+        keyed = keyed & F.col(quoted(name)).isNotNull()
     return F.coalesce(*[F.when(keyed & part.isNull(), F.lit(no_version(name))) for name, part in version.items()])
 
 

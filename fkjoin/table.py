@@ -17,11 +17,12 @@ from fkjoin.change_columns import ChangeColumns
 from fkjoin.columns import Expression, Expressions, arrow_schema
 from fkjoin.dead_letters import OnError, union
 from fkjoin.files import open_files
-from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, ROW, TS, VERSION
+from fkjoin.frame import CHAINS, DELETED, KEY, NUMBERS, OPERATION, PROBLEM, ROW, TS, VERSION
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.positions import numbers
 from fkjoin.kafka.source import Connection, OnNewTopic, read_topic
+from fkjoin.names import quoted, require_results
 from fkjoin.operators import Operators
 from fkjoin.outputs import Outputs
 from fkjoin.recipes import Recipe
@@ -112,7 +113,7 @@ class Table(Operators, Outputs):
     def visible(self, frame: DataFrame | None = None) -> DataFrame:
         """Internal: ``frame`` with the row's columns, and those of the key that the row lacks, under their names."""
         row = self.row_type.names
-        key = [F.col(f"{KEY}.`{name}`") for name in self.key if name not in row]
+        key = [F.col(quoted(KEY, name)) for name in self.key if name not in row]
         return (self.frame if frame is None else frame).select("*", f"{ROW}.*", *key)
 
     @property
@@ -127,8 +128,9 @@ class Table(Operators, Outputs):
 
     def changes_with(self, *more: Column) -> DataFrame:
         """Internal: ``changes``, and columns made from the frame."""
-        row = [F.col(f"{ROW}.`{name}`").alias(name) for name in self.rest]
-        key = [F.col(f"{KEY}.`{name}`").alias(name) for name in self.key]
+        require_results(self.name, (*self.key, *self.rest))
+        row = [F.col(quoted(ROW, name)).alias(name) for name in self.rest]
+        key = [F.col(quoted(KEY, name)).alias(name) for name in self.key]
         if isinstance(self.node, Source):
             operation = F.when(F.col(DELETED), F.lit("delete")).otherwise(F.lit("upsert"))
             if CHAINS in self.frame.columns:
@@ -138,7 +140,8 @@ class Table(Operators, Outputs):
                 version = F.array(*[F.col(f"{VERSION}.`{name}`").cast("bigint") for name in names])
             about = [operation.alias("_operation"), version.alias("_version")]
         else:
-            about = [F.col("_operation"), *(F.col(f"_{name}") for name, _ in self.node.versions)]
+            about = [F.col(OPERATION).alias("_operation")]
+            about += [F.col(f"{NUMBERS}{name}").alias(f"_{name}") for name, _ in self.node.versions]
         time = F.timestamp_micros(F.col(TS)) if self.timestamps != "bigint" else F.col(TS)
         usable = (self.frame if self.settled is None else self.settled).where(F.col(PROBLEM).isNull())
         return usable.select(*key, *row, *about, time.alias("_timestamp"), *more)
@@ -229,6 +232,28 @@ class Table(Operators, Outputs):
         about |= {"name": name, "schema": schema, "format": format, "options": options}
         recipe = Recipe(cls.from_files, (spark, path), about, files.schema if files.learned else None)
         return replace(table, unread=plain_lines(files, table.node, columns, on_error), recipe=recipe)
+
+    @classmethod
+    def from_fkjoin(
+        cls,
+        spark: SparkSession,
+        path: str | Path,
+        *,
+        key: Expressions | None = None,
+        name: str | None = None,
+        on_error: OnError = "dead-letter",
+        options: Mapping[str, Any] | None = None,
+    ) -> Table:
+        """The table that ``to_parquet`` has written, and goes on writing, to ``path``: the same rows, deletes and timestamps.
+
+        The newer change of a row is the one of the later batch; a source's changes are ordered by their own versions.  The
+        columns that results add, and the folders' name, are not part of the row.  ``key``: needed only where a release that
+        did not note it wrote the files.  A folder with batches of several checkpoints is refused, since nothing orders them.
+        ``name``, ``on_error``, ``options``: as in ``from_files``.  Raises ``TopologyError``, also when no batch is there yet.
+        """
+        from fkjoin.written import read_written  # it reads what sinks write
+
+        return cls(*read_written(spark, str(path), key, name, on_error, options))
 
     @classmethod
     def from_kafka(

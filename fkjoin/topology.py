@@ -14,6 +14,10 @@ PERIODIC = "periodic"
 """How the texts begin that say that changes are held back."""
 
 
+ROOT = "root "
+"""How the texts begin that stand for the positions of roots in a source's version."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What became of a rule of the optimizer."""
@@ -54,6 +58,11 @@ class Source:
     """Of a topic that was made anew, and is read in the place of the one before."""
 
     rules = ()
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers a row's version is: each root of a topic's row is a timestamp, a partition and an offset."""
+        return 3 * self.parts if self.version[0].startswith(ROOT) else len(self.version)
 
     @property
     def inputs(self) -> tuple[Node, ...]:

@@ -198,7 +198,7 @@ def _case_when(part: Vector, *found: Any) -> Any:
 
 
 KERNELS: dict[str, Callable[..., Any]] = {
-    "GetStructField": lambda part, value: pc.struct_field(value, part.given),
+    "GetStructField": lambda part, value: pc.struct_field(value, [part.given]),  # alone, a text may be a path
     "Cast": lambda part, value: pc.cast(value, part.of, safe=False),
     "And": lambda part, left, right: pc.and_kleene(left, right),
     "Or": lambda part, left, right: pc.or_kleene(left, right),

@@ -28,8 +28,8 @@ class Wanted:
 
 
 def count(column: Expression | None = None) -> Wanted:
-    """How many rows the group has; with a column, in how many of them it is not null (``bigint``)."""
-    return Wanted("count", column)
+    """How many rows the group has, as with ``"*"``; with a column, in how many of them it is not null (``bigint``)."""
+    return Wanted("count", None if isinstance(column, str) and column.strip() == "*" else column)
 
 
 def sum(column: Expression) -> Wanted:  # noqa: A001  (as in SQL)

@@ -112,7 +112,7 @@ class Json:
 
     def _type(self) -> StructType:
         kind = struct_type(self.schema, "Json")
-        if self.text in kind.names:
+        if self.text is not None and self.text.lower() in map(str.lower, kind.names):
             raise TopologyError(f"Json: the schema has a column {self.text!r} already; give text another name")
         return kind
 

@@ -18,6 +18,7 @@ from fkjoin.kafka.options import sink_options
 from fkjoin.kafka.positions import HEADER, RootsOf
 from fkjoin.kafka.registry import Registry
 from fkjoin.kafka.source import require_topic
+from fkjoin.names import quoted
 from fkjoin.spark.topic_values import POSITIONS, MakeRecords, Writer, WriteTexts
 from fkjoin.spark.unpacking import UnpackResults
 
@@ -143,7 +144,7 @@ def _told() -> Column:
 
 
 def _struct(frame: DataFrame, names: tuple[str, ...]) -> tuple[Column, StructType]:
-    columns = [F.col(f"`{name}`") for name in names]
+    columns = [F.col(quoted(name)) for name in names]
     return F.struct(*columns), frame.select(*columns).schema
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -14,7 +14,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from fkjoin import versions
 from fkjoin.change_columns import ChangeColumns
-from fkjoin.columns import fields_of, listed, text
+from fkjoin.columns import fields_of, listed, require_plain_keys, text, type_of
 from fkjoin.dead_letters import OnError, require_on_error
 from fkjoin.errors import FkJoinError, TopologyError, nearest
 from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
@@ -22,9 +22,10 @@ from fkjoin.kafka import positions
 from fkjoin.kafka.formats import Format, as_format, decode_key, key_reader, reader
 from fkjoin.kafka.options import client_settings, masked, source_options, with_fetching
 from fkjoin.kafka.record_columns import with_change_columns
+from fkjoin.names import require_apart
 from fkjoin.spark.topic_records import TAKEN, DeadRecords, TopicRecords
 from fkjoin.stages.start_over import StartOver
-from fkjoin.topology import Source
+from fkjoin.topology import ROOT, Source
 
 OnNewTopic = Literal["fail", "start-over"]
 
@@ -114,10 +115,12 @@ def read_topic(
     key_format, value_format = as_format("key", key, "key"), as_format("value", value, "value")
     decoded_key, decoded = decode_key(key_format, F.col("key")), value_format.decode(F.col("value"))
     key_names = fields_of(records, decoded_key.row)
+    require_plain_keys("key", type_of(records, decoded_key.row))
     row = decoded.row
+    _require_names(key_names, fields_of(records, row))
     if headers:
         names = fields_of(records, row)
-        if "headers" in names:
+        if "headers" in map(str.lower, names):
             raise TopologyError("headers: the value has a column 'headers' already; leave headers=False")
         row = F.when(row.isNotNull(), F.struct(*[row.getField(n).alias(n) for n in names], F.col("headers")))
     problem = F.coalesce(
@@ -162,7 +165,7 @@ def read_topic(
         *chains,
     )
     shown = {"bootstrap.servers": bootstrap_servers, **masked(chosen), "on_error": on_error}
-    ordering = ("topic", "partition", "offset") if roots is None else tuple(f"root {place + 1}" for place in range(roots))
+    ordering = ("topic", "partition", "offset") if roots is None else tuple(f"{ROOT}{place + 1}" for place in range(roots))
     deletes = ["null value", *([] if columns.deleted is None else [text(columns.deleted)])]
     node = Source(
         name or topic,
@@ -193,6 +196,14 @@ def read_topic(
 def _raw(table: str) -> Column:
     """What a dead letter of the table says of its record."""
     return F.struct(F.lit(table).alias("table"), *RAW_COLUMNS)
+
+
+def _require_names(key: Iterable[str], row: Iterable[str]) -> None:
+    """``TopologyError`` if columns of key and value cannot be told apart; both may have one of the same name."""
+    hint = "name it otherwise, or leave it out and read it from Json(…, text=…) with map_values"
+    require_apart("key", key, hint)
+    require_apart("value", row, hint)
+    require_apart("key and value", dict.fromkeys([*key, *row]), hint)
 
 
 def failing(problem: Column) -> Column:

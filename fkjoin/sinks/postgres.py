@@ -19,6 +19,7 @@ from pyspark.sql.types import BinaryType, DataType, StructType
 from fkjoin.errors import FkJoinError
 from fkjoin.json_values import written
 from fkjoin.kinds import NESTED
+from fkjoin.names import is_added, quoted
 from fkjoin.sinks import postgres_types
 from fkjoin.sinks.postgres_values import spelled
 from fkjoin.sinks.upserts import Upserts
@@ -158,8 +159,8 @@ class Postgres(Upserts):
 
 
 def _readable(name: str, kind: DataType) -> Column:
-    column = F.col(f"`{name}`")
-    if isinstance(kind, NESTED):
+    column = F.col(quoted(name))
+    if isinstance(kind, NESTED) and not is_added(name):
         return written(column, kind)
     return F.concat(F.lit("\\x"), F.lower(F.hex(column))) if isinstance(kind, BinaryType) else column
 

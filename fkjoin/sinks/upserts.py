@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from fkjoin.errors import TopologyError
+from fkjoin.names import require_results
 from fkjoin.sinks.batches import Batch, Write
 from fkjoin.topology import Source
 
@@ -30,6 +31,7 @@ class Upserts(ABC):
             )
         key = list(table.key)
         columns = [*key, *table.rest]
+        require_results(table.name, columns)
         self.prepare(StructType([*table.key_type, *(table.row_type[name] for name in table.rest)]), table.key)
 
         def write(batch: Batch, query: str, number: int) -> None:

@@ -99,6 +99,10 @@ def _part(argument: str, node: Any) -> Part:
     if (instead := replaced(node)) is not None:
         return _part(argument, instead)
     of = type_of(node)
+    if isinstance(of, StringType) and of != StringType():
+        raise TopologyError(
+            f"{argument}: {node.sql()} is {of.simpleString()}, and is compared byte by byte here; cast it to string"
+        )
     if kind == "Literal":
         return Part(kind, of, given=constant(argument, node, of))
     if kind == "AttributeReference":

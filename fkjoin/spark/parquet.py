@@ -2,11 +2,15 @@
 
 ``PATH/batch=N-CHECKPOINT/part-….parquet``: a batch's files are written under ``PATH/_unfinished`` and appear together, by the
 renaming of their folder.  A batch that is repeated finds its folder there, and what it wrote again is thrown away.
+
+Whoever reads the files has a column more, ``batch``; where the table has a column of that name, folders are called
+``fkjoin_batch=…``.  ``PATH/_fkjoin.json`` says what the files are, for ``Table.from_fkjoin``.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -21,6 +25,9 @@ from fkjoin.spark.files import hadoop
 from fkjoin.spark.packing import Batches
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.spark.worker import releasing
+
+LABELS = ("batch", "fkjoin_batch")
+"""What folders of batches are called: the first one that is no column of the table."""
 
 _WRITTEN = pa.schema([("file", pa.string())])
 
@@ -109,12 +116,39 @@ def _require_scheme(place: str) -> None:
         )
 
 
-def publish(batch: DataFrame, changes: ChangesOf | None, place: str, query: str, number: int, schema: StructType) -> None:
+def folders_of(spark: SparkSession, place: str) -> list[str]:
+    """The names of the folders of batches that are whole, whatever wrote them."""
+    found: list[str] = []
+    for label in LABELS:
+        path, files = hadoop(spark, f"{place}/{label}=*")
+        found += (status.getPath().getName() for status in files.globStatus(path) or ())
+    return found
+
+
+def label_for(spark: SparkSession, place: str, columns: Collection[str]) -> str:
+    """What the folders of batches are called, so that it is none of the ``columns``; ``TopologyError`` if that cannot be."""
+    taken = {name.lower() for name in columns}
+    free = [label for label in LABELS if label not in taken]
+    if not free:
+        raise TopologyError(f"path: a table with the columns {' and '.join(LABELS)} leaves no name for folders; rename one")
+    other = next((name for name in folders_of(spark, place) if name.split("=")[0] != free[0]), None)
+    if other is not None:
+        hidden = f", which hides the column {other.split('=')[0]!r}" if other.split("=")[0] in taken else ""
+        raise TopologyError(
+            f"path: {place} has the folder {other} already{hidden}, and those of this table are called {free[0]}=…: write to "
+            "another path, with a new checkpoint"
+        )
+    return free[0]
+
+
+def publish(
+    batch: DataFrame, changes: ChangesOf | None, place: str, label: str, query: str, number: int, schema: StructType
+) -> None:
     """Write the batch, or the ``changes`` that are packed in it, into a folder of its own, unless that is there already.
 
-    ``schema``: of what is written.
+    ``label``: what folders are called; ``schema``: of what is written.
     """
-    folder = f"batch={number:08}-{query[:8]}"
+    folder = f"{label}={number:08}-{query[:8]}"
     draft, final = f"{place}/_unfinished/{folder}", f"{place}/{folder}"
     spark = batch.sparkSession
     (at, files), (goal, _) = hadoop(spark, draft), hadoop(spark, final)

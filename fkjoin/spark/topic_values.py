@@ -20,7 +20,7 @@ from fkjoin.spark.unpacking import UnpackResults, payloads
 from fkjoin.spark.worker import releasing, settle
 from fkjoin.write_json import objects
 
-POSITIONS = "_positions"
+POSITIONS = "__fkjoin_positions"
 """A column of texts that say where rows came from."""
 
 

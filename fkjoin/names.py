@@ -1,0 +1,87 @@
+"""Names of columns: quoted for Spark, written out where a star stands for them, and refused where they cannot be told apart.
+
+Spark and its Parquet reader compare names without case; so does everything here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from fkjoin.errors import TopologyError
+
+OPERATION, TIMESTAMP = "_operation", "_timestamp"
+VERSIONS = ("_version", "_left_version", "_right_version")
+ADDED = (OPERATION, TIMESTAMP, *VERSIONS)
+"""What ``Table.changes`` adds to a table's own columns."""
+_OURS = ("__fkjoin_", "_fkjoin_")
+"""How names begin that the engine and its sinks give to columns beside a table's own."""
+
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def quoted(*path: str) -> str:
+    """A column, or a field in one, as Spark's expressions name it, whatever is in the names."""
+    return ".".join(f"`{name.replace('`', '``')}`" for name in path)
+
+
+def quoted_if_needed(name: str) -> str:
+    """The name as it is where it is one in SQL as it stands, else in backticks."""
+    return name if _PLAIN.fullmatch(name) else quoted(name)
+
+
+def named(given: object, known: Sequence[str]) -> str | None:
+    """The column of ``known`` that ``given`` is the name of, as it is or in backticks; None if it is more than a name."""
+    if not isinstance(given, str):
+        return None
+    return given if given in known else next((name for name in known if given == quoted(name)), None)
+
+
+def is_added(name: str) -> bool:
+    """Whether results add a column of that name."""
+    return name.lower() in ADDED
+
+
+def twice(names: Iterable[str]) -> tuple[str, str] | None:
+    """The first two names that are the same to Spark."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if name.lower() in seen:
+            return seen[name.lower()], name
+        seen[name.lower()] = name
+    return None
+
+
+def require_apart(argument: str, names: Iterable[str], hint: str = "give one of them an alias") -> None:
+    """``TopologyError`` if two columns have the same name, a column has none, or has one of the engine's own."""
+    chosen = list(names)
+    if (pair := twice(chosen)) is not None:
+        first, second = pair
+        what = f"called {first!r}" if first == second else f"called {first!r} and {second!r}, which is one name to Spark"
+        raise TopologyError(f"{argument}: two columns are {what}; {hint}")
+    for name in chosen:
+        if not name:
+            raise TopologyError(f"{argument}: a column has no name, and no expression can name it; {hint}")
+        if name.lower().startswith(_OURS):
+            raise TopologyError(f"{argument}: names that begin as {name!r} does are the engine's own; {hint}")
+
+
+def require_results(table: str, columns: Iterable[str]) -> None:
+    """``TopologyError`` if a table's column has a name that results add: it can be read by its name, but not be written."""
+    for name in columns:
+        if is_added(name):
+            raise TopologyError(
+                f"{table}: {name!r} is the name of a column that results add ({', '.join(ADDED)}): give it another one before "
+                f'it is written, in the joiner or aggregate, with map_values(["…", "{name} as …"]) or in the stream; what '
+                "fkjoin wrote is read with Table.from_fkjoin"
+            )
+
+
+def require_beside(key: Iterable[str], argument: str, names: Iterable[str], hint: str = "give it an alias") -> None:
+    """As ``require_apart``, and if a column has the name of one of the ``key``."""
+    chosen = list(names)
+    require_apart(argument, chosen)
+    for name in chosen:
+        if name.lower() in (one.lower() for one in key):
+            raise TopologyError(f"{argument}: column {name!r} is already there as the key; leave it out, or {hint}")

@@ -1,0 +1,134 @@
+"""What fkjoin wrote, as a table again: a folder of ``Table.to_parquet``, with what its files say of each change.
+
+In a batch a result's row changes once at most, so the number of the batch orders the changes of a key; a source's changes
+come as they were read, and their own versions order them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from fkjoin import versions
+from fkjoin.columns import Expressions, require_names
+from fkjoin.dead_letters import OnError
+from fkjoin.errors import TopologyError
+from fkjoin.files import open_files
+from fkjoin.names import OPERATION, TIMESTAMP, is_added
+from fkjoin.spark.files import hadoop, read_file
+from fkjoin.spark.parquet import LABELS, folders_of
+from fkjoin.streams import read_stream
+from fkjoin.topology import Node, Source
+
+ABOUT = "_fkjoin.json"
+"""Lies beside the folders of batches: whose changes they are."""
+
+_NUMBERS = "_version"
+_FOLDER = "^([0-9]+)-(.*)$"
+
+
+def about(node: Node, timestamps: str | None) -> bytes:
+    """What ``ABOUT`` says of a table."""
+    said = {"format": 1, "table": node.name, "key": node.key, "timestamps": timestamps, "source": isinstance(node, Source)}
+    if isinstance(node, Source):
+        said |= {"numbers": node.numbers, "placed": node.topic is not None and node.parts == 1}
+    return json.dumps(said).encode()
+
+
+def read_written(
+    spark: SparkSession,
+    path: str,
+    key: Expressions | None,
+    name: str | None,
+    on_error: OnError,
+    options: Mapping[str, Any] | None,
+) -> tuple[Source, DataFrame, tuple[str, ...], str | None, OnError, tuple[DataFrame, ...]]:
+    """What ``read_stream`` returns; see ``Table.from_fkjoin``."""
+    place = path.rstrip("/")
+    label, writer = _folders(spark, place)
+    said, schema = _said(spark, place), _schema(spark, place, label)
+    files = open_files(spark, place, key, schema, "parquet", options)
+    frame = files.frame
+    beside = [column for column in frame.columns if column == label or is_added(column)]
+    if missing := [column for column in (OPERATION, TIMESTAMP) if column not in beside]:
+        raise TopologyError(f"path: the files of {place} have no column {missing[0]}: to_parquet has not written them")
+    label_of_table = name or files.name
+    keys = _key(key, said, [column for column in files.schema.names if column not in beside], label_of_table)
+    numbers = _numbers(spark, place, said, schema)
+    ordering = [F.col(_NUMBERS)[number] for number in range(numbers)] or [_number(place, label, writer)]
+    places = versions.PLACE if numbers and said.get("placed") else ()
+    gone, at = F.col(OPERATION) == "delete", None if said.get("timestamps", TIMESTAMP) is None else TIMESTAMP
+    node, rows, keys, timestamps, chosen, letters = read_stream(
+        frame, keys, ordering, gone, at, label_of_table, None, on_error, beside=beside, places_of=places
+    )
+    order = tuple(f"{_NUMBERS}[{number}]" for number in range(numbers)) or (label,)
+    shown = replace(node, version=order, deleted=f"{OPERATION} = 'delete'", origin=f"what fkjoin wrote to {place}")
+    return shown, rows, keys, timestamps, chosen, letters
+
+
+def _folders(spark: SparkSession, place: str) -> tuple[str, str]:
+    """What the folders of batches are called, and which checkpoint's query wrote them all."""
+    found = {(label, batch.partition("-")[2]) for label, batch in (name.split("=", 1) for name in folders_of(spark, place))}
+    if not found:
+        raise TopologyError(
+            f"path: {place} has no folder {LABELS[0]}=…: Table.to_parquet writes them, with the first batch that has changes; "
+            "other files are read with Table.from_files"
+        )
+    if len(found) > 1:
+        raise TopologyError(
+            f"path: {place} has batches of {len(found)} checkpoints ({', '.join(sorted(writer for _, writer in found))}), and "
+            "nothing says which of them are newer: give each checkpoint of to_parquet a path of its own"
+        )
+    return found.pop()
+
+
+def _said(spark: SparkSession, place: str) -> dict[str, Any]:
+    """What ``ABOUT`` says; nothing where a release before it has written the files."""
+    path, files = hadoop(spark, f"{place}/{ABOUT}")
+    return dict(json.loads(read_file(path, files))) if files.exists(path) else {}
+
+
+def _schema(spark: SparkSession, place: str, label: str) -> StructType:
+    found = spark.read.parquet(place).schema
+    return StructType([StructField(label, StringType()) if field.name == label else field for field in found])
+
+
+def _key(given: Expressions | None, said: Mapping[str, Any], columns: list[str], table: str) -> tuple[str, ...]:
+    """The key's columns; only those of the table that was written will do, since its deletes have no others."""
+    wrote = tuple(said.get("key", ()))
+    if given is None:
+        if not wrote:
+            raise TopologyError(f"key: name the key's columns of {table}: an older release wrote the files and did not say")
+        return wrote
+    chosen = require_names("key", given, columns, table)
+    if wrote and set(chosen) != set(wrote):
+        raise TopologyError(
+            f"key: the table that was written has the key {', '.join(wrote)}, and of a row that goes the files have nothing "
+            "else: leave key out; group_by and fk_join go by other columns"
+        )
+    return chosen
+
+
+def _numbers(spark: SparkSession, place: str, said: Mapping[str, Any], schema: StructType) -> int:
+    """Of how many numbers a source's own versions are; 0 where the changes are results, ordered by their batches."""
+    if said or _NUMBERS not in schema.names:
+        return int(said["numbers"]) if said.get("source") else 0
+    first = spark.read.schema(schema).parquet(place).select(OPERATION, F.size(_NUMBERS).alias("numbers")).head()
+    return int(first["numbers"]) if first is not None and first[OPERATION] == "upsert" else 0
+
+
+def _number(place: str, label: str, writer: str) -> Column:
+    """The number of a change's batch; stops the query at a batch that another checkpoint has begun to write beside these."""
+    folder = F.col(label)
+    other = F.concat(
+        F.lit(f"{place} has the folder {label}="), folder, F.lit(", of another checkpoint than the others: give it ")
+    )
+    stop = F.raise_error(F.concat(other, F.lit("a path of its own, for nothing says which changes are newer")))
+    number = F.regexp_extract(folder, _FOLDER, 1).cast("bigint")
+    return F.when(F.regexp_extract(folder, _FOLDER, 2) == writer, number).otherwise(stop.cast("bigint"))
