@@ -6,22 +6,23 @@ for a null one.  A null value is a tombstone; a struct of nulls is a value.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, BooleanType, DataType, StringType, StructField, StructType
 
 from fkjoin.columns import arrow_schema
 from fkjoin.errors import TopologyError
-from fkjoin.json_text import readable
-from fkjoin.spark.topic_records import ReadBytes, Reader, ReadEvents, ReadObjects
+from fkjoin.json_text import Reading, parsable
+from fkjoin.spark.change_events import PLACEHOLDER, ReadEvents, ReadKeys
+from fkjoin.spark.topic_records import ReadBytes, Reader, ReadObjects
 from fkjoin.spark.topic_values import WriteObjects, Writer, WriteTexts
+from fkjoin.units import UNSURE, everywhere, from_names, merged
 from fkjoin.write_json import writable
-
-_CORRUPT = "__fkjoin_corrupt"
 
 
 class Decoded(NamedTuple):
@@ -78,28 +79,29 @@ class String:
 class Json:
     """A JSON object, read with a schema (DDL text such as ``"fk string, amount double"``, or a ``StructType``).
 
-    Fields that the schema lacks are left out; fields that are absent are null; a field of another type is a problem.
+    Fields that the schema lacks are left out; fields that are absent are null; a field of another type is a problem.  A text
+    column takes any JSON as its text, numbers as they are written.
     ``text``: a further column of that name has the whole object as it was written, to be passed on.
+    ``units``: what numbers in times, dates and intervals count, such as ``{"created": "micros"}``: ``days``, ``seconds``,
+    ``millis``, ``micros`` or ``nanos``; without one such a number is a problem.  How texts stand for decimals, ``text`` or
+    ``base64`` (with the column's scale), and for bytes, ``base64``, ``base64-url``, ``hex`` or ``wkb``.
     """
 
     schema: str | StructType
     text: str | None = None
+    units: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def decode(self, data: Column) -> Decoded:
-        kind = self._type()
-        parsed, bad = _parsed(data, kind)
-        columns = [parsed.getField(name).alias(name) for name in kind.names]
-        if self.text is not None:
-            columns.append(data.cast("string").alias(self.text))
-            bad = F.coalesce(bad, _not_text(data))
-        return Decoded(F.when(data.isNotNull(), F.struct(*columns)), data.isNull(), bad)
+        return _decoded(self.reader(), self._type(), data, self.text)
 
     def encode(self, row: Column, schema: StructType) -> Column:
         return F.to_json(row, {"ignoreNullFields": "false"}).cast("binary")
 
-    def reader(self) -> Reader | None:
-        fields = _readable(self._type())
-        return None if fields is None else ReadObjects(fields, _shown(self._type()), self.text)
+    def reader(self) -> Reader:
+        kind = self._type()
+        fields = _fields(kind, "Json")
+        how = Reading(from_names(self.units, fields, "Json"), _zone())
+        return ReadObjects(fields, _shown(kind), self.text, how)
 
     def _type(self) -> StructType:
         kind = struct_type(self.schema, "Json")
@@ -113,40 +115,40 @@ class Debezium:
     """Debezium's JSON change events, with or without the ``schema``/``payload`` wrapper; ``schema`` is the row's.
 
     ``c``, ``u`` and ``r`` (snapshot) are upserts of ``after``, ``d`` is a delete, and so is the tombstone that may follow it.
-    ``before`` is not looked at.  As the format of a key it reads the key's fields, wrapped or not.
+    As the format of a key it reads the key's fields, wrapped or not.
+    Times, decimals and bytes are read as the ``schema`` part says.  ``units``: for messages without it, as for ``Json``; a
+    number in a time that has neither is a problem, and so is a text in a decimal that may be base64 or a number.
+    ``placeholder``: what the connector writes for values that it does not have (``unavailable.value.placeholder``): they are
+    taken from ``before``; an event that does not have them there is a problem.
     """
 
     schema: str | StructType
+    units: Mapping[str, str] = field(default_factory=dict, hash=False)
+    placeholder: str = PLACEHOLDER
 
     def decode(self, data: Column) -> Decoded:
-        parsed, bad = _parsed(data, self._envelope())
-        payload = parsed.getField("payload")
-        op = F.coalesce(payload.getField("op"), parsed.getField("op"))
-        after = F.coalesce(payload.getField("after"), parsed.getField("after"))
-        known = op.isin("c", "u", "r")
-        deleted = data.isNull() | F.coalesce(op == "d", F.lit(False))
-        problem = F.coalesce(
-            bad,
-            F.when(data.isNotNull() & op.isNull(), F.lit("a change event without op")),
-            F.when(~known & (op != "d"), F.concat(F.lit("unknown operation '"), op, F.lit("'"))),
-            F.when(known & after.isNull(), F.concat(F.lit("operation '"), op, F.lit("' without after"))),
-        )
-        return Decoded(F.when(known, after), deleted, problem)
+        return _decoded(self.reader(), self._type(), data)
 
     def decode_key(self, data: Column) -> Decoded:
-        parsed, bad = _parsed(data, self._wrapped())
-        payload = parsed.getField("payload")
-        names = self._type().names
-        fields = [F.coalesce(payload.getField(name), parsed.getField(name)).alias(name) for name in names]
-        return Decoded(F.when(data.isNotNull(), F.struct(*fields)), data.isNull(), bad)
+        return _decoded(self.key_reader(), self._type(), data)
 
-    def reader(self) -> Reader | None:
-        fields = _readable(self._type(), self._envelope())
-        return None if fields is None else ReadEvents(fields, _shown(self._envelope()))
+    def reader(self) -> Reader:
+        kind = self._type()
+        fields = _fields(kind, "Debezium")
+        return ReadEvents(fields, _shown(self._envelope()), self._how(fields), self.placeholder)
 
-    def key_reader(self) -> Reader | None:
-        fields = _readable(self._type(), self._wrapped())
-        return None if fields is None else ReadObjects(fields, _shown(self._wrapped()), wrapped=True)
+    def key_reader(self) -> Reader:
+        kind = self._type()
+        if "payload" in kind.names:
+            raise TopologyError(
+                "Debezium: a key's column cannot be called 'payload', as the wrapper is; rename it in the source"
+            )
+        fields = _fields(kind, "Debezium")
+        return ReadKeys(fields, _shown(self._wrapped()), self._how(fields))
+
+    def _how(self, fields: pa.Schema) -> Reading:
+        unsure = everywhere(pa.struct(list(fields)), UNSURE, pa.types.is_decimal)
+        return Reading(merged(from_names(self.units, fields, "Debezium"), unsure), _zone())
 
     def _type(self) -> StructType:
         return struct_type(self.schema, "Debezium")
@@ -165,7 +167,7 @@ def decode_key(given: Format, data: Column) -> Decoded:
 
 
 def reader(given: Format) -> Reader | None:
-    """What reads the format in Python workers; None if only Spark's expressions can."""
+    """What reads the format in Python workers; None if it has expressions only."""
     return given.reader() if isinstance(given, String | Bytes | Json | Debezium) else None
 
 
@@ -217,30 +219,38 @@ def struct_type(given: str | StructType, where: str) -> StructType:
     return kind
 
 
-def _parsed(data: Column, schema: StructType) -> tuple[Column, Column]:
-    """The JSON object of ``data``, and what is wrong with it."""
-    text = data.cast("string")
-    whole = StructType([*schema, StructField(_CORRUPT, StringType())])
-    parsed = F.from_json(text, whole, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
-    bad = F.when(
-        data.isNotNull()
-        & (~F.ltrim(text, F.lit(" \t\r\n")).startswith("{") | parsed.isNull() | parsed.getField(_CORRUPT).isNotNull()),
-        F.lit(f"not a JSON object of {_shown(schema)}"),
-    )
-    return parsed, bad
+def _decoded(read: Reader, kind: StructType, data: Column, text: str | None = None) -> Decoded:
+    """What the reader, of rows of that type, says of the column; ``text``: a column more."""
+    row = kind if text is None else StructType([*kind, StructField(text, StringType())])
+    told = [StructField("row", row), StructField("deleted", BooleanType()), StructField("problem", StringType())]
+
+    def decode(given: pa.Array) -> pa.Array:
+        rows, deleted, problem = read(given.cast(pa.binary()))
+        return pa.StructArray.from_arrays([rows, pa.array(deleted), problem], names=[field.name for field in told])
+
+    found = F.arrow_udf(decode, StructType(told))(data)  # type: ignore[call-overload]
+    deleted, problem = found.getField("deleted"), found.getField("problem")
+    return Decoded(F.when(~deleted & problem.isNull(), found.getField("row")), deleted, problem)
+
+
+def _zone() -> str:
+    """Where clocks are read that say no zone."""
+    session = SparkSession.getActiveSession()
+    return "UTC" if session is None else str(session.conf.get("spark.sql.session.timeZone"))
 
 
 def _shown(schema: StructType) -> str:
     return schema.simpleString()[:200]
 
 
-def _readable(row: StructType, whole: StructType | None = None) -> pa.Schema | None:
-    """The fields for Arrow, if workers can read such rows (and what is around them)."""
-    try:
-        fields, around = (arrow_schema("schema", kind) for kind in (row, whole or row))
-    except TopologyError:
-        return None
-    return fields if readable(pa.struct(list(around))) else None
+def _fields(kind: StructType, what: str) -> pa.Schema:
+    """The fields for Arrow; ``TopologyError`` if they cannot be read from JSON."""
+    fields = arrow_schema(what, kind)
+    if not parsable(pa.struct(list(fields))):
+        raise TopologyError(
+            f"{what}: {_shown(kind)} cannot be read from JSON: a name is in it twice, or a map whose keys are no text"
+        )
+    return fields
 
 
 def _not_text(data: Column) -> Column:

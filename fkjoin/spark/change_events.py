@@ -1,0 +1,211 @@
+"""Debezium's change events and their keys → rows, by the ``schema`` part of a message where it has one.
+
+PostgreSQL leaves out large values that an update did not change (TOAST), and Debezium puts a placeholder in their place.  Where
+``before`` has the value it is taken from there; a row whose value is nowhere in the event is not usable.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fkjoin.arrays import Bools, Ints, bools, valid
+from fkjoin.json_text import PLAIN, Reading, as_json, loaded
+from fkjoin.spark.json_lines import at
+from fkjoin.spark.topic_records import Objects, Read, read_bytes, where
+from fkjoin.units import Notation, field_of, from_connect, merged, needs_units
+
+PLACEHOLDER = "__debezium_unavailable_value"
+
+_SCHEMA_FIRST = re.compile(r'\s*\{\s*"schema"\s*:\s*')
+_PAYLOAD_NEXT = re.compile(r'\s*,\s*"payload"\s*:')
+
+_NO_ROW = {
+    "t": "operation 't' (truncate) empties the whole table, which a change of one row cannot; delete the rows, or start anew",
+    "m": "operation 'm' (a logical decoding message) is about no row",
+}
+
+
+@dataclass(frozen=True)
+class ReadEvents:
+    """Change events.  ``how``: for what the ``schema`` part does not tell."""
+
+    schema: pa.Schema
+    what: str
+    """How an error names the schema."""
+    how: Reading = PLAIN
+    placeholder: str = PLACEHOLDER
+
+    def __call__(self, data: pa.BinaryArray) -> Read:
+        row = pa.struct(list(self.schema))
+        inner = [pa.field("op", pa.string()), pa.field("after", row)]
+        envelope = pa.struct([*inner, pa.field("payload", pa.struct(inner))])
+        data, missing = self._completed(data)
+
+        def units(schema: Any) -> Notation:
+            after = merged(from_connect(field_of(schema, "after"), row), self.how.units)
+            return {"after": after, "payload": {"after": after}}
+
+        found = _read(data, envelope, units, self.how.zone, self.what, needs_units(row))
+        rows = found.rows
+        op = pc.coalesce(at(rows, ("payload", "op")), at(rows, ("op",)))
+        after = pc.if_else(pc.is_valid(at(rows, ("payload", "after"))), at(rows, ("payload", "after")), at(rows, ("after",)))
+        known, deletes = bools(pc.is_in(op, pa.array(["c", "u", "r"]))), bools(pc.is_in(op, pa.array(["d"])))
+        named = valid(op)
+        problem = pc.coalesce(
+            found.problem,
+            where(found.there & ~named, "a change event without op"),
+            *[where(bools(pc.is_in(op, pa.array([name]))), words) for name, words in _NO_ROW.items()],
+            where(named & ~known & ~deletes, "unknown operation '", op, "'"),
+            where(known & ~valid(after), "operation '", op, "' without after"),
+        )
+        return Read(after, ~found.there | deletes, pc.coalesce(problem, _texts(missing, len(data))))
+
+    def _completed(self, data: pa.BinaryArray) -> tuple[pa.BinaryArray, Mapping[int, str]]:
+        """The events with what ``before`` has in the place of placeholders; of some that lack a value, what is missing."""
+        suspects = _true(pc.match_substring_regex(data, _forms(self.placeholder)))
+        if not suspects.any():
+            return data, {}
+        texts, missing = data.to_pylist(), {}
+        for place in np.flatnonzero(suspects):
+            event = loaded(texts[place])
+            if not isinstance(event, dict):
+                continue
+            body = event["payload"] if isinstance(event.get("payload"), dict) else event
+            if lacking := self._complete(body):
+                missing[int(place)] = (
+                    f"{', '.join(lacking)}: the event has no value, only {self.placeholder}; set REPLICA IDENTITY FULL, or "
+                    "leave the column out"
+                )
+            texts[place] = as_json(event).encode(errors="replace")
+        return pa.array(texts, pa.binary()), missing
+
+    def _complete(self, body: dict[str, Any]) -> list[str]:
+        """Put values of ``before`` into ``after``; the columns for which there are none."""
+        after = body.get("after")
+        if not isinstance(after, dict):
+            return []
+        before = body["before"] if isinstance(body.get("before"), dict) else {}
+        lacking = []
+        for name in self.schema.names:
+            if self._is_placeholder(after.get(name)):
+                there = name in before and not self._is_placeholder(before[name])
+                after[name] = before[name] if there else None
+                lacking += [] if there else [name]
+        return lacking
+
+    def _is_placeholder(self, value: Any) -> bool:
+        raw = self.placeholder.encode()
+        if isinstance(value, str):
+            return value in (self.placeholder, base64.b64encode(raw).decode(), _url_safe(raw), raw.hex())
+        if isinstance(value, list):
+            return [str(item) for item in value] == [str(byte) for byte in raw] or (
+                len(value) == 1 and self._is_placeholder(value[0])
+            )
+        if isinstance(value, dict):
+            return value == {self.placeholder: self.placeholder} or self._is_placeholder(value.get("wkb"))
+        return False
+
+
+@dataclass(frozen=True)
+class ReadKeys:
+    """The keys of change events: their fields, or these in a ``payload``."""
+
+    schema: pa.Schema
+    what: str
+    how: Reading = PLAIN
+
+    def __call__(self, data: pa.BinaryArray) -> Read:
+        row = pa.struct(list(self.schema))
+        kind = pa.struct([*self.schema, pa.field("payload", row)])
+
+        def units(schema: Any) -> Notation:
+            found = merged(from_connect(schema, row), self.how.units)
+            return {**(found if isinstance(found, Mapping) else {}), "payload": found}
+
+        found = _read(data, kind, units, self.how.zone, self.what, needs_units(row))
+        columns = [pc.coalesce(at(found.rows, ("payload", name)), at(found.rows, (name,))) for name in self.schema.names]
+        return Read(pa.StructArray.from_arrays(columns, fields=list(self.schema)), ~found.there, found.problem)
+
+
+def _read(data: pa.BinaryArray, kind: pa.StructType, units: Any, zone: str, what: str, by_schema: bool) -> Objects:
+    """The objects, those of each ``schema`` part with the units that it gives."""
+    if not by_schema:
+        return read_bytes(data, kind, Reading(units(None), zone), what)
+    groups = list(_by_schema(data))
+    if len(groups) == 1:
+        return read_bytes(data, kind, Reading(units(groups[0][0]), zone), what)
+    parts = [read_bytes(data.take(pa.array(rows)), kind, Reading(units(schema), zone), what) for schema, rows in groups]
+    back = pa.array(np.argsort(np.concatenate([rows for _, rows in groups]), kind="stable"))
+    there = np.concatenate([part.there for part in parts])[back.to_numpy()]
+    rows = pa.concat_arrays([part.rows for part in parts]).take(back)
+    return Objects(there, rows, pa.concat_arrays([part.problem for part in parts]).take(back))
+
+
+def _by_schema(data: pa.BinaryArray) -> Iterator[tuple[Any, Ints]]:
+    """The ``schema`` parts, each with the rows that have it.
+
+    Connect writes it in front, byte by byte the same as long as the table is as it was.
+    """
+    wrapped = _true(pc.match_substring(data, '"payload"'))
+    left = wrapped.copy()
+    if not wrapped.all() or not len(data):
+        yield None, np.flatnonzero(~wrapped)
+    while left.any():
+        first = data[int(left.argmax())].as_py()
+        head, schema = _head(first)
+        same = left & _true(pc.starts_with(data, head)) if head else np.arange(len(data)) == left.argmax()
+        yield schema, np.flatnonzero(same)
+        left &= ~same
+
+
+def _head(text: bytes) -> tuple[bytes, Any]:
+    """The bytes up to the payload, and the schema in them; without bytes, if the schema does not stand in front."""
+    told = text.decode(errors="surrogateescape")
+    if (start := _SCHEMA_FIRST.match(told)) is not None:
+        try:
+            _, end = json.JSONDecoder().raw_decode(told, start.end())
+        except (ValueError, RecursionError):
+            return b"", None
+        if (next_part := _PAYLOAD_NEXT.match(told, end)) is not None:
+            head = told[: next_part.end()].encode(errors="surrogateescape")
+            return head, _schema(told[start.end() : end])
+    whole = loaded(text)
+    return b"", whole.get("schema") if isinstance(whole, dict) else None
+
+
+@lru_cache(64)
+def _schema(text: str) -> Any:
+    return json.loads(text)
+
+
+@lru_cache(8)
+def _forms(placeholder: str) -> str:
+    """A pattern for all that Debezium makes of the placeholder in JSON."""
+    raw = placeholder.encode()
+    whole = [json.dumps(placeholder)[1:-1], base64.b64encode(raw).decode(), _url_safe(raw), raw.hex()]
+    numbers = r"\[\s*" + r"\s*,\s*".join(str(byte) for byte in raw) + r"\s*\]"
+    return "|".join([*map(re.escape, whole), numbers])
+
+
+def _url_safe(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode()
+
+
+def _true(found: pa.BooleanArray) -> Bools:
+    """Of nulls, false."""
+    return bools(pc.fill_null(found, False))
+
+
+def _texts(some: Mapping[int, str], count: int) -> pa.StringArray:
+    """The texts at their places; elsewhere null."""
+    return pa.array([some.get(place) for place in range(count)], pa.string()) if some else pa.nulls(count, pa.string())
