@@ -94,7 +94,7 @@ def read_objects(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) -> 
 
 def read_with_advice(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) -> Objects:
     """As ``read_objects``, and what to write instead of some that do not fit."""
-    rows = _together(texts, kind, how)
+    rows = read_together(texts, kind, how)
     if rows is not None:
         return Objects(rows, np.ones(len(rows), bool), {})
     if len(texts) <= _ALONE:
@@ -107,7 +107,7 @@ def read_with_advice(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN)
     return Objects(pa.concat_arrays([part.rows for _, part in parts]), np.concatenate([part.fits for _, part in parts]), advice)
 
 
-def _together(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) -> pa.StructArray | None:
+def read_together(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) -> pa.StructArray | None:
     """All rows at once; None when there is a text among them that Arrow does not take.
 
     Each text is the only member of an object of its own, so that none can end early, run into the next, or be two.

@@ -97,12 +97,12 @@ def everywhere(kind: pa.DataType, unit: Unit, test: Any) -> Notation:
 
 
 def merged(first: Notation, then: Notation) -> Notation:
-    """The first, and what it does not say from the other."""
+    """The first, and what it does not say, or not for sure, from the other."""
     if isinstance(first, Mapping) and isinstance(then, Mapping):
         return {
             name: merged(first.get(name), then.get(name)) for name in [*first, *(name for name in then if name not in first)]
         }
-    return then if first is None else first
+    return then if first is None or (first == UNSURE and then is not None) else first
 
 
 def from_connect(schema: Any, kind: pa.DataType) -> Notation:

@@ -74,7 +74,7 @@ def test_together_is_as_one_by_one(lines: list[str]) -> None:
 
 @given(st.lists(fitting, min_size=1, max_size=400))
 def test_what_has_the_schemas_types_is_read_together(lines: list[str]) -> None:
-    found = json_text._together(pa.array(lines), KIND)
+    found = json_text.read_together(pa.array(lines), KIND)
     assert found is not None
     expected = [NOTHING | {name: value for name, value in json.loads(line).items() if name in NOTHING} for line in lines]
     for row in expected:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fkjoin.errors import TopologyError
-from fkjoin.json_text import Reading, _one, _together, parsable, read_with_advice
+from fkjoin.json_text import Reading, _one, parsable, read_together, read_with_advice
 from fkjoin.units import Unit, from_connect, from_names, merged
 
 KINDS: dict[str, pa.DataType] = {
@@ -47,7 +47,7 @@ units = st.dictionaries(
 def test_together_is_as_one_by_one(some: list[Any], given_units: dict[str, Unit], zone: str) -> None:
     how = Reading({name: {"[]": unit} if name == "list" else unit for name, unit in given_units.items()}, zone)
     for texts in (list(map(json.dumps, some)), *[[json.dumps({name: one})] for row in some for name, one in row.items()]):
-        found = _together(pa.array(texts), ROW, how)
+        found = read_together(pa.array(texts), ROW, how)
         if found is not None:
             wanted = [_one(text.encode(), ROW, how) for text in texts]
             assert all(fits for _, fits, _ in wanted)
