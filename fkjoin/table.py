@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from fkjoin.analyzed import paths_of
 from fkjoin.columns import Expression, Expressions, arrow_schema
+from fkjoin.completed import completed
 from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, TS, VERSION
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.kafka.internal import StageQuery
@@ -249,9 +250,10 @@ class Table(Operators, Outputs):
         prepare(spark)
         read = read_topic(spark, topic, bootstrap_servers, key, value, name, on_error, headers, roots, options)
         dead = (read.dead,) if on_error == "dead-letter" else ()
-        return cls(
+        table = cls(
             read.node, read.frame, read.node.key, "timestamp", on_error, dead, connection=read.connection, unread=read.unread
         )
+        return completed(table)
 
 
 Extractor = Expressions | Callable[[Any, Any], Any]

@@ -229,7 +229,7 @@ def test_a_value_that_the_event_does_not_have_is_taken_from_before_or_is_a_probl
     change = full | {"id": 7, name: HIDDEN[name]}
     form = Debezium(LARGE)
     found = read(form, plain(change, "u", before=full), plain(change, "u"), plain(change, "u", before={"id": 1}), plain(full))
-    words = f"{name}: the event has no value, only {TOAST}; set REPLICA IDENTITY FULL, or leave the column out"
+    words = f'{name}: the event has no value, only {TOAST}; set REPLICA IDENTITY FULL, or give unavailable="keep"'
     assert found == [good | {"id": 7}, words, words, good]
     assert read(form, plain(change, "u", before=change)) == [words]
     envelope = json.dumps({"schema": None, "payload": json.loads(plain(change, "u", before=full))}).encode()

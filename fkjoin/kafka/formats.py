@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, BooleanType, DataType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DataType, IntegerType, StringType, StructField, StructType
 
 from fkjoin.columns import arrow_schema
 from fkjoin.errors import TopologyError
@@ -21,6 +21,7 @@ from fkjoin.json_text import Reading, parsable
 from fkjoin.spark.change_events import PLACEHOLDER, ReadEvents, ReadKeys
 from fkjoin.spark.topic_records import ReadBytes, Reader, ReadObjects
 from fkjoin.spark.topic_values import WriteObjects, Writer, WriteTexts
+from fkjoin.stages.complete import UNAVAILABLE
 from fkjoin.units import UNSURE, everywhere, from_names, merged
 from fkjoin.write_json import writable
 
@@ -119,15 +120,22 @@ class Debezium:
     Times, decimals and bytes are read as the ``schema`` part says.  ``units``: for messages without it, as for ``Json``; a
     number in a time that has neither is a problem, and so is a text in a decimal that may be base64 or a number.
     ``placeholder``: what the connector writes for values that it does not have (``unavailable.value.placeholder``): they are
-    taken from ``before``; an event that does not have them there is a problem.
+    taken from ``before``.  ``unavailable``: an event that does not have them there is a ``"problem"``; or ``"keep"``, the table
+    keeps its rows in state, and the values that it has.
     """
 
     schema: str | StructType
     units: Mapping[str, str] = field(default_factory=dict, hash=False)
     placeholder: str = PLACEHOLDER
+    unavailable: Literal["problem", "keep"] = "problem"
+
+    def __post_init__(self) -> None:
+        if self.unavailable not in ("problem", "keep"):
+            raise TopologyError(f'Debezium: unavailable {self.unavailable!r} is not one of "problem", "keep"')
 
     def decode(self, data: Column) -> Decoded:
-        return _decoded(self.reader(), self._type(), data)
+        lacking = [StructField(UNAVAILABLE, ArrayType(IntegerType()))] if self.unavailable == "keep" else []
+        return _decoded(self.reader(), StructType([*self._type(), *lacking]), data)
 
     def decode_key(self, data: Column) -> Decoded:
         return _decoded(self.key_reader(), self._type(), data)
@@ -135,7 +143,8 @@ class Debezium:
     def reader(self) -> Reader:
         kind = self._type()
         fields = _fields(kind, "Debezium")
-        return ReadEvents(fields, _shown(self._envelope()), self._how(fields), self.placeholder)
+        marks = self.unavailable == "keep"
+        return ReadEvents(fields, _shown(self._envelope()), self._how(fields), self.placeholder, marks)
 
     def key_reader(self) -> Reader:
         kind = self._type()

@@ -182,6 +182,7 @@ class BucketRun:
             yield from map(self._by_key, sent)
         else:
             kept: Any = {"materialized": spec.materialized, "every": spec.every}
+            kept["complete"] = pickle.loads(spec.complete) if spec.complete else None
             results = resolve(self._joined(messages), store, count, **kept, **times)
             yield self._by_key(results)
 

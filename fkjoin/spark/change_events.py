@@ -1,7 +1,7 @@
 """Debezium's change events and their keys → rows, by the ``schema`` part of a message where it has one.
 
 PostgreSQL leaves out large values that an update did not change (TOAST), and Debezium puts a placeholder in their place.  Where
-``before`` has the value it is taken from there; a row whose value is nowhere in the event is not usable.
+``before`` has the value it is taken from there; an event that has it nowhere is not usable, or is marked as lacking it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fkjoin.arrays import Bools, Ints, bools, valid
 from fkjoin.json_text import PLAIN, Reading, as_json, loaded
 from fkjoin.spark.json_lines import at
 from fkjoin.spark.topic_records import Objects, Read, read_bytes, where
+from fkjoin.stages.complete import UNAVAILABLE
 from fkjoin.units import Notation, field_of, from_connect, merged, needs_units
 
 PLACEHOLDER = "__debezium_unavailable_value"
@@ -39,14 +40,20 @@ _NO_ROW = {
 class ReadEvents:
     """Change events.  ``how``: for what the ``schema`` part does not tell."""
 
-    schema: pa.Schema
+    fields: pa.Schema
     what: str
     """How an error names the schema."""
     how: Reading = PLAIN
     placeholder: str = PLACEHOLDER
+    marks: bool = False
+    """Rows that lack values have a column ``UNAVAILABLE``, and are no problem."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.fields.append(pa.field(UNAVAILABLE, pa.list_(pa.int32()))) if self.marks else self.fields
 
     def __call__(self, data: pa.BinaryArray) -> Read:
-        row = pa.struct(list(self.schema))
+        row = pa.struct(list(self.fields))
         inner = [pa.field("op", pa.string()), pa.field("after", row)]
         envelope = pa.struct([*inner, pa.field("payload", pa.struct(inner))])
         data, missing = self._completed(data)
@@ -68,24 +75,40 @@ class ReadEvents:
             where(named & ~known & ~deletes, "unknown operation '", op, "'"),
             where(known & ~valid(after), "operation '", op, "' without after"),
         )
-        return Read(after, ~found.there | deletes, pc.coalesce(problem, _texts(missing, len(data))))
+        if self.marks:
+            after = self._marked(after, missing)
+        else:
+            problem = pc.coalesce(problem, self._told(missing, len(data)))
+        return Read(after, ~found.there | deletes, problem)
 
-    def _completed(self, data: pa.BinaryArray) -> tuple[pa.BinaryArray, Mapping[int, str]]:
-        """The events with what ``before`` has in the place of placeholders; of some that lack a value, what is missing."""
+    def _marked(self, rows: pa.StructArray, missing: Mapping[int, list[str]]) -> pa.StructArray:
+        """The rows with a column that says which columns have no value."""
+        names = self.fields.names
+        lacking = [[names.index(name) for name in missing[place]] if place in missing else None for place in range(len(rows))]
+        columns = [*(at(rows, (name,)) for name in names), pa.array(lacking, pa.list_(pa.int32()))]
+        return pa.StructArray.from_arrays(columns, fields=list(self.schema), mask=rows.is_null())
+
+    def _told(self, missing: Mapping[int, list[str]], count: int) -> pa.StringArray:
+        """What is wrong with events that lack values."""
+        if not missing:
+            return pa.nulls(count, pa.string())
+        words = f'the event has no value, only {self.placeholder}; set REPLICA IDENTITY FULL, or give unavailable="keep"'
+        told = {place: f"{', '.join(names)}: {words}" for place, names in missing.items()}
+        return pa.array([told.get(place) for place in range(count)], pa.string())
+
+    def _completed(self, data: pa.BinaryArray) -> tuple[pa.BinaryArray, Mapping[int, list[str]]]:
+        """The events with what ``before`` has in the place of placeholders; of some, the columns that have no value."""
         suspects = _true(pc.match_substring_regex(data, _forms(self.placeholder)))
         if not suspects.any():
             return data, {}
-        texts, missing = data.to_pylist(), {}
+        texts, missing = data.to_pylist(), dict[int, list[str]]()
         for place in np.flatnonzero(suspects):
             event = loaded(texts[place])
             if not isinstance(event, dict):
                 continue
             body = event["payload"] if isinstance(event.get("payload"), dict) else event
             if lacking := self._complete(body):
-                missing[int(place)] = (
-                    f"{', '.join(lacking)}: the event has no value, only {self.placeholder}; set REPLICA IDENTITY FULL, or "
-                    "leave the column out"
-                )
+                missing[int(place)] = lacking
             texts[place] = as_json(event).encode(errors="replace")
         return pa.array(texts, pa.binary()), missing
 
@@ -96,7 +119,7 @@ class ReadEvents:
             return []
         before = body["before"] if isinstance(body.get("before"), dict) else {}
         lacking = []
-        for name in self.schema.names:
+        for name in self.fields.names:
             if self._is_placeholder(after.get(name)):
                 there = name in before and not self._is_placeholder(before[name])
                 after[name] = before[name] if there else None
@@ -204,8 +227,3 @@ def _url_safe(raw: bytes) -> str:
 def _true(found: pa.BooleanArray) -> Bools:
     """Of nulls, false."""
     return bools(pc.fill_null(found, False))
-
-
-def _texts(some: Mapping[int, str], count: int) -> pa.StringArray:
-    """The texts at their places; elsewhere null."""
-    return pa.array([some.get(place) for place in range(count)], pa.string()) if some else pa.nulls(count, pa.string())

@@ -10,7 +10,7 @@ table that is materialized.  A mark outlives its row for the retention time.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +21,11 @@ from fkjoin import records
 from fkjoin.arrays import (
     BYTES,
     Bytes,
+    Ints,
     after,
     bools,
     changes_from_previous,
+    chosen,
     codes,
     concat,
     constant,
@@ -37,6 +39,7 @@ from fkjoin.arrays import (
 )
 from fkjoin.messages import RESULT, Operation, column, table
 from fkjoin.stages import counters
+from fkjoin.stages.complete import Complete
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import GONE, due_entries, sweep
@@ -65,18 +68,29 @@ def resolve(
     retention_ms: int,
     materialized: bool = False,
     every: bool = False,
+    complete: Complete | None = None,
 ) -> pa.Table:
     """Turn answers after the joiner (``JOINED``; any order, duplicates allowed) into changes of the joined table.
 
     ``materialized``: keep the results, with their timestamps.  ``every``: also send results that are as they were (emit on
-    update); never tombstones for what is not there.
+    update); never tombstones for what is not there.  ``complete``: what makes rows whole that lack values, of a table that is
+    materialized.
     """
     keep: Keep = "both" if materialized else "hash"
-    return settle(joined, store, count, now_ms=now_ms, retention_ms=retention_ms, keep=keep, every=every).results
+    how: Any = {"now_ms": now_ms, "retention_ms": retention_ms, "keep": keep, "every": every, "complete": complete}
+    return settle(joined, store, count, **how).results
 
 
 def settle(
-    joined: pa.Table, store: Store, count: Counters, *, now_ms: int, retention_ms: int, keep: Keep, every: bool
+    joined: pa.Table,
+    store: Store,
+    count: Counters,
+    *,
+    now_ms: int,
+    retention_ms: int,
+    keep: Keep,
+    every: bool,
+    complete: Complete | None = None,
 ) -> Settled:
     """``resolve``, with what was there before; ``keep``: what of the results, a hash, the value, or both."""
     sweep(store, now_ms)
@@ -87,11 +101,14 @@ def settle(
     old = records.decode(store.get_many(stored_keys))
 
     order, code, version = newest_only(code, column(joined, "version"), old, count)
+    had = old.flags & HAS_RESULT > 0
+    kept = masked(old.body, had)
+    if complete is not None:
+        joined, code, version = _whole(joined.take(pa.array(order)), code, version, kept, count, complete)
+        order = np.arange(len(code))
     value, ts = column(joined, "value"), take(column(joined, "ts"), order).to_numpy()
 
     digest = take(value if keep == "value" else digests(value), order)
-    had = old.flags & HAS_RESULT > 0
-    kept = masked(old.body, had)
     held = pc.binary_slice(kept, 0, DIGEST_BYTES) if keep == "both" else kept
     first, last = changes_from_previous(code), np.flatnonzero(last_of_run(code))
     rows = np.arange(len(code))
@@ -132,6 +149,17 @@ def settle(
     if keep == "both":
         kept = after(kept, np.full(len(kept), DIGEST_BYTES), valid(kept))
     return Settled(results, take(kept, final[emit]))
+
+
+def _whole(
+    joined: pa.Table, code: Ints, version: Bytes, kept: Bytes, count: Counters, complete: Complete
+) -> tuple[pa.Table, Ints, Bytes]:
+    """The changes with whole rows, without those that lack values which nobody has."""
+    before = after(kept, np.full(len(kept), DIGEST_BYTES), valid(kept))
+    values, usable = complete(column(joined, "value"), code, before)
+    count[counters.UNAVAILABLE] += int((~usable).sum())
+    joined = joined.set_column(joined.schema.get_field_index("value"), "value", values)
+    return joined.filter(pa.array(usable)), code[usable], chosen(version, usable)
 
 
 def digests(values: Bytes) -> Bytes:
