@@ -66,7 +66,7 @@ def require_names(argument: str, given: Expressions, names: Iterable[str], table
 def arrow_schema(argument: str, schema: DataType) -> pa.Schema:
     """The Arrow schema of rows of ``schema``, everything nullable; ``TopologyError`` if a type has no byte form."""
     try:
-        arrow = to_arrow_schema(cast(StructType, _nullable(schema)), timezone="UTC")
+        arrow = to_arrow_schema(cast(StructType, nullable(schema)), timezone="UTC")
     except Exception as error:
         raise TopologyError(f"{argument}: {error}") from error
     if (problem := unsupported(arrow)) is not None:
@@ -95,13 +95,14 @@ def fields_of(frame: DataFrame, struct: Column) -> tuple[str, ...]:
     return tuple(kind.names)
 
 
-def _nullable(kind: DataType) -> DataType:
+def nullable(kind: DataType) -> DataType:
+    """The type, with nulls wherever there can be some."""
     if isinstance(kind, StructType):
-        return StructType([StructField(field.name, _nullable(field.dataType), True) for field in kind])
+        return StructType([StructField(field.name, nullable(field.dataType), True) for field in kind])
     if isinstance(kind, ArrayType):
-        return ArrayType(_nullable(kind.elementType), True)
+        return ArrayType(nullable(kind.elementType), True)
     if isinstance(kind, MapType):
-        return MapType(_nullable(kind.keyType), _nullable(kind.valueType), True)
+        return MapType(nullable(kind.keyType), nullable(kind.valueType), True)
     return kind
 
 

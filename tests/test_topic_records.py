@@ -148,6 +148,15 @@ def test_which_formats_can_be_read(spark: SparkSession) -> None:
             Json(odd).decode(F.col("value"))
 
 
+@pytest.mark.spark
+def test_columns_that_may_not_be_null_can_be(spark: SparkSession) -> None:
+    """As with Spark's own ``from_json``: what a record lacks is null, whatever the schema promises."""
+    told = Json("a int not null, b array<string> not null").decode(F.col("value"))
+    frame = spark.createDataFrame([(b'{"a": 1}',), (b'{"b": [null]}',)], "value binary").select(told.row, told.problem)
+    assert all(field.nullable for field in frame.schema[0].dataType)
+    assert [tuple(row[0]) for row in frame.collect()] == [(1, None), (None, [None])]
+
+
 NAMES = ("fk", "n", "d", "yes", "inner", "list", "other", "op", "after", "payload")
 
 

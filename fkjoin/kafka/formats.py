@@ -15,7 +15,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DataType, IntegerType, StringType, StructField, StructType
 
-from fkjoin.columns import arrow_schema
+from fkjoin.columns import arrow_schema, nullable
 from fkjoin.errors import TopologyError
 from fkjoin.json_text import Reading, parsable
 from fkjoin.spark.change_events import PLACEHOLDER, ReadEvents, ReadKeys
@@ -231,7 +231,7 @@ def struct_type(given: str | StructType, where: str) -> StructType:
 def _decoded(read: Reader, kind: StructType, data: Column, text: str | None = None) -> Decoded:
     """What the reader, of rows of that type, says of the column; ``text``: a column more."""
     row = kind if text is None else StructType([*kind, StructField(text, StringType())])
-    told = [StructField("row", row), StructField("deleted", BooleanType()), StructField("problem", StringType())]
+    told = [StructField("row", nullable(row)), StructField("deleted", BooleanType()), StructField("problem", StringType())]
 
     def decode(given: pa.Array) -> pa.Array:
         rows, deleted, problem = read(given.cast(pa.binary()))

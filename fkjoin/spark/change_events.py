@@ -9,16 +9,16 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.arrays import Bools, Ints, bools, valid
+from fkjoin.arrays import Bools, Ints, after, as_bytes, bools, buffers, concat, constant, valid
 from fkjoin.json_text import PLAIN, Reading, as_json, loaded
 from fkjoin.spark.json_lines import at
 from fkjoin.spark.topic_records import Objects, Read, read_bytes, where
@@ -27,8 +27,8 @@ from fkjoin.units import Notation, field_of, from_connect, merged, needs_units
 
 PLACEHOLDER = "__debezium_unavailable_value"
 
-_SCHEMA_FIRST = re.compile(r'\s*\{\s*"schema"\s*:\s*')
-_PAYLOAD_NEXT = re.compile(r'\s*,\s*"payload"\s*:')
+_SCHEMA_FIRST = re.compile(r'[ \t\r\n]*\{[ \t\r\n]*"schema"[ \t\r\n]*:[ \t\r\n]*')
+_PAYLOAD_NEXT = re.compile(r'[ \t\r\n]*,[ \t\r\n]*"payload"[ \t\r\n]*:')
 
 _NO_ROW = {
     "t": "operation 't' (truncate) empties the whole table, which a change of one row cannot; delete the rows, or start anew",
@@ -59,13 +59,13 @@ class ReadEvents:
         data, missing = self._completed(data)
 
         def units(schema: Any) -> Notation:
-            after = merged(from_connect(field_of(schema, "after"), row), self.how.units)
-            return {"after": after, "payload": {"after": after}}
+            inside = merged(from_connect(field_of(schema, "after"), row), self.how.units)
+            return {"after": inside, "payload": {"after": inside}}
 
         found = _read(data, envelope, units, self.how.zone, self.what, needs_units(row))
         rows = found.rows
         op = pc.coalesce(at(rows, ("payload", "op")), at(rows, ("op",)))
-        after = pc.if_else(pc.is_valid(at(rows, ("payload", "after"))), at(rows, ("payload", "after")), at(rows, ("after",)))
+        made = pc.if_else(pc.is_valid(at(rows, ("payload", "after"))), at(rows, ("payload", "after")), at(rows, ("after",)))
         known, deletes = bools(pc.is_in(op, pa.array(["c", "u", "r"]))), bools(pc.is_in(op, pa.array(["d"])))
         named = valid(op)
         problem = pc.coalesce(
@@ -73,13 +73,13 @@ class ReadEvents:
             where(found.there & ~named, "a change event without op"),
             *[where(bools(pc.is_in(op, pa.array([name]))), words) for name, words in _NO_ROW.items()],
             where(named & ~known & ~deletes, "unknown operation '", op, "'"),
-            where(known & ~valid(after), "operation '", op, "' without after"),
+            where(known & ~valid(made), "operation '", op, "' without after"),
         )
         if self.marks:
-            after = self._marked(after, missing)
+            made = self._marked(made, missing)
         else:
             problem = pc.coalesce(problem, self._told(missing, len(data)))
-        return Read(after, ~found.there | deletes, problem)
+        return Read(made, ~found.there | deletes, problem)
 
     def _marked(self, rows: pa.StructArray, missing: Mapping[int, list[str]]) -> pa.StructArray:
         """The rows with a column that says which columns have no value."""
@@ -98,9 +98,10 @@ class ReadEvents:
 
     def _completed(self, data: pa.BinaryArray) -> tuple[pa.BinaryArray, Mapping[int, list[str]]]:
         """The events with what ``before`` has in the place of placeholders; of some, the columns that have no value."""
-        suspects = _true(pc.match_substring_regex(data, _forms(self.placeholder)))
-        if not suspects.any():
+        forms = _forms(self.placeholder)
+        if not any(map(_may_lack, self.fields.types)) or not _has(data, forms):
             return data, {}
+        suspects = np.logical_or.reduce([_true(pc.match_substring(data, form)) for form in forms])
         texts, missing = data.to_pylist(), dict[int, list[str]]()
         for place in np.flatnonzero(suspects):
             event = loaded(texts[place])
@@ -114,15 +115,15 @@ class ReadEvents:
 
     def _complete(self, body: dict[str, Any]) -> list[str]:
         """Put values of ``before`` into ``after``; the columns for which there are none."""
-        after = body.get("after")
-        if not isinstance(after, dict):
+        row = body.get("after")
+        if not isinstance(row, dict):
             return []
         before = body["before"] if isinstance(body.get("before"), dict) else {}
         lacking = []
         for name in self.fields.names:
-            if self._is_placeholder(after.get(name)):
+            if self._is_placeholder(row.get(name)):
                 there = name in before and not self._is_placeholder(before[name])
-                after[name] = before[name] if there else None
+                row[name] = before[name] if there else None
                 lacking += [] if there else [name]
         return lacking
 
@@ -162,32 +163,55 @@ class ReadKeys:
 
 def _read(data: pa.BinaryArray, kind: pa.StructType, units: Any, zone: str, what: str, by_schema: bool) -> Objects:
     """The objects, those of each ``schema`` part with the units that it gives."""
-    if not by_schema:
-        return read_bytes(data, kind, Reading(units(None), zone), what)
-    groups = list(_by_schema(data))
-    if len(groups) == 1:
-        return read_bytes(data, kind, Reading(units(groups[0][0]), zone), what)
-    parts = [read_bytes(data.take(pa.array(rows)), kind, Reading(units(schema), zone), what) for schema, rows in groups]
-    back = pa.array(np.argsort(np.concatenate([rows for _, rows in groups]), kind="stable"))
+    one = _all_alike(data)
+    groups = [one] if one is not None else list(_by_schema(data)) if by_schema else [_Group(None, b"", None)]
+    parts = [read_bytes(group.payloads(data), kind, Reading(units(group.schema), zone), what) for group in groups]
+    if len(parts) == 1:
+        return parts[0]
+    back = pa.array(np.argsort(np.concatenate([group.rows for group in groups]), kind="stable"))
     there = np.concatenate([part.there for part in parts])[back.to_numpy()]
     rows = pa.concat_arrays([part.rows for part in parts]).take(back)
     return Objects(there, rows, pa.concat_arrays([part.problem for part in parts]).take(back))
 
 
-def _by_schema(data: pa.BinaryArray) -> Iterator[tuple[Any, Ints]]:
-    """The ``schema`` parts, each with the rows that have it.
+class _Group(NamedTuple):
+    """Messages with the same ``schema`` part."""
 
-    Connect writes it in front, byte by byte the same as long as the table is as it was.
-    """
+    schema: Any
+    head: bytes
+    """The bytes up to the payload, if the schema stands in front of it."""
+    rows: Ints | None
+    """Which they are; None: all."""
+
+    def payloads(self, data: pa.BinaryArray) -> pa.BinaryArray:
+        """The messages, without the schema if it stands in front: it is long, and always the same."""
+        some = data if self.rows is None else data.take(pa.array(self.rows))
+        if not self.head:
+            return some
+        rest = after(as_bytes(some), np.full(len(some), len(self.head)))
+        return concat(constant(b'{"payload":', len(some)), rest).cast(pa.binary())
+
+
+def _all_alike(data: pa.BinaryArray) -> _Group | None:
+    """The messages, if all have the same ``schema`` part in front."""
+    first = data[0].as_py() if len(data) else None
+    head, schema = (
+        _head(first) if first is not None and _SCHEMA_FIRST.match(first[:64].decode(errors="replace")) else (b"", None)
+    )
+    return _Group(schema, head, None) if head and _true(pc.starts_with(data, head)).all() else None
+
+
+def _by_schema(data: pa.BinaryArray) -> Iterator[_Group]:
+    """The ``schema`` parts.  Connect writes one in front, byte by byte the same as long as the table is as it was."""
     wrapped = _true(pc.match_substring(data, '"payload"'))
     left = wrapped.copy()
     if not wrapped.all() or not len(data):
-        yield None, np.flatnonzero(~wrapped)
+        yield _Group(None, b"", np.flatnonzero(~wrapped))
     while left.any():
-        first = data[int(left.argmax())].as_py()
-        head, schema = _head(first)
-        same = left & _true(pc.starts_with(data, head)) if head else np.arange(len(data)) == left.argmax()
-        yield schema, np.flatnonzero(same)
+        first = int(left.argmax())
+        head, schema = _head(data[first].as_py())
+        same = left & _true(pc.starts_with(data, head)) if head else np.arange(len(data)) == first
+        yield _Group(schema, head, None if same.all() else np.flatnonzero(same))
         left &= ~same
 
 
@@ -212,16 +236,28 @@ def _schema(text: str) -> Any:
 
 
 @lru_cache(8)
-def _forms(placeholder: str) -> str:
-    """A pattern for all that Debezium makes of the placeholder in JSON."""
+def _forms(placeholder: str) -> tuple[bytes, ...]:
+    """All that Debezium makes of the placeholder in JSON: of texts, of bytes, of arrays of numbers."""
     raw = placeholder.encode()
-    whole = [json.dumps(placeholder)[1:-1], base64.b64encode(raw).decode(), _url_safe(raw), raw.hex()]
-    numbers = r"\[\s*" + r"\s*,\s*".join(str(byte) for byte in raw) + r"\s*\]"
-    return "|".join([*map(re.escape, whole), numbers])
+    texts = json.dumps(placeholder)[1:-1], base64.b64encode(raw).decode(), _url_safe(raw), raw.hex()
+    numbers = (between.join(map(str, raw)) for between in (",", ", "))
+    return tuple(dict.fromkeys(form.encode() for form in (*texts, *numbers)))
+
+
+def _has(data: pa.BinaryArray, forms: Iterable[bytes]) -> bool:
+    """Whether there may be one of the forms in it."""
+    octets, bounds = buffers(as_bytes(data))
+    whole = octets[bounds[0] : bounds[-1]].tobytes()
+    return any(form in whole for form in forms)
 
 
 def _url_safe(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).decode()
+
+
+def _may_lack(kind: pa.DataType) -> bool:
+    """Whether PostgreSQL may keep a value of the type out of the row."""
+    return not (pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
 
 
 def _true(found: pa.BooleanArray) -> Bools:
