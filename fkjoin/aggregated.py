@@ -13,12 +13,13 @@ from fkjoin.aggregates.fold import Fold
 from fkjoin.columns import arrow_schema, schema_text, spark_schema, text
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
-from fkjoin.frame import DELETED, LEFT_GONE
+from fkjoin.frame import DELETED, LEFT_GONE, RAW
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.repartition import RepartitionTopic, read_back, to_records
 from fkjoin.optimizer import Off, aggregate_reads_answers
 from fkjoin.projection import Projection
 from fkjoin.pruning import narrowed, narrowed_rows
+from fkjoin.recipes import refuse_to_start_over
 from fkjoin.rules import AGGREGATE_READS_ANSWERS
 from fkjoin.spark.operator import ENVELOPE, StageName
 from fkjoin.spark.packing import PackRows
@@ -37,7 +38,7 @@ from fkjoin.stateful import (
     stage,
     stage_spec,
 )
-from fkjoin.topology import Aggregate, fired, generated_name
+from fkjoin.topology import Aggregate, fired, generated_name, source_of, starts_over
 from fkjoin.unread import contributing, packed_contributions
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def aggregated(
     if options.deployment == "staged":
         application = options.application or str(spark.sparkContext.appName)
         topic = RepartitionTopic.of(application, label, table.connection, table.name)
+        refuse_to_start_over("deployment", table)
     through = None if topic is None else topic.name
     node = Aggregate(label, table.node, keys, key.texts, value.texts, columns, options.emit, through)
     buckets, checked = bucket_count(spark), validated(spark) if options.validate is None else options.validate
@@ -90,7 +92,7 @@ def aggregated(
     }
     kinds = {"key": key.schema, "row_key": table.key_type, "value": value.schema, "result": spark_schema(fold.schema)}
     about = {**kinds, "versions": [["version", 1]]}
-    pack = PackRows(row_key, fold.value, buckets, group, checked)
+    pack = PackRows(row_key, fold.value, buckets, group, checked, start_over=starts_over(table.node))
     node, rows, contribute = _contributed(node, switched_off(spark), table, key, value, pack)
 
     def through_stage(
@@ -106,6 +108,7 @@ def aggregated(
             every=every,
             fold=pickled(fold) if kind == "aggregate" else b"",
             from_answers=contribute if kind == "regroup" else b"",
+            as_read=kind == "regroup" and source_of(table.node) is not None,
             in_order=topic is None,
             number=number,
         )
@@ -117,9 +120,10 @@ def aggregated(
     grouped = regrouped()
     stages, dead = table.stages, table.dead
     if topic is not None:
-        stages += (StageQuery(f"{label}-regroup", to_records(grouped, topic, options.upgrade_from), topic),)
+        records = to_records(grouped, topic, options.upgrade_from)
+        stages += (StageQuery(f"{label}-regroup", records, topic, (topic.connection,)),)
         grouped, unreadable = read_back(spark, topic, fold.value, buckets)
-        dead += (unreadable,)
+        dead += (unreadable.withColumn(RAW, F.col(RAW).withField("table", F.lit(label))),)
     unpack = UnpackResults(group, (fold.schema,), node.versions)
 
     def built(materialized: str | None) -> Table:

@@ -69,12 +69,16 @@ def run(
         str,
         typer.Option(metavar="[HOST:]PORT", help="Show the job as it runs on a page there, and /metrics for Prometheus."),
     ] = "",
+    start_over: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC", help="Read a topic that was deleted and created again from its beginning."),
+    ] = None,
 ) -> None:
     """Run a job until it is stopped; SIGTERM and Ctrl-C let the batch at work come to its end."""
     from fkjoin.runner import run_job
 
     with quiet_spark(spark_log):
-        run_job(job, Console(), check=check, ui=_address(ui) if ui else None)
+        run_job(job, Console(), check=check, ui=_address(ui) if ui else None, start_over=start_over or ())
 
 
 def _address(text: str) -> tuple[str, int]:

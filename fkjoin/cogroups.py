@@ -12,6 +12,7 @@ from fkjoin.columns import arrow_schema, schema_text, spark_schema, types_text
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.foreign_key import require_same_timestamps, require_table
+from fkjoin.recipes import remembered
 from fkjoin.spark.settings import validated
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stateful import Contributions, counted, pickled, refuse_same_name, stage, stage_spec
@@ -23,6 +24,7 @@ _MOST = 256
 """The number of a table is one byte of each contribution."""
 
 
+@remembered
 def cogroup(*tables: Table, name: str | None = None, emit: Emit = "on-change", validate: bool | None = None) -> Table:
     """The table of several aggregates by the same key, side by side: the columns of one after those of the other.
 

@@ -13,7 +13,7 @@ from fkjoin.spark.settings import bucket_count, validated
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.complete import UNAVAILABLE, Complete
 from fkjoin.stateful import counted, frame_of, pickled, stage, stage_spec
-from fkjoin.topology import Derived, Source
+from fkjoin.topology import Derived, Source, starts_over
 from fkjoin.unread import packed_rows
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def completed(table: Table) -> Table:
     node = Derived(label, source, steps)
     buckets, checked = bucket_count(spark), validated(spark)
     key, came, schema = arrow_schema("key", table.key_type), arrow_schema("row", table.row_type), arrow_schema("row", whole)
-    packed = packed_rows(table, PackRows(key, came, buckets, validate=checked))
+    packed = packed_rows(table, PackRows(key, came, buckets, validate=checked, start_over=starts_over(source)))
     unpack = UnpackResults(key, (schema,), node.versions)
     bound_to = {"steps": [list(step) for step in steps], "key": schema_text(key), "row": schema_text(schema)}
     about = {"key": table.key_type, "result": whole, "versions": [list(version) for version in node.versions]}
@@ -40,7 +40,9 @@ def completed(table: Table) -> Table:
 
     def built(materialized: str) -> Table:
         facts = {"materialized": materialized, **bound_to}
-        spec = stage_spec(spark, "resolve", label, facts, about, validate=checked, materialized=True, complete=complete)
+        spec = stage_spec(
+            spark, "resolve", label, facts, about, validate=checked, materialized=True, as_read=True, complete=complete
+        )
         results = counted(stage(packed, spec), label, "resolve")
         named, frame = replace(node, materialized=materialized), frame_of(results, unpack)
         made = replace(table, node=named, frame=frame, packed=(results, unpack), unread=None, on_error="fail")

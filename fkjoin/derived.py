@@ -31,7 +31,7 @@ from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.spark.vectorized import vector, vectors
 from fkjoin.stages.answer_rows import AnswerRows, Joined, Made
 from fkjoin.stateful import Early, counted, frame_of, pickled, refuse_same_name, stage, stage_spec
-from fkjoin.topology import Derived, fired, generated_name
+from fkjoin.topology import Derived, fired, generated_name, source_of, starts_over
 from fkjoin.unread import packed_rows, with_steps
 from fkjoin.vectors import Steps, Where
 
@@ -132,7 +132,7 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
         "row": schema_text(schema),
     }
     about = {"key": made.key_type, "result": made.row_type, "versions": [list(version) for version in node.versions]}
-    makes = b""
+    makes, as_read = b"", False
     if early is not None and fired(node, VIEW_READS_ANSWERS):
         node, answers = narrowed(node, off, early.answers, early.places(None))
         node = resolve_makes_rows(node, off, early.made if isinstance(early.made, str) else None)
@@ -141,12 +141,14 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
         else:
             packed, makes = answers.counted, pickled(Joined(AnswerRows(answers.of, early.made), schema))
     else:
-        packed = packed_rows(made, PackRows(key, schema, buckets, validate=checked))
+        pack = PackRows(key, schema, buckets, validate=checked, start_over=starts_over(below))
+        packed, as_read = packed_rows(made, pack), source_of(below) is not None
     unpack = UnpackResults(key, (schema,), node.versions)
 
     def built(materialized: str | None) -> Table:
         facts = {"materialized": materialized, **bound_to}
         more = {"materialized": materialized is not None, "every": emission.every, "from_answers": makes}
+        more["as_read"] = as_read
         spec = stage_spec(spark, "resolve", label, facts, about, validate=checked, **more)
         results = counted(stage(packed, spec), label, "resolve")
         results = paced(results, label, emission, about, checked)

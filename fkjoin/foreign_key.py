@@ -28,7 +28,7 @@ from fkjoin.stages.answer_rows import AnswerRows, CarryRows
 from fkjoin.stages.contribute import Carry, leaves
 from fkjoin.stateful import once, packing_columns, pickled
 from fkjoin.table import Extractor, Joiner, Table
-from fkjoin.topology import fired
+from fkjoin.topology import fired, starts_over
 from fkjoin.unread import packed_by_workers
 from fkjoin.vectors import Columns
 
@@ -83,7 +83,8 @@ def packed_sides(
     """What ``node`` reads.  ``rows``: ``with_foreign_key``'s; ``schemas``: of both keys, then of both rows."""
     key, foreign_key, left_row, right_row = schemas
     without = right.frame.withColumn("foreign_key", F.lit(None))
-    packed_right = packed(right, without, None, PackChanges(foreign_key, None, right_row, buckets, validate))
+    pack = PackChanges(foreign_key, None, right_row, buckets, validate, start_over=starts_over(right.node))
+    packed_right = packed(right, without, None, pack)
     carry = _carry(left, extractor, foreign_key, left_row)
     node = join_reads_answers(node, off, carry if isinstance(carry, str) else None)
     if fired(node, JOIN_READS_ANSWERS) and left.answers is not None and isinstance(carry, Carry):
@@ -99,7 +100,8 @@ def packed_sides(
     elif left.narrow is not None:
         node, fewer = narrowed_rows(node, off, left.narrow, _read(left, extractor, left_row))
         rows = with_foreign_key(left, right, extractor, fewer)
-    packed_left = packed(left, rows, extractor, PackChanges(key, foreign_key, left_row, buckets, validate))
+    pack = PackChanges(key, foreign_key, left_row, buckets, validate, start_over=starts_over(left.node))
+    packed_left = packed(left, rows, extractor, pack)
     return Sides(node, packed_left, packed_right, b"")
 
 

@@ -19,6 +19,7 @@ from fkjoin.aggregates.fold import Fold
 from fkjoin.columns import Expression, Expressions, arrow_schema, resolve_column, text
 from fkjoin.errors import TopologyError
 from fkjoin.projection import Projection
+from fkjoin.recipes import Recipe, remembered
 from fkjoin.spark.expressions import AGGREGATE, Step, compiled
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Grouped:
     """
 
     def __init__(self, table: Table, key: Expressions, value: Expressions | None, options: Options) -> None:
+        self.recipe = Recipe(Grouped, (table, key, value, options), {})
         self._table, self._options = table, options
         self._rows = table.visible()
         self._names = [*table.row_type.names, *table.key]
@@ -44,6 +46,7 @@ class Grouped:
         self._value = None if value is None else self._project("value", value)
         self._plain = value is not None and not isinstance(value, list | tuple)
 
+    @remembered
     def agg(self, **columns: Wanted) -> Table:
         """The table of these columns, each one of ``fkjoin.aggregates``: ``agg(orders=count(), revenue=sum("amount"))``.
 
@@ -92,6 +95,7 @@ class Grouped:
         """``agg(max=max(column))``."""
         return self.agg(max=aggregates.max(column))
 
+    @remembered
     def aggregate(
         self,
         initializer: Any,
@@ -130,6 +134,7 @@ class Grouped:
         steps = (self._step(name, given, of) for name, given in (("adder", adder), ("subtractor", subtractor)))
         return self._called("aggregate", of, (start, *steps), (adder, subtractor))
 
+    @remembered
     def reduce(
         self, adder: Callable[[Any, Any], Any], subtractor: Callable[[Any, Any], Any], *, column: str = "value"
     ) -> Table:

@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import sinks
 from fkjoin.aggregates import Kind, Wanted
+from fkjoin.as_begun import as_begun
 from fkjoin.cogroups import cogroup
+from fkjoin.dead_letters import as_records
 from fkjoin.errors import TopologyError, nearest
+from fkjoin.files import open_files
 from fkjoin.job_file import FormatSpec, JobError, JobSpec, SinkSpec, TableSpec, Value
 from fkjoin.job_sinks import SinkQuery, sink_queries
 from fkjoin.join import fk_join
@@ -23,6 +26,7 @@ from fkjoin.kafka import Format
 from fkjoin.kafka.options import client_options, source_options
 from fkjoin.kafka.sink import start
 from fkjoin.kafka.source import require_topic
+from fkjoin.kept_schemas import KeptSchemas
 from fkjoin.render import drawn
 from fkjoin.sinks import batches
 from fkjoin.steps import Sink, Step, job_steps
@@ -44,6 +48,8 @@ class Job:
 
     def __init__(self, spec: JobSpec, spark: SparkSession) -> None:
         self.spec, self._spark = spec, spark
+        queries = [*(f"sink-{name}" for name in spec.sinks), *(f"sinks-{sink.table}" for sink in spec.sinks.values())]
+        self._schemas = KeptSchemas.of(spark, self._checkpoint, queries)
         self.tables: dict[str, Table] = {name: self._source(spark, name, table) for name, table in spec.tables.items()}
         for kind, name in self._order():
             with _located(f"{kind}.{name}"):
@@ -59,6 +65,15 @@ class Job:
                 servers, options = self._kafka(where)
                 with _located(where):
                     require_topic(topic, servers, source_options(options))
+
+    @property
+    def _checkpoint(self) -> str:
+        return self.spec.checkpoint.rstrip("/")
+
+    def keep_schemas(self) -> None:
+        """Write down which columns tables of files have, for the next start."""
+        if self._schemas.schemas:
+            self._schemas.write(self._spark, self._checkpoint)
 
     def describe(self, form: str = "text") -> str:
         """The topology of all sinks: ``text``, ``json``, ``mermaid`` or ``svg``."""
@@ -80,7 +95,7 @@ class Job:
         planned: dict[str, Planned] = {}
 
         def plan(name: str, start: Callable[[str], StreamingQuery]) -> None:
-            checkpoint = f"{self.spec.checkpoint.rstrip('/')}/{name}"
+            checkpoint = f"{self._checkpoint}/{name}"
             planned.setdefault(name, Planned(name, checkpoint, functools.partial(start, checkpoint)))
 
         for sink in self.spec.sinks.values():
@@ -90,9 +105,8 @@ class Job:
             plan(query.name, functools.partial(self._start, query, trigger))
         if self.spec.dead_letters is not None:
             for name in dict.fromkeys(sink.table for sink in self.spec.sinks.values()):
-                letters = self.tables[name].dead_letters
-                if letters is not None:
-                    plan(f"dead-letters-{name}", functools.partial(self._dead_letters, name, letters, trigger))
+                if self.tables[name].dead_letters is not None:
+                    plan(f"dead-letters-{name}", functools.partial(self._dead_letters, name, trigger))
         return list(planned.values())
 
     def _source(self, spark: SparkSession, name: str, spec: TableSpec) -> Table:
@@ -107,29 +121,45 @@ class Job:
                     servers,
                     key=_format(f"{where}.key", spec.key, "key"),
                     value=_format(f"{where}.value", spec.value, "value"),
+                    version=spec.version,
+                    deleted=spec.deleted,
+                    timestamp=spec.timestamp,
                     name=name,
                     on_error=spec.on_error,
+                    on_new_topic=spec.on_new_topic,
                     headers=spec.headers,
                     roots=spec.roots,
                     options={**options, **spec.options},
                 )
-            if isinstance(spec.key, FormatSpec):
-                raise JobError("key: files have columns; name those that are the key")
-            assert spec.path is not None
-            assert spec.version is not None
-            return Table.from_files(
-                spark,
-                spec.path,
-                key=spec.key,
-                version=spec.version,
-                deleted=spec.deleted,
-                timestamp=spec.timestamp,
-                name=name,
-                log=spec.log,
-                schema=spec.columns,
-                format=spec.format,
-                options=spec.options,
-            )
+            return self._files(spark, name, spec)
+
+    def _files(self, spark: SparkSession, name: str, spec: TableSpec) -> Table:
+        """The table of files; without a schema, with the columns that the job was begun with."""
+        if isinstance(spec.key, FormatSpec):
+            raise JobError("key: files have columns; name those that are the key")
+        assert spec.path is not None
+        assert spec.version is not None
+        kept = self._schemas.schemas.get(name)
+        table = Table.from_files(
+            spark,
+            spec.path,
+            key=spec.key,
+            version=spec.version,
+            deleted=spec.deleted,
+            timestamp=spec.timestamp,
+            name=name,
+            log=spec.log,
+            on_error=spec.on_error,
+            schema=spec.columns or kept,
+            format=spec.format,
+            options=spec.options,
+        )
+        if table.recipe is not None and table.recipe.learned is not None:
+            self._schemas.take(name, table.recipe.learned)
+        elif spec.columns is None:
+            with contextlib.suppress(TopologyError):  # there may be no files any more
+                self._schemas.take(name, open_files(spark, spec.path, spec.key, None, spec.format, spec.options).schema)
+        return table
 
     def _made(self, kind: str, name: str) -> Table:
         """The table of a join, an aggregate, a cogroup, a merge or a view."""
@@ -235,7 +265,7 @@ class Job:
 
     def _sink_queries(self, *, run: bool) -> list[SinkQuery]:
         given = {name: (spec.table, self._sinks[name]) for name, spec in self.spec.sinks.items()}
-        return sink_queries(self._spark, self.spec.checkpoint.rstrip("/"), given, run=run)
+        return sink_queries(self._spark, self._checkpoint, given, run=run)
 
     def _start(self, query: SinkQuery, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
         common: Any = {"checkpoint": checkpoint, "trigger": trigger}
@@ -250,22 +280,21 @@ class Job:
             if sink is not None:
                 return batches.start(table, sink, checkpoint, trigger, name)
             assert spec.path is not None
+            table = as_begun(table, checkpoint)
             writer = table.changes.writeStream.format(spec.format).options(**{n: str(v) for n, v in spec.options.items()})
             return writer.queryName(name).option("checkpointLocation", checkpoint).trigger(**trigger).start(spec.path)
 
-    def _dead_letters(self, name: str, letters: DataFrame, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
+    def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
         spec = self.spec.dead_letters
         assert spec is not None
         query = f"dead-letters-{name}"
+        letters = as_begun(self.tables[name], checkpoint).dead_letters
+        assert letters is not None
         if spec.path is not None:
             writer = letters.writeStream.format("json").queryName(query).option("checkpointLocation", checkpoint)
             return writer.trigger(**trigger).start(spec.path)
         servers, options = self._kafka("dead_letters.topic")
-        about = ["topic", "partition", "offset", "reason"]
-        headers = ", ".join(f"named_struct('key', 'fkjoin.{n}', 'value', cast(cast({n} as string) as binary))" for n in about)
-        kept = "coalesce(headers, cast(array() as array<struct<key: string, value: binary>>))"
-        frame = letters.selectExpr("key", "value", f"concat({kept}, array({headers})) as headers")
-        return start(frame, spec.topic, servers, checkpoint, client_options(options), trigger, query)
+        return start(as_records(letters), spec.topic, servers, checkpoint, client_options(options), trigger, query)
 
 
 @contextlib.contextmanager

@@ -12,12 +12,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from fkjoin.emission import Emission, Emit
 from fkjoin.errors import FkJoinError, nearest
+from fkjoin.files import FileFormat
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
-from fkjoin.kafka.source import OnError
+from fkjoin.kafka.source import OnNewTopic
 from fkjoin.spark.change_events import PLACEHOLDER
 from fkjoin.stages import How
 from fkjoin.stateful import Deployment
-from fkjoin.streams import FileFormat
+from fkjoin.streams import OnError
 from fkjoin.wire import Wire
 
 if sys.version_info >= (3, 11):
@@ -87,7 +88,7 @@ class FormatSpec(_Strict):
         if self.columns is None:
             raise JobError(f'{where}: format "{self.format}" needs a schema, such as "id bigint, name string"')
         if self.format == "debezium":
-            return Debezium(self.columns, self.units, self.placeholder, self.unavailable)
+            return Debezium(self.columns, units=self.units, placeholder=self.placeholder, unavailable=self.unavailable)
         if self.registry is None:
             if self.format == "avro":
                 raise JobError(f'{where}: format "avro" needs registry, the address of the schema registry')
@@ -115,6 +116,7 @@ class TableSpec(_Place):
     columns: str | None = Field(None, alias="schema")
     format: FileFormat | None = None
     on_error: OnError = "dead-letter"
+    on_new_topic: OnNewTopic = "fail"
     headers: bool = False
     roots: int | None = Field(None, ge=1)
     options: dict[str, Value] = {}

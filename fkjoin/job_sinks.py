@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 from fkjoin.job_file import JobError
 from fkjoin.rules import SINKS_SHARE_A_QUERY
 from fkjoin.sinks import Sink
-from fkjoin.sinks.batches import begun, places_of
+from fkjoin.sinks.batches import places_of
+from fkjoin.spark.files import begun
 from fkjoin.spark.settings import switched_off
 from fkjoin.topology import Verdict
 

@@ -15,6 +15,7 @@ from fkjoin.foreign_key import described, require_same_timestamps, require_table
 from fkjoin.join_plan import JoinPlan
 from fkjoin.joiner import is_function
 from fkjoin.kafka.staged import InternalTopics, internal_topics
+from fkjoin.recipes import refuse_to_start_over, remembered
 from fkjoin.spark.json_lines import kind_at
 from fkjoin.spark.settings import prepare, switched_off, validated
 from fkjoin.stages import How
@@ -22,10 +23,11 @@ from fkjoin.stages.contribute import Place
 from fkjoin.star_join import share, star_table
 from fkjoin.stateful import Deployment, refuse_same_name
 from fkjoin.table import Extractor, Joiner, Table
-from fkjoin.topology import Derived, Join, Node, Source, generated_name
+from fkjoin.topology import Join, generated_name, source_of
 from fkjoin.wire import WIRES, Wire
 
 
+@remembered
 def fk_join(
     left: Table,
     right: Table,
@@ -104,11 +106,12 @@ def _internal_topics(
     if deployment == "fused":
         return None
     for argument, table in (("left", left), ("right", right)):
-        if table.connection is None or not _read_from_topic(table.node):
+        if table.connection is None or source_of(table.node) is None:
             raise TopologyError(
                 f"{argument}: the staged deployment joins tables read from topics (Table.from_kafka), {table.name} is none; "
                 "write it to a topic first, or leave the deployment fused"
             )
+        refuse_to_start_over(argument, table)
     assert left.connection is not None
     assert right.connection is not None
     name = application or str(left.frame.sparkSession.sparkContext.appName)
@@ -130,8 +133,3 @@ def _fields(joiner: Joiner | None, left: Table, left_row: pa.Schema, right_row: 
             return None
         found[name] = ("left" if path[0] == "left" else "right", path[1:])
     return None if named is None else found
-
-
-def _read_from_topic(node: Node) -> bool:
-    """Whether the rows, and so their versions, are those of a topic."""
-    return isinstance(node, Source) or (isinstance(node, Derived) and _read_from_topic(node.table))

@@ -21,7 +21,7 @@ from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stateful import counted, packing_columns, refuse_same_name, stage, stage_spec
 from fkjoin.table import Table
 from fkjoin.together import put_together
-from fkjoin.topology import Merge, generated_name
+from fkjoin.topology import Merge, generated_name, starts_over
 
 _MOST = 100
 
@@ -43,7 +43,7 @@ def merged(tables: tuple[Table, ...], name: str | None, emit: Emit, validate: bo
     columns = F.struct(*(F.col(f"{ROW}.`{name}`") for name in first.row_type.names))
     packed = [
         table.frame.select(*packing_columns(row=F.when(F.col(ROW).isNotNull(), columns))).mapInArrow(
-            PackRows(key, row, buckets, validate=checked, number=at), ENVELOPE
+            PackRows(key, row, buckets, validate=checked, number=at, start_over=starts_over(table.node)), ENVELOPE
         )
         for at, table in enumerate(tables)
     ]

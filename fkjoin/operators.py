@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from fkjoin.columns import Expression, Expressions
 from fkjoin.emission import Emit
+from fkjoin.recipes import remembered
 from fkjoin.stateful import Deployment
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ class Operators:
     def _table(self) -> Table:
         return cast("Table", self)
 
+    @remembered
     def filter(self, condition: Expression, *, name: str | None = None, emit: Emit = "on-change") -> Table:
         """The table's rows for which a condition (SQL text or Column over its columns) holds; null does not.
 
@@ -31,6 +33,7 @@ class Operators:
 
         return filtered(self._table, condition, name, emit)
 
+    @remembered
     def map_values(self, columns: Expressions, *, name: str | None = None, emit: Emit = "on-change") -> Table:
         """The table with rows of these columns (names, SQL texts, Columns) in place of its own; the key stays.
 
@@ -72,6 +75,7 @@ class Operators:
 
         return Grouped(self._table, key, value, Options(name, emit, deployment, application, upgrade_from, validate))
 
+    @remembered
     def with_children(
         self,
         left: Table,
@@ -93,6 +97,7 @@ class Operators:
 
         return with_children(self._table, left, extractor, column, name, emit, validate)
 
+    @remembered
     def merge(self, *others: Table, name: str | None = None, emit: Emit = "on-change", validate: bool | None = None) -> Table:
         """This table's rows and those of others with the same key and columns, as one table.
 
@@ -104,6 +109,7 @@ class Operators:
 
         return merged((self._table, *others), name, emit, validate)
 
+    @remembered
     def materialize(self, name: str) -> Table:
         """The same table, its rows kept in state under ``name`` for ``fkjoin.read_state``.
 

@@ -10,6 +10,7 @@ from pyspark.sql import Column
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import sinks
+from fkjoin.as_begun import as_begun
 from fkjoin.columns import Expression
 from fkjoin.kafka import sink
 from fkjoin.kafka.formats import Format as KafkaFormat
@@ -45,8 +46,8 @@ class Outputs:
         Spark's ``DataStreamWriter.trigger``.  ``options``: settings of the producer, ``kafka.…``.  ``query_name``: the table's
         if left out.  Delivery is at least once; Spark's producer partitions as Java's does.
         """
-        table = cast("Table", self)
-        batches.require_one(table.frame.sparkSession, str(checkpoint))
+        batches.require_one(cast("Table", self).frame.sparkSession, str(checkpoint))
+        table = as_begun(cast("Table", self), str(checkpoint))
         batches.make_topics(table)
         records = Kafka(topic, bootstrap_servers, key, value, headers, positions).records(table)
         return sink.start(records, topic, bootstrap_servers, str(checkpoint), options, trigger, query_name or table.name)

@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table as Grid
 
-from fkjoin.errors import FkJoinError
+from fkjoin.errors import FkJoinError, nearest
 from fkjoin.job import Job, Planned
 from fkjoin.job_file import JobError, JobSpec, read_job
 from fkjoin.metrics import Metrics, progress_since
@@ -39,13 +39,16 @@ _UNSAID = tuple(rule for rule in MOVING if rule not in (JOINS_SHARE_STAGES, WORK
 _POLL_S = 0.3
 
 
-def run_job(path: Path, console: Console, *, check: bool, ui: tuple[str, int] | None = None) -> None:
+def run_job(
+    path: Path, console: Console, *, check: bool, ui: tuple[str, int] | None = None, start_over: Sequence[str] = ()
+) -> None:
     """Run the job until it is stopped (SIGTERM, SIGINT) or, with the trigger ``available-now``, has read all that is there.
 
-    ``check``: build and compare with the checkpoint only.  ``ui``: host and port where a page shows the job.  Raises
-    ``JobError``; ``FkJoinError`` when a query fails.
+    ``check``: build and compare with the checkpoint only.  ``ui``: host and port where a page shows the job.
+    ``start_over``: topics that were made anew, to be read from their beginnings.  Raises ``JobError``; ``FkJoinError`` when a
+    query fails.
     """
-    spec = read_job(path)
+    spec = _starting_over(read_job(path), start_over)
     spark = job_session(spec)
     try:
         before = _begun_with(spark, spec)
@@ -63,6 +66,7 @@ def run_job(path: Path, console: Console, *, check: bool, ui: tuple[str, int] | 
             return
         with claimed(spark, spec.checkpoint), _signals() as stop, _report(job, console, ui) as report:
             _keep(spark, spec, made_with)
+            job.keep_schemas()
             for query in planned:
                 check_logs(spark, query.checkpoint)
             _run(planned, stop, report, one_by_one=spec.trigger == "available-now")
@@ -80,6 +84,17 @@ def describe_job(path: Path, form: str, *, optimized: bool = True) -> str:
         return Job(spec, spark).describe(form)
     finally:
         spark.stop()
+
+
+def _starting_over(spec: JobSpec, topics: Sequence[str]) -> JobSpec:
+    """The job, with tables of these topics that start over."""
+    known = [table.topic for table in spec.tables.values() if table.topic is not None]
+    for topic in topics:
+        if topic not in known:
+            raise JobError(f"--start-over: no table of the job is read from topic {topic!r}; {nearest(topic, known)}")
+    again = {"on_new_topic": "start-over"}
+    tables = {name: one.model_copy(update=again if one.topic in topics else {}) for name, one in spec.tables.items()}
+    return spec.model_copy(update={"tables": tables})
 
 
 def job_session(spec: JobSpec) -> SparkSession:
@@ -193,8 +208,9 @@ def _reason(text: str) -> str:
         return ours[-1].split(": ", 1)[-1]
     if "OffsetOutOfRange" in text or "data may have been lost" in text:
         return (
-            "the topic no longer has offsets that were still to be read: they were deleted by retention, or the topic was made "
-            "anew. Start with a new checkpoint; or, to go on without what is missing, set the option failOnDataLoss = false"
+            "the topic no longer has offsets that were still to be read. If retention deleted them: start with a new "
+            "checkpoint; or, to go on without what is missing, set the option failOnDataLoss = false. If the topic was deleted "
+            "and created again: start the job with --start-over TOPIC, or with a new checkpoint"
         )
     return text.strip().split("\n\n", 1)[0][:2000]
 

@@ -30,7 +30,7 @@ from fkjoin.star import KEY as KEY_PART
 from fkjoin.star import Field, Made, Nested, Right, Star, fields_at, fields_of, pruned
 from fkjoin.stateful import Narrow, counted, frame_of, pickled, stage, stage_spec
 from fkjoin.table import Extractor, Table
-from fkjoin.topology import Join, shares_stages
+from fkjoin.topology import Join, shares_stages, starts_over
 
 _MOST = 100
 _STAGES: tuple[StageName, ...] = ("scatter", "subscription", "gather")
@@ -187,10 +187,12 @@ def _results(
         return stage(rows, stage_spec(spark, kind, label, facts, about, validate=validate, star=pickled(star)))
 
     keys = tuple(right.key for right in star.rights)
-    rows = packed(joins.left, joins.rows, joins.extractor, PackChanges(star.key, None, star.left, buckets, validate, keys))
+    anew = starts_over(joins.left.node)
+    pack = PackChanges(star.key, None, star.left, buckets, validate, keys, start_over=anew)
+    rows = packed(joins.left, joins.rows, joins.extractor, pack)
     sent = through(rows, "scatter")
     for at, (table, right) in enumerate(rights):
-        pack = PackChanges(right.key, None, right.row, buckets, validate, number=at)
+        pack = PackChanges(right.key, None, right.row, buckets, validate, number=at, start_over=starts_over(table.node))
         sent = sent.unionAll(packed(table, table.frame.withColumn("foreign_key", F.lit(None)), None, pack))
     return counted(through(through(sent, "subscription"), "gather"), counted_as, *_STAGES)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import glob
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BooleanType,
@@ -25,24 +23,24 @@ from pyspark.sql.types import (
 from fkjoin import versions
 from fkjoin.columns import Expression, Expressions, arrow_schema, listed, require_names, resolve_column, text
 from fkjoin.errors import TopologyError
-from fkjoin.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
-from fkjoin.json_text import readable
+from fkjoin.files import FilesRead, as_session
+from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.json_values import UTC
 from fkjoin.rules import WORKERS_EVALUATE_STEPS
-from fkjoin.spark.json_lines import JsonLines, plain_path
+from fkjoin.spark.json_lines import SET_ASIDE, JsonLines, kind_at, no_version, plain_path
 from fkjoin.spark.settings import prepare, switched_off
 from fkjoin.spark.vectorized import vector
 from fkjoin.topology import Source, generated_name
 from fkjoin.vectors import Vector
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
-_OF_ANY_FILE = {
-    *("maxfilespertrigger", "maxbytespertrigger", "latestfirst", "maxfileage", "maxcachedfiles", "filenameonly"),
-    *("cleansource", "sourcearchivedir", "recursivefilelookup", "pathglobfilter"),
-}
-"""Options of the file source whatever the format, in lower case."""
-FileFormat = Literal["json", "parquet", "csv"]
+OnError = Literal["fail", "dead-letter", "skip"]
 
-_FORMATS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet", ".csv": "csv"}
+
+def require_on_error(given: str) -> None:
+    """``TopologyError`` if it is no ``OnError``."""
+    if given not in get_args(OnError):
+        raise TopologyError(f"on_error: {given!r} is not one of {', '.join(get_args(OnError))}")
 
 
 def read_stream(
@@ -53,8 +51,13 @@ def read_stream(
     timestamp: Expression | None,
     name: str | None,
     log: str | None,
+    on_error: OnError,
 ) -> tuple[Source, DataFrame, tuple[str, ...], str | None]:
-    """The node, the frame, the key and the type of the timestamps; see ``Table.from_stream``."""
+    """The node, the frame, the key and the type of the timestamps; see ``Table.from_stream``.
+
+    ``df`` may have ``RAW`` and ``PROBLEM``, which are no columns of the table.
+    """
+    require_on_error(on_error)
     if not isinstance(df, DataFrame):
         raise TopologyError(f"df: a streaming DataFrame is needed, this is a {type(df).__name__}")
     if not df.isStreaming:
@@ -64,30 +67,32 @@ def read_stream(
         )
     prepare(df.sparkSession)
     label = name or "the table"
-    keys = require_names("key", key, df.columns, label)
+    columns = [column for column in df.columns if column not in (RAW, PROBLEM)]
+    keys = require_names("key", key, columns, label)
     ordering = listed(version)
     if not ordering:
         raise TopologyError("version: name the columns that order the changes of a key, such as an LSN")
-    places = [resolve_column("version", item, df, df.columns, label) for item in ordering]
+    places = [resolve_column("version", item, df, columns, label) for item in ordering]
     for item, place in zip(ordering, places, strict=True):
-        kind = _type(df, place)
-        if not isinstance(kind, _INTEGERS):
+        number = _type(df, place)
+        if not isinstance(number, _INTEGERS):
             raise TopologyError(
-                f"version: {text(item)} is {kind.simpleString()}, whole numbers are needed; "
+                f"version: {text(item)} is {number.simpleString()}, whole numbers are needed; "
                 "cast it, for a timestamp with unix_micros(…)"
             )
-    gone = F.lit(False) if deleted is None else resolve_column("deleted", deleted, df, df.columns, label)
+    gone = F.lit(False) if deleted is None else resolve_column("deleted", deleted, df, columns, label)
     if not isinstance(_type(df, gone), BooleanType):
         raise TopologyError(
             f"deleted: {text(deleted or '')} is {_type(df, gone).simpleString()}, a boolean is needed: write a "
             "condition, such as \"op = 'd'\""
         )
-    time, kind_of_time = _timestamp(df, timestamp, label)
+    time, kind_of_time = _timestamp(df, timestamp, columns, label)
     control = {item for item in [*ordering, deleted, timestamp] if isinstance(item, str)} - set(keys)
-    row = [column for column in df.columns if column not in control]
-    origin = f"stream of {', '.join(df.columns)}"
+    row = [column for column in columns if column not in control]
+    origin = f"stream of {', '.join(columns)}"
+    kind = StructType([df.schema[column] for column in columns])
     node = Source(
-        name or f"{'-'.join(keys)}-{generated_name(df.schema.json(), keys, ordering, deleted)}",
+        name or f"{'-'.join(keys)}-{generated_name(kind.json(), keys, ordering, deleted)}",
         keys,
         tuple(text(item) for item in ordering),
         None if deleted is None else text(deleted),
@@ -97,6 +102,12 @@ def read_stream(
         log,
     )
     gone = F.coalesce(gone, F.lit(False))
+    raw = _raw(df, node.name, keys, row)
+    problem = _without_version(df, keys, dict(zip(node.version, places, strict=True)))
+    if on_error == "fail":
+        problem = _failing(
+            problem, node.name, raw, [column for column in ("file", "key", "value") if column in _fields(df, raw)]
+        )
     frame = df.select(
         F.struct(*[F.col(f"`{column}`") for column in keys]).alias(KEY),
         F.when(~gone, F.struct(*[F.col(f"`{column}`") for column in row])).alias(ROW),
@@ -104,56 +115,31 @@ def read_stream(
         F.struct(*[place.cast("bigint").alias(f"v{at}") for at, place in enumerate(places)]).alias(VERSION),
         F.lit(bytearray(versions.identity(log or node.name))).alias(SOURCE),
         time.alias(TS),
-        F.lit(None).cast("string").alias(PROBLEM),
+        problem.alias(PROBLEM),
+        raw.alias(RAW),
     )
     return node, frame, keys, kind_of_time
 
 
-def open_files(
-    spark: SparkSession, pattern: str, schema: StructType | str | None, format: str | None, options: Mapping[str, Any] | None
-) -> tuple[DataFrame, str, str]:
-    """The streaming DataFrame over the files, their format, and a name for it; see ``Table.from_files``."""
-    chosen = format or _format_of(pattern)
-    if chosen not in get_args(FileFormat):
-        raise TopologyError(f"format: {chosen!r} is not one of {', '.join(get_args(FileFormat))}")
-    settings = {"header": True, **(options or {})} if chosen == "csv" else dict(options or {})
-    if schema is None:
-        try:
-            schema = spark.read.format(chosen).options(**{"inferSchema": True, **settings}).load(pattern).schema
-        except Exception as error:
-            raise TopologyError(
-                f"path: {pattern} cannot be read to learn its columns; is it there, and not empty? "
-                f"Else give schema=. ({str(error).splitlines()[0]})"
-            ) from error
-    prepare(spark)
-    frame = spark.readStream.format(chosen).schema(schema).options(**settings).load(pattern)
-    stem = Path(pattern.rstrip("/*")).name or "files"
-    return frame, chosen, stem.split(".")[0]
-
-
 def plain_lines(
-    spark: SparkSession,
-    pattern: str,
-    schema: StructType,
+    files: FilesRead,
     node: Source,
     columns: tuple[Expressions, Expressions, Expression | None, Expression | None],
-    format: str,
-    options: Mapping[str, Any] | None,
+    on_error: OnError,
 ) -> tuple[DataFrame, JsonLines] | None:
     """The files' lines and what is in them, when that can be told without Spark's expressions and JSON reader; else None.
 
     ``columns``: what the user gave for key, version, deleted and timestamp.
     """
-    if format != "json" or {name.lower() for name in options or {}} - _OF_ANY_FILE:
+    if files.lines is None:
         return None
-    arrow = arrow_schema("schema", schema)
-    if not readable(pa.struct(list(arrow))):
-        return None
+    spark = files.lines.sparkSession
+    arrow = arrow_schema("schema", files.schema)
     key, version, deleted, timestamp = columns
     versions_at = [plain_path(item, arrow) for item in listed(version)]
     gone = None
     if deleted is not None:
-        rows = spark.createDataFrame([], schema)
+        rows = spark.createDataFrame([], files.schema)
         gone = vector(resolve_column("deleted", deleted, rows, rows.columns, node.name), rows, rows.columns)
         if gone is not None and not _is_test(gone) and WORKERS_EVALUATE_STEPS in switched_off(spark):
             return None
@@ -162,8 +148,45 @@ def plain_lines(
         return None
     places = tuple(path for path in versions_at if path is not None)
     source = versions.identity(node.log or node.name)
-    lines = JsonLines(arrow, tuple(listed(key)), places, gone, time, node.columns, source)
-    return spark.readStream.format("text").options(**{n: str(v) for n, v in (options or {}).items()}).load(pattern), lines
+    fails = node.name if on_error == "fail" else None
+    how = as_session(spark)
+    if time is not None and kind_at(arrow, time) == pa.timestamp("us") and how.zone not in UTC:
+        return None  # which instant a clock shows depends on the session
+    about = source, node.version, files.what, how, fails
+    return files.lines, JsonLines(arrow, tuple(listed(key)), places, gone, time, node.columns, *about)
+
+
+def _raw(df: DataFrame, name: str, keys: Sequence[str], row: Sequence[str]) -> Column:
+    """What a dead letter says: where the change was read, or else its key and row as JSON; and the table's name."""
+    table = F.lit(name).alias("table")
+    if RAW in df.columns:
+        return F.struct(table, *(F.col(RAW)[one].alias(one) for one in _fields(df, F.col(RAW))))
+    parts = {"key": keys, "value": row}
+    texts = {part: F.to_json(F.struct(*(F.col(f"`{one}`") for one in names))) for part, names in parts.items()}
+    return F.struct(table, *(one.cast("binary").alias(part) for part, one in texts.items()))
+
+
+def _fields(df: DataFrame, struct: Column) -> list[str]:
+    kind = _type(df, struct)
+    assert isinstance(kind, StructType)
+    return kind.names
+
+
+def _without_version(df: DataFrame, keys: Sequence[str], version: Mapping[str, Column]) -> Column:
+    """What is wrong with a row: what its reader says, or that there is no version where there is a key."""
+    before = F.col(PROBLEM) if PROBLEM in df.columns else F.lit(None).cast("string")
+    keyed = F.lit(True)
+    for name in keys:
+        keyed = keyed & F.col(f"`{name}`").isNotNull()
+    told = [F.when(keyed & part.isNull(), F.lit(no_version(name))) for name, part in version.items()]
+    return F.coalesce(before, *told)
+
+
+def _failing(problem: Column, name: str, raw: Column, parts: Sequence[str]) -> Column:
+    """A problem that stops the query, and says where."""
+    where = [F.substring(raw[part].cast("string"), 1, 200) for part in parts]
+    said = F.concat(F.concat_ws(": ", F.lit(f"table {name}"), *where, problem), F.lit(SET_ASIDE))
+    return F.when(problem.isNotNull(), F.raise_error(said).cast("string"))
 
 
 def _is_test(condition: Vector) -> bool:
@@ -180,11 +203,11 @@ def _type(df: DataFrame, column: Column) -> DataType:
     return df.select(column.alias("it")).schema["it"].dataType
 
 
-def _timestamp(df: DataFrame, given: Expression | None, label: str) -> tuple[Column, str | None]:
+def _timestamp(df: DataFrame, given: Expression | None, columns: Sequence[str], label: str) -> tuple[Column, str | None]:
     """The timestamp as int64, and its type."""
     if given is None:
         return F.lit(None).cast("bigint"), None
-    column = resolve_column("timestamp", given, df, df.columns, label)
+    column = resolve_column("timestamp", given, df, columns, label)
     kind = _type(df, column)
     if isinstance(kind, TimestampType | TimestampNTZType):
         return F.unix_micros(column.cast("timestamp")), "timestamp"
@@ -193,14 +216,3 @@ def _timestamp(df: DataFrame, given: Expression | None, label: str) -> tuple[Col
     raise TopologyError(
         f"timestamp: {text(given)} is {kind.simpleString()}, a timestamp or bigint is needed; cast it with to_timestamp(…)"
     )
-
-
-def _format_of(pattern: str) -> str:
-    """Of a ``FileFormat``, from the endings of the files that ``pattern`` means."""
-    places = glob.glob(pattern) or [pattern]
-    names = [Path(name) for place in places for name in ([place] if Path(place).is_file() else glob.glob(f"{place}/*"))]
-    endings = {_FORMATS[name.suffix] for name in [*names, Path(pattern)] if name.suffix in _FORMATS}
-    if len(endings) == 1:
-        return endings.pop()
-    found = "files of several kinds" if endings else f"no {', '.join(_FORMATS)} file"
-    raise TopologyError(f'path: {pattern} has {found}: give format="json", "parquet" or "csv"')

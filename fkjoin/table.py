@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,20 +13,25 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from fkjoin.analyzed import paths_of
+from fkjoin.change_columns import ChangeColumns
 from fkjoin.columns import Expression, Expressions, arrow_schema
 from fkjoin.completed import completed
-from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, TS, VERSION
+from fkjoin.dead_letters import union
+from fkjoin.files import open_files
+from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, ROW, TS, VERSION
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.kafka.internal import StageQuery
-from fkjoin.kafka.source import Connection, OnError, read_topic
+from fkjoin.kafka.positions import numbers
+from fkjoin.kafka.source import Connection, OnNewTopic, read_topic
 from fkjoin.operators import Operators
 from fkjoin.outputs import Outputs
+from fkjoin.recipes import Recipe
 from fkjoin.render import Format, draw
 from fkjoin.rows import Path as FieldPath
 from fkjoin.spark.settings import prepare
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stateful import Answers, Contributions, Early, Narrow
-from fkjoin.streams import open_files, plain_lines, read_stream
+from fkjoin.streams import OnError, plain_lines, read_stream
 from fkjoin.topology import Node, Source
 from fkjoin.unread import Unread
 
@@ -49,7 +53,7 @@ class Table(Operators, Outputs):
     timestamps: str | None
     """``"timestamp"`` or ``"bigint"``: the type of the table's timestamps; None without."""
     on_error: OnError = "fail"
-    """What happens to changes that cannot be used; other than ``"fail"`` only for tables read from topics."""
+    """What happens to changes that cannot be used."""
     dead: tuple[DataFrame, ...] = ()
     """Internal: frames, with ``RAW`` and ``PROBLEM``, that dead letters come from."""
     connection: Connection | None = None
@@ -74,6 +78,9 @@ class Table(Operators, Outputs):
     """Of a join in the staged deployment: the queries that must run besides the one on ``changes``."""
     materialized_as: Callable[[str], Table] | None = field(default=None, repr=False)
     """Internal: makes the same table with its rows kept in state."""
+
+    recipe: Recipe | None = field(default=None, repr=False)
+    """Internal: how it was made."""
 
     @property
     def name(self) -> str:
@@ -125,7 +132,7 @@ class Table(Operators, Outputs):
         if isinstance(self.node, Source):
             operation = F.when(F.col(DELETED), F.lit("delete")).otherwise(F.lit("upsert"))
             if CHAINS in self.frame.columns:
-                version = F.transform(CHAINS, lambda chain: chain[0]["offset"])
+                version = numbers(F.col(CHAINS))
             else:
                 names = _struct(self.frame, VERSION).names
                 version = F.array(*[F.col(f"{VERSION}.`{name}`").cast("bigint") for name in names])
@@ -140,12 +147,12 @@ class Table(Operators, Outputs):
     def dead_letters(self) -> DataFrame | None:
         """A streaming DataFrame of the records that cannot be used, for a query of its own; None where there can be none.
 
-        Columns: ``topic, partition, offset, timestamp, key, value, headers`` as they were read, and ``reason``.  Records of
-        tables with ``on_error="dead-letter"`` are in it: those of this table, or of all tables that a join reads.
+        Columns: ``table`` (its name), what is known of the record as it was read, and ``reason``.  Of topics that is ``topic,
+        partition, offset, timestamp, key, value, headers``; of files ``file`` and ``value``, the line; of other streams ``key``
+        and ``value`` as JSON.  With ``on_error="dead-letter"`` records are in it: those of this table, or of all that a join
+        reads.
         """
-        found = [frame.where(F.col(PROBLEM).isNotNull()) for frame in self.dead]
-        letters = [frame.select(f"{RAW}.*", F.col(PROBLEM).alias("reason")) for frame in found]
-        return functools.reduce(DataFrame.unionAll, letters) if letters else None
+        return union(self.dead, self.name)
 
     def describe(self, format: Format = "text") -> str:
         """The topology that makes this table: ``text``, ``json``, ``mermaid`` for a flowchart, or ``svg`` for a picture."""
@@ -169,6 +176,7 @@ class Table(Operators, Outputs):
         timestamp: Expression | None = None,
         name: str | None = None,
         log: str | None = None,
+        on_error: OnError = "dead-letter",
     ) -> Table:
         """A table from a streaming DataFrame with one change a row.
 
@@ -178,12 +186,15 @@ class Table(Operators, Outputs):
         ``deleted``: a boolean column or SQL text; true (not null) makes the row a tombstone.
         ``timestamp``: a timestamp or bigint column that results carry on.
         ``name``: names state and metrics; give one when two tables look alike.  ``log``: tables cut from one log, whose
-        versions order changes across them too, name it.
+        versions order changes across them too, name it.  ``on_error``: what happens to a change without a version:
+        ``"dead-letter"`` leaves it out, counts it, and has it in ``dead_letters``; ``"skip"`` leaves it out and counts it;
+        ``"fail"`` stops the query.
 
         Columns used as version, deleted or timestamp by their plain name are not part of the row.
         Raises ``TopologyError``.
         """
-        return cls(*read_stream(df, key, version, deleted, timestamp, name, log))
+        node, frame, keys, time = read_stream(df, key, version, deleted, timestamp, name, log, on_error)
+        return cls(node, frame, keys, time, on_error, (frame,) if on_error == "dead-letter" else ())
 
     @classmethod
     def from_files(
@@ -197,24 +208,42 @@ class Table(Operators, Outputs):
         timestamp: Expression | None = None,
         name: str | None = None,
         log: str | None = None,
+        on_error: OnError = "dead-letter",
         schema: StructType | str | None = None,
         format: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Table:
         """A table from a directory (or glob) of change-log files, JSON lines, Parquet or CSV, that may go on growing.
 
-        ``schema``: of the files; read from those that are there if left out.  ``format``: ``json``, ``parquet`` or ``csv``
-        (with a header line), told from the files' endings if left out.  ``options``: of Spark's file source, such as
-        ``maxFilesPerTrigger``.  The rest as in ``from_stream``.
+        ``schema``: of the files; without it, it is what those have that are there, keys of CSV and in names of folders being
+        text, and a checkpoint keeps it.  ``format``: ``json``, ``parquet`` or ``csv`` (with a header line), told from the
+        files' endings if left out.  ``options``: of Spark's file source, such as ``maxFilesPerTrigger``.  ``on_error``: what
+        happens to lines that do not fit, and to changes without a version.  The rest as in ``from_stream``.
         """
-        frame, read_as, stem = open_files(spark, str(path), schema, format, options)
+        files = open_files(spark, str(path), key, schema, format, options)
         table = cls.from_stream(
-            frame, key=key, version=version, deleted=deleted, timestamp=timestamp, name=name or stem, log=log
+            files.frame,
+            key=key,
+            version=version,
+            deleted=deleted,
+            timestamp=timestamp,
+            name=name or files.name,
+            log=log,
+            on_error=on_error,
         )
         assert isinstance(table.node, Source)
         columns = (key, version, deleted, timestamp)
-        lines = plain_lines(spark, str(path), frame.schema, table.node, columns, read_as, options)
-        return replace(table, unread=lines)
+        about: dict[str, Any] = {
+            "key": key,
+            "version": version,
+            "deleted": deleted,
+            "timestamp": timestamp,
+            "name": name,
+            "log": log,
+        }
+        about |= {"on_error": on_error, "schema": schema, "format": format, "options": options}
+        recipe = Recipe(cls.from_files, (spark, path), about, files.schema if files.learned else None)
+        return replace(table, unread=plain_lines(files, table.node, columns, on_error), recipe=recipe)
 
     @classmethod
     def from_kafka(
@@ -225,13 +254,20 @@ class Table(Operators, Outputs):
         *,
         key: KafkaFormat | str,
         value: KafkaFormat | str,
+        version: Expressions | None = None,
+        deleted: Expression | None = None,
+        timestamp: Expression | None = None,
         name: str | None = None,
         on_error: OnError = "dead-letter",
+        on_new_topic: OnNewTopic = "fail",
         headers: bool = False,
         roots: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Table:
-        """A table from a topic: a record is an upsert of its key, a null value a tombstone; its offset is its version.
+        """A table from a topic: a record is an upsert of its key, a null value a tombstone.
+
+        Of a key's records in one partition the greater offset is newer.  Where a key is in several, because partitions were
+        added, the later record timestamp is, then the greater partition; docs/order.md has the whole rule.
 
         ``key``, ``value``: formats of ``fkjoin.kafka``, or ``"string"`` or ``"bytes"`` for one column called ``key`` or
         ``value``.  ``on_error``: what happens to a record that does not parse, has no key, or on which a Python extractor
@@ -240,18 +276,61 @@ class Table(Operators, Outputs):
         a column.  ``options``: of Spark's Kafka source, such as ``maxOffsetsPerTrigger``, and of its consumer (``kafka.…``);
         secrets among them are not shown anywhere.
 
+        ``version``: whole-number columns or expressions over the value's columns that order the changes of a key before all
+        that, such as ``"source.lsn"`` of Debezium; a record without one cannot be used.  ``deleted``: a condition that makes
+        the record a tombstone, such as ``"__deleted = 'true'"``.  ``timestamp``: a timestamp or bigint column that results
+        carry on in place of the record's.
+
         ``roots``: the topic is written by another job, ``to_kafka(…, positions=True)``, from so many topics; where in them a
         row came from, as a header says, is its version, in place of its offset here.  So what that job publishes twice counts
-        once.  A row whose root is another topic or partition than before starts over, counted as ``source-restarts``.
+        once.  A row whose root is another topic than before starts over, counted as ``source-restarts``.
 
-        When partitions are added to the topic, keys may change theirs: what comes from the new partition then counts as newer.
+        ``on_new_topic``: what happens when the topic was deleted and created again since the query's checkpoint was begun.
+        ``"fail"`` refuses to start.  ``"start-over"`` reads the new topic from its beginning: what comes counts as newer, and
+        rows that the new topic does not have are deleted once it has been read to the end it had at the start.
+
         Raises ``TopologyError``, also when the topic is not there.
         """
+        about: dict[str, Any] = {
+            "name": name,
+            "on_error": on_error,
+            "on_new_topic": on_new_topic,
+            "headers": headers,
+            "roots": roots,
+            "options": options,
+        }
+        columns = ChangeColumns(version, deleted, timestamp)
+        return cls._of_topic(spark, topic, bootstrap_servers, key, value, columns, **about)
+
+    @classmethod
+    def _of_topic(
+        cls,
+        spark: SparkSession,
+        topic: str,
+        bootstrap_servers: str,
+        key: KafkaFormat | str,
+        value: KafkaFormat | str,
+        columns: ChangeColumns,
+        **about: Any,
+    ) -> Table:
+        """``from_kafka``; ``again``: the checkpoint has started over with the topic."""
         prepare(spark)
-        read = read_topic(spark, topic, bootstrap_servers, key, value, name, on_error, headers, roots, options)
-        dead = (read.dead,) if on_error == "dead-letter" else ()
+        read = read_topic(spark, topic, bootstrap_servers, key, value, columns, **about)
+        given = {name: given for name, given in about.items() if name != "again"}
+        recipe = Recipe(
+            cls._of_topic, (spark, topic, bootstrap_servers, key, value, columns), given, connection=read.connection
+        )
+        on_error = about["on_error"]
         table = cls(
-            read.node, read.frame, read.node.key, "timestamp", on_error, dead, connection=read.connection, unread=read.unread
+            read.node,
+            read.frame,
+            read.node.key,
+            read.timestamps,
+            on_error,
+            (read.dead,) if on_error == "dead-letter" else (),
+            connection=read.connection,
+            unread=read.unread,
+            recipe=recipe,
         )
         return completed(table)
 

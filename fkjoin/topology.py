@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fkjoin.rules import JOINS_SHARE_STAGES, READING
 from fkjoin.stages.join_rows import How
+from fkjoin.stages.start_over import StartOver
 
 PERIODIC = "periodic"
 """How the texts begin that say that changes are held back."""
@@ -49,6 +50,8 @@ class Source:
     topic: str | None = None
     parts: int = 1
     """Of how many parts a row's version is made: one for each root that it came from."""
+    start_over: StartOver | None = None
+    """Of a topic that was made anew, and is read in the place of the one before."""
 
     rules = ()
 
@@ -252,6 +255,20 @@ def shared_rights(join: Join) -> list[Node]:
     """The right tables of a join and of those that it is one with, the first one's first."""
     before = shared_rights(join.left) if shares_stages(join) and isinstance(join.left, Join) else []
     return [*before, join.right]
+
+
+def source_of(node: Node) -> Source | None:
+    """The source whose rows, and so whose versions, the node's are."""
+    while isinstance(node, Derived):
+        node = node.table
+    return node if isinstance(node, Source) else None
+
+
+def starts_over(node: Node) -> StartOver | None:
+    """What is read in the place of a topic before, if the node's rows come to an operator as they are read."""
+    while isinstance(node, Derived) and node.materialized is None:
+        node = node.table
+    return node.start_over if isinstance(node, Source) else None
 
 
 def join_below(node: Node) -> Join | None:

@@ -4,25 +4,57 @@ A version is one part or several: ``{n: 1 byte}{identity of the source: 8 bytes}
 flipped}``.  A source row has one part; a join result has its left row's parts followed by its right row's, or by as
 many *absent* parts (``n`` = 0) when no right row was ever seen.  So all versions of a table have equally many parts.
 
-*Law* (``is_newer``): versions are compared at the first byte in which they differ.  Inside the integers the greater
-one is newer.  An absent part is older than any other.  Otherwise the sources differ: they are never compared, and the
-arriving version starts over.
+The high bit of ``n`` (``PLACED``) marks the version of a topic's record: its last three numbers are the record's ``PLACE``.
+The identity is then four bytes for the topic's name and four for its id, zeros where the id is unknown.
+Older releases wrote such a version as one number, the offset, with the partition in the place of the id.
+
+*Law* (``is_newer``): the first part in which two versions differ decides.  An absent part is older than any other.  Of one
+source, the greater numbers are newer; of one topic and partition, the greater offset is, whatever the timestamps say.
+Different sources are never compared: the arriving version starts over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from fkjoin.arrays import Bools, Bytes, Ints, Octets, after, as_bytes, buffers, fixed, lengths, padded, slices, valid, window
+from fkjoin.arrays import (
+    Bools,
+    Bytes,
+    Ints,
+    Octets,
+    after,
+    as_bytes,
+    buffers,
+    codes,
+    fixed,
+    lengths,
+    padded,
+    slices,
+    stack,
+    take,
+    valid,
+    window,
+)
 from fkjoin.errors import FormatError
 
 HEAD_BYTES = 9
 SIGN = np.uint64(1 << 63)
+PLACED = 0x80
+PLACE = ("timestamp", "partition", "offset")
+"""Where a record is in its topic: the milliseconds that its producer or broker gave it, then its partition and offset."""
+
+UNTIMED = -(1 << 63)
+_PLACE_BYTES = 24
+_STEM = slice(1, 5)
+_ID = slice(5, HEAD_BYTES)
+_ONE_OFFSET, _ONE_PLACE = 1, PLACED | 3
+"""The first bytes of a record's version as older releases wrote it, and as it is without numbers of the user's."""
 
 Words = npt.NDArray[np.uint64]
 
@@ -32,14 +64,24 @@ def identity(source: str) -> bytes:
     return xxhash.xxh3_64_digest(source.encode())
 
 
-def encode(source: bytes | Bytes, columns: Sequence[Ints]) -> Bytes:
+def topic_identity(topic: str, topic_id: str | None, *, again: bool = False) -> bytes:
+    """Eight bytes that stand for a topic: a topic that is made anew under its name gets others.
+
+    ``again``: a checkpoint has started over with it.  Its first four bytes differ then, too: versions of older releases, which
+    have no id, are of the topic before.
+    """
+    name = identity(f"{topic}\0again" if again else topic)[:4]
+    return name + (bytes(4) if topic_id is None else identity(topic_id)[:4])
+
+
+def encode(source: bytes | Bytes, columns: Sequence[Ints], *, placed: bool = False) -> Bytes:
     """One-part versions from ``columns`` of int64, one column per place of the tuple.
 
-    ``source`` is an ``identity``, the same for all rows or one per row.
+    ``source`` is an ``identity``, the same for all rows or one per row.  ``placed``: the last columns are a ``PLACE``.
     """
     rows, n = len(columns[0]), len(columns)
     table = np.empty((rows, HEAD_BYTES + 8 * n), np.uint8)
-    table[:, 0] = n
+    table[:, 0] = n | PLACED if placed else n
     ids = np.frombuffer(source, np.uint8) if isinstance(source, bytes) else padded(source, 8)
     table[:, 1:HEAD_BYTES] = ids
     for place, column in enumerate(columns):
@@ -59,7 +101,7 @@ def decode(version: bytes) -> list[tuple[bytes, tuple[int, ...]]]:
     parts: list[tuple[bytes, tuple[int, ...]]] = []
     at = 0
     while at < len(version):
-        n = version[at]
+        n = version[at] & ~PLACED
         end = at + HEAD_BYTES + 8 * n
         if end > len(version):
             raise FormatError(f"version {version.hex()} is cut off in its part {len(parts)}")
@@ -69,13 +111,29 @@ def decode(version: bytes) -> list[tuple[bytes, tuple[int, ...]]]:
     return parts
 
 
+class Places(NamedTuple):
+    """Where records are in their topics; ``timestamp`` is ``UNTIMED`` in versions that older releases wrote."""
+
+    timestamp: Ints
+    partition: Ints
+    offset: Ints
+
+
+def first_places(version: Bytes) -> Places:
+    """The places of the records that versions of topics' records begin with."""
+    data, bounds = buffers(version)
+    part = _Parts(data, bounds[:-1])
+    time = np.where(part.first == _ONE_OFFSET, np.uint64(0), part.last(2))
+    return Places(*((words ^ SIGN).view(np.int64) for words in (time, part.partition(), part.last(0))))
+
+
 def split(versions: Bytes, parts: int) -> tuple[Bytes, Bytes]:
     """The first ``parts`` parts of each version, and the rest; both null for null."""
     data, bounds = buffers(versions)
     there = valid(versions)
     ends = np.zeros(len(versions), np.int64)
     for _ in range(parts):
-        heads = window(data, bounds[:-1] + ends, 1)[:, 0].astype(np.int64)
+        heads = _counts(window(data, bounds[:-1] + ends, 1)[:, 0])
         ends = np.where(there, ends + HEAD_BYTES + 8 * heads, 0)
     return slices(data, bounds[:-1], ends, there), after(versions, ends, there)
 
@@ -86,7 +144,7 @@ def numbers(versions: Bytes, first: int, last: int) -> pa.ListArray:
     rows = np.arange(len(versions))
     starts, row, at = bounds[:-1], [], []
     for part in range(last):
-        n = data[starts].astype(np.int64) if len(rows) else rows
+        n = _counts(data[starts]) if len(rows) else rows
         if part >= first:
             row.append(np.repeat(rows, n))
             at.append(np.repeat(starts + HEAD_BYTES - 8 * (np.cumsum(n) - n), n) + 8 * np.arange(n.sum()))
@@ -122,34 +180,154 @@ def is_newer(arriving: Bytes, held: Bytes) -> Bools:
 
 def compare(arriving: Bytes, held: Bytes) -> tuple[Bools, Bools]:
     """Where ``arriving`` supersedes ``held``, and where it does so because it starts over from another source."""
-    rows = len(arriving)
-    if not rows:
-        return np.zeros(0, bool), np.zeros(0, bool)
-    size_a, size_h = lengths(arriving), lengths(held)
-    width = int(max(size_a.max(), size_h.max(), 1))
-    a, h = padded(as_bytes(arriving), width), padded(as_bytes(held), width)
-    differs = a != h
-    place = differs.argmax(axis=1)
-    some = differs[np.arange(rows), place]
-    shorter = np.minimum(size_a, size_h)
-    inside = some & (place < shorter)
-    at = np.arange(rows), np.where(inside, place, 0)
-    length, head = _heads(a, size_a)
-    greater = a[at] > h[at]
-    vacant = length[at] & ((a[at] == 0) | (h[at] == 0))
-    restarts = inside & head[at] & ~vacant
-    newer = np.where(vacant, greater, head[at] | greater)
-    return np.where(inside, newer, size_a > size_h), restarts
+    newer, restarts = np.zeros(len(arriving), bool), np.zeros(len(arriving), bool)
+    (data_a, bounds_a), (data_h, bounds_h) = buffers(as_bytes(arriving)), buffers(as_bytes(held))
+    at_a, at_h = bounds_a[:-1].copy(), bounds_h[:-1].copy()
+    row = np.arange(len(arriving))
+    while len(row):
+        more_a, more_h = at_a[row] < bounds_a[1:][row], at_h[row] < bounds_h[1:][row]
+        newer[row] = more_a & ~more_h
+        row = row[more_a & more_h]
+        if not len(row):
+            break
+        parts = _Parts(data_a, at_a[row]), _Parts(data_h, at_h[row])
+        newer[row], restarts[row], equal = _decided(*parts)
+        for at, part in zip((at_a, at_h), parts, strict=True):
+            at[row] += HEAD_BYTES + 8 * part.count
+        row = row[equal]
+    return newer, restarts
 
 
-def _heads(table: Octets, sizes: Ints) -> tuple[Bools, Bools]:
-    """Which bytes of each padded version are a part's ``n``, and which belong to the head of a part."""
-    first, head = np.zeros(table.shape, bool), np.zeros(table.shape, bool)
-    rows = np.arange(len(table))
-    starts = np.zeros(len(table), np.int64)
-    while (live := starts < sizes).any():
-        row, start = rows[live], starts[live]
-        first[row, start] = True
-        head[row[:, None], start[:, None] + np.arange(HEAD_BYTES)] = True
-        starts[live] = start + HEAD_BYTES + 8 * table[row, start].astype(np.int64)
-    return first, head
+class _Parts:
+    """One part of each version."""
+
+    def __init__(self, data: Octets, starts: Ints) -> None:
+        self.head = window(data, starts, HEAD_BYTES)
+        self.first = self.head[:, 0]
+        self.count = _counts(self.first)
+        width = int(self.count.max(initial=0))
+        words = np.ascontiguousarray(window(data, starts + HEAD_BYTES, 8 * width)).view(">u8").reshape(len(starts), width)
+        self.words = np.where(np.arange(width) < self.count[:, None], words, np.uint64(0)).astype(np.uint64)
+
+    def last(self, number: int) -> Words:
+        """The number that stands so many places before the end; 0 where there are fewer."""
+        if not self.words.shape[1]:
+            return np.zeros(len(self.count), np.uint64)
+        return self.words[np.arange(len(self.count)), np.maximum(self.count - 1 - number, 0)]
+
+    def partition(self) -> Words:
+        """A record's partition, as ``encode`` writes numbers; only of ``_ONE_OFFSET`` it stands in the head."""
+        in_head = np.ascontiguousarray(self.head[:, _ID]).view(">u4").reshape(-1).astype(np.uint64) ^ SIGN
+        return np.where(self.first == _ONE_OFFSET, in_head, self.last(1))
+
+
+def _decided(a: _Parts, h: _Parts) -> tuple[Bools, Bools, Bools]:
+    """Where part ``a`` is newer than ``h``, where it is of another source, and where they are equal."""
+    same = (a.head == h.head).all(axis=1)
+    placed = (a.first & h.first & PLACED > 0) & (a.count == h.count)
+    other = np.flatnonzero(~same)
+    stem = same.copy()
+    stem[other] = (a.head[other, _STEM] == h.head[other, _STEM]).all(axis=1)
+    unknown = ~a.head[other, _ID].any(axis=1) | ~h.head[other, _ID].any(axis=1)
+    same[other] = stem[other] & placed[other] & unknown
+    width = max(a.words.shape[1], h.words.shape[1], 1)
+    words_a, words_h = (np.pad(part.words, ((0, 0), (0, width - part.words.shape[1]))) for part in (a, h))
+    place = (words_a != words_h).argmax(axis=1)
+    rows = np.arange(len(place))
+    greater, differ = words_a[rows, place] > words_h[rows, place], words_a[rows, place] != words_h[rows, place]
+
+    by_offset = same & placed & differ & (place == a.count - len(PLACE)) & (a.last(1) == h.last(1))
+    older_form = stem & (np.minimum(a.first, h.first) == _ONE_OFFSET) & (np.maximum(a.first, h.first) == _ONE_PLACE)
+    elsewhere = older_form & (a.partition() != h.partition())
+    by_offset |= older_form & ~elsewhere
+    offset_a, offset_h = a.last(0), h.last(0)
+    vacant = (a.first == 0) | (h.first == 0)
+    restarts = ~(same | older_form | vacant)
+    newer = np.where(same, greater, vacant & (h.first == 0) | restarts)
+    newer = np.where(by_offset, offset_a > offset_h, np.where(elsewhere, a.first > h.first, newer))
+    return newer, restarts, np.where(by_offset, offset_a == offset_h, same & ~differ)
+
+
+def in_one_order(code: Ints, version: Bytes, known: Bytes) -> Bytes:
+    """Versions of records as they were read, with timestamps that make one order of each key's records.
+
+    A record counts as no older than the records of its key before it in its partition: it gets the greatest of their
+    timestamps and its own.  Otherwise "the offset decides in a partition, the timestamp across partitions" can go in a circle,
+    and what is newest depends on how records are cut into batches.
+
+    ``code`` numbers the keys; ``known`` has the version held for each code, empty for none.  What is held is enough to know of
+    earlier batches: a partition other than the held one has shown no timestamp above it, or it would be held.
+    """
+    data, bounds = buffers(version)
+    first, sizes = window(data, bounds[:-1], 1)[:, 0], np.diff(bounds)
+    single = (first & PLACED > 0) & (sizes == HEAD_BYTES + 8 * _counts(first))
+    if not single.any():
+        return version
+    place, place_known = _places(version), _places(known)
+    again = np.bincount(code, minlength=len(known)) > 1
+    rows = np.flatnonzero(single & (again[code] | (place[:, 0] < place_known[code, 0])))
+    if not len(rows):
+        return version
+    place = place[rows]
+    number, _ = codes(stack(_leads(take(version, rows)), _leads(known)))
+    lead, lead_known = number[: len(rows)], number[len(rows) :]
+    key = code[rows]
+    order = np.lexsort((place[:, 2], place[:, 1], lead, key))
+    key, lead, place = key[order], lead[order], place[order]
+    begins = np.ones(len(rows), bool)
+    begins[1:] = (key[1:] != key[:-1]) | (lead[1:] != lead[:-1]) | (place[1:, 1] != place[:-1, 1])
+    time = place[:, 0].copy()
+    goes_on = begins & (lead_known[key] == lead) & (place_known[key, 1] == place[:, 1])
+    time[goes_on] = np.maximum(time[goes_on], place_known[key[goes_on], 0])
+    distinct, rank = np.unique(time, return_inverse=True)
+    # A rank plus a multiple of their number per run never falls back at a new run: so one pass finds the maxima of all runs.
+    above = (np.cumsum(begins) - 1) * len(distinct)
+    time = distinct[np.maximum.accumulate(rank + above) - above]
+    if (time == place[:, 0]).all():
+        return version
+    written = data.copy()
+    at = (bounds[1:][rows] - _PLACE_BYTES)[order]
+    written[at[:, None] + np.arange(8)] = time.astype(">u8").view(np.uint8).reshape(-1, 8)
+    return slices(written, bounds[:-1], sizes)
+
+
+def of_topic_before(version: Bytes, identity: bytes, before: bytes) -> Bools:
+    """Which versions are of a topic of the same name as the one of the identity; ``before``: the identity of one such topic."""
+    data, bounds = buffers(version)
+    head, sizes = window(data, bounds[:-1], HEAD_BYTES), np.diff(bounds)
+    first = head[:, 0]
+    single = ((first & PLACED > 0) | (first == _ONE_OFFSET)) & (sizes == HEAD_BYTES + 8 * _counts(first))
+    own, other = (np.frombuffer(one, np.uint8) for one in (identity, before))
+    same_name = (head[:, _STEM] == own[:4]).all(axis=1) | (head[:, _STEM] == other[:4]).all(axis=1)
+    return single & same_name & (head[:, 1:] != own).any(axis=1)
+
+
+def before_all(version: Bytes, identity: bytes) -> Bytes:
+    """Versions of the topic of the identity that are older than any of its records, made like the given ones."""
+    data, bounds = buffers(version)
+    first = window(data, bounds[:-1], 1)[:, 0]
+    first = np.where(first == _ONE_OFFSET, np.uint8(_ONE_PLACE), first)
+    width = int(_counts(first).max(initial=0))
+    written = np.zeros((len(first), HEAD_BYTES + 8 * width), np.uint8)
+    written[:, 0], written[:, 1:HEAD_BYTES] = first, np.frombuffer(identity, np.uint8)
+    whole, starts = buffers(fixed(written))
+    return slices(whole, starts[:-1], HEAD_BYTES + 8 * _counts(first))
+
+
+def _places(version: Bytes) -> Words:
+    """The last three numbers of each version, as ``encode`` writes them; nothing that makes sense where there are fewer."""
+    data, bounds = buffers(version)
+    starts = np.maximum(bounds[1:] - _PLACE_BYTES, 0)
+    words = np.ascontiguousarray(window(data, starts, _PLACE_BYTES)).view(">u8").reshape(len(starts), len(PLACE))
+    return words.astype(np.uint64)
+
+
+def _leads(version: Bytes) -> Bytes:
+    """What stands before the last three numbers of each version; empty where there is nothing."""
+    data, bounds = buffers(version)
+    return slices(data, bounds[:-1], np.maximum(np.diff(bounds) - _PLACE_BYTES, 0))
+
+
+def _counts(first: Octets) -> Ints:
+    """How many numbers a part has, of the first byte of each."""
+    return (first & ~np.uint8(PLACED)).astype(np.int64)

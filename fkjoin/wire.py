@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import pyarrow as pa
 
-from fkjoin import combined_key
+from fkjoin import combined_key, versions
 from fkjoin.arrays import (
     BYTES,
     Bools,
@@ -110,11 +110,9 @@ def read_responses(records: Records, wire: Wire) -> pa.Table:
     return table(ANSWER, records.key, version, left, right, ts)
 
 
-def source_partitions(versions: Bytes) -> Ints:
-    """The partitions that the (left) rows came from: the last four bytes of a version's source identity."""
-    data, bounds = buffers(versions)
-    raw = np.ascontiguousarray(window(data, bounds[:-1] + 5, 4))
-    return raw.view(">i4").reshape(-1).astype(np.int64)
+def source_partitions(version: Bytes) -> Ints:
+    """The partitions of the topic that the (left) rows came from."""
+    return versions.first_places(version).partition
 
 
 def _records(key: Bytes, value: Bytes, version: Bytes, instruction: Octets, propagate: Bools, ts: Ints, wire: Wire) -> Records:
@@ -130,9 +128,7 @@ def _records(key: Bytes, value: Bytes, version: Bytes, instruction: Octets, prop
     # A null value is told by the length of what follows the head: none.
     whole = concat(_bytes(inside), version, time, fixed(there.astype(np.uint8).reshape(rows, 1)), value)
     wrapper = np.empty(rows, _WRAPPER)
-    data, bounds = buffers(version)
-    offset = np.ascontiguousarray(window(data, bounds[:-1] + 9, 8)).view(">u8").reshape(-1).astype(np.uint64)
-    wrapper["offset"] = (offset ^ np.uint64(1 << 63)).view(np.int64)
+    wrapper["offset"] = versions.first_places(version).offset
     wrapper["propagate"], wrapper["length"] = propagate, lengths(whole)
     nothing = pa.nulls(rows, BYTES)
     return Records(key, concat(_bytes(wrapper), whole), (nothing, nothing, nothing, nothing))

@@ -110,7 +110,8 @@ def test_what_a_job_upstream_publishes_twice_counts_once_and_another_root_starts
         return {"topic": topic, "partition": partition, "offset": offset}
 
     passed_on = [json.loads(dict(record.headers())["fkjoin-positions"]) for record in broker.read("clean")]
-    assert passed_on == 2 * [[[root(offset)]] for offset in range(3)]
+    times = [record.timestamp()[1] for record in broker.read("raw")]
+    assert passed_on == 2 * [[[root(offset) | {"timestamp": time}]] for offset, time in enumerate(times)]
 
     clean = Table.from_kafka(spark, "clean", broker.bootstrap, key="string", value=fk, roots=1)
     clients = Table.from_kafka(spark, "clients", broker.bootstrap, key="string", value="string")
@@ -134,10 +135,14 @@ def test_what_a_job_upstream_publishes_twice_counts_once_and_another_root_starts
     stands_for = hashlib.md5(b"raw-2").hexdigest()[:8]
     first_root = hashlib.md5(b"raw").hexdigest()[:8]
     found = [json.loads(dict(record.headers())["fkjoin-positions"]) for record in broker.read("mirror")]
-    assert found == [[[root(2, f"#{first_root}")], [client]], [[root(0, f"#{stands_for}", 1)], [client]]]
+    timed = client | {"timestamp": place.timestamp()[1]}
+    headed_at = broker.read("clean")[6].timestamp()[1]  # a root without a timestamp has that of the record with the header
+    moved_root = root(0, f"#{stands_for}", 1) | {"timestamp": headed_at}
+    assert found == [[[root(2, f"#{first_root}") | {"timestamp": times[2]}], [timed]], [[moved_root], [timed]]]
     mirror = Table.from_kafka(spark, "mirror", broker.bootstrap, key="string", value=Json("n int, client string"), roots=2)
     versions = [row._version for row in rows(mirror.changes, tmp_path / "mirror")]
-    assert versions == [[2, 0], [0, 0]]
+    assert versions == [[times[2], 0, 2, timed["timestamp"], 0, 0], [headed_at, 1, 0, timed["timestamp"], 0, 0]]
     published(mirror, "seen", broker, tmp_path / "seen")
     last = json.loads(dict(broker.read("seen")[-1].headers())["fkjoin-positions"])
-    assert last == [[root(0, f"#{stands_for}", 1), root(1, "mirror", 0)], [client, root(1, "mirror", 0)]]
+    passed = root(1, "mirror", 0) | {"timestamp": broker.read("mirror")[1].timestamp()[1]}
+    assert last == [[moved_root, passed], [timed, passed]]

@@ -278,11 +278,11 @@ EMPTY = pa.schema([("t", pa.string())])
 
 def test_a_count_never_shows_a_value_in_between() -> None:
     """KIP-904's example: the count of "1" is 1 at 8 and 1 at 9, and never 0."""
-    for every, sent in ((True, [("1", (1,), 8), ("1", (1,), 9)]), (False, [("1", (1,), 8)])):
+    for every in (True, False):
         grouping = Grouping(EMPTY, Count("count"), every=every)
         grouping.batch([Change("1", 8, "1", ("",), 8)])
         grouping.batch([Change("1", 9, "1", ("",), 9)])
-        assert grouping.sent == sent
+        assert grouping.sent == [("1", (1,), 8), ("1", (1,), 9)]
         assert grouping.count["idempotent-update-skip"] == 1, "it is told from a change even where both are sent"
 
 

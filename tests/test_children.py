@@ -42,7 +42,7 @@ class Maps:
             for row in changes
         ]
         sides = messages(coded, left=True), messages(coded, left=False)
-        rekeyed = rekey(sides[0], self.stores[0], self.count, **TIMES)
+        rekeyed = rekey(sides[0], self.stores[0], self.count, every=every, **TIMES)
         pages = children(
             rekeyed.subscriptions, sides[1], self.stores[1], self.count, FAMILY, source=b"children", every=every, **TIMES
         )

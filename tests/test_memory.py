@@ -18,7 +18,7 @@ from fkjoin.spark import worker
 from fkjoin.spark.bucket_run import BucketRun
 from fkjoin.spark.buckets import framed, packed_by_bucket
 from fkjoin.spark.operator import StageName, StageSpec
-from fkjoin.spark.packing import packed_changes
+from fkjoin.spark.packing import PackChanges, packed_changes
 from fkjoin.spark.parquet import WriteFile
 from fkjoin.spark.topic_values import MakeRecords
 from fkjoin.spark.worker import releasing
@@ -106,7 +106,8 @@ def test_operators_give_memory_back(released: list[str], tmp_path: Path) -> None
 
 def test_packing_and_writing_give_memory_back(released: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "LARGE", 1)
-    assert len(list(packed_changes(iter([]), pa.schema([]), lambda *_: CHANGE.empty_table(), 1, wake_all=False))) == 1
+    pack = PackChanges(pa.schema([]), None, pa.schema([]), 1)
+    assert len(list(packed_changes(iter([]), pack, lambda *_: CHANGE.empty_table()))) == 1
     assert released == ["released"]
     (file,) = WriteFile(str(tmp_path), None)(iter([pa.record_batch({"n": [1]})]))
     assert (tmp_path / file["file"][0].as_py()).exists()

@@ -92,7 +92,7 @@ def records(*items: tuple[bytes | None, bytes | None]) -> pa.RecordBatch:
 
 def topic(fail: bool = False) -> TopicRecords:
     key = ReadObjects(pa.schema([("shop", pa.int64()), ("item", pa.string())]), "key")
-    return TopicRecords("orders", key, ReadObjects(ROW, "this"), b"\1\2\3\4", fail)
+    return TopicRecords("orders", key, ReadObjects(ROW, "this"), bytes(range(1, 9)), fail)
 
 
 def test_the_first_problem_of_a_record_is_told_and_a_query_told_to_fail_names_the_record() -> None:
@@ -131,7 +131,8 @@ def test_records_become_changes_with_their_place_as_version() -> None:
             large = large.set_column(at, name, large.column(name).cast(pa.large_binary()))
     assert reading.changes(large).column("row").to_pylist() == [{"fk": None, "n": 4}]
     (version,) = column(found[0], "version").to_pylist()
-    assert version == bytes((1, 1, 2, 3, 4, 0, 0, 0, 3)) + (70 + (1 << 63)).to_bytes(8, "big")
+    place = b"".join((number + (1 << 63)).to_bytes(8, "big") for number in (0, 3, 70))
+    assert version == bytes((0x83, 1, 2, 3, 4, 5, 6, 7, 8)) + place
     assert column(found[0], "ts").to_pylist() == [5]
 
 

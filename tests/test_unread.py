@@ -155,7 +155,7 @@ def test_records_of_topics_take_steps_as_well(spark: SparkSession) -> None:
     """A tombstone, a record that cannot be used and one that is left out among them."""
     read_value = reader(Json("fk string, n bigint"))
     assert read_value is not None
-    records = TopicRecords("topic", ReadBytes("key", text=True), read_value, b"1234", fail=False)
+    records = TopicRecords("topic", ReadBytes("key", text=True), read_value, b"12345678", fail=False)
     rows = spark.createDataFrame([], "fk string, n bigint, key string")
     condition, columns = (
         vector(rows["n"] > 1, rows, rows.columns),

@@ -16,7 +16,7 @@ from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS, VALIDATE
 from tests import golden
 from tests.test_spark_engine import run
 
-GOLDEN = sorted(golden.CHECKPOINTS.glob("*.tar.gz"))
+GOLDEN = sorted(golden.CHECKPOINTS.glob("segments-*.tar.gz"))
 
 
 def test_a_fact_that_an_older_release_did_not_keep_is_no_difference() -> None:

@@ -13,7 +13,17 @@ from typing import Literal, NamedTuple, Protocol
 import pyarrow as pa
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DataType, IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from fkjoin.columns import arrow_schema, nullable
 from fkjoin.errors import TopologyError
@@ -24,6 +34,13 @@ from fkjoin.spark.topic_values import WriteObjects, Writer, WriteTexts
 from fkjoin.stages.complete import UNAVAILABLE
 from fkjoin.units import UNSURE, everywhere, from_names, merged
 from fkjoin.write_json import writable
+
+_SOURCE_BLOCK = (
+    "lsn bigint, txId bigint, pos bigint, row int, file string, server_id bigint, ts_ms bigint, ts_us bigint, ts_ns bigint, "
+    "scn string, commit_scn string, change_lsn string, commit_lsn string, event_serial_no bigint, ord int, sequence string, "
+    "snapshot string, db string, schema string, table string"
+)
+"""What Debezium's connectors say of where a change stands in their database's log."""
 
 
 class Decoded(NamedTuple):
@@ -117,6 +134,10 @@ class Debezium:
 
     ``c``, ``u`` and ``r`` (snapshot) are upserts of ``after``, ``d`` is a delete, and so is the tombstone that may follow it.
     As the format of a key it reads the key's fields, wrapped or not.
+
+    ``source``: columns of the event's ``source`` block, such as ``"lsn bigint, change_lsn string"``, that the expressions of
+    ``Table.from_kafka(…, version=, deleted=, timestamp=)`` may use; by default those that connectors order changes by.
+
     Times, decimals and bytes are read as the ``schema`` part says.  ``units``: for messages without it, as for ``Json``; a
     number in a time that has neither is a problem, and so is a text in a decimal that may be base64 or a number.
     ``placeholder``: what the connector writes for values that it does not have (``unavailable.value.placeholder``): they are
@@ -125,6 +146,7 @@ class Debezium:
     """
 
     schema: str | StructType
+    source: str | StructType = _SOURCE_BLOCK
     units: Mapping[str, str] = field(default_factory=dict, hash=False)
     placeholder: str = PLACEHOLDER
     unavailable: Literal["problem", "keep"] = "problem"
@@ -132,6 +154,14 @@ class Debezium:
     def __post_init__(self) -> None:
         if self.unavailable not in ("problem", "keep"):
             raise TopologyError(f'Debezium: unavailable {self.unavailable!r} is not one of "problem", "keep"')
+
+    def about(self, data: Column) -> Column:
+        """What an event says besides its row: ``op``, ``ts_ms``, and ``source`` with the columns that were asked for."""
+        block = struct_type(self.source, "Debezium")
+        envelope = StructType([StructField("op", StringType()), StructField("ts_ms", LongType()), StructField("source", block)])
+        kind = StructType([*envelope, StructField("payload", envelope)])
+        parsed = _decoded(ReadObjects(_fields(kind, "Debezium"), _shown(kind)), kind, data, whatever=True).row
+        return F.coalesce(parsed.getField("payload"), F.struct(*[parsed.getField(name).alias(name) for name in envelope.names]))
 
     def decode(self, data: Column) -> Decoded:
         lacking = [StructField(UNAVAILABLE, ArrayType(IntegerType()))] if self.unavailable == "keep" else []
@@ -228,8 +258,11 @@ def struct_type(given: str | StructType, where: str) -> StructType:
     return kind
 
 
-def _decoded(read: Reader, kind: StructType, data: Column, text: str | None = None) -> Decoded:
-    """What the reader, of rows of that type, says of the column; ``text``: a column more."""
+def _decoded(read: Reader, kind: StructType, data: Column, text: str | None = None, *, whatever: bool = False) -> Decoded:
+    """What the reader, of rows of that type, says of the column; ``text``: a column more.
+
+    ``whatever``: a row also of what has a problem; what does not fit is null in it.
+    """
     row = kind if text is None else StructType([*kind, StructField(text, StringType())])
     told = [StructField("row", nullable(row)), StructField("deleted", BooleanType()), StructField("problem", StringType())]
 
@@ -239,7 +272,8 @@ def _decoded(read: Reader, kind: StructType, data: Column, text: str | None = No
 
     found = F.arrow_udf(decode, StructType(told))(data)  # type: ignore[call-overload]
     deleted, problem = found.getField("deleted"), found.getField("problem")
-    return Decoded(F.when(~deleted & problem.isNull(), found.getField("row")), deleted, problem)
+    usable = ~deleted if whatever else ~deleted & problem.isNull()
+    return Decoded(F.when(usable, found.getField("row")), deleted, problem)
 
 
 def _zone() -> str:

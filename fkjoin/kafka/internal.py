@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.arrays import Bytes, valid
 from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.kafka.new_topics import checked_topics
 from fkjoin.kafka.options import client_settings, with_fetching
 from fkjoin.kafka.sink import start
 from fkjoin.kafka.source import Connection, known_topics
@@ -51,12 +52,15 @@ class StageQuery:
     name: str
     frame: DataFrame
     topics: Topics
+    reads: tuple[Connection, ...] = ()
+    """The topics of tables that it reads."""
 
     def start(
         self, checkpoint: str | Path, *, trigger: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None
     ) -> StreamingQuery:
         """Start the query with a checkpoint folder of its own.  ``trigger``, ``options``: as for ``Table.to_kafka``."""
         self.topics.create()
+        checked_topics(self.frame.sparkSession, str(checkpoint), ((read, "fail") for read in self.reads))
         servers = self.topics.connection.bootstrap_servers
         return start(self.frame, None, servers, str(checkpoint), options, trigger, self.name)
 

@@ -1,12 +1,14 @@
 """Source positions: where a record came from before it was in its topic, in a header that travels with it.
 
-The header ``fkjoin-positions`` is JSON: one chain for each root, ``[[{"topic": "raw", "partition": 0, "offset": 17}, …], …]``.
+The header ``fkjoin-positions`` is JSON: one chain for each root,
+``[[{"topic": "raw", "partition": 0, "offset": 17, "timestamp": 1700000000000}, …], …]``, with the record's milliseconds.
 A chain begins with the position of the record that everything came from, the *root*, and goes on with each topic on the
 way; the record's own position is not in it.  The result of a join has the roots of its left row, then those of its right
 row (``null`` where no right row was ever seen), and of each only the root: what lies between is not kept in state.
 
-The roots are the record's version, so a record that a job upstream published twice is one.  A topic whose name is not
-known any more (a root that went through two joins) is written as ``#`` and the eight hex digits that stand for it.
+The roots are the record's version, so a record that a job upstream published twice is one.  A root without a timestamp has
+that of the record with the header.  A topic whose name is not known any more (a root that went through two joins) is written
+as ``#`` and the eight hex digits that stand for it.
 """
 
 from __future__ import annotations
@@ -24,13 +26,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
 from fkjoin import versions
-from fkjoin.arrays import Bytes, as_bytes, buffers, window
+from fkjoin.arrays import Bytes, as_bytes, buffers, lengths, window
 from fkjoin.kafka.formats import header
 
 HEADER = "fkjoin-positions"
-CHAINS = "array<array<struct<topic:string,partition:int,offset:bigint>>>"
-
-_PART_BYTES = versions.HEAD_BYTES + 8
+CHAINS = "array<array<struct<topic:string,partition:int,offset:bigint,timestamp:bigint>>>"
 
 
 def given_chains(roots: int) -> tuple[Column, Column]:
@@ -44,12 +44,17 @@ def given_chains(roots: int) -> tuple[Column, Column]:
         .when(F.size(chains) != roots, F.concat(F.lit(f"{HEADER} has "), F.size(chains), F.lit(f" roots, {roots} expected")))
         .when(~F.coalesce(usable, F.lit(False)), F.lit(f"{HEADER} has a position without topic, partition or offset"))
     )
-    return F.when(text.isNull(), F.array(F.array(_position()))).otherwise(chains), problem
+    return F.when(text.isNull(), F.array(F.array(_position()))).otherwise(F.transform(chains, _timed)), problem
 
 
 def version(chains: Column, roots: int) -> Column:
     """The version, as bytes (see ``versions``), that the roots of ``chains`` are."""
     return F.concat(*[_part(F.get(chains, place)) for place in range(roots)])
+
+
+def numbers(chains: Column) -> Column:
+    """What the version of ``chains`` is for people: timestamp, partition and offset of each root."""
+    return F.flatten(F.transform(chains, lambda chain: F.array(*[chain[0][name].cast("bigint") for name in versions.PLACE])))
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,8 @@ class RootsOf:
 
     @classmethod
     def topics(cls, parts: int, topics: Sequence[str]) -> RootsOf:
-        return cls(parts, {versions.identity(topic)[:4]: topic for topic in topics})
+        known = {versions.topic_identity(topic, None, again=again)[:4]: topic for topic in topics for again in (False, True)}
+        return cls(parts, known)
 
     def __call__(self, version: pa.Array) -> pa.Array:
         return headers(as_bytes(version), self.parts, self.known)
@@ -87,8 +93,11 @@ def relayed(chains: Column | None, raw: Column) -> Column:
 
 
 def _position(raw: Column | None = None) -> Column:
+    def field(name: str) -> Column:
+        return F.col(name) if raw is None else raw[name]
+
     names = ("topic", "partition", "offset")
-    return F.struct(*[F.col(name) if raw is None else raw[name].alias(name) for name in names])
+    return F.struct(*[field(name).alias(name) for name in names], F.unix_millis(field("timestamp")).alias("timestamp"))
 
 
 def _usable(chain: Column) -> Column:
@@ -97,32 +106,40 @@ def _usable(chain: Column) -> Column:
     )
 
 
+def _timed(chain: Column) -> Column:
+    """The chain, its root with a timestamp."""
+    own = F.unix_millis(F.col("timestamp"))
+    return F.transform(chain, lambda place: place.withField("timestamp", F.coalesce(place["timestamp"], own)))
+
+
 def _part(chain: Column) -> Column:
-    """One part of a version: its length in numbers, what stands for topic and partition, and the offset."""
+    """One part of a version: its head, what stands for the topic, and the root's place."""
     root = F.get(chain, 0)
     topic = root["topic"]
     stem = F.when(topic.rlike("^#[0-9a-f]{8}$"), F.substring(topic, 2, 8)).otherwise(
         F.substring(F.md5(topic.cast("binary")), 1, 8)
     )
-    offset = F.hex(root["offset"].bitwiseXOR(F.lit(-(1 << 63))))  # the sign bit is flipped
-    part = F.unhex(F.concat(F.lit("01"), stem, F.lpad(F.hex(root["partition"]), 8, "0"), offset))
+    head = F.concat(F.lit(f"{versions.PLACED | len(versions.PLACE):02x}"), stem, F.lit("00000000"))
+    signed = [root[name].cast("bigint").bitwiseXOR(F.lit(-(1 << 63))) for name in versions.PLACE]  # sign bits are flipped
+    part = F.unhex(F.concat(head, *[F.lpad(F.hex(number), 16, "0") for number in signed]))
     return F.coalesce(part, F.lit(bytearray(versions.absent(1))))
 
 
 def headers(version: Bytes, parts: int, topics: Mapping[bytes, str]) -> pa.Array:
     """The headers' texts for versions of so many parts, each of them a position in a topic or absent."""
-    data, bounds = buffers(version)
-    starts, chains = bounds[:-1], []
+    rest, chains = version, []
     for _ in range(parts):
-        raw = window(data, starts, _PART_BYTES)
-        there = raw[:, 0] == 1
-        stems, of = np.unique(np.ascontiguousarray(raw[:, 1:5]).view(">u4").reshape(-1), return_inverse=True)
+        own, rest = versions.split(rest, 1)
+        there = lengths(own) > versions.HEAD_BYTES
+        data, bounds = buffers(own)
+        raw = window(data, bounds[:-1] + 1, 4)
+        stems, of = np.unique(np.ascontiguousarray(raw).view(">u4").reshape(-1), return_inverse=True)
         known = [topics.get(int(stem).to_bytes(4, "big"), f"#{int(stem):08x}") for stem in stems]
         names = pa.array([json.dumps(name) for name in known], pa.string()).take(pa.array(of))
-        partition = np.ascontiguousarray(raw[:, 5:9]).view(">i4").reshape(-1).astype(np.int64)
-        offset = (np.ascontiguousarray(raw[:, 9:]).view(">u8").reshape(-1).astype(np.uint64) ^ versions.SIGN).view(np.int64)
-        numbers = (pc.cast(pa.array(column), pa.string()) for column in (partition, offset))
-        pieces = ['[{"topic": ', names, ', "partition": ', next(numbers), ', "offset": ', next(numbers), "}]"]
+        place = versions.first_places(own)
+        time, partition, offset = (pc.cast(pa.array(numbers), pa.string()) for numbers in place)
+        timed = pc.binary_join_element_wise(', "timestamp": ', time, "")
+        timed = pc.if_else(pa.array(place.timestamp != versions.UNTIMED), timed, "")
+        pieces = ['[{"topic": ', names, ', "partition": ', partition, ', "offset": ', offset, timed, "}]"]
         chains.append(pc.if_else(pa.array(there), pc.binary_join_element_wise(*pieces, ""), "null"))
-        starts = starts + np.where(there, _PART_BYTES, versions.HEAD_BYTES)
     return pc.binary_join_element_wise("[", pc.binary_join_element_wise(*chains, ", "), "]", "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
@@ -11,16 +13,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from fkjoin import versions
-from fkjoin.columns import fields_of
+from fkjoin.change_columns import ChangeColumns
+from fkjoin.columns import fields_of, listed, text
 from fkjoin.errors import FkJoinError, TopologyError, nearest
 from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.kafka import positions
 from fkjoin.kafka.formats import Format, as_format, decode_key, key_reader, reader
 from fkjoin.kafka.options import client_settings, masked, source_options, with_fetching
+from fkjoin.kafka.record_columns import with_change_columns
 from fkjoin.spark.topic_records import TAKEN, DeadRecords, TopicRecords
+from fkjoin.stages.start_over import StartOver
+from fkjoin.streams import OnError, require_on_error
 from fkjoin.topology import Source
 
-OnError = Literal["fail", "dead-letter", "skip"]
+OnNewTopic = Literal["fail", "start-over"]
 
 RAW_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 """What a dead letter says of its record, besides the reason."""
@@ -37,6 +43,8 @@ class Connection:
     bootstrap_servers: str
     options: dict[str, str] = field(repr=False)
     partitions: int
+    topic_id: str | None = None
+    """What the brokers call it: another topic of the same name has another id; None when that cannot be asked."""
 
 
 class TopicRead(NamedTuple):
@@ -44,6 +52,8 @@ class TopicRead(NamedTuple):
 
     node: Source
     frame: DataFrame
+    timestamps: str
+    """The type of its timestamps: see ``Table.timestamps``."""
     connection: Connection
     dead: DataFrame
     """``RAW`` and ``PROBLEM``."""
@@ -57,19 +67,31 @@ def read_topic(
     bootstrap_servers: str,
     key: Format | str,
     value: Format | str,
+    columns: ChangeColumns,
+    *,
     name: str | None,
     on_error: OnError,
+    on_new_topic: OnNewTopic,
     headers: bool,
     roots: int | None,
     options: Mapping[str, Any] | None,
+    again: StartOver | None = None,
 ) -> TopicRead:
-    """See ``Table.from_kafka``."""
-    if on_error not in get_args(OnError):
-        raise TopologyError(f"on_error: {on_error!r} is not one of {', '.join(get_args(OnError))}")
+    """See ``Table.from_kafka``; ``again``: the query's checkpoint has started over with the topic."""
+    require_on_error(on_error)
+    if on_new_topic not in get_args(OnNewTopic):
+        raise TopologyError(f"on_new_topic: {on_new_topic!r} is not one of {', '.join(get_args(OnNewTopic))}")
+    if roots is not None and on_new_topic != "fail":
+        raise TopologyError("on_new_topic: with roots= rows are of the topics before, which are not made anew; leave it out")
     if roots is not None and not 1 <= roots <= _MOST_ROOTS:
         raise TopologyError(f"roots: {roots!r} is not a number from 1 to {_MOST_ROOTS}: of as many topics the records are made")
+    if roots is not None and columns.version is not None:
+        raise TopologyError(
+            "version: with roots=, the positions in the records' headers are the versions; leave one of them out"
+        )
     chosen = source_options(options)
     partitions = require_topic(topic, bootstrap_servers, chosen)
+    topic_id = id_of_topic(topic, bootstrap_servers, chosen)
     try:
         records = (
             spark.readStream.format("kafka")
@@ -102,7 +124,22 @@ def read_topic(
         *[F.when(decoded_key.row.getField(n).isNull(), F.lit(f"key: no {n}")) for n in key_names],
         F.concat(F.lit("value: "), decoded.problem),
     )
-    version, source, chains = F.struct(F.col("offset").alias("v0")), partition_identity(topic), []
+    gone, time, kind_of_time = decoded.deleted, F.unix_micros("timestamp"), "timestamp"
+    place = F.unix_millis("timestamp"), F.col("partition").cast("bigint"), F.col("offset")
+    numbers: list[Column] = []
+    if columns.given:
+        records, said = with_change_columns(records, columns, decoded_key.row, row, value_format, name or topic)
+        gone = gone | said.gone
+        if said.kind_of_time is not None:
+            kind_of_time, time = said.kind_of_time, said.time if said.kind_of_time == "bigint" else F.coalesce(said.time, time)
+        numbers = said.numbers
+        problem = F.coalesce(problem, said.problem)
+    version = F.struct(
+        *[number.alias(f"v{at}") for at, number in enumerate(numbers)],
+        *[one.alias(title) for title, one in zip(versions.PLACE, place, strict=True)],
+    )
+    identity = versions.topic_identity(topic, topic_id) if again is None else again.identity
+    source, chains = F.lit(bytearray(identity)), []
     if roots is not None:
         found, unusable = positions.given_chains(roots)
         problem = F.coalesce(problem, unusable)
@@ -113,36 +150,45 @@ def read_topic(
         problem = failing(problem)
     frame = records.select(
         F.when(usable, decoded_key.row).alias(KEY),
-        F.when(usable & ~decoded.deleted, row).alias(ROW),
-        decoded.deleted.alias(DELETED),
+        F.when(usable & ~gone, row).alias(ROW),
+        gone.alias(DELETED),
         version.alias(VERSION),
         source.alias(SOURCE),
-        F.unix_micros("timestamp").alias(TS),
+        time.alias(TS),
         problem.alias(PROBLEM),
-        F.struct(*RAW_COLUMNS).alias(RAW),
+        _raw(name or topic).alias(RAW),
         *chains,
     )
     shown = {"bootstrap.servers": bootstrap_servers, **masked(chosen), "on_error": on_error}
+    ordering = ("topic", "partition", "offset") if roots is None else tuple(f"root {place + 1}" for place in range(roots))
+    deletes = ["null value", *([] if columns.deleted is None else [text(columns.deleted)])]
     node = Source(
         name or topic,
         key_names,
-        ("topic", "partition", "offset") if roots is None else tuple(f"root {place + 1}" for place in range(roots)),
-        "null value",
-        "timestamp",
+        (*(text(item) for item in listed(columns.version or ())), *ordering),
+        " or ".join(deletes),
+        "timestamp" if columns.timestamp is None else text(columns.timestamp),
         fields_of(records, row),
         f"kafka topic {topic} ({', '.join(f'{item}={text}' for item, text in shown.items())})",
         topic=topic,
         parts=roots or 1,
+        start_over=again,
     )
     dead, unread = frame, None
     read_key, read_value = key_reader(key_format), reader(value_format)
-    if not headers and roots is None and read_key is not None and read_value is not None:
-        reading = TopicRecords(topic, read_key, read_value, partition_stem(topic), on_error == "fail")
+    if not headers and roots is None and not columns.given and read_key is not None and read_value is not None:
+        reading = TopicRecords(topic, read_key, read_value, identity, on_error == "fail")
         unread = records.select(*TAKEN), reading
         raw = records.select(*RAW_COLUMNS)
         letters = raw.mapInArrow(DeadRecords(reading), StructType([*raw.schema, StructField("problem", StringType())]))
-        dead = letters.select(F.struct(*RAW_COLUMNS).alias(RAW), F.col("problem").alias(PROBLEM))
-    return TopicRead(node, frame, Connection(topic, bootstrap_servers, chosen, partitions), dead, unread)
+        dead = letters.select(_raw(name or topic).alias(RAW), F.col("problem").alias(PROBLEM))
+    connection = Connection(topic, bootstrap_servers, chosen, partitions, topic_id)
+    return TopicRead(node, frame, kind_of_time, connection, dead, unread)
+
+
+def _raw(table: str) -> Column:
+    """What a dead letter of the table says of its record."""
+    return F.struct(F.lit(table).alias("table"), *RAW_COLUMNS)
 
 
 def failing(problem: Column) -> Column:
@@ -151,19 +197,6 @@ def failing(problem: Column) -> Column:
     text = F.concat(*where, F.col("offset").cast("string"), F.lit(": "), problem)
     hint = F.lit('; with on_error="dead-letter" such records are set aside')
     return F.when(problem.isNotNull(), F.raise_error(F.concat(text, hint)).cast("string"))
-
-
-def partition_identity(topic: str) -> Column:
-    """The identity of a record's source: four bytes for the topic, then the number of the partition, big-endian.
-
-    So whoever has a version knows which partition the row came from.
-    """
-    return F.unhex(F.concat(F.lit(partition_stem(topic).hex()), F.lpad(F.hex("partition"), 8, "0")))
-
-
-def partition_stem(topic: str) -> bytes:
-    """The four bytes of it that stand for the topic."""
-    return versions.identity(topic)[:4]
 
 
 def require_topic(topic: str, bootstrap_servers: str, options: Mapping[str, str]) -> int:
@@ -179,6 +212,23 @@ def require_topic(topic: str, bootstrap_servers: str, options: Mapping[str, str]
         hint = nearest(topic, sorted(topics), 10)
         raise TopologyError(f"topic: there is no topic {topic!r} at {bootstrap_servers}; {hint} Create it first.")
     return topics[topic]
+
+
+def id_of_topic(topic: str, bootstrap_servers: str, options: Mapping[str, str], timeout_s: float = 10.0) -> str | None:
+    """The id that brokers gave the topic when it was created, as Kafka writes it; None where it cannot be asked."""
+    settings = client_settings(bootstrap_servers, options)
+    if settings is None:
+        return None
+    from confluent_kafka import KafkaException, TopicCollection
+    from confluent_kafka.admin import AdminClient
+
+    client = AdminClient({**settings, "log_level": 0})
+    try:
+        found = client.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)[topic].result(timeout_s)
+    except KafkaException:
+        return None
+    parts = found.topic_id.get_most_significant_bits(), found.topic_id.get_least_significant_bits()
+    return base64.urlsafe_b64encode(struct.pack(">qq", *parts)).decode().rstrip("=")
 
 
 def known_topics(settings: Mapping[str, str], timeout_s: float = 10.0) -> dict[str, int]:

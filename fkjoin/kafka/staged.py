@@ -40,6 +40,8 @@ class InternalTopics:
     response_partitions: int
     wire: Wire
     connection: Connection
+    """Of the left topic."""
+    right: Connection
 
     def create(self) -> None:
         """Create what is not there yet; ``TopologyError`` when a topic is there with another number of partitions."""
@@ -57,7 +59,7 @@ def internal_topics(application: str, join: str, left: Connection, right: Connec
             )
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{application}-{join}")
     names = f"{stem}-subscription-registration", f"{stem}-subscription-response"
-    return InternalTopics(*names, right.partitions, left.partitions, form, left)
+    return InternalTopics(*names, right.partitions, left.partitions, form, left, right)
 
 
 Stage = Callable[[DataFrame, Literal["rekey", "subscription"]], DataFrame]
@@ -75,8 +77,8 @@ def staged(
     answered = stage(registrations.unionAll(packed_right), "subscription").mapInArrow(to_records, RECORD)
     responses = _read(spark, topics, topics.response).mapInArrow(PackRecords("response", topics.wire, buckets), ENVELOPE)
     return responses, (
-        StageQuery(f"{join}-rekey", rekeyed, topics),
-        StageQuery(f"{join}-subscription", answered, topics),
+        StageQuery(f"{join}-rekey", rekeyed, topics, (topics.connection,)),
+        StageQuery(f"{join}-subscription", answered, topics, (topics.right,)),
     )
 
 

@@ -20,8 +20,9 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from fkjoin.as_begun import as_begun
 from fkjoin.errors import TopologyError
-from fkjoin.spark.files import hadoop, query_id, read_file, write_file
+from fkjoin.spark.files import begun, hadoop, query_id, read_file, write_file
 from fkjoin.stateful import frame_of
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def start(
 ) -> StreamingQuery:
     """Start a query that writes the table's changes to one place."""
     require_one(table.frame.sparkSession, checkpoint)
+    table = as_begun(table, checkpoint)
     return _started(table, sink.begin(table), checkpoint, trigger, query_name)
 
 
@@ -80,6 +82,7 @@ def start_several(
     _require_sinks(sinks)
     spark = table.frame.sparkSession
     _require_begun_with(spark, checkpoint, sinks)
+    table = as_begun(table, checkpoint)
     writes = {sink.place: sink.begin(table) for sink in sinks}
 
     def write_all(batch: Batch, query: str, number: int) -> None:
@@ -114,12 +117,6 @@ def places_of(spark: SparkSession, checkpoint: str) -> list[str] | None:
     """The places that a query with several sinks was begun with; None if there is no such query at ``checkpoint``."""
     path, files = hadoop(spark, f"{checkpoint}/{PLACES}")
     return json.loads(read_file(path, files)) if begun(spark, checkpoint) and files.exists(path) else None
-
-
-def begun(spark: SparkSession, checkpoint: str) -> bool:
-    """Whether a query was started with the checkpoint."""
-    path, files = hadoop(spark, f"{checkpoint}/metadata")
-    return bool(files.exists(path))
 
 
 def _require_sinks(sinks: Sequence[Sink]) -> None:

@@ -56,6 +56,7 @@ from fkjoin.stages import (
     scatter,
     subscription,
 )
+from fkjoin.stages.start_over import PASSED, left_behind, reached
 from fkjoin.star import Star
 from state import BucketStore, SegmentLog, Store
 from state.segments import Meta
@@ -103,8 +104,11 @@ class BucketRun:
             if spec.stage == "subscription":
                 yield from ((bucket, payload, None, 0) for payload in answers)
         over = passed.pop(TICK, 0) > 0
+        ended = [name for name in passed if name.startswith(PASSED)]
+        for name in ended:  # a stage that has the source's rows hears of it, and no stage after that
+            del passed[name]
         begun, size = time.monotonic(), sum(map(len, payloads))
-        if payloads or over:
+        if payloads or over or ended:
             with self._store() as store:
                 name = f"{spec.operator}-{spec.stage}, bucket {bucket}"
                 guarded = GuardedStore(store, name) if spec.validate else store
@@ -114,6 +118,10 @@ class BucketRun:
                 for messages in self._parts(payloads):
                     for made in self._run(messages, guarded, count, over):
                         yield from ((of, payload, None, 0) for of, payload in made)
+                for topic in reached(ended, guarded) if ended else ():
+                    for tombstones in left_behind(guarded, spec.stage, topic):
+                        for made in self._run([tombstones], guarded, count, over=False):
+                            yield from ((of, payload, None, 0) for of, payload in made)
                 store.commit()
                 count.update(dict(zip(counters.SIZES, (1, *store.sizes), strict=True)))
                 if spec.validate:
@@ -131,7 +139,7 @@ class BucketRun:
         times: Any = {"now_ms": int(time.time() * 1000), "retention_ms": spec.retention_ms}
         if spec.stage == "rekey":
             changes = self._rows(CHANGE, messages)
-            subscriptions, answers = rekey(changes, store, count, right_parts=spec.right_parts, **times)
+            subscriptions, answers = rekey(changes, store, count, right_parts=spec.right_parts, every=spec.every, **times)
             yield packed_by_bucket(subscriptions, "foreign_key", spec.buckets)
             yield self._by_key(answers)
         elif spec.stage == "scatter":
@@ -163,14 +171,15 @@ class BucketRun:
             made = children(*sides, store, count, family, source=source, every=spec.every, in_order=spec.in_order, **times)
             yield from map(self._by_key, made)
         elif spec.stage == "regroup":
-            changed = regroup(self._rows(JOINED, messages), store, count, every=spec.every, **times)
+            how: Any = {"every": spec.every, "as_read": spec.as_read}
+            changed = regroup(self._rows(JOINED, messages), store, count, **how, **times)
             if spec.number is not None:
                 changed = numbered(changed, spec.number)
             yield self._by_key(changed)
         elif spec.stage == "aggregate":
             source = versions.identity(f"aggregate {spec.operator}")
             grouped = _taken(GROUPED, messages)
-            how: Any = {"every": spec.every, "guarded": not spec.in_order}
+            how = {"every": spec.every, "guarded": not spec.in_order}
             results = aggregate(grouped, store, count, pickle.loads(spec.fold), source=source, **how, **times)
             yield self._by_key(results)
         elif spec.stage == "merge":
@@ -181,9 +190,9 @@ class BucketRun:
             sent = pace(_taken(RESULT, messages), store, count, over=over)
             yield from map(self._by_key, sent)
         else:
-            kept: Any = {"materialized": spec.materialized, "every": spec.every}
-            kept["complete"] = pickle.loads(spec.complete) if spec.complete else None
-            results = resolve(self._joined(messages), store, count, **kept, **times)
+            how = {"materialized": spec.materialized, "every": spec.every, "as_read": spec.as_read}
+            how["complete"] = pickle.loads(spec.complete) if spec.complete else None
+            results = resolve(self._joined(messages), store, count, **how, **times)
             yield self._by_key(results)
 
     def _by_key(self, messages: pa.Table) -> Iterator[Payload]:

@@ -31,6 +31,12 @@ def write_file(path: Any, files: Any, data: bytes) -> None:
     out.close()
 
 
+def begun(spark: SparkSession, checkpoint: str) -> bool:
+    """Whether a query was started with the checkpoint."""
+    path, files = hadoop(spark, f"{checkpoint}/metadata")
+    return bool(files.exists(path))
+
+
 def query_id(spark: SparkSession, checkpoint: str) -> str:
     """What a checkpoint's query is called for as long as it lives."""
     return str(json.loads(read_file(*hadoop(spark, f"{checkpoint.rstrip('/')}/metadata")))["id"])

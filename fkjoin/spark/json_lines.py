@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.json_text import read_rows
+from fkjoin.arrays import Bools
+from fkjoin.errors import FormatError
+from fkjoin.json_text import PLAIN, Reading, read_together, read_with_advice
 from fkjoin.spark.packing import Batches, Pack
 from fkjoin.vectors import Vector
 
 _PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 Path = tuple[str, ...]
+
+BLANKS = " \t\r\n"
+"""A line of nothing else is none."""
+NOT_TEXT = "not UTF-8"
+SET_ASIDE = '; with on_error="dead-letter" such lines are set aside'
+_SHOWN = 200
+
+
+def not_an_object(what: str) -> str:
+    """What is wrong with a line that is no JSON object of such columns."""
+    return f"not a JSON object of {what}"
+
+
+def no_version(name: str) -> str:
+    """What is wrong with a row whose version is null, or a part of it."""
+    return f"no version: {name} is null"
 
 
 def plain_path(given: Any, schema: pa.Schema) -> Path | None:
@@ -50,28 +70,45 @@ class JsonLines:
     timestamp: Path | None
     row: tuple[str, ...]
     source: bytes
+    versions: tuple[str, ...]
+    """The texts of the versions' parts."""
+    what: str
+    """The columns, for people."""
+    how: Reading = PLAIN
+    fails: str | None = None
+    """The table, where a line that cannot be used is an error."""
 
     def packing(self, pack: Pack) -> PackLines:
         """What makes envelopes of them."""
         return PackLines(self, pack)
 
-    def changes(self, lines: pa.Array) -> pa.RecordBatch:
-        """The lines (``string``) as what ``PackChanges`` takes."""
-        rows = read_rows(lines, pa.struct(list(self.schema)))
+    def changes(self, lines: pa.RecordBatch) -> pa.RecordBatch:
+        """The lines, one column of ``string``, as what ``PackChanges`` takes."""
+        lines, rows, problem = read_lines(lines, self.schema, self.what, self.how)
         count = len(rows)
         row = [at(rows, (name,)) for name in self.row]
         fields = [self.schema.field(name) for name in self.row]
+        key = {name: at(rows, (name,)) for name in self.key}
+        version = [at(rows, path) for path in self.version]
+        problem = _without_version(problem, key.values(), dict(zip(self.versions, version, strict=True)))
+        if self.fails is not None and problem.null_count < count:
+            self._raise(lines.column(0), problem)
         return pa.record_batch(
             {
-                "key": struct_of({name: at(rows, (name,)) for name in self.key}),
+                "key": struct_of(key),
                 "row": pa.StructArray.from_arrays(row, fields=fields),
                 "deleted": self._deleted(rows),
-                "version": struct_of({f"v{place}": at(rows, path) for place, path in enumerate(self.version)}),
+                "version": struct_of({f"v{place}": part for place, part in enumerate(version)}),
                 "source": pa.repeat(pa.scalar(self.source), count),
                 "ts": pc.cast(at(rows, self.timestamp), pa.int64()) if self.timestamp else pa.nulls(count, pa.int64()),
-                "problem": pa.nulls(count, pa.string()),
+                "problem": problem,
             }
         )
+
+    def _raise(self, lines: pa.Array, problem: pa.StringArray) -> None:
+        place = pc.index(pc.is_valid(problem), True).as_py()
+        line = lines.cast(pa.binary())[place].as_py().decode(errors="replace")[:_SHOWN]
+        raise FormatError(f"table {self.fails}: {line}: {problem[place]}{SET_ASIDE}")
 
     def _deleted(self, rows: pa.StructArray) -> pa.BooleanArray:
         if self.deleted is None:
@@ -88,12 +125,87 @@ class PackLines:
     pack: Pack
 
     def __call__(self, batches: Batches) -> Batches:
-        return self.pack(self._changes(batches))
+        return self.pack(map(self.lines.changes, batches))
 
-    def _changes(self, batches: Batches) -> Batches:
+
+@dataclass(frozen=True)
+class ReadLines:
+    """Lines and columns more → their fields, those columns, what is wrong with them, where they are, and their bytes."""
+
+    schema: pa.Schema
+    what: str
+    more: tuple[str, ...]
+    file: str
+    problem: str
+    how: Reading = PLAIN
+
+    def __call__(self, batches: Batches) -> Batches:
         for batch in batches:
-            column = batch.column(0)
-            yield self.lines.changes(column.filter(pc.greater(pc.binary_length(column), 0)))
+            lines, rows, problem = read_lines(batch, self.schema, self.what, self.how)
+            columns = {name: at(rows, (name,)) for name in self.schema.names}
+            columns |= {name: lines.column(name) for name in self.more}
+            columns |= {
+                self.problem: problem,
+                self.file: lines.column(self.file),
+                "value": lines.column("value").cast(pa.binary()),
+            }
+            yield pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+
+def read_lines(
+    lines: pa.RecordBatch, schema: pa.Schema, what: str, how: Reading
+) -> tuple[pa.RecordBatch, pa.StructArray, pa.StringArray]:
+    """The batch, whose first column is JSON lines, without blank ones; their rows, and what is wrong with each.
+
+    The row of a line with which something is wrong is null.
+    """
+    lines = lines.filter(pc.greater(pc.binary_length(lines.column(0)), 0))
+    texts, kind = lines.column(0), pa.struct(list(schema))
+    rows = read_together(texts, kind, how)
+    if rows is not None:
+        return lines, rows, pa.nulls(len(rows), pa.string())
+    rows, fit, advice = read_with_advice(texts, kind, how)
+    problem, there = _problems(texts.cast(pa.binary()), fit, what, advice)
+    rows = pc.if_else(pc.is_null(problem), rows, pa.scalar(None, kind))
+    return lines.filter(there), rows.filter(there), problem.filter(there)
+
+
+def _problems(
+    lines: pa.BinaryArray, fit: Bools, what: str, advice: Mapping[int, str]
+) -> tuple[pa.StringArray, pa.BooleanArray]:
+    """What is wrong with each line, and which are not blank."""
+    found, there = np.full(len(lines), None, object), np.ones(len(lines), bool)
+    for place in np.flatnonzero(~fit | _not_text(lines)):
+        line = lines[int(place)].as_py()
+        there[place] = bool(line.strip(BLANKS.encode()))
+        found[place] = advice.get(int(place), not_an_object(what)) if _is_text(line) else NOT_TEXT
+    return pa.array(found, pa.string()), pa.array(there)
+
+
+def _not_text(lines: pa.BinaryArray) -> Bools:
+    try:
+        lines.cast(pa.string())
+    except pa.ArrowInvalid:
+        return np.array([not _is_text(line) for line in lines.to_pylist()], bool)
+    return np.zeros(len(lines), bool)
+
+
+def _is_text(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _without_version(problem: pa.StringArray, key: Collection[pa.Array], version: Mapping[str, pa.Array]) -> pa.StringArray:
+    """What is wrong with rows, and that there is no version where there is a key."""
+    for name, part in version.items():
+        if part.null_count:
+            keyed = functools.reduce(pc.and_, map(pc.is_valid, key))
+            told = pc.if_else(pc.and_(pc.is_null(part), keyed), no_version(name), pa.scalar(None, pa.string()))
+            problem = pc.coalesce(problem, told)
+    return problem
 
 
 def at(rows: pa.StructArray, path: Path) -> pa.Array:

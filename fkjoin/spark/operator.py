@@ -58,6 +58,8 @@ class StageSpec:
     """resolve: a ``Complete``, pickled, if rows may lack values."""
     every: bool = False
     """Send results that are as they were, too."""
+    as_read: bool = False
+    """resolve, regroup: the rows are a source's, not what another operator made."""
     fold: bytes = b""
     """aggregate: a ``Fold``, pickled: whoever only asks for the operator's states need not load what it is made of."""
     from_answers: bytes = b""

@@ -23,6 +23,7 @@ from fkjoin.spark.worker import releasing, settle
 from fkjoin.stages import counters
 from fkjoin.stages.regroup import contributions
 from fkjoin.stages.scatter import foreign_keys, tagged
+from fkjoin.stages.start_over import StartOver
 
 _ENVELOPE = pa.schema([("bucket", pa.int32()), ("payload", pa.binary()), ("counter", pa.string()), ("count", pa.int64())])
 
@@ -36,8 +37,8 @@ Pack = Callable[[Batches], Batches]
 class PackChanges:
     """Rows ``key, foreign_key, row, deleted, version, source, ts, problem`` → envelopes of ``CHANGE`` by key.
 
-    ``version`` is a struct of int64, or, for the result of a join, its bytes.  ``source`` is the identity of the log
-    that the version belongs to.
+    ``version`` is a struct of int64, a record's with its ``PLACE`` at the end, or, for the result of a join, its bytes.
+    ``source`` is the identity of the log that the version belongs to.
     """
 
     key: pa.Schema
@@ -51,10 +52,11 @@ class PackChanges:
     """Of a star's left table: the keys of its right tables, whose columns follow each other in ``foreign_key``."""
     number: int | None = None
     """Of a star's right table: which one it is."""
+    start_over: StartOver | None = None
 
     def __call__(self, batches: Batches) -> Batches:
         """Rows with a problem, and rows without a key, are dropped and counted."""
-        return packed_changes(batches, self.key, self._changes, self.buckets, wake_all=self.validate)
+        return packed_changes(batches, self, self._changes)
 
     def _changes(self, batch: pa.RecordBatch, key: Bytes) -> pa.Table:
         alive = _alive(batch)
@@ -95,10 +97,11 @@ class PackRows:
     validate: bool = False
     number: int | None = None
     """Which of several tables to be merged the rows are of: they become ``NUMBERED``."""
+    start_over: StartOver | None = None
 
     def __call__(self, batches: Batches) -> Batches:
         """As ``PackChanges``."""
-        return packed_changes(batches, self.key, self._rows, self.buckets, wake_all=self.validate)
+        return packed_changes(batches, self, self._rows)
 
     def _rows(self, batch: pa.RecordBatch, key: Bytes) -> pa.Table:
         alive, row = _alive(batch), batch.column("row")
@@ -115,37 +118,36 @@ class PackRows:
         return table(JOINED, *columns)
 
 
-def packed_changes(
-    batches: Batches,
-    key: pa.Schema,
-    messages: Callable[[pa.RecordBatch, Bytes], pa.Table],
-    buckets: int,
-    *,
-    wake_all: bool,
-) -> Batches:
-    """Envelopes, by key, of the ``messages`` that are made of rows and their encoded keys."""
+Messages = Callable[[pa.RecordBatch, Bytes], pa.Table]
+"""Rows and their encoded keys → messages."""
+
+
+def packed_changes(batches: Batches, pack: PackChanges | PackRows, messages: Messages) -> Batches:
+    """Envelopes, by key, of the ``messages`` that are made of rows."""
     settle()
-    return releasing(_packed_changes(batches, key, messages, buckets, wake_all))
+    return releasing(_packed_changes(batches, pack, messages))
 
 
-def _packed_changes(
-    batches: Batches, key: pa.Schema, messages: Callable[[pa.RecordBatch, Bytes], pa.Table], buckets: int, wake_all: bool
-) -> Batches:
-    yield envelopes([(bucket, b"") for bucket in (bucket_ids(buckets) if wake_all else (0,))])
+def _packed_changes(batches: Batches, pack: PackChanges | PackRows, messages: Messages) -> Batches:
+    ids = bucket_ids(pack.buckets)
+    yield envelopes([(bucket, b"") for bucket in (ids if pack.validate else (0,))])
     for batch in batches:
+        if pack.start_over is not None:
+            for name in pack.start_over.passed(batch.column("version")):
+                yield from (counter(name, 1, bucket) for bucket in ids)
         usable, problem = batch, batch.column("problem")
         if (dead := batch.num_rows - problem.null_count) > 0:
             yield counter(counters.DEAD_LETTERS, dead)
             usable = batch.filter(pc.is_null(problem))
         if not usable.num_rows:
             continue
-        keys = KeyCodec(key).encode(usable.column("key").flatten(), usable.num_rows)
+        keys = KeyCodec(pack.key).encode(usable.column("key").flatten(), usable.num_rows)
         there = valid(keys)
         if not there.all():
             yield counter(counters.NULL_KEY, int((~there).sum()))
             usable, keys = usable.filter(pa.array(there)), keys.filter(pa.array(there))
         if len(keys):
-            yield from map(envelopes, framed(packed_by_bucket(messages(usable, keys), "key", buckets)))
+            yield from map(envelopes, framed(packed_by_bucket(messages(usable, keys), "key", pack.buckets)))
 
 
 def _alive(batch: pa.RecordBatch) -> Bools:
@@ -193,7 +195,8 @@ def _versions(batch: pa.RecordBatch) -> Bytes:
             "changes is unknown; filter such rows out, or give version=coalesce(…, 0)"
         )
     columns = [pc.cast(member, pa.int64()).to_numpy(zero_copy_only=False) for member in version.flatten()]
-    return versions.encode(source, columns)
+    names = tuple(field.name for field in version.type)
+    return versions.encode(source, columns, placed=names[-len(versions.PLACE) :] == versions.PLACE)
 
 
 def envelopes(payloads: Iterable[Payload]) -> pa.RecordBatch:
@@ -204,6 +207,6 @@ def envelopes(payloads: Iterable[Payload]) -> pa.RecordBatch:
     return pa.record_batch([*columns, pa.nulls(rows, pa.string()), pa.array(np.zeros(rows, np.int64))], schema=_ENVELOPE)
 
 
-def counter(name: str, value: int) -> pa.RecordBatch:
-    columns = [pa.array([0], pa.int32()), pa.nulls(1, pa.binary()), pa.array([name]), pa.array([value])]
+def counter(name: str, value: int, bucket: int = 0) -> pa.RecordBatch:
+    columns = [pa.array([bucket], pa.int32()), pa.nulls(1, pa.binary()), pa.array([name]), pa.array([value])]
     return pa.record_batch(columns, schema=_ENVELOPE)

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.arrays import Bools, concat, constant, fixed, valid
+from fkjoin import versions
+from fkjoin.arrays import Bools, constant, valid
 from fkjoin.errors import FormatError
 from fkjoin.json_text import PLAIN, Reading, read_with_advice
 from fkjoin.spark.json_lines import at, struct_of
@@ -88,8 +89,8 @@ class TopicRecords:
     topic: str
     key: Reader
     value: Reader
-    stem: bytes
-    """The first four bytes of the identity of a record's source; the partition is the rest."""
+    source: bytes
+    """The topic's identity."""
     fail: bool
     """Raise at a record that cannot be used."""
 
@@ -102,16 +103,16 @@ class TopicRecords:
         key, value, problem = self._read(batch)
         if self.fail and problem.null_count < len(problem):
             self._raise(batch, problem)
-        count = batch.num_rows
-        partition = batch.column("partition").to_numpy().astype(">u4").view(np.uint8).reshape(count, 4)
+        time = batch.column("timestamp").cast(pa.int64())
+        place = milliseconds(time), batch.column("partition").cast(pa.int64()), batch.column("offset")
         return pa.record_batch(
             {
                 "key": key.rows,
                 "row": value.rows,
                 "deleted": pa.array(value.deleted),
-                "version": struct_of({"v0": batch.column("offset")}),
-                "source": concat(constant(self.stem, count), fixed(partition)),
-                "ts": batch.column("timestamp").cast(pa.int64()),
+                "version": struct_of(dict(zip(versions.PLACE, place, strict=True))),
+                "source": constant(self.source, batch.num_rows),
+                "ts": time,
                 "problem": problem,
             }
         )
@@ -138,6 +139,11 @@ class TopicRecords:
             f"record {self.topic}-{batch.column('partition')[place]} offset {batch.column('offset')[place]}: "
             f'{problem[place]}; with on_error="dead-letter" such records are set aside'
         )
+
+
+def milliseconds(micros: pa.Array) -> pa.Array:
+    """Kafka's unit of time, rounded down, of Spark's."""
+    return pa.array(np.floor_divide(micros.to_numpy(zero_copy_only=False), 1000), pa.int64())
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from fkjoin.arrays import (
     Ints,
     buffers,
     changes_from_previous,
+    chosen,
     codes,
     equal,
     lengths,
@@ -79,7 +80,8 @@ def aggregate(
     order = by_code_and_version(code, column(grouped, "version")) if fold.ordered else np.argsort(code, kind="stable")
     code = code[order]
     old, new = (take(column(grouped, name), order) for name in ("old", "new"))
-    states, results, rows, more = fold.apply(states, keys, code, old, new, store)
+    moved = ~(valid(old) & equal(old, new))  # the others bring a timestamp and nothing else
+    states, results, rows, more = fold.apply(states, keys, code[moved], chosen(old, moved), chosen(new, moved), store)
 
     there, alive = valid(results), rows > 0
     latest = _latest(code, take(column(grouped, "ts"), order).to_numpy(), len(keys))

@@ -114,9 +114,15 @@ def merge(
 
 def shown_rows(bodies: Bytes) -> Bytes:
     """The rows that are shown, of bodies of records; null where there is none."""
+    slots = slots_of(bodies)
+    return _shown(slots) if slots else constant(None, len(bodies))
+
+
+def slots_of(bodies: Bytes) -> list[Slot]:
+    """What each table has under the keys, of bodies of records; nothing where there are no bodies."""
     data, bounds = buffers(bodies)
     there = np.flatnonzero(np.diff(bounds) > 0)
-    return _shown(_slots(bodies, int(data[bounds[there[0]]]))) if len(there) else constant(None, len(bodies))
+    return _slots(bodies, int(data[bounds[there[0]]])) if len(there) else []
 
 
 def _slots(bodies: Bytes, tables: int) -> list[Slot]:

@@ -17,8 +17,11 @@ def newest_only(
     """The messages newer than what is ``held`` for their code (``or_equal``: or as new), sorted by code and version.
 
     Returns their places, codes and versions.  Of messages with the same code and version one counts; what does not count
-    is counted as stale; of changes ``as_read``, also those that start over from another source.
+    is counted as stale.  Changes ``as_read`` may come from a source: those that start over from another one are counted, and
+    records of a topic get versions that make one order of them.
     """
+    if as_read:
+        version = versions.in_one_order(code, version, held.version)
     order = by_code_and_version(code, version)
     code, version = code[order], take(version, order)
     fresh = ~held.found[code]

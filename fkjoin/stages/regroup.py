@@ -28,7 +28,16 @@ def contributions(group: pa.Schema, groups: list[pa.Array], value: pa.Schema, va
     return masked(paired(pc.fill_null(keys, b""), RowCodec(value).encode(values, len(there))), there & valid(keys))
 
 
-def regroup(rows: pa.Table, store: Store, count: Counters, *, now_ms: int, retention_ms: int, every: bool = False) -> pa.Table:
+def regroup(
+    rows: pa.Table,
+    store: Store,
+    count: Counters,
+    *,
+    now_ms: int,
+    retention_ms: int,
+    every: bool = False,
+    as_read: bool = False,
+) -> pa.Table:
     """Turn rows whose values are contributions (``JOINED``; any order, duplicates allowed) into ``GROUPED``.
 
     A change that is not newer than the row's last is dropped; one that leaves the contribution as it was too, unless ``every``

@@ -1,9 +1,11 @@
 """rekey, by left key: left changes become subscriptions under their foreign keys (KIP-213, SEMANTICS 1).
 
 *The law that makes the join converge*: every change of a left row leads to exactly one answer that carries its
-version.  A subscribe is answered by the subscription stage; a change to no foreign key is answered here.
+version.  A subscribe is answered by the subscription stage; a change to no foreign key is answered here.  What leaves a row's
+bytes and foreign key as they were is no change, and ends here (KIP-557); its version is remembered all the same.
 
-Store: ``{'d'}{left key}`` → version and foreign key last seen, and, for a retention time, those of rows that are gone.
+Store: ``{'d'}{left key}`` → version and foreign key last seen, and, for a retention time, those of rows that are gone.  In the
+place of a record's timestamp stands, with the flag ``HASHED``, a 64-bit hash of the row.
 """
 
 from __future__ import annotations
@@ -12,9 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
 from fkjoin import records, versions
 from fkjoin.arrays import (
+    Bytes,
+    Ints,
     changes_from_previous,
     chosen,
     codes,
@@ -33,9 +38,10 @@ from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import GONE, due_entries, sweep
-from state import Store
+from state import Store, items
 
 HAS_FOREIGN_KEY = 2
+HASHED = 4
 
 
 class Rekeyed(NamedTuple):
@@ -45,11 +51,21 @@ class Rekeyed(NamedTuple):
     answers: pa.Table
 
 
-def rekey(changes: pa.Table, store: Store, count: Counters, *, now_ms: int, retention_ms: int, right_parts: int = 1) -> Rekeyed:
+def rekey(
+    changes: pa.Table,
+    store: Store,
+    count: Counters,
+    *,
+    now_ms: int,
+    retention_ms: int,
+    right_parts: int = 1,
+    every: bool = False,
+) -> Rekeyed:
     """Turn left ``changes`` (``CHANGE``; any order, duplicates allowed) into messages.
 
     A change whose version is not newer than the one remembered is dropped and counted.  A deletion counts as a change
-    to no foreign key.  ``right_parts``: of how many parts the right table's versions are made.
+    to no foreign key.  ``right_parts``: of how many parts the right table's versions are made.  ``every``: newer versions
+    that leave a row as it was count as changes.
     """
     sweep(store, now_ms)
     count[counters.LEFT_IN] += len(changes)
@@ -69,10 +85,16 @@ def rekey(changes: pa.Table, store: Store, count: Counters, *, now_ms: int, rete
     remembered = masked(old.body, old.flags & HAS_FOREIGN_KEY > 0)
     before = take(stack(remembered, foreign_key), np.where(first, code, len(keys) + rows - 1))
     seen = ~first | old.found[code]
+    stays = equal(before, foreign_key)
+    digest = fingerprints(value)
+    known = np.where(first, (old.flags & HASHED > 0)[code], np.append(False, alive[:-1]))
+    same = alive & known & stays & (digest == np.where(first, old.ts[code], np.append(0, digest[:-1])))
+    count[counters.IDEMPOTENT] += 0 if every else int(same.sum())
 
-    subscribe = valid(foreign_key)
-    leave = valid(before) & ~equal(before, foreign_key)
-    answer = ~subscribe & (seen | alive)
+    sends = np.ones(len(code), bool) if every else ~same
+    subscribe = valid(foreign_key) & sends
+    leave = valid(before) & ~stays
+    answer = ~valid(foreign_key) & (seen | alive) & sends
     sent = np.concatenate([np.flatnonzero(leave), np.flatnonzero(subscribe)])
     wanted = np.arange(len(sent)) >= leave.sum()
     subscriptions = table(
@@ -89,11 +111,18 @@ def rekey(changes: pa.Table, store: Store, count: Counters, *, now_ms: int, rete
     answers = table(ANSWER, chosen(key, answer), both, chosen(value, answer), constant(None, rest), chosen(ts, answer))
 
     last = np.flatnonzero(last_of_run(code))
-    gone, has = ~alive[last], subscribe[last]
+    gone, has = ~alive[last], valid(foreign_key)[last]
     names, last_version = take(stored_keys, code[last]), take(version, last)
-    flags = np.where(gone, GONE, 0) | np.where(has, HAS_FOREIGN_KEY, 0)
-    values = records.encode(flags.astype(np.uint8), np.zeros(len(last), np.int64), last_version, take(foreign_key, last))
+    flags = np.where(gone, GONE, HASHED) | np.where(has, HAS_FOREIGN_KEY, 0)
+    values = records.encode(flags.astype(np.uint8), digest[last], last_version, take(foreign_key, last))
     ended = pa.array(gone)
     due = due_entries(names.filter(ended), last_version.filter(ended), now_ms + retention_ms)
     store.write(stack(names, due[0]), stack(values, due[1]))
     return Rekeyed(subscriptions, answers)
+
+
+def fingerprints(values: Bytes) -> Ints:
+    """A 64-bit hash of each value; 0 for null."""
+    digest = xxhash.xxh3_64_intdigest
+    found = (0 if value is None else digest(value) for value in items(values))
+    return np.fromiter(found, np.uint64, len(values)).view(np.int64)

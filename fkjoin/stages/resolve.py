@@ -68,17 +68,18 @@ def resolve(
     retention_ms: int,
     materialized: bool = False,
     every: bool = False,
+    as_read: bool = False,
     complete: Complete | None = None,
 ) -> pa.Table:
     """Turn answers after the joiner (``JOINED``; any order, duplicates allowed) into changes of the joined table.
 
     ``materialized``: keep the results, with their timestamps.  ``every``: also send results that are as they were (emit on
-    update); never tombstones for what is not there.  ``complete``: what makes rows whole that lack values, of a table that is
-    materialized.
+    update); never tombstones for what is not there.  ``as_read``: see ``newest_only``.  ``complete``: of a table that
+    is materialized, what makes rows whole that lack values.
     """
     keep: Keep = "both" if materialized else "hash"
-    how: Any = {"now_ms": now_ms, "retention_ms": retention_ms, "keep": keep, "every": every, "complete": complete}
-    return settle(joined, store, count, **how).results
+    how: Any = {"now_ms": now_ms, "retention_ms": retention_ms, "as_read": as_read, "complete": complete}
+    return settle(joined, store, count, keep=keep, every=every, **how).results
 
 
 def settle(
@@ -89,7 +90,8 @@ def settle(
     now_ms: int,
     retention_ms: int,
     keep: Keep,
-    every: bool,
+    every: bool = False,
+    as_read: bool = False,
     complete: Complete | None = None,
 ) -> Settled:
     """``resolve``, with what was there before; ``keep``: what of the results, a hash, the value, or both."""
@@ -100,7 +102,7 @@ def settle(
     stored_keys = prefixed(b"d", keys)
     old = records.decode(store.get_many(stored_keys))
 
-    order, code, version = newest_only(code, column(joined, "version"), old, count)
+    order, code, version = newest_only(code, column(joined, "version"), old, count, as_read=as_read)
     had = old.flags & HAS_RESULT > 0
     kept = masked(old.body, had)
     if complete is not None:
@@ -120,7 +122,10 @@ def settle(
 
     final = code[last]
     emit = ~equal(take(digest, last), take(held, final)) | (there[last] & every)
-    led = np.maximum.accumulate(np.where(~same | every, rows, 0))[last]
+    time = ts[np.maximum.accumulate(np.where(~same | every, rows, 0))[last]]
+    if keep == "value":  # a group has the timestamp of its rows' latest changes, also of those that contribute the same
+        time = np.maximum.reduceat(ts, np.flatnonzero(first))
+        emit |= there[last] & (time > old.ts[final])
     operation = np.where(~there[last], Operation.DELETE, np.where(had[final], Operation.UPDATE, Operation.INSERT))
     sent = last[emit]
     count[counters.OUT] += len(sent)
@@ -130,7 +135,7 @@ def settle(
         operation[emit].astype(np.int8),
         take(value, order[sent]),
         take(version, sent),
-        ts[led[emit]],
+        time[emit],
     )
 
     gone = bools(take(column(joined, "gone"), order[last]))
@@ -138,7 +143,7 @@ def settle(
     names, marks = take(stored_keys, final), take(version, last)
     since, body = np.zeros(len(last), np.int64), take(digest, last)
     if keep != "hash":
-        since = np.where(emit, ts[led], old.ts[final])
+        since = np.where(emit, time, old.ts[final])
     if keep == "both":
         body = concat(body, take(value, order[last]))
     values = records.encode(flags, since, marks, body)

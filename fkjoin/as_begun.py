@@ -1,0 +1,31 @@
+"""A table as the query of a checkpoint reads it: what is beside the checkpoint says how the query was begun."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fkjoin.kafka.new_topics import checked_topics
+from fkjoin.kept_schemas import kept_columns
+from fkjoin.recipes import below, made_again
+
+if TYPE_CHECKING:
+    from fkjoin.table import Table
+
+
+def as_begun(table: Table, checkpoint: str) -> Table:
+    """The table with the columns of files that the checkpoint knows, and with topics that have started over.
+
+    Raises ``FkJoinError`` for a topic that was made anew and is not to start over.
+    """
+    others = {**kept_columns(table, checkpoint), **_topics(table, checkpoint)}
+    return made_again(table, others) if others else table
+
+
+def _topics(table: Table, checkpoint: str) -> dict[int, dict[str, Any]]:
+    """Arguments for ``made_again``."""
+    sources = [one for one in below(table) if one.recipe.connection is not None]
+    if not sources:
+        return {}
+    topics = [(one.recipe.connection, one.recipe.named["on_new_topic"]) for one in sources]
+    again = checked_topics(table.frame.sparkSession, checkpoint, topics)
+    return {id(one): {"again": again[one.recipe.connection.topic]} for one in sources if one.recipe.connection.topic in again}

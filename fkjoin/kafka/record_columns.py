@@ -1,0 +1,66 @@
+"""What orders, deletes and dates a topic's changes, where the user gives it as expressions over the records' values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from fkjoin.change_columns import ChangeColumns
+from fkjoin.columns import fields_of, listed, text
+from fkjoin.kafka.formats import Format
+
+_KEY, _ROW, _ABOUT, _NUMBERS, _GONE, _TIME = (f"__fkjoin_{name}" for name in ("k", "r", "about", "numbers", "gone", "time"))
+
+
+@dataclass(frozen=True)
+class Said:
+    """Columns over the frame of records that came with them."""
+
+    numbers: list[Column]
+    gone: Column
+    time: Column
+    kind_of_time: str | None
+    problem: Column
+
+
+def with_change_columns(
+    records: DataFrame, columns: ChangeColumns, key: Column, row: Column, value_format: Format, label: str
+) -> tuple[DataFrame, Said]:
+    """The records with what the expressions say of each, and the columns to read it by.
+
+    The expressions see the value's columns, those of the key that the value lacks, and what the format knows of an event
+    besides its row (``Debezium.about``).  A record whose version is null cannot be ordered: that is a problem.  Of Debezium's
+    records with a version, null values are left out: the delete event before each has said it.
+    """
+    of_record = [F.col(f"`{name}`").alias(f"__record_{name}") for name in records.columns]
+    about = getattr(value_format, "about", None)
+    parts = {_ROW: row, _KEY: key} | ({} if about is None else {_ABOUT: about(F.col("value"))})
+    if about is not None and columns.version is not None:
+        records = records.where(F.col("value").isNotNull())  # such a tombstone follows a delete event, which has a version
+    opened = records.select(*of_record, *[part.alias(name) for name, part in parts.items()])
+    names: dict[str, Column] = {}
+    for part in parts:
+        for name in fields_of(opened, F.col(part)):
+            names.setdefault(name, F.col(part).getField(name).alias(name))
+    visible = opened.select("*", *names.values())
+    known = list(names)
+    numbers, gone = columns.numbers(visible, known, label), columns.gone(visible, known, label)
+    time, kind_of_time = columns.time(visible, known, label)
+    found = visible.select(
+        *[F.col(f"__record_{name}").alias(name) for name in records.columns],
+        F.struct(F.lit(0).alias("none"), *[number.alias(f"v{at}") for at, number in enumerate(numbers)]).alias(_NUMBERS),
+        gone.alias(_GONE),
+        time.alias(_TIME),
+    )
+    read = [F.col(_NUMBERS).getField(f"v{at}") for at in range(len(numbers))]
+    given = listed(columns.version) if numbers else []
+    missing = [
+        F.when(number.isNull(), F.lit(f"no version: {text(item)} is null")) for item, number in zip(given, read, strict=True)
+    ]
+    return found, Said(read, F.col(_GONE), F.col(_TIME), kind_of_time, F.coalesce(F.lit(None).cast("string"), *missing))
+
+
+def _when_null(column: Column, problem: str) -> Column:
+    return F.when(column.isNull(), F.lit(problem))

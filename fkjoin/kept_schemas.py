@@ -1,0 +1,90 @@
+"""The columns that tables of files were first read with: a file beside the checkpoint keeps them.
+
+Columns that nobody gives are learned from the files that are there, and others may be there at the next start.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from fkjoin.recipes import learned_sources
+from fkjoin.spark.files import begun, hadoop, read_file, write_file
+
+if TYPE_CHECKING:
+    from fkjoin.table import Table
+
+SCHEMAS = "fkjoin-schemas.json"
+"""Lies in the checkpoint of a query, and of a job."""
+
+
+@dataclass
+class KeptSchemas:
+    """By the names of tables, the columns that are kept, and the new ones that were reported."""
+
+    schemas: dict[str, StructType]
+    reported: dict[str, list[str]]
+
+    @classmethod
+    def of(cls, spark: SparkSession, checkpoint: str, queries: Iterable[str] = ("",)) -> KeptSchemas:
+        """What is kept at ``checkpoint``, if one of the queries whose checkpoints are below it has begun."""
+        if not any(begun(spark, f"{checkpoint}/{query}") for query in queries):
+            return cls({}, {})
+        path, files = hadoop(spark, f"{checkpoint}/{SCHEMAS}")
+        found: dict[str, Any] = json.loads(read_file(path, files)) if files.exists(path) else {}
+        schemas = {name: StructType.fromJson(one["schema"]) for name, one in found.items()}
+        return cls(schemas, {name: one["reported"] for name, one in found.items()})
+
+    def write(self, spark: SparkSession, checkpoint: str) -> None:
+        said = {
+            name: {"schema": schema.jsonValue(), "reported": self.reported.get(name, [])}
+            for name, schema in self.schemas.items()
+        }
+        write_file(*hadoop(spark, f"{checkpoint}/{SCHEMAS}"), json.dumps(said, indent=1).encode())
+
+    def take(self, name: str, learned: StructType) -> bool:
+        """Keep what a table has learned if nothing is kept of it, else say once what is new; whether there is more to keep."""
+        if name not in self.schemas:
+            self.schemas[name], self.reported[name] = learned, []
+            return True
+        known = {*self.schemas[name].names, *self.reported[name]}
+        new = [field for field in learned if field.name not in known]
+        for field in new:
+            logging.getLogger("fkjoin").warning(
+                "table %s: its files have a new field %s (%s), which is left out: the checkpoint was begun without it. To read "
+                "it, give the table a schema= that names it; a query that keeps whole rows then needs a new checkpoint",
+                *(name, field.name, field.dataType.simpleString()),
+            )
+        self.reported[name] += [field.name for field in new]
+        return bool(new)
+
+
+def kept_columns(table: Table, checkpoint: str) -> dict[int, dict[str, Any]]:
+    """Arguments for ``made_again``: the columns of files as the query of the checkpoint was begun with them, if it was."""
+    learned = learned_sources(table)
+    if not learned:
+        return {}
+    spark, place = table.frame.sparkSession, checkpoint.rstrip("/")
+    kept = KeptSchemas.of(spark, place)
+    others: dict[int, dict[str, Any]] = {}
+    more = False
+    for name, tables in learned.items():
+        schema = _columns(tables[0])
+        more |= kept.take(name, schema)
+        if kept.schemas[name] != schema:
+            others |= {id(one): {"schema": kept.schemas[name]} for one in tables}
+    if more:
+        kept.write(spark, place)
+    return others
+
+
+def _columns(source: Table) -> StructType:
+    assert source.recipe is not None
+    assert source.recipe.learned is not None
+    return source.recipe.learned

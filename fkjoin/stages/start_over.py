@@ -1,0 +1,103 @@
+"""A topic that was made anew is read from its beginning; rows that only the topic before had go at the end of that.
+
+What packs records says so when a partition's last record of the start has passed (``StartOver.passed``).  The first stage
+that a source's rows come to remembers which partitions have (``{'e'}{identity of the topic}``), and when all have, it makes
+tombstones for the rows that still are of the topic before.
+
+*Law*: a row that the new topic has, in any record up to the ends, is not deleted: its version is the new topic's by then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fkjoin import records, versions
+from fkjoin.arrays import BYTES, Bools, Bytes, constant, take, untagged, valid
+from fkjoin.messages import CHANGE, JOINED, NO_TIMESTAMP, NUMBERED, table
+from fkjoin.stages.merge import slots_of
+from fkjoin.stages.retention import GONE
+from state import Store, prefix_range
+
+PASSED = "passed:"
+"""How the name of a counter begins that says that a partition's end has passed; what else it says follows."""
+
+_TAG = b"e"
+
+Ends = tuple[tuple[int, int], ...]
+"""Partitions, and the offsets of the last records that each had at the start; those without any are left out."""
+
+
+@dataclass(frozen=True)
+class StartOver:
+    """A topic that is read from its beginning in the place of one of the same name."""
+
+    identity: bytes
+    """The topic's: see ``versions.topic_identity``."""
+    before: bytes
+    """The identity that a topic of that name has when a checkpoint begins with it."""
+    ends: Ends
+
+    def __str__(self) -> str:
+        return json.dumps([self.identity.hex(), self.before.hex(), self.ends])
+
+    @classmethod
+    def parsed(cls, text: str) -> StartOver:
+        """What ``str`` was given."""
+        identity, before, ends = json.loads(text)
+        return cls(bytes.fromhex(identity), bytes.fromhex(before), tuple((number, end) for number, end in ends))
+
+    def passed(self, version: pa.StructArray) -> list[str]:
+        """The names of the counters that say which ends are among records with these versions, or lie before them."""
+        partition, offset = (version.field(name).to_numpy(zero_copy_only=False) for name in versions.PLACE[1:])
+        found = [number for number, end in self.ends if ((partition == number) & (offset >= end)).any()]
+        return [f"{PASSED}{number}:{self}" for number in found]
+
+
+def reached(said: Sequence[str], store: Store) -> list[StartOver]:
+    """Remember what counters say that begin with ``PASSED``; the topics that have been read to all of their ends with that."""
+    passed: dict[str, set[int]] = {}
+    for text in said:
+        number, _, topic = text.removeprefix(PASSED).partition(":")
+        passed.setdefault(topic, set()).add(int(number))
+    whole = []
+    for topic, partitions in passed.items():
+        about = StartOver.parsed(topic)
+        name = pa.array([_TAG + about.identity], BYTES)
+        (kept,) = store.get_many(name).to_pylist()
+        found = dict(json.loads(kept)) if kept is not None else {}
+        found |= {number: end for number, end in about.ends if number in partitions}
+        store.write(name, pa.array([json.dumps(sorted(found.items())).encode()], BYTES))
+        if all(found.get(number, -1) >= end for number, end in about.ends):
+            whole.append(about)
+    return whole
+
+
+def left_behind(store: Store, stage: str, topic: StartOver) -> Iterator[pa.Table]:
+    """Tombstones, as the stage takes them, for the rows that it holds of other topics of the same name."""
+    tag = b"r" if stage in ("subscription", "children") else b"d"
+    pages = list(store.scan([prefix_range(tag)]))  # all, since the store is written before the next is asked for
+    for page in pages:
+        held, keys = records.decode(page.values), untagged(page.keys)
+        alive = held.flags & GONE == 0
+        if stage == "merge":
+            for number, slot in enumerate(slots_of(held.body)):
+                rows = _tombstones(keys, pc.fill_null(slot.version, b""), alive & valid(slot.row), topic, JOINED)
+                yield rows.append_column(NUMBERED.field("number"), pa.array(np.full(len(rows), number, np.int8)))
+        else:
+            schema = JOINED if stage in ("resolve", "regroup") else CHANGE
+            yield _tombstones(keys, held.version, alive, topic, schema)
+
+
+def _tombstones(keys: Bytes, version: Bytes, alive: Bools, topic: StartOver, schema: pa.Schema) -> pa.Table:
+    old = np.flatnonzero(alive & versions.of_topic_before(version, topic.identity, topic.before))
+    keys, before_all = take(keys, old), versions.before_all(take(version, old), topic.identity)
+    nothing, time = constant(None, len(old)), np.full(len(old), NO_TIMESTAMP)
+    if schema is CHANGE:
+        return table(CHANGE, keys, nothing, nothing, before_all, time)
+    return table(JOINED, keys, before_all, nothing, np.ones(len(old), bool), time)

@@ -1,0 +1,194 @@
+"""Topics that are deleted and created again under their names: noticed, refused, or read in the place of the one before."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fkjoin import FkJoinError, Table, TopologyError, fk_join
+from fkjoin.kafka import Json
+from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from tests.conftest import short_lived
+
+from .broker import Broker, Record
+from .jobs import document
+
+
+@pytest.fixture(autouse=True)
+def settings(spark: SparkSession, tmp_path: Path) -> None:
+    for name, value in ((PARTITIONS, "2"), (BUCKETS, "2"), (INDEX_DIR, str(tmp_path / "index"))):
+        spark.conf.set(name, value)
+
+
+def send(broker: Broker, topic: str, **rows: Any) -> None:
+    broker.send(topic, [Record(key.encode(), None if row is None else document(**row)) for key, row in rows.items()])
+
+
+def anew(broker: Broker, topic: str, partitions: int) -> None:
+    """Delete the topic and create it again."""
+    broker.admin.delete_topics([topic])[topic].result(30)
+    deadline = time.monotonic() + 30
+    while topic in broker.admin.list_topics(timeout=10).topics:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    broker.create(topic, partitions=partitions)
+
+
+class Shop:
+    """Orders and customers, joined and counted, in Parquet."""
+
+    def __init__(self, spark: SparkSession, broker: Broker, name: str, folder: Path) -> None:
+        self.spark, self.broker, self.folder = spark, broker, folder
+        self.orders, self.customers = f"{name}-orders", f"{name}-customers"
+        broker.create(self.orders, self.customers, partitions=2)
+
+    def table(self, topic: str, value: str, **options: Any) -> Table:
+        return Table.from_kafka(self.spark, topic, self.broker.bootstrap, key="string", value=Json(value), **options)
+
+    def run(self, kind: str, **options: Any) -> dict[str, Any]:
+        """Read all there is; the table that the changes so far make."""
+        orders = self.table(self.orders, "customer string, n int", options={"maxOffsetsPerTrigger": 4}, **options)
+        customers = self.table(self.customers, "name string", **options)
+        if kind == "join":
+            table = fk_join(orders, customers, "customer", how="left", joiner=["left.n as n", "right.name as name"])
+        else:
+            table = orders.group_by("customer", name=kind).count()
+        query = table.to_parquet(self.folder / kind, checkpoint=self.folder / f"{kind}-ck", trigger={"availableNow": True})
+        query.awaitTermination()
+        found: dict[str, Any] = {}
+        rows = self.spark.read.parquet(str(self.folder / kind)).orderBy("batch").collect()
+        for row in rows:
+            key = row[0]
+            assert (key in found) == (row._operation != "insert"), row
+            if row._operation == "delete":
+                del found[key]
+            else:
+                found[key] = (row.n, row.name) if kind == "join" else row["count"]
+        return found
+
+
+@pytest.fixture
+def shop(spark: SparkSession, broker: Broker, tmp_path: Path, request: pytest.FixtureRequest) -> Shop:
+    return Shop(spark, broker, f"shop{abs(hash(request.node.name)) % 10_000}", tmp_path)
+
+
+def test_a_topic_made_anew_is_refused_or_read_in_the_place_of_the_one_before(shop: Shop, broker: Broker) -> None:
+    send(broker, shop.customers, c1={"name": "Ada"}, c2={"name": "Bo"})
+    send(broker, shop.orders, **{f"o{number}": {"customer": f"c{number % 3}", "n": number} for number in range(12)})
+    before = {f"o{number}": (number, {1: "Ada", 2: "Bo"}.get(number % 3)) for number in range(12)}
+    assert shop.run("join") == before
+    assert shop.run("count") == {"c0": 4, "c1": 4, "c2": 4}
+
+    anew(broker, shop.orders, partitions=3)
+    with pytest.raises(FkJoinError, match=f"topic {shop.orders} was deleted and created again since checkpoint .*--start-over"):
+        shop.run("join")
+    with pytest.raises(FkJoinError, match=f"topic {shop.orders} was created again and has no records yet"):
+        shop.run("join", on_new_topic="start-over")
+    new = {f"o{number}": {"customer": "c1", "n": 100 + number} for number in range(3, 40)}
+    send(broker, shop.orders, **new)
+    after = {key: (row["n"], "Ada") for key, row in new.items()}
+    assert shop.run("join", on_new_topic="start-over") == after
+    assert shop.run("count", on_new_topic="start-over") == {"c1": 37}
+
+    send(broker, shop.orders, o3=None, o1={"customer": "c2", "n": 1})
+    del after["o3"]
+    after["o1"] = (1, "Bo")
+    assert shop.run("join") == after, "it goes on without the option"
+    anew(broker, shop.customers, partitions=1)
+    send(broker, shop.customers, c1={"name": "Ada anew"})
+    after = {key: (n, "Ada anew" if name == "Ada" else None) for key, (n, name) in after.items()}
+    assert shop.run("join", on_new_topic="start-over") == after
+
+
+def test_a_start_over_that_is_interrupted_begins_again(shop: Shop, broker: Broker) -> None:
+    send(broker, shop.orders, **{f"o{number}": {"customer": "c", "n": number} for number in range(8)})
+    assert shop.run("count") == {"c": 8}
+    anew(broker, shop.orders, partitions=2)
+    new = {f"o{number}": {"customer": "d", "n": number} for number in range(4, 20)}
+    send(broker, shop.orders, **new)
+    checkpoint = shop.folder / "count-ck"
+    topics = checkpoint / "fkjoin-topics.json"
+    known = topics.read_bytes()
+    orders = shop.table(shop.orders, "customer string, n int", options={"maxOffsetsPerTrigger": 2}, on_new_topic="start-over")
+    table = orders.group_by("customer", name="count").count()
+    query = table.to_parquet(shop.folder / "count", checkpoint=checkpoint, trigger={"processingTime": "0 seconds"})
+    while len(query.recentProgress) < 2:
+        time.sleep(0.05)
+    query.stop()
+    assert topics.read_bytes() != known
+    assert shop.run("count") == {"d": 16}
+
+
+def test_records_that_end_with_marks_of_transactions_end(shop: Shop, broker: Broker) -> None:
+    from confluent_kafka import Producer
+
+    send(broker, shop.orders, o1={"customer": "c", "n": 1}, o2={"customer": "c", "n": 1})
+    assert shop.run("count") == {"c": 2}
+    anew(broker, shop.orders, partitions=1)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "end", "log_level": 0})
+    producer.init_transactions(30)
+    for key, commit in ((b"o3", True), *((b"lost", False) for _ in range(12))):
+        producer.begin_transaction()
+        producer.produce(shop.orders, document(customer="d", n=1), key)
+        producer.flush(30)
+        producer.commit_transaction(30) if commit else producer.abort_transaction(30)
+    committed = {"maxOffsetsPerTrigger": 4, "kafka.isolation.level": "read_committed"}
+    orders = shop.table(shop.orders, "customer string, n int", options=committed, on_new_topic="start-over")
+    table = orders.group_by("customer", name="count").count()
+    trigger = {"availableNow": True}
+    table.to_parquet(shop.folder / "count", checkpoint=shop.folder / "count-ck", trigger=trigger).awaitTermination()
+    rows = shop.spark.read.parquet(str(shop.folder / "count")).orderBy("batch").collect()
+    assert {(row.customer, row._operation) for row in rows[1:]} == {("c", "delete"), ("d", "insert")}
+
+
+def test_what_cannot_start_over_says_so(shop: Shop, broker: Broker) -> None:
+    with pytest.raises(TopologyError, match="on_new_topic: 'again' is not one of fail, start-over"):
+        shop.table(shop.orders, "n int", on_new_topic="again")
+    with pytest.raises(TopologyError, match="on_new_topic: with roots="):
+        shop.table(shop.orders, "n int", on_new_topic="start-over", roots=1)
+    orders = shop.table(shop.orders, "customer string", on_new_topic="start-over")
+    customers = shop.table(shop.customers, "name string")
+    with pytest.raises(TopologyError, match='a table with on_new_topic="start-over" cannot be in a staged deployment'):
+        fk_join(orders, customers, "customer", deployment="staged")
+
+
+def test_a_job_starts_over_on_the_command_line(shop: Shop, broker: Broker, connector: str, tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(
+        f"""
+        name = "again"
+        checkpoint = "{tmp_path}/job-ck"
+        trigger = "available-now"
+        spark = {{ "spark.jars" = "{connector}", "spark.master" = "local[1]", "spark.ui.enabled" = false }}
+        kafka = {{ bootstrap_servers = "{broker.bootstrap}" }}
+        tables.orders = {{ topic = "{shop.orders}", key = "string", value = {{ format = "json", schema = "n int" }} }}
+        views.all = {{ of = "orders", filter = "true" }}
+        sinks.out = {{ table = "all", path = "{tmp_path}/out" }}
+        """
+    )
+
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [str(Path(sys.executable).parent / "fkjoin"), "run", str(job), "--spark-log", str(tmp_path / "log"), *options]
+        return subprocess.run(command, capture_output=True, text=True, env=short_lived(COLUMNS="200"), check=False)
+
+    send(broker, shop.orders, a={"n": 1}, b={"n": 2})
+    assert run().returncode == 0
+    anew(broker, shop.orders, partitions=1)
+    send(broker, shop.orders, b={"n": 3})
+    refused = run()
+    assert refused.returncode == 1
+    assert f"fkjoin run --start-over {shop.orders}" in refused.stderr + refused.stdout
+    wrong = run("--start-over", "order")
+    assert "--start-over: no table of the job is read from topic 'order'" in wrong.stderr + wrong.stdout
+    done = run("--start-over", shop.orders)
+    assert done.returncode == 0, done.stderr
+    rows = shop.spark.read.parquet(str(tmp_path / "out")).orderBy("batch").collect()
+    assert {(row.key, row._operation) for row in rows[2:]} == {("b", "update"), ("a", "delete")}
+    assert json.loads((tmp_path / "job-ck/sink-out/fkjoin-topics.json").read_text())[shop.orders]["again"] == [[0, 0]]

@@ -1,0 +1,155 @@
+"""What decides which change of a topic is newer, on a broker: grown topics, versions of the user's, older checkpoints."""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fkjoin import Table, TopologyError, fk_join
+from fkjoin.kafka import Debezium, Json
+from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from tests.golden import CHECKPOINTS
+
+from . import golden
+from .broker import Broker, Record
+from .jobs import document, letters, rows
+
+
+@pytest.fixture(autouse=True)
+def settings(spark: SparkSession, tmp_path: Path) -> None:
+    for name, value in ((PARTITIONS, "2"), (BUCKETS, "2"), (INDEX_DIR, str(tmp_path / "index"))):
+        spark.conf.set(name, value)
+
+
+@pytest.fixture
+def grown(broker: Broker) -> Iterator[str]:
+    """A topic of 60 keys, half of which moved to a new partition with what was written after it was added."""
+    topic = "grown"
+    broker.create(topic, partitions=3)
+    keys = [f"k{number}" for number in range(60)]
+    broker.send(topic, [Record(key.encode(), document(customer="c", n=round_)) for round_ in range(3) for key in keys])
+    broker.add_partitions(topic, 4)
+    broker.send(topic, [Record(key.encode(), document(customer="c", n=100)) for key in keys])
+    yield topic
+    broker.admin.delete_topics([topic])[topic].result(30)
+
+
+def final(table: Table, folder: Path, *columns: str) -> dict[str, Any]:
+    """The rows that are left when all changes there are have been read, batch by batch."""
+    found: dict[str, Any] = {}
+    for row in rows(table.changes, folder):
+        if row._operation == "delete":
+            found.pop(row[0], None)
+        else:
+            found[row[0]] = tuple(row[name] for name in columns)
+    return found
+
+
+@pytest.mark.parametrize("options", [{}, {"maxOffsetsPerTrigger": 40}], ids=["one batch", "many batches"])
+def test_a_grown_topic_is_read_from_its_beginning(
+    spark: SparkSession, broker: Broker, tmp_path: Path, grown: str, options: dict[str, Any]
+) -> None:
+    value = Json("customer string, n int")
+    table = Table.from_kafka(spark, grown, broker.bootstrap, key="string", value=value, options=options)
+    itself = fk_join(table, table, "key", joiner=["left.n as n", "right.n as m"], name="grown-join")
+    assert set(final(itself, tmp_path / "join", "n", "m").values()) == {(100, 100)}
+    counted = table.group_by("n").count()
+    assert final(counted, tmp_path / "count", "count") == {100: (60,)}
+
+
+def test_the_checkpoint_of_an_older_release_goes_on_with_a_topic_that_grew(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    broker.create(golden.ORDERS, golden.CUSTOMERS, partitions=2)
+    golden.send(broker, golden.half(1), 2)
+    with tarfile.open(CHECKPOINTS / "topics-1.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    for kind in ("join", "count"):
+        checkpoint = tmp_path / "checkpoint" / kind
+        found = re.search(r"file:(/[^\"]*)/checkpoint/", (checkpoint / "state/0/_metadata/v2/0").read_text())
+        assert found is not None
+        for log in checkpoint.glob("state/*/_metadata/v2/[0-9]*"):
+            log.write_text(log.read_text().replace(found[1], str(tmp_path)))
+            log.with_name(f".{log.name}.crc").unlink()
+    for topic in (golden.ORDERS, golden.CUSTOMERS):
+        broker.add_partitions(topic, 3)
+    golden.send(broker, golden.half(2), 3)
+    before, after = golden.expected(golden.half(1)), golden.expected(golden.log())
+    for kind, table in golden.tables(spark, broker).items():
+        held = dict(before[kind])
+        for row in rows(table.changes, tmp_path / "checkpoint" / kind):
+            assert (row[0] in held) == (row._operation != "insert")
+            if row._operation == "delete":
+                del held[row[0]]
+            else:
+                held[row[0]] = (row.n, row.name) if kind == "join" else row["count"]
+        assert held == after[kind]
+
+
+def event(op: str, row: dict[str, Any] | None, lsn: int) -> bytes:
+    return json.dumps({"payload": {"op": op, "before": None, "after": row, "source": {"lsn": lsn, "table": "t"}}}).encode()
+
+
+def test_a_version_of_the_source_decides_whatever_the_offsets_say(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    topic = "by-lsn"
+    broker.create(topic, partitions=2)
+    key = {name: json.dumps({"id": name}).encode() for name in ("a", "b", "c")}
+    broker.send(
+        topic,
+        [
+            Record(key["a"], event("c", {"id": "a", "n": 1}, 10), partition=0),
+            Record(key["a"], event("u", {"id": "a", "n": 3}, 30), partition=1),
+            Record(key["a"], event("u", {"id": "a", "n": 2}, 20), partition=0),
+            Record(key["b"], event("d", None, 30), partition=0),
+            Record(key["b"], None, partition=0),
+            Record(key["b"], event("c", {"id": "b", "n": 1}, 10), partition=0),
+            Record(key["c"], b'{"op": "c", "after": {"id": "c", "n": 1}}', partition=0),
+        ],
+    )
+    table = Table.from_kafka(
+        spark,
+        topic,
+        broker.bootstrap,
+        key=Debezium("id string"),
+        value=Debezium("id string, n int"),
+        version="source.lsn",
+        timestamp="timestamp_millis(source.lsn)",
+    )
+    kept = table.materialize("kept")
+    assert final(kept, tmp_path / "kept", "n") == {"a": (3,)}
+    last = [row for row in rows(kept.changes, tmp_path / "again") if row.id == "a"][-1]
+    assert (last._version[0], len(last._version), last._timestamp.microsecond) == (30, 4, 30_000)
+    (dead,) = letters(table.dead_letters, tmp_path / "dead")
+    assert (dead.offset, dead.reason) == (5, "no version: source.lsn is null")
+    assert final(table.group_by("n").count(), tmp_path / "count", "count") == {3: (1,)}
+
+
+def test_soft_deletes_and_what_is_no_version(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    topic = "soft"
+    broker.create(topic, partitions=1)
+    value = Json("n int, seq bigint, __deleted string")
+    sent = [("a", 1, 1, "false"), ("b", 2, 1, "false"), ("a", 1, 2, "true"), ("b", 3, 3, None), ("b", 4, 2, "true")]
+    broker.send(topic, [Record(key.encode(), document(n=n, seq=seq, __deleted=gone)) for key, n, seq, gone in sent])
+
+    def table(**columns: Any) -> Table:
+        return Table.from_kafka(spark, topic, broker.bootstrap, key="string", value=value, **columns)
+
+    soft = table(version="seq", deleted="__deleted = 'true'").materialize("soft")
+    assert final(soft, tmp_path / "soft", "n") == {"b": (3,)}
+    assert final(table(deleted="__deleted = 'true'").materialize("offsets"), tmp_path / "offsets", "n") == {}
+    for columns, message in (
+        ({"version": "n / 2"}, "version: n / 2 is double, whole numbers are needed"),
+        ({"version": "sek"}, "version: soft has no column 'sek'; did you mean 'seq'?"),
+        ({"deleted": "n"}, "deleted: n is int, a boolean is needed"),
+        ({"timestamp": "__deleted"}, "timestamp: __deleted is string, a timestamp or bigint is needed"),
+        ({"version": "seq", "roots": 1}, "version: with roots="),
+    ):
+        with pytest.raises(TopologyError, match=re.escape(message)):
+            table(**columns)
