@@ -26,6 +26,5 @@ def _topics(table: Table, checkpoint: str) -> dict[int, dict[str, Any]]:
     sources = [one for one in below(table) if one.recipe.connection is not None]
     if not sources:
         return {}
-    topics = [(one.recipe.connection, one.recipe.named["on_new_topic"]) for one in sources]
-    again = checked_topics(table.frame.sparkSession, checkpoint, topics)
+    again = checked_topics(table.frame.sparkSession, checkpoint, [one.recipe.connection for one in sources])
     return {id(one): {"again": again[one.recipe.connection.topic]} for one in sources if one.recipe.connection.topic in again}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -11,7 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from fkjoin.errors import TopologyError
 
-_FINDING = {"pathglobfilter", "recursivefilelookup"}
+_WHICH = {"pathglobfilter", "recursivefilelookup", "basepath"}
 
 
 def by_name(spark: SparkSession, pattern: str, options: Mapping[str, Any], columns: StructType) -> StructType:
@@ -20,8 +21,8 @@ def by_name(spark: SparkSession, pattern: str, options: Mapping[str, Any], colum
     Spark refuses files with another header by name, when it comes to them.  Without a header, or with ``enforceSchema``, the
     columns are as they are given.
     """
-    chosen = {name.lower(): str(value).lower() for name, value in options.items()}
-    if chosen.get("header") != "true" or chosen.get("enforceschema") == "true":
+    by_place = any(name.lower() == "enforceschema" and str(value).lower() == "true" for name, value in options.items())
+    if by_place or not _has_header(options):
         return columns
     file = _newest(spark, pattern, options)
     if file is None:
@@ -37,26 +38,42 @@ def by_name(spark: SparkSession, pattern: str, options: Mapping[str, Any], colum
     return StructType([wanted.get(name.lower(), StructField(name, StringType())) for name in header])
 
 
-def as_newest(
-    spark: SparkSession, pattern: str, options: Mapping[str, Any], inferred: StructType, folders: Sequence[str]
-) -> StructType:
-    """What was inferred of all files: the columns of the newest one's header, and those of ``folders``."""
-    if str(options.get("header", "")).lower() != "true" or (file := _newest(spark, pattern, options)) is None:
-        return inferred
-    types = {field.name.lower(): field for field in inferred}
-    found = [types.get(name.lower(), StructField(name, StringType())) for name in _header(spark, file, options)]
-    return StructType([*found, *(inferred[name] for name in folders)])
+def learned(spark: SparkSession, pattern: str, options: Mapping[str, Any]) -> StructType:
+    """The columns of the files whose header is that of the newest one, as Spark makes their types out."""
+    lines = spark.read.format("text").options(**_finding(options)).load(pattern).where("_metadata.file_block_start = 0")
+    about = F.max("_metadata.file_modification_time").alias("time"), F.first("value").alias("header")
+    files = lines.groupBy(F.col("_metadata.file_path").alias("path")).agg(*about).collect()
+    newest = max(files, key=lambda file: (file.time, file.path), default=None)
+    same = [_escaped(unquote(file.path)) for file in files if newest is not None and file.header == newest.header]
+    places = pattern if len(same) == len(files) or not _has_header(options) else same
+    return spark.read.format("csv").options(**{"inferSchema": True, **_reading(options, places)}).load(places).schema
 
 
 def _newest(spark: SparkSession, pattern: str, options: Mapping[str, Any]) -> str | None:
     """The path of the newest file that is not empty."""
-    chosen = {name: value for name, value in options.items() if name.lower() in _FINDING}
-    files = spark.read.format("binaryFile").options(**chosen).load(pattern).where("length > 0")
+    files = spark.read.format("binaryFile").options(**_finding(options)).load(pattern).where("length > 0")
     newest = files.select(F.max_by("path", F.struct("modificationTime", "path"))).first()
     return None if newest is None else newest[0]
 
 
 def _header(spark: SparkSession, file: str, options: Mapping[str, Any]) -> list[str]:
-    chosen = {name: value for name, value in options.items() if name.lower() not in {*_FINDING, "inferschema", "basepath"}}
-    path = "".join(f"\\{letter}" if letter in "[]{}*?\\" else letter for letter in file)
-    return spark.read.format("csv").options(**chosen).load(path).columns
+    chosen = {name: value for name, value in _reading(options, [file]).items() if name.lower() != "inferschema"}
+    return spark.read.format("csv").options(**chosen).load(_escaped(file)).columns
+
+
+def _has_header(options: Mapping[str, Any]) -> bool:
+    return any(name.lower() == "header" and str(value).lower() == "true" for name, value in options.items())
+
+
+def _finding(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that say which files there are."""
+    return {name: value for name, value in options.items() if name.lower() in _WHICH}
+
+
+def _reading(options: Mapping[str, Any], places: str | list[str]) -> dict[str, Any]:
+    """The options with which files are read; of single ones, without those for folders."""
+    return {name: value for name, value in options.items() if isinstance(places, str) or name.lower() not in _WHICH}
+
+
+def _escaped(path: str) -> str:
+    return "".join(f"\\{letter}" if letter in "[]{}*?\\" else letter for letter in path)

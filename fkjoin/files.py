@@ -95,12 +95,9 @@ def open_files(
     found = _learned(place, chosen, pattern) if schema is None else struct_type(schema, "from_files")
     lines = place.stream("text")
     folders = _folders(lines)
-    if learned and chosen == "csv":
-        found = csv_files.as_newest(spark, place.pattern, place.options, found, folders)
-    if learned:  # 007 and 7 are two keys
-        texts = {name for name in listed(key) if chosen == "csv" or name in folders}
-        found = _as_texts(found, texts)
     whole = _with_folders(found, [lines.schema[name] for name in folders])
+    if learned:  # 007 and 7 are two keys
+        whole = _as_texts(whole, {name for name in listed(key) if chosen == "csv" or name in folders})
     inner = StructType([field for field in whole if field.name not in folders])
     outer = StructType([field for field in whole if field.name in folders])
     plain = None
@@ -121,7 +118,9 @@ def open_files(
 
 def _learned(place: _Place, format: str, pattern: str) -> StructType:
     try:
-        found = place.spark.read.format(format).options(**{"inferSchema": True, **place.options}).load(place.pattern).schema
+        if format == "csv":
+            return csv_files.learned(place.spark, place.pattern, place.options)
+        found = place.spark.read.format(format).options(**place.options).load(place.pattern).schema
     except Exception as error:
         raise TopologyError(
             f"path: {pattern} cannot be read to learn its columns; is it there, and not empty? "

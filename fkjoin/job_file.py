@@ -116,7 +116,7 @@ class TableSpec(_Place):
     columns: str | None = Field(None, alias="schema")
     format: FileFormat | None = None
     on_error: OnError = "dead-letter"
-    on_new_topic: OnNewTopic = "fail"
+    on_new_topic: OnNewTopic | None = None
     headers: bool = False
     roots: int | None = Field(None, ge=1)
     options: dict[str, Value] = {}

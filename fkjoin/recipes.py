@@ -36,7 +36,7 @@ def remembered(make: Callable[_P, Table]) -> Callable[_P, Table]:
 
     @functools.wraps(make)
     def made(*arguments: _P.args, **named: _P.kwargs) -> Table:
-        return replace(make(*arguments, **named), recipe=Recipe(make, arguments, named))
+        return replace(make(*arguments, **named), recipe=Recipe(made, arguments, named))
 
     return made
 

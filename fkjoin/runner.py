@@ -125,8 +125,8 @@ class Report:
             for operator, counted in line["counters"].items():
                 if restarted := counted.get(RESTARTS):
                     self._console.print(
-                        f"{name}: batch {progress.batchId}: {operator}: {restarted:,} rows started over: their topic, "
-                        "partition or log is another than before, so what came last counts, whatever its offset",
+                        f"{name}: batch {progress.batchId}: {operator}: {restarted:,} rows started over: their topic "
+                        "or log is another than before, so what came last counts, whatever its offset",
                         soft_wrap=True,
                     )
             seconds = line["seconds"]

@@ -221,27 +221,12 @@ class Table(Operators, Outputs):
         happens to lines that do not fit, and to changes without a version.  The rest as in ``from_stream``.
         """
         files = open_files(spark, str(path), key, schema, format, options)
-        table = cls.from_stream(
-            files.frame,
-            key=key,
-            version=version,
-            deleted=deleted,
-            timestamp=timestamp,
-            name=name or files.name,
-            log=log,
-            on_error=on_error,
-        )
+        about: dict[str, Any] = {"key": key, "version": version, "deleted": deleted, "timestamp": timestamp, "log": log}
+        about["on_error"] = on_error
+        table = cls.from_stream(files.frame, name=name or files.name, **about)
         assert isinstance(table.node, Source)
         columns = (key, version, deleted, timestamp)
-        about: dict[str, Any] = {
-            "key": key,
-            "version": version,
-            "deleted": deleted,
-            "timestamp": timestamp,
-            "name": name,
-            "log": log,
-        }
-        about |= {"on_error": on_error, "schema": schema, "format": format, "options": options}
+        about |= {"name": name, "schema": schema, "format": format, "options": options}
         recipe = Recipe(cls.from_files, (spark, path), about, files.schema if files.learned else None)
         return replace(table, unread=plain_lines(files, table.node, columns, on_error), recipe=recipe)
 
@@ -259,7 +244,7 @@ class Table(Operators, Outputs):
         timestamp: Expression | None = None,
         name: str | None = None,
         on_error: OnError = "dead-letter",
-        on_new_topic: OnNewTopic = "fail",
+        on_new_topic: OnNewTopic | None = None,
         headers: bool = False,
         roots: int | None = None,
         options: Mapping[str, Any] | None = None,
@@ -287,7 +272,8 @@ class Table(Operators, Outputs):
 
         ``on_new_topic``: what happens when the topic was deleted and created again since the query's checkpoint was begun.
         ``"fail"`` refuses to start.  ``"start-over"`` reads the new topic from its beginning: what comes counts as newer, and
-        rows that the new topic does not have are deleted once it has been read to the end it had at the start.
+        rows that the new topic does not have are deleted once it has been read to the end it had at the start.  Left out, it is
+        ``"start-over"`` with Spark's option ``failOnDataLoss=false``, which says that lost data stops nothing, else ``"fail"``.
 
         Raises ``TopologyError``, also when the topic is not there.
         """

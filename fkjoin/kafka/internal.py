@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,7 +60,8 @@ class StageQuery:
     ) -> StreamingQuery:
         """Start the query with a checkpoint folder of its own.  ``trigger``, ``options``: as for ``Table.to_kafka``."""
         self.topics.create()
-        checked_topics(self.frame.sparkSession, str(checkpoint), ((read, "fail") for read in self.reads))
+        reads = [replace(read, on_new_topic="fail") for read in self.reads]  # other queries would not start over with it
+        checked_topics(self.frame.sparkSession, str(checkpoint), reads)
         servers = self.topics.connection.bootstrap_servers
         return start(self.frame, None, servers, str(checkpoint), options, trigger, self.name)
 

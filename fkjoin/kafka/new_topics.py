@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from fkjoin import versions
 from fkjoin.errors import FkJoinError
 from fkjoin.kafka.options import client_settings
-from fkjoin.kafka.source import Connection, OnNewTopic
+from fkjoin.kafka.source import Connection
 from fkjoin.spark.files import begun, hadoop, read_file, write_file
 from fkjoin.stages.start_over import StartOver
 
@@ -27,9 +27,7 @@ _FIRST_LOOK = 8
 """So many offsets before its end a partition is first asked for its last record: the very last may be marks of transactions."""
 
 
-def checked_topics(
-    spark: SparkSession, checkpoint: str, topics: Iterable[tuple[Connection, OnNewTopic]]
-) -> dict[str, StartOver]:
+def checked_topics(spark: SparkSession, checkpoint: str, topics: Iterable[Connection]) -> dict[str, StartOver]:
     """Compare topics with those that the checkpoint knows, and keep what is new; those that have started over, by name.
 
     Raises ``FkJoinError`` for one with another id, unless it is to start over.
@@ -40,14 +38,14 @@ def checked_topics(
     if begun(spark, place) and files.exists(path):
         known = json.loads(read_file(path, files))
     kept = dict(known)
-    for connection, on_new_topic in topics:
+    for connection in topics:
         topic, now = connection.topic, connection.topic_id
         was = known.get(topic)
         if now is None or (was is not None and was["id"] == now):
             continue
         kept[topic] = {"id": now}
         if was is not None:
-            if on_new_topic != "start-over":
+            if connection.on_new_topic != "start-over":
                 raise FkJoinError(_refused(topic, place, was["id"], now))
             kept[topic]["again"] = _starts_over(spark, place, connection)
     if kept != known:

@@ -45,6 +45,8 @@ class Connection:
     partitions: int
     topic_id: str | None = None
     """What the brokers call it: another topic of the same name has another id; None when that cannot be asked."""
+    on_new_topic: OnNewTopic = "fail"
+    """What happens when the id is another than the checkpoint's."""
 
 
 class TopicRead(NamedTuple):
@@ -71,7 +73,7 @@ def read_topic(
     *,
     name: str | None,
     on_error: OnError,
-    on_new_topic: OnNewTopic,
+    on_new_topic: OnNewTopic | None,
     headers: bool,
     roots: int | None,
     options: Mapping[str, Any] | None,
@@ -79,9 +81,9 @@ def read_topic(
 ) -> TopicRead:
     """See ``Table.from_kafka``; ``again``: the query's checkpoint has started over with the topic."""
     require_on_error(on_error)
-    if on_new_topic not in get_args(OnNewTopic):
+    if on_new_topic is not None and on_new_topic not in get_args(OnNewTopic):
         raise TopologyError(f"on_new_topic: {on_new_topic!r} is not one of {', '.join(get_args(OnNewTopic))}")
-    if roots is not None and on_new_topic != "fail":
+    if roots is not None and on_new_topic == "start-over":
         raise TopologyError("on_new_topic: with roots= rows are of the topics before, which are not made anew; leave it out")
     if roots is not None and not 1 <= roots <= _MOST_ROOTS:
         raise TopologyError(f"roots: {roots!r} is not a number from 1 to {_MOST_ROOTS}: of as many topics the records are made")
@@ -182,7 +184,9 @@ def read_topic(
         raw = records.select(*RAW_COLUMNS)
         letters = raw.mapInArrow(DeadRecords(reading), StructType([*raw.schema, StructField("problem", StringType())]))
         dead = letters.select(_raw(name or topic).alias(RAW), F.col("problem").alias(PROBLEM))
-    connection = Connection(topic, bootstrap_servers, chosen, partitions, topic_id)
+    lossy = {name.lower(): text.lower() for name, text in chosen.items()}.get("failondataloss") == "false" and roots is None
+    new_topic = on_new_topic or ("start-over" if lossy else "fail")
+    connection = Connection(topic, bootstrap_servers, chosen, partitions, topic_id, new_topic)
     return TopicRead(node, frame, kind_of_time, connection, dead, unread)
 
 
