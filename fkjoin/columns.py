@@ -124,7 +124,7 @@ def arrow_schema(argument: str, schema: DataType) -> pa.Schema:
         if (pair := twice(names)) is not None:
             raise TopologyError(f"{argument}: {path} has the fields {pair[0]!r} and {pair[1]!r}, which is one name to Spark")
     try:
-        arrow = to_arrow_schema(cast(StructType, _nullable(schema)), timezone="UTC")
+        arrow = to_arrow_schema(cast(StructType, nullable(schema)), timezone="UTC")
     except Exception as error:
         raise TopologyError(f"{argument}: {error}") from error
     if (problem := unsupported(arrow)) is not None:
@@ -158,13 +158,14 @@ def type_of(frame: DataFrame, struct: Column) -> StructType:
     return kind
 
 
-def _nullable(kind: DataType) -> DataType:
+def nullable(kind: DataType) -> DataType:
+    """The type, with nulls wherever there can be some."""
     if isinstance(kind, StructType):
-        return StructType([StructField(field.name, _nullable(field.dataType), True) for field in kind])
+        return StructType([StructField(field.name, nullable(field.dataType), True) for field in kind])
     if isinstance(kind, ArrayType):
-        return ArrayType(_nullable(kind.elementType), True)
+        return ArrayType(nullable(kind.elementType), True)
     if isinstance(kind, MapType):
-        return MapType(_nullable(kind.keyType), _nullable(kind.valueType), True)
+        return MapType(nullable(kind.keyType), nullable(kind.valueType), True)
     return kind
 
 

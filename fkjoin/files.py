@@ -16,13 +16,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from fkjoin import csv_files
-from fkjoin.columns import arrow_schema, listed
+from fkjoin.columns import arrow_schema, listed, nullable
 from fkjoin.errors import TopologyError
 from fkjoin.frame import PROBLEM, RAW
-from fkjoin.json_text import readable
+from fkjoin.json_text import Reading, parsable
 from fkjoin.kafka.formats import struct_type
 from fkjoin.spark.files import hadoop
-from fkjoin.spark.json_lines import BLANKS, NOT_TEXT, ReadLines, not_an_object
+from fkjoin.spark.json_lines import ReadLines, not_an_object
 from fkjoin.spark.settings import prepare
 
 FileFormat = Literal["json", "parquet", "csv"]
@@ -111,8 +111,8 @@ def open_files(
     else:
         if outer:
             lines = place.stream("text", StructType([StructField("value", StringType()), *outer]))
-        frame, by_workers = _json(lines, inner, outer)
-        plain = lines if by_workers and not outer else None
+        frame = _json(lines, inner, outer)
+        plain = None if outer else lines
     stem = Path(pattern.rstrip("/*")).name or "files"
     return FilesRead(frame, plain, StructType([*inner, *outer]), learned, stem.split(".")[0])
 
@@ -141,26 +141,29 @@ def _learned(place: _Place, format: str, pattern: str) -> StructType:
     return StructType([field for field in found if field.name != corrupt])
 
 
-def _json(lines: DataFrame, inner: StructType, outer: StructType) -> tuple[DataFrame, bool]:
-    """The columns of JSON lines, and whether workers can read them, too."""
+def _json(lines: DataFrame, inner: StructType, outer: StructType) -> DataFrame:
+    """The columns of JSON lines."""
     what = _what(inner)
     fields = arrow_schema("schema", inner)
     located = lines.withColumn(_FILE, F.col("_metadata.file_path"))
-    if readable(pa.struct(list(fields))):
-        # By the same code as in the workers: Spark's own reader takes other texts for JSON than that does.
-        made = StructType([*inner, *outer, *(StructField(name, StringType()) for name in (PROBLEM, _FILE))])
-        made.add("value", BinaryType())
-        read = located.mapInArrow(ReadLines(fields, what, (*outer.names,), _FILE, PROBLEM), made)
-        return _shown(read, [*inner.names, *outer.names], F.col(PROBLEM), F.col("value")), True
-    text = F.col("value")
-    kind = StructType([*inner, StructField(_CORRUPT, StringType())])
-    parsed = F.from_json(text, kind, {"mode": "PERMISSIVE", _CORRUPT_NAME: _CORRUPT})
-    misfit = ~F.ltrim(text, F.lit(BLANKS)).startswith("{") | parsed.isNull() | parsed[_CORRUPT].isNotNull()
-    problem = F.when(~F.is_valid_utf8(text), F.lit(NOT_TEXT)).when(misfit, F.lit(not_an_object(what)))
-    columns = [F.when(problem.isNull(), parsed[name]).alias(name) for name in inner.names]
-    some = located.where(F.btrim(text, F.lit(BLANKS)) != "")
-    rows = some.select(*columns, *_named(outer.names), problem.alias(PROBLEM), _FILE, text.cast("binary").alias("value"))
-    return _shown(rows, [*inner.names, *outer.names], F.col(PROBLEM), F.col("value")), False
+    if not parsable(pa.struct(list(fields))):
+        raise TopologyError(f"schema: {what} cannot be read from JSON: a name is in it twice, or a map whose keys are no text")
+    # By the same code as in the workers: Spark's own reader takes other texts for JSON than that does.
+    made = StructType(
+        [
+            *(StructField(one.name, nullable(one.dataType)) for one in inner),
+            *outer,
+            *(StructField(name, StringType()) for name in (PROBLEM, _FILE)),
+        ]
+    )
+    made.add("value", BinaryType())
+    read = located.mapInArrow(ReadLines(fields, what, (*outer.names,), _FILE, PROBLEM, as_session(lines.sparkSession)), made)
+    return _shown(read, [*inner.names, *outer.names], F.col(PROBLEM), F.col("value"))
+
+
+def as_session(spark: SparkSession) -> Reading:
+    """How times are read: clocks that say no zone are the session's."""
+    return Reading(zone=str(spark.conf.get("spark.sql.session.timeZone")))
 
 
 def _by_reader(place: _Place, inner: StructType, outer: StructType) -> DataFrame:

@@ -16,6 +16,7 @@ from fkjoin.errors import FkJoinError, nearest
 from fkjoin.files import FileFormat
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.source import OnNewTopic
+from fkjoin.spark.change_events import PLACEHOLDER
 from fkjoin.stages import How
 from fkjoin.stateful import Deployment
 from fkjoin.wire import Wire
@@ -71,10 +72,15 @@ class FormatSpec(_Strict):
     registry_settings: dict[str, Value] = {}
     write_schema: str | None = None
     subject: str | None = None
+    units: dict[str, str] = {}
+    placeholder: str = PLACEHOLDER
+    unavailable: Literal["problem", "keep"] = "problem"
 
     def build(self, where: str, name: str) -> Format:
         if self.text is not None and (self.format != "json" or self.registry is not None):
             raise JobError(f'{where}: text keeps the whole text of format "json" without a registry; leave it out')
+        if self.units and (self.format not in ("json", "debezium") or self.registry is not None):
+            raise JobError(f'{where}: units are for formats "json" and "debezium" without a registry; leave them out')
         if self.format == "string":
             return String(self.name or name)
         if self.format == "bytes":
@@ -82,11 +88,11 @@ class FormatSpec(_Strict):
         if self.columns is None:
             raise JobError(f'{where}: format "{self.format}" needs a schema, such as "id bigint, name string"')
         if self.format == "debezium":
-            return Debezium(self.columns)
+            return Debezium(self.columns, units=self.units, placeholder=self.placeholder, unavailable=self.unavailable)
         if self.registry is None:
             if self.format == "avro":
                 raise JobError(f'{where}: format "avro" needs registry, the address of the schema registry')
-            return Json(self.columns, self.text)
+            return Json(self.columns, self.text, self.units)
         settings = tuple(self.registry_settings.items())
         return Registry(self.format, self.columns, self.registry, settings, self.write_schema, self.subject)
 

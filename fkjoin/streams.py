@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -26,11 +27,12 @@ from fkjoin.columns import (
 )
 from fkjoin.dead_letters import OnError, require_on_error
 from fkjoin.errors import TopologyError
-from fkjoin.files import FilesRead
+from fkjoin.files import FilesRead, as_session
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.json_values import UTC
 from fkjoin.names import named, quoted, require_apart
 from fkjoin.rules import WORKERS_EVALUATE_STEPS
-from fkjoin.spark.json_lines import SET_ASIDE, JsonLines, no_version, plain_path
+from fkjoin.spark.json_lines import SET_ASIDE, JsonLines, kind_at, no_version, plain_path
 from fkjoin.spark.settings import prepare, switched_off
 from fkjoin.spark.vectorized import vector
 from fkjoin.topology import Source, generated_name
@@ -142,7 +144,10 @@ def plain_lines(
     places = tuple(path for path in versions_at if path is not None)
     source = versions.identity(node.log or node.name)
     fails = node.name if on_error == "fail" else None
-    about = source, node.version, files.what, fails
+    how = as_session(spark)
+    if time is not None and kind_at(arrow, time) == pa.timestamp("us") and how.zone not in UTC:
+        return None  # which instant a clock shows depends on the session
+    about = source, node.version, files.what, how, fails
     return files.lines, JsonLines(arrow, node.key, places, gone, time, node.columns, *about)
 
 

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from fkjoin.analyzed import paths_of
 from fkjoin.change_columns import ChangeColumns
 from fkjoin.columns import Expression, Expressions, arrow_schema
+from fkjoin.completed import completed
 from fkjoin.dead_letters import OnError, union
 from fkjoin.files import open_files
 from fkjoin.frame import CHAINS, DELETED, KEY, NUMBERS, OPERATION, PROBLEM, ROW, TS, VERSION
@@ -332,7 +333,7 @@ class Table(Operators, Outputs):
             cls._of_topic, (spark, topic, bootstrap_servers, key, value, columns), given, connection=read.connection
         )
         on_error = about["on_error"]
-        return cls(
+        table = cls(
             read.node,
             read.frame,
             read.node.key,
@@ -343,6 +344,7 @@ class Table(Operators, Outputs):
             unread=read.unread,
             recipe=recipe,
         )
+        return completed(table)
 
 
 Extractor = Expressions | Callable[[Any, Any], Any]

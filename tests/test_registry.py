@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import datetime
+import io
 import json
+import re
 import threading
 from collections.abc import Iterator
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import fastavro
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
 
 from fkjoin import TopologyError
 from fkjoin.kafka import Registry
+from fkjoin.kafka.registry import typed
 
 pytestmark = pytest.mark.spark
 
@@ -23,6 +30,7 @@ AVRO = {
     "fields": [{"name": "id", "type": "int"}, {"name": "name", "type": ["null", "string"], "default": None}],
 }
 NEWER = {**AVRO, "fields": [*AVRO["fields"], {"name": "more", "type": "string", "default": "x"}]}
+MOMENT = datetime.datetime(2023, 7, 26, 10, 22, 47, 48491, datetime.timezone.utc)
 JSON = {"title": "row", "type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": ["null", "string"]}}}
 
 
@@ -86,6 +94,58 @@ def test_rows_are_read_without_the_schema_id_and_bad_bytes_are_problems(
     assert [row.c1 for row in found] == [False, False, False, False, False, True]
     assert [row.c2 is None for row in found] == [True, True, False, False, False, True]
     assert all(f"not {kind} of the registry's schema" in row.c2 for row in found[2:5])
+
+
+RECORD = {"type": "record", "name": "inner", "fields": [{"name": "a", "type": "long"}]}
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+KINDS: list[tuple[Any, Any, str, Any]] = [
+    (RECORD, {"a": 1}, "string", '{"a":1}'),
+    ({"type": "map", "values": "double"}, {"k": 1.5}, "string", '{"k":1.5}'),
+    ({"type": "array", "items": ["null", "string"]}, ["é", None], "string", '["é",null]'),
+    ("boolean", True, "string", "true"),
+    ({"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}, Decimal("12.50"), "string", "12.50"),
+    (MICROS, MOMENT, "string", "2023-07-26T10:22:47.048491+00:00"),
+    (MICROS, MOMENT, "timestamp", MOMENT),
+    (
+        {"type": "long", "logicalType": "local-timestamp-micros"},
+        MOMENT.replace(tzinfo=None),
+        "timestamp",
+        "take a timestamp_ntz",
+    ),
+    (MICROS, MOMENT, "timestamp_ntz", "is an instant; take a timestamp column"),
+    ("long", 1690366967048491, "timestamp", "it: 1690366967048491 has no unit here; take a bigint column"),
+    ("bytes", b"ab", "string", "it: bytes are no text; take a binary column"),
+    ({"type": "map", "values": "bytes"}, {"k": b"ab"}, "string", "it: bytes in a text column"),
+    ({"type": "array", "items": RECORD}, [{"a": 1}], "array<struct<a: string>>", [{"a": "1"}]),
+]
+
+
+@pytest.mark.parametrize(("avro", "value", "kind", "wanted"), KINDS)
+def test_a_text_is_json_and_an_instant_an_instant_or_there_is_a_problem(avro: Any, value: Any, kind: str, wanted: Any) -> None:
+    """By Avro's own reader; a problem is told by its words."""
+    schema = fastavro.parse_schema({"type": "record", "name": "row", "fields": [{"name": "it", "type": avro}]})
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, schema, {"it": value})
+    written.seek(0)
+    found = fastavro.schemaless_reader(written, schema, None)["it"]
+    if isinstance(wanted, str) and " " in wanted:
+        with pytest.raises(ValueError, match=re.escape(wanted)):
+            typed(found, DataType.fromDDL(kind), "it")
+        return
+    made = typed(found, DataType.fromDDL(kind), "it")
+    assert made == ([tuple(item.values()) for item in wanted] if isinstance(wanted, list) else wanted)
+
+
+def test_text_over_a_record_is_json_in_the_column(spark: SparkSession, registry: str) -> None:
+    avro = {"type": "record", "name": "row", "fields": [{"name": "it", "type": RECORD}, {"name": "data", "type": "bytes"}]}
+    rows = spark.sql("select struct(struct(1L as a) as it, X'6162' as data) as row")
+    form = Registry("avro", "it string", registry, write_schema=json.dumps(avro), subject="s-value")
+    data = bytes(rows.select(form.encode(F.col("row"), rows.schema)).first()[0])
+    frame = spark.createDataFrame([(data,)], "data binary")
+    good, bad = (Registry("avro", kind, registry).decode(F.col("data")) for kind in ("it string", "it string, data string"))
+    row, problem = frame.select(good.row, bad.problem).first()
+    assert row.it == '{"a":1}'
+    assert "data: bytes are no text; take a binary column" in problem
 
 
 def test_a_registry_that_fails_makes_no_dead_letters(spark: SparkSession, registry: str) -> None:

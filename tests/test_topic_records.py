@@ -9,12 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
-from fkjoin.errors import FormatError
+from fkjoin.errors import FormatError, TopologyError
 from fkjoin.kafka.formats import Bytes, Debezium, Format, Json, String, decode_key, key_reader, reader
 from fkjoin.messages import CHANGE, column, unpack
+from fkjoin.spark.change_events import ReadEvents, ReadKeys
 from fkjoin.spark.packing import PackChanges
-from fkjoin.spark.topic_records import DeadRecords, PackRecords, ReadBytes, Reader, ReadEvents, ReadObjects, TopicRecords
+from fkjoin.spark.topic_records import DeadRecords, PackRecords, ReadBytes, Reader, ReadObjects, TopicRecords
 
 ROW = pa.schema([("fk", pa.string()), ("n", pa.int64())])
 
@@ -44,7 +46,7 @@ def test_objects_are_told_from_what_is_none_and_can_keep_their_text() -> None:
     assert rows[0] == {"fk": "a", "n": None, "whole": '{"fk": "a", "more": [1]}'}
     assert rows[5] == {"fk": None, "n": 7, "whole": '\n {"n": 7}'}
     assert read(ReadObjects(ROW, "this"), *values)[2][6] is None  # without its text, a bad byte is a replacement character
-    wrapped = read(ReadObjects(ROW, "this", wrapped=True), b'{"schema": 1, "payload": {"fk": "in"}}', b'{"fk": "out"}')
+    wrapped = read(ReadKeys(ROW, "this"), b'{"schema": 1, "payload": {"fk": "in"}}', b'{"fk": "out"}')
     assert [row["fk"] for row in wrapped[0]] == ["in", "out"]
 
 
@@ -58,7 +60,7 @@ def test_change_events() -> None:
         json.dumps({"op": "u", "after": {"fk": "b"}}).encode(),
         event("d"),
         None,
-        event("t"),
+        event("x"),
         event("r"),
         event(None, {"fk": "c"}),
         b"{",
@@ -68,7 +70,7 @@ def test_change_events() -> None:
     assert deleted == [False, False, True, True, False, False, False, False, False]
     assert problems[:4] == [None] * 4
     assert problems[4:] == [
-        "unknown operation 't'",
+        "unknown operation 'x'",
         "operation 'r' without after",
         "a change event without op",
         "not a JSON object of this",
@@ -134,12 +136,26 @@ def test_records_become_changes_with_their_place_as_version() -> None:
     assert column(found[0], "ts").to_pylist() == [5]
 
 
-def test_which_formats_workers_can_read(spark: SparkSession) -> None:
-    assert all(reader(given) for given in (String("a"), Bytes("a"), Json("a int, b struct<c: string>"), Debezium("a int")))
-    assert all(reader(given) is None for given in (Json("a decimal(5, 2)"), Json("at timestamp"), Debezium("at timestamp")))
+@pytest.mark.spark
+def test_which_formats_can_be_read(spark: SparkSession) -> None:
+    assert all(
+        reader(given) for given in (String("a"), Bytes("a"), Json("at timestamp, m map<string, int>"), Debezium("payload int"))
+    )
     assert key_reader(Debezium("id int")) is not None
-    assert key_reader(Debezium("payload int")) is None  # its name is the wrapper's, too
-    assert reader(Debezium("payload int")) is not None
+    with pytest.raises(TopologyError, match="column cannot be called 'payload'"):
+        key_reader(Debezium("payload int"))
+    for odd in ("a int, a int", "m map<int, string>"):
+        with pytest.raises(TopologyError, match="cannot be read from JSON"):
+            Json(odd).decode(F.col("value"))
+
+
+@pytest.mark.spark
+def test_columns_that_may_not_be_null_can_be(spark: SparkSession) -> None:
+    """As with Spark's own ``from_json``: what a record lacks is null, whatever the schema promises."""
+    told = Json("a int not null, b array<string> not null").decode(F.col("value"))
+    frame = spark.createDataFrame([(b'{"a": 1}',), (b'{"b": [null]}',)], "value binary").select(told.row, told.problem)
+    assert all(field.nullable for field in frame.schema[0].dataType)
+    assert [tuple(row[0]) for row in frame.collect()] == [(1, None), (None, [None])]
 
 
 NAMES = ("fk", "n", "d", "yes", "inner", "list", "other", "op", "after", "payload")

@@ -6,23 +6,35 @@ for a null one.  A null value is a tombstone; a struct of nulls is a value.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
-from fkjoin.columns import arrow_schema
+from fkjoin.columns import arrow_schema, nullable
 from fkjoin.errors import TopologyError
-from fkjoin.json_text import readable
-from fkjoin.json_values import require_json, written
-from fkjoin.spark.topic_records import ReadBytes, Reader, ReadEvents, ReadObjects
+from fkjoin.json_text import Reading, parsable
+from fkjoin.spark.change_events import PLACEHOLDER, ReadEvents, ReadKeys
+from fkjoin.spark.topic_records import ReadBytes, Reader, ReadObjects
 from fkjoin.spark.topic_values import WriteObjects, Writer, WriteTexts
+from fkjoin.spark_json import require_json, written
+from fkjoin.stages.complete import UNAVAILABLE
+from fkjoin.units import UNSURE, everywhere, from_names, merged
 from fkjoin.write_json import writable
-
-_CORRUPT = "__fkjoin_corrupt"
 
 _SOURCE_BLOCK = (
     "lsn bigint, txId bigint, pos bigint, row int, file string, server_id bigint, ts_ms bigint, ts_us bigint, ts_ns bigint, "
@@ -86,29 +98,30 @@ class String:
 class Json:
     """A JSON object, read with a schema (DDL text such as ``"fk string, amount double"``, or a ``StructType``).
 
-    Fields that the schema lacks are left out; fields that are absent are null; a field of another type is a problem.
+    Fields that the schema lacks are left out; fields that are absent are null; a field of another type is a problem.  A text
+    column takes any JSON as its text, numbers as they are written.
     ``text``: a further column of that name has the whole object as it was written, to be passed on.
+    ``units``: what numbers in times, dates and intervals count, such as ``{"created": "micros"}``: ``days``, ``seconds``,
+    ``millis``, ``micros`` or ``nanos``; without one such a number is a problem.  How texts stand for decimals, ``text`` or
+    ``base64`` (with the column's scale), and for bytes, ``base64``, ``base64-url``, ``hex`` or ``wkb``.
     """
 
     schema: str | StructType
     text: str | None = None
+    units: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def decode(self, data: Column) -> Decoded:
-        kind = self._type()
-        parsed, bad = _parsed(data, kind)
-        columns = [parsed.getField(name).alias(name) for name in kind.names]
-        if self.text is not None:
-            columns.append(data.cast("string").alias(self.text))
-            bad = F.coalesce(bad, _not_text(data))
-        return Decoded(F.when(data.isNotNull(), F.struct(*columns)), data.isNull(), bad)
+        return _decoded(self.reader(), self._type(), data, self.text)
 
     def encode(self, row: Column, schema: StructType) -> Column:
         require_json("Json", schema)
         return written(row, schema).cast("binary")
 
-    def reader(self) -> Reader | None:
-        fields = _readable(self._type())
-        return None if fields is None else ReadObjects(fields, _shown(self._type()), self.text)
+    def reader(self) -> Reader:
+        kind = self._type()
+        fields = _fields(kind, "Json")
+        how = Reading(from_names(self.units, fields, "Json"), _zone())
+        return ReadObjects(fields, _shown(kind), self.text, how)
 
     def _type(self) -> StructType:
         kind = struct_type(self.schema, "Json")
@@ -122,51 +135,61 @@ class Debezium:
     """Debezium's JSON change events, with or without the ``schema``/``payload`` wrapper; ``schema`` is the row's.
 
     ``c``, ``u`` and ``r`` (snapshot) are upserts of ``after``, ``d`` is a delete, and so is the tombstone that may follow it.
-    ``before`` is not looked at.  As the format of a key it reads the key's fields, wrapped or not.
+    As the format of a key it reads the key's fields, wrapped or not.
 
     ``source``: columns of the event's ``source`` block, such as ``"lsn bigint, change_lsn string"``, that the expressions of
     ``Table.from_kafka(…, version=, deleted=, timestamp=)`` may use; by default those that connectors order changes by.
+
+    Times, decimals and bytes are read as the ``schema`` part says.  ``units``: for messages without it, as for ``Json``; a
+    number in a time that has neither is a problem, and so is a text in a decimal that may be base64 or a number.
+    ``placeholder``: what the connector writes for values that it does not have (``unavailable.value.placeholder``): they are
+    taken from ``before``.  ``unavailable``: an event that does not have them there is a ``"problem"``; or ``"keep"``, the table
+    keeps its rows in state, and the values that it has.
     """
 
     schema: str | StructType
     source: str | StructType = _SOURCE_BLOCK
+    units: Mapping[str, str] = field(default_factory=dict, hash=False)
+    placeholder: str = PLACEHOLDER
+    unavailable: Literal["problem", "keep"] = "problem"
+
+    def __post_init__(self) -> None:
+        if self.unavailable not in ("problem", "keep"):
+            raise TopologyError(f'Debezium: unavailable {self.unavailable!r} is not one of "problem", "keep"')
 
     def about(self, data: Column) -> Column:
         """What an event says besides its row: ``op``, ``ts_ms``, and ``source`` with the columns that were asked for."""
         block = struct_type(self.source, "Debezium")
         envelope = StructType([StructField("op", StringType()), StructField("ts_ms", LongType()), StructField("source", block)])
-        parsed, _ = _parsed(data, StructType([*envelope, StructField("payload", envelope)]))
+        kind = StructType([*envelope, StructField("payload", envelope)])
+        parsed = _decoded(ReadObjects(_fields(kind, "Debezium"), _shown(kind)), kind, data, whatever=True).row
         return F.coalesce(parsed.getField("payload"), F.struct(*[parsed.getField(name).alias(name) for name in envelope.names]))
 
     def decode(self, data: Column) -> Decoded:
-        parsed, bad = _parsed(data, self._envelope())
-        payload = parsed.getField("payload")
-        op = F.coalesce(payload.getField("op"), parsed.getField("op"))
-        after = F.coalesce(payload.getField("after"), parsed.getField("after"))
-        known = op.isin("c", "u", "r")
-        deleted = data.isNull() | F.coalesce(op == "d", F.lit(False))
-        problem = F.coalesce(
-            bad,
-            F.when(data.isNotNull() & op.isNull(), F.lit("a change event without op")),
-            F.when(~known & (op != "d"), F.concat(F.lit("unknown operation '"), op, F.lit("'"))),
-            F.when(known & after.isNull(), F.concat(F.lit("operation '"), op, F.lit("' without after"))),
-        )
-        return Decoded(F.when(known, after), deleted, problem)
+        lacking = [StructField(UNAVAILABLE, ArrayType(IntegerType()))] if self.unavailable == "keep" else []
+        return _decoded(self.reader(), StructType([*self._type(), *lacking]), data)
 
     def decode_key(self, data: Column) -> Decoded:
-        parsed, bad = _parsed(data, self._wrapped())
-        payload = parsed.getField("payload")
-        names = self._type().names
-        fields = [F.coalesce(payload.getField(name), parsed.getField(name)).alias(name) for name in names]
-        return Decoded(F.when(data.isNotNull(), F.struct(*fields)), data.isNull(), bad)
+        return _decoded(self.key_reader(), self._type(), data)
 
-    def reader(self) -> Reader | None:
-        fields = _readable(self._type(), self._envelope())
-        return None if fields is None else ReadEvents(fields, _shown(self._envelope()))
+    def reader(self) -> Reader:
+        kind = self._type()
+        fields = _fields(kind, "Debezium")
+        marks = self.unavailable == "keep"
+        return ReadEvents(fields, _shown(self._envelope()), self._how(fields), self.placeholder, marks)
 
-    def key_reader(self) -> Reader | None:
-        fields = _readable(self._type(), self._wrapped())
-        return None if fields is None else ReadObjects(fields, _shown(self._wrapped()), wrapped=True)
+    def key_reader(self) -> Reader:
+        kind = self._type()
+        if "payload" in kind.names:
+            raise TopologyError(
+                "Debezium: a key's column cannot be called 'payload', as the wrapper is; rename it in the source"
+            )
+        fields = _fields(kind, "Debezium")
+        return ReadKeys(fields, _shown(self._wrapped()), self._how(fields))
+
+    def _how(self, fields: pa.Schema) -> Reading:
+        unsure = everywhere(pa.struct(list(fields)), UNSURE, pa.types.is_decimal)
+        return Reading(merged(from_names(self.units, fields, "Debezium"), unsure), _zone())
 
     def _type(self) -> StructType:
         return struct_type(self.schema, "Debezium")
@@ -185,7 +208,7 @@ def decode_key(given: Format, data: Column) -> Decoded:
 
 
 def reader(given: Format) -> Reader | None:
-    """What reads the format in Python workers; None if only Spark's expressions can."""
+    """What reads the format in Python workers; None if it has expressions only."""
     return given.reader() if isinstance(given, String | Bytes | Json | Debezium) else None
 
 
@@ -237,30 +260,42 @@ def struct_type(given: str | StructType, where: str) -> StructType:
     return kind
 
 
-def _parsed(data: Column, schema: StructType) -> tuple[Column, Column]:
-    """The JSON object of ``data``, and what is wrong with it."""
-    text = data.cast("string")
-    whole = StructType([*schema, StructField(_CORRUPT, StringType())])
-    parsed = F.from_json(text, whole, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
-    bad = F.when(
-        data.isNotNull()
-        & (~F.ltrim(text, F.lit(" \t\r\n")).startswith("{") | parsed.isNull() | parsed.getField(_CORRUPT).isNotNull()),
-        F.lit(f"not a JSON object of {_shown(schema)}"),
-    )
-    return parsed, bad
+def _decoded(read: Reader, kind: StructType, data: Column, text: str | None = None, *, whatever: bool = False) -> Decoded:
+    """What the reader, of rows of that type, says of the column; ``text``: a column more.
+
+    ``whatever``: a row also of what has a problem; what does not fit is null in it.
+    """
+    row = kind if text is None else StructType([*kind, StructField(text, StringType())])
+    told = [StructField("row", nullable(row)), StructField("deleted", BooleanType()), StructField("problem", StringType())]
+
+    def decode(given: pa.Array) -> pa.Array:
+        rows, deleted, problem = read(given.cast(pa.binary()))
+        return pa.StructArray.from_arrays([rows, pa.array(deleted), problem], names=[field.name for field in told])
+
+    found = F.arrow_udf(decode, StructType(told))(data)  # type: ignore[call-overload]
+    deleted, problem = found.getField("deleted"), found.getField("problem")
+    usable = ~deleted if whatever else ~deleted & problem.isNull()
+    return Decoded(F.when(usable, found.getField("row")), deleted, problem)
+
+
+def _zone() -> str:
+    """Where clocks are read that say no zone."""
+    session = SparkSession.getActiveSession()
+    return "UTC" if session is None else str(session.conf.get("spark.sql.session.timeZone"))
 
 
 def _shown(schema: StructType) -> str:
     return schema.simpleString()[:200]
 
 
-def _readable(row: StructType, whole: StructType | None = None) -> pa.Schema | None:
-    """The fields for Arrow, if workers can read such rows (and what is around them)."""
-    try:
-        fields, around = (arrow_schema("schema", kind) for kind in (row, whole or row))
-    except TopologyError:
-        return None
-    return fields if readable(pa.struct(list(around))) else None
+def _fields(kind: StructType, what: str) -> pa.Schema:
+    """The fields for Arrow; ``TopologyError`` if they cannot be read from JSON."""
+    fields = arrow_schema(what, kind)
+    if not parsable(pa.struct(list(fields))):
+        raise TopologyError(
+            f"{what}: {_shown(kind)} cannot be read from JSON: a name is in it twice, or a map whose keys are no text"
+        )
+    return fields
 
 
 def _not_text(data: Column) -> Column:

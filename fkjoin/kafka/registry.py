@@ -1,19 +1,34 @@
 """Avro and JSON behind a schema registry's header (a zero byte and the schema's id), by confluent-kafka's (de)serializers.
 
 Rows become columns before they are compared, so the schema id is not part of a key: two schema versions of one key are equal.
+A text column has a text as it is, and of anything else its JSON; bytes in one are a problem.
 Each record is decoded in Python; it is the slow road.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import datetime
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from decimal import Decimal
+from functools import lru_cache, partial
 from typing import Any, Literal
+from uuid import UUID
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType, _make_type_verifier
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    _make_type_verifier,
+)
 
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka.formats import Decoded, struct_type
@@ -75,7 +90,7 @@ def _decoder(kind: Kind, url: str, settings: Settings, row: StructType) -> Calla
         deserialize = _deserializer(kind, url, settings)
         try:
             found = deserialize(bytes(data), None)
-            values = tuple((found or {}).get(name) for name in row.names)
+            values = tuple(typed((found or {}).get(field.name), field.dataType, field.name) for field in row)
             _verifier(row)(values)
         except Exception as error:
             if _is_outage(error):
@@ -84,6 +99,48 @@ def _decoder(kind: Kind, url: str, settings: Settings, row: StructType) -> Calla
         return (*values, None)
 
     return decode
+
+
+def typed(value: Any, kind: DataType, name: str) -> Any:
+    """The value for a column of the type; a text is what it is, or its JSON.  ``ValueError`` if neither is sure.
+
+    An instant is none of a clock without a zone, nor the other way round.
+    """
+    if value is None:
+        return None
+    if isinstance(kind, StringType):
+        return value if isinstance(value, str) else _text(value, name)
+    if isinstance(kind, StructType) and isinstance(value, Mapping):
+        return tuple(typed(value.get(field.name), field.dataType, f"{name}.{field.name}") for field in kind)
+    if isinstance(kind, ArrayType) and isinstance(value, list | tuple):
+        return [typed(item, kind.elementType, name) for item in value]
+    if isinstance(kind, MapType) and isinstance(value, Mapping):
+        return {key: typed(item, kind.valueType, name) for key, item in value.items()}
+    zoned = isinstance(value, datetime.datetime) and value.tzinfo is not None
+    if isinstance(kind, TimestampType):
+        if not isinstance(value, datetime.datetime):
+            raise ValueError(f"{name}: {value!r} has no unit here; take a bigint column, and timestamp_micros(…) or the like")
+        if not zoned:
+            raise ValueError(f"{name}: {value} is a clock without a zone; take a timestamp_ntz column")
+    if isinstance(kind, TimestampNTZType) and zoned:
+        raise ValueError(f"{name}: {value} is an instant; take a timestamp column")
+    return value
+
+
+def _text(value: Any, name: str) -> str:
+    if isinstance(value, bytes):
+        raise ValueError(f"{name}: bytes are no text; take a binary column")
+    made = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=partial(_named, name))
+    return json.loads(made) if made.startswith('"') else made
+
+
+def _named(name: str, value: Any) -> Any:
+    """What JSON has no type for, in a text column."""
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    raise ValueError(f"{name}: {type(value).__name__} in a text column; give the column the type that it has")
 
 
 def _is_outage(error: Exception) -> bool:

@@ -17,12 +17,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, StructType
 
 from fkjoin.errors import FkJoinError
-from fkjoin.json_values import written
 from fkjoin.kinds import NESTED
 from fkjoin.names import is_added, quoted
 from fkjoin.sinks import postgres_types
 from fkjoin.sinks.postgres_values import spelled
 from fkjoin.sinks.upserts import Upserts
+from fkjoin.spark_json import written
 
 BATCHES = "fkjoin_batches"
 """The table beside the target, in its schema, that has the last batch of each query."""

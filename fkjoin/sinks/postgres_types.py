@@ -31,8 +31,8 @@ from pyspark.sql.types import (
 )
 
 from fkjoin.errors import TopologyError
-from fkjoin.json_values import require_json
 from fkjoin.kinds import NESTED
+from fkjoin.spark_json import require_json
 
 _MADE: dict[type[DataType], str] = {
     BooleanType: "boolean",

@@ -192,6 +192,7 @@ class BucketRun:
             yield from map(self._by_key, sent)
         else:
             how = {"materialized": spec.materialized, "every": spec.every, "as_read": spec.as_read}
+            how["complete"] = pickle.loads(spec.complete) if spec.complete else None
             results = resolve(self._joined(messages, count), store, count, **how, **times)
             yield self._by_key(results)
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from fkjoin.arrays import Bools
 from fkjoin.errors import FormatError
-from fkjoin.json_text import read_objects, read_together
+from fkjoin.json_text import PLAIN, Reading, read_together, read_with_advice
 from fkjoin.spark.packing import Batches, Pack
 from fkjoin.vectors import Vector
 
@@ -74,6 +74,7 @@ class JsonLines:
     """The texts of the versions' parts."""
     what: str
     """The columns, for people."""
+    how: Reading = PLAIN
     fails: str | None = None
     """The table, where a line that cannot be used is an error."""
 
@@ -83,7 +84,7 @@ class JsonLines:
 
     def changes(self, lines: pa.RecordBatch) -> pa.RecordBatch:
         """The lines, one column of ``string``, as what ``PackChanges`` takes."""
-        lines, rows, problem = read_lines(lines, self.schema, self.what)
+        lines, rows, problem = read_lines(lines, self.schema, self.what, self.how)
         count = len(rows)
         row = [at(rows, (name,)) for name in self.row]
         fields = [self.schema.field(name) for name in self.row]
@@ -136,10 +137,11 @@ class ReadLines:
     more: tuple[str, ...]
     file: str
     problem: str
+    how: Reading = PLAIN
 
     def __call__(self, batches: Batches) -> Batches:
         for batch in batches:
-            lines, rows, problem = read_lines(batch, self.schema, self.what)
+            lines, rows, problem = read_lines(batch, self.schema, self.what, self.how)
             columns = {name: at(rows, (name,)) for name in self.schema.names}
             columns |= {name: lines.column(name) for name in self.more}
             columns |= {
@@ -150,29 +152,33 @@ class ReadLines:
             yield pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
-def read_lines(lines: pa.RecordBatch, schema: pa.Schema, what: str) -> tuple[pa.RecordBatch, pa.StructArray, pa.StringArray]:
+def read_lines(
+    lines: pa.RecordBatch, schema: pa.Schema, what: str, how: Reading
+) -> tuple[pa.RecordBatch, pa.StructArray, pa.StringArray]:
     """The batch, whose first column is JSON lines, without blank ones; their rows, and what is wrong with each.
 
     The row of a line with which something is wrong is null.
     """
     lines = lines.filter(pc.greater(pc.binary_length(lines.column(0)), 0))
     texts, kind = lines.column(0), pa.struct(list(schema))
-    rows = read_together(texts, kind)
+    rows = read_together(texts, kind, how)
     if rows is not None:
         return lines, rows, pa.nulls(len(rows), pa.string())
-    rows, fit = read_objects(texts, kind)
-    problem, there = _problems(texts.cast(pa.binary()), fit, what)
+    rows, fit, advice = read_with_advice(texts, kind, how)
+    problem, there = _problems(texts.cast(pa.binary()), fit, what, advice)
     rows = pc.if_else(pc.is_null(problem), rows, pa.scalar(None, kind))
     return lines.filter(there), rows.filter(there), problem.filter(there)
 
 
-def _problems(lines: pa.BinaryArray, fit: Bools, what: str) -> tuple[pa.StringArray, pa.BooleanArray]:
+def _problems(
+    lines: pa.BinaryArray, fit: Bools, what: str, advice: Mapping[int, str]
+) -> tuple[pa.StringArray, pa.BooleanArray]:
     """What is wrong with each line, and which are not blank."""
     found, there = np.full(len(lines), None, object), np.ones(len(lines), bool)
     for place in np.flatnonzero(~fit | _not_text(lines)):
         line = lines[int(place)].as_py()
         there[place] = bool(line.strip(BLANKS.encode()))
-        found[place] = not_an_object(what) if _is_text(line) else NOT_TEXT
+        found[place] = advice.get(int(place), not_an_object(what)) if _is_text(line) else NOT_TEXT
     return pa.array(found, pa.string()), pa.array(there)
 
 

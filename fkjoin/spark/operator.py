@@ -54,6 +54,8 @@ class StageSpec:
     """Messages of a key arrive in the order of their versions, each once: true where no topic lies between the stages."""
     materialized: bool = False
     """resolve: keep the results."""
+    complete: bytes = b""
+    """resolve: a ``Complete``, pickled, if rows may lack values."""
     every: bool = False
     """Send results that are as they were, too."""
     as_read: bool = False

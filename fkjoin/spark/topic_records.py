@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin import versions
-from fkjoin.arrays import Bools, bools, constant, valid
+from fkjoin.arrays import Bools, constant, valid
 from fkjoin.errors import FormatError
-from fkjoin.json_text import read_objects
+from fkjoin.json_text import PLAIN, Reading, read_with_advice
 from fkjoin.spark.json_lines import at, struct_of
 from fkjoin.spark.packing import Batches, Pack
 
@@ -55,59 +55,31 @@ class ReadBytes:
 
     def __call__(self, data: pa.BinaryArray) -> Read:
         column, good = _as_text(data) if self.text else (data, np.ones(len(data), bool))
-        return Read(pa.StructArray.from_arrays([column], fields=list(self.schema)), ~valid(data), _where(~good, "not UTF-8"))
+        return Read(pa.StructArray.from_arrays([column], fields=list(self.schema)), ~valid(data), where(~good, "not UTF-8"))
 
 
 @dataclass(frozen=True)
 class ReadObjects:
-    """JSON objects.  ``kept``: a column with the whole text.  ``wrapped``: the fields may stand in a ``payload``."""
+    """JSON objects.  ``kept``: a column with the whole text."""
 
     fields: pa.Schema
     what: str
     """How an error names the schema."""
     kept: str | None = None
-    wrapped: bool = False
+    how: Reading = PLAIN
 
     @property
     def schema(self) -> pa.Schema:
         return self.fields if self.kept is None else self.fields.append(pa.field(self.kept, pa.string()))
 
     def __call__(self, data: pa.BinaryArray) -> Read:
-        inner = pa.struct(list(self.fields))
-        kind = pa.struct([*self.fields, pa.field("payload", inner)]) if self.wrapped else inner
-        there, rows, problem = _objects(data, kind, self.what)
+        there, rows, problem = read_bytes(data, pa.struct(list(self.fields)), self.how, self.what)
         columns = [at(rows, (name,)) for name in self.fields.names]
-        if self.wrapped:
-            columns = [pc.coalesce(at(rows, ("payload", name)), at(rows, (name,))) for name in self.fields.names]
         if self.kept is not None:
             text, good = _as_text(data)
             columns.append(text)
-            problem = pc.coalesce(problem, _where(~good, "not UTF-8"))
-        return Read(pa.StructArray.from_arrays(columns, fields=list(self.schema)), ~there, problem)
-
-
-@dataclass(frozen=True)
-class ReadEvents:
-    """Debezium's change events."""
-
-    schema: pa.Schema
-    what: str
-
-    def __call__(self, data: pa.BinaryArray) -> Read:
-        row = pa.struct(list(self.schema))
-        envelope = [pa.field("op", pa.string()), pa.field("after", row)]
-        there, rows, problem = _objects(data, pa.struct([*envelope, pa.field("payload", pa.struct(envelope))]), self.what)
-        op = pc.coalesce(at(rows, ("payload", "op")), at(rows, ("op",)))
-        after = pc.if_else(pc.is_valid(at(rows, ("payload", "after"))), at(rows, ("payload", "after")), at(rows, ("after",)))
-        known, deletes = bools(pc.is_in(op, pa.array(["c", "u", "r"]))), bools(pc.is_in(op, pa.array(["d"])))
-        named = valid(op)
-        problem = pc.coalesce(
-            problem,
-            _where(there & ~named, "a change event without op"),
-            _where(named & ~known & ~deletes, "unknown operation '", op, "'"),
-            _where(known & ~valid(after), "operation '", op, "' without after"),
-        )
-        return Read(after, ~there | deletes, problem)
+            problem = pc.coalesce(problem, where(~good, "not UTF-8"))
+        return Read(_struct(columns, self.schema, len(data)), ~there, problem)
 
 
 @dataclass(frozen=True)
@@ -154,9 +126,9 @@ class TopicRecords:
         key, value = (read(batch.column(name).cast(pa.binary())) for name, read in (("key", self.key), ("value", self.value)))
         parts = zip(self.key.schema.names, key.rows.flatten(), strict=True)
         problem = pc.coalesce(
-            _where(~valid(batch.column("key")), "null key"),
+            where(~valid(batch.column("key")), "null key"),
             _told("key: ", key.problem),
-            *[_where(~valid(part), f"key: no {name}") for name, part in parts],
+            *[where(~valid(part), f"key: no {name}") for name, part in parts],
             _told("value: ", value.problem),
         )
         return key, value, problem
@@ -215,15 +187,34 @@ def _is_text(item: bytes) -> bool:
     return True
 
 
-def _objects(data: pa.BinaryArray, kind: pa.StructType, what: str) -> tuple[Bools, pa.StructArray, pa.StringArray]:
-    """Which are not null, the rows that they are, and what is wrong with them."""
+class Objects(NamedTuple):
+    """JSON objects of bytes."""
+
+    there: Bools
+    """Which are not null."""
+    rows: pa.StructArray
+    problem: pa.StringArray
+
+
+def read_bytes(data: pa.BinaryArray, kind: pa.StructType, how: Reading, what: str) -> Objects:
+    """The rows that bytes are, and what is wrong with them; ``what``: how an error names their schema."""
     there = valid(data)
-    rows, fit = read_objects(pc.fill_null(data, b"{}").view(pa.string()), kind)
-    return there, rows, _where(~fit, f"not a JSON object of {what}")
+    rows, fit, advice = read_with_advice(pc.fill_null(data, b"{}").view(pa.string()), kind, how)
+    problem = where(~fit, f"not a JSON object of {what}")
+    if advice:
+        problem = pa.array([advice.get(place, text) for place, text in enumerate(problem.to_pylist())], pa.string())
+    return Objects(there, rows, problem)
 
 
-def _where(chosen: Bools, *parts: Any) -> pa.StringArray:
-    """The texts, joined, where ``chosen``; else null."""
+def _struct(columns: list[pa.Array], schema: pa.Schema, count: int) -> pa.StructArray:
+    """Of the columns, of which there may be none."""
+    if not columns:
+        return pa.array([{}] * count, pa.struct([]))
+    return pa.StructArray.from_arrays(columns, fields=list(schema))
+
+
+def where(chosen: Bools, *parts: Any) -> pa.StringArray:
+    """Problems: the texts, joined, where ``chosen``; else null."""
     if not chosen.any():
         return pa.nulls(len(chosen), pa.string())
     whole = pc.binary_join_element_wise(*parts, "") if len(parts) > 1 else parts[0]

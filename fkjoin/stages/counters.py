@@ -11,6 +11,8 @@ ROWS_IN = "rows-in"
 NULL_KEY = "null-key-dropped"
 DEAD_LETTERS = "dead-letters"
 """Records that do not parse or have no key, and rows on which an expression or a function of the user's threw."""
+UNAVAILABLE = "unavailable"
+"""Changes that lack a value which the table does not have either."""
 STALE = "stale-dropped"
 """Changes and subscriptions not newer than what is remembered, and answers not above the highwater mark."""
 RESTARTS = "source-restarts"
@@ -20,7 +22,7 @@ TOMBSTONES = "tombstones-suppressed"
 IDEMPOTENT = "idempotent-update-skip"
 OUT = "out"
 
-ALL = (LEFT_IN, RIGHT_IN, ROWS_IN, NULL_KEY, DEAD_LETTERS, STALE, RESTARTS, ANSWERS, TOMBSTONES, IDEMPOTENT, OUT)
+ALL = (LEFT_IN, RIGHT_IN, ROWS_IN, NULL_KEY, DEAD_LETTERS, UNAVAILABLE, STALE, RESTARTS, ANSWERS, TOMBSTONES, IDEMPOTENT, OUT)
 
 BUCKETS = "buckets"
 """How many buckets said how large they are, in the stages that an operator has."""

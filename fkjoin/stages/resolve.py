@@ -21,9 +21,11 @@ from fkjoin import records
 from fkjoin.arrays import (
     BYTES,
     Bytes,
+    Ints,
     after,
     bools,
     changes_from_previous,
+    chosen,
     codes,
     concat,
     constant,
@@ -37,6 +39,7 @@ from fkjoin.arrays import (
 )
 from fkjoin.messages import RESULT, Operation, column, table
 from fkjoin.stages import counters
+from fkjoin.stages.complete import Complete
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import GONE, due_entries, sweep
@@ -66,15 +69,17 @@ def resolve(
     materialized: bool = False,
     every: bool = False,
     as_read: bool = False,
+    complete: Complete | None = None,
 ) -> pa.Table:
     """Turn answers after the joiner (``JOINED``; any order, duplicates allowed) into changes of the joined table.
 
     ``materialized``: keep the results, with their timestamps.  ``every``: also send results that are as they were (emit on
-    update); never tombstones for what is not there.  ``as_read``: see ``newest_only``.
+    update); never tombstones for what is not there.  ``as_read``: see ``newest_only``.  ``complete``: of a table that
+    is materialized, what makes rows whole that lack values.
     """
     keep: Keep = "both" if materialized else "hash"
-    times: Any = {"now_ms": now_ms, "retention_ms": retention_ms}
-    return settle(joined, store, count, keep=keep, every=every, as_read=as_read, **times).results
+    how: Any = {"now_ms": now_ms, "retention_ms": retention_ms, "as_read": as_read, "complete": complete}
+    return settle(joined, store, count, keep=keep, every=every, **how).results
 
 
 def settle(
@@ -87,6 +92,7 @@ def settle(
     keep: Keep,
     every: bool = False,
     as_read: bool = False,
+    complete: Complete | None = None,
 ) -> Settled:
     """``resolve``, with what was there before; ``keep``: what of the results, a hash, the value, or both."""
     sweep(store, now_ms)
@@ -97,11 +103,14 @@ def settle(
     old = records.decode(store.get_many(stored_keys))
 
     order, code, version = newest_only(code, column(joined, "version"), old, count, as_read=as_read)
+    had = old.flags & HAS_RESULT > 0
+    kept = masked(old.body, had)
+    if complete is not None:
+        joined, code, version = _whole(joined.take(pa.array(order)), code, version, kept, count, complete)
+        order = np.arange(len(code))
     value, ts = column(joined, "value"), take(column(joined, "ts"), order).to_numpy()
 
     digest = take(value if keep == "value" else digests(value), order)
-    had = old.flags & HAS_RESULT > 0
-    kept = masked(old.body, had)
     held = pc.binary_slice(kept, 0, DIGEST_BYTES) if keep == "both" else kept
     first, last = changes_from_previous(code), np.flatnonzero(last_of_run(code))
     rows = np.arange(len(code))
@@ -145,6 +154,17 @@ def settle(
     if keep == "both":
         kept = after(kept, np.full(len(kept), DIGEST_BYTES), valid(kept))
     return Settled(results, take(kept, final[emit]))
+
+
+def _whole(
+    joined: pa.Table, code: Ints, version: Bytes, kept: Bytes, count: Counters, complete: Complete
+) -> tuple[pa.Table, Ints, Bytes]:
+    """The changes with whole rows, without those that lack values which nobody has."""
+    before = after(kept, np.full(len(kept), DIGEST_BYTES), valid(kept))
+    values, usable = complete(column(joined, "value"), code, before)
+    count[counters.UNAVAILABLE] += int((~usable).sum())
+    joined = joined.set_column(joined.schema.get_field_index("value"), "value", values)
+    return joined.filter(pa.array(usable)), code[usable], chosen(version, usable)
 
 
 def digests(values: Bytes) -> Bytes:

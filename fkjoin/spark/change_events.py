@@ -1,0 +1,265 @@
+"""Debezium's change events and their keys → rows, by the ``schema`` part of a message where it has one.
+
+PostgreSQL leaves out large values that an update did not change (TOAST), and Debezium puts a placeholder in their place.  Where
+``before`` has the value it is taken from there; an event that has it nowhere is not usable, or is marked as lacking it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fkjoin.arrays import Bools, Ints, after, as_bytes, bools, buffers, concat, constant, valid
+from fkjoin.json_text import PLAIN, Reading, as_json, loaded
+from fkjoin.spark.json_lines import at
+from fkjoin.spark.topic_records import Objects, Read, read_bytes, where
+from fkjoin.stages.complete import UNAVAILABLE
+from fkjoin.units import Notation, field_of, from_connect, merged, needs_units
+
+PLACEHOLDER = "__debezium_unavailable_value"
+
+_SCHEMA_FIRST = re.compile(r'[ \t\r\n]*\{[ \t\r\n]*"schema"[ \t\r\n]*:[ \t\r\n]*')
+_PAYLOAD_NEXT = re.compile(r'[ \t\r\n]*,[ \t\r\n]*"payload"[ \t\r\n]*:')
+
+_NO_ROW = {
+    "t": "operation 't' (truncate) empties the whole table, which a change of one row cannot; delete the rows, or start anew",
+    "m": "operation 'm' (a logical decoding message) is about no row",
+}
+
+
+@dataclass(frozen=True)
+class ReadEvents:
+    """Change events.  ``how``: for what the ``schema`` part does not tell."""
+
+    fields: pa.Schema
+    what: str
+    """How an error names the schema."""
+    how: Reading = PLAIN
+    placeholder: str = PLACEHOLDER
+    marks: bool = False
+    """Rows that lack values have a column ``UNAVAILABLE``, and are no problem."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.fields.append(pa.field(UNAVAILABLE, pa.list_(pa.int32()))) if self.marks else self.fields
+
+    def __call__(self, data: pa.BinaryArray) -> Read:
+        row = pa.struct(list(self.fields))
+        inner = [pa.field("op", pa.string()), pa.field("after", row)]
+        envelope = pa.struct([*inner, pa.field("payload", pa.struct(inner))])
+        data, missing = self._completed(data)
+
+        def units(schema: Any) -> Notation:
+            inside = merged(from_connect(field_of(schema, "after"), row), self.how.units)
+            return {"after": inside, "payload": {"after": inside}}
+
+        found = _read(data, envelope, units, self.how.zone, self.what, needs_units(row))
+        rows = found.rows
+        op = pc.coalesce(at(rows, ("payload", "op")), at(rows, ("op",)))
+        made = pc.if_else(pc.is_valid(at(rows, ("payload", "after"))), at(rows, ("payload", "after")), at(rows, ("after",)))
+        known, deletes = bools(pc.is_in(op, pa.array(["c", "u", "r"]))), bools(pc.is_in(op, pa.array(["d"])))
+        named = valid(op)
+        problem = pc.coalesce(
+            found.problem,
+            where(found.there & ~named, "a change event without op"),
+            *[where(bools(pc.is_in(op, pa.array([name]))), words) for name, words in _NO_ROW.items()],
+            where(named & ~known & ~deletes, "unknown operation '", op, "'"),
+            where(known & ~valid(made), "operation '", op, "' without after"),
+        )
+        if self.marks:
+            made = self._marked(made, missing)
+        else:
+            problem = pc.coalesce(problem, self._told(missing, len(data)))
+        return Read(made, ~found.there | deletes, problem)
+
+    def _marked(self, rows: pa.StructArray, missing: Mapping[int, list[str]]) -> pa.StructArray:
+        """The rows with a column that says which columns have no value."""
+        names = self.fields.names
+        lacking = [[names.index(name) for name in missing[place]] if place in missing else None for place in range(len(rows))]
+        columns = [*(at(rows, (name,)) for name in names), pa.array(lacking, pa.list_(pa.int32()))]
+        return pa.StructArray.from_arrays(columns, fields=list(self.schema), mask=rows.is_null())
+
+    def _told(self, missing: Mapping[int, list[str]], count: int) -> pa.StringArray:
+        """What is wrong with events that lack values."""
+        if not missing:
+            return pa.nulls(count, pa.string())
+        words = f'the event has no value, only {self.placeholder}; set REPLICA IDENTITY FULL, or give unavailable="keep"'
+        told = {place: f"{', '.join(names)}: {words}" for place, names in missing.items()}
+        return pa.array([told.get(place) for place in range(count)], pa.string())
+
+    def _completed(self, data: pa.BinaryArray) -> tuple[pa.BinaryArray, Mapping[int, list[str]]]:
+        """The events with what ``before`` has in the place of placeholders; of some, the columns that have no value."""
+        forms = _forms(self.placeholder)
+        if not any(map(_may_lack, self.fields.types)) or not _has(data, forms):
+            return data, {}
+        suspects = np.logical_or.reduce([_true(pc.match_substring(data, form)) for form in forms])
+        texts, missing = data.to_pylist(), dict[int, list[str]]()
+        for place in np.flatnonzero(suspects):
+            event = loaded(texts[place])
+            if not isinstance(event, dict):
+                continue
+            body = event["payload"] if isinstance(event.get("payload"), dict) else event
+            if lacking := self._complete(body):
+                missing[int(place)] = lacking
+            texts[place] = as_json(event).encode(errors="replace")
+        return pa.array(texts, pa.binary()), missing
+
+    def _complete(self, body: dict[str, Any]) -> list[str]:
+        """Put values of ``before`` into ``after``; the columns for which there are none."""
+        row = body.get("after")
+        if not isinstance(row, dict):
+            return []
+        before = body["before"] if isinstance(body.get("before"), dict) else {}
+        lacking = []
+        for name in self.fields.names:
+            if self._is_placeholder(row.get(name)):
+                there = name in before and not self._is_placeholder(before[name])
+                row[name] = before[name] if there else None
+                lacking += [] if there else [name]
+        return lacking
+
+    def _is_placeholder(self, value: Any) -> bool:
+        raw = self.placeholder.encode()
+        if isinstance(value, str):
+            return value in (self.placeholder, base64.b64encode(raw).decode(), _url_safe(raw), raw.hex())
+        if isinstance(value, list):
+            return [str(item) for item in value] == [str(byte) for byte in raw] or (
+                len(value) == 1 and self._is_placeholder(value[0])
+            )
+        if isinstance(value, dict):
+            return value == {self.placeholder: self.placeholder} or self._is_placeholder(value.get("wkb"))
+        return False
+
+
+@dataclass(frozen=True)
+class ReadKeys:
+    """The keys of change events: their fields, or these in a ``payload``."""
+
+    schema: pa.Schema
+    what: str
+    how: Reading = PLAIN
+
+    def __call__(self, data: pa.BinaryArray) -> Read:
+        row = pa.struct(list(self.schema))
+        kind = pa.struct([*self.schema, pa.field("payload", row)])
+
+        def units(schema: Any) -> Notation:
+            found = merged(from_connect(schema, row), self.how.units)
+            return {**(found if isinstance(found, Mapping) else {}), "payload": found}
+
+        found = _read(data, kind, units, self.how.zone, self.what, needs_units(row))
+        columns = [pc.coalesce(at(found.rows, ("payload", name)), at(found.rows, (name,))) for name in self.schema.names]
+        return Read(pa.StructArray.from_arrays(columns, fields=list(self.schema)), ~found.there, found.problem)
+
+
+def _read(data: pa.BinaryArray, kind: pa.StructType, units: Any, zone: str, what: str, by_schema: bool) -> Objects:
+    """The objects, those of each ``schema`` part with the units that it gives."""
+    one = _all_alike(data)
+    groups = [one] if one is not None else list(_by_schema(data)) if by_schema else [_Group(None, b"", None)]
+    parts = [read_bytes(group.payloads(data), kind, Reading(units(group.schema), zone), what) for group in groups]
+    if len(parts) == 1:
+        return parts[0]
+    back = pa.array(np.argsort(np.concatenate([group.rows for group in groups]), kind="stable"))
+    there = np.concatenate([part.there for part in parts])[back.to_numpy()]
+    rows = pa.concat_arrays([part.rows for part in parts]).take(back)
+    return Objects(there, rows, pa.concat_arrays([part.problem for part in parts]).take(back))
+
+
+class _Group(NamedTuple):
+    """Messages with the same ``schema`` part."""
+
+    schema: Any
+    head: bytes
+    """The bytes up to the payload, if the schema stands in front of it."""
+    rows: Ints | None
+    """Which they are; None: all."""
+
+    def payloads(self, data: pa.BinaryArray) -> pa.BinaryArray:
+        """The messages, without the schema if it stands in front: it is long, and always the same."""
+        some = data if self.rows is None else data.take(pa.array(self.rows))
+        if not self.head:
+            return some
+        rest = after(as_bytes(some), np.full(len(some), len(self.head)))
+        return concat(constant(b'{"payload":', len(some)), rest).cast(pa.binary())
+
+
+def _all_alike(data: pa.BinaryArray) -> _Group | None:
+    """The messages, if all have the same ``schema`` part in front."""
+    first = data[0].as_py() if len(data) else None
+    head, schema = (
+        _head(first) if first is not None and _SCHEMA_FIRST.match(first[:64].decode(errors="replace")) else (b"", None)
+    )
+    return _Group(schema, head, None) if head and _true(pc.starts_with(data, head)).all() else None
+
+
+def _by_schema(data: pa.BinaryArray) -> Iterator[_Group]:
+    """The ``schema`` parts.  Connect writes one in front, byte by byte the same as long as the table is as it was."""
+    wrapped = _true(pc.match_substring(data, '"payload"'))
+    left = wrapped.copy()
+    if not wrapped.all() or not len(data):
+        yield _Group(None, b"", np.flatnonzero(~wrapped))
+    while left.any():
+        first = int(left.argmax())
+        head, schema = _head(data[first].as_py())
+        same = left & _true(pc.starts_with(data, head)) if head else np.arange(len(data)) == first
+        yield _Group(schema, head, None if same.all() else np.flatnonzero(same))
+        left &= ~same
+
+
+def _head(text: bytes) -> tuple[bytes, Any]:
+    """The bytes up to the payload, and the schema in them; without bytes, if the schema does not stand in front."""
+    told = text.decode(errors="surrogateescape")
+    if (start := _SCHEMA_FIRST.match(told)) is not None:
+        try:
+            _, end = json.JSONDecoder().raw_decode(told, start.end())
+        except (ValueError, RecursionError):
+            return b"", None
+        if (next_part := _PAYLOAD_NEXT.match(told, end)) is not None:
+            head = told[: next_part.end()].encode(errors="surrogateescape")
+            return head, _schema(told[start.end() : end])
+    whole = loaded(text)
+    return b"", whole.get("schema") if isinstance(whole, dict) else None
+
+
+@lru_cache(64)
+def _schema(text: str) -> Any:
+    return json.loads(text)
+
+
+@lru_cache(8)
+def _forms(placeholder: str) -> tuple[bytes, ...]:
+    """All that Debezium makes of the placeholder in JSON: of texts, of bytes, of arrays of numbers."""
+    raw = placeholder.encode()
+    texts = json.dumps(placeholder)[1:-1], base64.b64encode(raw).decode(), _url_safe(raw), raw.hex()
+    numbers = (between.join(map(str, raw)) for between in (",", ", "))
+    return tuple(dict.fromkeys(form.encode() for form in (*texts, *numbers)))
+
+
+def _has(data: pa.BinaryArray, forms: Iterable[bytes]) -> bool:
+    """Whether there may be one of the forms in it."""
+    octets, bounds = buffers(as_bytes(data))
+    whole = octets[bounds[0] : bounds[-1]].tobytes()
+    return any(form in whole for form in forms)
+
+
+def _url_safe(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode()
+
+
+def _may_lack(kind: pa.DataType) -> bool:
+    """Whether PostgreSQL may keep a value of the type out of the row."""
+    return not (pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
+
+
+def _true(found: pa.BooleanArray) -> Bools:
+    """Of nulls, false."""
+    return bools(pc.fill_null(found, False))
