@@ -29,6 +29,9 @@ _EXACT = Context(prec=200, Emin=-400, Emax=400)
 _LIMIT = 1 << 63
 _MOST_DIGITS = 60
 
+UTC = frozenset(("UTC", "Z", "GMT", "Etc/UTC", "Etc/GMT", "Etc/Zulu", "Zulu", "UCT", "Etc/UCT", "Etc/Universal", "+00:00"))
+"""What zones are called whose clocks show UTC."""
+
 _DATE = r"(?P<year>\d{4}|[+-]\d{4,6})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2}))?)?"
 _TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d{0,9}))?)?"
 _ZONE = r"\s*(?P<zone>Z|[+-][\d:]+|[A-Za-z][\w+:/-]*)?"
@@ -90,7 +93,7 @@ def column(values: pa.Array, kind: pa.DataType, unit: Unit | None, zone: str) ->
         return _counted_column(values, kind, unit)
     if pa.types.is_timestamp(kind) and (unit is None or unit.name != "local"):
         for tried in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
-            if (tried.tz is not None or zone == "UTC" or kind.tz is None) and (kind.tz is not None or tried.tz is None):
+            if (tried.tz is not None or zone in UTC or kind.tz is None) and (kind.tz is not None or tried.tz is None):
                 try:
                     return values.cast(tried).cast(pa.int64()).cast(kind)
                 except pa.ArrowInvalid:
@@ -207,7 +210,7 @@ def _clock(found: re.Match[str]) -> int:
 
 def _offset(zone: str, clock: int) -> int:
     """How many microseconds a zone is ahead of UTC when its clocks show so many since 1970."""
-    if zone in ("Z", "UTC"):
+    if zone in UTC:
         return 0
     if (found := _OFFSET.fullmatch(zone)) is not None:
         hours, minutes, seconds = (int(part or 0) for part in found.groups()[1:])
