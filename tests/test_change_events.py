@@ -42,8 +42,10 @@ def messages(draw: Any, of: str) -> bytes | None:
 
 
 def shown(found: Any, place: int) -> Any:
-    instant = at(found.rows, ("at",)).cast(pa.int64())[place].as_py()
-    return instant, str(found.rows[place]), bool(found.deleted[place]), found.problem[place].as_py()
+    """Times as numbers: some are in years that Python does not know."""
+    columns = {name: at(found.rows, (name,)) for name in found.rows.type.names}
+    row = [str((column.cast(pa.int64()) if name == "at" else column)[place]) for name, column in columns.items()]
+    return row, bool(found.rows.is_valid()[place].as_py()), bool(found.deleted[place]), found.problem[place].as_py()
 
 
 @given(st.lists(messages("event"), min_size=1, max_size=8), st.sampled_from(HOW), st.booleans())
