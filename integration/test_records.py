@@ -241,7 +241,6 @@ def test_debezium_events(spark: SparkSession, broker: Broker, tmp_path: Path) ->
         job.drain()
     rows = {json.loads(key)["id"]: json.loads(value)["name"] for key, value in broker.table("dbz-out").items()}
     assert rows == {1: "Bo", 2: "Ada"}
-    assert [row.reason for row in letters(joined.dead_letters, tmp_path / "dead")] == [
-        "value: unknown operation 't'",
-        "value: operation 'u' without after",
-    ]
+    reasons = [row.reason for row in letters(joined.dead_letters, tmp_path / "dead")]
+    assert reasons[0].startswith("value: operation 't' (truncate) empties the whole table")
+    assert reasons[1:] == ["value: operation 'u' without after"]
