@@ -87,7 +87,7 @@ class FormatSpec(_Strict):
         if self.columns is None:
             raise JobError(f'{where}: format "{self.format}" needs a schema, such as "id bigint, name string"')
         if self.format == "debezium":
-            return Debezium(self.columns, self.units, self.placeholder, self.unavailable)
+            return Debezium(self.columns, units=self.units, placeholder=self.placeholder, unavailable=self.unavailable)
         if self.registry is None:
             if self.format == "avro":
                 raise JobError(f'{where}: format "avro" needs registry, the address of the schema registry')

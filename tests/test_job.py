@@ -106,7 +106,7 @@ def test_formats_of_a_job_file(tmp_path: Path) -> None:
     units = {"a": "micros"}
     assert spec.value.model_copy(update={"format": "json", "units": units}).build("v", "value") == Json("a int", units=units)
     lacking = spec.value.model_copy(update={"units": units, "unavailable": "keep", "placeholder": "?"}).build("v", "value")
-    assert lacking == Debezium("a int", units, "?", "keep")
+    assert lacking == Debezium("a int", units=units, placeholder="?", unavailable="keep")
     with pytest.raises(JobError, match="v: units are for formats"):
         spec.value.model_copy(update={"format": "string", "units": units}).build("v", "value")
     avro = spec.value.model_copy(update={"format": "avro", "registry_settings": {"max.retries": 1}})
