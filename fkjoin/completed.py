@@ -45,7 +45,7 @@ def completed(table: Table) -> Table:
         )
         results = counted(stage(packed, spec), label, "resolve")
         named, frame = replace(node, materialized=materialized), frame_of(results, unpack)
-        made = replace(table, node=named, frame=frame, packed=(results, unpack), unread=None, on_error="fail")
+        made = replace(table, node=named, frame=frame, packed=(results, unpack), unread=None)
         return replace(made, materialized_as=built)
 
     return built(label)

@@ -281,10 +281,8 @@ class Table(Operators, Outputs):
         added, the later record timestamp is, then the greater partition; docs/order.md has the whole rule.
 
         ``key``, ``value``: formats of ``fkjoin.kafka``, or ``"string"`` or ``"bytes"`` for one column called ``key`` or
-        ``value``.  ``on_error``: what happens to a record that does not parse, has no key, or on which a Python extractor
-        throws: ``"dead-letter"`` leaves it out, counts it, and has it in ``dead_letters``; ``"skip"`` leaves it out and counts
-        it; ``"fail"`` stops the query.  In any case the key's last good row stays.  ``headers``: keep the record's headers as
-        a column.  ``options``: of Spark's Kafka source, such as ``maxOffsetsPerTrigger``, and of its consumer (``kafka.…``);
+        ``value``.  ``on_error``: as for ``from_stream``, also for a record that does not parse or has no key.  ``headers``:
+        keep the record's headers as a column.  ``options``: of Spark's Kafka source, such as ``maxOffsetsPerTrigger``, and of its consumer (``kafka.…``);
         secrets among them are not shown anywhere.
 
         ``version``: whole-number columns or expressions over the value's columns that order the changes of a key before all
@@ -303,14 +301,8 @@ class Table(Operators, Outputs):
 
         Raises ``TopologyError``, also when the topic is not there.
         """
-        about: dict[str, Any] = {
-            "name": name,
-            "on_error": on_error,
-            "on_new_topic": on_new_topic,
-            "headers": headers,
-            "roots": roots,
-            "options": options,
-        }
+        about: dict[str, Any] = {"name": name, "on_error": on_error, "on_new_topic": on_new_topic}
+        about |= {"headers": headers, "roots": roots, "options": options}
         columns = ChangeColumns(version, deleted, timestamp)
         return cls._of_topic(spark, topic, bootstrap_servers, key, value, columns, **about)
 
@@ -329,22 +321,12 @@ class Table(Operators, Outputs):
         prepare(spark)
         read = read_topic(spark, topic, bootstrap_servers, key, value, columns, **about)
         given = {name: given for name, given in about.items() if name != "again"}
-        recipe = Recipe(
-            cls._of_topic, (spark, topic, bootstrap_servers, key, value, columns), given, connection=read.connection
-        )
+        arguments = spark, topic, bootstrap_servers, key, value, columns
+        recipe = Recipe(cls._of_topic, arguments, given, connection=read.connection)
         on_error = about["on_error"]
-        table = cls(
-            read.node,
-            read.frame,
-            read.node.key,
-            read.timestamps,
-            on_error,
-            (read.dead,) if on_error == "dead-letter" else (),
-            connection=read.connection,
-            unread=read.unread,
-            recipe=recipe,
-        )
-        return completed(table)
+        dead = (read.dead,) if on_error == "dead-letter" else ()
+        made = cls(read.node, read.frame, read.node.key, read.timestamps, on_error, dead)
+        return completed(replace(made, connection=read.connection, unread=read.unread, recipe=recipe))
 
 
 Extractor = Expressions | Callable[[Any, Any], Any]
