@@ -87,7 +87,7 @@ def open_files(
 ) -> FilesRead:
     """See ``Table.from_files``."""
     prepare(spark)
-    chosen = format or _format_of(spark, pattern)
+    chosen = format or _format_of(pattern)
     if chosen not in get_args(FileFormat):
         raise TopologyError(f"format: {chosen!r} is not one of {', '.join(get_args(FileFormat))}")
     place = _place(spark, pattern, {**({"header": True} if chosen == "csv" else {}), **(options or {})})
@@ -142,9 +142,12 @@ def _json(lines: DataFrame, inner: StructType, outer: StructType) -> tuple[DataF
         read = located.mapInArrow(ReadLines(fields, what, (*outer.names,), _FILE, PROBLEM), made)
         return _shown(read, [*inner.names, *outer.names], F.col(PROBLEM), F.col("value")), True
     text = F.col("value")
-    kind = StructType([*inner, StructField(_CORRUPT, StringType())])
-    parsed = F.from_json(text, kind, {"mode": "PERMISSIVE", _CORRUPT_NAME: _CORRUPT})
-    misfit = ~F.ltrim(text, F.lit(BLANKS)).startswith("{") | parsed.isNull() | parsed[_CORRUPT].isNotNull()
+    # As a member of an object, since Spark overlooks what comes after one.
+    kind = StructType([StructField("line", inner), StructField(_CORRUPT, StringType())])
+    options = {"mode": "PERMISSIVE", "allowSingleQuotes": "false", _CORRUPT_NAME: _CORRUPT}
+    whole = F.from_json(F.concat(F.lit('{"line":'), text, F.lit("}")), kind, options)
+    parsed = whole["line"]
+    misfit = ~F.ltrim(text, F.lit(BLANKS)).startswith("{") | parsed.isNull() | whole[_CORRUPT].isNotNull()
     problem = F.when(~F.is_valid_utf8(text), F.lit(NOT_TEXT)).when(misfit, F.lit(not_an_object(what)))
     columns = [F.when(problem.isNull(), parsed[name]).alias(name) for name in inner.names]
     some = located.where(F.btrim(text, F.lit(BLANKS)) != "")
@@ -261,7 +264,7 @@ def _is_there(spark: SparkSession, pattern: str) -> bool:
     return bool(files.exists(path))
 
 
-def _format_of(spark: SparkSession, pattern: str) -> str:
+def _format_of(pattern: str) -> str:
     """Of a ``FileFormat``, from the endings of the files that ``pattern`` means."""
     there = Path(pattern).exists()
     places = [pattern] if there else glob.glob(pattern) or [pattern]
