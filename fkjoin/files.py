@@ -88,7 +88,7 @@ def open_files(
 ) -> FilesRead:
     """See ``Table.from_files``."""
     prepare(spark)
-    chosen = format or _format_of(spark, pattern)
+    chosen = format or _format_of(pattern)
     if chosen not in get_args(FileFormat):
         raise TopologyError(f"format: {chosen!r} is not one of {', '.join(get_args(FileFormat))}")
     place = _place(spark, pattern, {**({"header": True} if chosen == "csv" else {}), **(options or {})})
@@ -275,7 +275,7 @@ def _is_there(spark: SparkSession, pattern: str) -> bool:
     return bool(files.exists(path))
 
 
-def _format_of(spark: SparkSession, pattern: str) -> str:
+def _format_of(pattern: str) -> str:
     """Of a ``FileFormat``, from the endings of the files that ``pattern`` means."""
     there = Path(pattern).exists()
     places = [pattern] if there else glob.glob(pattern) or [pattern]

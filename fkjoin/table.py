@@ -282,8 +282,8 @@ class Table(Operators, Outputs):
 
         ``key``, ``value``: formats of ``fkjoin.kafka``, or ``"string"`` or ``"bytes"`` for one column called ``key`` or
         ``value``.  ``on_error``: as for ``from_stream``, also for a record that does not parse or has no key.  ``headers``:
-        keep the record's headers as a column.  ``options``: of Spark's Kafka source, such as ``maxOffsetsPerTrigger``, and of its consumer (``kafka.…``);
-        secrets among them are not shown anywhere.
+        keep the record's headers as a column.  ``options``: of Spark's Kafka source, such as ``maxOffsetsPerTrigger``, and of
+        its consumer (``kafka.…``); secrets among them are not shown anywhere.
 
         ``version``: whole-number columns or expressions over the value's columns that order the changes of a key before all
         that, such as ``"source.lsn"`` of Debezium; a record without one cannot be used.  ``deleted``: a condition that makes

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.as_begun import as_begun
 from fkjoin.errors import TopologyError
+from fkjoin.frame import RAW
 from fkjoin.spark.files import begun, hadoop, query_id, read_file, write_file
 from fkjoin.stateful import frame_of
 
@@ -151,6 +152,8 @@ def _started(
 ) -> StreamingQuery:
     make_topics(table)
     frame = table.frame if table.packed is None else table.packed[0]
+    if table.connection is None:
+        frame = frame.drop(RAW)  # what dead letters say of changes is long, and of topics alone do sinks read it
 
     @functools.cache
     def name_of_query() -> str:  # there from the first batch on
