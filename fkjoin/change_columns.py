@@ -33,7 +33,12 @@ class ChangeColumns:
 
     @property
     def given(self) -> bool:
-        return (self.version, self.deleted, self.timestamp) != (None, None, None)
+        return any(one is not None for one in (self.version, self.deleted, self.timestamp))
+
+    @property
+    def others(self) -> tuple[Expression, Expression]:
+        """What deletes and what dates; an empty text for what is not given."""
+        return "" if self.deleted is None else self.deleted, "" if self.timestamp is None else self.timestamp
 
     def numbers(self, frame: DataFrame, names: list[str], label: str) -> list[Column]:
         """The version's numbers; ``TopologyError`` where they are not whole."""

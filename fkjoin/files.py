@@ -21,6 +21,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.frame import PROBLEM, RAW
 from fkjoin.json_text import Reading, parsable
 from fkjoin.kafka.formats import struct_type
+from fkjoin.names import quoted
 from fkjoin.spark.files import hadoop
 from fkjoin.spark.json_lines import ReadLines, not_an_object
 from fkjoin.spark.settings import prepare
@@ -35,7 +36,7 @@ _OF_ANY_FILE = {
 """Options of the file source whatever the format, in lower case."""
 _ANY_AGE = "36500d"
 """Spark by itself skips files that are a week older than the newest one, and does not say so."""
-_CORRUPT, _FILE = "__fkjoin_corrupt", "__fkjoin_file"
+_CORRUPT, _FILE, _LINE = (f"__fkjoin_{name}" for name in ("corrupt", "file", "line"))
 _CORRUPT_NAME = "columnNameOfCorruptRecord"
 _GLOB = re.compile(r"([\[\]{}*?\\])")
 
@@ -156,9 +157,11 @@ def _json(lines: DataFrame, inner: StructType, outer: StructType) -> DataFrame:
             *(StructField(name, StringType()) for name in (PROBLEM, _FILE)),
         ]
     )
-    made.add("value", BinaryType())
-    read = located.mapInArrow(ReadLines(fields, what, (*outer.names,), _FILE, PROBLEM, as_session(lines.sparkSession)), made)
-    return _shown(read, [*inner.names, *outer.names], F.col(PROBLEM), F.col("value"))
+    made.add(_LINE, BinaryType())
+    more = (*outer.names,)
+    read = located.mapInArrow(ReadLines(fields, what, more, _FILE, PROBLEM, _LINE, as_session(lines.sparkSession)), made)
+    raw = F.struct(F.col(_FILE).alias("file"), F.col(_LINE).alias("value"))
+    return read.select(*_named([*inner.names, *outer.names]), PROBLEM, raw.alias(RAW))
 
 
 def as_session(spark: SparkSession) -> Reading:
@@ -196,7 +199,7 @@ def _corrupt(fields: StructType) -> Column:
     """
     given, nothing = F.col(_CORRUPT), F.lit(True)
     for name in fields.names:
-        nothing = nothing & F.col(f"`{name}`").isNull()
+        nothing = nothing & F.col(quoted(name)).isNull()
     return F.when(nothing, F.concat(given, F.lit(""))).otherwise(given)
 
 
@@ -206,16 +209,11 @@ def _checked(frame: DataFrame, columns: StructType, problem: Column | None) -> D
     value = F.to_json(own) if problem is None else F.coalesce(F.col(_CORRUPT), F.to_json(own))
     path = F.input_file_name() if "_metadata" in frame.columns else F.col("_metadata.file_path")
     found = F.lit(None).cast("string") if problem is None else problem
-    kept = [F.when(found.isNull(), F.col(f"`{name}`")).alias(name) for name in columns.names]
+    kept = [F.when(found.isNull(), F.col(quoted(name))).alias(name) for name in columns.names]
     rows = _named(columns.names) if problem is None else kept
     return frame.select(
         *rows, found.alias(PROBLEM), F.struct(path.alias("file"), value.cast("binary").alias("value")).alias(RAW)
     )
-
-
-def _shown(rows: DataFrame, names: Sequence[str], problem: Column, value: Column) -> DataFrame:
-    raw = F.struct(F.col(_FILE).alias("file"), value.alias("value"))
-    return rows.select(*_named(names), problem.alias(PROBLEM), raw.alias(RAW))
 
 
 def _what(columns: StructType) -> str:
@@ -223,7 +221,7 @@ def _what(columns: StructType) -> str:
 
 
 def _named(names: Sequence[str]) -> list[Column]:
-    return [F.col(f"`{name}`") for name in names]
+    return [F.col(quoted(name)) for name in names]
 
 
 def _folders(stream: DataFrame) -> list[str]:

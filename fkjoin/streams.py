@@ -92,7 +92,7 @@ def read_stream(
         origin,
         log,
     )
-    struct, given = F.struct(*[F.col(quoted(column)) for column in keys]), [*ordering, deleted or "", timestamp or ""]
+    struct, given = F.struct(*[F.col(quoted(column)) for column in keys]), [*ordering, *said.others]
     before = F.col(PROBLEM) if PROBLEM in df.columns else F.lit(None).cast("string")
     tried = attempt("source", node.name, given, [*places, gone, time], df, on_error, usable=before.isNull(), key=struct)
     *places, gone, time = tried.columns

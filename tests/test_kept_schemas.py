@@ -108,7 +108,7 @@ def test_every_kind_of_table_can_be_made_again(spark: SparkSession, tmp_path: Pa
         (same, *_) = learned_sources(table)["orders"]
         assert same is source
         of = [*learned_sources(table)["orders"], *learned_sources(table).get("others", [])]
-        again = made_again(table, {id(one): wide for one in of})
+        again = made_again(table, {id(one): {"schema": wide} for one in of})
         found = learned_sources(again)
         assert "orders" not in found, "its columns are given now"
         assert again.node.name == table.node.name

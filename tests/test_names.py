@@ -363,4 +363,6 @@ def test_a_stream_with_two_columns_of_one_name_is_refused(spark: SparkSession) -
 @spark_only
 def test_a_struct_whose_name_begins_with_a_line_is_json_in_postgres_too(spark: SparkSession) -> None:
     changes = spark.createDataFrame([(["a"], [1])], "_tags array<string>, _version array<bigint>")
-    assert Postgres("it", "").columns(changes).collect() == [('["a"]', [1])]
+    sink = Postgres("it", "")
+    sink._columns = ("_tags",)
+    assert sink.columns(changes).collect() == [('["a"]',)]

@@ -85,7 +85,7 @@ def test_a_source_that_was_written_is_ordered_by_its_own_versions(spark: SparkSe
     for lsn in (5, 3):  # the older one comes later
         table = single(spark, tmp_path, {"id": "a", "n": lsn, "lsn": lsn})
         folder = written(table, tmp_path, "source")
-    said = {"format": 1, "table": "single", "key": ["id"], "timestamps": None, "source": True, "parts": 1}
+    said = {"format": 1, "table": "single", "key": ["id"], "timestamps": None, "source": True, "numbers": 1, "placed": False}
     assert json.loads((folder / "_fkjoin.json").read_text()) == said
     for noted in (True, False):
         if not noted:

@@ -11,6 +11,7 @@ from fkjoin.attempt import attempt
 from fkjoin.change_columns import ChangeColumns
 from fkjoin.columns import fields_of, listed, text
 from fkjoin.kafka.formats import Format
+from fkjoin.names import quoted
 
 _NAMES = ("key", "row", "about", "numbers", "gone", "time", "threw")
 _KEY, _ROW, _ABOUT, _NUMBERS, _GONE, _TIME, _THREW = (f"__fkjoin_of_record_{name}" for name in _NAMES)
@@ -37,7 +38,7 @@ def with_change_columns(
     besides its row (``Debezium.about``).  A record whose version is null cannot be ordered: that is a problem.  Of Debezium's
     records with a version, null values are left out: the delete event before each has said it.
     """
-    of_record = [F.col(f"`{name}`").alias(f"__record_{name}") for name in records.columns]
+    of_record = [F.col(quoted(name)).alias(f"__record_{name}") for name in records.columns]
     about = getattr(value_format, "about", None)
     parts = {_ROW: row, _KEY: key} | ({} if about is None else {_ABOUT: about(F.col("value"))})
     if about is not None and columns.version is not None:
@@ -52,7 +53,7 @@ def with_change_columns(
     numbers, gone = columns.numbers(visible, known, label), columns.gone(visible, known, label)
     time, kind_of_time = columns.time(visible, known, label)
     given = listed(columns.version) if numbers else []
-    texts = [*given, columns.deleted or "", columns.timestamp or ""]
+    texts = [*given, *columns.others]
     said = attempt("source", label, texts, [*numbers, gone, time], visible, "skip", usable=F.lit(True), key=F.col(_KEY))
     *numbers, gone, time = said.columns
     found = said.on(visible).select(

@@ -18,7 +18,7 @@ from pyspark.sql.types import BinaryType, DataType, StructType
 
 from fkjoin.errors import FkJoinError
 from fkjoin.kinds import NESTED
-from fkjoin.names import is_added, quoted
+from fkjoin.names import quoted
 from fkjoin.sinks import postgres_types
 from fkjoin.sinks.postgres_values import spelled
 from fkjoin.sinks.upserts import Upserts
@@ -160,7 +160,7 @@ class Postgres(Upserts):
 
 def _readable(name: str, kind: DataType) -> Column:
     column = F.col(quoted(name))
-    if isinstance(kind, NESTED) and not is_added(name):
+    if isinstance(kind, NESTED):
         return written(column, kind)
     return F.concat(F.lit("\\x"), F.lower(F.hex(column))) if isinstance(kind, BinaryType) else column
 

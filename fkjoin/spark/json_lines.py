@@ -130,13 +130,17 @@ class PackLines:
 
 @dataclass(frozen=True)
 class ReadLines:
-    """Lines and columns more → their fields, those columns, what is wrong with them, where they are, and their bytes."""
+    """Lines and columns more → their fields, those columns, where they are, what is wrong with them, and their bytes.
+
+    The last three have names that no field has.
+    """
 
     schema: pa.Schema
     what: str
     more: tuple[str, ...]
     file: str
     problem: str
+    line: str
     how: Reading = PLAIN
 
     def __call__(self, batches: Batches) -> Batches:
@@ -147,7 +151,7 @@ class ReadLines:
             columns |= {
                 self.problem: problem,
                 self.file: lines.column(self.file),
-                "value": lines.column("value").cast(pa.binary()),
+                self.line: lines.column(0).cast(pa.binary()),
             }
             yield pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
