@@ -77,7 +77,7 @@ _OTHERS: dict[type[DataType], tuple[str, ...]] = {
     DayTimeIntervalType: ("interval",),
     **dict.fromkeys(NESTED, ("jsonb", "json")),
 }
-_READ_FROM_TEXT = ("uuid", "enum", "json", "jsonb", "inet", "cidr", "macaddr", "macaddr8")
+_READ_FROM_TEXT = ("uuid", "enum", "json", "jsonb", "inet", "cidr", "macaddr")
 """Types that Spark does not have, so that only a text can go there: PostgreSQL reads it, or says that it is none."""
 _READ_AS_KEYS = _READ_FROM_TEXT[:2]
 """Those in which the texts of a key stay apart; of ``uuid``, those that are spelled alike."""
