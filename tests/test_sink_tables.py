@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
-from pyspark.sql.types import LongType, StructType, VariantType
+from pyspark.sql.types import StructType, VariantType
 
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin.columns import spark_schema
@@ -103,10 +103,7 @@ def test_a_join_gives_its_types_to_parquet_and_delta(spark: SparkSession, tmp_pa
 
     DeltaTable.create(tmp_path / "there", pa.schema([("id", pa.string()), pa.field("n", pa.int64(), nullable=False)]))
     count = joined.map_values("at as n").map_values("unix_millis(n) as n")
-    with pytest.raises(FkJoinError, match=r"n is bigint NOT NULL, and .* map_values with coalesce\(n"):
-        count.to_delta(tmp_path / "there", checkpoint=tmp_path / "there-ck")
-    never_null = count.map_values("coalesce(n, 0) as n")
-    never_null.to_delta(tmp_path / "there", checkpoint=tmp_path / "there-ck", trigger={"availableNow": True}).awaitTermination()
+    count.to_delta(tmp_path / "there", checkpoint=tmp_path / "there-ck", trigger={"availableNow": True}).awaitTermination()
     assert DeltaTable(tmp_path / "there").to_pyarrow_table().to_pylist() == [{"id": "o", "n": 1_767_323_045_000}]
 
 
@@ -192,22 +189,29 @@ def test_both_types_are_named(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("required", "says"),
-    [
-        ("x", "column x is bigint NOT NULL, and .* may be null: drop"),
-        ("y", "column y is bigint NOT NULL, and .* no such column"),
-    ],
-)
-def test_columns_that_take_no_nulls(tmp_path: Path, required: str, says: str) -> None:
-    DeltaTable.create(tmp_path, pa.schema([pa.field(name, pa.int64(), nullable=name != required) for name in ("id", "x", "y")]))
-    with pytest.raises(FkJoinError, match=says):
-        delta(tmp_path, pa.schema([("id", pa.int64()), ("x", pa.int64())]))
+def required(path: Path) -> pa.Schema:
+    """Makes a table whose ``x`` takes no nulls; the schema of rows for it."""
+    DeltaTable.create(path, pa.schema([("id", pa.int64()), pa.field("x", pa.int64(), nullable=False)]))
+    return pa.schema([("id", pa.int64()), ("x", pa.int64())])
 
 
-def test_a_column_that_is_never_null_may_go_where_no_null_may(tmp_path: Path) -> None:
-    DeltaTable.create(tmp_path, pa.schema([("id", pa.int64()), pa.field("x", pa.int64(), nullable=False)]))
-    Delta(tmp_path).prepare(StructType().add("id", LongType()).add("x", LongType(), nullable=False), ("id",))
+def test_a_column_that_takes_no_nulls_and_that_nobody_writes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FkJoinError, match="column x is bigint NOT NULL, and .* no such column"):
+        delta(tmp_path, required(tmp_path).remove(1))
+
+
+def test_a_null_where_the_target_takes_none_stops_the_batch(tmp_path: Path) -> None:
+    sink = delta(tmp_path, required(tmp_path))
+    first = pa.table({"id": [1, 2], "x": [10, 20]})
+    sink.apply("q", 0, first, gone(first))
+    with pytest.raises(FkJoinError) as caught:
+        sink.apply("q", 1, pa.table({"id": [2, 3], "x": pa.array([21, None], pa.int64())}), pa.table({"id": [1]}))
+    assert str(caught.value).startswith(
+        f"a row cannot be in Delta table {tmp_path}: column x is NOT NULL there, and null in the row with id = 3."
+    )
+    assert DeltaTable(tmp_path).to_pyarrow_table().sort_by("id").to_pydict() == first.to_pydict()
+    sink.apply("q", 1, pa.table({"id": [2, 3], "x": [21, 30]}), pa.table({"id": [1]}))
+    assert DeltaTable(tmp_path).to_pyarrow_table().sort_by("id").to_pydict() == {"id": [2, 3], "x": [21, 30]}
 
 
 def test_a_key_that_takes_no_nulls_is_as_it_should_be(tmp_path: Path) -> None:

@@ -47,10 +47,9 @@ class Delta(Upserts):
                 f"Delta table {self.path} lacks the columns {', '.join(missing)} (it has {', '.join(sorted(there.names))}): "
                 "add them, or write to another path"
             )
-        nullable = [item.name for item in schema if item.nullable and item.name not in key]
-        if wrong := list(delta_types.problems(there, self._schema, nullable)):
+        if wrong := list(delta_types.problems(there, self._schema)):
             raise FkJoinError(f"Delta table {self.path} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
-        self._schema = pa.schema([there.field(name).with_nullable(True) for name in schema.names])
+        self._schema = pa.schema([there.field(name) for name in schema.names])
 
     def _make(self, schema: StructType) -> None:
         try:
@@ -67,10 +66,10 @@ class Delta(Upserts):
         if (done is not None and done >= batch) or not (upserts.num_rows or gone.num_rows):
             return
         marked = (
-            delta_types.fitting(self.path, rows, self._schema).append_column(_GONE, pa.repeat(deleted, len(rows)))
+            delta_types.fitting(self.path, rows, self._schema, self._key).append_column(_GONE, pa.repeat(deleted, len(rows)))
             for rows, deleted in ((upserts, False), (gone, True))
         )
-        source = pa.concat_tables(marked, promote_options="default").cast(self._schema.append(pa.field(_GONE, pa.bool_())))
+        source = pa.concat_tables(marked, promote_options="default").select([*self._schema.names, _GONE])
         values = {_quoted(name): f"s.{_quoted(name)}" for name in self._schema.names}
         (
             table.merge(

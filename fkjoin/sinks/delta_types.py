@@ -1,11 +1,12 @@
 """Delta's types: which columns it takes, and whether those that are there can hold all values of a table's columns.
 
-*Law*: where ``problems`` finds nothing, ``fitting`` rows have each value as it was, in the target's types.
+*Law*: where ``problems`` finds nothing, ``fitting`` rows have each value as it was, in the target's types; or a row has a
+null or a date that the target cannot have, and ``fitting`` says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,22 +21,14 @@ _DAYS = (-719_162, 2_932_896)
 """The years 1 to 9999: of others, the files' statistics cannot be read."""
 
 
-def problems(there: pa.Schema, schema: pa.Schema, nullable: Collection[str]) -> Iterator[str]:
-    """What is wrong with the columns of a Delta table for rows of the schema, and what to do about it.
-
-    ``nullable``: the columns that may be null.
-    """
+def problems(there: pa.Schema, schema: pa.Schema) -> Iterator[str]:
+    """What is wrong with the columns of a Delta table for rows of the schema, and what to do about it."""
     for field in schema:
         target = there.field(field.name)
         if not fits(field.type, target.type):
             yield (
                 f"column {field.name} is {shown(target.type)}, which cannot hold every {shown(field.type)}: make it "
                 f"{shown(field.type)}, or cast the table's column"
-            )
-        if not target.nullable and field.name in nullable:
-            yield (
-                f"column {field.name} is {shown(target.type)} NOT NULL, and the table's {shown(field.type)} may be null: "
-                f"drop the constraint, or write map_values with coalesce({field.name}, …)"
             )
     for field in there:
         if not field.nullable and field.name not in schema.names:
@@ -66,16 +59,21 @@ def fits(kind: pa.DataType, there: pa.DataType) -> bool:
     return (kind, there) in ((pa.float32(), pa.float64()), (pa.date32(), pa.timestamp("us")))
 
 
-def fitting(place: object, rows: pa.Table, there: pa.Schema) -> pa.Table:
-    """The rows with the types of the table at ``place``; ``FkJoinError`` of a day that Delta tables cannot have."""
+def fitting(place: object, rows: pa.Table, there: pa.Schema, key: Sequence[str]) -> pa.Table:
+    """The rows with the types of the table at ``place``; ``FkJoinError`` of a null or a day that the table cannot have."""
     for name in rows.column_names:
+        if rows[name].null_count and not there.field(name).nullable:
+            row = rows.filter(rows[name].is_null()).select(key).slice(0, 1).to_pylist()[0]
+            raise _cannot_be(
+                place,
+                f"column {name} is NOT NULL there, and null in the row with "
+                f"{', '.join(f'{part} = {value!r}' for part, value in row.items())}",
+            )
         for days in _dates(rows[name].combine_chunks()):
             ends = pc.min_max(days.cast(pa.int32()))
             if ends["min"].is_valid and (ends["min"].as_py() < _DAYS[0] or ends["max"].as_py() > _DAYS[1]):
-                raise FkJoinError(
-                    f"a row cannot be in Delta table {place}: column {name} has a date outside of the years 1 to 9999, which "
-                    "Delta tables cannot have. Replace such values in a view of the table, or leave such rows out with a "
-                    "filter; the batch will be written again"
+                raise _cannot_be(
+                    place, f"column {name} has a date outside of the years 1 to 9999, which Delta tables cannot have"
                 )
     return rows.cast(pa.schema([there.field(name).with_nullable(True) for name in rows.column_names]))
 
@@ -83,6 +81,13 @@ def fitting(place: object, rows: pa.Table, there: pa.Schema) -> pa.Table:
 def shown(kind: pa.DataType) -> str:
     """The type as Spark and Delta call it."""
     return spark_schema(pa.schema([("it", kind)]))["it"].dataType.simpleString()
+
+
+def _cannot_be(place: object, why: str) -> FkJoinError:
+    return FkJoinError(
+        f"a row cannot be in Delta table {place}: {why}. Replace such values in a view of the table, or leave such rows out "
+        "with a filter; the batch will be written again"
+    )
 
 
 def _fits_in(kind: pa.DataType, there: pa.Field) -> bool:

@@ -28,6 +28,13 @@ BATCHES = "fkjoin_batches"
 """The table beside the target, in its schema, that has the last batch of each query."""
 
 _GONE = "_fkjoin_gone"
+_OF_A_VALUE = (
+    psycopg.DataError,
+    psycopg.IntegrityError,  # a domain's
+    psycopg.errors.StatementTooComplex,  # JSON that is nested too deeply
+    psycopg.errors.ProgramLimitExceeded,  # or too long
+)
+"""What PostgreSQL says, while it reads a batch, of a value that a column cannot have."""
 
 
 @dataclass
@@ -95,7 +102,10 @@ class Postgres(Upserts):
                     if rows.num_rows:
                         self._copy(cursor, rows, deleted)
             connection.execute(self._delete())
-            connection.execute(self._upsert())
+            try:
+                connection.execute(self._upsert())
+            except psycopg.errors.NotNullViolation as error:
+                raise self._cannot_be(f"{_first(error)} ({error.diag.message_detail})") from error
             connection.execute(SQL("update {} set batch = %s where query = %s").format(self._batches()), (batch, query))
 
     def _copy(self, cursor: Any, rows: pa.Table, deleted: bool) -> None:
@@ -107,11 +117,14 @@ class Postgres(Upserts):
         try:
             with cursor.copy(into) as copy:
                 copy.write(text.getbuffer())
-        except psycopg.DataError as error:
-            raise FkJoinError(
-                f"a row cannot be in table {self.into}: {self._refused(rows, error)}. Replace such values in a view of the "
-                "table, or leave such rows out with a filter; the batch will be written again"
-            ) from error
+        except _OF_A_VALUE as error:
+            raise self._cannot_be(self._refused(rows, error)) from error
+
+    def _cannot_be(self, why: str) -> FkJoinError:
+        return FkJoinError(
+            f"a row cannot be in table {self.into}: {why}. Replace such values in a view of the table, or leave such rows out "
+            "with a filter; the batch will be written again"
+        )
 
     def _refused(self, rows: pa.Table, error: psycopg.Error) -> str:
         """What PostgreSQL says, and where: of U+0000 it names no column."""
@@ -122,7 +135,9 @@ class Postgres(Upserts):
             ):
                 key = ", ".join(f"{part} = {rows[part][place].as_py()!r}" for part in self._key)
                 return f"column {name} has U+0000 in the row with {key}, which no text of PostgreSQL's can have"
-        return f"{_first(error)} ({str(error.diag.context).splitlines()[0]})"
+        context = str(error.diag.context).splitlines()
+        where = next((line for line in context if line.startswith("COPY ")), context[0])  # of JSON the text comes first
+        return f"{_first(error)} ({where})"
 
     def _stage(self, connection: Connection[Any]) -> None:
         """A table for a batch's changes, with the target's types and none of its constraints."""

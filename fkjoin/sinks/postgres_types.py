@@ -1,7 +1,8 @@
 """PostgreSQL's types: which one a column gets, and whether one that is there can hold all values of a column.
 
 *Law*: where ``problems`` finds nothing, each value of each column is in the target what it was, but that in ``jsonb`` and
-``numeric`` -0.0 is 0.0; or PostgreSQL has no such value at all (text with U+0000, years before 4713 BC), and says so.
+``numeric`` -0.0 is 0.0, and a text in a type of its own (``uuid``, an enum) is as that type writes it; or the column has
+no such value (text with U+0000, years before 4713 BC, a text that is no ``uuid``, a null), and PostgreSQL says so.
 """
 
 from __future__ import annotations
@@ -76,6 +77,10 @@ _OTHERS: dict[type[DataType], tuple[str, ...]] = {
     DayTimeIntervalType: ("interval",),
     **dict.fromkeys(NESTED, ("jsonb", "json")),
 }
+_READ_FROM_TEXT = ("uuid", "enum", "json", "jsonb", "inet", "cidr", "macaddr")
+"""Types that Spark does not have, so that only a text can go there: PostgreSQL reads it, or says that it is none."""
+_READ_AS_KEYS = _READ_FROM_TEXT[:2]
+"""Those in which the texts of a key stay apart; of ``uuid``, those that are spelled alike."""
 _MICROSECONDS = 6
 """Digits of a second that times keep, unless the type says fewer."""
 
@@ -88,7 +93,7 @@ with recursive kinds as (
     select attnum, attname, shown, required or typnotnull, filled or typdefault is not null, typbasetype, typtypmod
     from kinds join pg_type on pg_type.oid = kind where typtype = 'd'
 )
-select attname, shown, typname, modifier, required, filled
+select attname, shown, case typtype when 'e' then 'enum' else typname end, modifier, required, filled
 from kinds join pg_type on pg_type.oid = kind where typtype <> 'd' order by attnum
 """
 
@@ -107,7 +112,7 @@ class There(NamedTuple):
     shown: str
     """Its type, as PostgreSQL writes it."""
     base: str
-    """The type's own name; of a domain, that of the type below."""
+    """The type's own name; of a domain, that of the type below; of an enum, ``enum``."""
     modifier: int
     required: bool
     """It takes no null."""
@@ -140,11 +145,6 @@ def problems(connection: Connection[Any], table: str, schema: StructType, key: t
                 f"column {field.name} is {column.shown}, which cannot hold every {field.dataType.simpleString()}: alter it to "
                 f"{wanted}, or cast the table's column"
             )
-        if column.required and field.nullable and field.name not in key:
-            yield (
-                f"column {field.name} is {column.shown} NOT NULL, and the table's {field.dataType.simpleString()} may be null: "
-                f"drop the constraint, or write map_values with coalesce({field.name}, …)"
-            )
     for column in there.values():
         if column.required and not column.filled:
             yield (
@@ -166,7 +166,7 @@ def fits(kind: DataType, there: There, *, key: bool = False) -> bool:
     if there.base in ("text", "varchar"):
         return there.modifier < 0
     if isinstance(kind, StringType):
-        return there.base == "citext" and not key
+        return there.base in (_READ_AS_KEYS if key else ("citext", *_READ_FROM_TEXT))
     if there.base == "numeric" and isinstance(kind, FloatType | DoubleType):
         return there.modifier < 0
     if type(kind) in _WHOLE:
