@@ -20,6 +20,7 @@ from fkjoin.columns import Expressions, require_names
 from fkjoin.dead_letters import OnError
 from fkjoin.errors import TopologyError
 from fkjoin.files import open_files
+from fkjoin.frame import PROBLEM
 from fkjoin.names import OPERATION, TIMESTAMP, is_added
 from fkjoin.spark.files import hadoop, read_file
 from fkjoin.spark.parquet import LABELS, folders_of
@@ -54,14 +55,14 @@ def read_written(
     label, writer = _folders(spark, place)
     said, schema = _said(spark, place), _schema(spark, place, label)
     files = open_files(spark, place, key, schema, "parquet", options)
-    frame = files.frame
+    frame = _one_writer(files.frame, place, label, writer)
     beside = [column for column in frame.columns if column == label or is_added(column)]
     if missing := [column for column in (OPERATION, TIMESTAMP) if column not in beside]:
         raise TopologyError(f"path: the files of {place} have no column {missing[0]}: to_parquet has not written them")
     label_of_table = name or files.name
     keys = _key(key, said, [column for column in files.schema.names if column not in beside], label_of_table)
     numbers = _numbers(spark, place, said, schema)
-    ordering = [F.col(_NUMBERS)[number] for number in range(numbers)] or [_number(place, label, writer)]
+    ordering = [F.col(_NUMBERS)[number] for number in range(numbers)] or [_number(label)]
     places = versions.PLACE if numbers and said.get("placed") else ()
     gone, at = F.col(OPERATION) == "delete", None if said.get("timestamps", TIMESTAMP) is None else TIMESTAMP
     node, rows, keys, timestamps, chosen, letters = read_stream(
@@ -123,12 +124,17 @@ def _numbers(spark: SparkSession, place: str, said: Mapping[str, Any], schema: S
     return int(first["numbers"]) if first is not None and first[OPERATION] == "upsert" else 0
 
 
-def _number(place: str, label: str, writer: str) -> Column:
-    """The number of a change's batch; stops the query at a batch that another checkpoint has begun to write beside these."""
+def _number(label: str) -> Column:
+    """The number of a change's batch."""
+    return F.regexp_extract(F.col(label), _FOLDER, 1).cast("bigint")
+
+
+def _one_writer(frame: DataFrame, place: str, label: str, writer: str) -> DataFrame:
+    """The frame; it stops the query at a batch that another checkpoint has begun to write beside these."""
     folder = F.col(label)
     other = F.concat(
         F.lit(f"{place} has the folder {label}="), folder, F.lit(", of another checkpoint than the others: give it ")
     )
     stop = F.raise_error(F.concat(other, F.lit("a path of its own, for nothing says which changes are newer")))
-    number = F.regexp_extract(folder, _FOLDER, 1).cast("bigint")
-    return F.when(F.regexp_extract(folder, _FOLDER, 2) == writer, number).otherwise(stop.cast("bigint"))
+    by_another = F.regexp_extract(folder, _FOLDER, 2) != writer
+    return frame.withColumn(PROBLEM, F.coalesce(F.col(PROBLEM), F.when(by_another, stop.cast("string"))))
