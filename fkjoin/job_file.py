@@ -75,12 +75,15 @@ class FormatSpec(_Strict):
     units: dict[str, str] = {}
     placeholder: str = PLACEHOLDER
     unavailable: Literal["problem", "keep"] = "problem"
+    source: str | None = None
 
     def build(self, where: str, name: str) -> Format:
         if self.text is not None and (self.format != "json" or self.registry is not None):
             raise JobError(f'{where}: text keeps the whole text of format "json" without a registry; leave it out')
         if self.units and (self.format not in ("json", "debezium") or self.registry is not None):
             raise JobError(f'{where}: units are for formats "json" and "debezium" without a registry; leave them out')
+        if self.source is not None and self.format != "debezium":
+            raise JobError(f'{where}: source names columns of events of format "debezium"; leave it out')
         if self.format == "string":
             return String(self.name or name)
         if self.format == "bytes":
@@ -88,7 +91,10 @@ class FormatSpec(_Strict):
         if self.columns is None:
             raise JobError(f'{where}: format "{self.format}" needs a schema, such as "id bigint, name string"')
         if self.format == "debezium":
-            return Debezium(self.columns, units=self.units, placeholder=self.placeholder, unavailable=self.unavailable)
+            how: Any = {"units": self.units, "placeholder": self.placeholder, "unavailable": self.unavailable}
+            if self.source is not None:
+                how["source"] = self.source
+            return Debezium(self.columns, **how)
         if self.registry is None:
             if self.format == "avro":
                 raise JobError(f'{where}: format "avro" needs registry, the address of the schema registry')
@@ -123,6 +129,12 @@ class TableSpec(_Place):
 
     @model_validator(mode="after")
     def _described(self) -> TableSpec:
+        of_files, of_topics = ("columns", "format", "log"), ("value", "on_new_topic", "headers", "roots")
+        for name in of_files if self.topic is not None else of_topics:
+            if name in self.model_fields_set:
+                shown = type(self).model_fields[name].alias or name
+                what, other = ("files", "a topic") if self.topic is not None else ("a topic", "files")
+                raise ValueError(f"{shown}: it is a setting of {what}, and this table is read from {other}; leave it out")
         if self.topic is not None and self.value is None:
             raise ValueError('a topic needs value: "string", "bytes" or {format = …, schema = …}')
         if self.format == "fkjoin" and self.path is not None:

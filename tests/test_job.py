@@ -73,6 +73,18 @@ def job(tmp_path: Path, text: str) -> Path:
         (('version = "lsn"\ndeleted', "deleted"), "tables.orders: files need version"),
         (('name = "orders"', 'name = "${FKJOIN_NOT_SET}"'), "name: the environment has no variable FKJOIN_NOT_SET"),
         (("[sinks.out]", "[sinks.out"), "cannot be read as TOML"),
+        (
+            ('version = "lsn"\n', 'version = "lsn"\nroots = 1\n'),
+            "tables.orders: roots: it is a setting of a topic, .* read from files",
+        ),
+        (
+            ('version = "lsn"\n', 'version = "lsn"\non_new_topic = "fail"\n'),
+            "tables.orders: on_new_topic: it is a setting of a topic",
+        ),
+        (
+            ('path = "{folder}/orders"', 'topic = "o"\nvalue = "string"\nschema = "a int"'),
+            "tables.orders: schema: it is a setting of files, and this table is read from a topic",
+        ),
     ],
 )
 def test_a_mistake_in_a_job_file_says_where_and_what_may_stand_there(
@@ -107,6 +119,10 @@ def test_formats_of_a_job_file(tmp_path: Path) -> None:
     assert spec.value.model_copy(update={"format": "json", "units": units}).build("v", "value") == Json("a int", units=units)
     lacking = spec.value.model_copy(update={"units": units, "unavailable": "keep", "placeholder": "?"}).build("v", "value")
     assert lacking == Debezium("a int", units=units, placeholder="?", unavailable="keep")
+    block = spec.value.model_copy(update={"source": "lsn bigint"})
+    assert block.build("v", "value") == Debezium("a int", source="lsn bigint")
+    with pytest.raises(JobError, match="v: source names columns of events"):
+        block.model_copy(update={"format": "json"}).build("v", "value")
     with pytest.raises(JobError, match="v: units are for formats"):
         spec.value.model_copy(update={"format": "string", "units": units}).build("v", "value")
     avro = spec.value.model_copy(update={"format": "avro", "registry_settings": {"max.retries": 1}})
