@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fkjoin.kafka.new_topics import checked_topics
 from fkjoin.kept_schemas import kept_columns
 from fkjoin.recipes import below, made_again
+from fkjoin.topology import Source
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
@@ -22,9 +23,17 @@ def as_begun(table: Table, checkpoint: str) -> Table:
 
 
 def _topics(table: Table, checkpoint: str) -> dict[int, dict[str, Any]]:
-    """Arguments for ``made_again``."""
+    """Arguments for ``made_again``: of topics that start over, and of those that have another id since the table was made."""
     sources = [one for one in below(table) if one.recipe.connection is not None]
     if not sources:
         return {}
-    again = checked_topics(table.frame.sparkSession, checkpoint, [one.recipe.connection for one in sources])
-    return {id(one): {"again": again[one.recipe.connection.topic]} for one in sources if one.recipe.connection.topic in again}
+    connections = [one.recipe.connection for one in sources]
+    stateful = not isinstance(table.node, Source)
+    checked = checked_topics(table.frame.sparkSession, checkpoint, connections, stateful=stateful)
+    found: dict[int, dict[str, Any]] = {}
+    for one, topic in zip(sources, checked, strict=True):
+        if topic.start_over is not None:
+            found[id(one)] = {"again": topic.start_over}
+        elif topic.topic_id != one.recipe.connection.topic_id:
+            found[id(one)] = {}
+    return found

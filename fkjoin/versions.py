@@ -5,7 +5,8 @@ flipped}``.  A source row has one part; a join result has its left row's parts f
 many *absent* parts (``n`` = 0) when no right row was ever seen.  So all versions of a table have equally many parts.
 
 The high bit of ``n`` (``PLACED``) marks the version of a topic's record: its last three numbers are the record's ``PLACE``.
-The identity is then four bytes for the topic's name and four for its id, zeros where the id is unknown.
+The identity is then four bytes for the topic's name and four for its id, zeros where the id is unknown
+(``topic_identity``).
 Older releases wrote such a version as one number, the offset, with the partition in the place of the id.
 
 *Law* (``is_newer``): the first part in which two versions differ decides.  An absent part is older than any other.  Of one
@@ -53,6 +54,7 @@ UNTIMED = -(1 << 63)
 _PLACE_BYTES = 24
 _STEM = slice(1, 5)
 _ID = slice(5, HEAD_BYTES)
+_AGAIN = 1 << 31
 _ONE_OFFSET, _ONE_PLACE = 1, PLACED | 3
 """The first bytes of a record's version as older releases wrote it, and as it is without numbers of the user's."""
 
@@ -64,14 +66,17 @@ def identity(source: str) -> bytes:
     return xxhash.xxh3_64_digest(source.encode())
 
 
-def topic_identity(topic: str, topic_id: str | None, *, again: bool = False) -> bytes:
-    """Eight bytes that stand for a topic: a topic that is made anew under its name gets others.
+def topic_identity(topic: str, topic_id: str | None, generation: int = 0) -> bytes:
+    """Eight bytes that stand for a topic: four for its name, four for its id.
 
-    ``again``: a checkpoint has started over with it.  Its first four bytes differ then, too: versions of older releases, which
-    have no id, are of the topic before.
+    ``generation``: how often a checkpoint has started over with a topic of that name.  It stands in the place of the id then,
+    so that the bytes are greater each time: stages sort the versions of a batch by bytes, and what comes from the topic made
+    anew must be the last.  The high bit tells the two apart.
     """
-    name = identity(f"{topic}\0again" if again else topic)[:4]
-    return name + (bytes(4) if topic_id is None else identity(topic_id)[:4])
+    if generation:
+        return identity(topic)[:4] + (_AGAIN | generation).to_bytes(4, "big")
+    known = bytes(4) if topic_id is None else (int.from_bytes(identity(topic_id)[:4], "big") & ~_AGAIN).to_bytes(4, "big")
+    return identity(topic)[:4] + known
 
 
 def encode(source: bytes | Bytes, columns: Sequence[Ints], *, placed: bool = False) -> Bytes:
@@ -215,6 +220,10 @@ class _Parts:
             return np.zeros(len(self.count), np.uint64)
         return self.words[np.arange(len(self.count)), np.maximum(self.count - 1 - number, 0)]
 
+    def again(self) -> Bools:
+        """Where it is of a topic that a checkpoint has started over with."""
+        return self.head[:, _ID.start] >= _AGAIN >> 24
+
     def partition(self) -> Words:
         """A record's partition, as ``encode`` writes numbers; only of ``_ONE_OFFSET`` it stands in the head."""
         in_head = np.ascontiguousarray(self.head[:, _ID]).view(">u4").reshape(-1).astype(np.uint64) ^ SIGN
@@ -238,6 +247,7 @@ def _decided(a: _Parts, h: _Parts) -> tuple[Bools, Bools, Bools]:
 
     by_offset = same & placed & differ & (place == a.count - len(PLACE)) & (a.last(1) == h.last(1))
     older_form = stem & (np.minimum(a.first, h.first) == _ONE_OFFSET) & (np.maximum(a.first, h.first) == _ONE_PLACE)
+    older_form &= ~((a.first != _ONE_OFFSET) & a.again() | (h.first != _ONE_OFFSET) & h.again())
     elsewhere = older_form & (a.partition() != h.partition())
     by_offset |= older_form & ~elsewhere
     offset_a, offset_h = a.last(0), h.last(0)
@@ -291,15 +301,14 @@ def in_one_order(code: Ints, version: Bytes, known: Bytes) -> Bytes:
     return slices(written, bounds[:-1], sizes)
 
 
-def of_topic_before(version: Bytes, identity: bytes, before: bytes) -> Bools:
-    """Which versions are of a topic of the same name as the one of the identity; ``before``: the identity of one such topic."""
+def of_topic_before(version: Bytes, identity: bytes) -> Bools:
+    """Which versions are of another topic of the same name as the one of the identity."""
     data, bounds = buffers(version)
     head, sizes = window(data, bounds[:-1], HEAD_BYTES), np.diff(bounds)
     first = head[:, 0]
     single = ((first & PLACED > 0) | (first == _ONE_OFFSET)) & (sizes == HEAD_BYTES + 8 * _counts(first))
-    own, other = (np.frombuffer(one, np.uint8) for one in (identity, before))
-    same_name = (head[:, _STEM] == own[:4]).all(axis=1) | (head[:, _STEM] == other[:4]).all(axis=1)
-    return single & same_name & (head[:, 1:] != own).any(axis=1)
+    own = np.frombuffer(identity, np.uint8)
+    return single & (head[:, _STEM] == own[:4]).all(axis=1) & (head[:, _ID] != own[4:]).any(axis=1)
 
 
 def before_all(version: Bytes, identity: bytes) -> Bytes:

@@ -14,11 +14,9 @@ from fkjoin import Table, TopologyError
 from fkjoin.kafka import Json
 from fkjoin.names import quoted
 from integration.broker import Broker, Record
-from integration.test_postgres import dsn, select, server, target
+from integration.test_postgres import select, target
 from tests.conftest import small
 from tests.test_names import KEY, NASTY
-
-__all__ = ["dsn", "server"]
 
 
 def test_columns_of_any_name_are_made_written_changed_and_deleted(dsn: str) -> None:

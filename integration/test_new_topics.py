@@ -191,4 +191,4 @@ def test_a_job_starts_over_on_the_command_line(shop: Shop, broker: Broker, conne
     assert done.returncode == 0, done.stderr
     rows = shop.spark.read.parquet(str(tmp_path / "out")).orderBy("batch").collect()
     assert {(row.key, row._operation) for row in rows[2:]} == {("b", "update"), ("a", "delete")}
-    assert json.loads((tmp_path / "job-ck/sink-out/fkjoin-topics.json").read_text())[shop.orders]["again"] == [[0, 0]]
+    assert json.loads((tmp_path / "job-ck/sink-out/fkjoin-topics.json").read_text())[shop.orders]["ends"] == [[0, 0]]

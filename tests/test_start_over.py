@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fkjoin import versions
 from fkjoin.arrays import BYTES
@@ -17,8 +20,8 @@ from fkjoin.stages.start_over import PASSED, StartOver, left_behind, reached
 from state import MemoryStore, Store
 from tests.oracle import Joined, apply
 
-BEFORE, ANEW = (versions.topic_identity("orders", "id", again=again) for again in (False, True))
-TOPIC = StartOver(ANEW, BEFORE, ((0, 7), (2, 3)))
+BEFORE, ANEW = (versions.topic_identity("orders", "id", generation) for generation in (0, 1))
+TOPIC = StartOver(ANEW, ((0, 7), (2, 3)))
 OTHER = versions.topic_identity("customers", "id")
 TIMES: Any = {"now_ms": 0, "retention_ms": 1}
 
@@ -47,7 +50,8 @@ def joined_of(read: pa.Table) -> pa.Table:
 class Join:
     """A join whose first stages do with ends what buckets do."""
 
-    def __init__(self) -> None:
+    def __init__(self, topic: StartOver = TOPIC) -> None:
+        self.topic = topic
         self.stores, self.count, self.joined = [MemoryStore() for _ in range(3)], Counters(), Joined()
 
     def batch(self, left: pa.Table | None = None, right: pa.Table | None = None, ended: tuple[str, ...] = ()) -> None:
@@ -60,11 +64,11 @@ class Join:
             answers.append(rekeyed.answers)
             subscribed = [rekeyed.subscriptions]
             if "rekey" in ended and part is lefts[0]:
-                lefts += left_behind(self.stores[0], "rekey", TOPIC)
+                lefts += left_behind(self.stores[0], "rekey", self.topic)
             for one in subscribed:
                 answers += subscription(one, rights.pop() if rights else nothing, self.stores[1], self.count, **TIMES)
         if "subscription" in ended:
-            for gone in left_behind(self.stores[1], "subscription", TOPIC):
+            for gone in left_behind(self.stores[1], "subscription", self.topic):
                 empty = rekey(nothing, self.stores[0], self.count, **TIMES).subscriptions
                 answers += subscription(empty, gone, self.stores[1], self.count, **TIMES)
         apply(resolve(join_rows(pa.concat_tables(answers), "left"), self.stores[2], self.count, **TIMES), self.joined)
@@ -139,10 +143,47 @@ def test_every_stage_that_reads_a_source_knows_which_rows_are_left_behind(stage:
     batch(contributing(joined_of(changes([("a", "1", None), ("b", "2", None)], BEFORE))))
     batch(contributing(joined_of(changes([("other", "3", None)], OTHER))))
     batch(contributing(joined_of(changes([("b", "2", None)], ANEW))))
-    for tombstones in left_behind(store, stage, TOPIC):
+    topic = replace(TOPIC, slot=0 if stage == "merge" else None)
+    for tombstones in left_behind(store, stage, topic):
         batch(tombstones)
     assert {key for key, value in shown.items() if value is not None} == {b"b", b"other"}
-    assert sum(map(len, left_behind(store, stage, TOPIC))) == 0
+    assert sum(map(len, left_behind(store, stage, topic))) == 0
+    assert count["source-restarts"] > 0, "what comes from the new topic starts over"
+
+
+def test_a_merged_table_of_files_that_is_called_as_the_topic_keeps_its_rows() -> None:
+    store = MemoryStore()
+    rows = joined_of(changes([("a", "1", None)], BEFORE))
+    one_number = versions.encode(versions.identity("orders"), [np.array([5])])
+    files = rows.set_column(rows.schema.get_field_index("version"), "version", one_number)
+    numbered = pa.table([*files.columns, pa.array([1], pa.int8())], schema=NUMBERED)
+    merge(numbered, store, Counters(), 2, source=b"merged..", **TIMES)
+    assert [len(one) for one in left_behind(store, "merge", replace(TOPIC, slot=0))] == [0]
+    assert [len(one) for one in left_behind(store, "merge", replace(TOPIC, slot=1))] == [1], "the topic's own would go"
+
+
+def test_a_stars_right_rows_of_another_table_stay() -> None:
+    store = MemoryStore()
+    nothing = rekey(CHANGE.empty_table(), MemoryStore(), Counters(), **TIMES).subscriptions
+    rights = changes([("\x00a", "A", None), ("\x01a", "B", None)], BEFORE)
+    list(subscription(nothing, rights, store, Counters(), **TIMES))
+    (gone,) = left_behind(store, "subscription", replace(TOPIC, slot=1))
+    assert gone.column("key").to_pylist() == [b"\x01a"]
+
+
+@given(st.text(), st.text(), st.text(), st.booleans())
+def test_what_the_new_topic_says_is_last_also_where_right_rows_change_in_the_batch(
+    topic: str, old_id: str, new_id: str, ends: bool
+) -> None:
+    """Answers of both topics meet in resolve then, and are sorted by the bytes of their versions."""
+    before, first, second = (versions.topic_identity(topic, name, at) for at, name in enumerate((old_id, new_id, new_id)))
+    rights = versions.topic_identity("customers", "id")
+    for was, now in ((before, first), (first, second)):
+        join = Join(StartOver(now, ()))
+        join.batch(changes([("o1", "x", "a"), ("o2", "y", "a")], was), changes([("a", "A", None)], rights))
+        came = changes([("o1", "new", None)], now)
+        join.batch(came, changes([("a", "again", None)], rights, 1), ended=("rekey",) if ends else ())
+        assert join.joined == {b"o1": (b"new", None)} | ({} if ends else {b"o2": (b"y", b"again")})
 
 
 def test_ends_are_remembered_until_all_have_passed() -> None:
@@ -159,6 +200,7 @@ def test_ends_are_remembered_until_all_have_passed() -> None:
     assert reached([first], store) == []
     assert reached([second], store) == [TOPIC]
     assert reached(TOPIC.passed(version((0, 8), (2, 3))), MemoryStore()) == [TOPIC], "in one batch"
-    later = StartOver(ANEW, BEFORE, ((0, 8), (2, 3)))
+    assert reached([second], store) == [], "it is named once: later records pass the ends, too"
+    later = StartOver(ANEW, ((0, 8), (2, 3)))
     assert reached(later.passed(version((2, 3))), store) == [], "partition 0 has grown since"
     assert reached(later.passed(version((0, 8))), store) == [later]

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from fkjoin import versions
 from fkjoin.arrays import BYTES
 from fkjoin.memory import MemoryJoin
-from fkjoin.messages import CHANGE, JOINED, table
-from fkjoin.stages import Counters, resolve
+from fkjoin.messages import CHANGE, JOINED, NUMBERED, table
+from fkjoin.rows import bytes_codec
+from fkjoin.stages import Counters, merge, regroup, resolve, scatter
 from state import MemoryStore
 from tests.oracle import Change, Joined, apply, batch_join
 
@@ -163,7 +164,7 @@ def batches(sent: list[Sent], rng: random.Random) -> list[list[Sent]]:
     return found
 
 
-def changes_of(sent: list[Sent]) -> pa.Table:
+def changes_of(sent: list[Sent], source: bytes = TOPIC) -> pa.Table:
     places = [one.place for one in sent]
     rows = [one.change for one in sent]
     return table(
@@ -171,7 +172,7 @@ def changes_of(sent: list[Sent]) -> pa.Table:
         pa.array([row.key for row in rows], BYTES),
         pa.array([row.foreign_key if row.value is not None else None for row in rows], BYTES),
         pa.array([row.value for row in rows], BYTES),
-        version(*places) if places else pa.array([], BYTES),
+        version(*places, source=source) if places else pa.array([], BYTES),
         np.array([place.timestamp for place in places], np.int64),
     )
 
@@ -195,35 +196,64 @@ def test_topics_that_grow_end_as_the_batch_join_however_they_are_read(how: Any) 
     assert join.count["stale-dropped"] > HISTORIES / 2, "nothing was out of order: the test tests nothing"
 
 
-def test_a_table_that_keeps_a_topics_rows_ends_the_same_however_it_is_read() -> None:
+GROUP = b"\1\0\0\0g"
+"""How contributions begin: with the length of their group's key, and the key."""
+
+
+class Kept:
+    """A table's rows after each batch, as a stage that reads a topic says them."""
+
+    def __init__(self, stage: str) -> None:
+        self.stage, self.store, self.count = stage, MemoryStore(), Counters()
+        self.rows: dict[bytes, bytes | None] = {}
+
+    def batch(self, sent: list[Sent], source: bytes = TOPIC) -> None:
+        read = changes_of(sent, source)
+        gone = pa.array([one.change.value is None for one in sent], pa.bool_())
+        key, marks, value = (read.column(name).combine_chunks() for name in ("key", "version", "value"))
+        if self.stage == "scatter":
+            bodies = bytes_codec(1).encode([pa.array([b"fk"] * len(sent), BYTES)], len(sent))
+            rows = read.set_column(read.schema.get_field_index("foreign_key"), "foreign_key", bodies)
+            made = scatter(rows, self.store, self.count, 1, **TIMES).rows
+        elif self.stage == "regroup":
+            value = pa.array([None if one is None else GROUP + one for one in value.to_pylist()], BYTES)
+            rows = pa.table([key, marks, value, gone, read.column("ts")], schema=JOINED)
+            made = regroup(rows, self.store, self.count, as_read=True, **TIMES)
+            self.rows |= dict(zip(made.column("row").to_pylist(), made.column("new").to_pylist(), strict=True))
+            return
+        else:
+            rows = pa.table([key, marks, value, gone, read.column("ts")], schema=JOINED)
+            if self.stage == "resolve":
+                made = resolve(rows, self.store, self.count, materialized=True, as_read=True, **TIMES)
+            else:
+                numbered = pa.table([*rows.columns, pa.array(np.zeros(len(sent), np.int8))], schema=NUMBERED)
+                made = merge(numbered, self.store, self.count, 2, source=b"merged..", **TIMES)
+        self.rows |= dict(zip(made.column("key").to_pylist(), made.column("value").to_pylist(), strict=True))
+
+
+STAGES = ["resolve", "regroup", "merge", "scatter"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_stage_that_reads_a_topic_ends_the_same_however_it_is_read(stage: str) -> None:
     rng = random.Random(5)
-    histories = [history(number, rng, left=False) for number in range(HISTORIES)]
+    histories = [history(number, rng, left=False) for number in range(HISTORIES // 4)]
     wanted: dict[bytes, bytes | None] = {}
     for sent in histories:
         wanted |= {change.key: change.value for change in ranked(sent)}
     for seed in range(2):
-        rng, store, found = random.Random(seed), MemoryStore(), dict[bytes, bytes | None]()
+        rng, kept = random.Random(seed), Kept(stage)
         waiting = [batches(sent, rng) for sent in histories]
         while any(waiting):
-            now = [one for parts in waiting if parts for one in parts.pop(0)]
-            read = changes_of(now)
-            gone = pa.array([one.change.value is None for one in now])
-            columns = [read.column("key"), read.column("version"), read.column("value"), gone, read.column("ts")]
-            rows = pa.table([column.combine_chunks() for column in columns[:3]] + [gone, columns[4]], schema=JOINED)
-            made = resolve(rows, store, Counters(), materialized=True, as_read=True, **TIMES)
-            found |= dict(zip(made.column("key").to_pylist(), made.column("value").to_pylist(), strict=True))
-        assert {key: value for key, value in found.items() if value is not None} == {
+            kept.batch([one for parts in waiting if parts for one in parts.pop(0)])
+        assert {key: value for key, value in kept.rows.items() if value is not None} == {
             key: value for key, value in wanted.items() if value is not None
         }
 
 
-def test_a_restart_of_a_source_is_counted_by_every_table_that_reads_it() -> None:
-    before, anew = (changes_of([Sent(Place(time, 0, 0), Change(False, b"a", b"%d" % time, 0))]) for time in (5, 1))
-    elsewhere = version(Place(1, 0, 0), source=versions.topic_identity("orders", "made anew"))
-    anew = anew.set_column(anew.schema.get_field_index("version"), "version", elsewhere)
-    store, count = MemoryStore(), Counters()
-    for read in (before, anew):
-        columns = [read.column(name).combine_chunks() for name in ("key", "version", "value")]
-        rows = pa.table([*columns, pa.array([False]), read.column("ts")], schema=JOINED)
-        resolve(rows, store, count, materialized=True, as_read=True, **TIMES)
-    assert (count["source-restarts"], count["out"]) == (1, 2)
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_restart_of_a_source_is_counted_by_every_stage_that_reads_it(stage: str) -> None:
+    kept = Kept(stage)
+    kept.batch([Sent(Place(5, 0, 0), Change(False, b"a", b"5", 0))])
+    kept.batch([Sent(Place(1, 0, 0), Change(False, b"a", b"1", 0))], versions.topic_identity("orders", "made anew"))
+    assert (kept.count["source-restarts"], kept.rows[b"a"]) == (1, b"1")

@@ -8,7 +8,8 @@ all, so that an end in between begins again; after that the file says the new id
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -16,57 +17,96 @@ from pyspark.sql import SparkSession
 from fkjoin import versions
 from fkjoin.errors import FkJoinError
 from fkjoin.kafka.options import client_settings
-from fkjoin.kafka.source import Connection
+from fkjoin.kafka.source import Connection, id_of_topic
 from fkjoin.spark.files import begun, hadoop, read_file, write_file
 from fkjoin.stages.start_over import StartOver
 
 TOPICS = "fkjoin-topics.json"
-"""Lies in the checkpoint of a query: for each topic ``{"id": …, "again": ends}``, the latter if it has started over."""
+"""Lies in the checkpoint of a query: for each topic its ``id``; if it has started over, how often (``generation``), and the
+``ends`` that it had."""
 
+_HEADER = 1
+"""Lines before those of sources; in the log of batches one more, which is no source's."""
 _FIRST_LOOK = 8
 """So many offsets before its end a partition is first asked for its last record: the very last may be marks of transactions."""
 
 
-def checked_topics(spark: SparkSession, checkpoint: str, topics: Iterable[Connection]) -> dict[str, StartOver]:
-    """Compare topics with those that the checkpoint knows, and keep what is new; those that have started over, by name.
+@dataclass(frozen=True)
+class Checked:
+    """What a topic is for the query that is about to start."""
 
-    Raises ``FkJoinError`` for one with another id, unless it is to start over.
+    topic_id: str | None
+    start_over: StartOver | None
+
+
+def checked_topics(
+    spark: SparkSession, checkpoint: str, topics: Sequence[Connection], *, stateful: bool = True
+) -> list[Checked]:
+    """Compare topics with those that the checkpoint knows, and keep what is new; what each of them is.
+
+    ``stateful``: the query knows which rows came from a topic.  Raises ``FkJoinError`` for a topic with another id, unless it
+    is to start over; nothing has changed then.
     """
     place = checkpoint.rstrip("/")
     path, files = hadoop(spark, f"{place}/{TOPICS}")
     known: dict[str, Any] = {}
     if begun(spark, place) and files.exists(path):
         known = json.loads(read_file(path, files))
-    kept = dict(known)
-    for connection in topics:
-        topic, now = connection.topic, connection.topic_id
-        was = known.get(topic)
-        if now is None or (was is not None and was["id"] == now):
-            continue
-        kept[topic] = {"id": now}
-        if was is not None:
-            if connection.on_new_topic != "start-over":
-                raise FkJoinError(_refused(topic, place, was["id"], now))
-            kept[topic]["again"] = _starts_over(spark, place, connection)
+    names = _names(topics)
+    named = dict(zip(names, topics, strict=True))
+    ids = {name: id_of_topic(one.topic, one.bootstrap_servers, one.options) for name, one in named.items()}
+    anew = [name for name in named if name in known and ids[name] is not None and known[name]["id"] != ids[name]]
+    for name in anew:
+        topic = named[name].topic
+        if named[name].on_new_topic != "start-over":
+            raise FkJoinError(f"{_created_again(topic, place, known[name]['id'], ids[name])} {_WAYS.format(topic=topic)}")
+        if not stateful or name != topic:
+            why = _TWO_OF_A_NAME if stateful else _AS_IT_IS_READ
+            raise FkJoinError(f"{_created_again(topic, place, known[name]['id'], ids[name])} {why}")
+    kept = known | {name: {"id": now} for name, now in ids.items() if now is not None and name not in known}
+    for name in anew:
+        ends = _starts_over(spark, place, named[name])
+        kept[name] = {"id": ids[name], "generation": known[name].get("generation", 0) + 1, "ends": ends}
     if kept != known:
         write_file(path, files, json.dumps(kept, indent=1).encode())
-    return {
-        topic: StartOver(
-            versions.topic_identity(topic, about["id"], again=True),
-            versions.topic_identity(topic, None),
-            tuple((number, end) for number, end in about["again"]),
-        )
-        for topic, about in kept.items()
-        if "again" in about
-    }
+    return [Checked(ids[name], _start_over(spark, place, named[name].topic, kept.get(name, {}))) for name in names]
 
 
-def _refused(topic: str, checkpoint: str, was: str, now: str) -> str:
+def _start_over(spark: SparkSession, checkpoint: str, topic: str, about: Mapping[str, Any]) -> StartOver | None:
+    """What is read in the place of a topic before; ``about``: what the file beside the checkpoint says."""
+    if "generation" not in about:
+        return None
+    identity = versions.topic_identity(topic, None, about["generation"])
+    passed = _passed(spark, checkpoint, topic, about["ends"])
+    return StartOver(identity, () if passed else tuple((number, end) for number, end in about["ends"]))
+
+
+def _names(topics: Sequence[Connection]) -> list[str]:
+    """The topics' names; with the brokers where a query reads topics of one name from several clusters."""
+    clusters: dict[str, set[str]] = {}
+    for one in topics:
+        clusters.setdefault(one.topic, set()).add(one.bootstrap_servers)
+    return [one.topic if len(clusters[one.topic]) == 1 else f"{one.topic}@{one.bootstrap_servers}" for one in topics]
+
+
+_WAYS = (
+    "Start with a new checkpoint and an empty target; or read the new topic from its beginning in the place of the one before: "
+    'on_new_topic="start-over" for the table, or fkjoin run --start-over {topic}'
+)
+_TWO_OF_A_NAME = (
+    "The query reads a topic of that name from another cluster, too, so it cannot start over with one of them: start with a "
+    "new checkpoint and an empty target"
+)
+_AS_IT_IS_READ = (
+    "The table is written as it is read, so nothing knows which rows to delete, and it cannot start over: start with a new "
+    "checkpoint and an empty target, and write .materialize(NAME) for a table that can"
+)
+
+
+def _created_again(topic: str, checkpoint: str, was: str, now: str | None) -> str:
     return (
         f"topic {topic} was deleted and created again since checkpoint {checkpoint} was begun: its id was {was} and is {now}. "
-        "The query would read it from the middle, or not at all. Start with a new checkpoint and an empty target; or read the "
-        f'new topic from its beginning in the place of the one before: on_new_topic="start-over" for the table, '
-        f"or fkjoin run --start-over {topic}"
+        "The query would read it from the middle, or not at all."
     )
 
 
@@ -78,36 +118,57 @@ def _starts_over(spark: SparkSession, checkpoint: str, connection: Connection) -
             f"topic {connection.topic} was created again and has no records yet: to start over with it now would delete all "
             "rows. Start when it has records, or with a new checkpoint"
         )
-    for pattern, newest in (("offsets", 2), ("sources/*", 1)):
-        _rewrite(spark, f"{checkpoint}/{pattern}", connection.topic, begins, newest)
+    for path, lines in _logs(spark, checkpoint):
+        changed = [*lines[:_HEADER], *(_with_offsets(line, connection.topic, begins) for line in lines[_HEADER:])]
+        if changed != lines:
+            write_file(*hadoop(spark, path), "\n".join(changed).encode())
     return sorted(ends.items())
 
 
-def _rewrite(spark: SparkSession, folders: str, topic: str, begins: Mapping[int, int], newest: int) -> None:
-    """Put other offsets of the topic into the newest files of Spark's logs.
+def _passed(spark: SparkSession, checkpoint: str, topic: str, ends: Iterable[tuple[int, int]]) -> bool:
+    """Whether a batch that was committed has read the topic to its ends."""
+    done = {path.rpartition("/")[2] for path in _newest(spark, f"{checkpoint}/commits", 2)}
+    found: dict[str, int] = {}
+    for path, lines in _logs(spark, checkpoint):
+        if path.rpartition("/")[0].endswith("/offsets") and path.rpartition("/")[2] in done:
+            for line in lines[_HEADER:]:
+                found |= _offsets(line, topic) or {}
+    return all(found.get(str(number), -1) > end for number, end in ends)
 
-    Of the log of batches these are the last that was committed and the one after it, which then has nothing of the topic.
+
+def _logs(spark: SparkSession, checkpoint: str) -> list[tuple[str, list[str]]]:
+    """The files of Spark's logs that say where sources go on, and their lines.
+
+    Of the log of batches these are the last that was committed and the one after it, if that has begun.
     """
-    jvm: Any = spark._jvm
-    place, files = hadoop(spark, folders)
-    for folder in files.globStatus(place) or []:
-        found = [status.getPath() for status in files.listStatus(folder.getPath())]
-        logs = sorted((path for path in found if path.getName().isdigit()), key=lambda path: int(path.getName()))
-        for path in logs[-newest:]:
-            lines = read_file(path, files).decode().split("\n")
-            changed = [_with_offsets(line, topic, begins) for line in lines]
-            if changed != lines:
-                write_file(jvm.org.apache.hadoop.fs.Path(str(path)), files, "\n".join(changed).encode())
+    place, files = hadoop(spark, f"{checkpoint}/sources/*")
+    sources = [str(status.getPath()) for status in files.globStatus(place) or []]
+    paths = [*_newest(spark, f"{checkpoint}/offsets", 2), *(one for source in sources for one in _newest(spark, source, 1))]
+    return [(path, read_file(*hadoop(spark, path)).decode().split("\n")) for path in paths]
 
 
-def _with_offsets(line: str, topic: str, begins: Mapping[int, int]) -> str:
+def _newest(spark: SparkSession, folder: str, count: int) -> list[str]:
+    """The paths of a log's last files."""
+    place, files = hadoop(spark, folder)
+    found = [status.getPath() for status in files.listStatus(place)] if files.exists(place) else []
+    logs = sorted((path for path in found if path.getName().isdigit()), key=lambda path: int(path.getName()))
+    return [str(path) for path in logs[-count:]]
+
+
+def _offsets(line: str, topic: str) -> dict[str, int] | None:
+    """The offsets of the topic's partitions, if the line says them."""
     try:
         found = json.loads(line)
     except ValueError:
+        return None
+    offsets = found.get(topic) if isinstance(found, dict) and len(found) == 1 else None
+    return offsets if isinstance(offsets, dict) else None
+
+
+def _with_offsets(line: str, topic: str, begins: Mapping[int, int]) -> str:
+    if _offsets(line, topic) is None:
         return line
-    if not isinstance(found, dict) or not isinstance(found.get(topic), dict):
-        return line
-    return json.dumps({**found, topic: {str(number): offset for number, offset in begins.items()}}, separators=(",", ":"))
+    return json.dumps({topic: {str(number): offset for number, offset in begins.items()}}, separators=(",", ":"))
 
 
 def _bounds(connection: Connection, timeout_s: float = 30.0) -> tuple[dict[int, int], dict[int, int]]:
@@ -127,7 +188,8 @@ def _bounds(connection: Connection, timeout_s: float = 30.0) -> tuple[dict[int, 
             look = _FIRST_LOOK
             while number not in ends and low < high:
                 start = max(low, high - look)
-                if (last := _last_record(consumer, TopicPartition(connection.topic, number, start), timeout_s)) is not None:
+                place = TopicPartition(connection.topic, number, start)
+                if (last := _last_record(consumer, place, timeout_s, tombstones=connection.tombstones)) is not None:
                     ends[number] = last
                 elif start == low:
                     break
@@ -139,8 +201,8 @@ def _bounds(connection: Connection, timeout_s: float = 30.0) -> tuple[dict[int, 
         consumer.close()
 
 
-def _last_record(consumer: Any, start: Any, timeout_s: float) -> int | None:
-    """The offset of the partition's last record from there on; None where there is none."""
+def _last_record(consumer: Any, start: Any, timeout_s: float, *, tombstones: bool) -> int | None:
+    """The offset of the partition's last record from there on that a table reads; None where there is none."""
     consumer.assign([start])
     last = None
     while True:
@@ -151,4 +213,5 @@ def _last_record(consumer: Any, start: Any, timeout_s: float) -> int | None:
             if message.error().name() == "_PARTITION_EOF":
                 return last
             raise FkJoinError(f"topic {start.topic}: partition {start.partition}: {message.error().str()}")
-        last = message.offset()
+        if tombstones or message.value() is not None:
+            last = message.offset()

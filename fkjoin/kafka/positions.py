@@ -67,8 +67,7 @@ class RootsOf:
 
     @classmethod
     def topics(cls, parts: int, topics: Sequence[str]) -> RootsOf:
-        known = {versions.topic_identity(topic, None, again=again)[:4]: topic for topic in topics for again in (False, True)}
-        return cls(parts, known)
+        return cls(parts, {versions.identity(topic)[:4]: topic for topic in topics})
 
     def __call__(self, version: pa.Array) -> pa.Array:
         return headers(as_bytes(version), self.parts, self.known)

@@ -48,6 +48,8 @@ class Connection:
     """What the brokers call it: another topic of the same name has another id; None when that cannot be asked."""
     on_new_topic: OnNewTopic = "fail"
     """What happens when the id is another than the checkpoint's."""
+    tombstones: bool = True
+    """Null values are read, and not left out."""
 
 
 class TopicRead(NamedTuple):
@@ -189,7 +191,8 @@ def read_topic(
         dead = letters.select(_raw(name or topic).alias(RAW), F.col("problem").alias(PROBLEM))
     lossy = {name.lower(): text.lower() for name, text in chosen.items()}.get("failondataloss") == "false" and roots is None
     new_topic = on_new_topic or ("start-over" if lossy else "fail")
-    connection = Connection(topic, bootstrap_servers, chosen, partitions, topic_id, new_topic)
+    tombstones = columns.version is None or not hasattr(value_format, "about")
+    connection = Connection(topic, bootstrap_servers, chosen, partitions, topic_id, new_topic, tombstones)
     return TopicRead(node, frame, kind_of_time, connection, dead, unread)
 
 
@@ -230,20 +233,28 @@ def require_topic(topic: str, bootstrap_servers: str, options: Mapping[str, str]
 
 
 def id_of_topic(topic: str, bootstrap_servers: str, options: Mapping[str, str], timeout_s: float = 10.0) -> str | None:
-    """The id that brokers gave the topic when it was created, as Kafka writes it; None where it cannot be asked."""
+    """The id that brokers gave the topic when it was created, as Kafka writes it; None where brokers or settings know none.
+
+    Raises ``TopologyError`` if they do not answer.
+    """
     settings = client_settings(bootstrap_servers, options)
     if settings is None:
         return None
-    from confluent_kafka import KafkaException, TopicCollection
+    from confluent_kafka import KafkaError, KafkaException, TopicCollection
     from confluent_kafka.admin import AdminClient
 
     client = AdminClient({**settings, "log_level": 0})
     try:
-        found = client.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)[topic].result(timeout_s)
-    except KafkaException:
-        return None
-    parts = found.topic_id.get_most_significant_bits(), found.topic_id.get_least_significant_bits()
-    return base64.urlsafe_b64encode(struct.pack(">qq", *parts)).decode().rstrip("=")
+        asked = client.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
+        found = asked[topic].result(2 * timeout_s).topic_id
+    except KafkaException as error:
+        if error.args[0].code() in (KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE):
+            return None
+        raise TopologyError(f"topic: {topic} cannot be asked for its id ({error.args[0].str()}); try again") from error
+    except TimeoutError as error:
+        raise TopologyError(f"topic: {topic} cannot be asked for its id within {timeout_s:.0f} s; try again") from error
+    parts = found.get_most_significant_bits(), found.get_least_significant_bits()
+    return base64.urlsafe_b64encode(struct.pack(">qq", *parts)).decode().rstrip("=") if any(parts) else None
 
 
 def known_topics(settings: Mapping[str, str], timeout_s: float = 10.0) -> dict[str, int]:

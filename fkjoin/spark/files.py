@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
+
+_RENAMING = ("file", "hdfs")
+"""Where a file can be seen while it is written; object stores show it when it is whole."""
 
 
 def hadoop(spark: SparkSession, where: str) -> tuple[Any, Any]:
@@ -25,10 +29,21 @@ def read_file(path: Any, files: Any) -> bytes:
 
 
 def write_file(path: Any, files: Any, data: bytes) -> None:
-    """Make a file, or replace it."""
-    out = files.create(path, True)
+    """Make a file, or replace it in one step: a process that is killed meanwhile leaves the file as it was."""
+    renames = files.getUri().getScheme() in _RENAMING
+    draft = path.suffix(".draft") if renames else path
+    out = files.create(draft, True)
     out.write(data)
     out.close()
+    if not renames:
+        return
+    context: Any = SparkContext._active_spark_context
+    hadoop_fs = context._jvm.org.apache.hadoop.fs
+    overwrite = context._gateway.new_array(hadoop_fs.Options.Rename, 1)
+    overwrite[0] = hadoop_fs.Options.Rename.OVERWRITE
+    hadoop_fs.FileContext.getFileContext(files.getUri(), files.getConf()).rename(
+        files.makeQualified(draft), files.makeQualified(path), overwrite
+    )
 
 
 def begun(spark: SparkSession, checkpoint: str) -> bool:

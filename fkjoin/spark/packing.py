@@ -7,7 +7,7 @@ packed payloads, a few megabytes in one row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -132,8 +132,8 @@ def _packed_changes(batches: Batches, pack: PackChanges | PackRows, messages: Me
     ids = bucket_ids(pack.buckets)
     yield envelopes([(bucket, b"") for bucket in (ids if pack.validate else (0,))])
     for batch in batches:
-        if pack.start_over is not None:
-            for name in pack.start_over.passed(batch.column("version")):
+        if pack.start_over is not None and pack.start_over.ends:
+            for name in replace(pack.start_over, slot=pack.number).passed(batch.column("version")):
                 yield from (counter(name, 1, bucket) for bucket in ids)
         usable, problem = batch, batch.column("problem")
         if (dead := batch.num_rows - problem.null_count) > 0:

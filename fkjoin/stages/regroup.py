@@ -44,7 +44,7 @@ def regroup(
     is to be sent.
     """
     count[counters.ROWS_IN] += len(rows)
-    settled = settle(rows, store, count, now_ms=now_ms, retention_ms=retention_ms, keep="value", every=every)
+    settled = settle(rows, store, count, now_ms=now_ms, retention_ms=retention_ms, keep="value", every=every, as_read=as_read)
     results = settled.results
     old_group, old = unpaired(settled.before)
     new_group, new = unpaired(column(results, "value"))

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin import records, versions
-from fkjoin.arrays import BYTES, Bools, Bytes, constant, take, untagged, valid
+from fkjoin.arrays import BYTES, Bools, Bytes, constant, first_bytes, take, untagged, valid
 from fkjoin.messages import CHANGE, JOINED, NO_TIMESTAMP, NUMBERED, table
 from fkjoin.stages.merge import slots_of
 from fkjoin.stages.retention import GONE
@@ -39,18 +39,19 @@ class StartOver:
 
     identity: bytes
     """The topic's: see ``versions.topic_identity``."""
-    before: bytes
-    """The identity that a topic of that name has when a checkpoint begins with it."""
     ends: Ends
+    """None where all have passed before the query's start."""
+    slot: int | None = None
+    """Which of the tables the topic is that a stage has in one store."""
 
     def __str__(self) -> str:
-        return json.dumps([self.identity.hex(), self.before.hex(), self.ends])
+        return json.dumps([self.identity.hex(), self.ends, self.slot])
 
     @classmethod
     def parsed(cls, text: str) -> StartOver:
         """What ``str`` was given."""
-        identity, before, ends = json.loads(text)
-        return cls(bytes.fromhex(identity), bytes.fromhex(before), tuple((number, end) for number, end in ends))
+        identity, ends, slot = json.loads(text)
+        return cls(bytes.fromhex(identity), tuple((number, end) for number, end in ends), slot)
 
     def passed(self, version: pa.StructArray) -> list[str]:
         """The names of the counters that say which ends are among records with these versions, or lie before them."""
@@ -60,7 +61,10 @@ class StartOver:
 
 
 def reached(said: Sequence[str], store: Store) -> list[StartOver]:
-    """Remember what counters say that begin with ``PASSED``; the topics that have been read to all of their ends with that."""
+    """Remember what counters say that begin with ``PASSED``; the topics that have been read to all of their ends with that.
+
+    Each topic is named once: later records pass the ends, too.
+    """
     passed: dict[str, set[int]] = {}
     for text in said:
         number, _, topic = text.removeprefix(PASSED).partition(":")
@@ -68,13 +72,14 @@ def reached(said: Sequence[str], store: Store) -> list[StartOver]:
     whole = []
     for topic, partitions in passed.items():
         about = StartOver.parsed(topic)
-        name = pa.array([_TAG + about.identity], BYTES)
+        name = pa.array([_TAG + about.identity + bytes(() if about.slot is None else (about.slot,))], BYTES)
         (kept,) = store.get_many(name).to_pylist()
-        found = dict(json.loads(kept)) if kept is not None else {}
-        found |= {number: end for number, end in about.ends if number in partitions}
-        store.write(name, pa.array([json.dumps(sorted(found.items())).encode()], BYTES))
-        if all(found.get(number, -1) >= end for number, end in about.ends):
-            whole.append(about)
+        before = dict(json.loads(kept)) if kept is not None else {}
+        found = before | {number: end for number, end in about.ends if number in partitions}
+        if found != before:
+            store.write(name, pa.array([json.dumps(sorted(found.items())).encode()], BYTES))
+            if all(found.get(number, -1) >= end for number, end in about.ends):
+                whole.append(about)
     return whole
 
 
@@ -86,16 +91,18 @@ def left_behind(store: Store, stage: str, topic: StartOver) -> Iterator[pa.Table
         held, keys = records.decode(page.values), untagged(page.keys)
         alive = held.flags & GONE == 0
         if stage == "merge":
-            for number, slot in enumerate(slots_of(held.body)):
-                rows = _tombstones(keys, pc.fill_null(slot.version, b""), alive & valid(slot.row), topic, JOINED)
-                yield rows.append_column(NUMBERED.field("number"), pa.array(np.full(len(rows), number, np.int8)))
-        else:
-            schema = JOINED if stage in ("resolve", "regroup") else CHANGE
-            yield _tombstones(keys, held.version, alive, topic, schema)
+            assert topic.slot is not None
+            slot = slots_of(held.body)[topic.slot]
+            rows = _tombstones(keys, pc.fill_null(slot.version, b""), alive & valid(slot.row), topic, JOINED)
+            yield rows.append_column(NUMBERED.field("number"), pa.array(np.full(len(rows), topic.slot, np.int8)))
+            continue
+        if topic.slot is not None:  # a star's right tables: the first byte of keys tells them apart
+            alive &= first_bytes(keys) == topic.slot
+        yield _tombstones(keys, held.version, alive, topic, JOINED if stage in ("resolve", "regroup") else CHANGE)
 
 
 def _tombstones(keys: Bytes, version: Bytes, alive: Bools, topic: StartOver, schema: pa.Schema) -> pa.Table:
-    old = np.flatnonzero(alive & versions.of_topic_before(version, topic.identity, topic.before))
+    old = np.flatnonzero(alive & versions.of_topic_before(version, topic.identity))
     keys, before_all = take(keys, old), versions.before_all(take(version, old), topic.identity)
     nothing, time = constant(None, len(old)), np.full(len(old), NO_TIMESTAMP)
     if schema is CHANGE:
