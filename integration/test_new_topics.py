@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import FkJoinError, Table, TopologyError, fk_join
-from fkjoin.kafka import Json
+from fkjoin.kafka import Debezium, Json, new_topics
+from fkjoin.spark.files import write_file
 from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from tests.conftest import short_lived
 
@@ -124,6 +125,92 @@ def test_a_start_over_that_is_interrupted_begins_again(shop: Shop, broker: Broke
     query.stop()
     assert topics.read_bytes() != known
     assert shop.run("count") == {"d": 16}
+
+
+@pytest.mark.parametrize("step", ["offsets", "sources", "fkjoin-topics.json"])
+def test_a_start_that_is_killed_while_it_starts_over_begins_again(
+    shop: Shop, broker: Broker, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever file is to be written next, the one before it is whole."""
+    send(broker, shop.orders, **{f"o{number}": {"customer": "c", "n": number} for number in range(8)})
+    assert shop.run("count") == {"c": 8}
+    anew(broker, shop.orders, partitions=2)
+    send(broker, shop.orders, **{f"o{number}": {"customer": "d", "n": number} for number in range(4, 20)})
+    reached = False
+
+    def write(path: Any, files: Any, data: bytes) -> None:
+        nonlocal reached
+        if step in str(path):
+            reached = True
+            raise KeyboardInterrupt
+        write_file(path, files, data)
+
+    monkeypatch.setattr(new_topics, "write_file", write)
+    with pytest.raises(KeyboardInterrupt):
+        shop.run("count", on_new_topic="start-over")
+    assert reached
+    monkeypatch.undo()
+    with pytest.raises(FkJoinError, match="was deleted and created again"):
+        shop.run("count")
+    assert shop.run("count", on_new_topic="start-over") == {"d": 16}
+
+
+def test_a_topic_that_is_made_anew_between_two_starts_of_one_table_is_noticed(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    broker.create("between", partitions=1)
+    send(broker, "between", a={"n": 1})
+    table = Table.from_kafka(spark, "between", broker.bootstrap, key="string", value=Json("n int")).materialize("kept")
+
+    def run() -> None:
+        table.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger={"availableNow": True}).awaitTermination()
+
+    run()
+    anew(broker, "between", partitions=1)
+    send(broker, "between", a={"n": 2})
+    with pytest.raises(FkJoinError, match="topic between was deleted and created again"):
+        run()
+
+
+def test_a_table_that_is_written_as_it_is_read_cannot_start_over(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    broker.create("as-read", "as-read-out", partitions=1)
+    send(broker, "as-read", a={"n": 1})
+    options: Any = {"key": "string", "value": Json("n int"), "on_new_topic": "start-over"}
+
+    def run() -> None:
+        table = Table.from_kafka(spark, "as-read", broker.bootstrap, **options)
+        table.to_kafka("as-read-out", broker.bootstrap, checkpoint=tmp_path, trigger={"availableNow": True}).awaitTermination()
+
+    run()
+    anew(broker, "as-read", partitions=1)
+    send(broker, "as-read", a={"n": 2})
+    with pytest.raises(FkJoinError, match=r"nothing knows which rows to delete.*write \.materialize"):
+        run()
+
+
+def test_a_delete_event_and_its_tombstone_end_a_topic(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """With a version, the tombstone is not read."""
+    broker.create("events", partitions=1)
+
+    def event(key: str, op: str, lsn: int) -> Record:
+        row = None if op == "d" else {"id": key}
+        return Record(json.dumps({"id": key}).encode(), document(op=op, after=row, source={"lsn": lsn}))
+
+    def run(**options: Any) -> list[tuple[str, str]]:
+        form = Debezium("id string")
+        table = Table.from_kafka(spark, "events", broker.bootstrap, key=form, value=form, version="source.lsn", **options)
+        query = table.materialize("kept").to_parquet(
+            tmp_path / "out", checkpoint=tmp_path / "ck", trigger={"availableNow": True}
+        )
+        query.awaitTermination()
+        rows = spark.read.parquet(str(tmp_path / "out")).orderBy("batch").collect()
+        return [(row.id, row._operation) for row in rows]
+
+    broker.send("events", [event("a", "c", 1), event("b", "c", 2)])
+    assert sorted(run()) == [("a", "insert"), ("b", "insert")]
+    anew(broker, "events", partitions=1)
+    broker.send("events", [event("c", "c", 1), event("c", "d", 2), Record(b'{"id": "c"}', None)])
+    assert sorted(run(on_new_topic="start-over")[2:]) == [("a", "delete"), ("b", "delete")]
 
 
 def test_records_that_end_with_marks_of_transactions_end(shop: Shop, broker: Broker) -> None:
