@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from fkjoin.errors import TopologyError
+from fkjoin.stages.complete import UNAVAILABLE
 
 OPERATION, TIMESTAMP = "_operation", "_timestamp"
 VERSIONS = ("_version", "_left_version", "_right_version")
@@ -63,7 +64,7 @@ def require_apart(argument: str, names: Iterable[str], hint: str = "give one of 
     for name in chosen:
         if not name:
             raise TopologyError(f"{argument}: a column has no name, and no expression can name it; {hint}")
-        if name.lower().startswith(_OURS):
+        if name.lower().startswith(_OURS) and name != UNAVAILABLE:  # that one is a format's, and goes with its rows
             raise TopologyError(f"{argument}: names that begin as {name!r} does are the engine's own; {hint}")
 
 

@@ -127,7 +127,7 @@ def test_a_start_over_that_is_interrupted_begins_again(shop: Shop, broker: Broke
     assert shop.run("count") == {"d": 16}
 
 
-@pytest.mark.parametrize("step", ["offsets", "sources", "fkjoin-topics.json"])
+@pytest.mark.parametrize("step", ["offsets", "fkjoin-topics.json"])
 def test_a_start_that_is_killed_while_it_starts_over_begins_again(
     shop: Shop, broker: Broker, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
