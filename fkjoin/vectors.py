@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,6 +30,18 @@ class Vector:
         """Of so many ``rows``, with their columns by lower-case name."""
         found = self._found(columns)
         return pa.repeat(found, rows) if isinstance(found, pa.Scalar) else found
+
+    def where(self, there: pa.BooleanArray, columns: Mapping[str, pa.Array]) -> pa.Array:
+        """Of the rows that are ``there``; null elsewhere.
+
+        What can raise is evaluated for those rows alone: a row that is gone is null in all columns, on which it may raise.
+        """
+        rows = len(there)
+        if not self.can_raise or pc.all(there).as_py():
+            return self(columns, rows)
+        made = self({name: column.filter(there) for name, column in columns.items()}, pc.sum(there).as_py() or 0)
+        place = np.cumsum(there.to_numpy(zero_copy_only=False)) - 1
+        return made.take(pa.array(place, mask=~there.to_numpy(zero_copy_only=False)))
 
     @property
     def can_raise(self) -> bool:
@@ -69,12 +82,12 @@ class Columns:
     def schema(self) -> pa.Schema:
         return pa.schema([(name, one.of) for name, one in self.columns])
 
-    def __call__(self, visible: Mapping[str, pa.Array], rows: int) -> pa.StructArray:
-        """Of ``visible`` columns, by lower-case name."""
+    def __call__(self, visible: Mapping[str, pa.Array], there: pa.BooleanArray) -> pa.StructArray:
+        """Of ``visible`` columns, by lower-case name; null in rows that are not ``there``, if an expression can raise."""
         if not self.columns:
-            return pa.repeat(pa.scalar({}, pa.struct([])), rows)
+            return pa.repeat(pa.scalar({}, pa.struct([])), len(there))
         with named(self.what):
-            made = [one(visible, rows) for _, one in self.columns]
+            made = [one.where(there, visible) for _, one in self.columns]
         return pa.StructArray.from_arrays(made, [name for name, _ in self.columns])
 
 
@@ -106,10 +119,10 @@ def taken(
     for step in steps:
         if isinstance(step, Where):
             with named(step.what):
-                stays = pc.fill_null(step.condition(visible(key, row, gone), len(row)), False)
+                stays = pc.fill_null(step.condition.where(pc.invert(gone), visible(key, row, gone)), False)
             gone = pc.or_(gone, pc.invert(stays))
         else:
-            row = step(visible(key, row, gone), len(row))
+            row = step(visible(key, row, gone), pc.invert(gone))
         row = without(row, gone)
     return row, gone
 

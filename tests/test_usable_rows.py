@@ -160,3 +160,41 @@ def test_a_join_that_is_to_fail_names_operator_and_key() -> None:
     for make in makers(fail=True):
         with pytest.raises(FkJoinError, match=r"joiner of it, key \{'id': 'o1'\}: ArithmeticError: overflow of int64"):
             usable(make, answers(some), Counters(), "it")
+
+
+def never_null(child: Vector) -> Vector:
+    """One more than the child, which throws on null."""
+    return more(Vector("Coalesce", pa.int64(), (child, Vector("Literal", pa.int64(), given=MOST))))
+
+
+def test_a_row_that_is_gone_is_no_row_on_which_an_expression_throws() -> None:
+    """All its columns are null: deleted rows, and those that a filter leaves out."""
+    columns = Columns((("m", never_null(named("m"))),), "map_values of it")
+    packing = Stepped(Reading(), (STEPS[0], columns)).packing(  # type: ignore[arg-type]
+        lambda batches: batches, Columns((("k0", never_null(named("m"))),), "extractor of it"), failing="it"
+    )
+    some = [{"f": 1, "m": 1, "k": 1}, {"f": -5, "m": 1, "k": 1}, {"f": 1, "m": 1, "k": 1}]
+    came = batch(some)
+    came = came.set_column(came.schema.get_field_index("deleted"), "deleted", pa.array([True, False, False]))
+    found = [row for one in packing(iter([came])) for row in one.to_pylist()]
+    assert [(row["deleted"], row["problem"], row["row"]) for row in found] == [
+        (True, None, None),
+        (True, None, None),
+        (False, None, {"m": 2}),
+    ]
+
+
+@pytest.mark.parametrize("kind", range(3))
+def test_an_answer_without_a_right_row_is_no_row_on_which_an_expression_throws(kind: int) -> None:
+    fields = Fields(KEY, ROW, RATE, "inner")
+    joiner = Columns((("f", of_left("f")), ("m", never_null(of_left("m"))), ("k", of_left("k"))), "joiner of it")
+    steps = (STEPS[0], Columns((("m", never_null(named("m"))), ("k", named("k"))), "map_values of it"))
+    made = AnswerRows(fields, Made(joiner, steps), fail=True)
+    schema = pa.schema([("m", pa.int64()), ("k", pa.int64())])
+    one = Columns((("k0", never_null(named("m"))),), "extractor of it")
+    make = (Joined(made, schema), ContributeRows(made, one, one), CarryRows(made, one, schema))[kind]
+    came = answers([{"f": 1, "m": 1, "k": 1}, {"f": 1, "m": 1, "k": 1}, {"f": -5, "m": 1, "k": 1}])
+    right = column(came, "right").to_pylist()
+    came = came.set_column(came.schema.get_field_index("right"), "right", pa.array([None, *right[1:]], BYTES))
+    found = usable(make, came, Counters(), "it")
+    assert [value is None for value in column(found, "value").to_pylist()] == [True, False, True]

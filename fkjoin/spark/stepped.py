@@ -77,7 +77,7 @@ class _PackStepped:
         found = dict(zip(batch.schema.names, batch.columns, strict=True)) | {"row": row, "deleted": gone}
         seen = visible(key, row, gone)
         if self.contributing is not None:
-            found["group"], found["row"] = (columns(seen, len(row)) for columns in self.contributing)
+            found["group"], found["row"] = (columns(seen, pc.invert(gone)) for columns in self.contributing)
         if self.foreign_key is not None:
-            found["foreign_key"] = self.foreign_key(seen, len(row))
+            found["foreign_key"] = self.foreign_key(seen, pc.invert(gone))
         return pa.record_batch(found)
