@@ -55,8 +55,9 @@ class KeptSchemas:
             return True
         known = {*(path for path, _ in _fields(self.schemas[name])), *self.reported[name]}
         new = {path: kind for path, kind in _fields(learned) if path not in known}
+        left_out = {*self.reported[name], *new}
         # A new struct is reported once, not each of its fields.
-        told = {path: kind for path, kind in new.items() if path.rpartition(".")[0] not in new}
+        told = {path: kind for path, kind in new.items() if path.rpartition(".")[0] not in left_out}
         for path, kind in told.items():
             logging.getLogger("fkjoin").warning(
                 "table %s: its files have a new field %s (%s), which is left out: the checkpoint was begun without it. To read "

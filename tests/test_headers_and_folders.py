@@ -54,5 +54,7 @@ def test_a_new_field_in_a_struct_is_reported_once(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.WARNING, "fkjoin"):
         assert schemas.take("orders", grown)
         assert not schemas.take("orders", grown)
+        schemas.reported["orders"] = [path for path in schemas.reported["orders"] if not path.startswith("at.more.")]
+        schemas.take("orders", grown)  # a checkpoint that knows only the name of the struct
     said = [record.getMessage().partition(" (")[0] for record in caplog.records]
     assert said == [f"table orders: its files have a new field {path}" for path in ("at.more", "list.c", "new")]
