@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,24 +18,28 @@ _WHICH = {"pathglobfilter", "recursivefilelookup", "basepath"}
 def by_name(spark: SparkSession, pattern: str, options: Mapping[str, Any], columns: StructType) -> StructType:
     """The columns in the order of the newest file's header, others of it among them as text.
 
-    Spark refuses files with another header by name, when it comes to them.  Without a header, or with ``enforceSchema``, the
-    columns are as they are given.
+    One without a name is among them, too.  Spark refuses files with another header by name, when it comes to them.  Without a
+    header, or with ``enforceSchema``, the columns are as they are given.
     """
-    by_place = any(name.lower() == "enforceschema" and str(value).lower() == "true" for name, value in options.items())
+    by_place = str(_option(options, "enforceSchema", False)).lower() == "true"
     if by_place or not _has_header(options):
         return columns
     file = _newest(spark, pattern, options)
     if file is None:
         return columns
     header = _header(spark, file, options)
+    _require_once(file, header)
     wanted = {field.name.lower(): field for field in columns}
-    there = {name.lower() for name in header}
+    there = {name.lower() for name in header if name is not None}
+    shown = ", ".join(name or "(no name)" for name in header)
     if missing := [field.name for name, field in wanted.items() if name not in there]:
         raise TopologyError(
-            f"schema: {file} has no column {', '.join(missing)}; its header is {', '.join(header)}. Name the columns as the "
+            f"schema: {file} has no column {', '.join(missing)}; its header is {shown}. Name the columns as the "
             'header does, or read them by place: options={"enforceSchema": True}'
         )
-    return StructType([wanted.get(name.lower(), StructField(name, StringType())) for name in header])
+    empty = str(_option(options, "nullValue", ""))  # what Spark finds in a header where there is no name
+    names = [empty if name is None else name for name in header]
+    return StructType([wanted.get(name.lower(), StructField(name, StringType())) for name in names])
 
 
 def learned(spark: SparkSession, pattern: str, options: Mapping[str, Any]) -> StructType:
@@ -46,7 +50,11 @@ def learned(spark: SparkSession, pattern: str, options: Mapping[str, Any]) -> St
     newest = max(files, key=lambda file: (file.time, file.path), default=None)
     same = [_escaped(unquote(file.path)) for file in files if newest is not None and file.header == newest.header]
     places = pattern if len(same) == len(files) or not _has_header(options) else same
-    return spark.read.format("csv").options(**{"inferSchema": True, **_reading(options, places)}).load(places).schema
+    found = spark.read.format("csv").options(**{"inferSchema": True, **_reading(options, places)}).load(places).schema
+    if newest is None or not _has_header(options):
+        return found
+    unnamed = [place for place, name in enumerate(_header(spark, unquote(newest.path), options)) if name is None]
+    return StructType([field for place, field in enumerate(found) if place not in unnamed])
 
 
 def _newest(spark: SparkSession, pattern: str, options: Mapping[str, Any]) -> str | None:
@@ -56,13 +64,29 @@ def _newest(spark: SparkSession, pattern: str, options: Mapping[str, Any]) -> st
     return None if newest is None else newest[0]
 
 
-def _header(spark: SparkSession, file: str, options: Mapping[str, Any]) -> list[str]:
-    chosen = {name: value for name, value in _reading(options, [file]).items() if name.lower() != "inferschema"}
-    return spark.read.format("csv").options(**chosen).load(_escaped(file)).columns
+def _header(spark: SparkSession, file: str, options: Mapping[str, Any]) -> list[str | None]:
+    """The names of a file's columns as they stand there; None where there is no name."""
+    chosen = {name: value for name, value in _reading(options, [file]).items() if name.lower() not in ("header", "inferschema")}
+    return list(spark.read.format("csv").options(**chosen).load(_escaped(file)).first() or ())
+
+
+def _require_once(file: str, header: Sequence[str | None]) -> None:
+    """``TopologyError`` if names repeat: Spark tells the columns of a header apart by their names."""
+    names = [name if name is None else name.lower() for name in header]
+    repeated = [name or "(no name)" for place, name in enumerate(header) if names.index(names[place]) < place]
+    if repeated:
+        raise TopologyError(
+            f"path: {file} has several columns {', '.join(dict.fromkeys(repeated))} in its header. Name them apart, or read "
+            'all columns by place: schema= with a name for each, and options={"enforceSchema": True}'
+        )
 
 
 def _has_header(options: Mapping[str, Any]) -> bool:
-    return any(name.lower() == "header" and str(value).lower() == "true" for name, value in options.items())
+    return str(_option(options, "header", False)).lower() == "true"
+
+
+def _option(options: Mapping[str, Any], name: str, default: Any) -> Any:
+    return next((value for given, value in options.items() if given.lower() == name.lower()), default)
 
 
 def _finding(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ _OF_ANY_FILE = {
 """Options of the file source whatever the format, in lower case."""
 _ANY_AGE = "36500d"
 """Spark by itself skips files that are a week older than the newest one, and does not say so."""
-_CORRUPT, _FILE, _LINE = (f"__fkjoin_{name}" for name in ("corrupt", "file", "line"))
+_CORRUPT, _FILE, _LINE, _UNNAMED = (f"__fkjoin_{name}" for name in ("corrupt", "file", "line", "unnamed"))
 _CORRUPT_NAME = "columnNameOfCorruptRecord"
 _GLOB = re.compile(r"([\[\]{}*?\\])")
 
@@ -98,8 +98,10 @@ def open_files(
     lines = _lines(place)
     folders = _folders(lines)
     whole = _with_folders(found, [lines.schema[name] for name in folders])
-    if learned:  # 007 and 7 are two keys
-        whole = _as_texts(whole, {name for name in listed(key) if chosen == "csv" or name in folders})
+    unsaid = {name for name in folders if learned or name not in found.names}
+    if learned and chosen == "csv":
+        unsaid |= set(found.names)
+    whole = _as_texts(whole, unsaid.intersection(listed(key)))  # 007 and 7 are two keys
     inner = StructType([field for field in whole if field.name not in folders])
     outer = StructType([field for field in whole if field.name in folders])
     plain = None
@@ -188,7 +190,10 @@ def _csv(place: _Place, inner: StructType, outer: StructType, *, learned: bool) 
     hidden = inner[corrupt] if own else StructField(_CORRUPT, StringType())
     source = place if own else _with_option(place, _CORRUPT_NAME, _CORRUPT)
     frame = source.stream("csv", StructType([*read, hidden, *outer]), enforceSchema=False)
-    problem = None if own else F.when(_corrupt(read).isNotNull(), F.lit(f"not a CSV line of {_what(inner)}"))
+    # A column without a name must be read, too, and no expression can do so.
+    named = StructType([StructField(field.name or _UNNAMED, field.dataType) for field in read])
+    frame = frame.toDF(*named.names, hidden.name, *outer.names)
+    problem = None if own else F.when(_corrupt(named).isNotNull(), F.lit(f"not a CSV line of {_what(inner)}"))
     return _checked(frame, whole, problem)
 
 

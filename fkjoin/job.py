@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 from fkjoin import sinks
 from fkjoin.aggregates import Kind, Wanted
@@ -32,6 +33,7 @@ from fkjoin.sinks import batches
 from fkjoin.steps import Sink, Step, job_steps
 from fkjoin.table import Table
 from fkjoin.topology import verdicts
+from fkjoin.written import schema_of
 
 
 @dataclass(frozen=True)
@@ -139,30 +141,30 @@ class Job:
         if isinstance(spec.key, FormatSpec):
             raise JobError("key: files have columns; name those that are the key")
         assert spec.path is not None
-        if spec.format == "fkjoin":
-            return Table.from_fkjoin(spark, spec.path, key=spec.key, name=name, options=spec.options)
-        assert spec.key is not None
-        assert spec.version is not None
         kept = self._schemas.schemas.get(name)
-        table = Table.from_files(
-            spark,
-            spec.path,
-            key=spec.key,
-            version=spec.version,
-            deleted=spec.deleted,
-            timestamp=spec.timestamp,
-            name=name,
-            log=spec.log,
-            on_error=spec.on_error,
-            schema=spec.columns or kept,
-            format=spec.format,
-            options=spec.options,
-        )
+        about: Any = {"name": name, "on_error": spec.on_error, "options": spec.options}
+        if spec.format == "fkjoin":
+            table = Table.from_fkjoin(spark, spec.path, key=spec.key, schema=kept, **about)
+        else:
+            assert spec.key is not None
+            assert spec.version is not None
+            table = Table.from_files(
+                spark,
+                spec.path,
+                key=spec.key,
+                version=spec.version,
+                deleted=spec.deleted,
+                timestamp=spec.timestamp,
+                log=spec.log,
+                schema=spec.columns or kept,
+                format=spec.format,
+                **about,
+            )
         if table.recipe is not None and table.recipe.learned is not None:
             self._schemas.take(name, table.recipe.learned)
         elif spec.columns is None:
             with contextlib.suppress(TopologyError):  # there may be no files any more
-                self._schemas.take(name, open_files(spark, spec.path, spec.key, None, spec.format, spec.options).schema)
+                self._schemas.take(name, _learned(spark, spec))
         return table
 
     def _made(self, kind: str, name: str) -> Table:
@@ -299,6 +301,14 @@ class Job:
             return writer.trigger(**trigger).start(spec.path)
         servers, options = self._kafka("dead_letters.topic")
         return start(as_records(letters), spec.topic, servers, checkpoint, client_options(options), trigger, query)
+
+
+def _learned(spark: SparkSession, spec: TableSpec) -> StructType:
+    """The columns that the files have now."""
+    assert spec.path is not None
+    if spec.format == "fkjoin":
+        return schema_of(spark, spec.path)
+    return open_files(spark, spec.path, spec.key, None, spec.format, spec.options).schema
 
 
 @contextlib.contextmanager

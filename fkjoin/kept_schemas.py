@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from fkjoin.recipes import learned_sources
 from fkjoin.spark.files import begun, hadoop, read_file, write_file
@@ -53,15 +53,18 @@ class KeptSchemas:
         if name not in self.schemas:
             self.schemas[name], self.reported[name] = learned, []
             return True
-        known = {*self.schemas[name].names, *self.reported[name]}
-        new = [field for field in learned if field.name not in known]
-        for field in new:
+        known = {*(path for path, _ in _fields(self.schemas[name])), *self.reported[name]}
+        new = {path: kind for path, kind in _fields(learned) if path not in known}
+        left_out = {*self.reported[name], *new}
+        # A new struct is reported once, not each of its fields.
+        told = {path: kind for path, kind in new.items() if path.rpartition(".")[0] not in left_out}
+        for path, kind in told.items():
             logging.getLogger("fkjoin").warning(
                 "table %s: its files have a new field %s (%s), which is left out: the checkpoint was begun without it. To read "
                 "it, give the table a schema= that names it; a query that keeps whole rows then needs a new checkpoint",
-                *(name, field.name, field.dataType.simpleString()),
+                *(name, path, kind.simpleString()),
             )
-        self.reported[name] += [field.name for field in new]
+        self.reported[name] += new
         return bool(new)
 
 
@@ -82,6 +85,18 @@ def kept_columns(table: Table, checkpoint: str) -> dict[int, dict[str, Any]]:
     if more:
         kept.write(spark, place)
     return others
+
+
+def _fields(kind: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
+    """The fields of a type, those in structs, lists and maps of it too: their paths, such as ``a.b``, and their types."""
+    if isinstance(kind, ArrayType):
+        yield from _fields(kind.elementType, path)
+    elif isinstance(kind, MapType):
+        yield from _fields(kind.valueType, path)
+    elif isinstance(kind, StructType):
+        for field in kind:
+            yield f"{path}{field.name}", field.dataType
+            yield from _fields(field.dataType, f"{path}{field.name}.")
 
 
 def _columns(source: Table) -> StructType:

@@ -243,6 +243,7 @@ class Table(Operators, Outputs):
         key: Expressions | None = None,
         name: str | None = None,
         on_error: OnError = "dead-letter",
+        schema: StructType | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Table:
         """The table that ``to_parquet`` has written, and goes on writing, to ``path``: the same rows, deletes and timestamps.
@@ -250,11 +251,15 @@ class Table(Operators, Outputs):
         The newer change of a row is the one of the later batch; a source's changes are ordered by their own versions.  The
         columns that results add, and the folders' name, are not part of the row.  ``key``: needed only where a release that
         did not note it wrote the files.  A folder with batches of several checkpoints is refused, since nothing orders them.
+        ``schema``: of the files, with all columns; without it, it is that of the newest batch, and a checkpoint keeps it.
         ``name``, ``on_error``, ``options``: as in ``from_files``.  Raises ``TopologyError``, also when no batch is there yet.
         """
-        from fkjoin.written import read_written  # it reads what sinks write
+        from fkjoin.written import read_written, schema_of  # it reads what sinks write
 
-        return cls(*read_written(spark, str(path), key, name, on_error, options))
+        found = schema_of(spark, str(path)) if schema is None else schema
+        about: dict[str, Any] = {"key": key, "name": name, "on_error": on_error, "schema": schema, "options": options}
+        recipe = Recipe(cls.from_fkjoin, (spark, path), about, found if schema is None else None)
+        return cls(*read_written(spark, str(path), key, name, on_error, found, options), recipe=recipe)
 
     @classmethod
     def from_kafka(

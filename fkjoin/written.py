@@ -48,12 +48,13 @@ def read_written(
     key: Expressions | None,
     name: str | None,
     on_error: OnError,
+    schema: StructType,
     options: Mapping[str, Any] | None,
 ) -> tuple[Source, DataFrame, tuple[str, ...], str | None, OnError, tuple[DataFrame, ...]]:
-    """What ``read_stream`` returns; see ``Table.from_fkjoin``."""
+    """What ``read_stream`` returns; see ``Table.from_fkjoin``.  ``schema``: as of ``schema_of``."""
     place = path.rstrip("/")
-    label, writer = _folders(spark, place)
-    said, schema = _said(spark, place), _schema(spark, place, label)
+    label, writer, _ = _folders(spark, place)
+    said = _said(spark, place)
     files = open_files(spark, place, key, schema, "parquet", options)
     frame = _one_writer(files.frame, place, label, writer)
     beside = [column for column in frame.columns if column == label or is_added(column)]
@@ -73,9 +74,18 @@ def read_written(
     return shown, rows, keys, timestamps, chosen, letters
 
 
-def _folders(spark: SparkSession, place: str) -> tuple[str, str]:
-    """What the folders of batches are called, and which checkpoint's query wrote them all."""
-    found = {(label, batch.partition("-")[2]) for label, batch in (name.split("=", 1) for name in folders_of(spark, place))}
+def schema_of(spark: SparkSession, path: str) -> StructType:
+    """The columns of the newest batch, and the folders' name."""
+    place = path.rstrip("/")
+    label, _, newest = _folders(spark, place)
+    found = spark.read.option("basePath", place).parquet(f"{place}/{newest}").schema
+    return StructType([StructField(label, StringType()) if field.name == label else field for field in found])
+
+
+def _folders(spark: SparkSession, place: str) -> tuple[str, str, str]:
+    """What the folders of batches are called, which checkpoint's query wrote them all, and the newest of them."""
+    folders = folders_of(spark, place)
+    found = {(label, batch.partition("-")[2]) for label, batch in (name.split("=", 1) for name in folders)}
     if not found:
         raise TopologyError(
             f"path: {place} has no folder {LABELS[0]}=…: Table.to_parquet writes them, with the first batch that has changes; "
@@ -86,18 +96,13 @@ def _folders(spark: SparkSession, place: str) -> tuple[str, str]:
             f"path: {place} has batches of {len(found)} checkpoints ({', '.join(sorted(writer for _, writer in found))}), and "
             "nothing says which of them are newer: give each checkpoint of to_parquet a path of its own"
         )
-    return found.pop()
+    return *found.pop(), max(folders, key=lambda name: (len(name), name))
 
 
 def _said(spark: SparkSession, place: str) -> dict[str, Any]:
     """What ``ABOUT`` says; nothing where a release before it has written the files."""
     path, files = hadoop(spark, f"{place}/{ABOUT}")
     return dict(json.loads(read_file(path, files))) if files.exists(path) else {}
-
-
-def _schema(spark: SparkSession, place: str, label: str) -> StructType:
-    found = spark.read.parquet(place).schema
-    return StructType([StructField(label, StringType()) if field.name == label else field for field in found])
 
 
 def _key(given: Expressions | None, said: Mapping[str, Any], columns: list[str], table: str) -> tuple[str, ...]:
