@@ -47,7 +47,7 @@ def resolve_column(argument: str, given: Expression, frame: DataFrame, names: It
         column = F.expr(given) if isinstance(given, str) else given
         found = frame.select(column).columns  # analysis happens here
     except AnalysisException as error:
-        raise TopologyError(f"{argument}: {_explain(text(given), error, known, table)}") from error
+        raise TopologyError(f"{argument}: {_explain(text(given), error, known, table, frame)}") from error
     if len(found) != 1:
         raise TopologyError(f"{argument}: {text(given)} is {len(found)} columns where one is needed: write out those you mean")
     return column
@@ -136,6 +136,11 @@ def spark_schema(schema: pa.Schema) -> StructType:
     return from_arrow_schema(schema)
 
 
+def kind_text(kind: pa.DataType) -> str:
+    """The type as Spark calls it."""
+    return spark_schema(pa.schema([("it", kind)]))["it"].dataType.simpleString()
+
+
 def schema_text(schema: pa.Schema) -> str:
     """Names and types, as a checkpoint remembers them."""
     return ", ".join(f"{field.name} {field.type}" for field in schema)
@@ -183,14 +188,22 @@ def _nested(kind: DataType, above: str = "") -> Iterator[tuple[str, list[str]]]:
         yield from _nested(kind.valueType, above)
 
 
-def _no_column(name: str, known: list[str], table: str) -> str:
-    close = difflib.get_close_matches(name, known, 1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+def _no_column(name: str, known: list[str], table: str, within: Sequence[str] = ()) -> str:
+    """``within``: fields of columns that are called so."""
+    close = [*within, *difflib.get_close_matches(name, known, 1)]
+    hint = f"; did you mean {close[0]!r}?" if close else "."
     return f"{table} has no column {name!r}{hint} It has: {', '.join(known)}."
 
 
-def _explain(given: str, error: AnalysisException, known: list[str], table: str) -> str:
+def _within(name: str, known: list[str], frame: DataFrame) -> list[str]:
+    """The fields of struct columns that have the name, as an expression names them."""
+    structs = {field.name: field.dataType.names for field in frame.schema if isinstance(field.dataType, StructType)}
+    fields = [(column, inner) for column in known for inner in structs.get(column, []) if inner.lower() == name.lower()]
+    return [f"{quoted_if_needed(column)}.{quoted_if_needed(inner)}" for column, inner in fields]
+
+
+def _explain(given: str, error: AnalysisException, known: list[str], table: str, frame: DataFrame) -> str:
     if given.isidentifier():
-        return _no_column(given, known, table)
+        return _no_column(given, known, table, _within(given, known, frame))
     first = str(error).split("\n", 1)[0]
     return f"{given!r} cannot be evaluated over {table} ({', '.join(known)}): {first}"

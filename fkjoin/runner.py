@@ -126,7 +126,7 @@ class Report:
                 if restarted := counted.get(RESTARTS):
                     self._console.print(
                         f"{name}: batch {progress.batchId}: {operator}: {restarted:,} rows started over: their topic "
-                        "or log is another than before, so what came last counts, whatever its offset",
+                        "was created again, or is another one; what came last counts",
                         soft_wrap=True,
                     )
             seconds = line["seconds"]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from fkjoin.columns import kind_text
 from fkjoin.errors import TopologyError, nearest
 
 ITEM = "[]"
@@ -80,7 +81,7 @@ def from_names(given: Mapping[str, str], schema: pa.Schema, what: str) -> Mappin
         known = _units_of(kind)
         if unit not in known:
             choice = f"one of {', '.join(known)}" if known else "left out: a unit is for times, decimals and bytes"
-            raise TopologyError(f"{what}: units: {path!r} is {kind}; its unit {unit!r} should be {choice}")
+            raise TopologyError(f"{what}: units: {path!r} is {kind_text(kind)}; its unit {unit!r} should be {choice}")
         at = made
         for name in _steps(path, schema)[:-1]:
             at = at.setdefault(name, {})

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 import fkjoin
 from fkjoin import SessionError, Table, TopologyError, fk_join
+from fkjoin.columns import resolve_column
 from fkjoin.spark.settings import BUCKETS, FORMAT, PROVIDER, SHORT_LIVED, bucket_count, prepare
 from tests.test_spark_engine import write_lines
 
@@ -63,7 +64,7 @@ def test_the_public_names() -> None:
         ),
         ({"key": [], "version": "id"}, "key: name at least one column"),
         ({"key": 3, "version": "id"}, "key: a column name is needed, 3 is a int"),
-        ({"key": "id", "version": "lsn"}, "version: the table has no column 'lsn'"),
+        ({"key": "id", "version": "lsn"}, r"version: the table has no column 'lsn'\. It has: id, at, text\."),
         ({"key": "id", "version": []}, "version: name the columns that order the changes"),
         ({"key": "id", "version": "text"}, "version: text is string, whole numbers are needed"),
         ({"key": "id", "version": "at"}, r"version: at is timestamp, whole numbers are needed; cast it.*unix_micros"),
@@ -311,3 +312,10 @@ def test_generated_names_are_stable_and_differ_by_what_is_joined(orders: Table, 
 def test_what_is_said_of_deployments(orders: Table, customers: Table, arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(TopologyError, match=says):
         fk_join(orders, customers, "customer_id", **arguments)
+
+
+def test_a_field_of_a_column_is_suggested_with_its_column(spark: SparkSession) -> None:
+    """An event's LSN is in its ``source`` block, whatever columns have like names."""
+    frame = spark.createDataFrame([], "id string, lsm bigint, source struct<lsn: bigint>")
+    with pytest.raises(TopologyError, match=r"version: orders has no column 'lsn'; did you mean 'source\.lsn'\? It has: id, "):
+        resolve_column("version", "lsn", frame, frame.columns, "orders")

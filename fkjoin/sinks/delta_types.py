@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.columns import spark_schema
+from fkjoin.columns import kind_text
 from fkjoin.errors import FkJoinError
 
 _DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
@@ -27,13 +27,13 @@ def problems(there: pa.Schema, schema: pa.Schema) -> Iterator[str]:
         target = there.field(field.name)
         if not fits(field.type, target.type):
             yield (
-                f"column {field.name} is {shown(target.type)}, which cannot hold every {shown(field.type)}: make it "
-                f"{shown(field.type)}, or cast the table's column"
+                f"column {field.name} is {kind_text(target.type)}, which cannot hold every {kind_text(field.type)}: make it "
+                f"{kind_text(field.type)}, or cast the table's column"
             )
     for field in there:
         if not field.nullable and field.name not in schema.names:
             yield (
-                f"column {field.name} is {shown(field.type)} NOT NULL, and the table has no such column: "
+                f"column {field.name} is {kind_text(field.type)} NOT NULL, and the table has no such column: "
                 "drop the constraint, or add the column"
             )
 
@@ -76,11 +76,6 @@ def fitting(place: object, rows: pa.Table, there: pa.Schema, key: Sequence[str])
                     place, f"column {name} has a date outside of the years 1 to 9999, which Delta tables cannot have"
                 )
     return rows.cast(pa.schema([there.field(name).with_nullable(True) for name in rows.column_names]))
-
-
-def shown(kind: pa.DataType) -> str:
-    """The type as Spark and Delta call it."""
-    return spark_schema(pa.schema([("it", kind)]))["it"].dataType.simpleString()
 
 
 def _cannot_be(place: object, why: str) -> FkJoinError:
