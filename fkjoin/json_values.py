@@ -32,7 +32,7 @@ _MOST_DIGITS = 60
 UTC = frozenset(("UTC", "Z", "GMT", "Etc/UTC", "Etc/GMT", "Etc/Zulu", "Zulu", "UCT", "Etc/UCT", "Etc/Universal", "+00:00"))
 """What zones are called whose clocks show UTC."""
 
-_DATE = r"(?P<year>\d{4}|[+-]\d{4,6})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2}))?)?"
+_DATE = r"(?P<year>\d{4}|[+-]\d{4,7})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2}))?)?"
 _TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d{0,9}))?)?"
 _ZONE = r"\s*(?P<zone>Z|[+-][\d:]+|[A-Za-z][\w+:/-]*)?"
 _INSTANT = re.compile(rf"\s*{_DATE}(?:[T ]{_TIME}{_ZONE}|[T ])?\s*", re.ASCII)
@@ -42,6 +42,14 @@ _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2})(?::?(\d{2}))?)
 _SPAN = re.compile(
     r"(-?)P(?:(-?\d+)Y)?(?:(-?\d+)M)?(?:(-?\d+)D)?(?:T(?:(-?\d+)H)?(?:(-?\d+)M)?(?:(-?\d+(?:\.\d{0,9})?)S)?)?", re.ASCII
 )
+_SPAN_FIELDS = {"DAY": 24, "HOUR": 60, "MINUTE": 60, "SECOND": 10**6}
+"""How many of the next a field has, the last one of microseconds."""
+_SPAN_FIELD = f"({'|'.join(_SPAN_FIELDS)})"
+_SQL_SPAN = re.compile(
+    rf"INTERVAL ([+-]?)'([+-]?)(\d+(?: \d+)?(?::\d+)*(?:\.\d{{1,9}})?)' {_SPAN_FIELD}(?: TO {_SPAN_FIELD})?",
+    re.ASCII | re.IGNORECASE,
+)
+"""As Spark writes one: ``INTERVAL '-1 02:03:04.5' DAY TO SECOND``."""
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 
@@ -235,6 +243,8 @@ def _zone(name: str) -> zoneinfo.ZoneInfo:
 
 
 def _span(text: str) -> int:
+    if (sql := _SQL_SPAN.fullmatch(text)) is not None:
+        return _sql_span(sql)
     found = _SPAN.fullmatch(text)
     if found is None or not any(found.groups()[1:]):
         raise MisfitError
@@ -244,6 +254,26 @@ def _span(text: str) -> int:
     days, hours, minutes = (int(part or 0) for part in rest[:3])
     micros = (((days * 24 + hours) * 60 + minutes) * 60) * 10**6 + int(Decimal(rest[3] or 0) * 10**6)
     return _within(-micros if sign else micros, 63)
+
+
+def _sql_span(found: re.Match[str]) -> int:
+    sign, inner, shown, first, last = found.groups()
+    fields = list(_SPAN_FIELDS)
+    start, end = fields.index(first.upper()), fields.index((last or first).upper())
+    whole, _, fraction = shown.partition(".")
+    numbers = [int(number) for number in re.split("[ :]", whole)]
+    spaced = start == 0 < end
+    if len(numbers) != end - start + 1 or spaced != (" " in whole) or (fraction and fields[end] != "SECOND"):
+        raise MisfitError
+    total = 0
+    for place, number in enumerate(numbers, start):
+        if place > start and number >= _SPAN_FIELDS[fields[place - 1]]:
+            raise MisfitError
+        total = (total + number) * _SPAN_FIELDS[fields[place]]
+    for name in fields[end + 1 :]:
+        total *= _SPAN_FIELDS[name]
+    micros = total + int(fraction.ljust(9, "0")) // 1000
+    return _within(-micros if (sign == "-") != (inner == "-") else micros, 63)
 
 
 def _decimal(value: Any, kind: pa.Decimal128Type, unit: Unit | None) -> Decimal:
