@@ -1,6 +1,7 @@
 """Values of JSON as times, decimals and bytes, by their units (``fkjoin.units``): one by one, and a column at once.
 
-*Law*: what ``column`` takes, it reads as ``scalar`` does, value by value.  A number without a unit is never an instant.
+*Law*: what ``column`` takes, it reads as ``scalar`` does, value by value; it takes texts if ``scalar`` takes each.
+A number without a unit is never an instant.
 """
 
 from __future__ import annotations
@@ -32,16 +33,26 @@ _MOST_DIGITS = 60
 UTC = frozenset(("UTC", "Z", "GMT", "Etc/UTC", "Etc/GMT", "Etc/Zulu", "Zulu", "UCT", "Etc/UCT", "Etc/Universal", "+00:00"))
 """What zones are called whose clocks show UTC."""
 
-_DATE = r"(?P<year>\d{4}|[+-]\d{4,6})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2}))?)?"
+_DATE = r"(?P<year>\d{4}|[+-]\d{4,7})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2}))?)?"
 _TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d{0,9}))?)?"
 _ZONE = r"\s*(?P<zone>Z|[+-][\d:]+|[A-Za-z][\w+:/-]*)?"
 _INSTANT = re.compile(rf"\s*{_DATE}(?:[T ]{_TIME}{_ZONE}|[T ])?\s*", re.ASCII)
+_ARROW_INSTANT = r"^\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-](?:0\d|1[0-7])(?::?[0-5]\d)?)?)?$"
+"""What Arrow's cast reads as ``_instant`` does; by itself it also takes clocks of hours only, and any offset."""
 _ONLY_DATE = re.compile(rf"\s*{_DATE}(?:Z|[T ].*)?\s*", re.ASCII)
 _ONLY_TIME = re.compile(rf"\s*{_TIME}(?:Z|[+-]00:00)?\s*", re.ASCII)
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2})(?::?(\d{2}))?)?", re.ASCII)
 _SPAN = re.compile(
     r"(-?)P(?:(-?\d+)Y)?(?:(-?\d+)M)?(?:(-?\d+)D)?(?:T(?:(-?\d+)H)?(?:(-?\d+)M)?(?:(-?\d+(?:\.\d{0,9})?)S)?)?", re.ASCII
 )
+_SPAN_FIELDS = {"DAY": 24, "HOUR": 60, "MINUTE": 60, "SECOND": 10**6}
+"""How many of the next a field has, the last one of microseconds."""
+_SPAN_FIELD = f"({'|'.join(_SPAN_FIELDS)})"
+_SQL_SPAN = re.compile(
+    rf"INTERVAL ([+-]?)'([+-]?)(\d+(?: \d+)?(?::\d+)*(?:\.\d{{1,9}})?)' {_SPAN_FIELD}(?: TO {_SPAN_FIELD})?",
+    re.ASCII | re.IGNORECASE,
+)
+"""As Spark writes one: ``INTERVAL '-1 02:03:04.5' DAY TO SECOND``."""
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 
@@ -92,7 +103,8 @@ def column(values: pa.Array, kind: pa.DataType, unit: Unit | None, zone: str) ->
         assert unit is not None
         return _counted_column(values, kind, unit)
     if pa.types.is_timestamp(kind) and (unit is None or unit.name != "local"):
-        for tried in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
+        known = pc.all(pc.match_substring_regex(values, _ARROW_INSTANT), min_count=0).as_py()
+        for tried in (pa.timestamp("us", "UTC"), pa.timestamp("us")) if known else ():
             if (tried.tz is not None or zone in UTC or kind.tz is None) and (kind.tz is not None or tried.tz is None):
                 try:
                     return values.cast(tried).cast(pa.int64()).cast(kind)
@@ -214,7 +226,7 @@ def _offset(zone: str, clock: int) -> int:
         return 0
     if (found := _OFFSET.fullmatch(zone)) is not None:
         hours, minutes, seconds = (int(part or 0) for part in found.groups()[1:])
-        if hours > 18 or minutes > 59 or seconds > 59:
+        if minutes > 59 or seconds > 59 or (hours, minutes, seconds) > (18, 0, 0):
             raise MisfitError
         return (-1 if found[1] == "-" else 1) * ((hours * 60 + minutes) * 60 + seconds) * 10**6
     days, rest = divmod(clock, _DAY)
@@ -235,6 +247,8 @@ def _zone(name: str) -> zoneinfo.ZoneInfo:
 
 
 def _span(text: str) -> int:
+    if (sql := _SQL_SPAN.fullmatch(text)) is not None:
+        return _sql_span(sql)
     found = _SPAN.fullmatch(text)
     if found is None or not any(found.groups()[1:]):
         raise MisfitError
@@ -244,6 +258,26 @@ def _span(text: str) -> int:
     days, hours, minutes = (int(part or 0) for part in rest[:3])
     micros = (((days * 24 + hours) * 60 + minutes) * 60) * 10**6 + int(Decimal(rest[3] or 0) * 10**6)
     return _within(-micros if sign else micros, 63)
+
+
+def _sql_span(found: re.Match[str]) -> int:
+    sign, inner, shown, first, last = found.groups()
+    fields = list(_SPAN_FIELDS)
+    start, end = fields.index(first.upper()), fields.index((last or first).upper())
+    whole, _, fraction = shown.partition(".")
+    numbers = [int(number) for number in re.split("[ :]", whole)]
+    spaced = start == 0 < end
+    if len(numbers) != end - start + 1 or spaced != (" " in whole) or (fraction and fields[end] != "SECOND"):
+        raise MisfitError
+    total = 0
+    for place, number in enumerate(numbers, start):
+        if place > start and number >= _SPAN_FIELDS[fields[place - 1]]:
+            raise MisfitError
+        total = (total + number) * _SPAN_FIELDS[fields[place]]
+    for name in fields[end + 1 :]:
+        total *= _SPAN_FIELDS[name]
+    micros = total + int(fraction.ljust(9, "0")) // 1000
+    return _within(-micros if (sign == "-") != (inner == "-") else micros, 63)
 
 
 def _decimal(value: Any, kind: pa.Decimal128Type, unit: Unit | None) -> Decimal:

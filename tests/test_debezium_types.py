@@ -232,6 +232,8 @@ def test_a_value_that_the_event_does_not_have_is_taken_from_before_or_is_a_probl
     words = f'{name}: the event has no value, only {TOAST}; set REPLICA IDENTITY FULL, or give unavailable="keep"'
     assert found == [good | {"id": 7}, words, words, good]
     assert read(form, plain(change, "u", before=change)) == [words]
+    by_index = {**dict.fromkeys(full), "id": 1}  # with REPLICA IDENTITY USING INDEX, a null there is no value
+    assert read(form, plain(change, "u", before=by_index)) == [words]
     envelope = json.dumps({"schema": None, "payload": json.loads(plain(change, "u", before=full))}).encode()
     assert read(form, envelope) == [good | {"id": 7}]
 

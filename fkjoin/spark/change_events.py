@@ -122,7 +122,8 @@ class ReadEvents:
         lacking = []
         for name in self.fields.names:
             if self._is_placeholder(row.get(name)):
-                there = name in before and not self._is_placeholder(before[name])
+                # With REPLICA IDENTITY USING INDEX, before has a null for each column outside the index.
+                there = before.get(name) is not None and not self._is_placeholder(before[name])
                 row[name] = before[name] if there else None
                 lacking += [] if there else [name]
         return lacking
