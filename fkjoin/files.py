@@ -13,7 +13,16 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    DateType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    TimeType,
+)
 
 from fkjoin import csv_files
 from fkjoin.columns import arrow_schema, listed, nullable
@@ -21,6 +30,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.frame import PROBLEM, RAW
 from fkjoin.json_text import Reading, parsable
 from fkjoin.kafka.formats import struct_type
+from fkjoin.kinds import parts
 from fkjoin.names import quoted
 from fkjoin.spark.files import hadoop
 from fkjoin.spark.json_lines import ReadLines, not_an_object
@@ -174,11 +184,22 @@ def as_session(spark: SparkSession) -> Reading:
 def _by_reader(place: _Place, inner: StructType, outer: StructType) -> DataFrame:
     """JSON as Spark's reader has it, which knows more options; with a column for lines that do not fit, those are rows."""
     if _corrupt_name(place) in inner.names:
+        _require_no_times(inner, _corrupt_name(place))
         return _checked(place.stream("json", StructType([*inner, *outer])), StructType([*inner, *outer]), None)
     hidden = StructField(_CORRUPT, StringType())
     frame = _with_option(place, _CORRUPT_NAME, _CORRUPT).stream("json", StructType([*inner, hidden, *outer]))
     problem = F.when(_corrupt(inner).isNotNull(), F.lit(not_an_object(_what(inner))))
     return _checked(frame, StructType([*inner, *outer]), problem)
+
+
+def _require_no_times(fields: StructType, corrupt: str) -> None:
+    """``TopologyError`` for times: Spark's reader takes any number for one, and counts seconds."""
+    for name, kind in parts(fields):
+        if isinstance(kind, TimestampType | TimestampNTZType | DateType | TimeType):
+            raise TopologyError(
+                f"schema: column {name} is {kind.simpleString()}, and with a column {corrupt} a number would count seconds: "
+                f"take a bigint column and timestamp_millis({name}) in map_values, or a string column and a cast"
+            )
 
 
 def _csv(place: _Place, inner: StructType, outer: StructType, *, learned: bool) -> DataFrame:

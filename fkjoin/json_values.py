@@ -152,7 +152,10 @@ def _may_count(unit: Unit, kind: pa.DataType) -> bool:
 
 def _counted(number: Number, kind: pa.DataType, unit: Unit | None) -> int:
     if unit is None or unit.name not in NANOS:
-        raise MisfitError(f'{number} is a number without a unit; give units={{"…": "micros"}}, or {", ".join(NANOS)}')
+        raise MisfitError(
+            f'{number} is a number without a unit; give units={{"…": "micros"}}, or {", ".join(NANOS)} '
+            "(of files: take a bigint column, and timestamp_micros(…) in map_values)"
+        )
     if not _may_count(unit, kind):
         raise MisfitError(f"{number} counts {unit.name} of another kind (it is a {unit.of}); take a bigint column for it")
     try:

@@ -159,6 +159,13 @@ def test_with_a_column_for_them_lines_that_do_not_fit_are_rows(
     assert collected(made.dead_letters, tmp_path / "letters") == []
 
 
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz", "date", "time", "array<struct<at: timestamp>>"])
+def test_times_beside_a_column_for_lines_that_do_not_fit_are_refused(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    write(tmp_path / "in", "1.json", GOOD)
+    with pytest.raises(TopologyError, match=r"schema: column t\S* is .* with a column _corrupt_record .* take a bigint column"):
+        table(spark, tmp_path / "in", schema=f"{SCHEMA}, t {kind}, _corrupt_record string")
+
+
 def test_streams_and_parquet_without_a_version_are_letters(spark: SparkSession, tmp_path: Path) -> None:
     rows = [("a", 1, 1), ("b", 2, None), (None, 3, None)]
     spark.createDataFrame(rows, "id string, n int, lsn bigint").coalesce(1).write.parquet(str(tmp_path / "in"))
