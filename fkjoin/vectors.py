@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fkjoin.arrays import bools
+
 
 @dataclass(frozen=True)
 class Vector:
@@ -30,18 +32,6 @@ class Vector:
         """Of so many ``rows``, with their columns by lower-case name."""
         found = self._found(columns)
         return pa.repeat(found, rows) if isinstance(found, pa.Scalar) else found
-
-    def where(self, there: pa.BooleanArray, columns: Mapping[str, pa.Array]) -> pa.Array:
-        """Of the rows that are ``there``; null elsewhere.
-
-        What can raise is evaluated for those rows alone: a row that is gone is null in all columns, on which it may raise.
-        """
-        rows = len(there)
-        if not self.can_raise or pc.all(there).as_py():
-            return self(columns, rows)
-        made = self({name: column.filter(there) for name, column in columns.items()}, pc.sum(there).as_py() or 0)
-        place = np.cumsum(there.to_numpy(zero_copy_only=False)) - 1
-        return made.take(pa.array(place, mask=~there.to_numpy(zero_copy_only=False)))
 
     @property
     def can_raise(self) -> bool:
@@ -82,12 +72,12 @@ class Columns:
     def schema(self) -> pa.Schema:
         return pa.schema([(name, one.of) for name, one in self.columns])
 
-    def __call__(self, visible: Mapping[str, pa.Array], there: pa.BooleanArray) -> pa.StructArray:
-        """Of ``visible`` columns, by lower-case name; null in rows that are not ``there``, if an expression can raise."""
+    def __call__(self, visible: Mapping[str, pa.Array], gone: pa.BooleanArray) -> pa.StructArray:
+        """Of ``visible`` columns, by lower-case name; what can raise is null where the row is ``gone``."""
         if not self.columns:
-            return pa.repeat(pa.scalar({}, pa.struct([])), len(there))
+            return pa.repeat(pa.scalar({}, pa.struct([])), len(gone))
         with named(self.what):
-            made = [one.where(there, visible) for _, one in self.columns]
+            made = [_of_rows_there(one, visible, gone) for _, one in self.columns]
         return pa.StructArray.from_arrays(made, [name for name, _ in self.columns])
 
 
@@ -115,16 +105,33 @@ def taken(
     steps: Steps, key: pa.StructArray, row: pa.StructArray, gone: pa.BooleanArray
 ) -> tuple[pa.StructArray, pa.BooleanArray]:
     """Rows after steps, and which of them are gone; those are null."""
+    gone = pc.or_(gone, pc.is_null(row))
     row = without(row, gone)
     for step in steps:
         if isinstance(step, Where):
             with named(step.what):
-                stays = pc.fill_null(step.condition.where(pc.invert(gone), visible(key, row, gone)), False)
+                stays = pc.fill_null(_of_rows_there(step.condition, visible(key, row, gone), gone), False)
             gone = pc.or_(gone, pc.invert(stays))
         else:
-            row = step(visible(key, row, gone), pc.invert(gone))
+            row = step(visible(key, row, gone), gone)
         row = without(row, gone)
     return row, gone
+
+
+def _of_rows_there(expression: Vector, visible: Mapping[str, pa.Array], gone: pa.BooleanArray) -> pa.Array:
+    """The expression's column; one that can raise is evaluated for the rows that are there, and null for the others.
+
+    An expression may raise on nulls, and a row that is gone has nothing else.
+    """
+    if not expression.can_raise or not pc.any(gone).as_py():
+        return expression(visible, len(gone))
+    places = np.flatnonzero(~bools(gone))
+    if not len(places):
+        return pa.nulls(len(gone), expression.of)
+    found = expression({name: visible[name].take(pa.array(places)) for name in expression.reads}, len(places))
+    back = np.zeros(len(gone), np.int64)
+    back[places] = np.arange(len(places))
+    return found.take(pa.array(back, mask=bools(gone)))
 
 
 def throwing(evaluate: Callable[[int, int], object], rows: int) -> dict[int, ArithmeticError]:

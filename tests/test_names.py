@@ -98,7 +98,7 @@ def test_any_name_can_be_parsed_encoded_picked_and_evaluated() -> None:
         for name in NASTY
     ]
     visible = {field.name.lower(): column for field, column in zip(kind, rows.flatten(), strict=True)}
-    made = Columns(tuple(zip(NASTY, fields, strict=True)))(visible, pa.array([True] * 3))
+    made = Columns(tuple(zip(NASTY, fields, strict=True)))(visible, pa.array([False] * 3))
     assert made[0].as_py() == {name: place for place, name in enumerate(NASTY)}
 
 

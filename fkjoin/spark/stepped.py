@@ -73,11 +73,12 @@ class _PackStepped:
 
     def _stepped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         key = batch.column("key")
-        row, gone = taken(self.steps, key, batch.column("row"), pc.fill_null(batch.column("deleted"), False))
+        absent = pc.or_(pc.fill_null(batch.column("deleted"), False), pc.is_valid(batch.column("problem")))
+        row, gone = taken(self.steps, key, batch.column("row"), absent)
         found = dict(zip(batch.schema.names, batch.columns, strict=True)) | {"row": row, "deleted": gone}
         seen = visible(key, row, gone)
         if self.contributing is not None:
-            found["group"], found["row"] = (columns(seen, pc.invert(gone)) for columns in self.contributing)
+            found["group"], found["row"] = (columns(seen, gone) for columns in self.contributing)
         if self.foreign_key is not None:
-            found["foreign_key"] = self.foreign_key(seen, pc.invert(gone))
+            found["foreign_key"] = self.foreign_key(seen, gone)
         return pa.record_batch(found)

@@ -11,7 +11,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fkjoin.arrays import BYTES, bools, masked, narrowed
 from fkjoin.errors import FkJoinError
@@ -56,14 +55,15 @@ class AnswerRows:
 
     def __call__(self, answers: pa.Table) -> Rows:
         there = self.fields.there(answers)
+        gone = pa.array(~there)
         sides = ("left", self.fields.left), ("right", self.fields.right)
         both = {side: structs(schema, masked(column(answers, side), there)) for side, schema in sides}
         named = KeyCodec(self.fields.key).decode(column(answers, "key"))
         key = pa.StructArray.from_arrays(named, fields=list(self.fields.key))
         row = pa.StructArray.from_arrays(list(both.values()), list(both))
         if self.made.joiner is not None:
-            row = self.made.joiner(both, pa.array(there))
-        return Rows(key, *taken(self.made.steps, key, row, pa.array(~there)))
+            row = self.made.joiner(both, gone)
+        return Rows(key, *taken(self.made.steps, key, row, gone))
 
 
 class MakesRows(Protocol):
@@ -130,7 +130,7 @@ class ContributeRows:
     def __call__(self, answers: pa.Table) -> pa.Table:
         """``ANSWER`` → ``JOINED`` with contributions."""
         made = self.rows(answers)
-        group, value = (columns(made.visible, pc.invert(made.gone)).flatten() for columns in (self.group, self.value))
+        group, value = (columns(made.visible, made.gone).flatten() for columns in (self.group, self.value))
         return with_value(answers, contributions(self.group.schema, group, self.value.schema, value, ~bools(made.gone)))
 
 
@@ -149,5 +149,5 @@ class CarryRows:
         alive, count = ~bools(made.gone), len(answers)
         columns = dict(zip((field.name for field in made.row.type), made.row.flatten(), strict=True))
         value = masked(RowCodec(self.schema).encode(narrowed(columns, self.schema), count), alive)
-        named = KeyCodec(self.foreign_key.schema).encode(self.foreign_key(made.visible, pc.invert(made.gone)).flatten(), count)
+        named = KeyCodec(self.foreign_key.schema).encode(self.foreign_key(made.visible, made.gone).flatten(), count)
         return table(CHANGE, column(answers, "key"), named, value, column(answers, "version"), column(answers, "ts"))
