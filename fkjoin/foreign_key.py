@@ -24,6 +24,7 @@ from fkjoin.rules import JOIN_READS_ANSWERS, WORKERS_EVALUATE_STEPS
 from fkjoin.spark.json_lines import plain_paths
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackChanges
+from fkjoin.spark.returned import require_type
 from fkjoin.spark.settings import switched_off
 from fkjoin.spark.vectorized import vectors
 from fkjoin.stages.answer_rows import AnswerRows, CarryRows
@@ -159,9 +160,9 @@ def with_foreign_key(left: Table, right: Table, extractor: Extractor, frame: Dat
     problem, reason = F.col(PROBLEM), None
     if is_function(extractor):
         value = F.col(quoted(KEY, left.key[0])) if len(left.key) == 1 else F.col(KEY)
-        members = [StructField(f"k{at}", field.dataType) for at, field in enumerate(wanted)]
+        members = StructType([StructField(f"k{at}", field.dataType) for at, field in enumerate(wanted)])
         kind = StructType([*members, StructField("problem", StringType())])
-        function = _extracting(extractor, len(wanted), left.name, fail=left.on_error == "fail")
+        function = _extracting(extractor, members, left.name, fail=left.on_error == "fail")
         called = F.udf(function, kind)(problem, value, F.col(ROW))
         found = [called.getField(member.name) for member in members]
         reason = called.getField("problem")
@@ -202,16 +203,23 @@ def _check_types(visible: DataFrame, given: list[Expression], found: list[Column
 
 
 def _extracting(
-    extractor: Callable[[Any, Any], Any], columns: int, table: str, *, fail: bool
+    extractor: Callable[[Any, Any], Any], kind: StructType, table: str, *, fail: bool
 ) -> Callable[[Any, Any, Any], Any]:
-    """The extractor, called for usable rows only; returns its columns and, unless it is to ``fail``, what it threw instead."""
+    """The extractor, called for usable rows only; returns its columns and, unless it is to ``fail``, what it threw instead.
+
+    What is not of its ``kind`` counts as thrown.
+    """
+    columns = len(kind)
 
     def extract(problem: Any, key: Any, row: Any) -> Any:
         if problem is not None or row is None:
             return None
         try:
             found = extractor(key, row)
+            if columns > 1 and not isinstance(found, list | tuple | None):
+                raise TypeError(f"{found!r:.200} is no tuple of {columns}")
             values = (None,) * columns if found is None else tuple(found) if columns > 1 else (found,)
+            require_type(values, kind)
         except Exception as error:
             if fail:
                 raise FkJoinError(f"extractor of {table}, key {key}: {type(error).__name__}: {error}{HINT}") from error
