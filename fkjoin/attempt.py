@@ -109,11 +109,12 @@ def letters(rows: DataFrame, reason: Column, table: str, row: Column | None = No
     else:
         value = F.col(ROW) if row is None else row
         parts = (("key", F.col(KEY)), ("value", value))
-        raw = F.struct(F.lit(table).alias("table"), *(_json(part).alias(name) for name, part in parts))
+        raw = F.struct(F.lit(table).alias("table"), *(as_json(part).alias(name) for name, part in parts))
     return rows.select(raw.alias(RAW), reason.alias(PROBLEM))
 
 
-def _json(struct: Column) -> Column:
+def as_json(struct: Column) -> Column:
+    """What a letter says of a key or row: JSON, nulls included."""
     return F.to_json(struct, {"ignoreNullFields": "false"}).cast("binary")
 
 

@@ -12,7 +12,7 @@ from pyspark.sql.types import (
 )
 
 from fkjoin import versions
-from fkjoin.attempt import attempt
+from fkjoin.attempt import as_json, attempt
 from fkjoin.change_columns import ChangeColumns
 from fkjoin.columns import (
     Expression,
@@ -157,8 +157,9 @@ def _raw(df: DataFrame, name: str, keys: Sequence[str], row: Sequence[str]) -> C
     if RAW in df.columns:
         return F.struct(table, *(F.col(RAW)[one].alias(one) for one in _fields(df, F.col(RAW))))
     parts = {"key": keys, "value": row}
-    texts = {part: F.to_json(F.struct(*(F.col(quoted(one)) for one in names))) for part, names in parts.items()}
-    return F.struct(table, *(one.cast("binary").alias(part) for part, one in texts.items()))
+    return F.struct(
+        table, *(as_json(F.struct(*(F.col(quoted(one)) for one in names))).alias(part) for part, names in parts.items())
+    )
 
 
 def _fields(df: DataFrame, struct: Column) -> list[str]:

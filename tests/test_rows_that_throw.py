@@ -332,6 +332,15 @@ def test_a_source_whose_version_cannot_be_read(spark: SparkSession, tmp_path: Pa
     assert table.dead_letters.columns[-1] == "reason"
 
 
+def test_letters_of_a_streams_rows_have_their_nulls(spark: SparkSession, tmp_path: Path) -> None:
+    write_lines(tmp_path / "rows", "0", [{"id": "a", "v": "two", "n": None}])
+    frame = spark.readStream.schema("id string, v string, n bigint").json(str(tmp_path / "rows"))
+    table = Table.from_stream(frame, key="id", version="cast(v as bigint)", name="it")
+    assert table.dead_letters is not None
+    (letter,) = run(table.dead_letters, tmp_path / "letters")[0]
+    assert (letter["key"], letter["value"]) == (b'{"id":"a"}', b'{"id":"a","v":"two","n":null}')
+
+
 def test_letters_of_a_topics_rows_are_its_records(spark: SparkSession, tmp_path: Path) -> None:
     write_lines(tmp_path / "orders", "0", [{"id": "o1", "a": MOST, "t": "x", "lsn": 1}])
     schema = "id string, a bigint, t string, lsn bigint"
