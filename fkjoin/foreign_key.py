@@ -24,7 +24,7 @@ from fkjoin.rules import JOIN_READS_ANSWERS, WORKERS_EVALUATE_STEPS
 from fkjoin.spark.json_lines import plain_paths
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackChanges
-from fkjoin.spark.returned import require_type
+from fkjoin.spark.returned import as_type
 from fkjoin.spark.settings import switched_off
 from fkjoin.spark.vectorized import vectors
 from fkjoin.stages.answer_rows import AnswerRows, CarryRows
@@ -219,7 +219,7 @@ def _extracting(
             if columns > 1 and not isinstance(found, list | tuple | None):
                 raise TypeError(f"{found!r:.200} is no tuple of {columns}")
             values = (None,) * columns if found is None else tuple(found) if columns > 1 else (found,)
-            require_type(values, kind)
+            values = as_type(values, kind)
         except Exception as error:
             if fail:
                 raise FkJoinError(f"extractor of {table}, key {key}: {type(error).__name__}: {error}{HINT}") from error

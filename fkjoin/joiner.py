@@ -20,7 +20,7 @@ from fkjoin.dead_letters import OnError
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, LEFT_GONE, PACKED_KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.names import quoted_if_needed
-from fkjoin.spark.returned import require_type
+from fkjoin.spark.returned import as_type
 from fkjoin.spark.unpacking import UnpackAnswers
 from fkjoin.spark.vectorized import vectors
 from fkjoin.table import Joiner, Table
@@ -195,7 +195,7 @@ def _catching(called: _Called) -> Callable[[bool, Any, Any], Any]:
             found = called.function(left, right)
             if called.text and found is not None:
                 found = json.dumps(_plain(found), ensure_ascii=False)
-            require_type(found, called.returns)
+            found = as_type(found, called.returns)
         except Exception as error:
             return None, f"{type(error).__name__}: {error}"
         return found, None

@@ -16,7 +16,7 @@ from pyspark.sql.types import DataType, DateType, DecimalType, DoubleType, LongT
 from fkjoin import FkJoinError, Table, fk_join
 from fkjoin.foreign_key import _extracting
 from fkjoin.joiner import _called, _catching
-from fkjoin.spark.returned import require_type
+from fkjoin.spark.returned import as_type
 from tests.conftest import small
 from tests.test_spark_engine import run, write_lines
 
@@ -38,16 +38,22 @@ PAIR = StructType().add("a", LongType()).add("b", StringType())
     ],
 )
 def test_what_spark_takes_is_taken(value: Any, kind: DataType) -> None:
-    require_type(value, kind)
+    assert as_type(value, kind) is value
+
+
+def test_what_arrow_casts_is_cast() -> None:
+    assert as_type(Decimal("1.5"), DoubleType()) == 1.5
+    assert as_type("7", LongType()) == 7
+    assert as_type(("7", "b"), PAIR) == (7, "b")
 
 
 @pytest.mark.parametrize(
     ("value", "kind"),
-    [("text", LongType()), (True, LongType()), (2**63, LongType()), ("2026-01-01", DateType()), ((1,), PAIR), (5, PAIR)],
+    [("text", LongType()), (True, LongType()), (2**63, LongType()), ("soon", DateType()), ((1,), PAIR), (5, PAIR)],
 )
 def test_the_rest_is_told(value: Any, kind: DataType) -> None:
     with pytest.raises(TypeError, match=f"is no {kind.simpleString()}"):
-        require_type(value, kind)
+        as_type(value, kind)
 
 
 @pytest.mark.parametrize("found", ["xy", (1,), (1, "b", 2), ("text", "b"), {"a": 1, "b": "b"}])

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import DataType
+from pyspark.sql.types import DataType, StructType
 
 
-def require_type(value: Any, kind: DataType) -> None:
-    """``TypeError`` if the value is none of this type: a whole number is a double, too; a text is no number."""
+def as_type(value: Any, kind: DataType) -> Any:
+    """The value where Spark takes it for the type, else what Arrow casts it to (a ``Decimal``, a text of a number).
+
+    Raises ``TypeError`` if it is none.
+    """
+    convert, arrow = _conversion(kind)
     try:
-        _converter(kind)(value)
+        pa.array([convert(value)], arrow)
     except Exception as error:
+        if isinstance(kind, StructType) and isinstance(value, tuple) and len(value) == len(kind):
+            return tuple(as_type(part, field.dataType) for part, field in zip(value, kind, strict=True))
+        if isinstance(value, Decimal | str):
+            with suppress(pa.ArrowException, NotImplementedError):
+                return pa.scalar(value).cast(arrow).as_py()
         raise TypeError(f"{value!r:.200} is no {kind.simpleString()}") from error
+    return value
 
 
 @lru_cache
-def _converter(kind: DataType) -> Callable[[Any], object]:
-    convert, arrow = LocalDataToArrowConversion._create_converter(kind), to_arrow_type(kind, timezone="UTC")
-    return lambda value: pa.array([convert(value)], arrow)
+def _conversion(kind: DataType) -> tuple[Callable[[Any], Any], pa.DataType]:
+    return LocalDataToArrowConversion._create_converter(kind), to_arrow_type(kind, timezone="UTC")
