@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
-
-_RENAMING = ("file", "hdfs")
-"""Where a file can be seen while it is written; object stores show it when it is whole."""
 
 
 def hadoop(spark: SparkSession, where: str) -> tuple[Any, Any]:
@@ -30,13 +28,28 @@ def read_file(path: Any, files: Any) -> bytes:
 
 def write_file(path: Any, files: Any, data: bytes) -> None:
     """Make a file, or replace it in one step: a process that is killed meanwhile leaves the file as it was."""
-    renames = files.getUri().getScheme() in _RENAMING
-    draft = path.suffix(".draft") if renames else path
+    scheme = files.getUri().getScheme()
+    if scheme == "file":
+        _replace_local(Path(path.toUri().getPath()), data)
+        return
+    draft = path.suffix(".draft") if scheme == "hdfs" else path  # an object store shows a file when it is whole
     out = files.create(draft, True)
     out.write(data)
     out.close()
-    if not renames:
-        return
+    if scheme == "hdfs":
+        _rename_over(files, draft, path)
+
+
+def _replace_local(path: Path, data: bytes) -> None:
+    """Replace a file of this machine.  Hadoop deletes it first, so that for an instant there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_bytes(data)
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop refuses a file that its checksum does not fit
+    draft.replace(path)
+
+
+def _rename_over(files: Any, draft: Any, path: Any) -> None:
     context: Any = SparkContext._active_spark_context
     hadoop_fs = context._jvm.org.apache.hadoop.fs
     overwrite = context._gateway.new_array(hadoop_fs.Options.Rename, 1)
