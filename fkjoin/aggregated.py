@@ -162,7 +162,7 @@ class _Contributed(NamedTuple):
 def _contributed(
     node: Aggregate, off: Off, table: Table, key: Projection, value: Projection, tried: Attempt, pack: PackRows
 ) -> _Contributed:
-    """What the table's rows contribute, packed; ``tried``: the columns of key and value."""
+    """The contributions of the table's rows, packed; ``tried``: the columns of key and value."""
     assert pack.group is not None
     early, given = table.early, (*key.given, *value.given)
     taken = _contribute(table, key, value, pack.group, pack.row)

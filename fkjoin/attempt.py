@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from fkjoin.columns import Expression, text
 from fkjoin.dead_letters import OnError
+from fkjoin.errors import set_aside
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW
 from fkjoin.spark.throwing import can_throw, cause, tried
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from fkjoin.table import Table
 
 _TRIED = "__fkjoin_tried"
-HINT = '; with on_error="dead-letter" such rows are set aside'
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class Attempt:
     """Columns over rows, and what becomes of a row on which one of them throws."""
 
     columns: tuple[Column, ...]
-    """What they are in the frame that ``on`` returns."""
+    """Over the frame that ``on`` returns."""
     problem: Column | None
     """Not null where one threw; None if none of them can.  With ``on_error="fail"`` it throws itself."""
     reason: Column | None
-    """The same, with the cause; never throws."""
+    """``problem`` with the cause; it never throws."""
     _tried: Column | None
 
     def on(self, rows: DataFrame) -> DataFrame:
-        """``rows`` with what ``columns`` and ``problem`` are of."""
+        """``rows`` and the values that ``columns`` and ``problem`` read."""
         return rows if self._tried is None else rows.withColumn(_TRIED, self._tried)
 
     @property
@@ -98,7 +98,7 @@ def every_row(table: Table) -> DataFrame:
 
 def raising(what: str, key: Column, said: Column) -> Column:
     """A text that throws, with operator and key, a struct."""
-    whole = F.concat(F.lit(f"{what}, key "), F.to_json(key), F.lit(": "), said, F.lit(HINT))
+    whole = F.concat(F.lit(f"{what}, key "), F.to_json(key), F.lit(": "), said, F.lit(set_aside("rows")))
     return F.raise_error(whole).cast("string")
 
 
@@ -114,7 +114,7 @@ def letters(rows: DataFrame, reason: Column, table: str, row: Column | None = No
 
 
 def as_json(struct: Column) -> Column:
-    """What a letter says of a key or row: JSON, nulls included."""
+    """A key or row as a dead letter has it: JSON, nulls included."""
     return F.to_json(struct, {"ignoreNullFields": "false"}).cast("binary")
 
 

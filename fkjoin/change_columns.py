@@ -1,4 +1,4 @@
-"""What orders, deletes and dates a change, as a user gives it: checked, and as Columns."""
+"""Expressions of the user's that order, delete and date changes: checked, and as Columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BooleanType,
     ByteType,
-    DataType,
     IntegerType,
     LongType,
     ShortType,
@@ -17,7 +16,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from fkjoin.columns import Expression, Expressions, listed, resolve_column, text
+from fkjoin.columns import Expression, Expressions, listed, resolve_column, text, type_of
 from fkjoin.errors import TopologyError
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
@@ -37,7 +36,7 @@ class ChangeColumns:
 
     @property
     def others(self) -> tuple[Expression, Expression]:
-        """What deletes and what dates; an empty text for what is not given."""
+        """The expressions that delete and date; an empty text for one that is not given."""
         return "" if self.deleted is None else self.deleted, "" if self.timestamp is None else self.timestamp
 
     def numbers(self, frame: DataFrame, names: list[str], label: str) -> list[Column]:
@@ -55,7 +54,7 @@ class ChangeColumns:
         return found
 
     def gone(self, frame: DataFrame, names: list[str], label: str) -> Column:
-        """Whether a change deletes; ``TopologyError`` where that is no boolean."""
+        """A boolean column, true where a change deletes; ``TopologyError`` where the expression is no boolean."""
         if self.deleted is None:
             return F.lit(False)
         found = resolve_column("deleted", self.deleted, frame, names, label)
@@ -80,8 +79,3 @@ class ChangeColumns:
             f"timestamp: {text(self.timestamp)} is {kind.simpleString()}, a timestamp or bigint is needed; "
             "cast it with to_timestamp(…)"
         )
-
-
-def type_of(frame: DataFrame, column: Column) -> DataType:
-    """The type of a column over the frame."""
-    return frame.select(column.alias("it")).schema["it"].dataType

@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from fkjoin.errors import TopologyError
+from fkjoin.kinds import parts
 from fkjoin.names import named, quoted, quoted_if_needed, twice
 from fkjoin.rows import unsupported
 
@@ -54,7 +55,7 @@ def resolve_column(argument: str, given: Expression, frame: DataFrame, names: It
 
 
 def without_stars(given: Expressions, frame: DataFrame, names: Iterable[str]) -> list[Expression]:
-    """What is given over ``frame``, each ``*`` written out as the columns ``names``, each ``struct.*`` as the struct's fields.
+    """Expressions over ``frame``, each ``*`` written out as the columns ``names``, each ``struct.*`` as the struct's fields.
 
     A column that is called so is meant by its name in backticks.
     """
@@ -75,7 +76,7 @@ def _fields_in(struct: str, frame: DataFrame) -> list[str]:
     """The names of a struct's fields; none if there is no such struct."""
     try:
         kind = frame.select(F.expr(struct)).schema[0].dataType
-    except AnalysisException:  # whoever evaluates the expression says what is wrong
+    except AnalysisException:  # resolve_column says what is wrong
         return []
     return kind.names if isinstance(kind, StructType) else []
 
@@ -97,22 +98,13 @@ def require_names(argument: str, given: Expressions, names: Iterable[str], table
 def require_plain_keys(argument: str, key: StructType) -> None:
     """``TopologyError`` if texts in a key have a collation: two of them may be one to Spark, and keys are compared as bytes."""
     for field in key:
-        if (kind := _collated(field.dataType)) is not None:
+        kinds = (kind for _, kind in parts(StructType([field])) if isinstance(kind, StringType) and kind != StringType())
+        if (kind := next(kinds, None)) is not None:
             cast = f"cast({quoted_if_needed(field.name)} as string)"
             raise TopologyError(
                 f"{argument}: {field.name} is {kind.simpleString()}, and keys are compared byte by byte: make it {cast}, or "
                 f"lower({cast}) if case must not matter, before the table is built"
             )
-
-
-def _collated(kind: DataType) -> StringType | None:
-    """A text in the type that is not compared by its bytes; None if there is none."""
-    if isinstance(kind, StringType):
-        return None if kind == StringType() else kind
-    inner = [field.dataType for field in kind] if isinstance(kind, StructType) else []
-    inner += [kind.elementType] if isinstance(kind, ArrayType) else []
-    inner += [kind.keyType, kind.valueType] if isinstance(kind, MapType) else []
-    return next((found for item in inner if (found := _collated(item)) is not None), None)
 
 
 def arrow_schema(argument: str, schema: DataType) -> pa.Schema:
@@ -153,14 +145,19 @@ def types_text(kind: StructType) -> str:
 
 def fields_of(frame: DataFrame, struct: Column) -> tuple[str, ...]:
     """The names of a struct expression's fields."""
-    return tuple(type_of(frame, struct).names)
+    return tuple(struct_type_of(frame, struct).names)
 
 
-def type_of(frame: DataFrame, struct: Column) -> StructType:
+def struct_type_of(frame: DataFrame, struct: Column) -> StructType:
     """The type of a struct expression."""
-    kind = frame.select(struct.alias("it")).schema["it"].dataType
+    kind = type_of(frame, struct)
     assert isinstance(kind, StructType)
     return kind
+
+
+def type_of(frame: DataFrame, column: Column) -> DataType:
+    """The type of an expression over the frame."""
+    return frame.select(column.alias("it")).schema["it"].dataType
 
 
 def nullable(kind: DataType) -> DataType:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 
 from fkjoin.attempt import NOTHING, Attempt, attempt, dead_of
-from fkjoin.columns import Expression, Expressions, arrow_schema, resolve_column, schema_text, text
+from fkjoin.columns import Expression, Expressions, arrow_schema, resolve_column, schema_text, text, type_of
 from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
 from fkjoin.frame import DELETED, KEY, LEFT_GONE, PACKED_KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
@@ -70,7 +70,7 @@ def filtered(table: Table, condition: Expression, name: str | None, emit: Emit) 
     rows = table.visible()
     names = [*table.row_type.names, *table.key]
     holds = resolve_column("condition", condition, rows, names, f"table {table.name}")
-    kind = rows.select(holds.alias("it")).schema["it"].dataType
+    kind = type_of(rows, holds)
     if not isinstance(kind, BooleanType):
         raise TopologyError(f"condition: {text(condition)} is {kind.simpleString()}, a boolean is needed: write a comparison")
     what = f"filter of {table.name}"
@@ -152,10 +152,8 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
         if isinstance(early.made, str):
             packed = _packed(early.frame(answers), PackJoined(schema, buckets))
         else:
-            packed, makes = (
-                answers.counted,
-                pickled(Joined(AnswerRows(answers.of, early.made, table.on_error == "fail"), schema)),
-            )
+            packed = answers.counted
+            makes = pickled(Joined(AnswerRows(answers.of, early.made, table.on_error == "fail"), schema))
     else:
         pack = PackRows(key, schema, buckets, validate=checked, start_over=starts_over(below))
         packed, as_read = packed_rows(made, pack), source_of(below) is not None
@@ -163,8 +161,7 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
 
     def built(materialized: str | None) -> Table:
         facts = {"materialized": materialized, **bound_to}
-        more = {"materialized": materialized is not None, "every": emission.every, "from_answers": makes}
-        more["as_read"] = as_read
+        more = {"materialized": materialized is not None, "every": emission.every, "from_answers": makes, "as_read": as_read}
         spec = stage_spec(spark, "resolve", label, facts, about, validate=checked, **more)
         results = counted(stage(packed, spec), label, "resolve")
         results = paced(results, label, emission, about, checked)

@@ -12,6 +12,11 @@ def nearest(name: str, known: Collection[str], shown: int | None = None) -> str:
     return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(list(known)[:shown]) or 'none'}."
 
 
+def set_aside(what: str) -> str:
+    """What a message says at its end of rows, lines or records that stop a query: the way out."""
+    return f'; with on_error="dead-letter" such {what} are set aside'
+
+
 class FkJoinError(Exception):
     """The root of all of fkjoin's own errors."""
 

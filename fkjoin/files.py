@@ -34,7 +34,7 @@ from fkjoin.kinds import parts
 from fkjoin.names import quoted
 from fkjoin.spark.files import hadoop
 from fkjoin.spark.json_lines import ReadLines, not_an_object
-from fkjoin.spark.settings import prepare
+from fkjoin.spark.settings import prepare, time_zone
 
 FileFormat = Literal["json", "parquet", "csv"]
 
@@ -178,7 +178,7 @@ def _json(lines: DataFrame, inner: StructType, outer: StructType) -> DataFrame:
 
 def as_session(spark: SparkSession) -> Reading:
     """How times are read: clocks that say no zone are the session's."""
-    return Reading(zone=str(spark.conf.get("spark.sql.session.timeZone")))
+    return Reading(zone=time_zone(spark))
 
 
 def _by_reader(place: _Place, inner: StructType, outer: StructType) -> DataFrame:

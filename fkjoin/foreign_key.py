@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from fkjoin.attempt import HINT, attempt, every_row, letters
+from fkjoin.attempt import attempt, every_row, letters
 from fkjoin.columns import Expression, arrow_schema, listed, resolve_column, text
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
@@ -27,7 +27,7 @@ from fkjoin.spark.packing import PackChanges
 from fkjoin.spark.returned import as_type
 from fkjoin.spark.settings import switched_off
 from fkjoin.spark.vectorized import vectors
-from fkjoin.stages.answer_rows import AnswerRows, CarryRows
+from fkjoin.stages.answer_rows import AnswerRows, CarryRows, thrown_text
 from fkjoin.stages.contribute import Carry, leaves
 from fkjoin.stateful import once, packing_columns, pickled
 from fkjoin.table import Extractor, Joiner, Table
@@ -222,7 +222,7 @@ def _extracting(
             values = as_type(values, kind)
         except Exception as error:
             if fail:
-                raise FkJoinError(f"extractor of {table}, key {key}: {type(error).__name__}: {error}{HINT}") from error
+                raise FkJoinError(thrown_text(f"extractor of {table}", key, error)) from error
             return (None,) * columns + (f"extractor: {type(error).__name__}: {error}",)
         return (*values, None)
 

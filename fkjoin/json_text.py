@@ -82,18 +82,8 @@ def parsable(kind: pa.DataType) -> bool:
     return readable(kind) or pa.types.is_float32(kind) or is_special(kind)
 
 
-def read_rows(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) -> pa.StructArray:
+def read_objects(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) -> Objects:
     """A row per text, which is UTF-8 (a null text gives a null row); ``kind`` must be ``parsable``."""
-    return read_with_advice(texts, kind, how).rows
-
-
-def read_objects(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) -> tuple[pa.StructArray, Bools]:
-    """As ``read_rows``, and which texts are a JSON object whose fields are of the types of ``kind``."""
-    return read_with_advice(texts, kind, how)[:2]
-
-
-def read_with_advice(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) -> Objects:
-    """As ``read_objects``, and what to write instead of some that do not fit."""
     rows = read_together(texts, kind, how)
     if rows is not None:
         return Objects(rows, np.ones(len(rows), bool), {})
@@ -102,7 +92,7 @@ def read_with_advice(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN)
         advice = {place: words for place, (_, _, words) in enumerate(found) if words}
         return Objects(pa.array([row for row, *_ in found], kind), np.array([fits for _, fits, _ in found], bool), advice)
     step = -(-len(texts) // _FEWER)
-    parts = [(at, read_with_advice(texts.slice(at, step), kind, how)) for at in range(0, len(texts), step)]
+    parts = [(at, read_objects(texts.slice(at, step), kind, how)) for at in range(0, len(texts), step)]
     advice = {at + place: words for at, part in parts for place, words in part.advice.items()}
     return Objects(pa.concat_arrays([part.rows for _, part in parts]), np.concatenate([part.fits for _, part in parts]), advice)
 

@@ -7,9 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    StructType,
-)
+from pyspark.sql.types import StructType
 
 from fkjoin import versions
 from fkjoin.attempt import as_json, attempt
@@ -18,21 +16,21 @@ from fkjoin.columns import (
     Expression,
     Expressions,
     arrow_schema,
+    fields_of,
     listed,
     require_names,
     require_plain_keys,
     resolve_column,
     text,
-    type_of,
 )
 from fkjoin.dead_letters import OnError, require_on_error
-from fkjoin.errors import TopologyError
+from fkjoin.errors import TopologyError, set_aside
 from fkjoin.files import FilesRead, as_session
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.json_values import UTC
 from fkjoin.names import named, quoted, require_apart
 from fkjoin.rules import WORKERS_EVALUATE_STEPS
-from fkjoin.spark.json_lines import SET_ASIDE, JsonLines, kind_at, no_version, plain_path
+from fkjoin.spark.json_lines import JsonLines, kind_at, no_version, plain_path
 from fkjoin.spark.settings import prepare, switched_off
 from fkjoin.spark.vectorized import vector
 from fkjoin.topology import Source, generated_name
@@ -98,7 +96,7 @@ def read_stream(
     *places, gone, time = tried.columns
     rows, raw = tried.on(df), _raw(df, node.name, keys, row)
     missing = _without_version(keys, dict(zip(node.version, places, strict=True)))
-    stops = _failing(node.name, raw, _fields(df, raw)) if on_error == "fail" else _as_it_is
+    stops = _failing(node.name, raw, fields_of(df, raw)) if on_error == "fail" else _as_it_is
     titles = [*(f"v{at}" for at in range(len(places) - len(places_of))), *places_of]
     frame = rows.select(
         struct.alias(KEY),
@@ -155,17 +153,11 @@ def _raw(df: DataFrame, name: str, keys: Sequence[str], row: Sequence[str]) -> C
     """What a dead letter says: where the change was read, or else its key and row as JSON; and the table's name."""
     table = F.lit(name).alias("table")
     if RAW in df.columns:
-        return F.struct(table, *(F.col(RAW)[one].alias(one) for one in _fields(df, F.col(RAW))))
+        return F.struct(table, *(F.col(RAW)[one].alias(one) for one in fields_of(df, F.col(RAW))))
     parts = {"key": keys, "value": row}
     return F.struct(
         table, *(as_json(F.struct(*(F.col(quoted(one)) for one in names))).alias(part) for part, names in parts.items())
     )
-
-
-def _fields(df: DataFrame, struct: Column) -> list[str]:
-    kind = type_of(df, struct)
-    assert isinstance(kind, StructType)
-    return kind.names
 
 
 def _without_version(keys: Sequence[str], version: Mapping[str, Column]) -> Column:
@@ -181,7 +173,7 @@ def _failing(name: str, raw: Column, fields: Sequence[str]) -> Callable[[Column]
     where = [F.substring(raw[part].cast("string"), 1, 200) for part in ("file", "key", "value") if part in fields]
 
     def failing(problem: Column) -> Column:
-        said = F.concat(F.concat_ws(": ", F.lit(f"table {name}"), *where, problem), F.lit(SET_ASIDE))
+        said = F.concat(F.concat_ws(": ", F.lit(f"table {name}"), *where, problem), F.lit(set_aside("lines")))
         return F.when(problem.isNotNull(), F.raise_error(said).cast("string"))
 
     return failing

@@ -67,7 +67,7 @@ def test_the_text_is_as_it_was_written_whatever_stands_beside_it(some: list[Any]
     texts = [f'{{"it": {written(value, blank=" ")}, "other": [1.0]}}' for value in some]
     beside = ([], [("at", pa.timestamp("us", "UTC"))], [("m", pa.map_(pa.string(), pa.string()))], [("other", pa.string())])
     for more in beside:
-        rows, fits = read_objects(pa.array(texts), pa.struct([("it", pa.string()), *more]))
+        rows, fits, _ = read_objects(pa.array(texts), pa.struct([("it", pa.string()), *more]))
         assert fits.all()
         assert rows.field("it").to_pylist() == [text_of(value) for value in some]
 

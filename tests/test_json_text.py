@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fkjoin import json_text
-from fkjoin.json_text import read_rows, readable
+from fkjoin.json_text import read_objects, readable
 
 KIND = pa.struct(
     [
@@ -53,7 +53,7 @@ texts = st.lists(fitting | anything | broken | st.text(max_size=8), max_size=12)
 
 
 def rows_of(given: list[Any], kind: pa.StructType = KIND) -> list[Any]:
-    return read_rows(pa.array(given, pa.string()), kind).to_pylist()
+    return read_objects(pa.array(given, pa.string()), kind).rows.to_pylist()
 
 
 def same(one: Any, other: Any) -> bool:
@@ -113,7 +113,7 @@ def test_a_few_bad_lines_among_many_are_found_where_they_are() -> None:
     bad = {0, 777, 778, 9_999, 19_999}
     for place in bad:
         lines[place] = '{"long": "x", "text": 7}'
-    found = read_rows(pa.array(lines), KIND)
+    found = read_objects(pa.array(lines), KIND).rows
     assert found.field("long").to_pylist() == [None if number in bad else number for number in range(20_000)]
     assert [place for place, text in enumerate(found.field("text").to_pylist()) if text == "7"] == sorted(bad)
 
@@ -121,7 +121,7 @@ def test_a_few_bad_lines_among_many_are_found_where_they_are() -> None:
 def test_bytes_that_are_no_text_are_replaced() -> None:
     raw = pa.array([b'{"text":"a\xff"}', b'{"text":"b"}'], pa.binary())
     text = pa.StringArray.from_buffers(2, raw.buffers()[1], raw.buffers()[2])
-    assert read_rows(text, pa.struct([("text", pa.string())])).to_pylist() == [{"text": "a�"}, {"text": "b"}]
+    assert read_objects(text, pa.struct([("text", pa.string())])).rows.to_pylist() == [{"text": "a�"}, {"text": "b"}]
 
 
 def test_no_text_is_no_row() -> None:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from fkjoin import Table, TopologyError, cogroup, fk_join, read_state
 from fkjoin import aggregates as agg
-from fkjoin.json_text import read_rows
+from fkjoin.json_text import read_objects
 from fkjoin.kafka import Debezium, Json
 from fkjoin.kafka.formats import decode_key, key_reader, reader
 from fkjoin.kafka.source import _require_names
@@ -87,7 +87,7 @@ def test_columns_of_a_topics_key_and_value_are_told_apart() -> None:
 def test_any_name_can_be_parsed_encoded_picked_and_evaluated() -> None:
     kind = pa.struct([(name, pa.struct([(name, pa.int64())])) for name in NASTY])
     row = {name: {name: place} for place, name in enumerate(NASTY)}
-    rows = read_rows(pa.array([json.dumps(row), json.dumps(row, ensure_ascii=False), '{"a.b": 1']), kind)
+    rows = read_objects(pa.array([json.dumps(row), json.dumps(row, ensure_ascii=False), '{"a.b": 1']), kind).rows
     assert rows.to_pylist()[:2] == [row, row]
     codec = RowCodec(pa.schema(list(kind)))
     encoded = codec.encode(rows.flatten(), 3)

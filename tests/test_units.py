@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fkjoin.errors import TopologyError
-from fkjoin.json_text import Reading, _one, parsable, read_together, read_with_advice
+from fkjoin.json_text import Reading, _one, parsable, read_objects, read_together
 from fkjoin.units import Unit, from_connect, from_names, merged
 
 KINDS: dict[str, pa.DataType] = {
@@ -57,7 +57,7 @@ def test_together_is_as_one_by_one(some: list[Any], given_units: dict[str, Unit]
 def read(kind: pa.DataType, unit: Unit | None, value: Any, zone: str = "UTC") -> tuple[Any, str | None]:
     """What is read, shown, and the advice; None where it fits."""
     text = f'{{"it":{value if isinstance(value, str) else json.dumps(value)}}}'
-    found = read_with_advice(pa.array([text]), pa.struct([("it", kind)]), Reading({"it": unit}, zone))
+    found = read_objects(pa.array([text]), pa.struct([("it", kind)]), Reading({"it": unit}, zone))
     shown = found.rows.field("it")
     return shown[0].as_py(), None if found.fits[0] else found.advice.get(0, "")
 
@@ -191,7 +191,7 @@ def test_types_that_can_be_read() -> None:
     assert parsable(ROW)
     assert parsable(pa.struct([("m", pa.map_(pa.string(), pa.float32()))]))
     assert not parsable(pa.struct([("m", pa.map_(pa.int64(), pa.string()))]))
-    found = read_with_advice(
+    found = read_objects(
         pa.array(['{"m": {"a": 1.5, "b": null}}', "{}"]), pa.struct([("m", pa.map_(pa.string(), pa.float32()))])
     )
     assert found.rows.to_pylist() == [{"m": [("a", 1.5), ("b", None)]}, {"m": None}]

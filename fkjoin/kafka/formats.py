@@ -29,6 +29,7 @@ from fkjoin.columns import arrow_schema, nullable
 from fkjoin.errors import TopologyError
 from fkjoin.json_text import Reading, parsable
 from fkjoin.spark.change_events import PLACEHOLDER, ReadEvents, ReadKeys
+from fkjoin.spark.settings import time_zone
 from fkjoin.spark.topic_records import ReadBytes, Reader, ReadObjects
 from fkjoin.spark.topic_values import WriteObjects, Writer, WriteTexts
 from fkjoin.spark_json import require_json, written
@@ -281,7 +282,7 @@ def _decoded(read: Reader, kind: StructType, data: Column, text: str | None = No
 def _zone() -> str:
     """Where clocks are read that say no zone."""
     session = SparkSession.getActiveSession()
-    return "UTC" if session is None else str(session.conf.get("spark.sql.session.timeZone"))
+    return "UTC" if session is None else time_zone(session)
 
 
 def _shown(schema: StructType) -> str:

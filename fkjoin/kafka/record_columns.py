@@ -12,6 +12,7 @@ from fkjoin.change_columns import ChangeColumns
 from fkjoin.columns import fields_of, listed, text
 from fkjoin.kafka.formats import Format
 from fkjoin.names import quoted
+from fkjoin.spark.json_lines import no_version
 
 _NAMES = ("key", "row", "about", "numbers", "gone", "time", "threw")
 _KEY, _ROW, _ABOUT, _NUMBERS, _GONE, _TIME, _THREW = (f"__fkjoin_of_record_{name}" for name in _NAMES)
@@ -64,9 +65,5 @@ def with_change_columns(
         (F.lit(None).cast("string") if said.reason is None else said.reason).alias(_THREW),
     )
     read = [F.col(_NUMBERS).getField(f"v{at}") for at in range(len(numbers))]
-    missing = [_when_null(number, f"no version: {text(item)} is null") for item, number in zip(given, read, strict=True)]
+    missing = [F.when(number.isNull(), F.lit(no_version(text(item)))) for item, number in zip(given, read, strict=True)]
     return found, Said(read, F.col(_GONE), F.col(_TIME), kind_of_time, F.coalesce(F.col(_THREW), *missing))
-
-
-def _when_null(column: Column, problem: str) -> Column:
-    return F.when(column.isNull(), F.lit(problem))

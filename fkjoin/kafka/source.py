@@ -14,9 +14,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from fkjoin import versions
 from fkjoin.change_columns import ChangeColumns
-from fkjoin.columns import fields_of, listed, require_plain_keys, text, type_of
+from fkjoin.columns import fields_of, listed, require_plain_keys, struct_type_of, text
 from fkjoin.dead_letters import OnError, require_on_error
-from fkjoin.errors import FkJoinError, TopologyError, nearest
+from fkjoin.errors import FkJoinError, TopologyError, nearest, set_aside
 from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.kafka import positions
 from fkjoin.kafka.formats import Format, as_format, decode_key, key_reader, reader
@@ -117,7 +117,7 @@ def read_topic(
     key_format, value_format = as_format("key", key, "key"), as_format("value", value, "value")
     decoded_key, decoded = decode_key(key_format, F.col("key")), value_format.decode(F.col("value"))
     key_names = fields_of(records, decoded_key.row)
-    require_plain_keys("key", type_of(records, decoded_key.row))
+    require_plain_keys("key", struct_type_of(records, decoded_key.row))
     row = decoded.row
     _require_names(key_names, fields_of(records, row))
     if headers:
@@ -213,7 +213,7 @@ def failing(problem: Column) -> Column:
     """A problem that stops the query and says where the record is; ``RAW_COLUMNS`` must be at hand."""
     where = [F.lit("record "), F.col("topic"), F.lit("-"), F.col("partition").cast("string"), F.lit(" offset ")]
     text = F.concat(*where, F.col("offset").cast("string"), F.lit(": "), problem)
-    hint = F.lit('; with on_error="dead-letter" such records are set aside')
+    hint = F.lit(set_aside("records"))
     return F.when(problem.isNotNull(), F.raise_error(F.concat(text, hint)).cast("string"))
 
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.arrays import Bools
-from fkjoin.errors import FormatError
-from fkjoin.json_text import PLAIN, Reading, read_together, read_with_advice
+from fkjoin.errors import FormatError, set_aside
+from fkjoin.json_text import PLAIN, Reading, read_objects, read_together
 from fkjoin.spark.packing import Batches, Pack
 from fkjoin.vectors import Vector
 
@@ -24,7 +24,6 @@ Path = tuple[str, ...]
 BLANKS = " \t\r\n"
 """A line of nothing else is none."""
 NOT_TEXT = "not UTF-8"
-SET_ASIDE = '; with on_error="dead-letter" such lines are set aside'
 _SHOWN = 200
 
 
@@ -108,7 +107,7 @@ class JsonLines:
     def _raise(self, lines: pa.Array, problem: pa.StringArray) -> None:
         place = pc.index(pc.is_valid(problem), True).as_py()
         line = lines.cast(pa.binary())[place].as_py().decode(errors="replace")[:_SHOWN]
-        raise FormatError(f"table {self.fails}: {line}: {problem[place]}{SET_ASIDE}")
+        raise FormatError(f"table {self.fails}: {line}: {problem[place]}{set_aside('lines')}")
 
     def _deleted(self, rows: pa.StructArray) -> pa.BooleanArray:
         if self.deleted is None:
@@ -168,7 +167,7 @@ def read_lines(
     rows = read_together(texts, kind, how)
     if rows is not None:
         return lines, rows, pa.nulls(len(rows), pa.string())
-    rows, fit, advice = read_with_advice(texts, kind, how)
+    rows, fit, advice = read_objects(texts, kind, how)
     problem, there = _problems(texts.cast(pa.binary()), fit, what, advice)
     rows = pc.if_else(pc.is_null(problem), rows, pa.scalar(None, kind))
     return lines.filter(there), rows.filter(there), problem.filter(there)
@@ -179,24 +178,26 @@ def _problems(
 ) -> tuple[pa.StringArray, pa.BooleanArray]:
     """What is wrong with each line, and which are not blank."""
     found, there = np.full(len(lines), None, object), np.ones(len(lines), bool)
-    for place in np.flatnonzero(~fit | _not_text(lines)):
+    _, good = as_text(lines)
+    for place in np.flatnonzero(~(fit & good)):
         line = lines[int(place)].as_py()
         there[place] = bool(line.strip(BLANKS.encode()))
-        found[place] = advice.get(int(place), not_an_object(what)) if _is_text(line) else NOT_TEXT
+        found[place] = advice.get(int(place), not_an_object(what)) if good[place] else NOT_TEXT
     return pa.array(found, pa.string()), pa.array(there)
 
 
-def _not_text(lines: pa.BinaryArray) -> Bools:
+def as_text(data: pa.BinaryArray) -> tuple[pa.StringArray, Bools]:
+    """As text, null where it is not UTF-8; and where it is."""
     try:
-        lines.cast(pa.string())
+        return data.cast(pa.string()), np.ones(len(data), bool)
     except pa.ArrowInvalid:
-        return np.array([not _is_text(line) for line in lines.to_pylist()], bool)
-    return np.zeros(len(lines), bool)
+        good = np.array([item is None or _is_text(item) for item in data.to_pylist()], bool)
+        return pc.if_else(pa.array(good), data, None).cast(pa.string()), good
 
 
-def _is_text(line: bytes) -> bool:
+def _is_text(item: bytes) -> bool:
     try:
-        line.decode()
+        item.decode()
     except UnicodeDecodeError:
         return False
     return True

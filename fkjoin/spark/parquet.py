@@ -3,7 +3,7 @@
 ``PATH/batch=N-CHECKPOINT/part-….parquet``: a batch's files are written under ``PATH/_unfinished`` and appear together, by the
 renaming of their folder.  A batch that is repeated finds its folder there, and what it wrote again is thrown away.
 
-Whoever reads the files has a column more, ``batch``; where the table has a column of that name, folders are called
+Readers of the files see a column more, ``batch``; where the table has a column of that name, folders are called
 ``fkjoin_batch=…``.  ``PATH/_fkjoin.json`` says what the files are, for ``Table.from_fkjoin``.
 """
 

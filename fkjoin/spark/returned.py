@@ -1,4 +1,4 @@
-"""What functions of a user's return, checked as Spark will take it: what Spark refuses later stops the query."""
+"""Values that a user's functions return, checked before Spark takes them: a value that Spark refuses stops the query."""
 
 from __future__ import annotations
 

@@ -158,6 +158,11 @@ def validated(spark: SparkSession) -> bool:
     return _truth(spark, VALIDATE, "false")
 
 
+def time_zone(spark: SparkSession) -> str:
+    """The session's time zone, in which Spark reads clocks that say no zone."""
+    return str(spark.conf.get("spark.sql.session.timeZone"))
+
+
 def switched_off(spark: SparkSession) -> dict[str, str]:
     """The optimizer's rules that the session does not want, and why: ``spark.fkjoin.optimize=false`` switches off all of
     them, ``spark.fkjoin.optimizer.excludedRules`` those that it names, with commas between them.

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from fkjoin import versions
 from fkjoin.arrays import Bools, constant, valid
-from fkjoin.errors import FormatError
-from fkjoin.json_text import PLAIN, Reading, read_with_advice
-from fkjoin.spark.json_lines import at, struct_of
+from fkjoin.errors import FormatError, set_aside
+from fkjoin.json_text import PLAIN, Reading, read_objects
+from fkjoin.spark.json_lines import NOT_TEXT, as_text, at, not_an_object, struct_of
 from fkjoin.spark.packing import Batches, Pack
 
 TAKEN = ("partition", "offset", "timestamp", "key", "value")
@@ -54,8 +54,8 @@ class ReadBytes:
         return pa.schema([(self.name, pa.string() if self.text else pa.binary())])
 
     def __call__(self, data: pa.BinaryArray) -> Read:
-        column, good = _as_text(data) if self.text else (data, np.ones(len(data), bool))
-        return Read(pa.StructArray.from_arrays([column], fields=list(self.schema)), ~valid(data), where(~good, "not UTF-8"))
+        column, good = as_text(data) if self.text else (data, np.ones(len(data), bool))
+        return Read(pa.StructArray.from_arrays([column], fields=list(self.schema)), ~valid(data), where(~good, NOT_TEXT))
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class ReadObjects:
         there, rows, problem = read_bytes(data, pa.struct(list(self.fields)), self.how, self.what)
         columns = [at(rows, (name,)) for name in self.fields.names]
         if self.kept is not None:
-            text, good = _as_text(data)
+            text, good = as_text(data)
             columns.append(text)
-            problem = pc.coalesce(problem, where(~good, "not UTF-8"))
+            problem = pc.coalesce(problem, where(~good, NOT_TEXT))
         return Read(_struct(columns, self.schema, len(data)), ~there, problem)
 
 
@@ -137,7 +137,7 @@ class TopicRecords:
         place = int(valid(problem).argmax())
         raise FormatError(
             f"record {self.topic}-{batch.column('partition')[place]} offset {batch.column('offset')[place]}: "
-            f'{problem[place]}; with on_error="dead-letter" such records are set aside'
+            f"{problem[place]}{set_aside('records')}"
         )
 
 
@@ -170,23 +170,6 @@ class DeadRecords:
             yield found.filter(pc.is_valid(problem))
 
 
-def _as_text(data: pa.BinaryArray) -> tuple[pa.StringArray, Bools]:
-    """As text, null where it is not UTF-8; and where that is not so."""
-    try:
-        return data.cast(pa.string()), np.ones(len(data), bool)
-    except pa.ArrowInvalid:
-        good = np.array([item is None or _is_text(item) for item in data.to_pylist()], bool)
-        return pc.if_else(pa.array(good), data, None).cast(pa.string()), good
-
-
-def _is_text(item: bytes) -> bool:
-    try:
-        item.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 class Objects(NamedTuple):
     """JSON objects of bytes."""
 
@@ -199,8 +182,8 @@ class Objects(NamedTuple):
 def read_bytes(data: pa.BinaryArray, kind: pa.StructType, how: Reading, what: str) -> Objects:
     """The rows that bytes are, and what is wrong with them; ``what``: how an error names their schema."""
     there = valid(data)
-    rows, fit, advice = read_with_advice(pc.fill_null(data, b"{}").view(pa.string()), kind, how)
-    problem = where(~fit, f"not a JSON object of {what}")
+    rows, fit, advice = read_objects(pc.fill_null(data, b"{}").view(pa.string()), kind, how)
+    problem = where(~fit, not_an_object(what))
     if advice:
         problem = pa.array([advice.get(place, text) for place, text in enumerate(problem.to_pylist())], pa.string())
     return Objects(there, rows, problem)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from fkjoin.arrays import BYTES, bools, masked, narrowed
-from fkjoin.errors import FkJoinError
+from fkjoin.errors import FkJoinError, set_aside
 from fkjoin.messages import CHANGE, column, table
 from fkjoin.rows import KeyCodec, RowCodec
 from fkjoin.stages import counters
@@ -94,8 +94,7 @@ def thrown_text(operator: str, key: object, error: Exception) -> str:
     """What an operator that is to fail says."""
     if isinstance(error, EvaluationError) and isinstance(error.__cause__, Exception):
         operator, error = error.what or operator, error.__cause__
-    hint = '; with on_error="dead-letter" such rows are set aside'
-    return f"{operator}, key {key}: {type(error).__name__}: {error}{hint}"
+    return f"{operator}, key {key}: {type(error).__name__}: {error}{set_aside('rows')}"
 
 
 def without(rows: int, some: Iterable[int]) -> pa.BooleanArray:

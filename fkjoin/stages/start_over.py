@@ -40,7 +40,7 @@ class StartOver:
     identity: bytes
     """The topic's: see ``versions.topic_identity``."""
     ends: Ends
-    """None where all have passed before the query's start."""
+    """Empty where all have passed before the query's start."""
     slot: int | None = None
     """Which of the tables the topic is that a stage has in one store."""
 
