@@ -3,7 +3,11 @@
 *Law*: the index holds committed data only.  What a batch writes is overlaid on its reads and, when it commits, goes
 to the log and to a pending file named by the attempt's token.  The next batch reads from the log's meta record which
 attempt was committed: that one's pending file is applied, every other is thrown away.  An index whose token the log
-does not lead on from is rebuilt.  So an attempt that failed, was repeated or came second leaves no trace.
+does not lead on from is rebuilt, and so is one that is not proven to be as it was closed (``state.seal``).  So an attempt that
+failed, was repeated or came second leaves no trace, nor does what happens to local files.
+
+Cleaning the log drops what the index says is dead, for good: an index that gave an old value would take newer ones with it.
+That is why no index is read without proof.
 
 Small batches are not applied at once: a few of them are the *tail*, which is overlaid on what is read of the index, so that
 it need not be opened for writing, nor closed.
@@ -11,7 +15,6 @@ it need not be opened for writing, nor closed.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -24,13 +27,16 @@ import pyarrow.compute as pc
 
 from state import pending
 from state.errors import DamagedIndexError, StateError, StoreMismatchError
-from state.index import IndexLockedError, RocksIndex, remove_index
+from state.index import RocksIndex
 from state.lengths import lengths, lengths_before
 from state.memory import MemoryStore
-from state.positions import Position, position_of
+from state.positions import Position
+from state.private import private_folder
 from state.protocol import Bytes, KeyRange, Page, SegmentLog
+from state.seal import Seal
 from state.segments import (
     ENTRY_OVERHEAD,
+    KEY_BYTES,
     SEGMENT_BYTES,
     UNCOUNTED,
     Meta,
@@ -40,7 +46,9 @@ from state.segments import (
 )
 from state.tail import Entries, Tail, laid_over, latest
 
-_EMPTY = Meta(bytes(16), 0, 0, 0, 0)
+_START = Position(bytes(16), 0)
+"""Where an empty index stands."""
+
 _EVERYTHING = (b"\0", b"\xff" * 256)
 _REPLAYED_BYTES = 64 << 20
 """Of the log that are applied at a time."""
@@ -78,11 +86,11 @@ class BucketStore:
 
         ``identity`` is stored with each commit and must stay the same: ``differs`` says of the stored one and this one what
         differs, or None (``StoreMismatchError``).  When another process keeps the index open for longer than
-        ``lock_wait_s`` seconds, a private one is rebuilt from the log.
+        ``lock_wait_s`` seconds, another one is built from the log.
         """
         self._log = log
         data = log.meta()
-        self._meta = Meta.decode(data) if data is not None else _EMPTY
+        self._meta = Meta.decode(data) if data is not None else Meta(*_START[:1], 0, 0, 0, 0, key=os.urandom(KEY_BYTES))
         other = data is not None and self._meta.identity != identity
         if other and (difference := differs(self._meta.identity, identity)) is not None:
             raise StoreMismatchError(
@@ -95,13 +103,10 @@ class BucketStore:
         self._read: list[tuple[Bytes, pa.Int64Array]] = []
         self._written: list[tuple[Bytes, Bytes]] = []
         self._tail = Tail()
-        self.rebuilt = False
-        self._private = False
-        try:
-            self._index = self._open(directory / "index", lock_wait_s)
-        except IndexLockedError:
-            self._private = True
-            self._index = self._open(directory / f"private-{os.getpid()}-{self._token.hex()}", 0.0)
+        self.rebuilt: str | None = None
+        """Why the index was built anew from the log, if it was."""
+        private_folder(directory)
+        self._index = self._open(lock_wait_s)
         if self._meta.live_bytes == UNCOUNTED:
             counted = sum(entry_bytes(page.keys, page.values) for page in self._scanned([_EVERYTHING]))
             self._meta = replace(self._meta, live_bytes=counted)
@@ -177,9 +182,8 @@ class BucketStore:
         for number, segment in enumerate(segments, meta.next):
             self._log.put_segment(number, segment)
         next_ = meta.next + len(segments)
-        self._meta = Meta(token, first, next_, live, log_bytes, meta.identity)
-        if not self._private:
-            pending.keep(self._directory, (keys, values), base, Position(token, next_))
+        self._meta = replace(meta, token=token, first=first, next=next_, live_bytes=live, log_bytes=log_bytes)
+        pending.keep(self._directory, (keys, values), base, Position(token, next_), meta.key)
         self._log.set_meta(self._meta.encode())
 
     def disagreement(self) -> str | None:
@@ -202,20 +206,19 @@ class BucketStore:
     def close(self) -> None:
         """Release the index.  Without a ``commit`` before it, nothing that was written remains."""
         self._index.close()
-        if self._private:
-            remove_index(self._index.path)
 
     def _found(self, keys: Bytes) -> Bytes:
         """What the index has; when that turns out damaged, what a rebuilt one has."""
-        with contextlib.suppress(DamagedIndexError):
+        try:
             return self._tail.over(keys, self._index.get_many(keys))
-        self._repair()
+        except DamagedIndexError as error:
+            self._repair(error)
         return self._index.get_many(keys)
 
     def _scanned(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
         """The index's pages; when it turns out damaged, those of a rebuilt one, from the last entry on."""
         first, taken, room, left = 0, 0, limit, ranges
-        with contextlib.suppress(DamagedIndexError):
+        try:
             for page in self._tail.scan(self._index.scan, ranges, room, each):
                 yield page
                 number, last = int(page.ranges[-1]), page.keys[-1].as_py()
@@ -223,45 +226,44 @@ class BucketStore:
                 first, left = number, [*ranges[:number], (last + b"\0", ranges[number][1]), *ranges[number + 1 :]]
                 room = None if room is None else room - len(page.keys)
             return
-        self._repair()
+        except DamagedIndexError as error:
+            self._repair(error)
         rest = None if each is None else each - taken
         for start, some, most in ((first, left[first : first + 1], rest), (first + 1, left[first + 1 :], each)):
             for page in self._index.scan(some, room, most):
                 yield Page(page.ranges + start, page.keys, page.values)
                 room = None if room is None else room - len(page.keys)
 
-    def _repair(self) -> None:
+    def _repair(self, error: DamagedIndexError) -> None:
         """Put an index rebuilt from the log in the place of a damaged one."""
-        path = self._index.path
-        self._index.close()
-        self._index, self._tail = self._rebuilt(path, 0.0), Tail()
+        self._index.give_up()
+        self._index, self._tail = self._rebuilt(str(error)), Tail()
 
-    def _open(self, path: Path, wait_s: float) -> RocksIndex:
-        if (standing := self._standing(path)) is not None:
-            return standing
+    def _open(self, wait_s: float) -> RocksIndex:
+        why = f"index {self._directory} is not there, or was being written to by a process that died"
+        index: RocksIndex | None = None
         try:
-            index = RocksIndex(path, wait_s=wait_s)
-        except IndexLockedError:
-            raise
-        except StateError:
-            return self._rebuilt(path, wait_s)
-        caught_up = False
-        try:
-            with contextlib.suppress(DamagedIndexError):
-                caught_up = self._catch_up(index)
-        finally:
-            if not caught_up:
-                index.close()
-        return index if caught_up else self._rebuilt(path, wait_s)
+            if (standing := self._standing()) is not None:
+                return standing
+            index = RocksIndex.taken(self._directory, self._meta.key, wait_s)
+            if index is not None:
+                if self._catch_up(index):
+                    return index
+                why = f"index {self._directory} is of a batch that the log does not lead on from"
+        except StateError as error:
+            why = str(error)
+        if index is not None:
+            index.give_up()
+        return self._rebuilt(why)
 
-    def _rebuilt(self, path: Path, wait_s: float) -> RocksIndex:
-        remove_index(path)
-        index = RocksIndex(path, wait_s=wait_s)
+    def _rebuilt(self, why: str) -> RocksIndex:
+        index = RocksIndex.new(self._directory, _START, self._meta.key)
         try:
-            self.rebuilt = True
-            self._replay(index, self._meta.first)
+            if self._goal != _START:
+                self.rebuilt = why
+                self._replay(index, self._meta.first)
         except BaseException:
-            index.close()
+            index.give_up()
             raise
         return index
 
@@ -270,25 +272,25 @@ class BucketStore:
         """The committed state."""
         return Position(self._meta.token, self._meta.next)
 
-    def _standing(self, path: Path) -> RocksIndex | None:
+    def _standing(self) -> RocksIndex | None:
         """The index, to be read only, if it is behind by no more than the tail; None if it must be brought up to date."""
-        at = position_of(path)
-        waiting = None if at is None else pending.waiting(self._directory, at, self._goal)
-        if waiting is None:
+        sealed = Seal.of(self._directory, self._meta.key)
+        if sealed is None:
             return None
-        with contextlib.suppress(StateError):
-            index = RocksIndex(path, standing=True)
-            if index.position() == at:  # nobody has written to it meanwhile
-                pending.discard(self._directory, waiting.positions)
-                self._tail = waiting.tail
-                return index
-        return None
+        waiting = pending.waiting(self._directory, sealed.position, self._goal, self._meta.key)
+        index = None if waiting is None else RocksIndex.standing(sealed, self._meta.key)
+        if waiting is None or index is None:
+            return None
+        pending.discard(self._directory, waiting.positions)
+        self._tail = waiting.tail
+        return index
 
     def _catch_up(self, index: RocksIndex) -> bool:
         """Bring the index to the committed state by what is pending or in the log; False if it cannot be."""
-        at = index.position() or Position(_EMPTY.token, 0)
+        at = index.position
+        assert at is not None, "an index that is taken stands somewhere"
         if at != self._goal:
-            if (links := pending.chain(self._directory, at, self._goal)) is not None:
+            if (links := pending.chain(self._directory, at, self._goal, self._meta.key)) is not None:
                 self._take_in(index, links)
             elif self._leads_on_from(at):
                 self._replay(index, at.next)
@@ -309,13 +311,15 @@ class BucketStore:
         index.apply(*latest(gathered), self._goal)
 
     def _leads_on_from(self, at: Position) -> bool:
+        if at == _START:
+            return self._meta.first == 0
         if not self._meta.first < at.next <= self._meta.next:
             return False
         token, _, _ = decode_segment(at.next - 1, self._log.segment(at.next - 1))
         return token == at.token
 
     def _replay(self, index: RocksIndex, first: int) -> None:
-        """Apply segments from ``first`` on; a crash on the way leaves an index that names no committed batch."""
+        """Apply segments from ``first`` on; on the way the index stands nowhere."""
         meta = self._meta
         gathered: list[tuple[Bytes, Bytes]] = []
         room = _REPLAYED_BYTES
@@ -327,7 +331,7 @@ class BucketStore:
                 all_keys, all_values = (pa.concat_arrays(columns) for columns in zip(*gathered, strict=True))
                 index.apply(all_keys, all_values, None)
                 gathered, room = [], _REPLAYED_BYTES
-        index.stand(Position(meta.token, meta.next))
+        index.position = self._goal
 
     def _replaced(self, keys: Bytes, values: Bytes) -> int:
         """The charge of what the batch overwrites or deletes, deletions' own charge included: they are never live."""

@@ -1,4 +1,4 @@
-"""The RocksDB database of an index: how it is opened, when its files are merged, and what they are known by."""
+"""The RocksDB database of an index: how it is opened, when its files are merged, and which they are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 
 from rocksdict import AccessType, BlockBasedOptions, Cache, Options, Rdict
-from xxhash import xxh3_64_digest as _xxh3
 
 from state.sorted_file import options
 
@@ -26,7 +25,7 @@ def open_database(path: Path, *, writing: bool = True) -> Rdict:
     """
     chosen = _options()
     if writing:
-        chosen.set_level_zero_file_num_compaction_trigger(_piled(sum(size for _, size in _files(path))))
+        chosen.set_level_zero_file_num_compaction_trigger(_piled(sum(file.stat().st_size for file in path.glob("*.sst"))))
     access = AccessType.read_write() if writing else AccessType.read_only()
     return Rdict(str(path), chosen, {"default": chosen}, access)
 
@@ -47,13 +46,9 @@ def says(db: Rdict, name: str) -> int:
     return int(db.property_value(f"rocksdb.{name}") or 0)
 
 
-def digest(path: Path) -> bytes:
-    """A hash of the manifest and its name, and of the names and sizes of the data files; empty when they are not there."""
-    try:
-        manifest = (path / "CURRENT").read_bytes()
-        return _xxh3(repr((manifest, _files(path))).encode() + (path / manifest.decode().strip()).read_bytes())
-    except (OSError, ValueError):
-        return b""
+def live_files(db: Rdict) -> dict[str, int]:
+    """Names and bytes of the data files of the version that is open, as RocksDB knows them."""
+    return {str(file["name"]).lstrip("/"): int(file["size"]) for file in db.live_files()}
 
 
 def _piled(size: int) -> int:
@@ -61,18 +56,6 @@ def _piled(size: int) -> int:
     before: closing stops it, and what it has done until then is lost.
     """
     return 4 if size <= _SOON_BYTES else 12
-
-
-def _files(path: Path) -> list[tuple[str, int]]:
-    """Names and bytes of the data files, in order; one that goes meanwhile (somebody has it open, and merges) has none."""
-    return sorted((file.name, _size(file)) for file in path.glob("*.sst"))
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 @cache

@@ -1,21 +1,22 @@
 """The local index of one bucket: rocksdict, holding committed data only.
 
-The index can always be rebuilt from the change log.  A batch's entries come as a sorted file that it *takes in*; the
-file ``POSITION`` beside its data names the committed batch that it stands at, and is away while a file is taken in: an
-index that was left in the midst of that stands nowhere.  What RocksDB's own checksums do not notice (a damaged
-manifest) is noticed by the *seal*, a hash of it that is left at close and broken at open.
+The index can always be rebuilt from the change log.  Each has a folder of its own, ``index-{random}``, in the bucket's folder,
+and a *seal* (``state.seal``) that says which folder is the index, where it stands and that it is as it was closed: without
+one it is not opened.  A batch's entries come as a sorted file that the index *takes in*; meanwhile it stands nowhere, and an
+index that stands nowhere is not sealed.
 
-Who only reads an index that is sealed and *stands* somewhere needs no lock: its files are there until it lets go of them,
-whatever others do.  A process keeps such readers open from one batch to the next.
+To read an index where it stands needs no lock: its files are there until the process lets go of them, whatever others do.  A
+process keeps such readers open from one batch to the next.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
-import re
 import shutil
 import time
+import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,56 +27,97 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rocksdict import IngestExternalFileOptions, Rdict, ReadOptions
 
-from state.database import digest, merge, open_database, says
+from state.database import live_files, merge, open_database, says
 from state.errors import DamagedIndexError, StateError
 from state.order import byte_order
-from state.positions import POSITION, Position, position_of, say
+from state.positions import Position
+from state.private import private_folder
 from state.protocol import BYTES, PAGE_ENTRIES, SLICE_ROWS, Bytes, KeyRange, Page, slices
+from state.seal import SEAL, Seal, seal, taken
 from state.sorted_file import write_sorted
 
 _MOST_READERS = 16
 """That are kept open; each has all files of its index open."""
 
-_SEAL = "SEAL"
-
-_LOCKED = re.compile(r"While lock file|[Ll]ock hold by")
-
 _ROOM = "the folder must be writable and its disk must have room"
 
-
-class IndexLockedError(StateError):
-    """Another process has the index open."""
+_FOLDERS = "index-*"
 
 
 class RocksIndex:
     """Bulk reads and one atomic bulk write over a rocksdict directory; keys must not be empty."""
 
-    def __init__(self, path: Path, *, wait_s: float = 0.0, page_entries: int = PAGE_ENTRIES, standing: bool = False) -> None:
-        """Open or create; a lock held by another process is waited for at most ``wait_s`` seconds.
+    page_entries = PAGE_ENTRIES
 
-        ``standing``: only to read it where it stands, without a lock; a ``StateError`` if it stands nowhere.
-        """
-        self.path = path
-        self._page = page_entries
-        if standing:
-            self._open, self._db = False, _standing(path)
-            return
-        _let_go(path)
+    def __init__(self, folder: Path, position: Position | None, key: bytes, db: Rdict, lock: int | None) -> None:
+        """See ``new``, ``taken`` and ``standing``.  ``lock``: the descriptor that is held while the index is written to."""
+        self.folder, self.position = folder, position
+        """Where the index stands; None while that is not known."""
+        self._key, self._db, self._lock = key, db, lock
+
+    @classmethod
+    def new(cls, directory: Path, position: Position, key: bytes) -> RocksIndex:
+        """Make an empty index that stands at ``position``; ``StateError`` if that cannot be done."""
+        folder = directory / f"index-{uuid.uuid4().hex}"
+        private_folder(folder)
+        lock = _locked(folder)
         try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StateError(f"index {path} cannot be made: {error}; {_ROOM}") from error
-        self._open = False
-        deadline = time.monotonic() + wait_s
-        while (db := self._opened()) is None:
-            if time.monotonic() >= deadline:
-                raise IndexLockedError(f"index {path} is open in another process")
-            time.sleep(0.02)
-        self._db, self._open = db, True
+            return cls(folder, position, key, open_database(folder), lock)
+        except Exception as error:
+            os.close(lock)
+            raise StateError(f"index {folder} cannot be made: {error}; {_ROOM}") from error
 
-    def position(self) -> Position | None:
-        """Where the index stands; None when it is new, or when that is not known."""
-        return position_of(self.path)
+    @classmethod
+    def taken(cls, directory: Path, key: bytes, wait_s: float) -> RocksIndex | None:
+        """Open the index for writing, which takes its seal away; None if there is none.
+
+        While another process is writing to it, its seal is waited for, at most ``wait_s`` seconds.  ``DamagedIndexError`` if it
+        is not what was sealed.
+        """
+        _let_go(directory)
+        deadline = time.monotonic() + wait_s
+        while (sealed := taken(directory, key)) is None:
+            if not any(_in_use(folder) for folder in directory.glob(_FOLDERS)) or time.monotonic() >= deadline:
+                return None
+            time.sleep(0.02)
+        try:
+            lock = _locked(sealed.folder)
+        except OSError as error:
+            raise DamagedIndexError(f"index {sealed.folder} does not open: {error}") from error
+        try:
+            db = open_database(sealed.folder)
+            sealed.require_version(live_files(db))
+        except Exception as error:
+            os.close(lock)
+            raise _damaged(sealed.folder, error) from error
+        return cls(sealed.folder, sealed.position, key, db, lock)
+
+    @classmethod
+    def standing(cls, sealed: Seal, key: bytes) -> RocksIndex | None:
+        """Open a sealed index, only to read it where it stands; None if its seal has been taken away meanwhile.
+
+        ``DamagedIndexError`` if it is not what was sealed.
+        """
+        directory = sealed.folder.parent
+        place = (os.getpid(), directory)
+        kept = _readers.get(place)
+        if kept is not None and kept[0] == sealed.data:
+            _readers.move_to_end(place)
+            return cls(sealed.folder, sealed.position, key, kept[1], None)
+        _let_go(directory)
+        try:
+            db = open_database(sealed.folder, writing=False)
+            sealed.require_version(live_files(db))
+        except Exception as error:
+            if not _there(sealed):
+                return None
+            raise _damaged(sealed.folder, error) from error
+        if not _there(sealed):  # somebody may have written to it while it was opened
+            return None
+        while len(_readers) >= _MOST_READERS:
+            _readers.popitem(last=False)
+        _readers[place] = sealed.data, db
+        return cls(sealed.folder, sealed.position, key, db, None)
 
     def size(self) -> tuple[int, int]:
         """About how many entries there are, and the bytes of the files."""
@@ -140,7 +182,7 @@ class RocksIndex:
                 next_()
                 room -= 1
                 left -= 1
-                if len(keys) >= self._page:
+                if len(keys) >= self.page_entries:
                     yield _page(numbers, keys, values)
                     numbers, keys, values = [], [], []
             if room and left and key is None:
@@ -152,66 +194,58 @@ class RocksIndex:
     def apply(self, keys: Bytes, values: Bytes, position: Position | None) -> None:
         """Write the entries (null: delete); the index then stands at ``position``, with None nowhere."""
         if not len(keys):
-            self.stand(position)
+            self.position = position
             return
-        file = self.path / "incoming.sst"
+        file = self.folder / "incoming.sst"
         try:
             write_sorted(file, keys, values)
         except Exception as error:
-            raise StateError(f"index {self.path} cannot be written: {error}; {_ROOM}") from error
+            raise StateError(f"index {self.folder} cannot be written: {error}; {_ROOM}") from error
         self.take_in(file, position)
 
     def take_in(self, file: Path, position: Position | None) -> None:
         """Make a sorted file part of the index, which then stands at ``position``; the file itself is gone afterwards."""
         moving = IngestExternalFileOptions()
         moving.set_move_files(True)
+        self.position = None
         try:
-            self.stand(None)
             self._db.ingest_external_file([str(file)], moving)
             file.unlink(missing_ok=True)
-            self.stand(position)
         except Exception as error:
-            raise StateError(f"index {self.path} cannot be written: {error}; {_ROOM}") from error
-
-    def stand(self, position: Position | None) -> None:
-        """Say at which committed batch the index stands; with None at none, as long as that is not said again."""
-        place = self.path / POSITION
-        if position is not None:
-            say(self.path, position)
-        elif place.exists():
-            place.unlink()
-            _sync(self.path)
+            raise StateError(f"index {self.folder} cannot be written: {error}; {_ROOM}") from error
+        self.position = position
 
     def close(self) -> None:
-        """Flush, release the lock and leave the seal; the index stays on disk.  Closing again does nothing."""
-        if self._open:
-            self._open = False
-            try:
-                merge(self._db)
-                self._db.close()
-            except Exception as error:
-                del self._db  # lets go of the lock
-                raise StateError(f"index {self.path} cannot be written: {error}; {_ROOM}") from error
-            draft = self.path / f"{_SEAL}.draft"
-            with contextlib.suppress(OSError):  # without a seal the index is opened all the same
-                draft.write_bytes(digest(self.path))
-                draft.replace(self.path / _SEAL)
+        """Flush, and seal the index if it stands somewhere and all of its files are there; else it is removed.
 
-    def _opened(self) -> Rdict | None:
-        """The database, its seal broken; None while another process has it."""
-        seal = self.path / _SEAL
-        kept = _read(seal)
-        if kept is not None and kept != digest(self.path):
-            if _read(seal) != kept:  # somebody has opened it meanwhile
-                return None
-            raise DamagedIndexError(f"index {self.path} is damaged: its files are not those that it was closed with")
+        An index is only a copy: where it cannot be kept, the next batch makes another one of the log.
+        """
+        if self._lock is None:
+            return
+        lock, self._lock = self._lock, None
         try:
-            seal.unlink(missing_ok=True)
-            return open_database(self.path)
-        except Exception as error:
-            if _LOCKED.search(str(error)):
-                return None
-            raise StateError(f"index {self.path} does not open: {error}; {_ROOM}") from error
+            merge(self._db)
+            live = live_files(self._db)
+            self._db.close()
+            del self._db
+            if self.position is not None:
+                seal(self.folder, self.position, live, self._key)
+                _remove_others(self.folder)
+        except Exception:  # rocksdict has one kind of error
+            self.position = None
+        finally:
+            if self.position is None:
+                vars(self).pop("_db", None)
+                _remove(self.folder)
+            os.close(lock)
+
+    def give_up(self) -> None:
+        """Close an index that is not to be read any more."""
+        if self._lock is None:
+            _let_go(self.folder.parent)
+        else:
+            self.position = None
+            self.close()
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
@@ -219,7 +253,7 @@ class RocksIndex:
         try:
             yield
         except Exception as error:
-            raise DamagedIndexError(f"index {self.path} cannot be read: {error}") from error
+            raise DamagedIndexError(f"index {self.folder} cannot be read: {error}") from error
 
 
 @contextlib.contextmanager
@@ -234,70 +268,63 @@ def _passing(db: Rdict) -> Iterator[None]:
         db.set_read_options(ReadOptions())
 
 
-def remove_index(path: Path) -> None:
-    """Delete the directory of an index that nobody has open; it need not exist."""
-    _let_go(path)
-    shutil.rmtree(path, ignore_errors=True)
+_readers: OrderedDict[tuple[int, Path], tuple[bytes, Rdict]] = OrderedDict()
+"""By process (one that is forked must not use its parent's) and place, the seal and what reads it; the last used comes last."""
 
 
-_Stamp = tuple[bytes, bytes, int, int]
-"""New whenever somebody has written to the index or put another in its place: position, seal, and the first one's file."""
-
-_readers: OrderedDict[tuple[int, Path], tuple[_Stamp, Rdict]] = OrderedDict()
-"""By process (one that is forked must not use its parent's) and place; the one that was used last comes last."""
+def _let_go(directory: Path) -> None:
+    """Close what reads the index there."""
+    _readers.pop((os.getpid(), directory), None)
 
 
-def _standing(path: Path) -> Rdict:
-    """What reads the index where it stands."""
-    stamp, key = _stamp(path), (os.getpid(), path)
-    if key in _readers and _readers[key][0] == stamp:
-        _readers.move_to_end(key)
-        return _readers[key][1]
-    _let_go(path)
+def _there(sealed: Seal) -> bool:
+    """The seal is still in its place."""
     try:
-        db = open_database(path, writing=False)
-    except Exception as error:
-        raise StateError(f"index {path} does not open: {error}; {_ROOM}") from error
-    while len(_readers) >= _MOST_READERS:
-        _readers.popitem(last=False)
-    _readers[key] = stamp, db
-    return db
+        return (sealed.folder.parent / SEAL).read_bytes() == sealed.data
+    except OSError:
+        return False
 
 
-def _let_go(path: Path) -> None:
-    """Close what reads the index."""
-    _readers.pop((os.getpid(), path), None)
+def _damaged(folder: Path, error: Exception) -> DamagedIndexError:
+    return error if isinstance(error, DamagedIndexError) else DamagedIndexError(f"index {folder} does not open: {error}")
 
 
-def _stamp(path: Path) -> _Stamp:
-    """``StateError`` if the index stands nowhere, or is open, or is not as it was closed."""
-    files = digest(path)
-    with contextlib.suppress(OSError):
-        if (path / _SEAL).read_bytes() == files:
-            position = path / POSITION
-            said = position.stat()
-            return position.read_bytes(), files, said.st_ctime_ns, said.st_ino
-    raise StateError(f"index {path} stands nowhere, or is open")
+def _locked(folder: Path) -> int:
+    """A descriptor of the folder with a lock on it, that ends with the process."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # only ``_in_use`` may hold it, and lets go at once
+    return lock
+
+
+def _in_use(folder: Path) -> bool:
+    """A process that is alive is writing to the index."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def _remove_others(folder: Path) -> None:
+    """Remove what processes that died have left beside the index."""
+    for other in folder.parent.glob(_FOLDERS):
+        if other != folder and not _in_use(other):
+            _remove(other)
+
+
+def _remove(folder: Path) -> None:
+    """Remove an index; it need not be there."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _count(where: pa.BooleanArray) -> int:
     return pc.sum(where).as_py() or 0
-
-
-def _sync(directory: Path) -> None:
-    """What was removed from the directory stays removed, whatever happens to the machine."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
 
 
 def _page(numbers: list[int], keys: list[bytes], values: list[bytes]) -> Page:

@@ -1,8 +1,9 @@
 """Pending files: what one attempt wrote, kept beside the index until it is known whether the attempt was committed.
 
 A large batch is ``pending-{token}.sst``, a sorted file that the index can take in, with a ``pending-{token}.head``:
-``{position that it leads on from}{position that it leads to}{xxh3 of the sorted file}``.  A small one is
-``pending-{token}.tail``: the same, and behind it the entries as an Arrow IPC stream.
+``{position that it leads on from}{position that it leads to}{digest}``.  A small one is ``pending-{token}.tail``: the same,
+and behind it the entries as an Arrow IPC stream.  The digest has the log's key (``state.seal``), so that nobody else can make
+one.  It is of the positions and the entries; for a sorted file, of its hash and its stamp.
 
 Files that lead on from one another are a *chain*.  Only a short cut: without a file, or with a damaged one, the next
 batch reads the same entries from the log.
@@ -11,6 +12,7 @@ batch reads the same entries from the log.
 from __future__ import annotations
 
 import contextlib
+import hmac
 import mmap
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -21,7 +23,9 @@ import pyarrow as pa
 import xxhash
 
 from state.positions import POSITION_BYTES, Position
+from state.private import close_to_others, write_private
 from state.protocol import BYTES
+from state.seal import DIGEST_BYTES, keyed, stamp
 from state.segments import entry_bytes
 from state.sorted_file import write_sorted
 from state.tail import Entries, Tail
@@ -33,7 +37,7 @@ TAIL_BATCHES = 16
 """The most that are not in the index yet."""
 
 _SCHEMA = pa.schema([("key", BYTES), ("value", BYTES)])
-_HEAD_BYTES = 2 * POSITION_BYTES + 8
+_HEAD_BYTES = 2 * POSITION_BYTES + DIGEST_BYTES
 
 
 class Pending(NamedTuple):
@@ -44,7 +48,7 @@ class Pending(NamedTuple):
     entries: Entries | None
 
 
-def keep(directory: Path, entries: Entries, base: Position, goal: Position) -> None:
+def keep(directory: Path, entries: Entries, base: Position, goal: Position, key: bytes) -> None:
     """Write the entries that lead from one position to the other; a disk that is full is no error here."""
     keys, values = entries
     if not len(keys):
@@ -57,21 +61,22 @@ def keep(directory: Path, entries: Entries, base: Position, goal: Position) -> N
             with pa.ipc.new_stream(sink, _SCHEMA) as writer:
                 writer.write_batch(pa.record_batch([keys, values], schema=_SCHEMA))
             body = sink.getvalue().to_pybytes()
-            files[2].write_bytes(b"".join((_head(base, goal, body), body)))
+            write_private(files[2], _head(key, base, goal, body) + body)
         else:
             write_sorted(place, keys, values)
-            files[1].write_bytes(_head_of(place, base, goal))
+            close_to_others(place)
+            write_private(files[1], _head_of(place, key, base, goal))
     except Exception:  # rocksdict has one kind of error
         for file in files:
             with contextlib.suppress(OSError):
                 file.unlink(missing_ok=True)
 
 
-def chain(directory: Path, at: Position, goal: Position) -> list[Pending] | None:
+def chain(directory: Path, at: Position, goal: Position, key: bytes) -> list[Pending] | None:
     """What leads from one position to the other; None if something is missing, or damaged, or it is too much."""
     found: list[Pending] = []
     while goal != at:
-        link = _read(directory / f"pending-{goal.token.hex()}.tail", goal) if len(found) <= TAIL_BATCHES else None
+        link = _read(directory / f"pending-{goal.token.hex()}.tail", goal, key) if len(found) <= TAIL_BATCHES else None
         if link is None:
             return None
         found.insert(0, link)
@@ -96,7 +101,7 @@ _waiting: OrderedDict[Path, Waiting] = OrderedDict()
 _MOST_PLACES = 16
 
 
-def waiting(directory: Path, at: Position, goal: Position) -> Waiting | None:
+def waiting(directory: Path, at: Position, goal: Position, key: bytes) -> Waiting | None:
     """The small batches that lead from one position to the other; None if they should be in the index, or are not all there."""
     none = Waiting((at,), 0, Tail())
     kept = _waiting.pop(directory, none)
@@ -105,7 +110,8 @@ def waiting(directory: Path, at: Position, goal: Position) -> Waiting | None:
     links: list[tuple[Position, Entries]] = []
     position = goal
     while position not in (at, kept.positions[-1]):
-        link = _read(directory / f"pending-{position.token.hex()}.tail", position) if len(links) < TAIL_BATCHES else None
+        place = directory / f"pending-{position.token.hex()}.tail"
+        link = _read(place, position, key) if len(links) < TAIL_BATCHES else None
         if link is None or link.entries is None:
             return None
         links.insert(0, (position, link.entries))
@@ -133,32 +139,34 @@ def discard(directory: Path, but: Iterable[Position] = ()) -> None:
                 stale.unlink()
 
 
-def _read(small: Path, goal: Position) -> Pending | None:
+def _read(small: Path, goal: Position, key: bytes) -> Pending | None:
     try:
         data = small.read_bytes()
     except OSError:
-        return _sorted(small.with_suffix(".sst"), goal)
+        return _sorted(small.with_suffix(".sst"), goal, key)
     base, body = Position.decode(data), data[_HEAD_BYTES:]
-    if data[:_HEAD_BYTES] != _head(base, goal, body):
+    if not hmac.compare_digest(data[:_HEAD_BYTES], _head(key, base, goal, body)):
         return None
     with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
         batch = reader.read_next_batch()
     return Pending(base, None, (batch.column(0), batch.column(1)))
 
 
-def _sorted(large: Path, goal: Position) -> Pending | None:
+def _sorted(large: Path, goal: Position, key: bytes) -> Pending | None:
     try:
         head = large.with_suffix(".head").read_bytes()
         base = Position.decode(head)
-        return Pending(base, large, None) if head == _head_of(large, base, goal) else None
+        same = hmac.compare_digest(head, _head_of(large, key, base, goal))
+        return Pending(base, large, None) if same else None
     except (OSError, ValueError):
         return None
 
 
-def _head_of(place: Path, base: Position, goal: Position) -> bytes:
+def _head_of(place: Path, key: bytes, base: Position, goal: Position) -> bytes:
     with place.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return _head(base, goal, data)
+        return _head(key, base, goal, repr(stamp(place)).encode() + xxhash.xxh3_64_digest(data))
 
 
-def _head(base: Position, goal: Position, data: bytes | mmap.mmap) -> bytes:
-    return base.encode() + goal.encode() + xxhash.xxh3_64_digest(data)
+def _head(key: bytes, base: Position, goal: Position, data: bytes) -> bytes:
+    positions = base.encode() + goal.encode()
+    return positions + keyed(key, positions, data)

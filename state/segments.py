@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +21,7 @@ import xxhash
 from state.errors import CorruptLogError, UnknownFormatError
 from state.protocol import BYTES, Bytes
 
-META_FORMAT = 2
+META_FORMAT = 3
 FORMAT = 2
 TOKEN_BYTES = 16
 CHECKSUM_BYTES = 8
@@ -34,6 +35,9 @@ _SCHEMA = pa.schema([("key", BYTES), ("value", BYTES)])
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
 _RESTORE = "restore the checkpoint from a backup, or start from a new one and replay the sources"
 _META = struct.Struct(">B16sQQQQ")
+"""Format, token, first and next segment, live and log bytes; then come the key and the identity."""
+
+KEY_BYTES = 16
 
 
 UNCOUNTED = -1
@@ -43,8 +47,10 @@ UNCOUNTED = -1
 class Meta:
     """One batch's summary: which attempt wrote last, which segments there are, how much in them is live.
 
-    ``identity`` is the caller's: a store opened with another identity is refused.  Releases that wrote format 1 counted too
-    many live bytes: read from there they are ``UNCOUNTED``.
+    ``identity`` is the caller's: a store opened with another identity is refused.  ``key`` is the secret that local files of
+    the store are sealed with: it stays the same from the first batch on.  Formats 1 and 2 have none, so that one is made of the
+    record: another for each, until one is written.  Releases that wrote format 1 counted too many live bytes: read from there
+    they are ``UNCOUNTED``.
     """
 
     token: bytes
@@ -53,22 +59,25 @@ class Meta:
     live_bytes: int
     log_bytes: int
     identity: bytes = b""
+    key: bytes = bytes(KEY_BYTES)
 
     def encode(self) -> bytes:
         head = _META.pack(META_FORMAT, self.token, self.first, self.next, self.live_bytes, self.log_bytes)
-        return head + self.identity
+        return head + self.key + self.identity
 
     @classmethod
     def decode(cls, data: bytes) -> Meta:
-        if not data or data[0] not in (1, META_FORMAT):
+        if not data or data[0] not in (1, 2, META_FORMAT):
             raise UnknownFormatError(
                 f"change log meta has format {data[:1].hex() or 'none'}, this release reads 01 to {META_FORMAT:02x}: "
                 "open the checkpoint with the release that wrote it, or a newer one"
             )
-        if len(data) < _META.size:
-            raise CorruptLogError(f"change log meta has {len(data)} bytes, at least {_META.size} are needed")
+        size = _META.size + (KEY_BYTES if data[0] == META_FORMAT else 0)
+        if len(data) < size:
+            raise CorruptLogError(f"change log meta has {len(data)} bytes, at least {size} are needed")
         found, token, first, next_, live, log = _META.unpack_from(data)
-        return cls(token, first, next_, UNCOUNTED if found == 1 else live, log, data[_META.size :])
+        key = data[_META.size : size] or blake2b(data, digest_size=KEY_BYTES).digest()
+        return cls(token, first, next_, UNCOUNTED if found == 1 else live, log, data[size:], key)
 
 
 def entry_bytes(keys: Bytes, values: Bytes) -> int:

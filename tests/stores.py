@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ import pyarrow as pa
 
 from fkjoin.arrays import masked
 from state import BYTES
+from state.index import RocksIndex
+from state.positions import Position
+from state.segments import Meta
 
 
 class Log:
@@ -56,3 +60,24 @@ def contents(store: Any) -> dict[bytes, bytes]:
     for page in store.scan([(b"\0", b"\xff" * 9)]):
         found.update(zip(page.keys.to_pylist(), page.values.to_pylist(), strict=True))
     return found
+
+
+KEY = bytes(range(16))
+"""Of logs whose indexes a test opens itself."""
+
+
+def index_folder(bucket: Path) -> Path:
+    """The folder of the index of a bucket."""
+    (folder,) = bucket.glob("index-*")
+    return folder
+
+
+def index_of(bucket: Path, key: bytes = KEY) -> RocksIndex:
+    """The index of a bucket, opened for writing; a new one where there is none."""
+    bucket.mkdir(parents=True, exist_ok=True)
+    return RocksIndex.taken(bucket, key, 0.0) or RocksIndex.new(bucket, Position(bytes(16), 0), key)
+
+
+def key_of(log: Log) -> bytes:
+    """What the local files of a log are sealed with."""
+    return Meta.decode(log.committed["meta"]).key

@@ -33,7 +33,7 @@ from state import (
     segments,
 )
 from state.index import RocksIndex
-from tests.stores import Log, array, contents, write
+from tests.stores import Log, array, contents, index_folder, index_of, key_of, write
 
 KEYS = st.sampled_from([bytes((first, second)) for first in b"ab\xff" for second in b"\0x\xff"])
 ENTRIES = st.dictionaries(KEYS, st.none() | st.binary(max_size=3), min_size=1)
@@ -59,7 +59,7 @@ class Stores(RuleBasedStateMachine):
         """Of the tail, and of pages: at every step batches go into the index, or some do, or hardly any."""
         self.patched.setattr(pending, "TAIL_BATCHES", batches)
         self.patched.setattr(pending, "TAIL_BYTES", size)
-        self.patched.setattr(RocksIndex.__init__, "__kwdefaults__", {"wait_s": 0.0, "page_entries": page, "standing": False})
+        self.patched.setattr(RocksIndex, "page_entries", page)
 
     def attempt(self, batches: list[dict[bytes, bytes | None]]) -> MemoryStore:
         """One attempt at a batch, its reads compared with the model's."""
@@ -114,7 +114,12 @@ class Stores(RuleBasedStateMachine):
 
     @rule()
     def lost_index(self) -> None:
-        shutil.rmtree(self.folder / "index", ignore_errors=True)
+        for folder in self.folder.glob("index-*"):
+            shutil.rmtree(folder)
+
+    @rule()
+    def lost_seal(self) -> None:
+        (self.folder / "SEAL").unlink(missing_ok=True)
 
     @rule()
     def lost_pending_files(self) -> None:
@@ -123,19 +128,21 @@ class Stores(RuleBasedStateMachine):
 
     @rule()
     def broken_index(self) -> None:
-        for path in (self.folder / "index").glob("CURRENT"):
+        for path in self.folder.glob("index-*/CURRENT"):
             path.write_bytes(b"nonsense\n")
 
     @rule()
     def index_of_somebody_elses_history(self) -> None:
-        shutil.rmtree(self.folder / "index", ignore_errors=True)
+        for path in self.folder.glob("index-*"):
+            shutil.rmtree(path)
         other = Log()
         with BucketStore(other, self.folder / "other", identity=b"me") as store:
             write(store, {b"ax": b"wrong"})
             store.commit()
         with BucketStore(other, self.folder / "other", identity=b"me"):
             pass
-        shutil.move(self.folder / "other" / "index", self.folder / "index")
+        for path in (index_folder(self.folder / "other"), self.folder / "other" / "SEAL"):
+            shutil.move(path, self.folder / path.name)
         shutil.rmtree(self.folder / "other")
 
     @precondition(lambda self: self.log.committed)
@@ -171,7 +178,7 @@ def test_a_log_that_is_mostly_dead_cleans_itself(tmp_path: Path, monkeypatch: py
     cleaned = [after - before for before, after in itertools.pairwise(firsts) if after > before]
     assert max(cleaned) > 1, "what there is to clean is cleaned together"
     assert len(cleaned) < 80, "and not by every batch"
-    shutil.rmtree(tmp_path / "index")
+    shutil.rmtree(index_folder(tmp_path))
     with BucketStore(log, tmp_path) as store:
         assert store.rebuilt
         assert contents(store) == dict(model.items())
@@ -183,7 +190,7 @@ def test_keys_are_found_wherever_their_slice_ends(entries: dict[bytes, bytes | N
     with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as folder:
         patched.setattr(protocol, "SLICE_ROWS", 2)
         assert list(items(keys)) == keys.to_pylist()
-        index = RocksIndex(Path(folder))
+        index = index_of(Path(folder))
         index.apply(array(list(entries)), array(list(entries.values())), None)
         assert index.get_many(keys).to_pylist() == [entries.get(key) for key in keys.to_pylist()]
         index.close()
@@ -218,7 +225,9 @@ def test_a_store_of_a_release_that_counted_wrongly_is_counted_again(tmp_path: Pa
         write(store, {b"k": b"v", b"l": b"w"})
         store.commit()
     log.commit()
-    log.working["meta"] = b"\x01" + replace(segments.Meta.decode(log.working["meta"]), live_bytes=999).encode()[1:]
+    encoded = replace(segments.Meta.decode(log.working["meta"]), live_bytes=999).encode()
+    head = len(encoded) - segments.KEY_BYTES
+    log.working["meta"] = b"\x01" + encoded[1:head]
     with BucketStore(log, tmp_path) as store:
         write(store, {b"k": None})
         store.commit()
@@ -238,14 +247,15 @@ def test_log_and_index_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with BucketStore(log, tmp_path):
         pass
     for key, value, says in ((b"k", b"other", "has b'k' otherwise"), (b"l0", None, "lacks 1 entries of the log, first b'l0'")):
-        shutil.copytree(tmp_path / "index", tmp_path / "kept")
-        index = RocksIndex(tmp_path / "index")
-        index.apply(array([key]), array([value]), index.position())
+        index = index_of(tmp_path, key_of(log))
+        before = index.get_many(array([key]))
+        index.apply(array([key]), array([value]), index.position)
         index.close()
         with BucketStore(log, tmp_path) as store:
             assert says in (store.disagreement() or "")
-        shutil.rmtree(tmp_path / "index")
-        (tmp_path / "kept").rename(tmp_path / "index")
+        index = index_of(tmp_path, key_of(log))
+        index.apply(array([key]), before, index.position)
+        index.close()
 
 
 def test_another_identity_is_refused_and_says_both(tmp_path: Path) -> None:
@@ -266,7 +276,7 @@ def test_a_newer_format_and_a_broken_log_are_refused(tmp_path: Path) -> None:
     whole = dict(log.committed)
     shutil.rmtree(tmp_path)
     for name, bytes_, error, says in (
-        ("meta", b"\x07" + whole["meta"][1:], UnknownFormatError, "format 07, this release reads 01 to 02"),
+        ("meta", b"\x07" + whole["meta"][1:], UnknownFormatError, "format 07, this release reads 01 to 03"),
         ("meta", whole["meta"][:20], CorruptLogError, "20 bytes"),
         (0, b"\x07" + whole[0][1:], UnknownFormatError, "segment 0 has format 07"),
         (0, whole[0][:40], CorruptLogError, "segment 0 is damaged, its checksum"),
@@ -281,12 +291,17 @@ def test_a_newer_format_and_a_broken_log_are_refused(tmp_path: Path) -> None:
 
 
 def test_formats_have_the_bytes_they_always_had() -> None:
-    meta = segments.Meta(bytes(range(16)), 1, 2, 3, 4, b"id")
+    key = bytes(range(7, 23))
+    meta = segments.Meta(bytes(range(16)), 1, 2, 3, 4, b"id", key)
     numbers = "".join(f"{number:016x}" for number in (1, 2, 3, 4))
-    assert meta.encode().hex() == "02" + bytes(range(16)).hex() + numbers + b"id".hex()
+    assert meta.encode().hex() == "03" + bytes(range(16)).hex() + numbers + key.hex() + b"id".hex()
     assert segments.Meta.decode(meta.encode()) == meta
-    older = segments.Meta.decode(b"\x01" + meta.encode()[1:])
-    assert older == replace(meta, live_bytes=segments.UNCOUNTED)
+    older = {number: bytes((number,)) + bytes(range(16)) + bytes.fromhex(numbers) + b"id" for number in (1, 2)}
+    read = {number: segments.Meta.decode(data) for number, data in older.items()}
+    assert read[2] == replace(meta, key=read[2].key)
+    assert read[1] == replace(meta, key=read[1].key, live_bytes=segments.UNCOUNTED)
+    assert read[1].key != read[2].key, "each has one of its own until a batch writes one"
+    assert segments.Meta.decode(older[2]).key == read[2].key
     (segment,) = segments.encode_segments(bytes(16), array([b"k", b"gone"]), array([b"v", None]))
     assert segment[:17] == b"\x02" + bytes(16)
     body = segment[25:]
@@ -302,16 +317,18 @@ def test_an_index_that_another_process_has_open_is_left_alone(tmp_path: Path) ->
         write(store, {b"k": b"v"})
         store.commit()
     log.commit()
-    held = RocksIndex(tmp_path / "index")
+    held = index_of(tmp_path, key_of(log))
     try:
         with BucketStore(log, tmp_path, lock_wait_s=0.05) as store:
+            assert store.rebuilt
             assert contents(store) == {b"k": b"v"}
             write(store, {b"k2": b"v"})
             store.commit()
+            assert held.folder.exists()
         log.commit()
     finally:
         held.close()
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("private")] == []
+    assert len(list(tmp_path.glob("index-*"))) == 1, "the one that was sealed last has removed the other"
     with BucketStore(log, tmp_path) as store:
         assert contents(store) == {b"k": b"v", b"k2": b"v"}
 
@@ -326,7 +343,7 @@ def test_a_process_killed_while_it_applies_leaves_an_index_that_is_brought_up_to
     script = f"""
         import os, signal, pathlib
         import pyarrow as pa
-        from state.index import Position, RocksIndex
+        from tests.stores import index_of
 
         class Killing:
             def __init__(self, db):
@@ -336,10 +353,10 @@ def test_a_process_killed_while_it_applies_leaves_an_index_that_is_brought_up_to
                 self.db.ingest_external_file(*arguments)
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        index = RocksIndex(pathlib.Path({str(tmp_path / "index")!r}))
+        index = index_of(pathlib.Path({str(tmp_path)!r}), {key_of(log)!r})
         index._db = Killing(index._db)
         keys = pa.array([b"torn-%05d" % n for n in range(50_000)], pa.large_binary())
-        index.apply(keys, pa.array([b"torn"] * 50_000, pa.large_binary()), index.position())
+        index.apply(keys, pa.array([b"torn"] * 50_000, pa.large_binary()), index.position)
     """
     root = Path(__file__).parent.parent
     killed = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=root, env=os.environ, check=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -14,8 +15,10 @@ from typing import Any
 import pytest
 
 from state import BucketStore, DamagedIndexError, StateError, database, pending, prefix_range, segments
+from state import index as index_module
 from state.index import RocksIndex
-from tests.stores import Log, array, contents, write
+from state.seal import Seal
+from tests.stores import Log, array, contents, index_folder, write
 
 Entries = dict[bytes, bytes | None]
 
@@ -51,7 +54,7 @@ class Bucket:
             firsts = store.scan([prefix_range(b"k%02d" % stem) for stem in range(20)], each=7)
             wanted = [key for stem in range(20) for key in [key for key in keys if key.startswith(b"k%02d" % stem)][:7]]
             assert [key for page in firsts for key in page.keys.to_pylist()] == wanted
-            return store.rebuilt
+            return store.rebuilt is not None
 
 
 def flip(path: Path, at: int, bit: int) -> None:
@@ -68,7 +71,7 @@ def remove(path: Path, rng: random.Random) -> None:
     path.unlink()
 
 
-FILES = ("CURRENT", "MANIFEST-*", "POSITION", "*.sst", "OPTIONS-*", "IDENTITY", "SEAL", "rocksdict-config.json")
+FILES = ("SEAL", *(f"index-*/{name}" for name in ("CURRENT", "MANIFEST-*", "*.sst", "OPTIONS-*", "IDENTITY")))
 
 
 @pytest.fixture(scope="module")
@@ -78,41 +81,68 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Bucket:
 
 @pytest.fixture
 def copy(bucket: Bucket, tmp_path: Path) -> Bucket:
-    """The bucket, in a folder of the test's own."""
+    """A bucket with the same log, in a folder of the test's own."""
     made = Bucket.__new__(Bucket)
     made.folder, made.log, made.entries = tmp_path / "copy", bucket.log, bucket.entries
     return made
 
 
-def fresh(copy: Bucket, bucket: Bucket) -> Path:
-    """A copy of the bucket, as a new process finds it: what is in memory of the same files is right."""
+def fresh(copy: Bucket) -> Path:
+    """The folder of its index, made anew and as a new process finds it, with nothing in memory of other files."""
     database._block_cache.cache_clear()
     pending._waiting.clear()
+    index_module._readers.clear()
     shutil.rmtree(copy.folder, ignore_errors=True)
-    shutil.copytree(bucket.folder, copy.folder)
-    return copy.folder / "index"
+    with BucketStore(copy.log, copy.folder):
+        pass
+    return index_folder(copy.folder)
+
+
+def one_of(copy: Bucket, pattern: str) -> Path:
+    fresh(copy)
+    (path,) = copy.folder.glob(pattern)
+    return path
 
 
 @pytest.mark.parametrize("pattern", FILES)
-def test_a_flipped_bit_in_the_index_is_repaired(bucket: Bucket, copy: Bucket, pattern: str) -> None:
+def test_a_flipped_bit_in_the_index_is_repaired(copy: Bucket, pattern: str) -> None:
     rng = random.Random(pattern)
+    size = one_of(copy, pattern).stat().st_size
+    for at in {0, size - 1, *(rng.randrange(size) for _ in range(12))}:
+        flip(one_of(copy, pattern), min(at, size - 1), rng.randrange(8))
+        assert copy.check()
+
+
+def test_a_bit_that_flips_on_the_disk_is_repaired(copy: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has written to the file, so that its stamp is the old one: RocksDB's checksums notice it."""
+    monkeypatch.setattr(Seal, "require_as_sealed", lambda seal: None)
+    rng = random.Random(7)
     rebuilt = 0
-    paths = sorted((bucket.folder / "index").glob(pattern))
-    assert paths
-    for path in paths:
+    for _ in range(30):
+        path = one_of(copy, "index-*/*.sst")
+        flip(path, rng.randrange(path.stat().st_size), rng.randrange(8))
+        rebuilt += copy.check()
+    assert rebuilt > 20, "some bits are in what is not read"
+
+
+def test_an_older_version_that_rocksdb_would_open_is_not_read(copy: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest that is cut between two of its records is one of an older version, and none begins an empty database."""
+    monkeypatch.setattr(Seal, "require_as_sealed", lambda seal: None)
+    for name in ("CURRENT", "MANIFEST-*"):
+        path = one_of(copy, f"index-*/{name}")
         size = path.stat().st_size
-        for at in {0, size - 1, *(rng.randrange(size) for _ in range(12))}:
-            index = fresh(copy, bucket)
-            flip(index / path.name, at, rng.randrange(8))
-            rebuilt += copy.check()
-    assert rebuilt > 0 or pattern in ("OPTIONS-*", "IDENTITY", "rocksdict-config.json")
+        path.unlink()
+        assert copy.check(), name
+    for at in range(0, size, 7):
+        path = one_of(copy, "index-*/MANIFEST-*")
+        os.truncate(path, at)
+        copy.check()
 
 
-def test_an_index_that_was_put_in_the_place_of_one_that_is_kept_open_is_read_anew(bucket: Bucket, copy: Bucket) -> None:
-    index = fresh(copy, bucket)
+def test_an_index_that_was_put_in_the_place_of_one_that_is_kept_open_is_read_anew(copy: Bucket) -> None:
+    fresh(copy)
     assert not copy.check()
-    index = fresh(copy, bucket)
-    for path in index.glob("*.sst"):
+    for path in fresh(copy).glob("*.sst"):
         path.write_bytes(bytes(path.stat().st_size))
     assert copy.check()
 
@@ -120,24 +150,37 @@ def test_an_index_that_was_put_in_the_place_of_one_that_is_kept_open_is_read_ane
 @pytest.mark.parametrize("pattern", FILES)
 @pytest.mark.parametrize("harm", [cut, remove])
 def test_a_cut_or_deleted_file_of_the_index_is_repaired(
-    bucket: Bucket, copy: Bucket, pattern: str, harm: Callable[[Path, random.Random], None]
+    copy: Bucket, pattern: str, harm: Callable[[Path, random.Random], None]
 ) -> None:
-    rng = random.Random(pattern)
-    for path in sorted((bucket.folder / "index").glob(pattern)):
-        index = fresh(copy, bucket)
-        harm(index / path.name, rng)
+    harm(one_of(copy, pattern), random.Random(pattern))
+    assert copy.check()
+
+
+def test_any_two_files_that_are_gone_are_noticed(copy: Bucket) -> None:
+    """Such as the one that proves what the index is, and the one without which RocksDB begins an empty database."""
+    names = [path.name for path in fresh(copy).iterdir()]
+    for first, second in itertools.combinations([*names, "../SEAL"], 2):
+        index = fresh(copy)
+        for name in (first, second):
+            next(index.glob(f"{name.split('-')[0]}*") if name[0] != "." else iter([copy.folder / "SEAL"])).unlink()
         copy.check()
 
 
+def test_a_file_that_is_added_is_noticed(copy: Bucket) -> None:
+    """RocksDB would read a journal of writes that lies there."""
+    index = fresh(copy)
+    (index / "000099.log").write_bytes(b"")
+    assert copy.check()
+
+
 def test_a_bit_flipped_while_the_index_is_open_is_repaired_in_the_midst_of_a_scan(
-    bucket: Bucket, copy: Bucket, monkeypatch: pytest.MonkeyPatch
+    copy: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks are read when they are needed: the damage shows after some pages have been handed out."""
-    monkeypatch.setattr(RocksIndex.__init__, "__kwdefaults__", {"wait_s": 0.0, "page_entries": 100, "standing": False})
-    index = fresh(copy, bucket)
-    largest = max(index.glob("*.sst"), key=lambda path: path.stat().st_size)
-    flip(largest, largest.stat().st_size // 2, 3)
+    monkeypatch.setattr(RocksIndex, "page_entries", 100)
+    largest = max(fresh(copy).glob("*.sst"), key=lambda path: path.stat().st_size)
     with BucketStore(copy.log, copy.folder) as store:
+        flip(largest, largest.stat().st_size // 2, 3)
         pages = store.scan([prefix_range(b"k%02d" % stem) for stem in range(20)])
         first = next(pages)
         assert not store.rebuilt
@@ -150,10 +193,10 @@ def test_a_bit_flipped_while_the_index_is_open_is_repaired_in_the_midst_of_a_sca
 
 @pytest.mark.parametrize(("limit", "each"), [(None, 7), (60, 7), (None, 1), (33, None)])
 def test_a_scan_that_is_repaired_gives_no_more_than_was_asked_for(
-    bucket: Bucket, copy: Bucket, monkeypatch: pytest.MonkeyPatch, limit: int | None, each: int | None
+    copy: Bucket, monkeypatch: pytest.MonkeyPatch, limit: int | None, each: int | None
 ) -> None:
-    fresh(copy, bucket)
-    monkeypatch.setattr(RocksIndex.__init__, "__kwdefaults__", {"wait_s": 0.0, "page_entries": 10, "standing": False})
+    fresh(copy)
+    monkeypatch.setattr(RocksIndex, "page_entries", 10)
     ranges = [prefix_range(b"k%02d" % stem) for stem in range(20)]
     with BucketStore(copy.log, copy.folder) as store:
         wanted = [key for page in store.scan(ranges, limit, each) for key in page.keys.to_pylist()]
@@ -169,18 +212,19 @@ def test_a_scan_that_is_repaired_gives_no_more_than_was_asked_for(
     assert found == wanted
 
 
-def test_files_and_indexes_of_another_bucket_are_noticed(bucket: Bucket, copy: Bucket, tmp_path: Path) -> None:
+def test_files_and_indexes_of_another_bucket_are_noticed(copy: Bucket, tmp_path: Path) -> None:
     other = Bucket(tmp_path / "other", salt=1)
-    names = [path.name for path in (bucket.folder / "index").iterdir() if (other.folder / "index" / path.name).exists()]
-    assert any(name.endswith(".sst") for name in names)
+    theirs = index_folder(other.folder)
+    names = [path.name for path in fresh(copy).iterdir() if (theirs / path.name).exists()]
+    assert "CURRENT" in names
     for name in names:
-        index = fresh(copy, bucket)
-        shutil.copy(other.folder / "index" / name, index / name)
+        shutil.copy(theirs / name, fresh(copy) / name)
         copy.check()
-    index = fresh(copy, bucket)
-    shutil.rmtree(index)
-    shutil.copytree(other.folder / "index", index)
-    assert copy.check()
+    fresh(copy)
+    (index_folder(copy.folder)).rename(tmp_path / "gone")
+    shutil.copytree(theirs, copy.folder / theirs.name)
+    shutil.copy(other.folder / "SEAL", copy.folder / "SEAL")
+    assert copy.check(), "it is sealed, with the key of another log"
 
 
 @pytest.mark.parametrize(("small", "suffixes"), [(0, {".sst", ".head"}), (1 << 20, {".tail"})])
@@ -190,20 +234,26 @@ def test_a_damaged_pending_file_is_not_applied(
     """It is on its way between two batches; the log has the same entries."""
     monkeypatch.setattr(pending, "TAIL_BYTES", small)
     bucket = Bucket(tmp_path / "bucket")
-    bucket.batch({b"k%04d" % n: b"new" * 3 for n in range(0, 2000, 3)})
-    kept = list(bucket.folder.glob("pending-*"))
-    assert {path.suffix for path in kept} == suffixes
-    saved = tmp_path / "saved"
-    shutil.copytree(bucket.folder, saved)
+    before, entries = dict(bucket.log.committed), dict(bucket.entries)
+
+    def files() -> list[Path]:
+        """What lies beside an index after one more batch."""
+        shutil.rmtree(bucket.folder)
+        bucket.log.committed, bucket.entries = dict(before), dict(entries)
+        bucket.log.roll_back()
+        with BucketStore(bucket.log, bucket.folder):
+            pass
+        bucket.batch({b"k%04d" % n: b"new" * 3 for n in range(0, 2000, 3)})
+        return sorted(bucket.folder.glob("pending-*"), key=lambda path: path.suffix)
+
+    assert {path.suffix for path in files()} == suffixes
     rng = random.Random(5)
-    for path in kept:
-        size = path.stat().st_size
-        harms = [partial(flip, path, at, rng.randrange(8)) for at in rng.sample(range(size), min(size, 60))]
-        for harm in [*harms, partial(cut, path, rng), path.unlink]:
-            harm()
+    for number in range(len(suffixes)):
+        size = files()[number].stat().st_size
+        harms = [partial(flip, at=at, bit=rng.randrange(8)) for at in rng.sample(range(size), min(size, 60))]
+        for harm in [*harms, partial(cut, rng=rng), partial(remove, rng=rng)]:
+            harm(files()[number])
             assert not bucket.check()
-            shutil.rmtree(bucket.folder)
-            shutil.copytree(saved, bucket.folder)
 
 
 def test_any_flipped_bit_of_a_segment_is_an_error_that_says_what_to_do() -> None:
@@ -240,7 +290,7 @@ def test_a_full_disk_fails_the_batch_and_loses_nothing(small_disk: Path) -> None
     large: Entries = {b"k%04d" % n: rng.randbytes(800) for n in range(2000)}
     bucket.batch(large)  # what the batch wrote is in the log; there was no room for a pending file
     assert not list(bucket.folder.glob("pending-*.sst"))
-    with pytest.raises(StateError, match=r"index .*/bucket/index .*; the folder must be writable and its disk must have room"):
+    with pytest.raises(StateError, match=r"index .*/bucket/index-.*; the folder must be writable and its disk must have room"):
         bucket.check()
     filler.unlink()
     bucket.check()
@@ -251,20 +301,9 @@ def test_a_read_only_folder_fails_the_batch_and_loses_nothing(small_disk: Path) 
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     assert not bucket.check(), "what the index and the tail have can be read"
     bucket.batch({b"k0000": b"in the log"})
-    with pytest.raises(StateError, match="the folder must be writable and its disk must have room"):
+    with pytest.raises(StateError, match="must be writable and its disk must have room"):
         bucket.check()
-    with pytest.raises(StateError, match="the folder must be writable and its disk must have room"):
+    with pytest.raises(StateError, match="must be writable and its disk must have room"):
         BucketStore(bucket.log, small_disk / "elsewhere")
     subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
     assert not bucket.check()
-
-
-def test_damage_under_a_lock_is_not_taken_for_it(bucket: Bucket, copy: Bucket) -> None:
-    """RocksDB says "block checksum mismatch": not a lock that one waits for."""
-    index = fresh(copy, bucket)
-    for path in index.glob("*.sst"):
-        flip(path, path.stat().st_size // 3, 1)
-    reader = RocksIndex(index)
-    with pytest.raises(DamagedIndexError, match="cannot be read.*checksum"):
-        list(reader.scan([prefix_range(b"k")]))
-    reader.close()

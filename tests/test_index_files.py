@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,8 @@ from state.database import says
 from state.index import RocksIndex
 from state.positions import Position
 from state.protocol import SLICE_ROWS
-from tests.stores import Log, array, contents, write
+from state.seal import Seal
+from tests.stores import KEY, Log, array, contents, index_folder, index_of, write
 from tests.test_small_batches import batch
 
 
@@ -24,7 +26,7 @@ def test_files_that_small_batches_leave_are_merged(tmp_path: Path, monkeypatch: 
         entries: dict[bytes, bytes | None] = {b"k%03d" % n: b"%d" % number for n in range(number % 7, 800, 7)}
         batch(log, tmp_path, entries)
         write(model, entries)
-        files.append(len(list((tmp_path / "index").glob("*.sst"))))
+        files.append(len(list(index_folder(tmp_path).glob("*.sst"))))
     assert max(files) <= 6, "at most three over one another, one below, and one that has just come or is no longer needed"
     with BucketStore(log, tmp_path) as store:
         assert contents(store) == dict(model.items())
@@ -38,12 +40,12 @@ def test_a_large_index_is_merged_when_twelve_files_lie_over_one_another(
     monkeypatch.setattr(database, "_SOON_BYTES", -1)
     files = list[int]()
     for number in range(14):  # the first one's file is below
-        index = RocksIndex(tmp_path)
+        index = index_of(tmp_path)
         keys = array([b"k%05d" % n for n in range(number % 7, 20_000, 7)])
         index.apply(keys, array([b"%d" % number] * len(keys)), Position(b"t" * 16, number))
         assert number == 12 or not says(index._db, "compaction-pending") + says(index._db, "num-running-compactions")
         index.close()
-        files.append(len(list(tmp_path.glob("*.sst"))))
+        files.append(len(list(index_folder(tmp_path).glob("*.sst"))))
     assert files[:12] == list(range(1, 13))
     assert files[-1] <= 3, "one below, one over it, and one that is no longer needed"
 
@@ -63,11 +65,14 @@ def test_merging_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.
         def property_value(self, name: str) -> str:
             return str(self.files) if name == "rocksdb.num-files-at-level0" else "1"
 
+        def live_files(self) -> list[dict[str, Any]]:
+            return []
+
         def close(self) -> None:
             pass
 
     for files, waits in ((11, False), (12, True)):
-        index = RocksIndex(tmp_path / str(files))
+        index = index_of(tmp_path / str(files))
         index._db.close()
         index._db = Piled(files)  # type: ignore[assignment]
         slept.clear()
@@ -75,22 +80,17 @@ def test_merging_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.
         assert bool(slept) == waits
 
 
-def test_an_index_opens_while_files_of_it_go(tmp_path: Path) -> None:
-    (tmp_path / "index").mkdir()
-    (tmp_path / "index" / "000099.sst").symlink_to(tmp_path / "gone")
-    with contextlib.closing(RocksIndex(tmp_path / "index")) as index:
-        index.apply(array([b"k"]), array([b"v"]), Position(b"t" * 16, 1))
-        assert index.get_many(array([b"k"])).to_pylist() == [b"v"]
-
-
 def test_an_index_that_is_opened_again_is_read_by_its_filters(tmp_path: Path) -> None:
     """Filters that are not there cost reads of what is not there four times as much, and nothing else would show it."""
     rows = 20_000
     keys = [b"k%06d" % n for n in range(rows)]
-    with contextlib.closing(RocksIndex(tmp_path / "index")) as index:
+    with contextlib.closing(index_of(tmp_path)) as index:
         index.apply(array(keys), array([b"v"] * rows), Position(b"t" * 16, 1))  # type: ignore[arg-type]
-    for standing in (True, False):
-        with contextlib.closing(RocksIndex(tmp_path / "index", standing=standing)) as index:
+    seal = Seal.of(tmp_path, KEY)
+    assert seal is not None
+    for opened in (RocksIndex.standing(seal, KEY), RocksIndex.taken(tmp_path, KEY, 0.0)):
+        assert opened is not None
+        with contextlib.closing(opened) as index:
             index.get_many(array([b"k000000x"]))
             held = index._db.property_int_value("rocksdb.estimate-table-readers-mem")
             assert held is not None
@@ -101,7 +101,7 @@ def test_blocks_that_many_keys_are_in_are_not_kept_in_memory(tmp_path: Path) -> 
     """Those that few keys are in are, also after many."""
     names = [b"k%05d" % number for number in range(2 * SLICE_ROWS)]
     values = array([name * 16 for name in names])
-    with contextlib.closing(RocksIndex(tmp_path)) as index:
+    with contextlib.closing(index_of(tmp_path)) as index:
         index.apply(array(names), values, None)
 
         def kept(keys: list[bytes]) -> int:

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from state import BucketStore, MemoryStore, StateError, database, pending, prefix_range
+from state import BucketStore, MemoryStore, database, pending, prefix_range
 from state import index as index_module
 from state.index import RocksIndex
 from state.positions import Position
-from tests.stores import Log, array, contents, write
+from state.seal import Seal
+from tests.stores import KEY, Log, array, contents, index_of, key_of, write
 
 
 class Openings:
@@ -25,13 +26,13 @@ class Openings:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        opened = RocksIndex._opened
+        opened = index_module.open_database
 
-        def counted(index: RocksIndex) -> Any:
-            self.count += 1
-            return opened(index)
+        def counted(folder: Path, *, writing: bool = True) -> Any:
+            self.count += writing
+            return opened(folder, writing=writing)
 
-        monkeypatch.setattr(RocksIndex, "_opened", counted)
+        monkeypatch.setattr(index_module, "open_database", counted)
 
 
 def batch(log: Log, folder: Path, entries: dict[bytes, bytes | None]) -> None:
@@ -43,7 +44,7 @@ def batch(log: Log, folder: Path, entries: dict[bytes, bytes | None]) -> None:
 
 def test_small_batches_leave_the_index_as_it_is_until_there_are_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     openings, log, model, found = Openings(monkeypatch), Log(), MemoryStore(), list[int]()
-    for number in range(2 + 3 * (pending.TAIL_BATCHES + 1)):
+    for number in range(1 + 3 * (pending.TAIL_BATCHES + 1)):
         entries: dict[bytes, bytes | None] = {b"k%d" % (n % 7): b"%d" % number for n in range(number, number + 3)}
         entries[b"k%d" % (number % 7)] = None
         before = openings.count
@@ -58,7 +59,7 @@ def test_small_batches_leave_the_index_as_it_is_until_there_are_some(tmp_path: P
         links = list(tmp_path.glob("pending-*"))
         assert len(links) <= pending.TAIL_BATCHES
     assert sum(found) == 1, "a new index; others are opened by who only reads"
-    assert openings.count == 2 + 3, "then for the first batch, and whenever the tail was too long"
+    assert openings.count == 1 + 3, "then whenever the tail was too long"
 
 
 def test_what_attempts_that_failed_have_left_is_removed(tmp_path: Path) -> None:
@@ -84,22 +85,22 @@ def test_a_large_batch_is_not_in_the_tail(tmp_path: Path, monkeypatch: pytest.Mo
     with BucketStore(log, tmp_path) as store:
         assert store.sizes.entries == 2, "those of the tail are counted, too"
     batch(log, tmp_path, large)  # type: ignore[arg-type]
-    assert sorted(path.suffix for path in tmp_path.glob("pending-*")) == [".head", ".sst", ".tail"]
+    assert sorted(path.suffix for path in tmp_path.glob("pending-*")) == [".head", ".sst", ".tail", ".tail"]
     openings = Openings(monkeypatch)
     with BucketStore(log, tmp_path) as store:
         assert contents(store) == {b"k": b"v", **large}
     assert openings.count == 1
     assert not list(tmp_path.glob("pending-*"))
-    assert (os.getpid(), tmp_path / "index") not in index_module._readers, "it would hold files that are gone"
+    assert (os.getpid(), tmp_path) not in index_module._readers, "it would hold files that are gone"
 
 
 def test_small_batches_that_are_large_together_go_into_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
-    some = [{b"%d-%06d" % (part, n): bytes(100) for n in range(pending.TAIL_BYTES // 300)} for part in range(4)]
-    for entries in some[:3]:
+    some = [{b"%d-%06d" % (part, n): bytes(100) for n in range(pending.TAIL_BYTES // 300)} for part in range(3)]
+    for entries in some[:2]:
         batch(log, tmp_path, entries)  # type: ignore[arg-type]
     openings = Openings(monkeypatch)
-    batch(log, tmp_path, some[3])  # type: ignore[arg-type]
+    batch(log, tmp_path, some[2])  # type: ignore[arg-type]
     assert openings.count == 0
     with BucketStore(log, tmp_path) as store:
         assert contents(store) == {key: value for entries in some for key, value in entries.items()}
@@ -145,7 +146,7 @@ def test_what_another_process_has_brought_up_to_date_is_read_anew(tmp_path: Path
     log, kept = Log(), tmp_path / "log"
     for number in range(4):
         batch(log, tmp_path, {b"k": b"%d" % number})
-    assert (os.getpid(), tmp_path / "index") in index_module._readers
+    assert (os.getpid(), tmp_path) in index_module._readers
     kept.write_bytes(pickle.dumps(log))
     script = f"""
         import pathlib, pickle
@@ -170,7 +171,7 @@ def test_an_index_that_is_written_to_while_it_is_opened_is_not_read(tmp_path: Pa
 
     def after_others(path: str, *more: Any, **how: Any) -> Any:
         monkeypatch.setattr(database, "Rdict", rdict)
-        others = RocksIndex(tmp_path / "index")
+        others = index_of(tmp_path, key_of(log))
         others.apply(array([b"k", b"l"]), array([b"theirs", b"theirs"]), Position(b"t" * 16, 9))
         others.close()
         return rdict(path, *more, **how)
@@ -183,16 +184,20 @@ def test_an_index_that_is_written_to_while_it_is_opened_is_not_read(tmp_path: Pa
 
 
 def test_an_index_that_stands_nowhere_is_not_there_to_be_read(tmp_path: Path) -> None:
-    index = RocksIndex(tmp_path)
-    for say in ("it is open", "it has no position"):
-        with pytest.raises(StateError, match="stands nowhere, or is open"):
-            RocksIndex(tmp_path, standing=True)
-        index.close()
-        assert say
-    index = RocksIndex(tmp_path)
-    index.stand(Position(bytes(16), 1))
+    index = index_of(tmp_path)
+    assert Seal.of(tmp_path, KEY) is None, "it is open"
+    index.position = None
     index.close()
-    assert RocksIndex(tmp_path, standing=True).position() == (bytes(16), 1)
+    assert Seal.of(tmp_path, KEY) is None, "it has no position"
+    assert not list(tmp_path.glob("index-*"))
+    index = index_of(tmp_path)
+    index.position = Position(bytes(16), 1)
+    index.close()
+    seal = Seal.of(tmp_path, KEY)
+    assert seal is not None
+    standing = RocksIndex.standing(seal, KEY)
+    assert standing is not None
+    assert standing.position == (bytes(16), 1)
 
 
 def test_readers_are_kept_for_the_next_batch_and_only_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,11 +207,11 @@ def test_readers_are_kept_for_the_next_batch_and_only_so_many(tmp_path: Path, mo
         made.append(path)
         return rdict(path, *more, **how)
 
-    monkeypatch.setattr(index_module, "_readers", OrderedDict())
     logs = [Log() for _ in range(index_module._MOST_READERS + 3)]
     for place, log in enumerate(logs):
         for number in range(2):
             batch(log, tmp_path / str(place), {b"k": b"%d" % number})
+    monkeypatch.setattr(index_module, "_readers", OrderedDict())
     monkeypatch.setattr(database, "Rdict", counted)
     for again in range(2):
         for place, log in enumerate(logs[:3]):
@@ -216,28 +221,28 @@ def test_readers_are_kept_for_the_next_batch_and_only_so_many(tmp_path: Path, mo
         with BucketStore(log, tmp_path / str(logs.index(log))) as store:
             assert len(contents(store)) == 1
         assert len(index_module._readers) == min(place + 1, index_module._MOST_READERS) or place < 3
-    assert [key[1].parent.name for key in index_module._readers][-3:] == [str(len(logs) - 2), "2", str(len(logs) - 1)]
+    assert [key[1].name for key in index_module._readers][-3:] == [str(len(logs) - 2), "2", str(len(logs) - 1)]
 
 
 def test_a_forked_process_does_not_use_its_parents_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     for number in range(3):
         batch(log, tmp_path, {b"k": b"%d" % number})
-    keys = {key for key in index_module._readers if key[1] == tmp_path / "index"}
-    assert keys == {(os.getpid(), tmp_path / "index")}
+    keys = {key for key in index_module._readers if key[1] == tmp_path}
+    assert keys == {(os.getpid(), tmp_path)}
     monkeypatch.setattr(os, "getpid", lambda: 1)
     with BucketStore(log, tmp_path) as store:
         assert contents(store) == {b"k": b"2"}
-    assert {key[0] for key in index_module._readers if key[1] == tmp_path / "index"} == {*(key[0] for key in keys), 1}
+    assert {key[0] for key in index_module._readers if key[1] == tmp_path} == {*(key[0] for key in keys), 1}
 
 
 def test_only_what_has_come_since_is_read_of_the_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, model, read = Log(), MemoryStore(), list[str]()
     opened = pending._read
 
-    def counted(small: Path, goal: Position) -> pending.Pending | None:
+    def counted(small: Path, goal: Position, key: bytes) -> pending.Pending | None:
         read.append(small.stem)
-        return opened(small, goal)
+        return opened(small, goal, key)
 
     monkeypatch.setattr(pending, "_read", counted)
     for number in range(pending.TAIL_BATCHES):

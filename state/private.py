@@ -1,0 +1,53 @@
+"""Files and folders that no other user of the machine can read, change or put in place beforehand."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from state.errors import StateError
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def private_folder(path: Path) -> None:
+    """Make the folder, with its parents, if it is not there; ``StateError`` unless it is this user's alone.
+
+    A folder of this user's that others may read is closed to them.  What counts is looked at through a descriptor, so that
+    nobody can put another folder in its place meanwhile.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError:
+        pass  # a file, or a link to nowhere: said below
+    except OSError as error:
+        raise StateError(f"folder {path} cannot be made: {error}; it must be writable and its disk must have room") from error
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise StateError(f"{path} is no folder ({error.strerror}; links are not followed): {_ELSEWHERE}") from error
+    try:
+        said = os.fstat(handle)
+        if said.st_uid != os.geteuid():
+            raise StateError(f"folder {path} belongs to user {said.st_uid}, this process runs as {os.geteuid()}: {_ELSEWHERE}")
+        if said.st_mode & _OTHERS:
+            os.fchmod(handle, 0o700)
+    finally:
+        os.close(handle)
+
+
+_ELSEWHERE = "remove it, or choose another folder for the index (spark.fkjoin.index.dir)"
+
+
+def write_private(file: Path, data: bytes) -> None:
+    """Write a file that only this user can read."""
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(handle, "wb") as opened:
+        opened.write(data)
+
+
+def close_to_others(file: Path) -> None:
+    """Take from others what they may do with a file that somebody else's code has made."""
+    if file.stat().st_mode & _OTHERS:
+        file.chmod(0o600)

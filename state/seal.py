@@ -1,0 +1,147 @@
+"""The seal of a bucket's index: which folder it is, which committed batch it stands at, and that it is as it was closed.
+
+``SEAL`` lies beside the folder of the index: ``{1-byte format}{JSON}{16-byte digest of what is before}``.  The JSON names
+
+* the folder, and the *position*: the committed batch whose data the index holds;
+* the data files of the version that RocksDB had open, with their sizes, as RocksDB knew them from memory;
+* every file in the folder, with its *stamp*: size, inode, and when the inode last changed.
+
+*Law*: an index is read only if its seal verifies, its folder has exactly these files with these stamps, and RocksDB opens
+exactly this version of it.  So whatever happens to files while nobody has them open is noticed: whoever writes to a file, cuts
+it, adds one or puts another in its place cannot choose the stamp; and RocksDB begins an empty database, or an older version,
+where the file that names the newest one is gone.  A stamp costs a system call, where a digest of the contents would cost
+reading all of the index.  What happens to a file that is open is noticed by the checksums of its blocks, which hold the file's
+identity and the block's place in it.
+
+The digest has a key, a secret in the change log: only a process that can read the log can seal.
+
+To open an index for writing is to take its seal away, by renaming it: of two processes one succeeds.  A process that dies
+leaves no seal, and what it has left is not read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from state.errors import DamagedIndexError
+from state.positions import Position
+from state.private import close_to_others, write_private
+
+SEAL = "SEAL"
+DIGEST_BYTES = 16
+
+_FORMAT = b"\x03"
+
+_OF_NO_MATTER = ("LOCK", "LOG", "rocksdict-config.json")
+"""How the names of the files begin that hold nothing of the index: readers write to them, too, or make them anew."""
+
+Stamp = list[int]
+
+
+def keyed(key: bytes, *parts: bytes) -> bytes:
+    """A digest that nobody can make without the key."""
+    made = blake2b(key=key, digest_size=DIGEST_BYTES)
+    for part in parts:
+        made.update(len(part).to_bytes(8, "big"))
+        made.update(part)
+    return made.digest()
+
+
+def stamp(file: Path) -> Stamp:
+    """Size, inode and the time of its last change in nanoseconds; ``OSError`` if there is no such file."""
+    said = file.lstat()
+    return [said.st_size, said.st_ino, said.st_ctime_ns]
+
+
+def stamps(folder: Path) -> dict[str, Stamp]:
+    """The stamp of every file in the folder that matters."""
+    return {file.name: stamp(file) for file in folder.iterdir() if not file.name.startswith(_OF_NO_MATTER)}
+
+
+@dataclass(frozen=True)
+class Seal:
+    """A seal that has verified."""
+
+    data: bytes
+    """As it lies there."""
+    folder: Path
+    position: Position
+    live: Mapping[str, int]
+    """Names of the data files, and their sizes."""
+    stamps: Mapping[str, Stamp]
+
+    @classmethod
+    def of(cls, directory: Path, key: bytes, name: str = SEAL) -> Seal | None:
+        """The seal in ``directory``, None if there is none; ``DamagedIndexError`` if it, or what it seals, is not as it was."""
+        try:
+            data = (directory / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise DamagedIndexError(f"the seal of index {directory} cannot be read: {error}") from error
+        body, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
+        if body[:1] != _FORMAT or not hmac.compare_digest(digest, keyed(key, body)):
+            raise DamagedIndexError(f"the seal of index {directory} is damaged, or is not one of this log")
+        said = json.loads(body[1:])
+        token, next_ = said["position"]
+        seal = cls(data, directory / said["folder"], Position(bytes.fromhex(token), next_), said["live"], said["stamps"])
+        seal.require_as_sealed()
+        return seal
+
+    def require_as_sealed(self) -> None:
+        """``DamagedIndexError`` if a file is not as it was sealed."""
+        try:
+            found = stamps(self.folder)
+        except OSError as error:
+            raise DamagedIndexError(f"index {self.folder} is not as it was closed: {error}") from error
+        if found != self.stamps:
+            name = next(name for name in sorted({*found, *self.stamps}) if found.get(name) != self.stamps.get(name))
+            what = "was changed" if name in found and name in self.stamps else "is gone" if name in self.stamps else "is new"
+            raise DamagedIndexError(f"index {self.folder} is not as it was closed: {name} {what}")
+
+    def require_version(self, live: Mapping[str, int]) -> None:
+        """``DamagedIndexError`` if RocksDB has opened another version than the one that was sealed."""
+        if self.live != live:
+            raise DamagedIndexError(f"index {self.folder} opens with other data files than it was closed with")
+
+
+def taken(directory: Path, key: bytes) -> Seal | None:
+    """Take the seal away, and with it the index; None if there is none, ``DamagedIndexError`` as ``Seal.of``."""
+    mine = f"{SEAL}-{uuid.uuid4().hex}"
+    try:
+        (directory / SEAL).rename(directory / mine)
+    except OSError:  # another process has it, or the folder cannot be written to
+        return None
+    try:
+        return Seal.of(directory, key, mine)
+    finally:
+        with contextlib.suppress(OSError):
+            (directory / mine).unlink()
+
+
+def seal(folder: Path, position: Position, live: Mapping[str, int], key: bytes) -> None:
+    """Seal an index that has been closed, ``live``: with which data files; ``OSError`` if that cannot be done.
+
+    ``DamagedIndexError`` if one of them is not there as RocksDB has written it: somebody was at the files meanwhile.
+    """
+    for file in folder.iterdir():
+        close_to_others(file)
+    found = stamps(folder)
+    for name, size in live.items():
+        if name not in found or found[name][0] != size:
+            raise DamagedIndexError(f"index {folder} was changed while it was open: {name}")
+    said = {"folder": folder.name, "position": [position.token.hex(), position.next], "live": dict(live), "stamps": found}
+    body = _FORMAT + json.dumps(said).encode()
+    draft = folder.parent / f"{SEAL}-{uuid.uuid4().hex}"
+    try:
+        write_private(draft, body + keyed(key, body))
+        draft.replace(folder.parent / SEAL)
+    finally:
+        draft.unlink(missing_ok=True)
