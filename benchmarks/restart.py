@@ -68,7 +68,7 @@ def opened(log: Log, folder: Path, *, rebuilt: bool) -> float:
     with BucketStore(log, folder) as store:
         found = store.get_many(pa.array([b"o1"], BYTES))
         seconds = time.perf_counter() - start
-        if found.null_count or store.rebuilt != rebuilt:
+        if found.null_count or (store.rebuilt is not None) != rebuilt:
             raise SystemExit("the store is not as it should be")
     return seconds
 

@@ -235,6 +235,26 @@ def test_a_store_of_a_release_that_counted_wrongly_is_counted_again(tmp_path: Pa
         assert store.meta.live_bytes == 2 + segments.ENTRY_OVERHEAD
 
 
+def test_an_index_of_a_log_without_a_key_is_kept_from_batch_to_batch(tmp_path: Path) -> None:
+    """A batch that writes nothing writes no meta record, and so no key."""
+    log = Log()
+    with BucketStore(log, tmp_path / "elsewhere") as store:
+        write(store, {b"k": b"v"})
+        store.commit()
+    log.commit()
+    meta = log.working["meta"]
+    head = segments._META.size
+    log.working["meta"] = b"\x02" + meta[1:head] + meta[head + segments.KEY_BYTES :]
+    rebuilt = list[bool]()
+    for entries in ({}, {}, {b"k": b"w"}, {}):
+        with BucketStore(log, tmp_path) as store:
+            rebuilt.append(store.rebuilt is not None)
+            write(store, entries)  # type: ignore[arg-type]
+            store.commit()
+    assert rebuilt == [True, False, False, False]
+    assert log.working["meta"][0] == segments.META_FORMAT
+
+
 def test_log_and_index_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "TAIL_BATCHES", 0)
     log = Log()

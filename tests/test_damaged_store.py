@@ -137,7 +137,7 @@ def attempt(log: Log, folder: Path, entries: dict[bytes, bytes | None], model: M
 
 
 @given(seed=st.integers(0, 1 << 62))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 def test_whatever_happens_to_files_the_store_reads_what_its_log_says(seed: int) -> None:
     rng = random.Random(seed)
     with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as place:

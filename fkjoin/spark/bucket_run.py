@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import tempfile
@@ -60,6 +61,7 @@ from fkjoin.stages.answer_rows import usable
 from fkjoin.stages.start_over import PASSED, left_behind, reached
 from fkjoin.star import Star
 from state import BucketStore, SegmentLog, Store
+from state.private import private_folder
 from state.segments import Meta
 
 if TYPE_CHECKING:
@@ -125,6 +127,9 @@ class BucketRun:
                             yield from ((of, payload, None, 0) for of, payload in made)
                 store.commit()
                 count.update(dict(zip(counters.SIZES, (1, *store.sizes), strict=True)))
+                if store.rebuilt is not None:
+                    count[counters.INDEX_REBUILT] += 1
+                    logging.getLogger(__name__).warning("%s: index rebuilt from its log: %s", name, store.rebuilt)
                 if spec.validate:
                     for sums in self._validated(messages, store, name):
                         yield from ((of, payload, None, 0) for of, payload in sums)
@@ -283,9 +288,16 @@ class BucketRun:
 
 
 def index_home(index_dir: str, query: str, operator: str, stage: str) -> Path:
-    """Where a store's indexes are on a machine, a folder per bucket; ``index_dir`` empty: under the temporary folder."""
-    base = Path(index_dir) if index_dir else Path(tempfile.gettempdir()) / f"fkjoin-{os.getuid()}"
-    return base / query / f"{operator}-{stage}"
+    """Where a store's indexes are on a machine, a folder per bucket; ``index_dir`` empty: under the temporary folder.
+
+    Folders that are not there are made, and none below ``index_dir`` is another user's, nor open to one (``StateError``): the
+    temporary folder is everybody's.
+    """
+    place = Path(index_dir) if index_dir else Path(tempfile.gettempdir())
+    for name in (*(() if index_dir else (f"fkjoin-{os.getuid()}",)), query, f"{operator}-{stage}"):
+        place /= name
+        private_folder(place)
+    return place
 
 
 def _part(messages: pa.Table, part: int, parts: int) -> pa.Table:

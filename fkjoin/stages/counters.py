@@ -21,8 +21,24 @@ ANSWERS = "answers"
 TOMBSTONES = "tombstones-suppressed"
 IDEMPOTENT = "idempotent-update-skip"
 OUT = "out"
+INDEX_REBUILT = "index-rebuilt"
+"""Indexes that were built anew from their logs, as they were not there, or not as they were closed."""
 
-ALL = (LEFT_IN, RIGHT_IN, ROWS_IN, NULL_KEY, DEAD_LETTERS, UNAVAILABLE, STALE, RESTARTS, ANSWERS, TOMBSTONES, IDEMPOTENT, OUT)
+ALL = (
+    LEFT_IN,
+    RIGHT_IN,
+    ROWS_IN,
+    NULL_KEY,
+    DEAD_LETTERS,
+    UNAVAILABLE,
+    STALE,
+    RESTARTS,
+    ANSWERS,
+    TOMBSTONES,
+    IDEMPOTENT,
+    OUT,
+    INDEX_REBUILT,
+)
 
 BUCKETS = "buckets"
 """How many buckets said how large they are, in the stages that an operator has."""
