@@ -316,6 +316,8 @@ def _remove_others(folder: Path) -> None:
     for other in folder.parent.glob(_FOLDERS):
         if other != folder and not _in_use(other):
             _remove(other)
+    for draft in folder.parent.glob(f"{SEAL}-*"):
+        draft.unlink(missing_ok=True)
 
 
 def _remove(folder: Path) -> None:

@@ -96,12 +96,10 @@ class Damaging:
     def __call__(self) -> None:
         if self.rng.random() >= self.often:
             return
-        if self.rng.random() < 0.1:
-            self._restore_or_save()
-            return
-        files = [path for path in self.folder.rglob("*") if path.is_file()]
-        if files:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # RocksDB removes and makes files meanwhile
+            if self.rng.random() < 0.1:
+                self._restore_or_save()
+            elif files := [path for path in self.folder.rglob("*") if path.is_file()]:
                 self.rng.choice(HARMS)(files, self.rng, self.folder)
 
     def _restore_or_save(self) -> None:
