@@ -17,7 +17,7 @@ Different sources are never compared: the arriving version starts over.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +32,10 @@ from fkjoin.arrays import (
     after,
     as_bytes,
     buffers,
-    codes,
     fixed,
     lengths,
     padded,
     slices,
-    stack,
-    take,
     valid,
     window,
 )
@@ -51,7 +48,7 @@ PLACE = ("timestamp", "partition", "offset")
 """Where a record is in its topic: the milliseconds that its producer or broker gave it, then its partition and offset."""
 
 UNTIMED = -(1 << 63)
-_PLACE_BYTES = 24
+PLACE_BYTES = 24
 _STEM = slice(1, 5)
 _ID = slice(5, HEAD_BYTES)
 _AGAIN = 1 << 31
@@ -127,7 +124,7 @@ class Places(NamedTuple):
 def first_places(version: Bytes) -> Places:
     """The places of the records that versions of topics' records begin with."""
     data, bounds = buffers(version)
-    part = _Parts(data, bounds[:-1])
+    part = _Parts.at(data, bounds[:-1])
     time = np.where(part.first == _ONE_OFFSET, np.uint64(0), part.last(2))
     return Places(*((words ^ SIGN).view(np.int64) for words in (time, part.partition(), part.last(0))))
 
@@ -138,7 +135,7 @@ def split(versions: Bytes, parts: int) -> tuple[Bytes, Bytes]:
     there = valid(versions)
     ends = np.zeros(len(versions), np.int64)
     for _ in range(parts):
-        heads = _counts(window(data, bounds[:-1] + ends, 1)[:, 0])
+        heads = numbers_in(window(data, bounds[:-1] + ends, 1)[:, 0])
         ends = np.where(there, ends + HEAD_BYTES + 8 * heads, 0)
     return slices(data, bounds[:-1], ends, there), after(versions, ends, there)
 
@@ -149,7 +146,7 @@ def numbers(versions: Bytes, first: int, last: int) -> pa.ListArray:
     rows = np.arange(len(versions))
     starts, row, at = bounds[:-1], [], []
     for part in range(last):
-        n = _counts(data[starts]) if len(rows) else rows
+        n = numbers_in(data[starts]) if len(rows) else rows
         if part >= first:
             row.append(np.repeat(rows, n))
             at.append(np.repeat(starts + HEAD_BYTES - 8 * (np.cumsum(n) - n), n) + 8 * np.arange(n.sum()))
@@ -195,7 +192,7 @@ def compare(arriving: Bytes, held: Bytes) -> tuple[Bools, Bools]:
         row = row[more_a & more_h]
         if not len(row):
             break
-        parts = _Parts(data_a, at_a[row]), _Parts(data_h, at_h[row])
+        parts = _Parts.at(data_a, at_a[row]), _Parts.at(data_h, at_h[row])
         newer[row], restarts[row], equal = _decided(*parts)
         for at, part in zip((at_a, at_h), parts, strict=True):
             at[row] += HEAD_BYTES + 8 * part.count
@@ -206,18 +203,32 @@ def compare(arriving: Bytes, held: Bytes) -> tuple[Bools, Bools]:
 class _Parts:
     """One part of each version."""
 
-    def __init__(self, data: Octets, starts: Ints) -> None:
-        self.head = window(data, starts, HEAD_BYTES)
-        self.first = self.head[:, 0]
-        self.count = _counts(self.first)
-        width = int(self.count.max(initial=0))
+    def __init__(self, head: Octets, words: Words) -> None:
+        self.head, self.words = head, words
+        self.first = head[:, 0]
+        self.count = numbers_in(self.first)
+
+    @classmethod
+    def at(cls, data: Octets, starts: Ints) -> _Parts:
+        """The parts that begin at ``starts``."""
+        head = window(data, starts, HEAD_BYTES)
+        count = numbers_in(head[:, 0])
+        width = int(count.max(initial=0))
         words = np.ascontiguousarray(window(data, starts + HEAD_BYTES, 8 * width)).view(">u8").reshape(len(starts), width)
-        self.words = np.where(np.arange(width) < self.count[:, None], words, np.uint64(0)).astype(np.uint64)
+        if count.min(initial=width) < width:
+            words = np.where(np.arange(width) < count[:, None], words, np.uint64(0))
+        return cls(head, words.astype(np.uint64))
+
+    def __getitem__(self, rows: npt.NDArray[Any]) -> _Parts:
+        return _Parts(self.head[rows], self.words[rows])
 
     def last(self, number: int) -> Words:
         """The number that stands so many places before the end; 0 where there are fewer."""
-        if not self.words.shape[1]:
+        width = self.words.shape[1]
+        if not width:
             return np.zeros(len(self.count), np.uint64)
+        if self.count.min(initial=width) == width:  # as it mostly is: a column, without a copy
+            return self.words[:, max(width - 1 - number, 0)]
         return self.words[np.arange(len(self.count)), np.maximum(self.count - 1 - number, 0)]
 
     def again(self) -> Bools:
@@ -232,73 +243,52 @@ class _Parts:
 
 def _decided(a: _Parts, h: _Parts) -> tuple[Bools, Bools, Bools]:
     """Where part ``a`` is newer than ``h``, where it is of another source, and where they are equal."""
-    same = (a.head == h.head).all(axis=1)
-    placed = (a.first & h.first & PLACED > 0) & (a.count == h.count)
-    other = np.flatnonzero(~same)
-    stem = same.copy()
-    stem[other] = (a.head[other, _STEM] == h.head[other, _STEM]).all(axis=1)
-    unknown = ~a.head[other, _ID].any(axis=1) | ~h.head[other, _ID].any(axis=1)
-    same[other] = stem[other] & placed[other] & unknown
-    width = max(a.words.shape[1], h.words.shape[1], 1)
-    words_a, words_h = (np.pad(part.words, ((0, 0), (0, width - part.words.shape[1]))) for part in (a, h))
-    place = (words_a != words_h).argmax(axis=1)
-    rows = np.arange(len(place))
-    greater, differ = words_a[rows, place] > words_h[rows, place], words_a[rows, place] != words_h[rows, place]
+    one = (a.head == h.head).all(axis=1)
+    if one.all():
+        newer, equal = _of_one_source(a, h)
+        return newer, np.zeros(len(one), bool), equal
+    stem = (a.head[:, _STEM] == h.head[:, _STEM]).all(axis=1)
+    unknown = ~a.head[:, _ID].any(axis=1) | ~h.head[:, _ID].any(axis=1)
+    one |= stem & unknown & (a.first & h.first & PLACED > 0) & (a.count == h.count)
+    newer, restarts, equal = (np.empty(len(one), bool) for _ in range(3))
+    newer[one], equal[one] = _of_one_source(a[one], h[one])
+    restarts[one] = False
+    newer[~one], restarts[~one], equal[~one] = _of_two_sources(a[~one], h[~one], stem[~one])
+    return newer, restarts, equal
 
-    by_offset = same & placed & differ & (place == a.count - len(PLACE)) & (a.last(1) == h.last(1))
+
+def _of_one_source(a: _Parts, h: _Parts) -> tuple[Bools, Bools]:
+    """Where part ``a`` is newer, and where they are equal: both have as many numbers."""
+    width = min(a.words.shape[1], h.words.shape[1])  # what one has more of is of no row here
+    unequal = a.words[:, :width] != h.words[:, :width]
+    newer, differ = np.zeros(len(unequal), bool), np.zeros(len(unequal), bool)
+    place = np.full(len(unequal), -1)
+    for number in range(unequal.shape[1]):
+        here = unequal[:, number] & ~differ
+        newer[here] = a.words[here, number] > h.words[here, number]
+        place[here] = number
+        differ |= here
+    inside = (a.first & PLACED > 0) & (place >= 0) & (place == a.count - len(PLACE)) & (a.last(1) == h.last(1))
+    if inside.any():  # the timestamps differ: in one partition the offset decides all the same
+        newer = np.where(inside, a.last(0) > h.last(0), newer)
+        differ &= ~inside | (a.last(0) != h.last(0))
+    return newer, ~differ
+
+
+def _of_two_sources(a: _Parts, h: _Parts, stem: Bools) -> tuple[Bools, Bools, Bools]:
+    """As ``_decided``, of parts whose heads differ; ``stem``: both are of a topic of one name.
+
+    Older releases wrote a record's version as its offset, with the partition in the head: it is of the same source.
+    """
     older_form = stem & (np.minimum(a.first, h.first) == _ONE_OFFSET) & (np.maximum(a.first, h.first) == _ONE_PLACE)
     older_form &= ~((a.first != _ONE_OFFSET) & a.again() | (h.first != _ONE_OFFSET) & h.again())
     elsewhere = older_form & (a.partition() != h.partition())
-    by_offset |= older_form & ~elsewhere
+    by_offset = older_form & ~elsewhere
     offset_a, offset_h = a.last(0), h.last(0)
     vacant = (a.first == 0) | (h.first == 0)
-    restarts = ~(same | older_form | vacant)
-    newer = np.where(same, greater, vacant & (h.first == 0) | restarts)
-    newer = np.where(by_offset, offset_a > offset_h, np.where(elsewhere, a.first > h.first, newer))
-    return newer, restarts, np.where(by_offset, offset_a == offset_h, same & ~differ)
-
-
-def in_one_order(code: Ints, version: Bytes, known: Bytes) -> Bytes:
-    """Versions of records as they were read, with timestamps that make one order of each key's records.
-
-    A record counts as no older than the records of its key before it in its partition: it gets the greatest of their
-    timestamps and its own.  Otherwise "the offset decides in a partition, the timestamp across partitions" can go in a circle,
-    and what is newest depends on how records are cut into batches.
-
-    ``code`` numbers the keys; ``known`` has the version held for each code, empty for none.  What is held is enough to know of
-    earlier batches: a partition other than the held one has shown no timestamp above it, or it would be held.
-    """
-    data, bounds = buffers(version)
-    first, sizes = window(data, bounds[:-1], 1)[:, 0], np.diff(bounds)
-    single = (first & PLACED > 0) & (sizes == HEAD_BYTES + 8 * _counts(first))
-    if not single.any():
-        return version
-    place, place_known = _places(version), _places(known)
-    again = np.bincount(code, minlength=len(known)) > 1
-    rows = np.flatnonzero(single & (again[code] | (place[:, 0] < place_known[code, 0])))
-    if not len(rows):
-        return version
-    place = place[rows]
-    number, _ = codes(stack(_leads(take(version, rows)), _leads(known)))
-    lead, lead_known = number[: len(rows)], number[len(rows) :]
-    key = code[rows]
-    order = np.lexsort((place[:, 2], place[:, 1], lead, key))
-    key, lead, place = key[order], lead[order], place[order]
-    begins = np.ones(len(rows), bool)
-    begins[1:] = (key[1:] != key[:-1]) | (lead[1:] != lead[:-1]) | (place[1:, 1] != place[:-1, 1])
-    time = place[:, 0].copy()
-    goes_on = begins & (lead_known[key] == lead) & (place_known[key, 1] == place[:, 1])
-    time[goes_on] = np.maximum(time[goes_on], place_known[key[goes_on], 0])
-    distinct, rank = np.unique(time, return_inverse=True)
-    # A rank plus a multiple of their number per run never falls back at a new run: so one pass finds the maxima of all runs.
-    above = (np.cumsum(begins) - 1) * len(distinct)
-    time = distinct[np.maximum.accumulate(rank + above) - above]
-    if (time == place[:, 0]).all():
-        return version
-    written = data.copy()
-    at = (bounds[1:][rows] - _PLACE_BYTES)[order]
-    written[at[:, None] + np.arange(8)] = time.astype(">u8").view(np.uint8).reshape(-1, 8)
-    return slices(written, bounds[:-1], sizes)
+    restarts = ~(older_form | vacant)
+    newer = np.where(elsewhere, a.first > h.first, vacant & (h.first == 0) | restarts)
+    return np.where(by_offset, offset_a > offset_h, newer), restarts, by_offset & (offset_a == offset_h)
 
 
 def of_topic_before(version: Bytes, identity: bytes) -> Bools:
@@ -306,7 +296,7 @@ def of_topic_before(version: Bytes, identity: bytes) -> Bools:
     data, bounds = buffers(version)
     head, sizes = window(data, bounds[:-1], HEAD_BYTES), np.diff(bounds)
     first = head[:, 0]
-    single = ((first & PLACED > 0) | (first == _ONE_OFFSET)) & (sizes == HEAD_BYTES + 8 * _counts(first))
+    single = ((first & PLACED > 0) | (first == _ONE_OFFSET)) & (sizes == HEAD_BYTES + 8 * numbers_in(first))
     own = np.frombuffer(identity, np.uint8)
     return single & (head[:, _STEM] == own[:4]).all(axis=1) & (head[:, _ID] != own[4:]).any(axis=1)
 
@@ -316,27 +306,13 @@ def before_all(version: Bytes, identity: bytes) -> Bytes:
     data, bounds = buffers(version)
     first = window(data, bounds[:-1], 1)[:, 0]
     first = np.where(first == _ONE_OFFSET, np.uint8(_ONE_PLACE), first)
-    width = int(_counts(first).max(initial=0))
+    width = int(numbers_in(first).max(initial=0))
     written = np.zeros((len(first), HEAD_BYTES + 8 * width), np.uint8)
     written[:, 0], written[:, 1:HEAD_BYTES] = first, np.frombuffer(identity, np.uint8)
     whole, starts = buffers(fixed(written))
-    return slices(whole, starts[:-1], HEAD_BYTES + 8 * _counts(first))
+    return slices(whole, starts[:-1], HEAD_BYTES + 8 * numbers_in(first))
 
 
-def _places(version: Bytes) -> Words:
-    """The last three numbers of each version, as ``encode`` writes them; nothing that makes sense where there are fewer."""
-    data, bounds = buffers(version)
-    starts = np.maximum(bounds[1:] - _PLACE_BYTES, 0)
-    words = np.ascontiguousarray(window(data, starts, _PLACE_BYTES)).view(">u8").reshape(len(starts), len(PLACE))
-    return words.astype(np.uint64)
-
-
-def _leads(version: Bytes) -> Bytes:
-    """What stands before the last three numbers of each version; empty where there is nothing."""
-    data, bounds = buffers(version)
-    return slices(data, bounds[:-1], np.maximum(np.diff(bounds) - _PLACE_BYTES, 0))
-
-
-def _counts(first: Octets) -> Ints:
+def numbers_in(first: Octets) -> Ints:
     """How many numbers a part has, of the first byte of each."""
     return (first & ~np.uint8(PLACED)).astype(np.int64)

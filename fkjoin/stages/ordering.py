@@ -6,6 +6,7 @@ import numpy as np
 
 from fkjoin import versions
 from fkjoin.arrays import Bytes, Ints, changes_from_previous, equal, take
+from fkjoin.record_order import in_one_order
 from fkjoin.records import Records
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
@@ -21,7 +22,7 @@ def newest_only(
     records of a topic get versions that make one order of them.
     """
     if as_read:
-        version = versions.in_one_order(code, version, held.version)
+        version = in_one_order(code, version, held.version)
     order = by_code_and_version(code, version)
     code, version = code[order], take(version, order)
     fresh = ~held.found[code]

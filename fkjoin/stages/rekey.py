@@ -123,6 +123,7 @@ def rekey(
 
 def fingerprints(values: Bytes) -> Ints:
     """A 64-bit hash of each value; 0 for null."""
-    digest = xxhash.xxh3_64_intdigest
-    found = (0 if value is None else digest(value) for value in items(values))
-    return np.fromiter(found, np.uint64, len(values)).view(np.int64)
+    there = valid(values)
+    found = np.zeros(len(values), np.uint64)
+    found[there] = np.fromiter(map(xxhash.xxh3_64_intdigest, items(chosen(values, there))), np.uint64, int(there.sum()))
+    return found.view(np.int64)
