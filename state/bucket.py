@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state import pending
-from state.errors import DamagedIndexError, StateError, StoreMismatchError
+from state.errors import DamagedIndexError, StoreMismatchError
 from state.index import RocksIndex
 from state.lengths import lengths, lengths_before
 from state.memory import MemoryStore
@@ -108,7 +108,11 @@ class BucketStore:
         private_folder(directory)
         self._index = self._open(lock_wait_s)
         if self._meta.live_bytes == UNCOUNTED:
-            counted = sum(entry_bytes(page.keys, page.values) for page in self._scanned([_EVERYTHING]))
+            try:
+                counted = sum(entry_bytes(page.keys, page.values) for page in self._scanned([_EVERYTHING]))
+            except BaseException:
+                self._index.close()
+                raise
             self._meta = replace(self._meta, live_bytes=counted)
 
     def __enter__(self) -> BucketStore:
@@ -241,19 +245,22 @@ class BucketStore:
 
     def _open(self, wait_s: float) -> RocksIndex:
         why = f"index {self._directory} is not there, or was being written to by a process that died"
-        index: RocksIndex | None = None
         try:
             if (standing := self._standing()) is not None:
                 return standing
             index = RocksIndex.taken(self._directory, self._meta.key, wait_s)
-            if index is not None:
-                if self._catch_up(index):
-                    return index
-                why = f"index {self._directory} is of a batch that the log does not lead on from"
-        except StateError as error:
-            why = str(error)
+        except DamagedIndexError as error:
+            return self._rebuilt(str(error))
         if index is not None:
+            try:
+                caught_up = self._catch_up(index)
+            except BaseException:
+                index.close()
+                raise
+            if caught_up:
+                return index
             index.give_up()
+            why = f"index {self._directory} is of a batch that the log does not lead on from"
         return self._rebuilt(why)
 
     def _rebuilt(self, why: str) -> RocksIndex:

@@ -1,9 +1,11 @@
 """The local index of one bucket: rocksdict, holding committed data only.
 
-The index can always be rebuilt from the change log.  Each has a folder of its own, ``index-{random}``, in the bucket's folder,
-and a *seal* (``state.seal``) that says which folder is the index, where it stands and that it is as it was closed: without
-one it is not opened.  A batch's entries come as a sorted file that the index *takes in*; meanwhile it stands nowhere, and an
-index that stands nowhere is not sealed.
+The index can always be rebuilt from the change log.  Each index has a folder of its own in the bucket's folder,
+``index-{random}``.  A *seal* (``state.seal``) says which folder is the index, where it stands, and that it is as it was
+closed.  Without a seal it is not opened.  A batch's entries come as a sorted file that the index *takes in*.  Meanwhile it
+stands nowhere, and an index that stands nowhere is not sealed.
+
+While an index is open for writing, its folder is locked.  A folder without a lock and a seal is of no use, and removed.
 
 To read an index where it stands needs no lock: its files are there until the process lets go of them, whatever others do.  A
 process keeps such readers open from one batch to the next.
@@ -12,9 +14,8 @@ process keeps such readers open from one batch to the next.
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import logging
 import os
-import shutil
 import time
 import uuid
 from collections import OrderedDict
@@ -29,6 +30,7 @@ from rocksdict import IngestExternalFileOptions, Rdict, ReadOptions
 
 from state.database import live_files, merge, open_database, says
 from state.errors import DamagedIndexError, StateError
+from state.folders import FOLDERS, in_use, locked, remove, remove_abandoned
 from state.order import byte_order
 from state.positions import Position
 from state.private import private_folder
@@ -41,7 +43,7 @@ _MOST_READERS = 16
 
 _ROOM = "the folder must be writable and its disk must have room"
 
-_FOLDERS = "index-*"
+_logger = logging.getLogger(__name__)
 
 
 class RocksIndex:
@@ -58,12 +60,16 @@ class RocksIndex:
     @classmethod
     def new(cls, directory: Path, position: Position, key: bytes) -> RocksIndex:
         """Make an empty index that stands at ``position``; ``StateError`` if that cannot be done."""
-        folder = directory / f"index-{uuid.uuid4().hex}"
-        private_folder(folder)
-        lock = _locked(folder)
+        remove_abandoned(directory)
+        lock = None
+        while lock is None:  # until it is locked, another process may take it for abandoned
+            folder = directory / f"index-{uuid.uuid4().hex}"
+            private_folder(folder)
+            lock = locked(folder)
         try:
             return cls(folder, position, key, open_database(folder), lock)
         except Exception as error:
+            remove(folder)
             os.close(lock)
             raise StateError(f"index {folder} cannot be made: {error}; {_ROOM}") from error
 
@@ -77,13 +83,13 @@ class RocksIndex:
         _let_go(directory)
         deadline = time.monotonic() + wait_s
         while (sealed := taken(directory, key)) is None:
-            if not any(_in_use(folder) for folder in directory.glob(_FOLDERS)) or time.monotonic() >= deadline:
+            if not any(in_use(folder) for folder in directory.glob(FOLDERS)) or time.monotonic() >= deadline:
                 return None
             time.sleep(0.02)
-        try:
-            lock = _locked(sealed.folder)
-        except OSError as error:
-            raise DamagedIndexError(f"index {sealed.folder} does not open: {error}") from error
+        while (lock := locked(sealed.folder)) is None:  # a process that has just sealed it lets go at once
+            if time.monotonic() >= deadline:
+                raise DamagedIndexError(f"index {sealed.folder} is gone, or held by another process")
+            time.sleep(0.02)
         try:
             db = open_database(sealed.folder)
             sealed.require_version(live_files(db))
@@ -112,8 +118,6 @@ class RocksIndex:
             if not _there(sealed):
                 return None
             raise _damaged(sealed.folder, error) from error
-        if not _there(sealed):  # somebody may have written to it while it was opened
-            return None
         while len(_readers) >= _MOST_READERS:
             _readers.popitem(last=False)
         _readers[place] = sealed.data, db
@@ -230,14 +234,15 @@ class RocksIndex:
             del self._db
             if self.position is not None:
                 seal(self.folder, self.position, live, self._key)
-                _remove_others(self.folder)
-        except Exception:  # rocksdict has one kind of error
+        except Exception as error:  # rocksdict has one kind of error
+            _logger.warning("index %s is not kept: %s", self.folder, error)
             self.position = None
-        finally:
-            if self.position is None:
-                vars(self).pop("_db", None)
-                _remove(self.folder)
-            os.close(lock)
+        if self.position is None:
+            vars(self).pop("_db", None)
+            remove(self.folder)
+        os.close(lock)
+        if self.position is not None:
+            remove_abandoned(self.folder.parent, but=self.folder)
 
     def give_up(self) -> None:
         """Close an index that is not to be read any more."""
@@ -287,42 +292,6 @@ def _there(sealed: Seal) -> bool:
 
 def _damaged(folder: Path, error: Exception) -> DamagedIndexError:
     return error if isinstance(error, DamagedIndexError) else DamagedIndexError(f"index {folder} does not open: {error}")
-
-
-def _locked(folder: Path) -> int:
-    """A descriptor of the folder with a lock on it, that ends with the process."""
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    fcntl.flock(lock, fcntl.LOCK_EX)  # only ``_in_use`` may hold it, and lets go at once
-    return lock
-
-
-def _in_use(folder: Path) -> bool:
-    """A process that is alive is writing to the index."""
-    try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
-    return False
-
-
-def _remove_others(folder: Path) -> None:
-    """Remove what processes that died have left beside the index."""
-    for other in folder.parent.glob(_FOLDERS):
-        if other != folder and not _in_use(other):
-            _remove(other)
-    for draft in folder.parent.glob(f"{SEAL}-*"):
-        draft.unlink(missing_ok=True)
-
-
-def _remove(folder: Path) -> None:
-    """Remove an index; it need not be there."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _count(where: pa.BooleanArray) -> int:

@@ -33,6 +33,8 @@ def private_folder(path: Path) -> None:
             raise StateError(f"folder {path} belongs to user {said.st_uid}, this process runs as {os.geteuid()}: {_ELSEWHERE}")
         if said.st_mode & _OTHERS:
             os.fchmod(handle, 0o700)
+    except OSError as error:
+        raise StateError(f"folder {path} cannot be closed to other users: {error}; {_ELSEWHERE}") from error
     finally:
         os.close(handle)
 

@@ -7,11 +7,16 @@
 * every file in the folder, with its *stamp*: size, inode, and when the inode last changed.
 
 *Law*: an index is read only if its seal verifies, its folder has exactly these files with these stamps, and RocksDB opens
-exactly this version of it.  So whatever happens to files while nobody has them open is noticed: whoever writes to a file, cuts
-it, adds one or puts another in its place cannot choose the stamp; and RocksDB begins an empty database, or an older version,
-where the file that names the newest one is gone.  A stamp costs a system call, where a digest of the contents would cost
-reading all of the index.  What happens to a file that is open is noticed by the checksums of its blocks, which hold the file's
-identity and the block's place in it.
+exactly this version of it.
+
+| what happens | how it is noticed |
+|---|---|
+| a closed file is written to, cut, removed, added or exchanged | nobody can choose a stamp |
+| the file that names RocksDB's newest version is lost while the index is open | RocksDB opens other data files |
+| contents change and the stamp does not, or the index is open | by the checksums of blocks |
+
+The checksum of a block holds the file's identity and the block's place in it.
+A stamp costs a system call; a digest of the contents would cost reading all of the index.
 
 The digest has a key, a secret in the change log: only a process that can read the log can seal.
 
@@ -127,17 +132,11 @@ def taken(directory: Path, key: bytes) -> Seal | None:
 
 
 def seal(folder: Path, position: Position, live: Mapping[str, int], key: bytes) -> None:
-    """Seal an index that has been closed, ``live``: with which data files; ``OSError`` if that cannot be done.
-
-    ``DamagedIndexError`` if one of them is not there as RocksDB has written it: somebody was at the files meanwhile.
-    """
+    """Seal an index that has been closed; ``live``: the data files that RocksDB had open.  ``OSError`` if it cannot be done."""
     for file in folder.iterdir():
         close_to_others(file)
-    found = stamps(folder)
-    for name, size in live.items():
-        if name not in found or found[name][0] != size:
-            raise DamagedIndexError(f"index {folder} was changed while it was open: {name}")
-    said = {"folder": folder.name, "position": [position.token.hex(), position.next], "live": dict(live), "stamps": found}
+    place = [position.token.hex(), position.next]
+    said = {"folder": folder.name, "position": place, "live": dict(live), "stamps": stamps(folder)}
     body = _FORMAT + json.dumps(said).encode()
     draft = folder.parent / f"{SEAL}-{uuid.uuid4().hex}"
     try:

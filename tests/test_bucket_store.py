@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,16 @@ from state import (
     MemoryStore,
     StoreMismatchError,
     UnknownFormatError,
+    folders,
     items,
     pending,
     prefix_range,
     protocol,
     segments,
 )
+from state.folders import locked
 from state.index import RocksIndex
+from state.positions import Position
 from tests.stores import Log, array, contents, index_folder, index_of, key_of, write
 
 KEYS = st.sampled_from([bytes((first, second)) for first in b"ab\xff" for second in b"\0x\xff"])
@@ -331,12 +335,17 @@ def test_formats_have_the_bytes_they_always_had() -> None:
         assert (token, keys.to_pylist(), values.to_pylist()) == (bytes(16), [b"k", b"gone"], [b"v", None])
 
 
-def test_an_index_that_another_process_has_open_is_left_alone(tmp_path: Path) -> None:
+def log_of_one_row(folder: Path) -> Log:
     log = Log()
-    with BucketStore(log, tmp_path) as store:
+    with BucketStore(log, folder) as store:
         write(store, {b"k": b"v"})
         store.commit()
     log.commit()
+    return log
+
+
+def test_an_index_that_another_process_has_open_is_left_alone(tmp_path: Path) -> None:
+    log = log_of_one_row(tmp_path)
     held = index_of(tmp_path, key_of(log))
     try:
         with BucketStore(log, tmp_path, lock_wait_s=0.05) as store:
@@ -344,13 +353,85 @@ def test_an_index_that_another_process_has_open_is_left_alone(tmp_path: Path) ->
             assert contents(store) == {b"k": b"v"}
             write(store, {b"k2": b"v"})
             store.commit()
-            assert held.folder.exists()
+        assert held.folder.exists()
         log.commit()
     finally:
         held.close()
     assert len(list(tmp_path.glob("index-*"))) == 1, "the one that was sealed last has removed the other"
     with BucketStore(log, tmp_path) as store:
         assert contents(store) == {b"k": b"v", b"k2": b"v"}
+
+
+def test_an_index_that_another_process_is_about_to_close_is_waited_for(tmp_path: Path) -> None:
+    log = log_of_one_row(tmp_path)
+    held = index_of(tmp_path, key_of(log))
+    closing = threading.Timer(0.2, held.close)
+    closing.start()
+    with BucketStore(log, tmp_path, lock_wait_s=60.0) as store:
+        assert store.rebuilt is None
+        assert contents(store) == {b"k": b"v"}
+    closing.join()
+
+
+def test_a_process_that_stands_still_with_a_sealed_index_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    """It has sealed the index and not let go of it; a batch that reads it needs nothing, one that writes has its own."""
+    log = log_of_one_row(tmp_path)
+    held = locked(index_folder(tmp_path))
+    assert held is not None
+    with BucketStore(log, tmp_path, lock_wait_s=0.05) as store:
+        assert store.rebuilt is None
+    log.put_segment(1, log.committed[0])  # so that no pending file leads to it
+    log.set_meta(replace(segments.Meta.decode(log.committed["meta"]), next=2).encode())
+    with BucketStore(log, tmp_path, lock_wait_s=0.05) as store:
+        assert "held by another process" in (store.rebuilt or "")
+        assert contents(store) == {b"k": b"v"}
+    os.close(held)
+
+
+def test_an_error_that_is_no_damage_leaves_the_index_to_the_next_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = log_of_one_row(tmp_path)
+    for path in tmp_path.glob("pending-*"):
+        path.unlink()
+
+    def unreachable(number: int) -> bytes:
+        raise ConnectionError("the JVM does not answer")
+
+    monkeypatch.setattr(log, "segment", unreachable)
+    with pytest.raises(ConnectionError):
+        BucketStore(log, tmp_path)
+    monkeypatch.undo()
+    with BucketStore(log, tmp_path, lock_wait_s=0.0) as store:
+        assert store.rebuilt is None
+        assert contents(store) == {b"k": b"v"}
+
+
+def test_what_processes_that_died_have_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = log_of_one_row(tmp_path)
+    (tmp_path / "index-left").mkdir()
+    (tmp_path / "SEAL-left").touch()
+    (tmp_path / "SEAL-folder").mkdir()
+    index_of(tmp_path, key_of(log)).close()
+    assert not (tmp_path / "index-left").exists()
+    assert (tmp_path / "SEAL-left").exists(), "it may be another's that is alive"
+    monkeypatch.setattr(folders, "_LEFT_S", -1)
+    index_of(tmp_path, key_of(log)).close()
+    assert not (tmp_path / "SEAL-left").exists()
+    with BucketStore(log, tmp_path) as store:
+        assert store.rebuilt is None, "what cannot be removed is no reason to build an index anew"
+
+
+def test_a_log_of_another_batch_is_not_read_with_the_index(tmp_path: Path) -> None:
+    log = log_of_one_row(tmp_path)
+    log.working["meta"] = replace(segments.Meta.decode(log.working["meta"]), token=bytes(16)).encode()
+    (log.working[0],) = segments.encode_segments(bytes(16), array([b"k"]), array([b"another"]))
+    index = index_of(tmp_path, key_of(log))
+    index.position = Position(b"t" * 16, 1)
+    index.close()
+    with BucketStore(log, tmp_path) as store:
+        assert "the log does not lead on from" in (store.rebuilt or "")
+        assert contents(store) == {b"k": b"another"}
 
 
 def test_a_process_killed_while_it_applies_leaves_an_index_that_is_brought_up_to_date(tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ def test_an_index_that_is_opened_again_is_read_by_its_filters(tmp_path: Path) ->
 
 def test_blocks_that_many_keys_are_in_are_not_kept_in_memory(tmp_path: Path) -> None:
     """Those that few keys are in are, also after many."""
+    database._block_cache.cache_clear()
     names = [b"k%05d" % number for number in range(2 * SLICE_ROWS)]
     values = array([name * 16 for name in names])
     with contextlib.closing(index_of(tmp_path)) as index:

@@ -1,4 +1,4 @@
-"""The folders of indexes: nobody else reads them, changes them, or makes them beforehand."""
+"""The folders of indexes: no other user reads them, changes them, or makes them beforehand."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from fkjoin.spark.bucket_run import index_home
-from state import BucketStore, StateError, pending
+from state import BucketStore, StateError, pending, segments
+from state.positions import Position
 from state.private import private_folder
-from tests.stores import Log, contents, index_folder, write
+from tests.stores import Log, array, contents, index_folder, index_of, key_of, write
 
 ELSEWHERE = "remove it, or choose another folder for the index \\(spark.fkjoin.index.dir\\)"
 
@@ -74,24 +75,38 @@ def test_files_are_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert {mode(path) for path in files} == {0o600}
 
 
-def test_a_row_that_somebody_puts_into_the_index_is_not_read(tmp_path: Path) -> None:
-    """Whoever can write to the folder makes an index of their own and seals it, but has not read the log."""
+@pytest.mark.parametrize("key", [b"k" * 16, b"\0" * 16])
+def test_an_index_that_somebody_has_sealed_without_the_logs_key_is_not_read(tmp_path: Path, key: bytes) -> None:
+    """Whatever is in it: the seal is as it would be but for the key."""
     log = Log()
-    for value in (b"ours", b"ours too"):
-        with BucketStore(log, tmp_path) as store:
-            write(store, {b"k": value})
-            store.commit()
-        log.commit()
-    theirs = Log()
-    with BucketStore(theirs, tmp_path / "theirs") as store:
-        write(store, {b"k": b"theirs"})
-        store.commit()
-    forged = index_folder(tmp_path / "theirs")
-    before = index_folder(tmp_path)
-    for path in before.iterdir():
-        path.unlink()
-    for path in forged.iterdir():
-        path.rename(before / path.name)
     with BucketStore(log, tmp_path) as store:
-        assert contents(store) == {b"k": b"ours too"}
-        assert "is not as it was closed" in (store.rebuilt or "")
+        write(store, {b"k": b"ours"})
+        store.commit()
+    log.commit()
+    index = index_of(tmp_path, key_of(log))
+    index.apply(array([b"k"]), array([b"theirs"]), Position(segments.Meta.decode(log.committed["meta"]).token, 1))
+    index._key = key
+    index.close()
+    with BucketStore(log, tmp_path) as store:
+        assert "is damaged, or is not one of this log" in (store.rebuilt or "")
+        assert contents(store) == {b"k": b"ours"}
+
+
+@pytest.mark.parametrize("size", [0, 1 << 20])
+@pytest.mark.parametrize("with_the_key", [False, True])
+def test_a_pending_file_that_somebody_has_made_without_the_logs_key_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, with_the_key: bool
+) -> None:
+    monkeypatch.setattr(pending, "TAIL_BYTES", size)
+    log = Log()
+    with BucketStore(log, tmp_path) as store:
+        write(store, {b"k": b"ours"})
+        store.commit()
+    log.commit()
+    meta = segments.Meta.decode(log.committed["meta"])
+    for path in tmp_path.glob("pending-*"):
+        path.unlink()
+    entries, key = (array([b"k"]), array([b"theirs"])), meta.key if with_the_key else b"k" * 16
+    pending.keep(tmp_path, entries, Position(bytes(16), 0), Position(meta.token, 1), key)
+    with BucketStore(log, tmp_path) as store:
+        assert contents(store) == {b"k": b"theirs" if with_the_key else b"ours"}

@@ -148,6 +148,7 @@ def test_a_query_goes_on_from_its_checkpoint_with_its_index_kept_lost_or_too_old
         want = {key: (value, rights.get(value[:2])) for key, value in lefts.items() if value is not None}
         assert got == want
     assert count["null-key-dropped"] == 4
+    assert count["index-rebuilt"] > 0
     assert count["left-in"] + count["right-in"] == sequence
     assert count["out"] == len(rows)
     assert rows[0]._left_version is not None

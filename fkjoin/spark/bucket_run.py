@@ -127,12 +127,12 @@ class BucketRun:
                             yield from ((of, payload, None, 0) for of, payload in made)
                 store.commit()
                 count.update(dict(zip(counters.SIZES, (1, *store.sizes), strict=True)))
-                if store.rebuilt is not None:
-                    count[counters.INDEX_REBUILT] += 1
-                    logging.getLogger(__name__).warning("%s: index rebuilt from its log: %s", name, store.rebuilt)
                 if spec.validate:
                     for sums in self._validated(messages, store, name):
                         yield from ((of, payload, None, 0) for of, payload in sums)
+                if store.rebuilt is not None:
+                    count[counters.INDEX_REBUILT] += 1
+                    logging.getLogger(__name__).warning("%s: index rebuilt from its log: %s", name, store.rebuilt)
             count[f"{spec.stage}-ms"] = round(1000 * (time.monotonic() - begun))
             self._name_hot_keys(count)
             give_back(size)
@@ -294,7 +294,7 @@ def index_home(index_dir: str, query: str, operator: str, stage: str) -> Path:
     temporary folder is everybody's.
     """
     place = Path(index_dir) if index_dir else Path(tempfile.gettempdir())
-    for name in (*(() if index_dir else (f"fkjoin-{os.getuid()}",)), query, f"{operator}-{stage}"):
+    for name in (*(() if index_dir else (f"fkjoin-{os.geteuid()}",)), query, f"{operator}-{stage}"):
         place /= name
         private_folder(place)
     return place
