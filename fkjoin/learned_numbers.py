@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DecimalType, DoubleType, LongType, StringType, StructField, StructType
 
@@ -19,10 +19,10 @@ Path = tuple[str, ...]
 
 
 def with_numbers(read: DataFrame, learned: StructType, given: Sequence[Any]) -> StructType:
-    """The columns, those that are plainly ``given`` as bigint where some line of what was ``read`` has a whole number there."""
+    """The columns, those that are plainly ``given`` as bigint where most of what was ``read`` there are whole numbers."""
     for path in (_path(item, learned) for item in given):
         kind = _at(learned, path)
-        if isinstance(kind, StringType | DoubleType | DecimalType) and read.where(_whole(path, kind)).limit(1).count():
+        if isinstance(kind, StringType | DoubleType | DecimalType) and _most_are_whole(read, path, kind):
             learned = _with_number(learned, path)
     return learned
 
@@ -43,9 +43,11 @@ def _at(kind: DataType, path: Path) -> DataType | None:
     return kind if path else None
 
 
-def _whole(path: Path, kind: DataType) -> Column:
+def _most_are_whole(read: DataFrame, path: Path, kind: DataType) -> bool:
     value = F.col(quoted(*path))
-    return value.try_cast("bigint").isNotNull() if isinstance(kind, StringType) else value == F.floor(value)
+    whole = value.try_cast("bigint").isNotNull() if isinstance(kind, StringType) else value == F.floor(value)
+    (counted,) = read.agg(F.count_if(whole).alias("whole"), F.count(value).alias("all")).collect()
+    return bool(2 * counted["whole"] > counted["all"])
 
 
 def _with_number(columns: StructType, path: Path) -> StructType:
