@@ -40,7 +40,7 @@ from fkjoin.stateful import (
     stage,
     stage_spec,
 )
-from fkjoin.topology import Aggregate, fired, generated_name, source_of, starts_over
+from fkjoin.topology import Aggregate, fired, generated_name, read_from, starts_over
 from fkjoin.unread import contributing, packed_contributions
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def aggregated(
             every=every,
             fold=pickled(fold) if kind == "aggregate" else b"",
             from_answers=contribute if kind == "regroup" else b"",
-            as_read=kind == "regroup" and source_of(table.node) is not None,
+            as_read=kind == "regroup" and read_from(table.node) is not None,
             in_order=topic is None,
             number=number,
         )

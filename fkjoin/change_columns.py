@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 )
 
 from fkjoin.columns import Expression, Expressions, listed, resolve_column, text, type_of
-from fkjoin.errors import TopologyError
+from fkjoin.errors import AS_BEGUN, TopologyError
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 
@@ -48,7 +48,7 @@ class ChangeColumns:
             if not isinstance(kind, _INTEGERS):
                 raise TopologyError(
                     f"version: {text(item)} is {kind.simpleString()}, whole numbers are needed; "
-                    "cast it, for a timestamp with unix_micros(…)"
+                    f"cast it, for a timestamp with unix_micros(…){AS_BEGUN}"
                 )
             found.append(place.cast("bigint"))
         return found
@@ -61,7 +61,7 @@ class ChangeColumns:
         if not isinstance(kind := type_of(frame, found), BooleanType):
             raise TopologyError(
                 f"deleted: {text(self.deleted)} is {kind.simpleString()}, a boolean is needed: write a "
-                "condition, such as \"op = 'd'\""
+                f"condition, such as \"op = 'd'\"{AS_BEGUN}"
             )
         return F.coalesce(found, F.lit(False))
 
@@ -77,5 +77,5 @@ class ChangeColumns:
             return found.cast("bigint"), "bigint"
         raise TopologyError(
             f"timestamp: {text(self.timestamp)} is {kind.simpleString()}, a timestamp or bigint is needed; "
-            "cast it with to_timestamp(…)"
+            f"cast it with to_timestamp(…){AS_BEGUN}"
         )

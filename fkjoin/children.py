@@ -23,7 +23,7 @@ from fkjoin.spark.operator import StageName, StageSpec
 from fkjoin.spark.settings import bucket_count, switched_off, validated
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.children import Family
-from fkjoin.stateful import counted, frame_of, pickled, refuse_same_name, stage, stage_spec
+from fkjoin.stateful import counted, frame_of, made_by_operators, pickled, refuse_same_name, stage, stage_spec
 from fkjoin.table import Extractor, Table
 from fkjoin.topology import Children, generated_name
 
@@ -64,6 +64,7 @@ def with_children(
     def spec(kind: StageName, materialized: str) -> StageSpec:
         facts = {"materialized": materialized, **bound_to}
         more: dict[str, Any] = {"every": emission.every, "family": pickled(family) if kind == "children" else b""}
+        more["made"] = made_by_operators(node.left if kind == "rekey" else node.right)
         if kind == "rekey":
             more["from_answers"] = sides.from_answers
         return stage_spec(spark, kind, label, facts, about, validate=checked, **more)

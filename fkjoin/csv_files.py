@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -42,19 +42,19 @@ def by_name(spark: SparkSession, pattern: str, options: Mapping[str, Any], colum
     return StructType([wanted.get(name.lower(), StructField(name, StringType())) for name in names])
 
 
-def learned(spark: SparkSession, pattern: str, options: Mapping[str, Any]) -> StructType:
-    """The columns of the files whose header is that of the newest one, as Spark makes their types out."""
+def learned(spark: SparkSession, pattern: str, options: Mapping[str, Any]) -> tuple[DataFrame, StructType]:
+    """The files whose header is that of the newest one, and their columns, as Spark makes their types out."""
     lines = spark.read.format("text").options(**_finding(options)).load(pattern).where("_metadata.file_block_start = 0")
     about = F.max("_metadata.file_modification_time").alias("time"), F.first("value").alias("header")
     files = lines.groupBy(F.col("_metadata.file_path").alias("path")).agg(*about).collect()
     newest = max(files, key=lambda file: (file.time, file.path), default=None)
     same = [_escaped(unquote(file.path)) for file in files if newest is not None and file.header == newest.header]
     places = pattern if len(same) == len(files) or not _has_header(options) else same
-    found = spark.read.format("csv").options(**{"inferSchema": True, **_reading(options, places)}).load(places).schema
+    found = spark.read.format("csv").options(**{"inferSchema": True, **_reading(options, places)}).load(places)
     if newest is None or not _has_header(options):
-        return found
+        return found, found.schema
     unnamed = [place for place, name in enumerate(_header(spark, unquote(newest.path), options)) if name is None]
-    return StructType([field for place, field in enumerate(found) if place not in unnamed])
+    return found, StructType([field for place, field in enumerate(found.schema) if place not in unnamed])
 
 
 def _newest(spark: SparkSession, pattern: str, options: Mapping[str, Any]) -> str | None:

@@ -33,7 +33,7 @@ from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.spark.vectorized import vector, vectors
 from fkjoin.stages.answer_rows import AnswerRows, Joined, Made
 from fkjoin.stateful import Early, counted, frame_of, pickled, refuse_same_name, stage, stage_spec
-from fkjoin.topology import Derived, fired, generated_name, source_of, starts_over
+from fkjoin.topology import Derived, fired, generated_name, read_from, starts_over
 from fkjoin.unread import packed_rows, with_steps
 from fkjoin.vectors import Steps, Where
 
@@ -156,7 +156,7 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
             makes = pickled(Joined(AnswerRows(answers.of, early.made, table.on_error == "fail"), schema))
     else:
         pack = PackRows(key, schema, buckets, validate=checked, start_over=starts_over(below))
-        packed, as_read = packed_rows(made, pack), source_of(below) is not None
+        packed, as_read = packed_rows(made, pack), read_from(below) is not None
     unpack = UnpackResults(key, (schema,), node.versions)
 
     def built(materialized: str | None) -> Table:

@@ -17,6 +17,10 @@ def set_aside(what: str) -> str:
     return f'; with on_error="dead-letter" such {what} are set aside'
 
 
+AS_BEGUN = "; of files that a checkpoint has read before, give schema= with the type that it had"
+"""What a message says at its end of a column whose type was learned: another expression would be another job."""
+
+
 class FkJoinError(Exception):
     """The root of all of fkjoin's own errors."""
 

@@ -31,6 +31,7 @@ from fkjoin.frame import PROBLEM, RAW
 from fkjoin.json_text import Reading, parsable
 from fkjoin.kafka.formats import struct_type
 from fkjoin.kinds import parts
+from fkjoin.learned_numbers import with_numbers
 from fkjoin.names import quoted
 from fkjoin.spark.files import hadoop
 from fkjoin.spark.json_lines import ReadLines, not_an_object
@@ -96,15 +97,16 @@ def open_files(
     schema: StructType | str | None,
     format: str | None,
     options: Mapping[str, Any] | None,
+    numbers: Sequence[Any] = (),
 ) -> FilesRead:
-    """See ``Table.from_files``."""
+    """See ``Table.from_files``; ``numbers``: what orders and dates changes."""
     prepare(spark)
     chosen = format or _format_of(pattern)
     if chosen not in get_args(FileFormat):
         raise TopologyError(f"format: {chosen!r} is not one of {', '.join(get_args(FileFormat))}")
     place = _place(spark, pattern, {**({"header": True} if chosen == "csv" else {}), **(options or {})})
     learned = schema is None
-    found = _learned(place, chosen, pattern) if schema is None else struct_type(schema, "from_files")
+    found = _learned(place, chosen, pattern, numbers) if schema is None else struct_type(schema, "from_files")
     lines = _lines(place)
     folders = _folders(lines)
     whole = _with_folders(found, [lines.schema[name] for name in folders])
@@ -140,11 +142,13 @@ def _lines(place: _Place) -> DataFrame:
         raise TopologyError(f"path: {place.pattern} is not there; make the folder first, it may be empty") from error
 
 
-def _learned(place: _Place, format: str, pattern: str) -> StructType:
+def _learned(place: _Place, format: str, pattern: str, numbers: Sequence[Any]) -> StructType:
     try:
         if format == "csv":
-            return csv_files.learned(place.spark, place.pattern, place.options)
-        found = place.spark.read.format(format).options(**place.options).load(place.pattern).schema
+            read, found = csv_files.learned(place.spark, place.pattern, place.options)
+            return with_numbers(read, found, numbers)
+        read = place.spark.read.format(format).options(**place.options).load(place.pattern)
+        found = read.schema if format == "parquet" else with_numbers(read, read.schema, numbers)
     except Exception as error:
         raise TopologyError(
             f"path: {pattern} cannot be read to learn its columns; is it there, and not empty? "

@@ -13,7 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from fkjoin.attempt import attempt, every_row, letters
 from fkjoin.columns import Expression, arrow_schema, listed, resolve_column, text
-from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.errors import AS_BEGUN, FkJoinError, TopologyError
 from fkjoin.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.joiner import is_function
 from fkjoin.names import quoted
@@ -198,7 +198,7 @@ def _check_types(visible: DataFrame, given: list[Expression], found: list[Column
             raise TopologyError(
                 f"extractor: {text(item)} of left table {left.name} is {kind.simpleString()}, but key column {field.name} of "
                 f"right table {right.name} is {field.dataType.simpleString()}; cast one of them, for instance "
-                f'extractor="cast({text(item)} as {field.dataType.simpleString()})"'
+                f'extractor="cast({text(item)} as {field.dataType.simpleString()})"{AS_BEGUN}'
             )
 
 

@@ -1,7 +1,7 @@
 """What must hold of the stores after every batch, and checks of it: for ``validate=True``, tests and ``fkjoin state verify``.
 
 * A mark never goes back: no record is replaced by one with an older version, and only records of rows that are gone (and
-  subscriptions that ended) are deleted.
+  subscriptions that ended) are deleted.  What comes to a store in order needs no marks.
 * There is one subscription per live left row with a foreign key, and no other (in a fused join, after every batch).
 * A bucket's log and its index hold the same.
 """
@@ -26,15 +26,14 @@ from fkjoin.stages.scatter import scattered, tagged
 from state import KeyRange, Page, Store, prefix_range
 
 _MODULUS = 1 << 63
-_RECORDS = np.frombuffer(b"drs", np.uint8)
 
 
 class GuardedStore:
     """A store that refuses writes that would let a mark go back."""
 
-    def __init__(self, store: Store, name: str) -> None:
-        """``name``: of the store and its bucket, for the error."""
-        self._store, self._name = store, name
+    def __init__(self, store: Store, name: str, tags: bytes = b"drs") -> None:
+        """``name``: of the store and its bucket, for the error; ``tags``: what the keys of its marks begin with."""
+        self._store, self._name, self._tags = store, name, np.frombuffer(tags, np.uint8)
 
     def get_many(self, keys: Bytes) -> Bytes:
         return self._store.get_many(keys)
@@ -45,7 +44,7 @@ class GuardedStore:
     def write(self, keys: Bytes, values: Bytes) -> None:
         """As ``Store.write``; raises ``InvariantError``."""
         tags = np.array([key[0] for key in keys.to_pylist()], np.uint8)
-        of_records = np.flatnonzero(np.isin(tags, _RECORDS))
+        of_records = np.flatnonzero(np.isin(tags, self._tags))
         names, tags = take(keys, of_records), tags[of_records]
         old, new = records.decode(self._store.get_many(names)), records.decode(take(values, of_records))
         forward = versions.is_newer(new.version, old.version) | equal(new.version, old.version)

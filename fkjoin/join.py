@@ -24,7 +24,7 @@ from fkjoin.stages.contribute import Place
 from fkjoin.star_join import share, star_table
 from fkjoin.stateful import Deployment, refuse_same_name
 from fkjoin.table import Extractor, Joiner, Table
-from fkjoin.topology import Join, generated_name, source_of
+from fkjoin.topology import Derived, Join, Node, Source, generated_name
 from fkjoin.wire import WIRES, Wire
 
 
@@ -109,7 +109,7 @@ def _internal_topics(
     if deployment == "fused":
         return None
     for argument, table in (("left", left), ("right", right)):
-        if table.connection is None or source_of(table.node) is None:
+        if table.connection is None or not _of_source(table.node):
             raise TopologyError(
                 f"{argument}: the staged deployment joins tables read from topics (Table.from_kafka), {table.name} is none; "
                 "write it to a topic first, or leave the deployment fused"
@@ -119,6 +119,13 @@ def _internal_topics(
     assert right.connection is not None
     name = application or str(left.frame.sparkSession.sparkContext.appName)
     return internal_topics(name, join, left.connection, right.connection, wire)
+
+
+def _of_source(node: Node) -> bool:
+    """Whether the node's rows, and so their versions, are a source's."""
+    while isinstance(node, Derived):
+        node = node.table
+    return isinstance(node, Source)
 
 
 def _fields(joiner: Joiner | None, left: Table, left_row: pa.Schema, right_row: pa.Schema) -> dict[str, Place] | None:

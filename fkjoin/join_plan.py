@@ -29,7 +29,7 @@ from fkjoin.spark.unpacking import UnpackAnswers, UnpackResults
 from fkjoin.stages.answer_rows import AnswerRows, Joined, Made
 from fkjoin.stages.contribute import Fields, Place
 from fkjoin.star_join import Joins, begin
-from fkjoin.stateful import Answers, Early, Kept, counted, frame_of, pickled, stage, stage_spec
+from fkjoin.stateful import Answers, Early, Kept, counted, frame_of, made_by_operators, pickled, stage, stage_spec
 from fkjoin.table import Extractor, Joiner, Table
 from fkjoin.topology import Join, fired
 
@@ -197,6 +197,7 @@ class JoinPlan:
             shared_log=node.left.log is not None and node.left.log == node.right.log,
             right_parts=node.right.parts,
             in_order=fused,
+            made=made_by_operators(node.left if kind == "rekey" else node.right),
             materialized=materialized is not None,
             every=self.emission.every,
             from_answers=from_answers,

@@ -44,4 +44,4 @@ class MemoryJoin:
             **times,
         )
         everything = pa.concat_tables([rekeyed.answers, *answers])
-        return resolve(join_rows(everything, self.how), self.stores[2], self.count, **times)
+        return resolve(join_rows(everything, self.how), self.stores[2], self.count, in_order=True, **times)

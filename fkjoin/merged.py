@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -19,7 +20,7 @@ from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackRows
 from fkjoin.spark.settings import bucket_count, validated
 from fkjoin.spark.unpacking import UnpackResults
-from fkjoin.stateful import counted, packing_columns, refuse_same_name, stage, stage_spec
+from fkjoin.stateful import counted, made_by_operators, packing_columns, refuse_same_name, stage, stage_spec
 from fkjoin.table import Table
 from fkjoin.together import put_together
 from fkjoin.topology import Merge, generated_name, starts_over
@@ -53,7 +54,8 @@ def merged(tables: tuple[Table, ...], name: str | None, emit: Emit, validate: bo
 
     def built(materialized: str | None) -> Table:
         facts = {"materialized": materialized or label, **bound_to}
-        spec = stage_spec(spark, "merge", label, facts, about, validate=checked, every=emission.every, tables=len(tables))
+        more: Any = {"every": emission.every, "tables": len(tables), "made": made_by_operators(*nodes)}
+        spec = stage_spec(spark, "merge", label, facts, about, validate=checked, **more)
         results = paced(counted(stage(rows, spec), label, "merge"), label, emission, about, checked)
         return put_together(tables, replace(node, materialized=materialized), results, unpack, built)
 

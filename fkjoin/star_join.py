@@ -29,7 +29,7 @@ from fkjoin.stages import How
 from fkjoin.stages.contribute import Place
 from fkjoin.star import KEY as KEY_PART
 from fkjoin.star import Field, Made, Nested, Right, Star, fields_at, fields_of, pruned
-from fkjoin.stateful import Narrow, counted, frame_of, pickled, stage, stage_spec
+from fkjoin.stateful import Narrow, counted, frame_of, made_by_operators, pickled, stage, stage_spec
 from fkjoin.table import Extractor, Table
 from fkjoin.topology import Join, shares_stages, starts_over
 
@@ -189,7 +189,9 @@ def _results(
     }
 
     def through(rows: DataFrame, kind: StageName) -> DataFrame:
-        return stage(rows, stage_spec(spark, kind, label, facts, about, validate=validate, star=pickled(star)))
+        made = made_by_operators(*([joins.left.node] if kind == "scatter" else (table.node for table, _ in joins.rights)))
+        spec = stage_spec(spark, kind, label, facts, about, validate=validate, star=pickled(star), made=made)
+        return stage(rows, spec)
 
     keys = tuple(right.key for right in star.rights)
     anew = starts_over(joins.left.node)

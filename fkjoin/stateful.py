@@ -27,7 +27,7 @@ from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import counters
 from fkjoin.stages.answer_rows import Made
 from fkjoin.stages.contribute import Fields, Place
-from fkjoin.topology import Node
+from fkjoin.topology import Node, read_from
 
 Deployment = Literal["fused", "staged"]
 """All stages in one query, or each one a query of its own, with topics between them."""
@@ -121,6 +121,11 @@ def stage_spec(
     facts = {"join": operator, "stage": kind, "buckets": buckets, **bound_to}
     kept = {name: json.loads(item.json()) if isinstance(item, DataType) else item for name, item in about.items()}
     return StageSpec(kind, operator, buckets, retention_ms(spark), index_dir(spark), identity_text(facts, kept), **more)
+
+
+def made_by_operators(*nodes: Node) -> tuple[bool, ...]:
+    """Which of the tables an operator of the query makes: see ``read_from``."""
+    return tuple(read_from(node) is None for node in nodes)
 
 
 def stage(rows: DataFrame, spec: StageSpec) -> DataFrame:

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from fkjoin.analyzed import paths_of
 from fkjoin.change_columns import ChangeColumns
-from fkjoin.columns import Expression, Expressions, arrow_schema
+from fkjoin.columns import Expression, Expressions, arrow_schema, listed
 from fkjoin.completed import completed
 from fkjoin.dead_letters import OnError, union
 from fkjoin.files import open_files
@@ -224,7 +224,7 @@ class Table(Operators, Outputs):
         files' endings if left out.  ``options``: of Spark's file source, such as ``maxFilesPerTrigger``.  ``on_error``: what
         happens to lines that do not fit, and to changes without a version.  The rest as in ``from_stream``.
         """
-        files = open_files(spark, str(path), key, schema, format, options)
+        files = open_files(spark, str(path), key, schema, format, options, [*listed(version), timestamp])
         about: dict[str, Any] = {"key": key, "version": version, "deleted": deleted, "timestamp": timestamp, "log": log}
         about["on_error"] = on_error
         table = cls.from_stream(files.frame, name=name or files.name, **about)

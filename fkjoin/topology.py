@@ -266,18 +266,17 @@ def shared_rights(join: Join) -> list[Node]:
     return [*before, join.right]
 
 
-def source_of(node: Node) -> Source | None:
-    """The source whose rows, and so whose versions, the node's are."""
-    while isinstance(node, Derived):
-        node = node.table
-    return node if isinstance(node, Source) else None
-
-
 def starts_over(node: Node) -> StartOver | None:
     """What is read in the place of a topic before, if the node's rows come to an operator as they are read."""
+    read = read_from(node)
+    return None if read is None else read.start_over
+
+
+def read_from(node: Node) -> Source | None:
+    """The source whose changes come to an operator as they are read; None where an operator of the query has seen them."""
     while isinstance(node, Derived) and node.materialized is None:
         node = node.table
-    return node.start_over if isinstance(node, Source) else None
+    return node if isinstance(node, Source) else None
 
 
 def join_below(node: Node) -> Join | None:

@@ -156,7 +156,12 @@ class LocalAggregate(Engine):
         stages: tuple[StageName, ...] = ("regroup", "aggregate")
         super().__init__(
             [
-                StageSpec(stage, "sums", *common, f'{{"stage": "{stage}"}}', validate, every=every, fold=pickle.dumps(fold))
+                StageSpec(
+                    *(stage, "sums", *common, f'{{"stage": "{stage}"}}', validate),
+                    every=every,
+                    fold=pickle.dumps(fold),
+                    as_read=stage == "regroup",
+                )
                 for stage in stages
             ]
         )

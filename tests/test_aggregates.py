@@ -68,7 +68,7 @@ class Grouping:
         )
 
     def batch(self, changes: Iterable[Change]) -> None:
-        grouped = regroup(self.messages(changes), self.rows, self.count, every=self.every, **TIMES)
+        grouped = regroup(self.messages(changes), self.rows, self.count, every=self.every, as_read=True, **TIMES)
         self.apply(aggregate(grouped, self.groups, self.count, self.fold, source=SOURCE, every=self.every, **TIMES))
 
     def apply(self, results: pa.Table) -> None:

@@ -289,6 +289,9 @@ def test_another_identity_is_refused_and_says_both(tmp_path: Path) -> None:
     log.commit()
     with pytest.raises(StoreMismatchError, match="started with 4 buckets and is now opened with 8 buckets; start"):
         BucketStore(log, tmp_path, identity=b"8 buckets")
+    for again, place, identity in ((log, tmp_path, b"4 buckets"), (Log(), tmp_path / "new", b"8 buckets")):
+        with BucketStore(again, place, identity=identity) as store:
+            store.commit()
 
 
 def test_a_newer_format_and_a_broken_log_are_refused(tmp_path: Path) -> None:

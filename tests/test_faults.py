@@ -79,7 +79,8 @@ class Validated(MemoryJoin):
 
     def batch(self, changes: Sequence[Change]) -> pa.Table:
         plain = self.stores
-        guarded = tuple(GuardedStore(store, "memory") for store in plain)
+        marks = b"d", b"r", b""  # of the stages that read the tables
+        guarded = tuple(GuardedStore(store, "memory", tags) for store, tags in zip(plain, marks, strict=True))
         self.stores = guarded  # type: ignore[assignment]
         results = self.process(messages(changes, left=True), messages(changes, left=False))
         self.stores = plain

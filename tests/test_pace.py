@@ -9,12 +9,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from fkjoin import versions
 from fkjoin.arrays import BYTES
 from fkjoin.emission import Emission
 from fkjoin.errors import TopologyError
 from fkjoin.messages import RESULT, Operation, table
+from fkjoin.spark.clock import ClockReader
 from fkjoin.stages import Counters, pace
 from state import MemoryStore
 from tests.stores import contents
@@ -137,3 +139,32 @@ def test_what_emit_may_be(text: str, wanted: Emission) -> None:
 def test_what_emit_may_not_be(text: str, message: str) -> None:
     with pytest.raises(TopologyError, match=message):
         Emission.of(text)
+
+
+@given(st.lists(st.integers(-30_000, 30_000), max_size=30), st.integers(1, 5_000))
+def test_a_clock_that_is_set_holds_nothing_back_for_long(jumps: list[int], interval: int) -> None:
+    """The clock goes on by a tenth of an interval at a time; now and then somebody sets it."""
+    reader, wall, real, tick, ended = ClockReader(interval), 1_000_000, 0, 0, 0
+    for jump in [*jumps, 0]:
+        wall += jump
+        for _ in range(25):
+            wall, real = wall + -(-interval // 10), real + -(-interval // 10)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("fkjoin.spark.clock.time.time", lambda wall=wall: wall / 1000)
+                again = reader.latestOffset({"tick": tick}, ReadAllAvailable())["tick"]
+            assert again % interval == 0
+            if again != tick:
+                tick, ended = again, real
+            else:
+                assert real - ended <= 3 * interval + 10, "results wait"
+
+
+def test_a_clock_that_trembles_ends_an_interval_once() -> None:
+    reader, tick = ClockReader(1000), 0
+    ticks = []
+    for wall in (10_000, 9_999, 10_000, 10_001, 9_500, 10_999, 11_000):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("fkjoin.spark.clock.time.time", lambda wall=wall: wall / 1000)
+            tick = reader.latestOffset({"tick": tick}, ReadAllAvailable())["tick"]
+        ticks.append(tick)
+    assert ticks == [10_000] * 6 + [11_000]

@@ -118,7 +118,7 @@ def test_marks_leave_nothing_behind_when_they_expire() -> None:
     right = Change(False, A, b"A", 1)
     join.process(messages([left(1, b"v1", A)], left=True), messages([right], left=False), now_ms=0)
     join.process(messages([left(2, None)], left=True), messages([Change(False, A, None, 2)], left=False), now_ms=1)
-    assert [len(store) for store in join.stores] == [2, 2, 2]
+    assert [len(store) for store in join.stores] == [2, 2, 0]
     join.process(now_ms=11)
     other = messages([Change(True, b"other", b"v", 1, A)], left=True)
     join.process(other, now_ms=12)

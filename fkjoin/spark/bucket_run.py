@@ -114,7 +114,7 @@ class BucketRun:
         if payloads or over or ended:
             with self._store() as store:
                 name = f"{spec.operator}-{spec.stage}, bucket {bucket}"
-                guarded = GuardedStore(store, name) if spec.validate else store
+                guarded = GuardedStore(store, name, self._marks) if spec.validate else store
                 if bucket == 0:  # the next operator's buckets wake up: one, and to be checked all
                     yield from ((woken, b"", None, 0) for woken in (bucket_ids(spec.buckets) if spec.validate else (0,)))
                 messages: list[pa.Table] = []
@@ -142,22 +142,27 @@ class BucketRun:
     def _run(self, messages: list[pa.Table], store: Store, count: Counters, over: bool) -> Iterator[Iterator[Payload]]:
         """Payloads for the next operator, with their buckets' ids; ``over``: an interval is."""
         spec = self._spec
+        how: Any
         times: Any = {"now_ms": int(time.time() * 1000), "retention_ms": spec.retention_ms}
         if spec.stage == "rekey":
             changes = self._rows(CHANGE, messages, count)
-            subscriptions, answers = rekey(changes, store, count, right_parts=spec.right_parts, every=spec.every, **times)
+            subscriptions, answers = rekey(
+                changes, store, count, right_parts=spec.right_parts, every=spec.every, in_order=any(spec.made), **times
+            )
             yield packed_by_bucket(subscriptions, "foreign_key", spec.buckets)
             yield self._by_key(answers)
         elif spec.stage == "scatter":
-            subscriptions, rows = scatter(_taken(CHANGE, messages), store, count, len(self._star.rights), **times)
+            changes, rights = _taken(CHANGE, messages), len(self._star.rights)
+            subscriptions, rows = scatter(changes, store, count, rights, in_order=any(spec.made), **times)
             yield packed_by_bucket(subscriptions, "foreign_key", spec.buckets)
             yield self._by_key(rows)
         elif spec.stage == "subscription" and spec.star:
             parts = [right.parts for right in self._star.rights]
-            pages = answered(_taken(SUBSCRIPTION, messages), _taken(CHANGE, messages), store, count, parts, **times)
+            sides = _taken(SUBSCRIPTION, messages), _taken(CHANGE, messages)
+            pages = answered(*sides, store, count, parts, rights_in_order=spec.made, **times)
             yield from map(self._by_key, pages)
         elif spec.stage == "gather":
-            yield self._by_key(gather(_taken(PART, messages), store, count, self._star, **times))
+            yield self._by_key(gather(_taken(PART, messages), store, count, self._star, in_order=True, **times))
         elif spec.stage == "subscription":
             answers = subscription(
                 _taken(SUBSCRIPTION, messages),
@@ -166,6 +171,7 @@ class BucketRun:
                 count,
                 shared_log=spec.shared_log,
                 in_order=spec.in_order,
+                rights_in_order=spec.in_order and any(spec.made),
                 right_parts=spec.right_parts,
                 every=spec.every,
                 **times,
@@ -174,10 +180,20 @@ class BucketRun:
         elif spec.stage == "children":
             sides = _taken(SUBSCRIPTION, messages), _taken(CHANGE, messages)
             family, source = pickle.loads(spec.family), versions.identity(f"children {spec.operator}")
-            made = children(*sides, store, count, family, source=source, every=spec.every, in_order=spec.in_order, **times)
+            made = children(
+                *sides,
+                store,
+                count,
+                family,
+                source=source,
+                every=spec.every,
+                in_order=spec.in_order,
+                rights_in_order=spec.in_order and any(spec.made),
+                **times,
+            )
             yield from map(self._by_key, made)
         elif spec.stage == "regroup":
-            how: Any = {"every": spec.every, "as_read": spec.as_read}
+            how = {"every": spec.every, "as_read": spec.as_read, "in_order": spec.in_order and not spec.as_read}
             changed = regroup(self._rows(JOINED, messages, count), store, count, **how, **times)
             if spec.number is not None:
                 changed = numbered(changed, spec.number)
@@ -190,16 +206,30 @@ class BucketRun:
             yield self._by_key(results)
         elif spec.stage == "merge":
             source = versions.identity(f"merge {spec.operator}")
-            merged = merge(_taken(NUMBERED, messages), store, count, spec.tables, source=source, every=spec.every, **times)
+            how = {"every": spec.every, "in_order": spec.made}
+            merged = merge(_taken(NUMBERED, messages), store, count, spec.tables, source=source, **how, **times)
             yield self._by_key(merged)
         elif spec.stage == "pace":
             sent = pace(_taken(RESULT, messages), store, count, over=over)
             yield from map(self._by_key, sent)
         else:
             how = {"materialized": spec.materialized, "every": spec.every, "as_read": spec.as_read}
+            how["in_order"] = spec.in_order and not spec.as_read
             how["complete"] = pickle.loads(spec.complete) if spec.complete else None
             results = resolve(self._joined(messages, count), store, count, **how, **times)
             yield self._by_key(results)
+
+    @property
+    def _marks(self) -> bytes:
+        """What the keys of the stage's records begin with whose versions decide what is late."""
+        spec, late = self._spec, not self._spec.in_order
+        if spec.stage in ("rekey", "scatter"):
+            return b"" if any(spec.made) else b"d"
+        if spec.stage in ("subscription", "children"):
+            return b"d" + b"r" * (late or not any(spec.made)) + b"s" * late
+        if spec.stage in ("resolve", "regroup", "gather"):
+            return b"d" * (late or spec.as_read)
+        return b"ds"
 
     def _by_key(self, messages: pa.Table) -> Iterator[Payload]:
         return packed_by_bucket(messages, "key", self._spec.buckets)

@@ -17,7 +17,7 @@ def ticks(spark: SparkSession, interval_ms: int) -> DataFrame:
     """A streaming DataFrame of one column, ``tick``: in a batch, the last end of an interval, ms since the epoch, if one was.
 
     The first batch has one, too.  Offsets are these ends, so that a batch that is repeated has the same, and a query may go on
-    with another interval.
+    with another interval.  A clock that was set back by more than an interval ends one more, at once.
     """
     spark.dataSource.register(Clock)
     return spark.readStream.format(Clock.name()).option(_MS, str(interval_ms)).load()
@@ -47,8 +47,10 @@ class ClockReader(DataSourceStreamReader):
         return {"tick": 0}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        now = int(time.time() * 1000)
-        return {"tick": max(start["tick"], now - now % self._interval_ms)}  # also if the clock was set back
+        now, tick = int(time.time() * 1000), start["tick"]
+        end = now - now % self._interval_ms
+        # One that trembles ends an interval once; one that was set back must not hold results back until it has caught up.
+        return {"tick": end if end > tick or end < tick - self._interval_ms else tick}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         return [InputPartition(end["tick"])]

@@ -59,7 +59,10 @@ class StageSpec:
     every: bool = False
     """Send results that are as they were, too."""
     as_read: bool = False
-    """resolve, regroup: the rows are a source's, not what another operator made."""
+    """resolve, regroup: the rows come as a source has them; no operator before this one has dropped late ones."""
+    made: tuple[bool, ...] = ()
+    """rekey, scatter, subscription, children, merge: which of the tables they read an operator of the query makes: of the left
+    one, of the right ones, of those that are merged."""
     fold: bytes = b""
     """aggregate: a ``Fold``, pickled: whoever only asks for the operator's states need not load what it is made of."""
     from_answers: bytes = b""

@@ -39,7 +39,7 @@ from fkjoin.stages.counters import Counters
 from fkjoin.stages.guard import guard
 from fkjoin.stages.ordering import by_code_and_version
 from fkjoin.stages.resolve import HAS_RESULT
-from fkjoin.stages.retention import GONE, due_entries, sweep
+from fkjoin.stages.retention import GONE, due_entries, later, sweep
 from state import Store
 
 
@@ -65,7 +65,7 @@ def aggregate(
     count[counters.ROWS_IN] += len(grouped)
     entries: tuple[Bytes, Bytes] | None = None
     if guarded:
-        grouped, entries = guard(grouped, store, count, now_ms + retention_ms)
+        grouped, entries = guard(grouped, store, count, now_ms + later(retention_ms))
     if not len(grouped):
         if entries is not None:
             store.write(*entries)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +39,7 @@ from fkjoin.stages.aggregate import counters_of
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.resolve import HAS_RESULT, digests
 from fkjoin.stages.retention import GONE, due_entries, sweep
-from fkjoin.stages.subscription import Rights, Subscribes, read_rights, read_subscribes, write_sides
+from fkjoin.stages.subscription import Rights, Subscribes, named, read_rights, read_subscribes, write_sides
 from state import Store, byte_order, prefix_range
 
 AT_A_TIME = 262_144
@@ -79,20 +80,21 @@ def children(
     retention_ms: int,
     every: bool = False,
     in_order: bool = True,
+    rights_in_order: bool = False,
 ) -> Iterator[pa.Table]:
     """Turn ``subscriptions`` (``SUBSCRIPTION``) and ``rights`` (``CHANGE``) into changes of the table (``RESULT``), in pages.
 
-    The store is written when the iterator is exhausted.  ``source``, ``every``: as for ``aggregate``; ``in_order``: as for
-    ``subscription``.
+    The store is written when the iterator is exhausted.  ``source``, ``every``: as for ``aggregate``; ``in_order``,
+    ``rights_in_order``: as for ``subscription``.
     """
-    sweep(store, now_ms)
+    sweep(store, now_ms, partial(named, store), now_ms + retention_ms)
     count[counters.RIGHT_IN] += len(rights)
     if not len(subscriptions) and not len(rights):
         return
     code, keys = codes(stack(column(subscriptions, "foreign_key"), column(rights, "key")))
     split = len(subscriptions)
-    right = read_rights(rights, code[split:], keys, store, count, 1)
-    left = read_subscribes(subscriptions, code[:split], store, count)
+    right = read_rights(rights, code[split:], keys, store, count, 1, rights_in_order)
+    left = read_subscribes(subscriptions, code[:split], store, count, in_order)
     touched = np.unique(np.concatenate([left.code, right.code[right.stored :]]))
     now = _last_rights(right)
     names = prefixed(b"d", keys)
@@ -110,7 +112,7 @@ def children(
         made, written = _emitted(results, groups, keys, names, held, ts, source, now_ms, retention_ms, every, count)
         entries.append(written)
         yield made
-    write_sides(store, keys, right, left, now_ms + retention_ms, in_order)
+    write_sides(store, keys, right, left, now_ms, retention_ms, in_order)
     for written in entries:
         store.write(*written)
 

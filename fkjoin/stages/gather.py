@@ -34,7 +34,6 @@ from fkjoin.arrays import (
     masked,
     prefixed,
     replaced,
-    stack,
     take,
     valid,
 )
@@ -45,7 +44,7 @@ from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.resolve import HAS_RESULT
-from fkjoin.stages.retention import GONE, due_entries, sweep
+from fkjoin.stages.retention import GONE, kept, sweep
 from fkjoin.star import Star
 from state import Store
 
@@ -120,8 +119,20 @@ class Parts(NamedTuple):
         return concat(self.version, *found)
 
 
-def gather(parts: pa.Table, store: Store, count: Counters, star: Star, *, now_ms: int, retention_ms: int) -> pa.Table:
-    """Turn ``parts`` (``PART``; any order, duplicates allowed) into changes of the star's table (``RESULT``)."""
+def gather(
+    parts: pa.Table,
+    store: Store,
+    count: Counters,
+    star: Star,
+    *,
+    now_ms: int,
+    retention_ms: int,
+    in_order: bool = False,
+) -> pa.Table:
+    """Turn ``parts`` (``PART``; any order, duplicates allowed) into changes of the star's table (``RESULT``).
+
+    ``in_order``: see ``newest_only``.
+    """
     sweep(store, now_ms)
     if not len(parts):
         return RESULT.empty_table()
@@ -141,7 +152,7 @@ def gather(parts: pa.Table, store: Store, count: Counters, star: Star, *, now_ms
         last_seen = before.version if part == LEFT else before.answered[part]
         there = valid(last_seen) & (lengths(last_seen) > 0)
         marks = Records(there, held.flags, held.ts, pc.fill_null(last_seen, b""), held.body)
-        order, which, newer = newest_only(code[own], take(version, own), marks, count)
+        order, which, newer = newest_only(code[own], take(version, own), marks, count, in_order=in_order)
         last = np.flatnonzero(last_of_run(which))
         place, where, newest = own[order[last]], which[last], take(newer, last)
         if part == LEFT:
@@ -175,15 +186,15 @@ def gather(parts: pa.Table, store: Store, count: Counters, star: Star, *, now_ms
     made = table(RESULT, keys.filter(out), operation[emit], shown.filter(out), after.of(emit).versions(star), ts[emit])
 
     gone = complete & ~valid(after.left)
-    early = after.early(star.left_parts)
+    early = [np.zeros(len(keys), bool)] * len(star.rights) if in_order else after.early(star.left_parts)
     waits = np.logical_or.reduce([~complete, *early])
     flags = np.where(gone, GONE, 0) | np.where(waits, WAITS, 0) | np.where(np.where(complete, there, had), HAS_RESULT, 0)
     needed = [~complete | valid(since) | ahead for since, ahead in zip(after.since, early, strict=True)]
     body = _encoded(after, needed, waits, masked(was, ~complete))
-    kept = records.encode(flags.astype(np.uint8), ts, after.version, body)
-    written, ended = pa.array(taken), pa.array(taken & gone)
-    due = due_entries(names.filter(ended), after.version.filter(ended), now_ms + retention_ms)
-    store.write(stack(names.filter(written), due[0]), stack(kept.filter(written), due[1]))
+    values = records.encode(flags.astype(np.uint8), ts, after.version, body)
+    written = pa.array(taken)
+    entries = names.filter(written), values.filter(written), after.version.filter(written)
+    store.write(*kept(*entries, gone[taken], now_ms + retention_ms, in_order))
     return made
 
 

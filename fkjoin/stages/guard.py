@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from fkjoin import combined_key, records
-from fkjoin.arrays import Bytes, codes, last_of_run, masked, prefixed, stack, take, valid
+from fkjoin.arrays import Bytes, codes, last_of_run, masked, prefixed, take, valid
 from fkjoin.messages import GROUPED, column, table
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
-from fkjoin.stages.retention import GONE, due_entries
+from fkjoin.stages.retention import GONE, kept
 from state import Store
 
 
@@ -45,7 +45,5 @@ def guard(grouped: pa.Table, store: Store, count: Counters, due_ms: int) -> Guar
     counts = pa.array(valid(old) | ~gone)
     made = table(GROUPED, key, row, version, old, new, ts).filter(counts)
     named = take(names, code)
-    kept = records.encode(np.where(gone, GONE, 0).astype(np.uint8), ts.to_numpy(), version, new)
-    ended = pa.array(gone)
-    due = due_entries(named.filter(ended), version.filter(ended), due_ms)
-    return Guarded(made, (stack(named, due[0]), stack(kept, due[1])))
+    values = records.encode(np.where(gone, GONE, 0).astype(np.uint8), ts.to_numpy(), version, new)
+    return Guarded(made, kept(named, values, version, gone, due_ms))

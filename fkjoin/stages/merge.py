@@ -9,7 +9,8 @@ last version and row, null where it never had one, or has none any more.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -60,11 +61,12 @@ def merge(
     now_ms: int,
     retention_ms: int,
     every: bool = False,
+    in_order: Sequence[bool] = (),
 ) -> pa.Table:
     """Turn rows of so many ``tables`` (``NUMBERED``; any order, duplicates allowed) into changes of one (``RESULT``).
 
     ``source``: identity of the table's own versions, which are a counter that never falls behind the clock's milliseconds.
-    ``every``: also send rows that are as they were.
+    ``every``: also send rows that are as they were.  ``in_order``: of each table, see ``newest_only``.
     """
     sweep(store, now_ms)
     count[counters.ROWS_IN] += len(rows)
@@ -82,7 +84,8 @@ def merge(
         if not len(own):
             continue
         known = Records(valid(slot.version), held.flags, held.ts, pc.fill_null(slot.version, b""), slot.row)
-        order, which, version = newest_only(code[own], take(column(rows, "version"), own), known, count, as_read=True)
+        how: Any = {"as_read": True, "in_order": bool(in_order) and in_order[at]}
+        order, which, version = newest_only(code[own], take(column(rows, "version"), own), known, count, **how)
         last = np.flatnonzero(last_of_run(which))
         place, where = own[order[last]], which[last]
         row = take(column(rows, "value"), place)

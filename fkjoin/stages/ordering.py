@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fkjoin import versions
-from fkjoin.arrays import Bytes, Ints, changes_from_previous, equal, take
+from fkjoin.arrays import Bools, Bytes, Ints, changes_from_previous, equal, take
 from fkjoin.record_order import in_one_order
 from fkjoin.records import Records
 from fkjoin.stages import counters
@@ -13,19 +13,27 @@ from fkjoin.stages.counters import Counters
 
 
 def newest_only(
-    code: Ints, version: Bytes, held: Records, count: Counters, *, or_equal: bool = False, as_read: bool = False
+    code: Ints,
+    version: Bytes,
+    held: Records,
+    count: Counters,
+    *,
+    or_equal: bool = False,
+    as_read: bool = False,
+    in_order: bool | Bools = False,
 ) -> tuple[Ints, Ints, Bytes]:
     """The messages newer than what is ``held`` for their code (``or_equal``: or as new), sorted by code and version.
 
     Returns their places, codes and versions.  Of messages with the same code and version one counts; what does not count
-    is counted as stale.  Changes ``as_read`` may come from a source: those that start over from another one are counted, and
-    records of a topic get versions that make one order of them.
+    is counted as stale.  What comes ``in_order`` (all of it, or of which codes) is newer than what is held, whatever its
+    version: the stage before has let it through, and stages must not disagree.  Changes ``as_read`` may come from a source:
+    those that start over from another one are counted, and records of a topic get versions that make one order of them.
     """
     if as_read:
         version = in_one_order(code, version, held.version)
     order = by_code_and_version(code, version)
     code, version = code[order], take(version, order)
-    fresh = ~held.found[code]
+    fresh = (~held.found | in_order)[code]
     known = np.flatnonzero(~fresh)
     arriving, before = take(version, known), take(held.version, code[known])
     newer, restarts = versions.compare(arriving, before)

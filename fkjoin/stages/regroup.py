@@ -8,6 +8,8 @@ Store: as resolve's, with the contributions in place of results.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -37,14 +39,16 @@ def regroup(
     retention_ms: int,
     every: bool = False,
     as_read: bool = False,
+    in_order: bool = False,
 ) -> pa.Table:
     """Turn rows whose values are contributions (``JOINED``; any order, duplicates allowed) into ``GROUPED``.
 
     A change that is not newer than the row's last is dropped; one that leaves the contribution as it was too, unless ``every``
-    is to be sent.
+    is to be sent.  ``in_order``: see ``newest_only``.
     """
     count[counters.ROWS_IN] += len(rows)
-    settled = settle(rows, store, count, now_ms=now_ms, retention_ms=retention_ms, keep="value", every=every, as_read=as_read)
+    how: Any = {"now_ms": now_ms, "retention_ms": retention_ms, "as_read": as_read, "in_order": in_order}
+    settled = settle(rows, store, count, keep="value", every=every, **how)
     results = settled.results
     old_group, old = unpaired(settled.before)
     new_group, new = unpaired(column(results, "value"))

@@ -37,7 +37,7 @@ from fkjoin.messages import ANSWER, SUBSCRIPTION, column, table
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
-from fkjoin.stages.retention import GONE, due_entries, sweep
+from fkjoin.stages.retention import GONE, kept, sweep
 from state import Store, items
 
 HAS_FOREIGN_KEY = 2
@@ -60,12 +60,13 @@ def rekey(
     retention_ms: int,
     right_parts: int = 1,
     every: bool = False,
+    in_order: bool = False,
 ) -> Rekeyed:
     """Turn left ``changes`` (``CHANGE``; any order, duplicates allowed) into messages.
 
     A change whose version is not newer than the one remembered is dropped and counted.  A deletion counts as a change
     to no foreign key.  ``right_parts``: of how many parts the right table's versions are made.  ``every``: newer versions
-    that leave a row as it was count as changes.
+    that leave a row as it was count as changes.  ``in_order``: see ``newest_only``.
     """
     sweep(store, now_ms)
     count[counters.LEFT_IN] += len(changes)
@@ -75,7 +76,7 @@ def rekey(
     stored_keys = prefixed(b"d", keys)
     old = records.decode(store.get_many(stored_keys))
 
-    order, code, version = newest_only(code, column(changes, "version"), old, count, as_read=True)
+    order, code, version = newest_only(code, column(changes, "version"), old, count, as_read=True, in_order=in_order)
 
     key, value, ts = (take(column(changes, name), order) for name in ("key", "value", "ts"))
     alive = valid(value)
@@ -115,9 +116,7 @@ def rekey(
     names, last_version = take(stored_keys, code[last]), take(version, last)
     flags = np.where(gone, GONE, HASHED) | np.where(has, HAS_FOREIGN_KEY, 0)
     values = records.encode(flags.astype(np.uint8), digest[last], last_version, take(foreign_key, last))
-    ended = pa.array(gone)
-    due = due_entries(names.filter(ended), last_version.filter(ended), now_ms + retention_ms)
-    store.write(stack(names, due[0]), stack(values, due[1]))
+    store.write(*kept(names, values, last_version, gone, now_ms + retention_ms, in_order))
     return Rekeyed(subscriptions, answers)
 
 

@@ -42,7 +42,7 @@ from fkjoin.stages import counters
 from fkjoin.stages.complete import Complete
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
-from fkjoin.stages.retention import GONE, due_entries, sweep
+from fkjoin.stages.retention import GONE, kept, later, sweep
 from state import Store, items
 
 HAS_RESULT = 2
@@ -69,17 +69,18 @@ def resolve(
     materialized: bool = False,
     every: bool = False,
     as_read: bool = False,
+    in_order: bool = False,
     complete: Complete | None = None,
 ) -> pa.Table:
     """Turn answers after the joiner (``JOINED``; any order, duplicates allowed) into changes of the joined table.
 
     ``materialized``: keep the results, with their timestamps.  ``every``: also send results that are as they were (emit on
-    update); never tombstones for what is not there.  ``as_read``: see ``newest_only``.  ``complete``: of a table that
-    is materialized, what makes rows whole that lack values.
+    update); never tombstones for what is not there.  ``as_read``, ``in_order``: see ``newest_only``.  ``complete``: of a
+    table that is materialized, what makes rows whole that lack values.
     """
     keep: Keep = "both" if materialized else "hash"
-    how: Any = {"now_ms": now_ms, "retention_ms": retention_ms, "as_read": as_read, "complete": complete}
-    return settle(joined, store, count, keep=keep, every=every, **how).results
+    how: Any = {"now_ms": now_ms, "retention_ms": retention_ms, "as_read": as_read, "in_order": in_order}
+    return settle(joined, store, count, keep=keep, every=every, complete=complete, **how).results
 
 
 def settle(
@@ -92,6 +93,7 @@ def settle(
     keep: Keep,
     every: bool = False,
     as_read: bool = False,
+    in_order: bool = False,
     complete: Complete | None = None,
 ) -> Settled:
     """``resolve``, with what was there before; ``keep``: what of the results, a hash, the value, or both."""
@@ -102,16 +104,16 @@ def settle(
     stored_keys = prefixed(b"d", keys)
     old = records.decode(store.get_many(stored_keys))
 
-    order, code, version = newest_only(code, column(joined, "version"), old, count, as_read=as_read)
+    order, code, version = newest_only(code, column(joined, "version"), old, count, as_read=as_read, in_order=in_order)
     had = old.flags & HAS_RESULT > 0
-    kept = masked(old.body, had)
+    shown = masked(old.body, had)
     if complete is not None:
-        joined, code, version = _whole(joined.take(pa.array(order)), code, version, kept, count, complete)
+        joined, code, version = _whole(joined.take(pa.array(order)), code, version, shown, count, complete)
         order = np.arange(len(code))
     value, ts = column(joined, "value"), take(column(joined, "ts"), order).to_numpy()
 
     digest = take(value if keep == "value" else digests(value), order)
-    held = pc.binary_slice(kept, 0, DIGEST_BYTES) if keep == "both" else kept
+    held = pc.binary_slice(shown, 0, DIGEST_BYTES) if keep == "both" else shown
     first, last = changes_from_previous(code), np.flatnonzero(last_of_run(code))
     rows = np.arange(len(code))
     previous = take(stack(held, digest), np.where(first, code, len(keys) + rows - 1))
@@ -147,13 +149,14 @@ def settle(
     if keep == "both":
         body = concat(body, take(value, order[last]))
     values = records.encode(flags, since, marks, body)
-    due = due_entries(names.filter(pa.array(gone)), marks.filter(pa.array(gone)), now_ms + retention_ms)
-    store.write(stack(names, due[0]), stack(values, due[1]))
+    if not as_read and not in_order:
+        retention_ms = later(retention_ms)
+    store.write(*kept(names, values, marks, gone, now_ms + retention_ms, in_order))
     if keep == "hash":
         return Settled(results, constant(None, len(sent)))
     if keep == "both":
-        kept = after(kept, np.full(len(kept), DIGEST_BYTES), valid(kept))
-    return Settled(results, take(kept, final[emit]))
+        shown = after(shown, np.full(len(shown), DIGEST_BYTES), valid(shown))
+    return Settled(results, take(shown, final[emit]))
 
 
 def _whole(

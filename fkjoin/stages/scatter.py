@@ -42,7 +42,7 @@ from fkjoin.rows import bytes_codec
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
-from fkjoin.stages.retention import GONE, due_entries, sweep
+from fkjoin.stages.retention import GONE, kept, sweep
 from fkjoin.stages.subscription import subscription
 from state import Store
 
@@ -54,11 +54,21 @@ class Scattered(NamedTuple):
     rows: pa.Table
 
 
-def scatter(changes: pa.Table, store: Store, count: Counters, rights: int, *, now_ms: int, retention_ms: int) -> Scattered:
+def scatter(
+    changes: pa.Table,
+    store: Store,
+    count: Counters,
+    rights: int,
+    *,
+    now_ms: int,
+    retention_ms: int,
+    in_order: bool = False,
+) -> Scattered:
     """Turn left ``changes`` (``CHANGE``, each with a ``foreign_key`` for each of the ``rights``: see ``foreign_keys``; any
     order, duplicates allowed) into messages (``SUBSCRIPTION``, ``PART``).
 
     A change whose version is not newer than the one remembered is dropped and counted; of a row's newer ones the last counts.
+    ``in_order``: see ``newest_only``.
     """
     sweep(store, now_ms)
     count[counters.LEFT_IN] += len(changes)
@@ -67,7 +77,7 @@ def scatter(changes: pa.Table, store: Store, count: Counters, rights: int, *, no
     code, keys = codes(column(changes, "key"))
     names = prefixed(b"d", keys)
     old = records.decode(store.get_many(names))
-    order, code, version = newest_only(code, column(changes, "version"), old, count, as_read=True)
+    order, code, version = newest_only(code, column(changes, "version"), old, count, as_read=True, in_order=in_order)
     last = np.flatnonzero(last_of_run(code))
     order, code, version = order[last], code[last], take(version, last)
 
@@ -75,13 +85,13 @@ def scatter(changes: pa.Table, store: Store, count: Counters, rights: int, *, no
     alive, seen = valid(value), old.found[code]
     wanted = bytes_codec(rights).decode(take(column(changes, "foreign_key"), order))
     held = bytes_codec(2 * rights).decode(take(old.body, code))
-    subscriptions, kept = [], []
+    subscriptions, named = [], []
     for right in range(rights):
         before, began = held[2 * right : 2 * right + 2]
         foreign_key = masked(wanted[right], alive)
         there, stays = valid(foreign_key), equal(before, foreign_key)
         since = masked(pc.if_else(pa.array(stays), began, version), there)
-        kept += [foreign_key, since]
+        named += [foreign_key, since]
         out, into = pa.array(valid(before) & ~stays), pa.array(there & ~stays)
         leaving, joining = before.filter(out), foreign_key.filter(into)
         subscriptions.append(
@@ -95,14 +105,12 @@ def scatter(changes: pa.Table, store: Store, count: Counters, rights: int, *, no
                 np.full(len(leaving) + len(joining), NO_TIMESTAMP),
             )
         )
-    since = bytes_codec(rights).encode(kept[1::2], len(key))
+    since = bytes_codec(rights).encode(named[1::2], len(key))
     rows = table(PART, key, np.full(len(key), LEFT, np.int8), version, value, since, ts).filter(pa.array(seen | alive))
 
-    stored, ended = take(names, code), pa.array(~alive)
-    due = due_entries(stored.filter(ended), version.filter(ended), now_ms + retention_ms)
     flags = np.where(alive, 0, GONE).astype(np.uint8)
-    values = records.encode(flags, np.zeros(len(key), np.int64), version, bytes_codec(2 * rights).encode(kept, len(key)))
-    store.write(stack(stored, due[0]), stack(values, due[1]))
+    values = records.encode(flags, np.zeros(len(key), np.int64), version, bytes_codec(2 * rights).encode(named, len(key)))
+    store.write(*kept(take(names, code), values, version, ~alive, now_ms + retention_ms, in_order))
     return Scattered(pa.concat_tables(subscriptions).combine_chunks(), rows)
 
 
@@ -116,11 +124,12 @@ def answered(
     now_ms: int,
     retention_ms: int,
     in_order: bool = True,
+    rights_in_order: bool | Sequence[bool] = False,
 ) -> Iterator[pa.Table]:
     """Answer ``subscriptions`` and right ``changes`` (``CHANGE``), both ``tagged``; yields ``PART`` tables.
 
-    ``right_parts``: of how many parts each right table's versions are made.  ``in_order``: see ``subscription``.  The store is
-    written when the iterator is exhausted.
+    ``right_parts``: of how many parts each right table's versions are made.  ``in_order``, ``rights_in_order``: see
+    ``subscription``.  The store is written when the iterator is exhausted.
     """
     for page in subscription(
         subscriptions,
@@ -131,6 +140,7 @@ def answered(
         retention_ms=retention_ms,
         in_order=in_order,
         right_parts=right_parts,
+        rights_in_order=rights_in_order,
     ):
         keys, version, value, ts = (column(page, name) for name in ("key", "version", "right", "ts"))
         number = first_bytes(keys).astype(np.int8)

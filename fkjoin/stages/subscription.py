@@ -14,6 +14,7 @@ begins, with the right row of that moment, and once more if right changes fall i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -46,8 +47,10 @@ from fkjoin.messages import ANSWER, NO_TIMESTAMP, column, table
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
-from fkjoin.stages.retention import GONE, due_entries, sweep
+from fkjoin.stages.retention import GONE, kept, later, sweep
 from state import Store, prefix_range
+
+_RIGHT = b"r"
 
 
 class Rights(NamedTuple):
@@ -62,6 +65,8 @@ class Rights(NamedTuple):
     """Timestamp of the first of the consecutive changes that left the row's bytes as they are here."""
     differs: Bools
     """Of each of the batch's changes: whether the row's bytes are others than before."""
+    in_order: Bools
+    """Of which foreign keys changes come in order."""
 
 
 class Subscribes(NamedTuple):
@@ -75,6 +80,8 @@ class Subscribes(NamedTuple):
     version: Bytes
     value: Bytes
     ts: Ints
+    back: Bools
+    """Which combined keys have an older version with the batch: what is answered under the one before would count as newer."""
 
 
 def subscription(
@@ -87,19 +94,20 @@ def subscription(
     retention_ms: int,
     shared_log: bool = False,
     in_order: bool = False,
+    rights_in_order: bool | Sequence[bool] = False,
     right_parts: int | Sequence[int] = 1,
     every: bool = False,
 ) -> Iterator[pa.Table]:
     """Answer ``subscriptions`` (``SUBSCRIPTION``) and ``rights`` (``CHANGE``); yields ``ANSWER`` tables.
 
     The store is written when the iterator is exhausted.  ``shared_log``: both sides' versions come from one log and
-    order their changes; otherwise a batch's right changes count as earlier than its left ones.  ``in_order``: each
-    left key's messages arrive in the order of their versions, so an unsubscribed entry need not be remembered.
+    order their changes; otherwise a batch's right changes count as earlier than its left ones.  ``in_order``,
+    ``rights_in_order``: of subscriptions and of right changes, see ``newest_only``.
     ``right_parts``: of how many parts the right table's versions are made; of several right tables, whose numbers all foreign
-    keys begin with, those of each.  ``every``: answer subscribers also when a batch has
+    keys begin with, those of each, and so ``rights_in_order``.  ``every``: answer subscribers also when a batch has
     left the right row's bytes as they were; what they were answered last is still right then (KIP-557).
     """
-    sweep(store, now_ms)
+    sweep(store, now_ms, partial(named, store), now_ms + retention_ms)
     count[counters.RIGHT_IN] += len(rights)
     if not len(subscriptions) and not len(rights):
         return
@@ -107,8 +115,8 @@ def subscription(
     split = len(subscriptions)
     answered = np.zeros(len(keys), bool)
     answered[code[:split][bools(column(subscriptions, "subscribe"))]] = answered[code[split:]] = True
-    right = read_rights(rights, code[split:], keys, store, count, right_parts, answered)
-    left = read_subscribes(subscriptions, code[:split], store, count)
+    right = read_rights(rights, code[split:], keys, store, count, right_parts, rights_in_order, answered)
+    left = read_subscribes(subscriptions, code[:split], store, count, in_order)
     right_rank, left_rank, top = _ranks(right, left, shared_log)
 
     bases = right.code[right.stored :] * top + right_rank
@@ -152,7 +160,7 @@ def subscription(
         until = np.full(len(live), top - 1)
         if len(left.names):
             touched = pc.index_in(names, value_set=left.names)
-            until = np.where(valid(touched), first_rank[touched.fill_null(0).to_numpy()], until)
+            until = np.where(valid(touched), np.where(left.back, -1, first_rank)[touched.fill_null(0).to_numpy()], until)
         last = _last_between(bases, of, np.full(len(live), -1), until, top)
         hit = np.flatnonzero(last >= 0)
         row, chosen = last[hit] + right.stored, live[hit]
@@ -165,7 +173,20 @@ def subscription(
         if most >= counters.HOT:
             count[counters.HOT_KEY + keys[hottest].as_py().hex()] = most
 
-    write_sides(store, keys, right, left, now_ms + retention_ms, in_order)
+    write_sides(store, keys, right, left, now_ms, retention_ms, in_order)
+
+
+def named(store: Store, names: Bytes) -> Bools:
+    """Which of the records are of right rows that left rows name: their answers remember the versions for good, so that a late
+    change that counts here must not be one that they know to be old.
+    """
+    right = np.flatnonzero(first_bytes(names) == _RIGHT[0])
+    prefixes = prefixed(b"s", combined_key.prefixes(untagged(take(names, right)))).to_pylist()
+    found = np.zeros(len(names), bool)
+    order = sorted(range(len(prefixes)), key=prefixes.__getitem__)
+    for page in store.scan([prefix_range(prefixes[at]) for at in order], each=1):
+        found[right[np.array(order)[page.ranges]]] = True
+    return found
 
 
 def read_rights(
@@ -175,11 +196,15 @@ def read_rights(
     store: Store,
     count: Counters,
     parts: int | Sequence[int],
+    in_order: bool | Sequence[bool],
     answered: Bools | None = None,
 ) -> Rights:
     """The batch's changes, and what is stored for the foreign ``keys``; not for those of which nobody is ``answered``."""
-    old = records.decode(_stored(store, prefixed(b"r", keys), answered))
-    order, code, version = newest_only(code, column(rights, "version"), old, count, as_read=True)
+    old = records.decode(_stored(store, prefixed(_RIGHT, keys), answered))
+    of_operators = np.full(len(keys), in_order is True)
+    if isinstance(in_order, Sequence):
+        of_operators = np.isin(first_bytes(keys), np.flatnonzero(in_order))
+    order, code, version = newest_only(code, column(rights, "version"), old, count, as_read=True, in_order=of_operators)
 
     value, ts = take(column(rights, "value"), order), take(column(rights, "ts"), order).to_numpy()
     stored = np.arange(len(keys))
@@ -198,7 +223,8 @@ def read_rights(
         never = take(pa.array(map(versions.absent, parts), BYTES), first_bytes(keys))
     stored_version = pc.if_else(pa.array(old.found), old.version, never)
     all_since = np.concatenate([all_ts[stored], since])
-    return Rights(len(keys), all_code, stack(stored_version, version), all_value, all_ts, all_since, ~same)
+    all_version = stack(stored_version, version)
+    return Rights(len(keys), all_code, all_version, all_value, all_ts, all_since, ~same, of_operators)
 
 
 def _stored(store: Store, names: Bytes, wanted: Bools | None) -> Bytes:
@@ -207,16 +233,19 @@ def _stored(store: Store, names: Bytes, wanted: Bools | None) -> Bytes:
     return take(store.get_many(chosen(names, wanted)), np.cumsum(wanted) - 1, wanted)
 
 
-def read_subscribes(subscriptions: pa.Table, code: Ints, store: Store, count: Counters) -> Subscribes:
+def read_subscribes(subscriptions: pa.Table, code: Ints, store: Store, count: Counters, in_order: bool) -> Subscribes:
     key = column(subscriptions, "key")
     combined = combined_key.encode(column(subscriptions, "foreign_key"), key)
     number, names = codes(prefixed(b"s", combined))
     old = records.decode(store.get_many(names))
-    order, number, version = newest_only(number, column(subscriptions, "version"), old, count, or_equal=True)
+    order, number, version = newest_only(number, column(subscriptions, "version"), old, count, or_equal=True, in_order=in_order)
+    begins = changes_from_previous(number)
+    first, known = take(version, np.flatnonzero(begins)), number[begins]
+    back = old.found[known] & versions.is_newer(take(old.version, known), first)
     number, names = _renumbered(number, names)
     columns = (take(column(subscriptions, name), order) for name in ("key", "subscribe", "value", "ts"))
     key, wanted, value, ts = columns
-    return Subscribes(names, number, code[order], key, bools(wanted), version, value, ts.to_numpy())
+    return Subscribes(names, number, code[order], key, bools(wanted), version, value, ts.to_numpy(), back)
 
 
 def _renumbered(number: Ints, names: Bytes) -> tuple[Ints, Bytes]:
@@ -252,25 +281,21 @@ def _answers(count: Counters, key: Bytes, version: Bytes, value: Bytes, right: R
     return table(ANSWER, key, concat(version, take(right.version, row)), value, take(right.value, row), ts)
 
 
-def write_sides(store: Store, keys: Bytes, right: Rights, left: Subscribes, due_ms: int, in_order: bool) -> None:
+def write_sides(
+    store: Store, keys: Bytes, right: Rights, left: Subscribes, now_ms: int, retention_ms: int, in_order: bool
+) -> None:
+    """Write both sides' last changes."""
     last = right.stored + np.flatnonzero(last_of_run(right.code[right.stored :]))
-    right_keys = prefixed(b"r", take(keys, right.code[last]))
+    code = right.code[last]
     value, version = take(right.value, last), take(right.version, last)
     ended = ~valid(value)
-    right_records = records.encode(np.where(ended, GONE, 0).astype(np.uint8), right.ts[last], version, value)
-    due = due_entries(right_keys.filter(pa.array(ended)), version.filter(pa.array(ended)), due_ms)
+    rights = records.encode(np.where(ended, GONE, 0).astype(np.uint8), right.ts[last], version, value)
+    names = prefixed(_RIGHT, take(keys, code))
+    names, rights = kept(names, rights, version, ended, now_ms + retention_ms, right.in_order[code])
 
     final = np.flatnonzero(last_of_run(left.combined))
     wanted, version = left.wanted[final], take(left.version, final)
     flags = np.where(wanted, 0, GONE).astype(np.uint8)
-    left_records = records.encode(flags, left.ts[final], version, masked(take(left.value, final), wanted))
-    left_due = (constant(None, 0), constant(None, 0))
-    if in_order:
-        left_records = masked(left_records, wanted)
-    else:
-        unwanted = pa.array(~wanted)
-        left_due = due_entries(left.names.filter(unwanted), version.filter(unwanted), due_ms)
-    store.write(
-        stack(right_keys, due[0], left.names, left_due[0]),
-        stack(right_records, due[1], left_records, left_due[1]),
-    )
+    lefts = records.encode(flags, left.ts[final], version, masked(take(left.value, final), wanted))
+    written = kept(left.names, lefts, version, ~wanted, now_ms + later(retention_ms), in_order)
+    store.write(stack(names, written[0]), stack(rights, written[1]))

@@ -1,0 +1,138 @@
+"""A job whose files get a line that does not fit after its start: it goes on, with the same checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from fkjoin import Table, TopologyError, fk_join
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
+
+CUSTOMERS = "id bigint, lsn bigint, name string"
+
+
+def put(folder: Path, form: str, name: str, *rows: dict[str, Any]) -> None:
+    folder.mkdir(exist_ok=True)
+    if form == "json":
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+    else:
+        text = "\n".join([",".join(rows[0]), *(",".join(str(value) for value in row.values()) for row in rows), ""])
+    (folder / f"{name}.{form}").write_text(text)
+
+
+class Job:
+    """Orders with their customers, written to files; ``more``: of the orders' source."""
+
+    def __init__(self, spark: SparkSession, folder: Path, form: str) -> None:
+        self.spark, self.folder, self.form = spark, folder, form
+        put(folder / "customers", "json", "1", {"id": 1, "lsn": 1, "name": "Ada"})
+        self.orders("1", {"number": "o1", "customer": 1, "lsn": 1, "at": 5, "gone": False})
+
+    def orders(self, name: str, *rows: dict[str, Any]) -> None:
+        put(self.folder / "orders", self.form, name, *rows)
+
+    def table(self, **more: Any) -> Table:
+        about: dict[str, Any] = {"key": "number", "version": "lsn", "format": self.form, **more}
+        extractor = about.pop("extractor", "customer" if self.form == "json" else "cast(customer as bigint)")
+        orders = Table.from_files(self.spark, self.folder / "orders", **about)
+        customers = Table.from_files(
+            self.spark, self.folder / "customers", key="id", version="lsn", schema=CUSTOMERS, format="json"
+        )
+        return fk_join(orders, customers, extractor, how="left", name="joined")
+
+    def run(self, **more: Any) -> list[str]:
+        out, checkpoint = self.folder / "out", self.folder / "checkpoint"
+        self.table(**more).to_parquet(out, checkpoint=checkpoint, trigger={"availableNow": True}).awaitTermination()
+        return sorted(row.number for row in self.spark.read.parquet(str(out)).collect())
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+@pytest.mark.parametrize("column", ["lsn", "at"])
+def test_a_line_without_a_number_to_order_or_date_it_does_not_stop_a_job(
+    spark: SparkSession, tmp_path: Path, form: str, column: str
+) -> None:
+    """Nor one that is made anew, without a checkpoint to say what the column was."""
+    job, bad = Job(spark, tmp_path, form), {"number": "o2", "customer": 1, "lsn": 2, "at": 6, "gone": False}
+    assert job.run(timestamp="at") == ["o1"]
+    job.orders("2", {**bad, column: "x"}, {**bad, "number": "o3"})
+    assert job.run(timestamp="at") == ["o1", "o3"]
+    (tmp_path / "checkpoint").rename(tmp_path / "old")
+    (tmp_path / "out").rename(tmp_path / "before")
+    assert job.run(timestamp="at") == ["o1", "o3"]
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_what_becomes_of_lines_that_do_not_fit_does_not_bind_a_checkpoint(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
+    job, row = Job(spark, tmp_path, form), {"number": "o2", "customer": 1, "lsn": 2, "at": 6, "gone": False}
+    assert job.run(on_error="fail") == ["o1"]
+    job.orders("2", {**row, "lsn": "x"}, {**row, "number": "o3"})
+    with pytest.raises(StreamingQueryException, match='with on_error="dead-letter" such lines are set aside'):
+        job.run(on_error="fail")
+    assert job.run(on_error="dead-letter") == ["o1", "o3"]
+    job.orders("4", {**row, "number": "o4", "lsn": 3})
+    assert job.run(on_error="skip") == ["o1", "o3", "o4"]
+    job.orders("5", {**row, "number": "o5", "lsn": 4})
+    assert job.run(on_error="fail") == ["o1", "o3", "o4", "o5"]
+
+
+MISFITS = {
+    "version: lsn is string, whole numbers are needed": ({"lsn": "x"}, "lsn"),
+    "timestamp: at is string, a timestamp or bigint is needed": ({"at": "x"}, "at"),
+    "deleted: gone is string, a boolean is needed": ({"gone": "x"}, "gone"),
+    "extractor: customer of left table orders is string, but key column id": ({"customer": "x"}, "customer"),
+}
+
+
+@pytest.mark.parametrize("message", MISFITS)
+def test_a_schema_is_the_way_out_for_a_job_whose_columns_were_learned_otherwise(
+    spark: SparkSession, tmp_path: Path, message: str
+) -> None:
+    """Where most lines have no number there, and where the type of what deletes or of a foreign key is another."""
+    more, column = MISFITS[message]
+    job, how = Job(spark, tmp_path, "json"), {"timestamp": "at", "deleted": "gone"}
+    assert job.run(**how) == ["o1"]
+    if column in ("lsn", "at"):
+        (tmp_path / "orders" / "1.json").unlink()
+    good = {"number": "o2", "customer": 1, "lsn": 2, "at": 6, "gone": False}
+    job.orders("2", {**good, **more})
+    with pytest.raises(TopologyError, match=f"^{message}.*give schema= with the type that it had"):
+        job.run(**how)
+    if column == "lsn":
+        with pytest.raises(StreamingQueryException, match="the checkpoint was made by another job"):
+            job.run(**{**how, "version": "try_cast(lsn as bigint)"})
+    job.orders("3", {**good, "number": "o3"})
+    schema = "number string, customer bigint, lsn bigint, at bigint, gone boolean"
+    ordered = ", ".join(sorted(schema.split(", ")))  # as the files' columns were learned
+    assert job.run(schema=ordered, **how) == ["o1", "o3"]
+
+
+@pytest.mark.parametrize(
+    ("message", "more"),
+    [
+        ("version: lsn is string", {"version": "unix_micros(to_timestamp(lsn))"}),
+        ("timestamp: at is string", {"timestamp": "to_timestamp(at)"}),
+        ("deleted: gone is string", {"deleted": "gone = 'd'"}),
+        ("extractor: customer of left table orders is string", {"extractor": "cast(customer as bigint)"}),
+    ],
+)
+def test_an_expression_is_the_way_out_for_a_new_job(
+    spark: SparkSession, tmp_path: Path, message: str, more: dict[str, str]
+) -> None:
+    job = Job(spark, tmp_path, "json")
+    (tmp_path / "orders" / "1.json").unlink()
+    row = {"customer": "1", "lsn": "2024-01-01", "at": "2024-01-01", "gone": "c"}
+    job.orders("2", {"number": "o1", **row}, {"number": "o2", **row}, {"number": "a stray number", **row, "lsn": 5, "at": 5})
+    ways = {"version": "unix_micros(to_timestamp(lsn))", "timestamp": "to_timestamp(at)", "deleted": "gone = 'd'"}
+    plain = {"version": "lsn", "timestamp": "at", "deleted": "gone", "extractor": "customer"}
+    all_ways = {**ways, "extractor": "cast(customer as bigint)"}
+    with pytest.raises(TopologyError, match=f"^{message}"):
+        job.run(**{**all_ways, **{name: plain[name] for name in more}})
+    assert job.run(**all_ways) == ["o1", "o2"]

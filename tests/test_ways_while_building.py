@@ -1,0 +1,243 @@
+"""Mistakes while building, each with the way out that its message names; no query runs here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fkjoin import Table, TopologyError, cogroup, fk_join
+from fkjoin import aggregates as agg
+from fkjoin.kafka import Debezium, Json
+from fkjoin.kafka.formats import struct_type
+from fkjoin.sinks import Delta, Parquet
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
+
+ORDERS = "id string, customer bigint, amount double, text string, at timestamp, lsn bigint, named struct<n: string, m: bigint>"
+CUSTOMERS = "id bigint, name string, tags map<string,string>, lsn bigint, at bigint"
+
+
+class Tables:
+    """Tables of folders that are empty."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder = spark, folder
+        self.orders = self.of("orders", ORDERS)
+        self.customers = self.of("customers", CUSTOMERS)
+
+    def of(self, name: str, schema: str, **more: Any) -> Table:
+        (self.folder / name).mkdir(exist_ok=True)
+        about: dict[str, Any] = {"key": "id", "version": "lsn", "format": "json", "name": name, "schema": schema, **more}
+        return Table.from_files(self.spark, self.folder / name, **about)
+
+    def files(self, *names: str, text: str = '{"id": "a", "lsn": 1}\n', **more: Any) -> Table:
+        for name in names:
+            (self.folder / "in").mkdir(exist_ok=True)
+            (self.folder / "in" / name).write_text(text)
+        return Table.from_files(self.spark, self.folder / "in", **{"key": "id", "version": "lsn", **more})
+
+    def by(self, key: str, name: str | None = None, **columns: Any) -> Table:
+        return self.orders.group_by(key, name=name).agg(**columns)
+
+
+Way = tuple[Callable[[Tables], Any], Callable[[Tables], Any]]
+"""What is refused, and what the message says to do."""
+
+HEADER = "id,lsn,more\na,1,x\n"
+TWICE = "id,more,lsn,more\na,x,1,y\n"
+PLACES: dict[str, Any] = {"schema": "id string, a string, lsn bigint, b string", "options": {"enforceSchema": True}}
+CORRUPT = "id string, lsn bigint, _corrupt_record string, t"
+
+
+NOW: dict[str, Any] = {"trigger": {"availableNow": True}}
+
+
+def written(t: Tables, table: Table, *sinks: Any) -> None:
+    """The table in a place of its own."""
+    table.to(*sinks, checkpoint=t.folder / "ck", **NOW).awaitTermination()
+
+
+WAYS: dict[str, Way] = {
+    "sum: text is string, a number is needed": (
+        lambda t: t.orders.group_by("customer").sum("text"),
+        lambda t: t.orders.group_by("customer").sum("cast(text as decimal(20, 2))"),
+    ),
+    "max: named is struct": (
+        lambda t: t.orders.group_by("customer").max("named"),
+        lambda t: t.orders.group_by("customer").max("named.n"),
+    ),
+    "column: customers has a column 'name' already": (
+        lambda t: t.customers.with_children(t.orders, "customer", column="name"),
+        lambda t: t.customers.with_children(t.orders, "customer", column="orders"),
+    ),
+    "tables[1]: customers is no aggregate": (
+        lambda t: cogroup(t.by("customer", n=agg.count()), t.customers),
+        lambda t: cogroup(t.by("customer as id", n=agg.count()), t.customers.group_by("id").agg(m=agg.count())),
+    ),
+    "tables[1]: sums is there twice": (
+        lambda t: cogroup(t.by("customer", "sums", n=agg.count()), t.by("customer", "sums", m=agg.count())),
+        lambda t: cogroup(t.by("customer", "sums", n=agg.count()), t.by("customer", "counts", m=agg.count())),
+    ),
+    "tables[1]: b is grouped by": (
+        lambda t: cogroup(t.by("customer", "a", n=agg.count()), t.by("text", "b", m=agg.count())),
+        lambda t: cogroup(t.by("customer", "a", n=agg.count()), t.by("cast(text as bigint) as customer", "b", m=agg.count())),
+    ),
+    "tables[1]: another table has the column 'n' too": (
+        lambda t: cogroup(t.by("customer", "a", n=agg.count()), t.by("customer", "b", n=agg.count())),
+        lambda t: cogroup(t.by("customer", "a", n=agg.count()), t.by("customer", "b", m=agg.count())),
+    ),
+    "extractor: named.* is 2 columns where one is needed": (
+        lambda t: fk_join(t.orders, t.customers, "named.*"),
+        lambda t: fk_join(t.orders, t.customers, "named.m"),
+    ),
+    "key: name at least one column of": (lambda t: t.of("b", ORDERS, key=[]), lambda t: t.of("b", ORDERS, key=["id"])),
+    "key: id is string collate": (
+        lambda t: t.of("b", "id string collate UTF8_LCASE, lsn bigint"),
+        lambda t: t.of("b", "id string, lsn bigint"),
+    ),
+    "schema: ": (
+        lambda t: t.files("1.csv", text=HEADER, schema="id string, lsn bigint, other string"),
+        lambda t: t.files("1.csv", text=HEADER, schema="id string, lsn bigint, more string"),
+    ),
+    "path: file": (
+        lambda t: t.files("1.csv", text=TWICE),
+        lambda t: t.files("1.csv", text=TWICE, **PLACES),
+    ),
+    "condition: amount is double, a boolean is needed": (
+        lambda t: t.orders.filter("amount"),
+        lambda t: t.orders.filter("amount > 1"),
+    ),
+    "path: {in} has files of several kinds": (
+        lambda t: t.files("1.csv", "2.json", text=HEADER),
+        lambda t: t.files("1.csv", "2.json", text=HEADER, format="csv", options={"pathGlobFilter": "*.csv"}),
+    ),
+    "path: {in} is not there; make the folder first": (
+        lambda t: t.files(schema=ORDERS, format="json"),
+        lambda t: ((t.folder / "in").mkdir(), t.files(schema=ORDERS, format="json")),
+    ),
+    "path: {in} cannot be read to learn its columns": (
+        lambda t: ((t.folder / "in").mkdir(exist_ok=True), t.files(format="json")),
+        lambda t: t.files(format="json", schema=ORDERS),
+    ),
+    "schema: column t is timestamp, and with a column": (
+        lambda t: t.files("1.json", schema=f"{CORRUPT} timestamp"),
+        lambda t: (
+            t.files("1.json", schema=f"{CORRUPT} bigint").map_values(["timestamp_millis(t) as t"]),
+            t.files("1.json", schema=f"{CORRUPT} string").map_values(["cast(t as timestamp) as t"]),
+        ),
+    ),
+    "right: timestamps are bigint here and timestamp in left": (
+        lambda t: fk_join(t.of("a", ORDERS, timestamp="at"), t.of("b", CUSTOMERS, timestamp="at"), "customer"),
+        lambda t: fk_join(
+            t.of("a", ORDERS, timestamp="at"), t.of("b", CUSTOMERS, timestamp="timestamp_millis(at)"), "customer"
+        ),
+    ),
+    "extractor: 2 columns given, but the key": (
+        lambda t: fk_join(t.orders, t.customers, ["customer", "amount"]),
+        lambda t: fk_join(t.orders, t.customers, ["customer"]),
+    ),
+    "agg: name at least one column": (
+        lambda t: t.orders.group_by("customer").agg(),
+        lambda t: t.orders.group_by("customer").agg(orders=agg.count()),
+    ),
+    "deployment: the staged deployment aggregates": (
+        lambda t: t.orders.group_by("customer", deployment="staged").count(),
+        lambda t: t.orders.group_by("customer", deployment="fused").count(),
+    ),
+    "left: the staged deployment joins tables read": (
+        lambda t: fk_join(t.orders, t.customers, "customer", deployment="staged"),
+        lambda t: fk_join(t.orders, t.customers, "customer", deployment="fused"),
+    ),
+    "name: 'orders' already names an input": (
+        lambda t: fk_join(t.orders, t.customers, "customer", name="orders"),
+        lambda t: fk_join(t.orders, t.customers, "customer", name="joined"),
+    ),
+    "df: a batch DataFrame has no changes to follow": (
+        lambda t: Table.from_stream(t.spark.range(3), key="id", version="id"),
+        lambda t: Table.from_stream(t.spark.readStream.schema(ORDERS).json(f"{t.folder}/orders"), key="id", version="lsn"),
+    ),
+    "version: name the columns that order the": (
+        lambda t: t.of("b", ORDERS, version=[]),
+        lambda t: t.of("b", ORDERS, version=["lsn"]),
+    ),
+    "key: name at least one column or expression": (lambda t: t.orders.group_by([]), lambda t: t.orders.group_by(["customer"])),
+    "agg: amount + 1 is not the plain name of a column": (
+        lambda t: t.orders.group_by("customer", value="amount").sum("amount + 1"),
+        lambda t: t.orders.group_by("customer", value="amount + 1 as amount").sum("amount"),
+    ),
+    "others[0]: the row of b is": (
+        lambda t: t.customers.merge(t.of("b", CUSTOMERS.replace("name string", "name bigint"))),
+        lambda t: t.customers.merge(
+            t.of("b", CUSTOMERS.replace("name string", "name bigint")).map_values(
+                ["id", "cast(name as string) as name", "tags", "at"]
+            )
+        ),
+    ),
+    "agg: column 'customer' is already there as the key": (
+        lambda t: t.orders.group_by("customer").agg(customer=agg.count()),
+        lambda t: t.orders.group_by("customer").agg(orders=agg.count()),
+    ),
+    "Json: the schema has a column 'whole' already": (
+        lambda _: Json("id bigint, whole string", text="whole").reader(),
+        lambda _: Json("id bigint, whole string", text="line").reader(),
+    ),
+    "Debezium: a key's column cannot be called 'payload'": (
+        lambda _: Debezium("payload bigint").key_reader(),
+        lambda _: Debezium("id bigint").key_reader(),
+    ),
+    "v: schema 'bigint' is not a list of columns": (
+        lambda _: struct_type("bigint", "v"),
+        lambda _: struct_type("id bigint, name string", "v"),
+    ),
+    "joiner: left table bare has no columns besides its key": (
+        lambda t: fk_join(t.of("bare", "id bigint, lsn bigint"), t.customers, "id", joiner=["left.*"]),
+        lambda t: fk_join(t.of("bare", "id bigint, lsn bigint"), t.customers, "id", joiner=["left.*", "right.name"]),
+    ),
+    "returns: give the aggregate's Spark type": (
+        lambda t: t.orders.group_by("customer").aggregate([], max, max),
+        lambda t: t.orders.group_by("customer").aggregate([], max, max, returns="array<string>"),
+    ),
+    "orders: a source's changes come as they are read": (
+        lambda t: Delta(t.folder / "delta").begin(t.orders),
+        lambda t: Delta(t.folder / "delta").begin(t.orders.map_values(["text"]).materialize("orders")),
+    ),
+    "named: '_version' is the name of a column that results": (
+        lambda t: Delta(t.folder / "d").begin(t.orders.map_values(["text as _version"], name="named").materialize("named")),
+        lambda t: Delta(t.folder / "d").begin(t.orders.map_values(["text as was"], name="named").materialize("named")),
+    ),
+    "path: a table with the columns batch and fkjoin_batch": (
+        lambda t: written(t, t.orders.map_values(["text as batch", "text as fkjoin_batch"]), Parquet(t.folder / "o")),
+        lambda t: written(t, t.orders.map_values(["text as batch", "text as other"]), Parquet(t.folder / "o")),
+    ),
+    "path: {o} has the folder batch=0 already": (
+        lambda t: (
+            (t.folder / "o" / "batch=0").mkdir(parents=True, exist_ok=True),
+            written(t, t.orders.map_values(["text as batch"]), Parquet(t.folder / "o")),
+        ),
+        lambda t: written(t, t.orders.map_values(["text as batch"]), Parquet(t.folder / "another")),
+    ),
+    "sinks: name one at least": (
+        lambda t: written(t, t.orders),
+        lambda t: written(t, t.orders, Parquet(t.folder / "o")),
+    ),
+    "sinks: a str is none; give sinks of fkjoin": (
+        lambda t: written(t, t.orders, "o"),
+        lambda t: written(t, t.orders, Parquet(t.folder / "o")),
+    ),
+}
+
+
+@pytest.mark.parametrize("beginning", WAYS)
+def test_the_way_out_that_is_named_is_one(spark: SparkSession, tmp_path: Path, beginning: str) -> None:
+    wrong, right = WAYS[beginning]
+    tables = Tables(spark, tmp_path)
+    with pytest.raises(TopologyError) as found:
+        wrong(tables)
+    places = {"in": str(tmp_path / "in"), "o": f"file:{tmp_path / 'o'}"}
+    assert str(found.value).startswith(re.sub(r"{(\w+)}", lambda place: places[place[1]], beginning))
+    right(tables)
