@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
 from pyspark.sql.types import DayTimeIntervalType
 
+from fkjoin.errors import FkJoinError
 from fkjoin.kinds import require_kinds
 from fkjoin.names import require_results
 from fkjoin.sinks.batches import Batch, Write
+from fkjoin.spark.batch_log import BatchLog, Mark
 from fkjoin.spark.files import hadoop, write_file
-from fkjoin.spark.parquet import ChangesOf, label_for, publish, require_renaming
+from fkjoin.spark.parquet import (
+    ChangesOf,
+    batches_of,
+    clear_drafts,
+    label_for,
+    mark_of,
+    publish,
+    require_renaming,
+    set_aside,
+)
 from fkjoin.written import ABOUT, about
 
 if TYPE_CHECKING:
@@ -39,8 +53,24 @@ class Parquet:
         write_file(*hadoop(spark, f"{folder}/{ABOUT}"), about(table.node, table.timestamps))
         changes = None if table.packed is None else ChangesOf(table.packed[1], table.timestamps != "bigint")
 
+        clear = functools.cache(clear_drafts)
+
         def write(batch: Batch, query: str, number: int) -> None:
+            clear(spark, folder, query)  # in the first batch: only now is an earlier run of this process at its end
             rows = batch.table.changes if changes is None else batch.frame
-            publish(rows, changes, folder, label, query, number, schema)
+            publish(rows, changes, folder, label, query, Mark(number, batch.began_ms), schema)
 
         return write
+
+    def last(self, spark: SparkSession, query: str) -> Mark | None:
+        folders = batches_of(spark, str(self.path), query)
+        return mark_of(spark, folders[-1][1]) if folders else None
+
+    def way_back(self, table: Table, query: str, log: BatchLog) -> Callable[[], None]:
+        spark, place = table.frame.sparkSession, str(self.path)
+        marks = [(folder, mark_of(spark, folder)) for _, folder in batches_of(spark, place, query)]
+        later = [folder for folder, mark in marks if mark is not None and mark.number > log.last]
+        others = [folder for folder, mark in marks if mark is not None and mark.number <= log.last and not log.has(mark)]
+        if others:
+            raise FkJoinError(f"{others[0]} is of another run of the query than the checkpoint")
+        return lambda: set_aside(spark, place, later)

@@ -1,0 +1,79 @@
+"""Checkpoints that were set back to a backup, and the sinks that are set back with them.
+
+The query counts on from the backup's batch, and its next batches are other cuts of the input under numbers that the sink
+has: the sink would leave them out.  So the batches of both are compared when the query starts, before anything changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+from pyspark.sql import SparkSession
+
+from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.spark.batch_log import BatchLog, Mark
+from fkjoin.spark.files import begun, query_id
+
+if TYPE_CHECKING:
+    from fkjoin.table import Table
+
+OnRestore = Literal["fail", "set-back"]
+_CHOICES = ("fail", "set-back")
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A sink that remembers the last batch of each query, and leaves out those that it has."""
+
+    def last(self, spark: SparkSession, query: str) -> Mark | None:
+        """The last batch that it has of the query; None without any."""
+        ...
+
+    def way_back(self, table: Table, query: str, log: BatchLog) -> Callable[[], None]:
+        """What makes the sink that of the checkpoint's last batch, however often it is called, and ended in between.
+
+        Called after ``begin``.  ``FkJoinError``, and nothing has changed, when that cannot be: it says why.
+        """
+        ...
+
+
+def ahead(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any], on_restore: OnRestore) -> list[tuple[str, Any]]:
+    """The sinks, by the names under which they remember batches, that have others than the checkpoint knows.
+
+    ``sinks``: by what is added to the query's id.  ``FkJoinError`` if there are any, and they are not to be set back.
+    """
+    if on_restore not in _CHOICES:
+        raise TopologyError(f"on_restore: {on_restore!r} is none of {', '.join(map(repr, _CHOICES))}")
+    if not begun(spark, checkpoint):
+        return []
+    query, log = query_id(spark, checkpoint), BatchLog(spark, checkpoint)
+    found = []
+    for suffix, sink in sinks.items():
+        last = sink.last(spark, f"{query}{suffix}") if isinstance(sink, Remembers) else None
+        if last is None or log.has(last):
+            continue
+        if on_restore == "fail":
+            other = "" if last.number > log.last else ", which is another than the checkpoint's"
+            raise FkJoinError(
+                f"checkpoint: {checkpoint} was set back: it is at batch {log.last}, and {sink.place} has batch {last.number} "
+                f"of its query{other}. What comes next would be left out there. To set the sink back to the checkpoint's "
+                'batch: on_restore="set-back", or fkjoin run --set-back. Or start with a new checkpoint and an empty target'
+            )
+        found.append((f"{query}{suffix}", sink))
+    return found
+
+
+def set_back(table: Table, checkpoint: str, sinks: list[tuple[str, Any]]) -> None:
+    """Set the sinks back to the checkpoint's last batch; ``FkJoinError``, and nothing has changed, if one cannot be."""
+    log, ways = BatchLog(table.frame.sparkSession, checkpoint), []
+    for query, sink in sinks:
+        try:
+            ways.append(sink.way_back(table, query, log))
+        except FkJoinError as error:
+            raise FkJoinError(
+                f"on_restore: {sink.place} cannot be set back to batch {log.last} of checkpoint {checkpoint}: {error}. Start "
+                "with a new checkpoint and an empty target"
+            ) from error
+    for go_back in ways:
+        go_back()
