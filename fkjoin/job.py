@@ -288,9 +288,8 @@ class Job:
             if sink is not None:
                 return batches.start(table, sink, checkpoint, trigger, name, self._on_restore)
             assert spec.path is not None
-            table = as_begun(table, checkpoint)
-            writer = table.changes.writeStream.format(spec.format).options(**{n: str(v) for n, v in spec.options.items()})
-            return writer.queryName(name).option("checkpointLocation", checkpoint).trigger(**trigger).start(spec.path)
+            changes, options = as_begun(table, checkpoint).changes, {n: str(v) for n, v in spec.options.items()}
+            return batches.start_by_spark(changes, spec.format, options, spec.path, checkpoint, trigger, name)
 
     def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
         spec = self.spec.dead_letters
@@ -299,8 +298,7 @@ class Job:
         letters = as_begun(self.tables[name], checkpoint).dead_letters
         assert letters is not None
         if spec.path is not None:
-            writer = letters.writeStream.format("json").queryName(query).option("checkpointLocation", checkpoint)
-            return writer.trigger(**trigger).start(spec.path)
+            return batches.start_by_spark(letters, "json", {}, spec.path, checkpoint, trigger, query)
         servers, options = self._kafka("dead_letters.topic")
         return start(as_records(letters), spec.topic, servers, checkpoint, client_options(options), trigger, query)
 

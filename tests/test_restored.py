@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from fkjoin import Table, fk_join
+from fkjoin import Table, TopologyError, fk_join
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks import Delta, Parquet
+from fkjoin.sinks.restored import require_spark_at
+from fkjoin.spark import parquet
+from fkjoin.spark.files import moved
 from tests.conftest import small
-from tests.test_sinks import batch_join, delta, finished
+from tests.test_sinks import Memory, batch_join, delta, finished
 from tests.test_spark_aggregates import History, tables
-from tests.test_spark_engine import table_of
+from tests.test_spark_engine import table_of, write_lines
 
 pytestmark = pytest.mark.spark
 
@@ -54,8 +57,8 @@ def there(spark: SparkSession, folder: Path, kind: str) -> dict[str, Any]:
 class Backup:
     """A copy of a checkpoint."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.copy = folder, folder.with_name(f"{folder.name}-backup")
+    def __init__(self, folder: Path, name: str = "backup") -> None:
+        self.folder, self.copy = folder, folder.with_name(name)
         shutil.copytree(folder, self.copy)
 
     def restore(self) -> None:
@@ -86,3 +89,110 @@ def test_after_a_restore_a_sink_is_refused_or_set_back_and_then_is_the_batch_joi
         for kind in kinds:
             assert there(spark, tmp_path, kind) == batch_join(history)
         history.write(60)
+
+
+def test_a_sink_that_is_ended_amid_being_set_back_is_set_back_by_the_next_start(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parquet moves folder by folder, and the Delta table comes after it."""
+    history = History(tmp_path)
+    history.write(60)
+    run(spark, tmp_path, *SINKS)
+    backup = Backup(tmp_path / "ck")
+    for _ in range(3):
+        history.write(60)
+        run(spark, tmp_path, *SINKS)
+    backup.restore()
+    moves = 0
+
+    def dies(*given: Any) -> bool:
+        nonlocal moves
+        moves += 1
+        if moves == 3:
+            raise KeyboardInterrupt
+        return moved(*given)
+
+    monkeypatch.setattr(parquet, "moved", dies)
+    with pytest.raises(KeyboardInterrupt):
+        run(spark, tmp_path, *SINKS, on_restore="set-back")
+    monkeypatch.undo()
+    with pytest.raises(FkJoinError, match=r"it is at batch 0, and parquet .* has batch 1 of its query"):
+        run(spark, tmp_path, *SINKS)
+    run(spark, tmp_path, *SINKS, on_restore="set-back")
+    for kind in SINKS:
+        assert there(spark, tmp_path, kind) == batch_join(history)
+    aside = sorted(path.name for path in (tmp_path / "parquet" / "_set-aside").iterdir())
+    assert [name[:15] for name in aside] == ["batch=00000001-", "batch=00000002-", "batch=00000003-"]
+
+
+def test_the_checkpoint_that_a_backup_replaced_cannot_be_put_back_under_parquet(spark: SparkSession, tmp_path: Path) -> None:
+    """The same numbers, other batches: Delta has both, files have been moved aside.  The way on is tried."""
+    history = History(tmp_path)
+    history.write(60)
+    run(spark, tmp_path, *SINKS)
+    backup = Backup(tmp_path / "ck")
+    history.write(60)
+    run(spark, tmp_path, *SINKS)
+    replaced = Backup(tmp_path / "ck", "replaced")
+    backup.restore()
+    history.write(60)
+    run(spark, tmp_path, *SINKS, on_restore="set-back")
+    replaced.restore()
+    says = (
+        r"it is at batch 1, and parquet .* has batch 1 of its query, which is another than the checkpoint's\. What comes next"
+    )
+    with pytest.raises(FkJoinError, match=says):
+        run(spark, tmp_path, *SINKS)
+    written = there(spark, tmp_path, "parquet")
+    says = (
+        r"on_restore: parquet .* cannot be set back to batch 1 of checkpoint .*batch=00000001-.* is of another run of the query"
+    )
+    with pytest.raises(FkJoinError, match=rf"{says} than the checkpoint\. Start with a new checkpoint and an empty target"):
+        run(spark, tmp_path, *SINKS, on_restore="set-back")
+    assert there(spark, tmp_path, "parquet") == written == delta(tmp_path / "delta")
+    for gone in ("ck", *SINKS):
+        shutil.rmtree(tmp_path / gone)
+    run(spark, tmp_path, *SINKS)
+    for kind in SINKS:
+        assert there(spark, tmp_path, kind) == batch_join(history)
+
+
+def test_what_is_wrong_with_the_argument_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    History(tmp_path).write(10)
+    with pytest.raises(TopologyError, match=r"on_restore: 'set_back' is none of 'fail', 'set-back'"):
+        run(spark, tmp_path, "parquet", on_restore="set_back")
+    assert not (tmp_path / "ck").exists()
+
+
+def test_a_row_that_came_and_went_since_the_backup_is_not_sent_again(spark: SparkSession, tmp_path: Path) -> None:
+    """What is sent to a topic stays there: this is why a topic may have rows that the table does not have, after a restore."""
+    table = joined(spark, tmp_path)
+    write_lines(tmp_path / "customers", "0", [{"customer_id": "c", "region": "north", "lsn": 1, "op": "u"}])
+    sent = Memory()
+    about: Any = {"checkpoint": tmp_path / "ck", "trigger": NOW}
+    finished(table.to(sent, **about))
+    backup = Backup(tmp_path / "ck")
+    order = {"order_id": "o", "customer_id": "c", "amount": 1.0, "items": 1}
+    write_lines(tmp_path / "orders", "1", [{**order, "lsn": 2, "op": "u"}])
+    finished(table.to(sent, **about))
+    assert len(sent.taken[1]) == 1
+    backup.restore()
+    write_lines(tmp_path / "orders", "2", [{**order, "lsn": 3, "op": "d"}])
+    again = Memory()
+    finished(table.to(again, **about))
+    assert again.taken == {1: []}
+
+
+def test_a_folder_of_sparks_own_sink_that_is_ahead_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    History(tmp_path).write(30)
+    table = joined(spark, tmp_path)
+    writer = table.changes.writeStream.format("json").option("checkpointLocation", str(tmp_path / "ck")).trigger(**NOW)
+    finished(writer.start(str(tmp_path / "out")))
+    require_spark_at(spark, str(tmp_path / "ck"), str(tmp_path / "out"))
+    says = r"ck-new is at its beginning, and .*out has batch 0 already, .*: start with a new checkpoint and an empty path"
+    with pytest.raises(FkJoinError, match=says):
+        require_spark_at(spark, str(tmp_path / "ck-new"), str(tmp_path / "out"))
+    require_spark_at(spark, str(tmp_path / "ck-new"), str(tmp_path / "empty"))
+    (tmp_path / "out" / "_spark_metadata" / "9.compact").touch()
+    with pytest.raises(FkJoinError, match=r"ck is at batch 0, and .*out has batch 9 already"):
+        require_spark_at(spark, str(tmp_path / "ck"), str(tmp_path / "out"))

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fkjoin.as_begun import as_begun
 from fkjoin.errors import TopologyError
 from fkjoin.frame import RAW
-from fkjoin.sinks.restored import OnRestore, ahead, set_back
+from fkjoin.sinks.restored import OnRestore, ahead, require_spark_at, set_back
 from fkjoin.spark.batch_log import began_ms
 from fkjoin.spark.claim import start_claimed
 from fkjoin.spark.files import begun, hadoop, query_id, read_file, write_file
@@ -126,6 +126,21 @@ def _write_all(writes: Mapping[str, Write], batch: Batch, query: str, number: in
             write(batch, f"{query} {place}", number)
     finally:
         batch.frame.unpersist()
+
+
+def start_by_spark(
+    frame: DataFrame,
+    format: str,
+    options: Mapping[str, str],
+    path: str,
+    checkpoint: str,
+    trigger: Mapping[str, Any],
+    query_name: str,
+) -> StreamingQuery:
+    """Start a query that Spark's own sink of files ends."""
+    require_spark_at(frame.sparkSession, checkpoint, path)
+    writer = frame.writeStream.format(format).options(**options).queryName(query_name)
+    return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start(path)
 
 
 def require_one(spark: SparkSession, checkpoint: str) -> None:

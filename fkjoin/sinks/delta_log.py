@@ -46,6 +46,8 @@ def way_back(table: DeltaTable, query: str, log: BatchLog) -> Callable[[], None]
             )
 
     def go_back() -> None:
+        if version == history[0]["version"]:
+            return
         try:
             table.restore(version, commit_properties=commit(query, mark))
         except DeltaError as error:

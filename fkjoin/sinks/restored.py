@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.spark.batch_log import BatchLog, Mark
-from fkjoin.spark.files import begun, query_id
+from fkjoin.spark.files import begun, hadoop, query_id
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
@@ -77,3 +77,20 @@ def set_back(table: Table, checkpoint: str, sinks: list[tuple[str, Any]]) -> Non
             ) from error
     for go_back in ways:
         go_back()
+
+
+def require_spark_at(spark: SparkSession, checkpoint: str, path: str) -> None:
+    """``FkJoinError`` if Spark's own sink of files has batches at ``path`` that the checkpoint does not know.
+
+    It goes by its log there alone, whichever query wrote it, and leaves out a batch of a number that it has.
+    """
+    place, files = hadoop(spark, f"{path}/_spark_metadata")
+    names = [status.getPath().getName().split(".")[0] for status in files.listStatus(place)] if files.exists(place) else []
+    last, known = max((int(name) for name in names if name.isdigit()), default=-1), BatchLog(spark, checkpoint).last
+    if last > known:
+        at = f"batch {known}" if known >= 0 else "its beginning"
+        raise FkJoinError(
+            f"checkpoint: {checkpoint} is at {at}, and {path} has batch {last} already, as Spark's own sink notes in "
+            "_spark_metadata: it would leave out what comes next. Spark's sinks cannot be set back: start with a new "
+            "checkpoint and an empty path"
+        )
