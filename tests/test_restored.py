@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError, fk_join
@@ -196,3 +197,37 @@ def test_a_folder_of_sparks_own_sink_that_is_ahead_is_named(spark: SparkSession,
     (tmp_path / "out" / "_spark_metadata" / "9.compact").touch()
     with pytest.raises(FkJoinError, match=r"ck is at batch 0, and .*out has batch 9 already"):
         require_spark_at(spark, str(tmp_path / "ck"), str(tmp_path / "out"))
+
+
+def test_who_has_read_what_was_set_aside_is_refused_and_who_has_not_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    def read(name: str) -> Table:
+        table = Table.from_fkjoin(spark, tmp_path / "parquet").materialize("kept")
+        finished(table.to_delta(tmp_path / name, checkpoint=tmp_path / f"{name}-ck", trigger=NOW))
+        return table
+
+    history = History(tmp_path)
+    history.write(60)
+    run(spark, tmp_path, "parquet")
+    table = read("behind")
+    backup = Backup(tmp_path / "ck")
+    history.write(60)
+    run(spark, tmp_path, "parquet")
+    read("reader")
+    running = table.to_delta(tmp_path / "running", checkpoint=tmp_path / "running-ck")
+    running.processAllAvailable()
+    backup.restore()
+    history.write(60)
+    run(spark, tmp_path, "parquet", on_restore="set-back")
+    with pytest.raises(
+        StreamingQueryException, match=r"batch=00000001-.*\.1, of another .* or its checkpoint was set back: start"
+    ):
+        running.awaitTermination()
+    for name in ("reader", "running"):
+        says = rf"checkpoint .*{name}-ck has read batches from it that are in _set-aside now: start this query, too, with a new"
+        with pytest.raises(FkJoinError, match=says):
+            read(name)
+        shutil.rmtree(tmp_path / name)
+        shutil.rmtree(tmp_path / f"{name}-ck")
+    for name in ("reader", "running", "behind"):
+        read(name)
+        assert delta(tmp_path / name) == batch_join(history)

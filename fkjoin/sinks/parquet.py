@@ -26,8 +26,9 @@ from fkjoin.spark.parquet import (
     publish,
     require_renaming,
     set_aside,
+    writer_of,
 )
-from fkjoin.written import ABOUT, about
+from fkjoin.written import ABOUT, about, set_backs
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
@@ -50,15 +51,18 @@ class Parquet:
         spark = table.frame.sparkSession
         folder = require_renaming(spark, str(self.path))
         label = label_for(spark, folder, (*table.key, *table.rest))
-        write_file(*hadoop(spark, f"{folder}/{ABOUT}"), about(table.node, table.timestamps))
+        write_file(*hadoop(spark, f"{folder}/{ABOUT}"), about(table.node, table.timestamps, set_backs(spark, folder)))
         changes = None if table.packed is None else ChangesOf(table.packed[1], table.timestamps != "bigint")
 
-        clear = functools.cache(clear_drafts)
+        @functools.cache
+        def writer(query: str) -> str:
+            """In the first batch: an earlier run of this process is at its end, and what is to be set back is."""
+            clear_drafts(spark, folder, query)
+            return writer_of(query, set_backs(spark, folder))
 
         def write(batch: Batch, query: str, number: int) -> None:
-            clear(spark, folder, query)  # in the first batch: only now is an earlier run of this process at its end
             rows = batch.table.changes if changes is None else batch.frame
-            publish(rows, changes, folder, label, query, Mark(number, batch.began_ms), schema)
+            publish(rows, changes, folder, label, writer(query), Mark(number, batch.began_ms), schema)
 
         return write
 
@@ -73,4 +77,9 @@ class Parquet:
         others = [folder for folder, mark in marks if mark is not None and mark.number <= log.last and not log.has(mark)]
         if others:
             raise FkJoinError(f"{others[0]} is of another run of the query than the checkpoint")
-        return lambda: set_aside(spark, place, later)
+
+        def go_back() -> None:
+            write_file(*hadoop(spark, f"{place}/{ABOUT}"), about(table.node, table.timestamps, set_backs(spark, place) + 1))
+            set_aside(spark, place, later)
+
+        return go_back

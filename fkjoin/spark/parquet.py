@@ -37,7 +37,7 @@ LABELS = ("batch", "fkjoin_batch")
 UNFINISHED, SET_ASIDE = "_unfinished", "_set-aside"
 """Folders that readers pass over: of attempts at batches, and of batches that a checkpoint no longer has."""
 _READY, _MARK, _GONE = "ready", "_batch.json", "gone-"
-_FOLDER = re.compile(r"\w+=([0-9]+)-([^-]+)")
+_FOLDER = re.compile(r"\w+=([0-9]+)-([0-9a-f]{8})(\.[0-9]+)?")
 
 _WRITTEN = pa.schema([("file", pa.string())])
 
@@ -152,15 +152,15 @@ def label_for(spark: SparkSession, place: str, columns: Collection[str]) -> str:
 
 
 def publish(
-    batch: DataFrame, changes: ChangesOf | None, place: str, label: str, query: str, mark: Mark, schema: StructType
+    batch: DataFrame, changes: ChangesOf | None, place: str, label: str, writer: str, mark: Mark, schema: StructType
 ) -> None:
     """Write the batch, or the ``changes`` that are packed in it, into a folder of its own, unless that is there already.
 
-    ``label``: what folders are called; ``schema``: of what is written.  Each attempt at a batch writes into a folder of its
-    own, whose files it moves to where they wait for being published: what a task that comes second writes is not among them.
-    ``FkJoinError`` when the folder that is there is of another batch.
+    ``label``, ``writer``: what folders are called; ``schema``: of what is written.  Each attempt at a batch writes into a
+    folder of its own, whose files it moves to where they wait for being published: what a task that comes second writes is not
+    among them.  ``FkJoinError`` when the folder that is there is of another batch.
     """
-    name = f"{label}={mark.number:08}-{query[:8]}"
+    name = f"{label}={mark.number:08}-{writer}"
     draft, final = f"{place}/{UNFINISHED}/{name}-{uuid.uuid4().hex}", f"{place}/{name}"
     spark = batch.sparkSession
     ready, files = hadoop(spark, f"{draft}/{_READY}")
@@ -178,6 +178,11 @@ def publish(
             has_batch(f"parquet {place}", mark_of(spark, final), mark)
     finally:
         files.delete(ready.getParent(), True)
+
+
+def writer_of(query: str, set_backs: int) -> str:
+    """What the folders of a query's batches end in, so that who has read batches that were set aside notices others."""
+    return f"{query[:8]}.{set_backs}" if set_backs else query[:8]
 
 
 def mark_of(spark: SparkSession, folder: str) -> Mark | None:
