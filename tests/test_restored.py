@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
-from fkjoin import Table, TopologyError, fk_join
+from fkjoin import Table, TopologyError, cli, fk_join, runner
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks import Delta, Parquet
 from fkjoin.sinks.restored import require_spark_at
@@ -18,7 +19,7 @@ from fkjoin.spark import parquet
 from fkjoin.spark.files import moved
 from tests.conftest import small
 from tests.test_sinks import Memory, batch_join, delta, finished
-from tests.test_spark_aggregates import History, tables
+from tests.test_spark_aggregates import CUSTOMER, ORDER, History, tables
 from tests.test_spark_engine import table_of, write_lines
 
 pytestmark = pytest.mark.spark
@@ -231,3 +232,57 @@ def test_who_has_read_what_was_set_aside_is_refused_and_who_has_not_goes_on(spar
     for name in ("reader", "running", "behind"):
         read(name)
         assert delta(tmp_path / name) == batch_join(history)
+
+
+def test_fkjoin_run_refuses_and_sets_back(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(f"""
+        name = "job"
+        checkpoint = "{tmp_path}/job"
+        trigger = "available-now"
+        [tables.orders]
+        path = "{tmp_path}/orders"
+        key = "order_id"
+        version = "lsn"
+        deleted = "op = 'd'"
+        schema = "{ORDER}"
+        [tables.customers]
+        path = "{tmp_path}/customers"
+        key = "customer_id"
+        version = "lsn"
+        deleted = "op = 'd'"
+        schema = "{CUSTOMER}"
+        [joins.joined]
+        left = "orders"
+        right = "customers"
+        extractor = "customer_id"
+        joiner = ["left.items", "right.region"]
+        [sinks.one]
+        table = "joined"
+        path = "{tmp_path}/parquet"
+        [sinks.two]
+        table = "joined"
+        path = "{tmp_path}/delta"
+        format = "delta"
+    """)
+    monkeypatch.setattr(runner, "job_session", lambda spec: spark)
+    monkeypatch.setattr(SparkSession, "stop", lambda session: None)
+
+    def fkjoin(*options: str) -> None:
+        command = ["run", str(file), "--spark-log", str(tmp_path / "spark.log"), *options]
+        CliRunner().invoke(cli.app, command, catch_exceptions=False)
+
+    history = History(tmp_path)
+    history.write(60)
+    fkjoin()
+    backup = Backup(tmp_path / "job")
+    history.write(60)
+    fkjoin()
+    backup.restore()
+    history.write(60)
+    says = r"job/sinks-joined was set back: it is at batch 0, and parquet .* has batch 1 .*fkjoin run --set-back"
+    with pytest.raises(FkJoinError, match=says):
+        fkjoin()
+    fkjoin("--set-back")
+    for kind in SINKS:
+        assert there(spark, tmp_path, kind) == batch_join(history)

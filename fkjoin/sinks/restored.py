@@ -47,12 +47,15 @@ def ahead(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any], on_res
         raise TopologyError(f"on_restore: {on_restore!r} is none of {', '.join(map(repr, _CHOICES))}")
     if not begun(spark, checkpoint):
         return []
-    query, log = query_id(spark, checkpoint), BatchLog(spark, checkpoint)
+    query = query_id(spark, checkpoint)
+    remembering: dict[str, Any] = {f"{query}{suffix}": sink for suffix, sink in sinks.items() if isinstance(sink, Remembers)}
+    marks = {name: sink.last(spark, name) for name, sink in remembering.items()}
+    log = BatchLog(spark, checkpoint)  # afterwards: an earlier run of this process may still be at work
     found = []
-    for suffix, sink in sinks.items():
-        last = sink.last(spark, f"{query}{suffix}") if isinstance(sink, Remembers) else None
+    for name, last in marks.items():
         if last is None or log.has(last):
             continue
+        sink = remembering[name]
         if on_restore == "fail":
             other = "" if last.number > log.last else ", which is another than the checkpoint's"
             raise FkJoinError(
@@ -60,7 +63,7 @@ def ahead(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any], on_res
                 f"of its query{other}. What comes next would be left out there. To set the sink back to the checkpoint's "
                 'batch: on_restore="set-back", or fkjoin run --set-back. Or start with a new checkpoint and an empty target'
             )
-        found.append((f"{query}{suffix}", sink))
+        found.append((name, sink))
     return found
 
 
