@@ -78,7 +78,7 @@ def test_a_checkpoint_that_another_process_uses_is_refused_by_every_call(
     another.wait(30)
     calls[0]().awaitTermination()
     ended()
-    assert not (tmp_path / "ck" / FILE).exists()
+    assert (tmp_path / "ck" / FILE).read_text() == ""
 
 
 def test_a_query_holds_its_claim_until_it_is_stopped_and_may_be_started_again_at_once(orders: Table, tmp_path: Path) -> None:
@@ -92,17 +92,17 @@ def test_a_query_holds_its_claim_until_it_is_stopped_and_may_be_started_again_at
     again = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck")
     if first is not None:
         first.join(60)
-    assert claim.exists(), "the one that ended gives up its own hold only"
+    assert claim.read_text(), "the one that ended gives up its own hold only"
     again.stop()
     ended()
-    assert not claim.exists()
+    assert claim.read_text() == ""
 
 
 def test_a_query_that_fails_or_does_not_start_gives_up_its_claim(orders: Table, tmp_path: Path) -> None:
     with pytest.raises(StreamingQueryException, match="disk is full"):
         orders.to(Memory("disk", {0}), checkpoint=tmp_path / "ck", trigger={"availableNow": True}).awaitTermination()
     ended()
-    assert not (tmp_path / "ck" / FILE).exists()
+    assert (tmp_path / "ck" / FILE).read_text() == ""
     with pytest.raises(TopologyError, match="on s3a"):
         orders.to_parquet("s3a://bucket/out", checkpoint=tmp_path / "new")
     assert not (tmp_path / "new").exists()
@@ -111,11 +111,11 @@ def test_a_query_that_fails_or_does_not_start_gives_up_its_claim(orders: Table, 
 def test_two_at_a_time_in_one_session_are_as_spark_has_it(orders: Table, tmp_path: Path) -> None:
     """The first is stopped, and the second holds the claim."""
     first = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck")
-    second = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck")
+    second = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", query_name="second")
     with contextlib.suppress(StreamingQueryException):
         first.awaitTermination()
     assert second.isActive
-    assert (tmp_path / "ck" / FILE).exists()
+    assert (tmp_path / "ck" / FILE).read_text()
     second.stop()
     ended()
-    assert not (tmp_path / "ck" / FILE).exists()
+    assert (tmp_path / "ck" / FILE).read_text() == ""

@@ -13,6 +13,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from fkjoin.errors import FkJoinError
+from fkjoin.spark import files as of_spark
 from fkjoin.spark import parquet
 from fkjoin.spark.batch_log import Mark
 from fkjoin.spark.files import hadoop, moved
@@ -147,8 +148,12 @@ def test_drafts_of_other_queries_stay(spark: SparkSession, tmp_path: Path) -> No
     clear_drafts(spark, str(tmp_path), "5e6f7a8b")
 
 
-@pytest.mark.usefixtures("spark")
-def test_a_folder_is_moved_to_no_name_that_is_taken(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("here", [True, False], ids=["as a local folder", "by Hadoop, as on HDFS"])
+def test_a_folder_is_moved_to_no_name_that_is_taken(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    if not here:
+        monkeypatch.setattr(of_spark, "local_path", lambda path, files: None)
     (tmp_path / "_unfinished").mkdir()
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -158,5 +163,5 @@ def test_a_folder_is_moved_to_no_name_that_is_taken(spark: SparkSession, tmp_pat
     assert [(tmp_path / name / "file").read_text() for name in "ab"] == ["a", "b"]
     assert moved(a, c, files)
     assert (tmp_path / "c" / "file").read_text() == "a"
-    with pytest.raises(FkJoinError, match=r"a cannot be renamed to .*d: No such file or directory\. Is the folder writable"):
+    with pytest.raises(FkJoinError, match=r"a cannot be renamed to .*d: .*(No such|not exist).*\. Is the folder writable"):
         moved(a, hadoop(spark, str(tmp_path / "d"))[0], files)

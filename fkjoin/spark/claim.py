@@ -100,20 +100,25 @@ def _renewed(path: Any, files: Any) -> _Held:
 
 
 def _give_up(path: Any, files: Any, local: Path | None) -> None:
-    """Delete the claim, also when the JVM is gone; and the folder, if the query never came to its start."""
+    """Leave the claim to nobody.
+
+    On this machine the file stays, and is empty: that works without a JVM, and no file vanishes from under whoever copies or
+    deletes the folder when the query has ended.
+    """
     with contextlib.suppress(Exception):
         if (read_file(path, files) if local is None else local.read_bytes()) != _owner():
             return  # another process holds it, since this one stood still
         if local is None:
             files.delete(path, False)
-            files.delete(path.getParent(), False)  # refused where something is in it
         else:
-            local.unlink()
-            local.parent.rmdir()
+            os.truncate(local, 0)
+            if [one.name for one in local.parent.iterdir()] == [FILE]:  # the query did not come to its start
+                local.unlink()
+                local.parent.rmdir()
 
 
 def _refuse_if_held(checkpoint: str, path: Any, files: Any) -> None:
-    if not files.exists(path):
+    if not files.exists(path) or not files.getFileStatus(path).getLen():
         return
     age, host, process = 0.0, "an unknown host", 0
     try:
@@ -121,7 +126,7 @@ def _refuse_if_held(checkpoint: str, path: Any, files: Any) -> None:
         owner = json.loads(read_file(path, files))
         host, process = str(owner["host"]), int(owner["process"])
     except Exception:  # it is being written, or was given up just now
-        if not files.exists(path):
+        if not files.exists(path) or not files.getFileStatus(path).getLen():
             return
     here = host == socket.gethostname()
     if age > LAPSES_AFTER_S or (here and (process == os.getpid() or not _alive(process))):
