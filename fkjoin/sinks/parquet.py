@@ -72,11 +72,12 @@ class Parquet:
 
     def way_back(self, table: Table, query: str, log: BatchLog) -> Callable[[], None]:
         spark, place = table.frame.sparkSession, str(self.path)
-        marks = [(folder, mark_of(spark, folder)) for _, folder in batches_of(spark, place, query)]
-        later = [folder for folder, mark in marks if mark is not None and mark.number > log.last]
-        others = [folder for folder, mark in marks if mark is not None and mark.number <= log.last and not log.has(mark)]
-        if others:
-            raise FkJoinError(f"{others[0]} is of another run of the query than the checkpoint")
+        folders = batches_of(spark, place, query)
+        later = [folder for number, folder in folders if number > log.last]
+        told = [folder for number, folder in folders if number <= log.last and log.mark(number).began_ms is not None]
+        for folder in told:
+            if (mark := mark_of(spark, folder)) is not None and not log.has(mark):
+                raise FkJoinError(f"{folder} is of another run of the query than the checkpoint")
 
         def go_back() -> None:
             write_file(*hadoop(spark, f"{place}/{ABOUT}"), about(table.node, table.timestamps, set_backs(spark, place) + 1))

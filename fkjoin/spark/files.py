@@ -45,7 +45,7 @@ def write_file(path: Any, files: Any, data: bytes) -> None:
 
 def local_path(path: Any, files: Any) -> Path | None:
     """Where the path is on this machine, if it is there."""
-    return Path(path.toUri().getPath()) if files.getUri().getScheme() == "file" else None
+    return Path(files.makeQualified(path).toUri().getPath()) if files.getUri().getScheme() == "file" else None
 
 
 def moved(path: Any, target: Any, files: Any) -> bool:
