@@ -16,10 +16,22 @@ if TYPE_CHECKING:
 def as_begun(table: Table, checkpoint: str) -> Table:
     """The table with the columns of files that the checkpoint knows, and with topics that have started over.
 
-    Raises ``FkJoinError`` for a topic that was made anew and is not to start over.
+    Raises ``FkJoinError`` for a topic that was made anew and is not to start over, and for a folder of ``to_parquet`` whose
+    batches, which the query has read, were set aside.
     """
+    _require_what_was_read(table, checkpoint)
     others = {**kept_columns(table, checkpoint), **_topics(table, checkpoint)}
     return made_again(table, others) if others else table
+
+
+def _require_what_was_read(table: Table, checkpoint: str) -> None:
+    from fkjoin.table import Table  # it starts queries
+    from fkjoin.written import require_what_was_read
+
+    for one in below(table):
+        if one.recipe.make == Table.from_fkjoin:
+            spark, path, *_ = one.recipe.arguments
+            require_what_was_read(spark, checkpoint.rstrip("/"), str(path).rstrip("/"))
 
 
 def _topics(table: Table, checkpoint: str) -> dict[int, dict[str, Any]]:

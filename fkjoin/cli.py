@@ -73,12 +73,16 @@ def run(
         list[str] | None,
         typer.Option(metavar="TOPIC", help="Read a topic that was deleted and created again from its beginning."),
     ] = None,
+    set_back: Annotated[
+        bool, typer.Option("--set-back", help="Set sinks back to the batch of a checkpoint that was restored from a backup.")
+    ] = False,
 ) -> None:
     """Run a job until it is stopped; SIGTERM and Ctrl-C let the batch at work come to its end."""
     from fkjoin.runner import run_job
 
     with quiet_spark(spark_log):
-        run_job(job, Console(), check=check, ui=_address(ui) if ui else None, start_over=start_over or ())
+        address = _address(ui) if ui else None
+        run_job(job, Console(), check=check, ui=address, start_over=start_over or (), set_back=set_back)
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -30,6 +30,7 @@ from fkjoin.kafka.source import require_topic
 from fkjoin.kept_schemas import KeptSchemas
 from fkjoin.render import drawn
 from fkjoin.sinks import batches
+from fkjoin.sinks.restored import OnRestore
 from fkjoin.steps import Sink, Step, job_steps
 from fkjoin.table import Table
 from fkjoin.topology import verdicts
@@ -48,8 +49,8 @@ class Planned:
 class Job:
     """A job's tables, built; nothing runs yet."""
 
-    def __init__(self, spec: JobSpec, spark: SparkSession) -> None:
-        self.spec, self._spark = spec, spark
+    def __init__(self, spec: JobSpec, spark: SparkSession, on_restore: OnRestore = "fail") -> None:
+        self.spec, self._spark, self._on_restore = spec, spark, on_restore
         queries = [*(f"sink-{name}" for name in spec.sinks), *(f"sinks-{sink.table}" for sink in spec.sinks.values())]
         self._schemas = KeptSchemas.of(spark, self._checkpoint, queries)
         self.tables: dict[str, Table] = {name: self._source(spark, name, table) for name, table in spec.tables.items()}
@@ -280,15 +281,15 @@ class Job:
         table = self.tables[spec.table]
         with _located(", ".join(f"sinks.{one}" for one in query.sinks)):
             if query.shared:
-                return table.to(*(found for one in query.sinks if (found := self._sinks[one]) is not None), **common)
+                places = (found for one in query.sinks if (found := self._sinks[one]) is not None)
+                return table.to(*places, **common, on_restore=self._on_restore)
             if isinstance(sink, sinks.Kafka):
                 return table.to_kafka(**sink.arguments, **common, query_name=name)
             if sink is not None:
-                return batches.start(table, sink, checkpoint, trigger, name)
+                return batches.start(table, sink, checkpoint, trigger, name, self._on_restore)
             assert spec.path is not None
-            table = as_begun(table, checkpoint)
-            writer = table.changes.writeStream.format(spec.format).options(**{n: str(v) for n, v in spec.options.items()})
-            return writer.queryName(name).option("checkpointLocation", checkpoint).trigger(**trigger).start(spec.path)
+            changes, options = as_begun(table, checkpoint).changes, {n: str(v) for n, v in spec.options.items()}
+            return batches.start_by_spark(changes, spec.format, options, spec.path, checkpoint, trigger, name)
 
     def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
         spec = self.spec.dead_letters
@@ -297,8 +298,7 @@ class Job:
         letters = as_begun(self.tables[name], checkpoint).dead_letters
         assert letters is not None
         if spec.path is not None:
-            writer = letters.writeStream.format("json").queryName(query).option("checkpointLocation", checkpoint)
-            return writer.trigger(**trigger).start(spec.path)
+            return batches.start_by_spark(letters, "json", {}, spec.path, checkpoint, trigger, query)
         servers, options = self._kafka("dead_letters.topic")
         return start(as_records(letters), spec.topic, servers, checkpoint, client_options(options), trigger, query)
 

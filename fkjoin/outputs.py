@@ -15,6 +15,8 @@ from fkjoin.columns import Expression
 from fkjoin.kafka import sink
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.sinks import Kafka, Parquet, batches
+from fkjoin.sinks.restored import OnRestore
+from fkjoin.spark.claim import start_claimed
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
@@ -46,11 +48,16 @@ class Outputs:
         Spark's ``DataStreamWriter.trigger``.  ``options``: settings of the producer, ``kafka.…``.  ``query_name``: the table's
         if left out.  Delivery is at least once; Spark's producer partitions as Java's does.
         """
-        batches.require_one(cast("Table", self).frame.sparkSession, str(checkpoint))
-        table = as_begun(cast("Table", self), str(checkpoint))
-        batches.make_topics(table)
-        records = Kafka(topic, bootstrap_servers, key, value, headers, positions).records(table)
-        return sink.start(records, topic, bootstrap_servers, str(checkpoint), options, trigger, query_name or table.name)
+        spark, place = cast("Table", self).frame.sparkSession, str(checkpoint)
+        batches.require_one(spark, place)
+
+        def begin() -> StreamingQuery:
+            table = as_begun(cast("Table", self), place)
+            batches.make_topics(table)
+            records = Kafka(topic, bootstrap_servers, key, value, headers, positions).records(table)
+            return sink.start(records, topic, bootstrap_servers, place, options, trigger, query_name or table.name)
+
+        return start_claimed(spark, place, begin)
 
     def to_parquet(
         self,
@@ -59,14 +66,19 @@ class Outputs:
         checkpoint: str | Path,
         trigger: Mapping[str, Any] | None = None,
         query_name: str | None = None,
+        on_restore: OnRestore = "fail",
     ) -> StreamingQuery:
         """Start writing the table's changes as Parquet files under ``path``, each batch exactly once.
 
         The columns are those of ``changes``, and ``batch``, by the folders ``batch=…`` that the files are in.  Faster than
         ``changes.writeStream.format("parquet")``, since no row passes through the JVM.  ``path``: local or on HDFS, reachable
-        from all workers.  ``trigger``, ``query_name``: as for ``to_kafka``.
+        from all workers.  ``trigger``, ``query_name``: as for ``to_kafka``.  ``on_restore``: what happens when the checkpoint
+        was set back to a backup, and ``path`` has later batches: ``"fail"`` refuses to start; ``"set-back"`` moves these
+        batches to ``_set-aside``, where no reader looks.
+
+        Raises ``TopologyError``; ``FkJoinError`` when the checkpoint is in use, or was set back.
         """
-        return batches.start(cast("Table", self), Parquet(path), str(checkpoint), trigger, query_name)
+        return batches.start(cast("Table", self), Parquet(path), str(checkpoint), trigger, query_name, on_restore)
 
     def to_postgres(
         self,
@@ -76,6 +88,7 @@ class Outputs:
         checkpoint: str | Path,
         trigger: Mapping[str, Any] | None = None,
         query_name: str | None = None,
+        on_restore: OnRestore = "fail",
     ) -> StreamingQuery:
         """Start keeping a PostgreSQL table as this table is; each batch takes effect exactly once, in one transaction.
 
@@ -85,11 +98,13 @@ class Outputs:
         Beside it stands ``fkjoin_batches``, with the last batch of each query.  ``dsn``: as libpq takes it, such as
         ``postgresql://shop@db/orders``; a password better comes from ``PGPASSWORD`` or ``~/.pgpass``.  A new checkpoint writes
         all rows again, and deletes none that went meanwhile: empty the table first.  A batch's changes pass through the driver.
-        ``trigger``, ``query_name``: as for ``to_kafka``.  Of a source, write ``materialize`` first.
+        ``trigger``, ``query_name``: as for ``to_kafka``.  Of a source, write ``materialize`` first.  ``on_restore``: as for
+        ``to_parquet``; ``"set-back"`` makes the target what the state has, of a table that is materialized, an aggregate,
+        ``with_children``, a cogroup or ``merge``; other rows are deleted.
 
-        Raises ``TopologyError``; ``FkJoinError`` when the table cannot be reached or written to.
+        Raises ``TopologyError``; ``FkJoinError`` when the table cannot be reached or written to, or as of ``to_parquet``.
         """
-        return batches.start(cast("Table", self), sinks.Postgres(into, dsn), str(checkpoint), trigger, query_name)
+        return batches.start(cast("Table", self), sinks.Postgres(into, dsn), str(checkpoint), trigger, query_name, on_restore)
 
     def to_delta(
         self,
@@ -99,17 +114,21 @@ class Outputs:
         options: Mapping[str, str] | None = None,
         trigger: Mapping[str, Any] | None = None,
         query_name: str | None = None,
+        on_restore: OnRestore = "fail",
     ) -> StreamingQuery:
         """Start keeping a Delta table as this table is; each batch takes effect exactly once: a MERGE with a transaction id.
 
         ``path``: a folder, or a URI of the storage that ``options`` (of the package deltalake) are for; the table is made if it
         is not there, and one that is there needs columns that can hold every value.  The package deltalake writes it, in the
         driver, through which a batch's changes pass; Delta's jars are not needed.  ``trigger``, ``query_name``: as for
-        ``to_kafka``.  Of a source, write ``materialize`` first.
+        ``to_kafka``.  Of a source, write ``materialize`` first.  ``on_restore``: as for ``to_parquet``; ``"set-back"`` restores
+        the version of the checkpoint's batch, if nobody else has written since and its files are there.
 
-        Raises ``TopologyError``; ``FkJoinError`` when the table cannot be written to.
+        Raises ``TopologyError``; ``FkJoinError`` when the table cannot be written to, or as of ``to_parquet``.
         """
-        return batches.start(cast("Table", self), sinks.Delta(path, options or {}), str(checkpoint), trigger, query_name)
+        return batches.start(
+            cast("Table", self), sinks.Delta(path, options or {}), str(checkpoint), trigger, query_name, on_restore
+        )
 
     def to(
         self,
@@ -117,6 +136,7 @@ class Outputs:
         checkpoint: str | Path,
         trigger: Mapping[str, Any] | None = None,
         query_name: str | None = None,
+        on_restore: OnRestore = "fail",
     ) -> StreamingQuery:
         """Start writing the table's changes to several places, in one query: what is read and kept in state is there once.
 
@@ -124,8 +144,8 @@ class Outputs:
         the arguments of ``to_kafka``, ``to_parquet``, ``to_postgres`` and ``to_delta``.  Each has a batch before the next one
         begins with it, and delivers as it does alone; when one fails, the query does, and the batch is written to all again.
         A place may be left out later; one that is added would lack the rows from before and is refused.  ``trigger``,
-        ``query_name``: as for ``to_kafka``.
+        ``query_name``: as for ``to_kafka``.  ``on_restore``: as for each place alone; a topic is never set back.
 
-        Raises ``TopologyError``; ``FkJoinError`` when a place cannot be written to.
+        Raises ``TopologyError``; ``FkJoinError`` when a place cannot be written to, or as of ``to_parquet``.
         """
-        return batches.start_several(cast("Table", self), places, str(checkpoint).rstrip("/"), trigger, query_name)
+        return batches.start_several(cast("Table", self), places, str(checkpoint).rstrip("/"), trigger, query_name, on_restore)

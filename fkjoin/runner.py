@@ -40,13 +40,19 @@ _POLL_S = 0.3
 
 
 def run_job(
-    path: Path, console: Console, *, check: bool, ui: tuple[str, int] | None = None, start_over: Sequence[str] = ()
+    path: Path,
+    console: Console,
+    *,
+    check: bool,
+    ui: tuple[str, int] | None = None,
+    start_over: Sequence[str] = (),
+    set_back: bool = False,
 ) -> None:
     """Run the job until it is stopped (SIGTERM, SIGINT) or, with the trigger ``available-now``, has read all that is there.
 
     ``check``: build and compare with the checkpoint only.  ``ui``: host and port where a page shows the job.
-    ``start_over``: topics that were made anew, to be read from their beginnings.  Raises ``JobError``; ``FkJoinError`` when a
-    query fails.
+    ``start_over``: topics that were made anew, to be read from their beginnings.  ``set_back``: set sinks back to a checkpoint
+    that was restored from a backup.  Raises ``JobError``; ``FkJoinError`` when a query fails.
     """
     spec = _starting_over(read_job(path), start_over)
     spark = job_session(spec)
@@ -54,7 +60,7 @@ def run_job(
         before = _begun_with(spark, spec)
         if before is not None and (later := _leave_out_later_rules(spark, before)):
             console.print(f"{spec.checkpoint} was begun without {', '.join(later)}: so it goes on", soft_wrap=True)
-        job = Job(spec, spark)
+        job = Job(spec, spark, "set-back" if set_back else "fail")
         planned = job.queries()
         made_with = _manifest(job, spark)
         if before is not None:

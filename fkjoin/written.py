@@ -7,6 +7,7 @@ come as they were read, and their own versions order them.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,12 +19,12 @@ from pyspark.sql.types import StringType, StructField, StructType
 from fkjoin import versions
 from fkjoin.columns import Expressions, require_names
 from fkjoin.dead_letters import OnError
-from fkjoin.errors import TopologyError
+from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.files import open_files
 from fkjoin.frame import PROBLEM
 from fkjoin.names import OPERATION, TIMESTAMP, is_added
 from fkjoin.spark.files import hadoop, read_file
-from fkjoin.spark.parquet import LABELS, folders_of
+from fkjoin.spark.parquet import LABELS, SET_ASIDE, folders_of
 from fkjoin.streams import read_stream
 from fkjoin.topology import Node, Source
 
@@ -32,14 +33,36 @@ ABOUT = "_fkjoin.json"
 
 _NUMBERS = "_version"
 _FOLDER = "^([0-9]+)-(.*)$"
+_PART = re.compile(r"part-[0-9a-f]+\.parquet")
 
 
-def about(node: Node, timestamps: str | None) -> bytes:
-    """What ``ABOUT`` says of a table."""
+def about(node: Node, timestamps: str | None, set_backs: int = 0) -> bytes:
+    """What ``ABOUT`` says of a table; ``set_backs``: how often batches were set aside."""
     said = {"format": 1, "table": node.name, "key": node.key, "timestamps": timestamps, "source": isinstance(node, Source)}
     if isinstance(node, Source):
         said |= {"numbers": node.numbers, "placed": node.topic is not None and node.parts == 1}
+    if set_backs:
+        said |= {"set_backs": set_backs}
     return json.dumps(said).encode()
+
+
+def set_backs(spark: SparkSession, place: str) -> int:
+    """How often batches of the folder were set aside."""
+    return int(_said(spark, place).get("set_backs", 0))
+
+
+def require_what_was_read(spark: SparkSession, checkpoint: str, place: str) -> None:
+    """``FkJoinError`` if the checkpoint's query has read batches that were set aside since."""
+    home, files = hadoop(spark, f"{place}/{SET_ASIDE}/*/part-*")
+    aside = {status.getPath().getName() for status in files.globStatus(home) or ()}
+    logs, _ = hadoop(spark, f"{checkpoint}/sources/*/*")
+    for status in (files.globStatus(logs) or ()) if aside else ():
+        path, at = hadoop(spark, str(status.getPath()))
+        if at.isFile(path) and aside & set(_PART.findall(read_file(path, at).decode())):
+            raise FkJoinError(
+                f"path: the checkpoint of {place} was set back to a backup, and checkpoint {checkpoint} has read batches "
+                f"from it that are in {SET_ASIDE} now: start this query, too, with a new checkpoint and an empty target"
+            )
 
 
 def read_written(
@@ -53,10 +76,10 @@ def read_written(
 ) -> tuple[Source, DataFrame, tuple[str, ...], str | None, OnError, tuple[DataFrame, ...]]:
     """What ``read_stream`` returns; see ``Table.from_fkjoin``.  ``schema``: as of ``schema_of``."""
     place = path.rstrip("/")
-    label, writer, _ = _folders(spark, place)
+    label, writers, _ = _folders(spark, place)
     said = _said(spark, place)
     files = open_files(spark, place, key, schema, "parquet", options)
-    frame = _one_writer(files.frame, place, label, writer)
+    frame = _one_writer(files.frame, place, label, writers)
     beside = [column for column in frame.columns if column == label or is_added(column)]
     if missing := [column for column in (OPERATION, TIMESTAMP) if column not in beside]:
         raise TopologyError(f"path: the files of {place} have no column {missing[0]}: to_parquet has not written them")
@@ -82,10 +105,12 @@ def schema_of(spark: SparkSession, path: str) -> StructType:
     return StructType([StructField(label, StringType()) if field.name == label else field for field in found])
 
 
-def _folders(spark: SparkSession, place: str) -> tuple[str, str, str]:
-    """What the folders of batches are called, which checkpoint's query wrote them all, and the newest of them."""
+def _folders(spark: SparkSession, place: str) -> tuple[str, list[str], str]:
+    """What the folders of batches are called, what they end in, and the newest of them; all are of one checkpoint's query."""
     folders = folders_of(spark, place)
-    found = {(label, batch.partition("-")[2]) for label, batch in (name.split("=", 1) for name in folders)}
+    named = [name.split("=", 1) for name in folders]
+    ends = sorted({batch.partition("-")[2] for _, batch in named})
+    found = {(label, batch.partition("-")[2].partition(".")[0]) for label, batch in named}
     if not found:
         raise TopologyError(
             f"path: {place} has no folder {LABELS[0]}=…: Table.to_parquet writes them, with the first batch that has changes; "
@@ -96,7 +121,7 @@ def _folders(spark: SparkSession, place: str) -> tuple[str, str, str]:
             f"path: {place} has batches of {len(found)} checkpoints ({', '.join(sorted(writer for _, writer in found))}), and "
             "nothing says which of them are newer: give each checkpoint of to_parquet a path of its own"
         )
-    return *found.pop(), max(folders, key=lambda name: (len(name), name))
+    return named[0][0], ends, max(folders, key=lambda name: (int(name.partition("=")[2].partition("-")[0]), name))
 
 
 def _said(spark: SparkSession, place: str) -> dict[str, Any]:
@@ -134,12 +159,14 @@ def _number(label: str) -> Column:
     return F.regexp_extract(F.col(label), _FOLDER, 1).cast("bigint")
 
 
-def _one_writer(frame: DataFrame, place: str, label: str, writer: str) -> DataFrame:
-    """The frame; it stops the query at a batch that another checkpoint has begun to write beside these."""
+def _one_writer(frame: DataFrame, place: str, label: str, writers: list[str]) -> DataFrame:
+    """The frame; it stops the query at a batch of another checkpoint, or of one that was set back meanwhile."""
     folder = F.col(label)
     other = F.concat(
         F.lit(f"{place} has the folder {label}="), folder, F.lit(", of another checkpoint than the others: give it ")
     )
-    stop = F.raise_error(F.concat(other, F.lit("a path of its own, for nothing says which changes are newer")))
-    by_another = F.regexp_extract(folder, _FOLDER, 2) != writer
-    return frame.withColumn(PROBLEM, F.coalesce(F.col(PROBLEM), F.when(by_another, stop.cast("string"))))
+    ways = "a path of its own, for nothing says which changes are newer; or its checkpoint was set back: start this query again"
+    by_another = ~F.regexp_extract(folder, _FOLDER, 2).isin(writers)
+    return frame.withColumn(
+        PROBLEM, F.coalesce(F.col(PROBLEM), F.when(by_another, F.raise_error(F.concat(other, F.lit(ways))).cast("string")))
+    )

@@ -75,12 +75,35 @@ def test_rows_come_change_and_go_and_a_repeated_batch_does_nothing(dsn: str) -> 
     postgres.apply("q", 0, batch(a=1, b=2), gone())
     postgres.apply("q", 1, batch(a=7), gone("b", "never there"))
     assert select(dsn, "select * from shop.it") == [("a", 7)]
-    for number in (1, 0):
-        target(dsn, NUMBERS, "id").apply("q", number, batch(a=1, b=2), gone())
+    target(dsn, NUMBERS, "id").apply("q", 1, batch(a=1, b=2), gone())
     assert select(dsn, "select * from shop.it") == [("a", 7)]
     postgres.apply("another query", 0, batch(c=3), gone())
     assert select(dsn, "select * from shop.it order by id") == [("a", 7), ("c", 3)]
-    assert select(dsn, "select * from shop.fkjoin_batches order by query") == [("another query", 0), ("q", 1)]
+    assert select(dsn, "select query, batch from shop.fkjoin_batches order by query") == [("another query", 0), ("q", 1)]
+
+
+def test_another_batch_of_a_number_that_is_there_is_refused(dsn: str) -> None:
+    postgres = target(dsn, NUMBERS, "id")
+    postgres.apply("q", 0, batch(a=1), gone(), 100)
+    postgres.apply("q", 1, batch(b=2), gone(), 200)
+    postgres.apply("q", 1, batch(b=9), gone(), 200)
+    for number, began_ms, what in ((1, 201, "another batch of that number"), (0, 100, "batch 0"), (0, None, "batch 0")):
+        says = f"has batch 1 of the query already, which is about to write {what}: the query runs twice"
+        with pytest.raises(FkJoinError, match=says):
+            postgres.apply("q", number, batch(c=3), gone("b"), began_ms)
+    assert select(dsn, "select * from shop.it order by id") == [("a", 1), ("b", 2)]
+    assert select(dsn, "select * from shop.fkjoin_batches") == [("q", 1, 200)]
+
+
+def test_what_a_release_before_has_noted_goes_on(dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("create table shop.fkjoin_batches (query text primary key, batch bigint not null)")
+        connection.execute("insert into shop.fkjoin_batches values ('q', 3)")
+    postgres = target(dsn, NUMBERS, "id")
+    postgres.apply("q", 3, batch(a=1), gone(), 300)
+    postgres.apply("q", 4, batch(b=2), gone(), 400)
+    assert select(dsn, "select * from shop.it") == [("b", 2)]
+    assert select(dsn, "select * from shop.fkjoin_batches") == [("q", 4, 400)]
 
 
 def test_two_attempts_at_a_batch_at_the_same_time_count_once(dsn: str) -> None:

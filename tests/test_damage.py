@@ -95,6 +95,7 @@ def test_a_claim_is_refused_while_its_owner_lives(spark: SparkSession, tmp_path:
         os.utime(tmp_path / claim.FILE, (time.time() - seconds_ago,) * 2)
         (tmp_path / f".{claim.FILE}.crc").unlink(missing_ok=True)
 
+    (tmp_path / "metadata").touch()
     here = socket.gethostname()
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     for host, process in ((here, other.pid), ("elsewhere", 7)):
@@ -107,7 +108,7 @@ def test_a_claim_is_refused_while_its_owner_lives(spark: SparkSession, tmp_path:
         owner(host, process, age)
         with claimed(spark, str(tmp_path)):
             assert json.loads((tmp_path / claim.FILE).read_text()) == {"host": here, "process": os.getpid()}
-        assert not (tmp_path / claim.FILE).exists()
+        assert (tmp_path / claim.FILE).read_text() == "", "it is nobody's"
 
 
 @pytest.mark.spark
@@ -115,6 +116,7 @@ def test_a_claim_is_renewed_and_whole_whenever_its_owner_is_killed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim, "RENEWED_EVERY_S", 0.02)
+    (tmp_path / "metadata").touch()
     file = tmp_path / claim.FILE
     deadline = time.monotonic() + 20
 
@@ -134,4 +136,4 @@ def test_a_claim_is_renewed_and_whole_whenever_its_owner_is_killed(
         file.write_text("")
         while waiting() and not file.read_text():
             pass
-    assert not file.exists()
+    assert file.read_text() == ""

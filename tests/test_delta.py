@@ -61,12 +61,23 @@ def test_rows_come_change_and_go_and_a_repeated_batch_does_nothing(tmp_path: Pat
     assert table_at(tmp_path) == [row("a", 1), row("b", 2), row("c")]
     delta.apply("q", 1, rows(row("a", 7)), keys("b", "never there"))
     assert table_at(tmp_path) == [row("a", 7), row("c")]
-    for batch in (1, 0):
-        prepared(tmp_path).apply("q", batch, rows(row("a", 1), row("b", 2)), keys("c"))
+    prepared(tmp_path).apply("q", 1, rows(row("a", 1), row("b", 2)), keys("c"))
     assert table_at(tmp_path) == [row("a", 7), row("c")]
     delta.apply("another query", 0, rows(row("d", 4)), keys())
     assert [found["id"] for found in table_at(tmp_path)] == ["a", "c", "d"]
     assert (DeltaTable(tmp_path).transaction_version("q"), DeltaTable(tmp_path).transaction_version("another query")) == (1, 0)
+
+
+def test_another_batch_of_a_number_that_is_there_is_refused(tmp_path: Path) -> None:
+    delta = prepared(tmp_path)
+    delta.apply("q", 0, rows(row("a", 1)), keys(), 100)
+    delta.apply("q", 1, rows(row("b", 2)), keys(), 200)
+    delta.apply("q", 1, rows(row("b", 9)), keys(), 200)
+    for batch, began_ms, what in ((1, 201, "another batch of that number"), (0, 100, "batch 0"), (0, None, "batch 0")):
+        says = f"has batch 1 of the query already, which is about to write {what}: the query runs twice"
+        with pytest.raises(FkJoinError, match=says):
+            delta.apply("q", batch, rows(row("c", 3)), keys("b"), began_ms)
+    assert table_at(tmp_path) == [row("a", 1), row("b", 2)]
 
 
 def test_a_table_without_the_columns_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,17 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from fkjoin.dead_letters import as_records
+from fkjoin.errors import FkJoinError
 from fkjoin.job import Job
 from fkjoin.job_file import JobSpec
 from fkjoin.kept_schemas import SCHEMAS
+from fkjoin.sinks.restored import OnRestore
 from tests.test_lines_that_do_not_fit import write
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
 
 
-def job(spark: SparkSession, folder: Path, **orders: Any) -> Job:
+def job(spark: SparkSession, folder: Path, on_restore: OnRestore = "fail", **orders: Any) -> Job:
     spec = {
         "name": "orders",
         "checkpoint": f"{folder}/checkpoint",
@@ -33,7 +36,7 @@ def job(spark: SparkSession, folder: Path, **orders: Any) -> Job:
         "sinks": {"out": {"table": "joined", "path": f"{folder}/out"}},
         "dead_letters": {"path": f"{folder}/dead"},
     }
-    return Job(JobSpec.model_validate(spec), spark)
+    return Job(JobSpec.model_validate(spec), spark, on_restore)
 
 
 def run(made: Job) -> None:
@@ -71,6 +74,25 @@ def test_a_job_keeps_columns_and_has_lines_that_do_not_fit_in_its_dead_letters(
         (tmp_path / "orders" / name).unlink()
     write(tmp_path / "orders", "5.json", "")
     run(job(spark, tmp_path))  # nothing is there to learn from
+
+
+def test_dead_letters_that_have_later_batches_than_a_restored_checkpoint_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for number in range(2):
+        write(tmp_path / "customers", f"{number}.json", f'{{"customer":"c{number}","name":"Ada","lsn":{number}}}')
+        write(tmp_path / "orders", f"{number}.json", '{"id":"o1","customer":"c1","lsn":1}', f"no JSON {number}")
+        run(job(spark, tmp_path))
+        if number == 0:
+            shutil.copytree(tmp_path / "checkpoint", tmp_path / "backup")
+    shutil.rmtree(tmp_path / "checkpoint")
+    shutil.copytree(tmp_path / "backup", tmp_path / "checkpoint")
+    with pytest.raises(FkJoinError, match=r"checkpoint/dead-letters-joined is at batch 0, and .*dead has batch 1 already"):
+        run(job(spark, tmp_path, on_restore="set-back"))
+    for gone in ("checkpoint", "dead", "out"):
+        shutil.rmtree(tmp_path / gone)
+    run(job(spark, tmp_path))
+    assert len(letters(tmp_path / "dead")) == 2
 
 
 def test_a_job_can_stop_at_such_a_line(spark: SparkSession, tmp_path: Path) -> None:

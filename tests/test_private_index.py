@@ -13,7 +13,7 @@ from fkjoin.spark.bucket_run import index_home
 from state import BucketStore, StateError, pending, segments
 from state.positions import Position
 from state.private import private_folder
-from tests.stores import Log, array, contents, index_folder, index_of, key_of, write
+from tests.stores import Log, array, contents, index_of, key_of, write
 
 ELSEWHERE = "remove it, or choose another folder for the index \\(spark.fkjoin.index.dir\\)"
 

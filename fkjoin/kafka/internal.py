@@ -19,6 +19,7 @@ from fkjoin.kafka.new_topics import checked_topics
 from fkjoin.kafka.options import client_settings, with_fetching
 from fkjoin.kafka.sink import start
 from fkjoin.kafka.source import Connection, known_topics
+from fkjoin.spark.claim import start_claimed
 
 RECORD = "topic string, partition int, key binary, value binary, headers array<struct<key: string, value: binary>>"
 
@@ -59,11 +60,15 @@ class StageQuery:
         self, checkpoint: str | Path, *, trigger: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None
     ) -> StreamingQuery:
         """Start the query with a checkpoint folder of its own.  ``trigger``, ``options``: as for ``Table.to_kafka``."""
-        self.topics.create()
-        reads = [replace(read, on_new_topic="fail") for read in self.reads]  # other queries would not start over with it
-        checked_topics(self.frame.sparkSession, str(checkpoint), reads)
-        servers = self.topics.connection.bootstrap_servers
-        return start(self.frame, None, servers, str(checkpoint), options, trigger, self.name)
+
+        def begin() -> StreamingQuery:
+            self.topics.create()
+            reads = [replace(read, on_new_topic="fail") for read in self.reads]  # other queries would not start over with it
+            checked_topics(self.frame.sparkSession, str(checkpoint), reads)
+            servers = self.topics.connection.bootstrap_servers
+            return start(self.frame, None, servers, str(checkpoint), options, trigger, self.name)
+
+        return start_claimed(self.frame.sparkSession, str(checkpoint), begin)
 
 
 def create_topics(connection: Connection, wanted: Mapping[str, int]) -> None:

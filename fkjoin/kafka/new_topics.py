@@ -18,7 +18,7 @@ from fkjoin import versions
 from fkjoin.errors import FkJoinError
 from fkjoin.kafka.options import client_settings
 from fkjoin.kafka.source import Connection, id_of_topic
-from fkjoin.spark.files import begun, hadoop, read_file, write_file
+from fkjoin.spark.files import begun, hadoop, numbered, read_file, write_file
 from fkjoin.stages.start_over import StartOver
 
 TOPICS = "fkjoin-topics.json"
@@ -149,10 +149,7 @@ def _logs(spark: SparkSession, checkpoint: str) -> list[tuple[str, list[str]]]:
 
 def _newest(spark: SparkSession, folder: str, count: int) -> list[str]:
     """The paths of a log's last files."""
-    place, files = hadoop(spark, folder)
-    found = [status.getPath() for status in files.listStatus(place)] if files.exists(place) else []
-    logs = sorted((path for path in found if path.getName().isdigit()), key=lambda path: int(path.getName()))
-    return [str(path) for path in logs[-count:]]
+    return [path for _, path in numbered(spark, folder)[-count:]]
 
 
 def _offsets(line: str, topic: str) -> dict[str, int] | None:

@@ -23,6 +23,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fkjoin.as_begun import as_begun
 from fkjoin.errors import TopologyError
 from fkjoin.frame import RAW
+from fkjoin.sinks.restored import OnRestore, ahead, require_spark_at, set_back
+from fkjoin.spark.batch_log import began_ms
+from fkjoin.spark.claim import start_claimed
 from fkjoin.spark.files import begun, hadoop, query_id, read_file, write_file
 from fkjoin.stateful import frame_of
 
@@ -40,6 +43,8 @@ class Batch:
     of: Table
     frame: DataFrame
     """The table's packed results of the batch; of a table without any, its frame."""
+    began_ms: int | None = None
+    """What tells the batch from another one of its number; see ``Mark``."""
 
     @cached_property
     def table(self) -> Table:
@@ -68,35 +73,74 @@ class Sink(Protocol):
 
 
 def start(
-    table: Table, sink: Sink, checkpoint: str, trigger: Mapping[str, Any] | None, query_name: str | None
+    table: Table,
+    sink: Sink,
+    checkpoint: str,
+    trigger: Mapping[str, Any] | None,
+    query_name: str | None,
+    on_restore: OnRestore = "fail",
 ) -> StreamingQuery:
     """Start a query that writes the table's changes to one place."""
-    require_one(table.frame.sparkSession, checkpoint)
-    table = as_begun(table, checkpoint)
-    return _started(table, sink.begin(table), checkpoint, trigger, query_name)
+    spark = table.frame.sparkSession
+    require_one(spark, checkpoint)
+
+    def begin() -> StreamingQuery:
+        behind = ahead(spark, checkpoint, {"": sink}, on_restore)
+        begun_as = as_begun(table, checkpoint)
+        write = sink.begin(begun_as)
+        set_back(begun_as, checkpoint, behind)
+        return _started(begun_as, write, checkpoint, trigger, query_name)
+
+    return start_claimed(spark, checkpoint, begin)
 
 
 def start_several(
-    table: Table, sinks: Sequence[Sink], checkpoint: str, trigger: Mapping[str, Any] | None, query_name: str | None
+    table: Table,
+    sinks: Sequence[Sink],
+    checkpoint: str,
+    trigger: Mapping[str, Any] | None,
+    query_name: str | None,
+    on_restore: OnRestore = "fail",
 ) -> StreamingQuery:
     """Start a query that writes the table's changes to several places, in their order; see ``Table.to``."""
     _require_sinks(sinks)
     spark = table.frame.sparkSession
     _require_begun_with(spark, checkpoint, sinks)
-    table = as_begun(table, checkpoint)
-    writes = {sink.place: sink.begin(table) for sink in sinks}
 
-    def write_all(batch: Batch, query: str, number: int) -> None:
-        if len(writes) > 1:
-            batch.frame.persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            for place, write in writes.items():
-                write(batch, f"{query} {place}", number)
-        finally:
-            batch.frame.unpersist()
+    def begin() -> StreamingQuery:
+        behind = ahead(spark, checkpoint, {f" {sink.place}": sink for sink in sinks}, on_restore)
+        begun_as = as_begun(table, checkpoint)
+        writes = {sink.place: sink.begin(begun_as) for sink in sinks}
+        set_back(begun_as, checkpoint, behind)
+        write_file(*hadoop(spark, f"{checkpoint}/{PLACES}"), json.dumps(list(writes)).encode())
+        return _started(begun_as, functools.partial(_write_all, writes), checkpoint, trigger, query_name)
 
-    write_file(*hadoop(spark, f"{checkpoint}/{PLACES}"), json.dumps(list(writes)).encode())
-    return _started(table, write_all, checkpoint, trigger, query_name)
+    return start_claimed(spark, checkpoint, begin)
+
+
+def _write_all(writes: Mapping[str, Write], batch: Batch, query: str, number: int) -> None:
+    if len(writes) > 1:
+        batch.frame.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        for place, write in writes.items():
+            write(batch, f"{query} {place}", number)
+    finally:
+        batch.frame.unpersist()
+
+
+def start_by_spark(
+    frame: DataFrame,
+    format: str,
+    options: Mapping[str, str],
+    path: str,
+    checkpoint: str,
+    trigger: Mapping[str, Any],
+    query_name: str,
+) -> StreamingQuery:
+    """Start a query that Spark's own sink of files ends."""
+    require_spark_at(frame.sparkSession, checkpoint, path)
+    writer = frame.writeStream.format(format).options(**options).queryName(query_name)
+    return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start(path)
 
 
 def require_one(spark: SparkSession, checkpoint: str) -> None:
@@ -159,9 +203,10 @@ def _started(
     def name_of_query() -> str:  # there from the first batch on
         return query_id(frame.sparkSession, checkpoint)
 
+    def write_batch(batch: DataFrame, number: int) -> None:
+        write(Batch(table, batch, began_ms(frame.sparkSession, checkpoint, number)), name_of_query(), number)
+
     writer = (
-        frame.writeStream.foreachBatch(lambda batch, number: write(Batch(table, batch), name_of_query(), number))
-        .option("checkpointLocation", checkpoint)
-        .queryName(query_name or table.name)
+        frame.writeStream.foreachBatch(write_batch).option("checkpointLocation", checkpoint).queryName(query_name or table.name)
     )
     return (writer.trigger(**trigger) if trigger else writer).start()

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from fkjoin.columns import arrow_schema, types_text
 from fkjoin.errors import FkJoinError
 from fkjoin.kinds import require_kinds
-from fkjoin.sinks import delta_types
+from fkjoin.sinks import delta_log, delta_types
 from fkjoin.sinks.upserts import Upserts
+from fkjoin.spark.batch_log import BatchLog, Mark, has_batch
+
+if TYPE_CHECKING:
+    from fkjoin.table import Table
 
 _GONE = "_fkjoin_gone"
 
@@ -60,10 +66,18 @@ class Delta(Upserts):
                 "Make it in another way, or cast the column"
             ) from error
 
-    def apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table) -> None:
-        table = DeltaTable(self.path, storage_options=dict(self.options))
-        done = table.transaction_version(query)
-        if (done is not None and done >= batch) or not (upserts.num_rows or gone.num_rows):
+    def last(self, spark: SparkSession, query: str) -> Mark | None:
+        try:
+            return delta_log.last(DeltaTable(self.path, storage_options=dict(self.options)), query)
+        except TableNotFoundError:
+            return None
+
+    def way_back(self, table: Table, query: str, log: BatchLog) -> Callable[[], None]:
+        return delta_log.way_back(DeltaTable(self.path, storage_options=dict(self.options)), query, log)
+
+    def apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table, began_ms: int | None = None) -> None:
+        table, mark = DeltaTable(self.path, storage_options=dict(self.options)), Mark(batch, began_ms)
+        if has_batch(self.place, delta_log.last(table, query), mark) or not (upserts.num_rows or gone.num_rows):
             return
         marked = (
             delta_types.fitting(self.path, rows, self._schema, self._key).append_column(_GONE, pa.repeat(deleted, len(rows)))
@@ -77,7 +91,7 @@ class Delta(Upserts):
                 " and ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in self._key),
                 source_alias="s",
                 target_alias="t",
-                commit_properties=CommitProperties(app_transactions=[Transaction(query, batch)]),
+                commit_properties=delta_log.commit(query, mark),
             )
             .when_matched_delete(f"s.{_GONE}")
             .when_matched_update(values, f"not s.{_GONE}")

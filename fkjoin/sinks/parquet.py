@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
 from pyspark.sql.types import DayTimeIntervalType
 
+from fkjoin.errors import FkJoinError
 from fkjoin.kinds import require_kinds
 from fkjoin.names import require_results
 from fkjoin.sinks.batches import Batch, Write
+from fkjoin.spark.batch_log import BatchLog, Mark
 from fkjoin.spark.files import hadoop, write_file
-from fkjoin.spark.parquet import ChangesOf, label_for, publish, require_renaming
-from fkjoin.written import ABOUT, about
+from fkjoin.spark.parquet import (
+    ChangesOf,
+    batches_of,
+    clear_drafts,
+    label_for,
+    mark_of,
+    publish,
+    require_renaming,
+    set_aside,
+    writer_of,
+)
+from fkjoin.written import ABOUT, about, set_backs
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
@@ -36,11 +51,36 @@ class Parquet:
         spark = table.frame.sparkSession
         folder = require_renaming(spark, str(self.path))
         label = label_for(spark, folder, (*table.key, *table.rest))
-        write_file(*hadoop(spark, f"{folder}/{ABOUT}"), about(table.node, table.timestamps))
+        write_file(*hadoop(spark, f"{folder}/{ABOUT}"), about(table.node, table.timestamps, set_backs(spark, folder)))
         changes = None if table.packed is None else ChangesOf(table.packed[1], table.timestamps != "bigint")
+
+        @functools.cache
+        def writer(query: str) -> str:
+            """In the first batch: an earlier run of this process is at its end, and what is to be set back is."""
+            clear_drafts(spark, folder, query)
+            return writer_of(query, set_backs(spark, folder))
 
         def write(batch: Batch, query: str, number: int) -> None:
             rows = batch.table.changes if changes is None else batch.frame
-            publish(rows, changes, folder, label, query, number, schema)
+            publish(rows, changes, folder, label, writer(query), Mark(number, batch.began_ms), schema)
 
         return write
+
+    def last(self, spark: SparkSession, query: str) -> Mark | None:
+        folders = batches_of(spark, str(self.path), query)
+        return mark_of(spark, folders[-1][1]) if folders else None
+
+    def way_back(self, table: Table, query: str, log: BatchLog) -> Callable[[], None]:
+        spark, place = table.frame.sparkSession, str(self.path)
+        folders = batches_of(spark, place, query)
+        later = [folder for number, folder in folders if number > log.last]
+        told = [folder for number, folder in folders if number <= log.last and log.mark(number).began_ms is not None]
+        for folder in told:
+            if (mark := mark_of(spark, folder)) is not None and not log.has(mark):
+                raise FkJoinError(f"{folder} is of another run of the query than the checkpoint")
+
+        def go_back() -> None:
+            write_file(*hadoop(spark, f"{place}/{ABOUT}"), about(table.node, table.timestamps, set_backs(spark, place) + 1))
+            set_aside(spark, place, later)
+
+        return go_back

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 from psycopg import Connection
 from psycopg.sql import SQL, Composed, Identifier
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, StructType
 
@@ -22,12 +23,17 @@ from fkjoin.names import quoted
 from fkjoin.sinks import postgres_types
 from fkjoin.sinks.postgres_values import spelled
 from fkjoin.sinks.upserts import Upserts
+from fkjoin.spark.batch_log import BatchLog, Mark, has_batch
+from fkjoin.spark.state import read_state
 from fkjoin.spark_json import written
+
+if TYPE_CHECKING:
+    from fkjoin.table import Table
 
 BATCHES = "fkjoin_batches"
 """The table beside the target, in its schema, that has the last batch of each query."""
 
-_GONE = "_fkjoin_gone"
+_GONE, _BEGAN = "_fkjoin_gone", "began_ms"
 _OF_A_VALUE = (
     psycopg.DataError,
     psycopg.IntegrityError,  # a domain's
@@ -61,10 +67,11 @@ class Postgres(Upserts):
         made = SQL("create table if not exists {} ({}, primary key ({}))").format(
             self._table(), SQL(", ").join(columns), SQL(", ").join(map(Identifier, key))
         )
-        batches = SQL("create table if not exists {} (query text primary key, batch bigint not null)").format(self._batches())
+        batches = SQL("create table if not exists {} (query text primary key, batch bigint not null, began_ms bigint)")
         with self._connected() as connection:
             connection.execute(made)
-            connection.execute(batches)
+            connection.execute(batches.format(self._batches()))
+            self._require_times(connection)
             self._require_types(connection, schema)
             try:
                 with connection.transaction():
@@ -83,18 +90,73 @@ class Postgres(Upserts):
         if found := list(postgres_types.problems(connection, table, schema, self._key)):
             raise FkJoinError(f"table {self.into} cannot be kept as fkjoin's table is: {'; '.join(found)}")
 
+    def _require_times(self, connection: Connection[Any]) -> None:
+        """Add the column that a release before did not make."""
+        found = connection.execute(SQL("select * from {} limit 0").format(self._batches())).description or ()
+        if all(column.name != _BEGAN for column in found):
+            added = SQL("alter table {} add column if not exists began_ms bigint").format(self._batches())
+            try:
+                connection.execute(added)
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise FkJoinError(
+                    f"table {BATCHES} beside {self.into} lacks the column {_BEGAN}: let its owner run "
+                    f"{added.as_string(connection)}"
+                ) from error
+
+    def last(self, spark: SparkSession, query: str) -> Mark | None:
+        with self._connected() as connection:
+            try:
+                row = connection.execute(
+                    SQL("select to_jsonb(known) from {} as known where query = %s").format(self._batches()), (query,)
+                ).fetchone()
+            except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+                return None
+        return Mark(row[0]["batch"], row[0].get(_BEGAN)) if row is not None and row[0]["batch"] >= 0 else None
+
+    def way_back(self, table: Table, query: str, log: BatchLog) -> Callable[[], None]:
+        """From the state: the table's rows as of the last batch that is done."""
+        spark, names = table.frame.sparkSession, [*table.key, *table.rest]
+        if log.done < 0:
+            kept = spark.createDataFrame([], table.changes.schema)
+        else:
+            name = getattr(table.node, "materialized", None) or table.name
+            kept = read_state(spark, log.checkpoint, name, batch=log.done)
+        if lacking := [name for name in names if name not in kept.columns]:
+            raise FkJoinError(f"{table.name} has no column {lacking[0]} in the state")
+        rows = self.columns(kept.select(*map(quoted, names))).toArrow()
+        return lambda: self._become(query, log.mark(log.done), rows)
+
+    def _become(self, query: str, mark: Mark, rows: pa.Table) -> None:
+        """Have these rows and no others, in one transaction with the batch that they are of."""
+        with self._connected() as connection:
+            self._stage(connection)
+            with connection.cursor() as cursor:
+                self._copy(cursor, rows, False)
+            same = SQL(" and ").join(SQL("target.{0} = kept.{0}").format(Identifier(name)) for name in self._key)
+            others = SQL("delete from {} as target where not exists (select from fkjoin_changes as kept where {})")
+            connection.execute(others.format(self._table(), same))
+            connection.execute(self._upsert())
+            self._note(connection, query, mark)
+
+    def _note(self, connection: Connection[Any], query: str, mark: Mark) -> None:
+        text = "insert into {} (query, batch, began_ms) values (%s, %s, %s) on conflict (query) do update "
+        text += "set batch = excluded.batch, began_ms = excluded.began_ms"
+        connection.execute(SQL(text).format(self._batches()), (query, mark.number, mark.began_ms))
+
     def columns(self, changes: DataFrame) -> DataFrame:
         """Structs, lists and maps as JSON, bytes as PostgreSQL writes them."""
         given = [item for item in changes.schema if item.name in (*self._columns, "_operation")]
         return changes.select(*[_readable(item.name, item.dataType).alias(item.name) for item in given])
 
-    def apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table) -> None:
+    def apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table, began_ms: int | None = None) -> None:
+        mark = Mark(batch, began_ms)
         with self._connected() as connection:
             known = SQL(
-                "insert into {0} as known values (%s, -1) on conflict (query) do update set batch = known.batch returning batch"
+                "insert into {0} as known values (%s, -1) on conflict (query) do update set batch = known.batch "
+                "returning batch, began_ms"
             )
             done = connection.execute(known.format(self._batches()), (query,)).fetchone()
-            if done is not None and done[0] >= batch:  # the row is locked: an attempt that comes second waits here
+            if done is not None and has_batch(self.place, Mark(*done), mark):  # an attempt that comes second waits here
                 return
             self._stage(connection)
             with connection.cursor() as cursor:
@@ -106,7 +168,7 @@ class Postgres(Upserts):
                 connection.execute(self._upsert())
             except psycopg.errors.NotNullViolation as error:
                 raise self._cannot_be(f"{_first(error)} ({error.diag.message_detail})") from error
-            connection.execute(SQL("update {} set batch = %s where query = %s").format(self._batches()), (batch, query))
+            self._note(connection, query, mark)
 
     def _copy(self, cursor: Any, rows: pa.Table, deleted: bool) -> None:
         names = [*rows.column_names, _GONE]

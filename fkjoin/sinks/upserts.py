@@ -37,7 +37,8 @@ class Upserts(ABC):
         def write(batch: Batch, query: str, number: int) -> None:
             rows = self.columns(batch.table.changes).toArrow()
             gone = pc.equal(rows["_operation"], "delete")
-            self.apply(query, number, rows.filter(pc.invert(gone)).select(columns), rows.filter(gone).select(key))
+            upserts, deletes = rows.filter(pc.invert(gone)).select(columns), rows.filter(gone).select(key)
+            self.apply(query, number, upserts, deletes, batch.began_ms)
 
         return write
 
@@ -53,5 +54,8 @@ class Upserts(ABC):
         return changes
 
     @abstractmethod
-    def apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table) -> None:
-        """Take in a batch's rows, and delete those with the keys ``gone``, unless the query's batch is in already."""
+    def apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table, began_ms: int | None = None) -> None:
+        """Take in a batch's rows, and delete those with the keys ``gone``, unless the query's batch is in already.
+
+        ``began_ms``: see ``Mark``.  ``FkJoinError`` when another batch of that number, or a later one, is in.
+        """

@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+
+from fkjoin.errors import FkJoinError
 
 
 def hadoop(spark: SparkSession, where: str) -> tuple[Any, Any]:
@@ -28,16 +31,50 @@ def read_file(path: Any, files: Any) -> bytes:
 
 def write_file(path: Any, files: Any, data: bytes) -> None:
     """Make a file, or replace it in one step: a process that is killed meanwhile leaves the file as it was."""
-    scheme = files.getUri().getScheme()
-    if scheme == "file":
-        _replace_local(Path(path.toUri().getPath()), data)
+    if (local := local_path(path, files)) is not None:
+        _replace_local(local, data)
         return
+    scheme = files.getUri().getScheme()
     draft = path.suffix(".draft") if scheme == "hdfs" else path  # an object store shows a file when it is whole
     out = files.create(draft, True)
     out.write(data)
     out.close()
     if scheme == "hdfs":
-        _rename_over(files, draft, path)
+        _rename(files, draft, path, "OVERWRITE")
+
+
+def local_path(path: Any, files: Any) -> Path | None:
+    """Where the path is on this machine, if it is there."""
+    return Path(files.makeQualified(path).toUri().getPath()) if files.getUri().getScheme() == "file" else None
+
+
+def moved(path: Any, target: Any, files: Any) -> bool:
+    """Give a file or a folder another name, in one step; False, with everything as it was, if something is there already.
+
+    Hadoop's own ``rename`` puts what it moves into a folder of that name, or copies it there.  Raises ``FkJoinError``.
+    """
+    source, local = local_path(path, files), local_path(target, files)
+    try:
+        if source is not None and local is not None:
+            source.rename(local)
+        else:
+            _rename(files, path, target)
+    except (OSError, Py4JJavaError) as error:
+        if files.exists(path) and files.exists(target):
+            return False
+        why = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else error.strerror
+        raise FkJoinError(
+            f"{path} cannot be renamed to {target}: {why}. Is the folder writable, and does no other run of the query write "
+            "there? Start the query again"
+        ) from error
+    return True
+
+
+def numbered(spark: SparkSession, folder: str) -> list[tuple[int, str]]:
+    """The files of a log of Spark's, by their numbers, the oldest first."""
+    place, files = hadoop(spark, folder)
+    found = [status.getPath() for status in files.listStatus(place)] if files.exists(place) else []
+    return sorted((int(path.getName()), str(path)) for path in found if path.getName().isdigit())
 
 
 def _replace_local(path: Path, data: bytes) -> None:
@@ -49,14 +86,14 @@ def _replace_local(path: Path, data: bytes) -> None:
     draft.replace(path)
 
 
-def _rename_over(files: Any, draft: Any, path: Any) -> None:
+def _rename(files: Any, path: Any, target: Any, *options: str) -> None:
     context: Any = SparkContext._active_spark_context
-    hadoop_fs = context._jvm.org.apache.hadoop.fs
-    overwrite = context._gateway.new_array(hadoop_fs.Options.Rename, 1)
-    overwrite[0] = hadoop_fs.Options.Rename.OVERWRITE
-    hadoop_fs.FileContext.getFileContext(files.getUri(), files.getConf()).rename(
-        files.makeQualified(draft), files.makeQualified(path), overwrite
-    )
+    kinds = context._jvm.org.apache.hadoop.fs.Options.Rename
+    chosen = context._gateway.new_array(kinds, len(options))
+    for place, option in enumerate(options):
+        chosen[place] = getattr(kinds, option)
+    of_scheme = context._jvm.org.apache.hadoop.fs.FileContext.getFileContext(files.getUri(), files.getConf())
+    of_scheme.rename(files.makeQualified(path), files.makeQualified(target), chosen)
 
 
 def begun(spark: SparkSession, checkpoint: str) -> bool:

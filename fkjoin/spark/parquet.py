@@ -1,7 +1,8 @@
 """A table's changes as Parquet files, each batch exactly once, written by the workers without rows in the JVM.
 
-``PATH/batch=N-CHECKPOINT/part-….parquet``: a batch's files are written under ``PATH/_unfinished`` and appear together, by the
-renaming of their folder.  A batch that is repeated finds its folder there, and what it wrote again is thrown away.
+``PATH/batch=N-CHECKPOINT/part-….parquet``: a batch's files are written under ``PATH/_unfinished``, by each attempt in a folder
+of its own, and appear together, by the renaming of their folder.  An attempt that comes second finds the batch's folder there,
+and throws away what it wrote.
 
 Readers of the files see a column more, ``batch``; where the table has a column of that name, folders are called
 ``fkjoin_batch=…``.  ``PATH/_fkjoin.json`` says what the files are, for ``Table.from_fkjoin``.
@@ -9,8 +10,11 @@ Readers of the files see a column more, ``batch``; where the table has a column 
 
 from __future__ import annotations
 
+import contextlib
+import json
+import re
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -21,13 +25,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.spark.files import hadoop
+from fkjoin.spark.batch_log import Mark, has_batch
+from fkjoin.spark.files import hadoop, moved, read_file, write_file
 from fkjoin.spark.packing import Batches
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.spark.worker import releasing
 
 LABELS = ("batch", "fkjoin_batch")
 """What folders of batches are called: the first one that is no column of the table."""
+
+UNFINISHED, SET_ASIDE = "_unfinished", "_set-aside"
+"""Folders that readers pass over: of attempts at batches, and of batches that a checkpoint no longer has."""
+_READY, _MARK, _GONE = "ready", "_batch.json", "gone-"
+_FOLDER = re.compile(r"\w+=([0-9]+)-([0-9a-f]{8})(\.[0-9]+)?")
 
 _WRITTEN = pa.schema([("file", pa.string())])
 
@@ -142,27 +152,81 @@ def label_for(spark: SparkSession, place: str, columns: Collection[str]) -> str:
 
 
 def publish(
-    batch: DataFrame, changes: ChangesOf | None, place: str, label: str, query: str, number: int, schema: StructType
+    batch: DataFrame, changes: ChangesOf | None, place: str, label: str, writer: str, mark: Mark, schema: StructType
 ) -> None:
     """Write the batch, or the ``changes`` that are packed in it, into a folder of its own, unless that is there already.
 
-    ``label``: what folders are called; ``schema``: of what is written.
+    ``label``, ``writer``: what folders are called; ``schema``: of what is written.  Each attempt at a batch writes into a
+    folder of its own, whose files it moves to where they wait for being published: what a task that comes second writes is not
+    among them.  ``FkJoinError`` when the folder that is there is of another batch.
     """
-    folder = f"{label}={number:08}-{query[:8]}"
-    draft, final = f"{place}/_unfinished/{folder}", f"{place}/{folder}"
+    name = f"{label}={mark.number:08}-{writer}"
+    draft, final = f"{place}/{UNFINISHED}/{name}-{uuid.uuid4().hex}", f"{place}/{name}"
     spark = batch.sparkSession
-    (at, files), (goal, _) = hadoop(spark, draft), hadoop(spark, final)
-    files.delete(at, True)
-    files.mkdirs(at)
-    write = WriteFile(_for_arrow(draft), changes, schema.json().encode())
-    written = {row.file for row in batch.mapInArrow(write, "file string").collect()}
-    if written and not files.exists(goal):
-        for status in files.listStatus(at):
-            if status.getPath().getName() not in written:  # of an attempt that came second
-                files.delete(status.getPath(), False)
-        if not files.rename(at, goal):
-            raise FkJoinError(f"{draft} cannot be renamed to {final}: is the folder writable? The batch will be written again")
-    files.delete(at, True)
+    ready, files = hadoop(spark, f"{draft}/{_READY}")
+    goal, _ = hadoop(spark, final)
+    files.mkdirs(ready)
+    try:
+        write = WriteFile(_for_arrow(draft), changes, schema.json().encode())
+        written = [row.file for row in batch.mapInArrow(write, "file string").collect()]
+        if has_batch(f"parquet {place}", mark_of(spark, final), mark) or not written:
+            return
+        write_file(*hadoop(spark, f"{draft}/{_READY}/{_MARK}"), json.dumps({"began_ms": mark.began_ms}).encode())
+        for file in written:
+            moved(hadoop(spark, f"{draft}/{file}")[0], hadoop(spark, f"{draft}/{_READY}/{file}")[0], files)
+        if not moved(ready, goal, files):  # another attempt was faster
+            has_batch(f"parquet {place}", mark_of(spark, final), mark)
+    finally:
+        files.delete(ready.getParent(), True)
+
+
+def writer_of(query: str, set_backs: int) -> str:
+    """What the folders of a query's batches end in, so that who has read batches that were set aside notices others."""
+    return f"{query[:8]}.{set_backs}" if set_backs else query[:8]
+
+
+def mark_of(spark: SparkSession, folder: str) -> Mark | None:
+    """The batch that a folder has; None if there is no such folder."""
+    path, files = hadoop(spark, folder)
+    if not files.exists(path):
+        return None
+    about, _ = hadoop(spark, f"{folder}/{_MARK}")
+    said = json.loads(read_file(about, files)) if files.exists(about) else {}  # a release before did not say it
+    return Mark(int(path.getName().partition("=")[2].partition("-")[0]), said.get("began_ms"))
+
+
+def batches_of(spark: SparkSession, place: str, query: str) -> list[tuple[int, str]]:
+    """The numbers of the query's batches that are whole, and their folders, the oldest first."""
+    found = ((_FOLDER.fullmatch(name), f"{place}/{name}") for name in folders_of(spark, place))
+    return sorted((int(match[1]), folder) for match, folder in found if match is not None and match[2] == query[:8])
+
+
+def clear_drafts(spark: SparkSession, place: str, query: str) -> None:
+    """Delete what attempts of the query have left unfinished.  One that is alive after all finds its folder gone, and fails.
+
+    A folder gets another name first, so that nobody can publish what is left of it.
+    """
+    home, files = hadoop(spark, f"{place}/{UNFINISHED}")
+    for status in files.listStatus(home) if files.exists(home) else ():
+        path, name = status.getPath(), status.getPath().getName()
+        match = _FOLDER.match(name)
+        if match is not None and match[2] == query[:8]:
+            gone, _ = hadoop(spark, f"{place}/{UNFINISHED}/{_GONE}{uuid.uuid4().hex}")
+            with contextlib.suppress(FkJoinError):  # its owner is alive, and has thrown it away
+                moved(path, gone, files)
+                files.delete(gone, True)
+        elif name.startswith(_GONE):
+            files.delete(path, True)
+
+
+def set_aside(spark: SparkSession, place: str, folders: Sequence[str]) -> None:
+    """Move folders of batches to where no reader looks, the newest first, so that an end in between leaves no gap."""
+    home, files = hadoop(spark, f"{place}/{SET_ASIDE}")
+    files.mkdirs(home)
+    for folder in reversed(folders):
+        path, _ = hadoop(spark, folder)
+        target, _ = hadoop(spark, f"{place}/{SET_ASIDE}/{path.getName()}-{uuid.uuid4().hex}")
+        moved(path, target, files)
 
 
 def _for_arrow(place: str) -> str:
