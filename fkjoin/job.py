@@ -252,7 +252,7 @@ class Job:
                     spec.topic,
                     servers,
                     key=None if spec.key is None else _format("key", spec.key, "key"),
-                    value=spec.value.build("value", "value") if isinstance(spec.value, FormatSpec) else spec.value,
+                    value=spec.value.build("value") if isinstance(spec.value, FormatSpec) else spec.value,
                     headers=spec.headers,
                     positions=spec.positions,
                     options={**client_options(options), **spec.options},
@@ -262,8 +262,6 @@ class Job:
                 return sinks.Postgres(spec.into, spec.postgres)
             assert spec.path is not None
             if spec.format == "parquet":
-                if spec.options:
-                    raise JobError(f"options: a sink of format parquet has none ({', '.join(spec.options)})")
                 return sinks.Parquet(spec.path)
             if spec.format == "delta":
                 return sinks.Delta(spec.path, {name: str(value) for name, value in spec.options.items()})
@@ -322,7 +320,7 @@ def _located(where: str) -> Iterator[None]:
 
 def _format(where: str, given: str | list[str] | FormatSpec, name: str) -> Format | str:
     if isinstance(given, FormatSpec):
-        return given.build(where, name)
+        return given.build(name)
     if isinstance(given, str):
         return given
     raise JobError(f'{where}: a topic\'s key has a format: "string", "bytes" or {{format = …, schema = …}}')

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table as Grid
 
+from fkjoin.ending import stopped_after
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.job import Job, Planned
 from fkjoin.job_file import JobError, JobSpec, read_job
@@ -49,8 +50,7 @@ def run_job(
     query fails.
     """
     spec = _starting_over(read_job(path), start_over)
-    spark = job_session(spec)
-    try:
+    with stopped_after(job_session(spec)) as spark:
         before = _begun_with(spark, spec)
         if before is not None and (later := _leave_out_later_rules(spark, before)):
             console.print(f"{spec.checkpoint} was begun without {', '.join(later)}: so it goes on", soft_wrap=True)
@@ -70,20 +70,15 @@ def run_job(
             for query in planned:
                 check_logs(spark, query.checkpoint)
             _run(planned, stop, report, one_by_one=spec.trigger == "available-now")
-    finally:
-        spark.stop()
 
 
 def describe_job(path: Path, form: str, *, optimized: bool = True) -> str:
     """The job's topology, as ``Table.describe`` gives it, with its sinks; ``optimized``: as it would run."""
     spec = read_job(path)
-    spark = job_session(spec)
-    try:
+    with stopped_after(job_session(spec)) as spark:
         if not optimized:
             spark.conf.set(OPTIMIZE, "false")
         return Job(spec, spark).describe(form)
-    finally:
-        spark.stop()
 
 
 def _starting_over(spec: JobSpec, topics: Sequence[str]) -> JobSpec:

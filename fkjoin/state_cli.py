@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import json
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -147,13 +145,10 @@ def rescale(
 @contextlib.contextmanager
 def _session() -> Iterator[SparkSession]:
     """A small local session, as long as a command takes."""
+    from fkjoin.ending import stopped_after
     from fkjoin.spark.settings import SHORT_LIVED, session
 
-    with tempfile.TemporaryDirectory(prefix="fkjoin-") as folder, quiet_spark(Path(folder) / "spark.log"):
-        settings = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": SHORT_LIVED}
-        spark = session("fkjoin state", settings=settings)
+    settings = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": SHORT_LIVED}
+    with quiet_spark(), stopped_after(session("fkjoin state", settings=settings)) as spark:
         spark.sparkContext.setLogLevel("ERROR")
-        try:
-            yield spark
-        finally:
-            spark.stop()
+        yield spark
