@@ -30,6 +30,7 @@ from fkjoin.kafka.source import require_topic
 from fkjoin.kept_schemas import KeptSchemas
 from fkjoin.render import drawn
 from fkjoin.sinks import batches
+from fkjoin.spark.index_owner import owner
 from fkjoin.steps import Sink, Step, job_steps
 from fkjoin.table import Table
 from fkjoin.topology import verdicts
@@ -286,7 +287,8 @@ class Job:
             assert spec.path is not None
             table = as_begun(table, checkpoint)
             writer = table.changes.writeStream.format(spec.format).options(**{n: str(v) for n, v in spec.options.items()})
-            return writer.queryName(name).option("checkpointLocation", checkpoint).trigger(**trigger).start(spec.path)
+            with owner(self._spark, checkpoint):
+                return writer.queryName(name).option("checkpointLocation", checkpoint).trigger(**trigger).start(spec.path)
 
     def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
         spec = self.spec.dead_letters

@@ -285,18 +285,29 @@ def read_job(path: Path) -> JobSpec:
 
 
 def _filled(value: Any, where: str) -> Any:
-    """The data with ``${NAME}`` in texts replaced by the environment's variables."""
+    """The data with ``${NAME}`` in texts replaced by the environment's variables, and ``${file:PATH}`` by a file's contents."""
     if isinstance(value, dict):
         return {name: _filled(item, f"{where}: {name}") for name, item in value.items()}
     if isinstance(value, list):
         return [_filled(item, where) for item in value]
 
-    def variable(match: re.Match[str]) -> str:
-        if match[1] not in os.environ:
-            raise JobError(f"{where}: the environment has no variable {match[1]}")
-        return os.environ[match[1]]
+    def found(match: re.Match[str]) -> str:
+        if match[1]:
+            return _contents(Path(match[1]), where)
+        if match[2] not in os.environ:
+            raise JobError(f"{where}: the environment has no variable {match[2]}")
+        return os.environ[match[2]]
 
-    return re.sub(r"\$\{(\w+)\}", variable, value) if isinstance(value, str) else value
+    return re.sub(r"\$\{(?:file:([^}]+)|(\w+))\}", found, value) if isinstance(value, str) else value
+
+
+def _contents(path: Path, where: str) -> str:
+    """Of a file with a secret, as editors and Docker write it: without the end of its last line."""
+    try:
+        return path.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise JobError(f"{where}: {path} cannot be read: {reason}") from None
 
 
 def _explained(error: Any) -> str:

@@ -24,6 +24,7 @@ from fkjoin.as_begun import as_begun
 from fkjoin.errors import TopologyError
 from fkjoin.frame import RAW
 from fkjoin.spark.files import begun, hadoop, query_id, read_file, write_file
+from fkjoin.spark.index_owner import owner
 from fkjoin.stateful import frame_of
 
 if TYPE_CHECKING:
@@ -164,4 +165,5 @@ def _started(
         .option("checkpointLocation", checkpoint)
         .queryName(query_name or table.name)
     )
-    return (writer.trigger(**trigger) if trigger else writer).start()
+    with owner(table.frame.sparkSession, checkpoint):
+        return (writer.trigger(**trigger) if trigger else writer).start()
