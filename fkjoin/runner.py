@@ -6,7 +6,7 @@ import contextlib
 import json
 import signal
 import sys
-import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -149,11 +149,23 @@ def _report(job: Job, console: Console, ui: tuple[str, int] | None) -> Iterator[
         yield Report(log, live, console, metrics)
 
 
+class Stop:
+    """Whether the job has been told to stop.  No ``Event``: who is interrupted may hold its lock."""
+
+    asked = False
+
+    def ask(self, number: int, _: Any) -> None:
+        """Handle a signal.  The first lets the batches at work come to their ends, the second does not."""
+        if self.asked:
+            raise SystemExit(128 + number)
+        self.asked = True
+
+
 @contextlib.contextmanager
-def _signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set."""
-    stop = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+def _signals() -> Iterator[Stop]:
+    """What SIGTERM and SIGINT ask."""
+    stop = Stop()
+    before = {number: signal.signal(number, stop.ask) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop
     finally:
@@ -161,7 +173,7 @@ def _signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _run(planned: list[Planned], stop: threading.Event, report: Report, *, one_by_one: bool) -> None:
+def _run(planned: list[Planned], stop: Stop, report: Report, *, one_by_one: bool) -> None:
     running: dict[Planned, StreamingQuery] = {}
     try:
         for step in planned:
@@ -169,15 +181,15 @@ def _run(planned: list[Planned], stop: threading.Event, report: Report, *, one_b
             if one_by_one:
                 _watch(running, stop, report)
         _watch(running, stop, report)
-    finally:
-        for step, query in running.items():
-            _finish(query)
-            report.look(step.name, query)
+    except Exception:
+        _finish(running, report)
+        raise
+    _finish(running, report)
 
 
-def _watch(running: dict[Planned, StreamingQuery], stop: threading.Event, report: Report) -> None:
+def _watch(running: dict[Planned, StreamingQuery], stop: Stop, report: Report) -> None:
     """Until all queries are done, one fails, or a stop is asked for."""
-    while not stop.is_set():
+    while not stop.asked:
         for step, query in running.items():
             report.look(step.name, query)
             if not query.isActive and (error := query.exception()) is not None:
@@ -185,15 +197,17 @@ def _watch(running: dict[Planned, StreamingQuery], stop: threading.Event, report
                 raise FkJoinError(f"query {step.name} failed: {explain(text, step.checkpoint) or _reason(text)}")
         if not any(query.isActive for query in running.values()):
             return
-        stop.wait(_POLL_S)
+        time.sleep(_POLL_S)
 
 
-def _finish(query: StreamingQuery) -> None:
-    """Let the batch that is being worked on come to its end, then stop."""
-    last = query.lastProgress
-    while query.isActive and query.status["isTriggerActive"] and query.lastProgress == last:
-        threading.Event().wait(0.05)
-    query.stop()
+def _finish(running: dict[Planned, StreamingQuery], report: Report) -> None:
+    """Let the batches that are being worked on come to their ends, then stop."""
+    for step, query in running.items():
+        last = query.lastProgress
+        while query.isActive and query.status["isTriggerActive"] and query.lastProgress == last:
+            time.sleep(0.05)
+        query.stop()
+        report.look(step.name, query)
 
 
 def _reason(text: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fkjoin.spark import own_folder
+from tests.test_fork_server import ends
 from tests.test_job import GOOD, job
 from tests.test_spark_engine import write_lines
 
@@ -110,6 +111,7 @@ SAMPLE = [
     ("the JVM", signal.SIGKILL, False),
     ("a batch", signal.SIGKILL, False),
     ("a batch", signal.SIGKILL, True),
+    ("the stop", signal.SIGINT, False),
 ]
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 ALL = [(moment, number, of_java) for moment in MOMENTS for number in SIGNALS for of_java in (False, True)]
@@ -149,6 +151,35 @@ def test_nothing_is_left_of_a_command_that_has_ended(command: Callable[..., Comm
     one.ends()
     assert one.process.returncode == 0
     assert list(one.temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("of_a_thread", [False, True])
+def test_a_process_ends_with_its_parent_but_not_with_a_thread_of_it(of_a_thread: bool) -> None:
+    started = "started.append(subprocess.Popen(['sleep', '600'], preexec_fn=_bound_to(os.getpid())))"
+    program = f"""
+import os, subprocess, sys, threading
+from fkjoin.spark.launch import _bound_to
+started = []
+def start():
+    {started}
+if {of_a_thread}:
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+else:
+    start()
+print(started[0].pid, flush=True)
+sys.stdin.read()
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    assert Path(f"/proc/{child}/stat").read_text().split()[2] in "SRD", "the thread has ended, not the process"
+    parent.kill()
+    parent.wait()
+    if of_a_thread:  # a JVM sees that its input has ended
+        os.kill(child, signal.SIGKILL)
+    assert ends(child)
 
 
 def test_a_folder_is_swept_once_its_owner_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,7 @@ def test_properties_and_options_are_read_as_they_were_given(tmp_path: Path, monk
         written = (tmp_path / "settings").read_text()
         assert written.startswith("spark.theirs=1\n") == ("theirs" in given)
         assert "spark\\u002ea\\u0020b=\\u0020x\\u003d\\u00e9\\u000a\\ud83d\\ude00\n" in written
+        assert "-Xmx1g".replace("-", "\\u002d") in written, "which Spark refuses, and says why"
         assert (tmp_path / "java").read_text() == '"-Da=b \\\\ c"\n'
         for name in ("settings", "java"):
             assert (tmp_path / name).stat().st_mode & 0o777 == 0o600

@@ -43,11 +43,20 @@ def claimed(spark: SparkSession, checkpoint: str) -> Iterator[None]:
     renewing.start()
     try:
         yield
-    finally:
+    except (KeyboardInterrupt, SystemExit):  # at once: the JVM may be amid an answer, and the process is gone when it is asked
         stop.set()
-        renewing.join(5)
-        with contextlib.suppress(Exception):
-            files.delete(path, False)
+        raise
+    except BaseException:
+        _give_up(stop, renewing, path, files)
+        raise
+    _give_up(stop, renewing, path, files)
+
+
+def _give_up(stop: threading.Event, renewing: threading.Thread, path: Any, files: Any) -> None:
+    stop.set()
+    renewing.join(5)
+    with contextlib.suppress(Exception):
+        files.delete(path, False)
 
 
 def _refuse_if_held(checkpoint: str, path: Any, files: Any) -> None:
