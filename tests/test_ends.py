@@ -155,31 +155,30 @@ def test_nothing_is_left_of_a_command_that_has_ended(command: Callable[..., Comm
 
 @pytest.mark.parametrize("of_a_thread", [False, True])
 def test_a_process_ends_with_its_parent_but_not_with_a_thread_of_it(of_a_thread: bool) -> None:
-    started = "started.append(subprocess.Popen(['sleep', '600'], preexec_fn=_bound_to(os.getpid())))"
     program = f"""
 import os, subprocess, sys, threading
 from fkjoin.spark.launch import _bound_to
-started = []
+children, pipe = [], subprocess.PIPE
 def start():
-    {started}
-if {of_a_thread}:
-    thread = threading.Thread(target=start)
-    thread.start()
-    thread.join()
-else:
-    start()
-print(started[0].pid, flush=True)
+    command = ["sh", "-c", "head -c 5; exec sleep 600"]
+    children.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, preexec_fn=_bound_to(os.getpid()), bufsize=0))
+thread = threading.Thread(target=start)
+thread.start() if {of_a_thread} else start()
+while {of_a_thread} and len(os.listdir("/proc/self/task")) > 1:
+    pass
+children[0].stdin.write(b"alive")
+print(children[0].pid, children[0].stdout.read(5).decode(), flush=True)
 sys.stdin.read()
 """
     parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    assert Path(f"/proc/{child}/stat").read_text().split()[2] in "SRD", "the thread has ended, not the process"
+    child, said = parent.stdout.readline().split()
+    assert said == "alive", "the thread has ended, not the process"
     parent.kill()
     parent.wait()
     if of_a_thread:  # a JVM sees that its input has ended
-        os.kill(child, signal.SIGKILL)
-    assert ends(child)
+        os.kill(int(child), signal.SIGKILL)
+    assert ends(int(child))
 
 
 def test_a_folder_is_swept_once_its_owner_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
