@@ -131,7 +131,9 @@ def test_nothing_is_left_of_a_job(
     if moment == "the stop":
         one.process.send_signal(signal.SIGTERM)
     victim = one.java() if of_java else one.process.pid
-    if victim is not None:
+    if number == signal.SIGINT and not of_java:  # as a terminal does
+        os.killpg(victim, number)
+    elif victim is not None:
         os.kill(victim, number)
     one.ends()
     if not of_java:

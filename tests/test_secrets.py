@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fkjoin.errors import SessionError
 from fkjoin.job_file import JobError, read_job
 from fkjoin.spark import launch
 from tests.test_cli import fkjoin
@@ -65,6 +66,12 @@ def test_properties_and_options_are_read_as_they_were_given(tmp_path: Path, monk
         assert (tmp_path / "java").read_text() == '"-Da=b \\\\ c"\n'
         for name in ("settings", "java"):
             assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_properties_file_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--properties-file nowhere pyspark-shell")
+    with pytest.raises(SessionError, match="PYSPARK_SUBMIT_ARGS: --properties-file nowhere cannot be read: No such file"):
+        launch._arguments({}, tmp_path / "settings", tmp_path / "java")
 
 
 @linux

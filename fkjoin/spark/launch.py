@@ -25,6 +25,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 from pyspark.serializers import UTF8Deserializer, read_int
 
+from fkjoin.errors import SessionError
 from fkjoin.spark.own_folder import own_folder, own_lock
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
@@ -62,7 +63,11 @@ def _arguments(settings: Mapping[str, Any], properties: Path, java_options: Path
     if (at := next((n for n, one in enumerate(given) if one.partition("=")[0] == _FILE), None)) is not None:
         # Spark reads one such file: ours begins with what is in theirs.
         name = given.pop(at).partition("=")[2] or given.pop(at)
-        theirs = Path(name).read_text(encoding="utf-8") + "\n"
+        try:
+            theirs = Path(name).read_text(encoding="utf-8") + "\n"
+        except OSError as error:
+            says = f"{_ARGUMENTS}: {_FILE} {name} cannot be read: {error.strerror}; name one that is there, or none"
+            raise SessionError(says) from error
     else:
         given.insert(0, "--load-spark-defaults")
     kept, lines = dict(settings), []
