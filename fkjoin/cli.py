@@ -1,10 +1,10 @@
-"""The command line: ``fkjoin demo``, ``run``, ``describe``, ``doctor``, ``prepare``, ``replay`` and ``state``."""
+"""The command line: ``fkjoin demo``, ``run``, ``describe``, ``schema``, ``doctor``, ``prepare``, ``replay`` and ``state``."""
 
 from __future__ import annotations
 
 import enum
+import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +12,9 @@ import typer
 from rich.console import Console
 
 from fkjoin import __version__
+from fkjoin.ending import end_when_told
 from fkjoin.errors import FkJoinError
-from fkjoin.quiet import quiet_spark
+from fkjoin.quiet import log_file, quiet_spark, spark_log
 from fkjoin.state_cli import app as state_app
 
 app = typer.Typer(
@@ -23,6 +24,16 @@ app = typer.Typer(
     help="Foreign-key table joins on Spark, kept up to date through updates and deletes on both sides.",
 )
 app.add_typer(state_app, name="state")
+
+
+SparkLog = Annotated[
+    Path | None,
+    typer.Option(
+        "--spark-log",
+        help="The file at whose end Spark's own log goes on; older ones are LOG.1 to LOG.4.",
+        show_default="spark.log at a terminal, else standard error",
+    ),
+]
 
 
 class Engine(str, enum.Enum):
@@ -64,7 +75,7 @@ def run(
     check: Annotated[
         bool, typer.Option("--check", help="Only validate: settings, topics, schemas, and that the checkpoint fits.")
     ] = False,
-    spark_log: Annotated[Path, typer.Option(help="Where Spark's own log goes.")] = Path("spark.log"),
+    log: SparkLog = None,
     ui: Annotated[
         str,
         typer.Option(metavar="[HOST:]PORT", help="Show the job as it runs on a page there, and /metrics for Prometheus."),
@@ -80,7 +91,7 @@ def run(
     """Run a job until it is stopped; SIGTERM and Ctrl-C let the batch at work come to its end."""
     from fkjoin.runner import run_job
 
-    with quiet_spark(spark_log):
+    with spark_log(log_file(log)):
         address = _address(ui) if ui else None
         run_job(job, Console(), check=check, ui=address, start_over=start_over or (), set_back=set_back)
 
@@ -97,13 +108,21 @@ def describe(
     job: Annotated[Path, typer.Argument(help="A job file (TOML): tables, joins, sinks.", exists=True, dir_okay=False)],
     format: Annotated[Drawing, typer.Option(help="mermaid: a flowchart; svg: a picture.")] = Drawing.text,
     optimized: Annotated[bool, typer.Option("--optimized/--as-written", help="With or without the optimizer's rules.")] = True,
-    spark_log: Annotated[Path, typer.Option(help="Where Spark's own log goes.")] = Path("spark.log"),
+    log: SparkLog = None,
 ) -> None:
     """Print the topology of a job: its tables, operators, stores, repartitions and topics.  Nothing runs."""
     from fkjoin.runner import describe_job
 
-    with quiet_spark(spark_log):
+    with spark_log(log_file(log)):
         print(describe_job(job, format.value, optimized=optimized))
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of job files, by which editors complete and check them."""
+    from fkjoin.job_file import json_schema
+
+    print(json.dumps(json_schema(), indent=1))
 
 
 @app.command()
@@ -118,7 +137,7 @@ def doctor(
 
     console = Console()
     settings = {name: value for name, value in (("spark.jars", jars), ("spark.jars.packages", packages)) if value}
-    with tempfile.TemporaryDirectory(prefix="fkjoin-") as folder, quiet_spark(Path(folder) / "spark.log"):
+    with quiet_spark():
         findings = examine(master, bootstrap_servers, settings)
     for finding in findings:
         mark = "[green]ok [/]" if finding.fine else "[red]BAD[/]"
@@ -137,10 +156,11 @@ def prepare() -> None:
     nothing, or delete the file, and sessions start as before.
     """
     from fkjoin.spark.class_archive import make
+    from fkjoin.spark.own_folder import held_folder
 
     status = Console(stderr=True).status("The demo runs, and its JVM keeps its classes: about a minute.")
-    with tempfile.TemporaryDirectory(prefix="fkjoin-") as folder, status:
-        file = make([sys.executable, "-m", "fkjoin.cli", "demo", "--dir", str(Path(folder) / "demo")])
+    with held_folder() as folder, status:
+        file = make([sys.executable, "-m", "fkjoin.cli", "demo", "--dir", str(folder / "demo")])
     print(f"Local sessions start from {file} ({file.stat().st_size >> 20} MiB).")
 
 
@@ -162,7 +182,7 @@ def replay(
         return
     from fkjoin.spark.replay import replay_on_spark
 
-    with tempfile.TemporaryDirectory(prefix="fkjoin-") as folder, quiet_spark(Path(folder) / "spark.log"):
+    with quiet_spark():
         for line in replay_on_spark(trace, events_per_batch, buckets):
             print(line)
 
@@ -177,6 +197,7 @@ def about(version: Annotated[bool, typer.Option("--version", help="Print the ver
 def main() -> None:
     """Entry point: fkjoin's own errors are one line on standard error and exit status 1."""
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+    end_when_told()
     try:
         app()
     except FkJoinError as error:

@@ -31,6 +31,7 @@ from fkjoin.kept_schemas import KeptSchemas
 from fkjoin.render import drawn
 from fkjoin.sinks import batches
 from fkjoin.sinks.restored import OnRestore
+from fkjoin.spark.index_owner import owner
 from fkjoin.steps import Sink, Step, job_steps
 from fkjoin.table import Table
 from fkjoin.topology import verdicts
@@ -253,7 +254,7 @@ class Job:
                     spec.topic,
                     servers,
                     key=None if spec.key is None else _format("key", spec.key, "key"),
-                    value=spec.value.build("value", "value") if isinstance(spec.value, FormatSpec) else spec.value,
+                    value=spec.value.build("value") if isinstance(spec.value, FormatSpec) else spec.value,
                     headers=spec.headers,
                     positions=spec.positions,
                     options={**client_options(options), **spec.options},
@@ -263,8 +264,6 @@ class Job:
                 return sinks.Postgres(spec.into, spec.postgres)
             assert spec.path is not None
             if spec.format == "parquet":
-                if spec.options:
-                    raise JobError(f"options: a sink of format parquet has none ({', '.join(spec.options)})")
                 return sinks.Parquet(spec.path)
             if spec.format == "delta":
                 return sinks.Delta(spec.path, {name: str(value) for name, value in spec.options.items()})
@@ -289,7 +288,8 @@ class Job:
                 return batches.start(table, sink, checkpoint, trigger, name, self._on_restore)
             assert spec.path is not None
             changes, options = as_begun(table, checkpoint).changes, {n: str(v) for n, v in spec.options.items()}
-            return batches.start_by_spark(changes, spec.format, options, spec.path, checkpoint, trigger, name)
+            with owner(self._spark, checkpoint):
+                return batches.start_by_spark(changes, spec.format, options, spec.path, checkpoint, trigger, name)
 
     def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
         spec = self.spec.dead_letters
@@ -322,7 +322,7 @@ def _located(where: str) -> Iterator[None]:
 
 def _format(where: str, given: str | list[str] | FormatSpec, name: str) -> Format | str:
     if isinstance(given, FormatSpec):
-        return given.build(where, name)
+        return given.build(name)
     if isinstance(given, str):
         return given
     raise JobError(f'{where}: a topic\'s key has a format: "string", "bytes" or {{format = …, schema = …}}')

@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from fkjoin.dead_letters import OnError
 from fkjoin.emission import Emission, Emit
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.files import FileFormat
+from fkjoin.job_kinds import ANY, Kind, Section, Strict
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.source import OnNewTopic
 from fkjoin.spark.change_events import PLACEHOLDER
@@ -37,6 +38,10 @@ def _understood(emit: str) -> str:
     return emit
 
 
+def _needs_columns(of: str) -> dict[str, str]:
+    return {"columns": f'format "{of}" needs a schema, such as "id bigint, name string"'}
+
+
 EmitSpec = Annotated[Emit, AfterValidator(_understood)]
 
 
@@ -44,75 +49,94 @@ class JobError(FkJoinError, ValueError):
     """A job file is wrong; the message says where in it, and what may stand there."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=False)
-
-
-class _Place(_Strict):
-    """A topic or a path."""
-
-    topic: str | None = None
-    path: str | None = None
-
-    @model_validator(mode="after")
-    def _either(self) -> _Place:
-        if (self.topic is None) == (self.path is None):
-            raise ValueError("give either topic or path")
-        return self
-
-
-class FormatSpec(_Strict):
+class FormatSpec(Section):
     """What the bytes of a key or value mean."""
+
+    kinds = (
+        Kind('format "string"', {"format": "string"}, ("name",)),
+        Kind('format "bytes"', {"format": "bytes"}, ("name",)),
+        Kind(
+            'format "debezium"',
+            {"format": "debezium"},
+            ("columns", "units", "placeholder", "unavailable", "source"),
+            _needs_columns("debezium"),
+        ),
+        Kind(
+            "a format with a registry",
+            {"registry": ANY},
+            ("columns", "registry", "registry_settings", "write_schema", "subject"),
+            _needs_columns("json"),
+        ),
+        Kind('format "json" without a registry', {"format": "json"}, ("columns", "text", "units"), _needs_columns("json")),
+        Kind(
+            'format "avro"',
+            {"format": "avro"},
+            ("columns", "registry", "registry_settings", "write_schema", "subject"),
+            {"registry": 'format "avro" needs registry, the address of the schema registry'},
+        ),
+    )
+    this_is = "this is"
 
     format: Literal["string", "bytes", "json", "debezium", "avro"]
     columns: str | None = Field(None, alias="schema")
     name: str | None = None
     text: str | None = None
     registry: str | None = None
-    registry_settings: dict[str, Value] = {}
+    registry_settings: dict[str, Value] = Field({})
     write_schema: str | None = None
     subject: str | None = None
-    units: dict[str, str] = {}
+    units: dict[str, str] = Field({})
     placeholder: str = PLACEHOLDER
     unavailable: Literal["problem", "keep"] = "problem"
     source: str | None = None
 
-    def build(self, where: str, name: str) -> Format:
-        if self.text is not None and (self.format != "json" or self.registry is not None):
-            raise JobError(f'{where}: text keeps the whole text of format "json" without a registry; leave it out')
-        if self.units and (self.format not in ("json", "debezium") or self.registry is not None):
-            raise JobError(f'{where}: units are for formats "json" and "debezium" without a registry; leave them out')
-        if self.source is not None and self.format != "debezium":
-            raise JobError(f'{where}: source names columns of events of format "debezium"; leave it out')
+    def build(self, name: str) -> Format:
         if self.format == "string":
             return String(self.name or name)
         if self.format == "bytes":
             return Bytes(self.name or name)
-        if self.columns is None:
-            raise JobError(f'{where}: format "{self.format}" needs a schema, such as "id bigint, name string"')
+        assert self.columns is not None
         if self.format == "debezium":
             how: Any = {"units": self.units, "placeholder": self.placeholder, "unavailable": self.unavailable}
             if self.source is not None:
                 how["source"] = self.source
             return Debezium(self.columns, **how)
         if self.registry is None:
-            if self.format == "avro":
-                raise JobError(f'{where}: format "avro" needs registry, the address of the schema registry')
             return Json(self.columns, self.text, self.units)
         settings = tuple(self.registry_settings.items())
         return Registry(self.format, self.columns, self.registry, settings, self.write_schema, self.subject)
 
 
-class KafkaSpec(_Strict):
+class KafkaSpec(Strict):
     """What all topics share."""
 
     bootstrap_servers: str
-    options: dict[str, Value] = {}
+    options: dict[str, Value] = Field({})
 
 
-class TableSpec(_Place):
+class TableSpec(Section):
     """A table, from a topic or from change-log files."""
 
+    kinds = (
+        Kind(
+            "a topic",
+            {"topic": ANY},
+            ("value", "version", "deleted", "timestamp", "on_new_topic", "headers", "roots"),
+            {"value": 'a topic needs value: "string", "bytes" or {format = …, schema = …}', "key": "key must be given"},
+        ),
+        Kind('files of format "fkjoin"', {"path": ANY, "format": "fkjoin"}, ("format",)),
+        Kind(
+            "files",
+            {"path": ANY},
+            ("version", "deleted", "timestamp", "log", "columns", "format"),
+            {"key": "key must be given", "version": "files need version: the column that orders the changes of a key"},
+        ),
+    )
+    this_is = "this table is read from"
+    places = ("topic", "path")
+
+    topic: str | None = None
+    path: str | None = None
     key: str | list[str] | FormatSpec | None = None
     value: str | FormatSpec | None = None
     version: str | list[str] | None = None
@@ -125,31 +149,10 @@ class TableSpec(_Place):
     on_new_topic: OnNewTopic | None = None
     headers: bool = False
     roots: int | None = Field(None, ge=1)
-    options: dict[str, Value] = {}
-
-    @model_validator(mode="after")
-    def _described(self) -> TableSpec:
-        of_files, of_topics = ("columns", "format", "log"), ("value", "on_new_topic", "headers", "roots")
-        for name in of_files if self.topic is not None else of_topics:
-            if name in self.model_fields_set:
-                shown = type(self).model_fields[name].alias or name
-                what, other = ("files", "a topic") if self.topic is not None else ("a topic", "files")
-                raise ValueError(f"{shown}: it is a setting of {what}, and this table is read from {other}; leave it out")
-        if self.topic is not None and self.value is None:
-            raise ValueError('a topic needs value: "string", "bytes" or {format = …, schema = …}')
-        if self.format == "fkjoin" and self.path is not None:
-            said = {"version": self.version, "deleted": self.deleted, "timestamp": self.timestamp, "schema": self.columns}
-            if needless := [name for name, given in {**said, "log": self.log}.items() if given is not None]:
-                raise ValueError(f'{needless[0]}: files of format "fkjoin" say it themselves; leave it out')
-            return self
-        if self.key is None:
-            raise ValueError("key must be given")
-        if self.path is not None and self.version is None:
-            raise ValueError("files need version: the column that orders the changes of a key")
-        return self
+    options: dict[str, Value] = Field({})
 
 
-class JoinSpec(_Strict):
+class JoinSpec(Strict):
     """A foreign-key join of two tables or joins."""
 
     left: str
@@ -162,7 +165,7 @@ class JoinSpec(_Strict):
     emit: EmitSpec = "on-change"
 
 
-class AggregateSpec(_Strict):
+class AggregateSpec(Strict):
     """A table's rows by group; ``columns`` are such as ``orders = "count()"`` or ``revenue = "sum(left.amount)"``."""
 
     of: str
@@ -173,14 +176,14 @@ class AggregateSpec(_Strict):
     upgrade_from: str | None = None
 
 
-class TogetherSpec(_Strict):
+class TogetherSpec(Strict):
     """Several tables as one: merged, or, of aggregates by the same key, side by side."""
 
     of: list[str] = Field(min_length=2)
     emit: EmitSpec = "on-change"
 
 
-class ViewSpec(_Strict):
+class ViewSpec(Strict):
     """A table with some of its rows, or with other columns."""
 
     of: str
@@ -195,8 +198,23 @@ class ViewSpec(_Strict):
         return self
 
 
-class SinkSpec(_Strict):
+class SinkSpec(Section):
     """Where the changes of a table go, whatever it is made of: a topic, a path, or a table of PostgreSQL."""
+
+    kinds = (
+        Kind("a topic", {"topic": ANY}, ("key", "value", "headers", "positions", "options")),
+        Kind(
+            "a table of PostgreSQL",
+            {"postgres": ANY},
+            ("into",),
+            {"into": 'postgres, the address of a database, and into, the table in it, go together: into = "shop.orders"'},
+        ),
+        Kind("Parquet files", {"path": ANY, "format": "parquet"}, ("format",)),
+        Kind("a Delta table", {"path": ANY, "format": "delta"}, ("format", "options")),
+        Kind("files of Spark's own sink", {"path": ANY}, ("format", "options")),
+    )
+    this_is = "this sink writes to"
+    places = ("topic", "path", "postgres")
 
     table: str
     topic: str | None = None
@@ -208,17 +226,7 @@ class SinkSpec(_Strict):
     value: str | FormatSpec | None = None
     headers: str | None = None
     positions: bool = False
-    options: dict[str, Value] = {}
-
-    @model_validator(mode="after")
-    def _somewhere(self) -> SinkSpec:
-        if [self.topic, self.path, self.postgres].count(None) != 2:
-            raise ValueError("give either topic, path or postgres")
-        if (self.postgres is None) != (self.into is None):
-            raise ValueError(
-                'postgres, the address of a database, and into, the table in it, go together: into = "shop.orders"'
-            )
-        return self
+    options: dict[str, Value] = Field({})
 
     @property
     def place(self) -> str:
@@ -226,27 +234,39 @@ class SinkSpec(_Strict):
         return str(self.topic or self.path or f"postgres {self.into}")
 
 
-class DeadLettersSpec(_Place):
+class DeadLettersSpec(Section):
     """Where records that cannot be used go."""
 
+    kinds = (Kind("a topic", {"topic": ANY}), Kind("files", {"path": ANY}))
+    this_is = "they go to"
+    places = ("topic", "path")
 
-class JobSpec(_Strict):
+    topic: str | None = None
+    path: str | None = None
+
+
+class JobSpec(Strict):
     """A whole job file."""
 
     name: str
     checkpoint: str
     trigger: str = "0 seconds"
     log: str | None = None
-    spark: dict[str, Value] = {}
+    spark: dict[str, Value] = Field({})
     kafka: KafkaSpec | None = None
     tables: dict[str, TableSpec]
-    joins: dict[str, JoinSpec] = {}
-    aggregates: dict[str, AggregateSpec] = {}
-    cogroups: dict[str, TogetherSpec] = {}
-    merges: dict[str, TogetherSpec] = {}
-    views: dict[str, ViewSpec] = {}
+    joins: dict[str, JoinSpec] = Field({})
+    aggregates: dict[str, AggregateSpec] = Field({})
+    cogroups: dict[str, TogetherSpec] = Field({})
+    merges: dict[str, TogetherSpec] = Field({})
+    views: dict[str, ViewSpec] = Field({})
     sinks: dict[str, SinkSpec]
     dead_letters: DeadLettersSpec | None = None
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a job file, for editors; it says of each kind of table, sink and format what it has."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **JobSpec.model_json_schema(by_alias=True)}
 
 
 def read_job(path: Path) -> JobSpec:
@@ -258,29 +278,41 @@ def read_job(path: Path) -> JobSpec:
     try:
         return JobSpec.model_validate(_filled(data, str(path)))
     except ValidationError as error:
-        # A setting that does not exist says more than the other readings of the same place.
-        first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+        # What is wrong within a section says more than the other readings of the same place.
+        ranks = ("extra_forbidden", "value_error")
+        first = min(error.errors(), key=lambda one: (one["type"] not in ranks[:1], one["type"] not in ranks, -len(one["loc"])))
         raise JobError(f"{path}: {_explained(first)}") from None
 
 
 def _filled(value: Any, where: str) -> Any:
-    """The data with ``${NAME}`` in texts replaced by the environment's variables."""
+    """The data with ``${NAME}`` in texts replaced by the environment's variables, and ``${file:PATH}`` by a file's contents."""
     if isinstance(value, dict):
         return {name: _filled(item, f"{where}: {name}") for name, item in value.items()}
     if isinstance(value, list):
         return [_filled(item, where) for item in value]
 
-    def variable(match: re.Match[str]) -> str:
-        if match[1] not in os.environ:
-            raise JobError(f"{where}: the environment has no variable {match[1]}")
-        return os.environ[match[1]]
+    def found(match: re.Match[str]) -> str:
+        if match[1]:
+            return _contents(Path(match[1]), where)
+        if match[2] not in os.environ:
+            raise JobError(f"{where}: the environment has no variable {match[2]}")
+        return os.environ[match[2]]
 
-    return re.sub(r"\$\{(\w+)\}", variable, value) if isinstance(value, str) else value
+    return re.sub(r"\$\{(?:file:([^}]+)|(\w+))\}", found, value) if isinstance(value, str) else value
+
+
+def _contents(path: Path, where: str) -> str:
+    """Of a file with a secret, as editors and Docker write it: without the end of its last line."""
+    try:
+        return path.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise JobError(f"{where}: {path} cannot be read: {reason}") from None
 
 
 def _explained(error: Any) -> str:
     """A pydantic error as a line: where, what, and the nearest setting for an unknown one."""
-    place = [str(part) for part in error["loc"] if str(part) not in ("FormatSpec", "str", "list[str]")]
+    place = [part for part in map(str, error["loc"]) if part not in ("str", "list[str]") and "FormatSpec" not in part]
     where = ".".join(place)
     if error["type"] == "extra_forbidden":
         return f"{where}: there is no such setting; {nearest(place[-1], _settings(place[:-1]))}"
@@ -296,7 +328,7 @@ def _settings(place: list[str]) -> list[str]:
         fields = {field.alias or name: field.annotation for name, field in getattr(model, "model_fields", {}).items()}
         kind = fields.get(part, model)
         for inner in (kind, *get_args(kind)):
-            if isinstance(inner, type) and issubclass(inner, _Strict):
+            if isinstance(inner, type) and issubclass(inner, Strict):
                 kind = inner
         model = kind
     return [field.alias or name for name, field in model.model_fields.items()]

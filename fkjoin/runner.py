@@ -6,7 +6,7 @@ import contextlib
 import json
 import signal
 import sys
-import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table as Grid
 
+from fkjoin.ending import stopped_after
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.job import Job, Planned
 from fkjoin.job_file import JobError, JobSpec, read_job
@@ -55,8 +56,7 @@ def run_job(
     that was restored from a backup.  Raises ``JobError``; ``FkJoinError`` when a query fails.
     """
     spec = _starting_over(read_job(path), start_over)
-    spark = job_session(spec)
-    try:
+    with stopped_after(job_session(spec)) as spark:
         before = _begun_with(spark, spec)
         if before is not None and (later := _leave_out_later_rules(spark, before)):
             console.print(f"{spec.checkpoint} was begun without {', '.join(later)}: so it goes on", soft_wrap=True)
@@ -76,20 +76,15 @@ def run_job(
             for query in planned:
                 check_logs(spark, query.checkpoint)
             _run(planned, stop, report, one_by_one=spec.trigger == "available-now")
-    finally:
-        spark.stop()
 
 
 def describe_job(path: Path, form: str, *, optimized: bool = True) -> str:
     """The job's topology, as ``Table.describe`` gives it, with its sinks; ``optimized``: as it would run."""
     spec = read_job(path)
-    spark = job_session(spec)
-    try:
+    with stopped_after(job_session(spec)) as spark:
         if not optimized:
             spark.conf.set(OPTIMIZE, "false")
         return Job(spec, spark).describe(form)
-    finally:
-        spark.stop()
 
 
 def _starting_over(spec: JobSpec, topics: Sequence[str]) -> JobSpec:
@@ -160,11 +155,23 @@ def _report(job: Job, console: Console, ui: tuple[str, int] | None) -> Iterator[
         yield Report(log, live, console, metrics)
 
 
+class Stop:
+    """Whether the job has been told to stop.  No ``Event``: who is interrupted may hold its lock."""
+
+    asked = False
+
+    def ask(self, number: int, _: Any) -> None:
+        """Handle a signal.  The first lets the batches at work come to their ends, the second does not."""
+        if self.asked:
+            raise SystemExit(128 + number)
+        self.asked = True
+
+
 @contextlib.contextmanager
-def _signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set."""
-    stop = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+def _signals() -> Iterator[Stop]:
+    """What SIGTERM and SIGINT ask."""
+    stop = Stop()
+    before = {number: signal.signal(number, stop.ask) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop
     finally:
@@ -172,7 +179,7 @@ def _signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _run(planned: list[Planned], stop: threading.Event, report: Report, *, one_by_one: bool) -> None:
+def _run(planned: list[Planned], stop: Stop, report: Report, *, one_by_one: bool) -> None:
     running: dict[Planned, StreamingQuery] = {}
     try:
         for step in planned:
@@ -180,15 +187,15 @@ def _run(planned: list[Planned], stop: threading.Event, report: Report, *, one_b
             if one_by_one:
                 _watch(running, stop, report)
         _watch(running, stop, report)
-    finally:
-        for step, query in running.items():
-            _finish(query)
-            report.look(step.name, query)
+    except Exception:
+        _finish(running, report)
+        raise
+    _finish(running, report)
 
 
-def _watch(running: dict[Planned, StreamingQuery], stop: threading.Event, report: Report) -> None:
+def _watch(running: dict[Planned, StreamingQuery], stop: Stop, report: Report) -> None:
     """Until all queries are done, one fails, or a stop is asked for."""
-    while not stop.is_set():
+    while not stop.asked:
         for step, query in running.items():
             report.look(step.name, query)
             if not query.isActive and (error := query.exception()) is not None:
@@ -196,15 +203,17 @@ def _watch(running: dict[Planned, StreamingQuery], stop: threading.Event, report
                 raise FkJoinError(f"query {step.name} failed: {explain(text, step.checkpoint) or _reason(text)}")
         if not any(query.isActive for query in running.values()):
             return
-        stop.wait(_POLL_S)
+        time.sleep(_POLL_S)
 
 
-def _finish(query: StreamingQuery) -> None:
-    """Let the batch that is being worked on come to its end, then stop."""
-    last = query.lastProgress
-    while query.isActive and query.status["isTriggerActive"] and query.lastProgress == last:
-        threading.Event().wait(0.05)
-    query.stop()
+def _finish(running: dict[Planned, StreamingQuery], report: Report) -> None:
+    """Let the batches that are being worked on come to their ends, then stop."""
+    for step, query in running.items():
+        last = query.lastProgress
+        while query.isActive and query.status["isTriggerActive"] and query.lastProgress == last:
+            time.sleep(0.05)
+        query.stop()
+        report.look(step.name, query)
 
 
 def _reason(text: str) -> str:

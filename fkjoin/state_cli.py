@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import json
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Look at the state in a query's checkpoint, as of any committed batch; verify, rebuild and rescale it.",
+    help="Look at the state in a query's checkpoint, as of any committed batch; verify, rebuild and rescale it; prune indexes.",
 )
 
 Checkpoint = Annotated[
@@ -132,6 +130,30 @@ def rebuild(
 
 
 @app.command()
+def prune(
+    index_dir: Annotated[str, typer.Option(help="The jobs' spark.fkjoin.index.dir, if they set one.")] = "",
+    remove: Annotated[bool, typer.Option("--remove", help="Remove those whose checkpoints are gone.")] = False,
+) -> None:
+    """List the local indexes on this machine: of a checkpoint that is there (kept), of one that is gone, or unknown."""
+    from fkjoin.spark import index_owner
+    from fkjoin.spark.bucket_run import index_home
+
+    base = index_home(index_dir, "query", "operator", "stage").parents[1]
+    with _session() as spark:
+        some = index_owner.found(spark, base)
+    for one in some:
+        print(f"{one.fate:7} {decimal(one.size):>10} {one.folder}: {one.why}")
+    gone = index_owner.remove(some) if remove else [one for one in some if one.fate == "gone"]
+    size = decimal(sum(one.size for one in gone))
+    if not gone:
+        print(f"no index under {base} is of a checkpoint that is gone")
+    elif remove:
+        print(f"{len(gone)} removed, {size}")
+    else:
+        print(f"{len(gone)} of checkpoints that are gone, {size}; --remove removes them")
+
+
+@app.command()
 def rescale(
     checkpoint: Checkpoint,
     partitions: Annotated[int, typer.Argument(min=1, help="A divisor of the number of buckets.")],
@@ -147,13 +169,10 @@ def rescale(
 @contextlib.contextmanager
 def _session() -> Iterator[SparkSession]:
     """A small local session, as long as a command takes."""
+    from fkjoin.ending import stopped_after
     from fkjoin.spark.settings import SHORT_LIVED, session
 
-    with tempfile.TemporaryDirectory(prefix="fkjoin-") as folder, quiet_spark(Path(folder) / "spark.log"):
-        settings = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": SHORT_LIVED}
-        spark = session("fkjoin state", settings=settings)
+    settings = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": SHORT_LIVED}
+    with quiet_spark(), stopped_after(session("fkjoin state", settings=settings)) as spark:
         spark.sparkContext.setLogLevel("ERROR")
-        try:
-            yield spark
-        finally:
-            spark.stop()
+        yield spark

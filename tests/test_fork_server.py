@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -293,10 +292,11 @@ def test_one_server_for_all_that_start_alike(monkeypatch: pytest.MonkeyPatch, tm
     assert third not in (second, None)
     end()
     monkeypatch.setattr(fork_server, "_running", None)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("long" * 40)))
-    Path(tempfile.gettempdir()).mkdir()
+    place = tmp_path / ("long" * 40)
+    place.mkdir()
+    monkeypatch.setattr(fork_server, "own_folder", lambda: place)
     assert fork_server.address({}) is None, "addresses of sockets are short"
-    assert not list(Path(tempfile.gettempdir()).iterdir())
+    assert not list(place.iterdir())
     monkeypatch.setattr(sys, "platform", "darwin")
     assert fork_server.address({}) is None
 

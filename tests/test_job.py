@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from jsonschema import Draft202012Validator
 from pyspark.sql import SparkSession
 
 from fkjoin import aggregates as agg
 from fkjoin.job import Job, wanted_of
-from fkjoin.job_file import JobError, read_job
+from fkjoin.job_file import FormatSpec, JobError, read_job
 from fkjoin.kafka import Bytes, Debezium, Json, Registry, String
 from fkjoin.kafka.options import client_settings, masked, sink_options, source_options
 from tests.conftest import small
 from tests.test_cli import fkjoin
 from tests.test_spark_engine import write_lines
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover
+    import tomli as tomllib
 
 GOOD = """
 name = "orders"
@@ -75,7 +84,7 @@ def job(tmp_path: Path, text: str) -> Path:
         (("[sinks.out]", "[sinks.out"), "cannot be read as TOML"),
         (
             ('version = "lsn"\n', 'version = "lsn"\nroots = 1\n'),
-            "tables.orders: roots: it is a setting of a topic, .* read from files",
+            "tables.orders: roots: it is a setting of a topic, and this table is read from files; leave it out",
         ),
         (
             ('version = "lsn"\n', 'version = "lsn"\non_new_topic = "fail"\n'),
@@ -95,6 +104,74 @@ def test_a_mistake_in_a_job_file_says_where_and_what_may_stand_there(
         read_job(job(tmp_path, GOOD.replace(*change, 1)))
 
 
+OF_FILES, OF_OUT = 'path = "{folder}/orders"', 'path = "{folder}/out"'
+
+
+@pytest.mark.parametrize(
+    ("place", "given", "says"),
+    [
+        (OF_FILES, "headers = true", "headers: it is a setting of a topic, and this table is read from files"),
+        (OF_FILES, 'value = "string"', "value: it is a setting of a topic, and this table is read from files"),
+        (OF_OUT, "positions = true", "positions: it is a setting of a topic, and this sink writes to Parquet files"),
+        (OF_OUT, 'headers = "h"', "headers: it is a setting of a topic, and this sink writes to Parquet files"),
+        (OF_OUT, 'key = "string"', "key: it is a setting of a topic, and this sink writes to Parquet files"),
+        (OF_OUT, 'into = "t"', "into: it is a setting of a table of PostgreSQL, and this sink writes to Parquet files"),
+        (OF_OUT, "options = {a = 1}", "options: .*, a Delta table or .*, and this sink writes to Parquet files"),
+        (OF_OUT, 'format = "delta"\npositions = true', "positions: .*, and this sink writes to a Delta table"),
+        (OF_OUT, 'format = "text"\npositions = true', "positions: .*, and this sink writes to files of Spark's own sink"),
+    ],
+)
+def test_a_setting_of_another_kind_is_refused(tmp_path: Path, place: str, given: str, says: str) -> None:
+    text = GOOD.replace(place, f"{place}\n{given}", 1)
+    with pytest.raises(JobError, match=rf"(tables.orders|sinks.out): {says}; leave it out"):
+        read_job(job(tmp_path, text))
+    read_job(job(tmp_path, GOOD))  # as the message says
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ('format = "json"', 'format "json" needs a schema'),
+        ('format = "jsn"', "format: Input should be 'string', "),
+        ('format = "avro", schema = "a int"', 'format "avro" needs registry'),
+        ('format = "string", schema = "a int"', 'schema: .* this is format "string"; leave it out'),
+        ('format = "debezium", schema = "a int", text = "t"', 'text: .* "json" without a registry, .* format "debezium"'),
+        ('format = "json", schema = "a int", source = "b int"', 'source: it is a setting of format "debezium", and'),
+        ('format = "json", schema = "a int", unavailable = "keep"', 'unavailable: .* of format "debezium", and'),
+        ('format = "json", schema = "a int", subject = "s"', "subject: it is a setting of a format with a registry"),
+        ('format = "json", registry = "r", schema = "a int", units = {}', 'units: .* "debezium" or .* without a registry'),
+    ],
+)
+def test_a_setting_of_another_format_is_refused(tmp_path: Path, given: str, says: str) -> None:
+    text = GOOD.replace(OF_FILES, f'topic = "o"\nvalue = {{{given}}}')
+    with pytest.raises(JobError, match=f"tables.orders.value[:.] ?{says}"):
+        read_job(job(tmp_path, text))
+
+
+def test_the_schema_tells_editors_what_a_kind_has(tmp_path: Path) -> None:
+    """A validator agrees with ``read_job`` on what it is of each kind."""
+    validator = Draft202012Validator(json.loads(fkjoin("schema").stdout))
+    topic = 'topic = "o"\nvalue = {format = "json", schema = "a int"}'
+    for change, good in (
+        ((OF_FILES, OF_FILES), True),
+        ((OF_FILES, topic), True),
+        ((OF_FILES, topic.replace("json", "avro")), False),
+        ((OF_FILES, f"{topic}\nlog = 'l'"), False),
+        ((OF_FILES, f'{topic}\npath = "p"'), False),
+        ((OF_FILES, f"{OF_FILES}\nroots = 1"), False),
+        ((OF_FILES, f'{OF_FILES}\nformat = "fkjoin"'), False),
+        (('version = "lsn"', ""), False),
+        ((OF_OUT, f"{OF_OUT}\npositions = true"), False),
+        ((OF_OUT, f'{OF_OUT}\nformat = "delta"\noptions = {{a = 1}}'), True),
+        ((OF_OUT, 'topic = "o"\npositions = true'), True),
+        ((OF_OUT, 'postgres = "d"'), False),
+    ):
+        path = job(tmp_path, GOOD.replace(*change, 1))
+        assert validator.is_valid(tomllib.loads(path.read_text())) == good, change
+        with contextlib.nullcontext() if good else pytest.raises(JobError):
+            read_job(path)
+
+
 def test_variables_of_the_environment_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FKJOIN_NAME", "night")
     assert read_job(job(tmp_path, GOOD.replace('"orders"', '"${FKJOIN_NAME}-job"', 1))).name == "night-job"
@@ -103,32 +180,22 @@ def test_variables_of_the_environment_are_filled_in(tmp_path: Path, monkeypatch:
 def test_formats_of_a_job_file(tmp_path: Path) -> None:
     text = GOOD.replace('path = "{folder}/orders"', 'topic = "o"\nvalue = {format = "debezium", schema = "a int"}', 1)
     spec = read_job(job(tmp_path, text)).tables["orders"]
-    assert not isinstance(spec.value, str)
-    assert spec.value is not None
-    assert spec.value.build("value", "value") == Debezium("a int")
-    made = [
-        spec.value.model_copy(update={"format": kind, "name": "n"}).build("value", "value")
-        for kind in ("string", "bytes", "json")
-    ]
-    assert made == [String("n"), Bytes("n"), Json("a int")]
-    kept = spec.value.model_copy(update={"format": "json", "text": "whole"})
-    assert kept.build("value", "value") == Json("a int", text="whole")
-    with pytest.raises(JobError, match='v: text keeps the whole text of format "json"'):
-        kept.model_copy(update={"format": "debezium"}).build("v", "value")
+    assert isinstance(spec.value, FormatSpec)
+    assert spec.value.build("value") == Debezium("a int")
+
+    def built(format: str, **given: Any) -> Any:
+        columns = {} if format in ("string", "bytes") else {"schema": "a int"}
+        return FormatSpec.model_validate({"format": format, **columns, **given}).build("value")
+
+    made = [built("string"), built("bytes", name="n"), built("json")]
+    assert made == [String("value"), Bytes("n"), Json("a int")]
+    assert built("json", text="whole") == Json("a int", text="whole")
     units = {"a": "micros"}
-    assert spec.value.model_copy(update={"format": "json", "units": units}).build("v", "value") == Json("a int", units=units)
-    lacking = spec.value.model_copy(update={"units": units, "unavailable": "keep", "placeholder": "?"}).build("v", "value")
+    assert built("json", units=units) == Json("a int", units=units)
+    lacking = built("debezium", units=units, unavailable="keep", placeholder="?")
     assert lacking == Debezium("a int", units=units, placeholder="?", unavailable="keep")
-    block = spec.value.model_copy(update={"source": "lsn bigint"})
-    assert block.build("v", "value") == Debezium("a int", source="lsn bigint")
-    with pytest.raises(JobError, match="v: source names columns of events"):
-        block.model_copy(update={"format": "json"}).build("v", "value")
-    with pytest.raises(JobError, match="v: units are for formats"):
-        spec.value.model_copy(update={"format": "string", "units": units}).build("v", "value")
-    avro = spec.value.model_copy(update={"format": "avro", "registry_settings": {"max.retries": 1}})
-    with pytest.raises(JobError, match='v: format "avro" needs registry'):
-        avro.build("v", "value")
-    found = avro.model_copy(update={"registry": "http://r"}).build("v", "value")
+    assert built("debezium", source="lsn bigint") == Debezium("a int", source="lsn bigint")
+    found = built("avro", registry="http://r", registry_settings={"max.retries": 1})
     assert found == Registry("avro", "a int", "http://r", (("max.retries", 1),))
 
 

@@ -19,6 +19,7 @@ from fkjoin.kafka.positions import HEADER, RootsOf
 from fkjoin.kafka.registry import Registry
 from fkjoin.kafka.source import require_topic
 from fkjoin.names import quoted
+from fkjoin.spark.index_owner import owner
 from fkjoin.spark.topic_values import POSITIONS, MakeRecords, Writer, WriteTexts
 from fkjoin.spark.unpacking import UnpackResults
 
@@ -121,7 +122,8 @@ def start(
         .outputMode("append")
         .queryName(name)
     )
-    return (writer.trigger(**trigger) if trigger else writer).start()
+    with owner(frame.sparkSession, checkpoint):
+        return (writer.trigger(**trigger) if trigger else writer).start()
 
 
 def _value_format(value_as: Format | str | Column | None) -> Format | None:

@@ -27,6 +27,7 @@ from fkjoin.sinks.restored import OnRestore, ahead, require_spark_at, set_back
 from fkjoin.spark.batch_log import began_ms
 from fkjoin.spark.claim import start_claimed
 from fkjoin.spark.files import begun, hadoop, query_id, read_file, write_file
+from fkjoin.spark.index_owner import owner
 from fkjoin.stateful import frame_of
 
 if TYPE_CHECKING:
@@ -209,4 +210,5 @@ def _started(
     writer = (
         frame.writeStream.foreachBatch(write_batch).option("checkpointLocation", checkpoint).queryName(query_name or table.name)
     )
-    return (writer.trigger(**trigger) if trigger else writer).start()
+    with owner(table.frame.sparkSession, checkpoint):
+        return (writer.trigger(**trigger) if trigger else writer).start()

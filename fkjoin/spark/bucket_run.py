@@ -39,6 +39,7 @@ from fkjoin.messages import (
     unpack,
 )
 from fkjoin.spark.buckets import Payload, bucket_ids, buckets_of, framed, packed_by_bucket
+from fkjoin.spark.index_owner import note_owner
 from fkjoin.spark.operator import TICK, StageSpec
 from fkjoin.spark.worker import give_back, settle
 from fkjoin.stages import (
@@ -126,6 +127,7 @@ class BucketRun:
                         for made in self._run([tombstones], guarded, count, over=False):
                             yield from ((of, payload, None, 0) for of, payload in made)
                 store.commit()
+                note_owner(self._directory().parent)
                 count.update(dict(zip(counters.SIZES, (1, *store.sizes), strict=True)))
                 if spec.validate:
                     for sums in self._validated(messages, store, name):

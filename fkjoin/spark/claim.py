@@ -57,8 +57,12 @@ def claimed(spark: SparkSession, checkpoint: str) -> Iterator[None]:
             _refuse_if_held(checkpoint, path, files)
             write_file(path, files, _owner())
             _held[place] = _renewed(path, files)
+    at_once = False  # the JVM may be amid an answer then, and the process is gone when it is asked
     try:
         yield
+    except (KeyboardInterrupt, SystemExit):
+        at_once = True
+        raise
     finally:
         with _lock:
             held = _held[place]
@@ -66,8 +70,10 @@ def claimed(spark: SparkSession, checkpoint: str) -> Iterator[None]:
             if not held.held_for:
                 del _held[place]
                 held.stop.set()
-                held.renewing.join(5)
-                _give_up(path, files, local)
+                if not at_once:
+                    held.renewing.join(5)
+                if not at_once or local is not None:
+                    _give_up(path, files, local)
 
 
 def start_claimed(spark: SparkSession, checkpoint: str, start: Callable[[], StreamingQuery]) -> StreamingQuery:

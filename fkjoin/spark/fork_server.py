@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fkjoin.spark.local_start import FORKED, LENGTH, STATUS, without_archives
+from fkjoin.spark.own_folder import own_folder
 
 NEEDED = (
     "pandas",
@@ -111,7 +112,7 @@ def _start(environment: Mapping[str, str]) -> _Running | None:
     # As Spark sets them for its processes, the second for workers: by it libraries start no threads.
     started = os.environ | environment | {"PYTHONUNBUFFERED": "YES", "OMP_NUM_THREADS": "1"}
     started["PYTHONPATH"] = without_archives(started.get("PYTHONPATH", ""))
-    folder = tempfile.mkdtemp(prefix="fkjoin-forks-")  # which nobody else may look into
+    folder = tempfile.mkdtemp(prefix="forks-", dir=own_folder())
     place = f"{folder}/socket"
     reading, leash = os.pipe()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:

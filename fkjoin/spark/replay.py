@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 
 from pyspark.sql import DataFrame, Row
 
 from fkjoin.join import fk_join
 from fkjoin.replay import final_line, joined_text, result_lines
+from fkjoin.spark.own_folder import held_folder
 from fkjoin.spark.settings import BUCKETS, INDEX_DIR, SHORT_LIVED, session
 from fkjoin.table import Table
 from fkjoin.traces import Trace
@@ -28,9 +27,9 @@ def replay_on_spark(trace: Trace, events_per_batch: int = 1, buckets: int = 2) -
     spark = session("fkjoin replay", sql_shuffle_partitions=min(2, buckets), driver_extraJavaOptions=SHORT_LIVED)
     spark.conf.set(BUCKETS, str(buckets))
     cuts = list(trace.batches(events_per_batch))
-    with tempfile.TemporaryDirectory(prefix="fkjoin-replay-") as folder:
-        spark.conf.set(INDEX_DIR, str(Path(folder) / "index"))
-        log = Path(folder) / "log"
+    with held_folder() as folder:
+        spark.conf.set(INDEX_DIR, str(folder / "index"))
+        log = folder / "log"
         log.mkdir()
         for number, batch in enumerate(cuts):
             part = log / f"{number:08}.json"
@@ -45,7 +44,7 @@ def replay_on_spark(trace: Trace, events_per_batch: int = 1, buckets: int = 2) -
         query = (
             fk_join(_side(stream, True), _side(stream, False), "foreign_key", how=trace.how, name="replay")
             .changes.writeStream.foreachBatch(collect)
-            .option("checkpointLocation", str(Path(folder) / "checkpoint"))
+            .option("checkpointLocation", str(folder / "checkpoint"))
             .trigger(availableNow=True)
             .start()
         )

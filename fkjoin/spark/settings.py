@@ -14,8 +14,10 @@ from fkjoin.errors import SessionError, nearest
 from fkjoin.rules import RULES
 from fkjoin.spark import class_archive
 from fkjoin.spark.hadoop_settings import forget_sources
+from fkjoin.spark.launch import launch
 from fkjoin.spark.local_files import use_local_files
 from fkjoin.spark.local_python import use_this_python
+from fkjoin.spark.own_folder import own_folder
 
 BUCKETS = "spark.fkjoin.buckets"
 INDEX_DIR = "spark.fkjoin.index.dir"
@@ -58,15 +60,19 @@ _LOCAL_MEMORY = {
 _JAVA = "spark.driver.extraJavaOptions"
 
 _LOCAL = {
-    "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.shuffle.compress": "false",
 }
-"""Sockets of files are a tenth of a small batch faster than those of a network, and closed to others.  Hadoop's other way to a
-local disk starts a process ``readlink`` for each file that it renames: a third of a small batch.  What is shuffled between
-stages is compressed by the workers already (docs/adr/0030-pieces-between-the-jvm-and-workers.md)."""
+"""Hadoop's other way to a local disk starts a process ``readlink`` for each file that it renames: a third of a small batch.
+What is shuffled between stages is compressed by the workers already (docs/adr/0030-pieces-between-the-jvm-and-workers.md)."""
+
+_SOCKETS = "spark.python.unix.domain.socket.enabled"
+"""Sockets of files are a tenth of a small batch faster than those of a network, and closed to others."""
+
+_SOCKET_NAME, _LONGEST_SOCKET = len("/.01234567-89ab-cdef-0123-456789abcdef.sock"), 103
+"""Bytes of the name that Spark gives to a socket, and of the longest path that one may have on any system."""
 
 _DEFAULTS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
@@ -92,24 +98,24 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master is None and "MASTER" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:
         master = "local[*]"
-    builder = SparkSession.builder.appName(app_name)
+    chosen: dict[str, Any] = {"spark.app.name": app_name}
     if master is not None:
-        builder = builder.master(master)
-    for name, (value, _) in _REQUIRED.items():
-        builder = builder.config(name, value)
-    for name, value in _DEFAULTS.items():
-        builder = builder.config(name, value)
-    builder = builder.config("spark.ui.showConsoleProgress", "false")
+        chosen["spark.master"] = master
+    chosen |= {name: value for name, (value, _) in _REQUIRED.items()} | _DEFAULTS
+    chosen["spark.ui.showConsoleProgress"] = "false"
     exact = {"spark." + name.replace("_", "."): value for name, value in conf.items()} | dict(settings or {})
     if (master or "").startswith("local"):
         exact[_JAVA] = class_archive.options(str(exact.get(_JAVA, "-XX:+UseParallelGC")))
-        for name, value in _LOCAL.items():
-            builder = builder.config(name, value)
+        short = len(os.fsencode(own_folder())) + _SOCKET_NAME <= _LONGEST_SOCKET
+        chosen |= _LOCAL | {_SOCKETS: hasattr(socket, "AF_UNIX") and short}
         for name, value in _LOCAL_MEMORY.items():
             os.environ.setdefault(name, value)
-    for name, value in exact.items():
-        builder = builder.config(name, str(value).lower() if isinstance(value, bool) else str(value))
-    spark = builder.getOrCreate()
+    chosen |= exact
+    texts: dict[str, Any] = {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in chosen.items()
+    }
+    launch(texts)
+    spark = SparkSession.builder.config(map=texts).getOrCreate()
     prepare(spark)
     return spark
 

@@ -6,10 +6,10 @@ temporary folder, in parallel.  Nothing here writes to a checkpoint.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +29,7 @@ from fkjoin.identity import bucket_folder, home_of, read_identity
 from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.spark.damage import damaged
 from fkjoin.spark.entries import ENTRIES, Described, Entries, Results, parse_key
+from fkjoin.spark.own_folder import held_folder
 from fkjoin.stages.pace import SENT, WAITING
 from fkjoin.stages.scatter import tagged
 from fkjoin.star import Star
@@ -80,17 +81,14 @@ class OnBucket:
         segments = dict(zip(numbers, data, strict=True))
         meta = segments.pop(_META)
         identity = Meta.decode(meta).identity
-        if self.index is None:
-            folder = Path(tempfile.mkdtemp(prefix="fkjoin-state-"))
-        else:
-            folder = Path(self.index) / bucket_folder(bucket, home_of(identity))
-            shutil.rmtree(folder, ignore_errors=True)
-        try:
-            with BucketStore(SnapshotLog(meta, segments), folder, identity=identity) as store:
-                return pa.Table.from_batches(list(self.read(store, bucket)))
-        finally:
+        with contextlib.ExitStack() as stack:
             if self.index is None:
+                folder = stack.enter_context(held_folder())
+            else:
+                folder = Path(self.index) / bucket_folder(bucket, home_of(identity))
                 shutil.rmtree(folder, ignore_errors=True)
+            store = stack.enter_context(BucketStore(SnapshotLog(meta, segments), folder, identity=identity))
+            return pa.Table.from_batches(list(self.read(store, bucket)))
 
 
 @dataclass(frozen=True)

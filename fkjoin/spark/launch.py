@@ -1,0 +1,172 @@
+"""The start of a session's JVM: settings go to it in files that only this user reads, and it ends when this process ends.
+
+PySpark's own start puts settings on the command line, which every user of the machine sees, and forgets a JVM whose start is
+interrupted (docs/adr/0038-fkjoin-starts-the-jvm.md).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from py4j.java_gateway import JavaGateway
+from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.java_gateway import launch_gateway
+from pyspark.serializers import UTF8Deserializer, read_int
+
+from fkjoin.errors import SessionError
+from fkjoin.spark.own_folder import own_folder, own_lock
+
+_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
+_FILE = "--properties-file"
+_JAVA = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
+_PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+_REMOTE = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
+_SET_PARENT_DEATH_SIGNAL = 1
+"""Of Linux's prctl."""
+
+
+def launch(settings: Mapping[str, Any]) -> None:
+    """Start this process's JVM, unless it has one, or was given one by ``spark-submit``."""
+    remote = "spark.remote" in settings or "spark.api.mode" in settings or any(name in os.environ for name in _REMOTE)
+    if SparkContext._gateway or _PORT in os.environ or remote or sys.platform == "win32":
+        return
+    folder = own_folder()
+    files = [folder / name for name in ("settings", "java-options", "gateway")]
+    try:
+        arguments = _arguments(settings, *files[:2])
+        process, port, secret = _started(arguments, folder, files[2])
+    finally:  # the JVM has read them
+        for file in files:
+            file.unlink(missing_ok=True)
+    SparkContext._ensure_initialized(gateway=_connected(process, port, secret))
+    # Its own hook, which removes the folder when the JVM ends, however this process does.
+    SparkContext._jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(  # type: ignore[union-attr]
+        SparkContext._jvm.java.io.File(str(folder))  # type: ignore[union-attr]
+    )
+
+
+def _arguments(settings: Mapping[str, Any], properties: Path, java_options: Path) -> list[str]:
+    """Of ``spark-submit``: those of the environment, and a file with the settings."""
+    given, theirs = shlex.split(os.environ.get(_ARGUMENTS, "pyspark-shell")), ""
+    if (at := next((n for n, one in enumerate(given) if one.partition("=")[0] == _FILE), None)) is not None:
+        # Spark reads one such file: ours begins with what is in theirs.
+        name = given.pop(at).partition("=")[2] or given.pop(at)
+        try:
+            theirs = Path(name).read_text(encoding="utf-8") + "\n"
+        except OSError as error:
+            says = f"{_ARGUMENTS}: {_FILE} {name} cannot be read: {error.strerror}; name one that is there, or none"
+            raise SessionError(says) from error
+    else:
+        given.insert(0, "--load-spark-defaults")
+    kept, lines = dict(settings), []
+    for name in _JAVA:
+        if name in kept and (options := _options(kept[name])):
+            for_spark = [one for one in options if one.startswith("-Xmx")]  # it says which setting that is
+            lines += [one for one in options if one not in for_spark]
+            kept[name] = " ".join([*for_spark, f"@{java_options}"])
+    _write(java_options, "".join(f"{_quoted(line)}\n" for line in lines))
+    _write(properties, theirs + "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in kept.items()))
+    return [_FILE, str(properties), *given]
+
+
+def _options(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # a quotation mark is missing: Spark says so
+        return []
+
+
+def _started(arguments: list[str], folder: Path, answer: Path) -> tuple[subprocess.Popen[bytes], int, str]:
+    """A JVM that waits for commands: its process, its port, and what to say there.  One that is interrupted is killed."""
+    quoted = str(folder).replace("\\", "\\\\").replace('"', '\\"')
+    submit_options = f'{os.environ.get("SPARK_SUBMIT_OPTS", "")} -Djava.io.tmpdir="{quoted}"'
+    environment = os.environ | {
+        "SPARK_CONNECT_MODE": "0",
+        "SPARK_SUBMIT_OPTS": submit_options.lstrip(),
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer),
+    }
+    process = subprocess.Popen(
+        [str(Path(_find_spark_home()) / "bin" / "spark-submit"), *arguments],
+        stdin=subprocess.PIPE,  # the JVM ends when it closes
+        env=environment,
+        pass_fds=[own_lock()],
+        preexec_fn=_bound_to(os.getpid()),
+    )
+    try:
+        while not answer.is_file():
+            if process.poll() is not None:
+                raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+            time.sleep(0.05)
+        with answer.open("rb") as info:
+            return process, read_int(info), UTF8Deserializer().loads(info)  # type: ignore[no-untyped-call]
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+
+
+def _bound_to(parent: int) -> Callable[[], None]:
+    """For the new process: it leaves Ctrl-C to its parent, and is terminated when that ends.
+
+    The last on Linux, where it is the thread that counts: from any but the main one, the JVM ends when its input does.
+    """
+    prctl: Any = None
+    if sys.platform == "linux" and threading.current_thread() is threading.main_thread():
+        prctl = ctypes.CDLL(None).prctl
+
+    def bind() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if prctl is not None:
+            prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+            if os.getppid() != parent:  # it has ended meanwhile
+                os._exit(1)
+
+    return bind
+
+
+def _connected(process: subprocess.Popen[bytes], port: int, secret: str) -> JavaGateway:
+    """PySpark's end of the connection, as it makes it to a JVM that others have started."""
+    os.environ |= {_PORT: str(port), _SECRET: secret}
+    try:
+        gateway = launch_gateway()  # type: ignore[no-untyped-call]
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    finally:
+        for name in (_PORT, _SECRET):
+            del os.environ[name]
+    gateway.proc = process
+    return gateway
+
+
+def _write(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    path.touch(0o600)
+    path.write_text(text, encoding="utf-8")
+
+
+def _quoted(option: str) -> str:
+    """As the JVM reads options in files."""
+    for character, written in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r")):
+        option = option.replace(character, written)
+    return f'"{option}"'
+
+
+def _escaped(text: str) -> str:
+    """As Java reads properties."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    codes = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
+    return "".join(chr(code) if chr(code).isalnum() and code < 128 else f"\\u{code:04x}" for code in codes)
