@@ -16,6 +16,7 @@ from fkjoin.errors import FkJoinError, nearest
 from fkjoin.files import FileFormat
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.source import OnNewTopic
+from fkjoin.page_server import Access
 from fkjoin.spark.change_events import PLACEHOLDER
 from fkjoin.stages import How
 from fkjoin.stateful import Deployment
@@ -226,6 +227,21 @@ class SinkSpec(_Strict):
         return str(self.topic or self.path or f"postgres {self.into}")
 
 
+class PageSpec(_Strict):
+    """Who may see the page of ``fkjoin run --ui``: the names of its host, and the token that is asked for."""
+
+    names: list[str] = []
+    token: str | None = Field(default=None, repr=False)
+
+    @model_validator(mode="after")
+    def _usable(self) -> PageSpec:
+        try:
+            Access(token=self.token)
+        except FkJoinError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+
 class DeadLettersSpec(_Place):
     """Where records that cannot be used go."""
 
@@ -247,6 +263,7 @@ class JobSpec(_Strict):
     views: dict[str, ViewSpec] = {}
     sinks: dict[str, SinkSpec]
     dead_letters: DeadLettersSpec | None = None
+    ui: PageSpec = PageSpec()
 
 
 def read_job(path: Path) -> JobSpec:
