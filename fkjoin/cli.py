@@ -67,7 +67,9 @@ def run(
     spark_log: Annotated[Path, typer.Option(help="Where Spark's own log goes.")] = Path("spark.log"),
     ui: Annotated[
         str,
-        typer.Option(metavar="[HOST:]PORT", help="Show the job as it runs on a page there, and /metrics for Prometheus."),
+        typer.Option(
+            metavar="[HOST:]PORT", help="Show the job on a page there, and /metrics; without HOST, to this machine only."
+        ),
     ] = "",
     start_over: Annotated[
         list[str] | None,
