@@ -78,7 +78,9 @@ def run(
     log: SparkLog = None,
     ui: Annotated[
         str,
-        typer.Option(metavar="[HOST:]PORT", help="Show the job as it runs on a page there, and /metrics for Prometheus."),
+        typer.Option(
+            metavar="[HOST:]PORT", help="Show the job on a page there, and /metrics; without HOST, to this machine only."
+        ),
     ] = "",
     start_over: Annotated[
         list[str] | None,

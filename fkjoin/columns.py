@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
-from fkjoin.errors import TopologyError
+from fkjoin.errors import FormatError, TopologyError
 from fkjoin.kinds import parts
 from fkjoin.names import named, quoted, quoted_if_needed, twice
 from fkjoin.rows import unsupported
@@ -122,6 +122,24 @@ def arrow_schema(argument: str, schema: DataType) -> pa.Schema:
     if (problem := unsupported(arrow)) is not None:
         raise TopologyError(f"{argument}: column {problem}")
     return arrow
+
+
+def kept_type(said: Mapping[str, Any]) -> StructType:
+    """A struct as a checkpoint keeps it.
+
+    Raises ``FormatError`` if it names a Python class that is not PySpark's own: PySpark would import the class's module.
+    """
+    open_ = [said]
+    while open_:
+        about = open_.pop()
+        if "pyClass" in about and not str(about["pyClass"]).startswith("pyspark."):
+            raise FormatError(
+                f"a type in the checkpoint names the Python class {about['pyClass']!r}, which is not Spark's; nothing was "
+                "imported. Somebody has changed it: restore the checkpoint, or begin a new one"
+            )
+        inside = [item for value in about.values() for item in (value if isinstance(value, list) else [value])]
+        open_ += [item for item in inside if isinstance(item, Mapping)]
+    return StructType.fromJson(dict(said))
 
 
 def spark_schema(schema: pa.Schema) -> StructType:

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from fkjoin.errors import FkJoinError
-from fkjoin.kafka.source import known_topics
+from fkjoin.kafka.admin import topic_names
 from fkjoin.spark.class_archive import unused
 from fkjoin.spark.settings import session
 
@@ -33,9 +33,7 @@ def examine(master: str, bootstrap_servers: str, settings: Mapping[str, str]) ->
     """All findings, in the order in which to mend what is wrong; later ones are left out when they need earlier ones."""
     found = [_java(), _pyspark()]
     if all(finding.fine for finding in found):
-        found += _session(master, settings)
-    if bootstrap_servers:
-        found.append(_brokers(bootstrap_servers))
+        found += _session(master, bootstrap_servers, settings)
     return found
 
 
@@ -56,7 +54,7 @@ def _pyspark() -> Finding:
     return Finding("PySpark", (4, 2) <= (major, minor) < (5, 0), pyspark.__version__, 'pip install "pyspark>=4.2,<5"')
 
 
-def _session(master: str, settings: Mapping[str, str]) -> Iterator[Finding]:
+def _session(master: str, bootstrap_servers: str, settings: Mapping[str, str]) -> Iterator[Finding]:
     try:
         spark = session("fkjoin doctor", master, {"spark.ui.enabled": "false", **settings})
     except Exception as error:
@@ -67,8 +65,11 @@ def _session(master: str, settings: Mapping[str, str]) -> Iterator[Finding]:
     yield Finding("Spark session", True, f"{spark.version} on {master}")
     if master.startswith("local"):
         yield from _classes(spark)
-    yield _connector(spark)
+    connector = _connector(spark)
+    yield connector
     yield _workers(spark)
+    if bootstrap_servers and connector.fine:
+        yield _brokers(bootstrap_servers)
     spark.stop()
 
 
@@ -124,7 +125,7 @@ def _workers(spark: SparkSession) -> Finding:
 
 def _brokers(bootstrap_servers: str) -> Finding:
     try:
-        topics = known_topics({"bootstrap.servers": bootstrap_servers})
+        topics = topic_names(bootstrap_servers, {})
     except FkJoinError as error:
         return Finding("brokers", False, str(error), "check the address, and the brokers' advertised listeners")
     return Finding("brokers", True, f"{bootstrap_servers}, {len(topics)} topics")

@@ -24,9 +24,9 @@ from fkjoin.job_file import FormatSpec, JobError, JobSpec, SinkSpec, TableSpec, 
 from fkjoin.job_sinks import SinkQuery, sink_queries
 from fkjoin.join import fk_join
 from fkjoin.kafka import Format
+from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.options import client_options, source_options
 from fkjoin.kafka.sink import start
-from fkjoin.kafka.source import require_topic
 from fkjoin.kept_schemas import KeptSchemas
 from fkjoin.render import drawn
 from fkjoin.sinks import batches

@@ -14,7 +14,7 @@ from fkjoin.dead_letters import OnError
 from fkjoin.emission import Emission, Emit
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.files import FileFormat
-from fkjoin.job_kinds import ANY, Kind, Section, Strict
+from fkjoin.job_kinds import ANY, Kind, PageSpec, Section, Strict
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.source import OnNewTopic
 from fkjoin.spark.change_events import PLACEHOLDER
@@ -262,6 +262,7 @@ class JobSpec(Strict):
     views: dict[str, ViewSpec] = Field({})
     sinks: dict[str, SinkSpec]
     dead_letters: DeadLettersSpec | None = None
+    ui: PageSpec = Field(default_factory=PageSpec)
 
 
 def json_schema() -> dict[str, Any]:

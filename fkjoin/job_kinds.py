@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
+
+from fkjoin.errors import FkJoinError
+from fkjoin.page_server import Access
 
 ANY = object()
 """A setting that is given, whatever it is."""
@@ -86,3 +89,18 @@ class Section(Strict):
 
 def _alternatives(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+class PageSpec(Strict):
+    """Who may see the page of ``fkjoin run --ui``: the names of its host, and the token that is asked for."""
+
+    names: list[str] = []
+    token: str | None = Field(default=None, repr=False)
+
+    @model_validator(mode="after")
+    def _usable(self) -> PageSpec:
+        try:
+            Access(token=self.token)
+        except FkJoinError as error:
+            raise ValueError(str(error)) from error
+        return self

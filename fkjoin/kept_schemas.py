@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from fkjoin.columns import kept_type
 from fkjoin.recipes import learned_sources
 from fkjoin.spark.files import begun, hadoop, read_file, write_file
 
@@ -38,7 +39,7 @@ class KeptSchemas:
             return cls({}, {})
         path, files = hadoop(spark, f"{checkpoint}/{SCHEMAS}")
         found: dict[str, Any] = json.loads(read_file(path, files)) if files.exists(path) else {}
-        schemas = {name: StructType.fromJson(one["schema"]) for name, one in found.items()}
+        schemas = {name: kept_type(one["schema"]) for name, one in found.items()}
         return cls(schemas, {name: one["reported"] for name, one in found.items()})
 
     def write(self, spark: SparkSession, checkpoint: str) -> None:

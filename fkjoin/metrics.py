@@ -10,11 +10,11 @@ import functools
 import json
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from pyspark import SparkContext
@@ -28,6 +28,7 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryProgress
 
+from fkjoin.page_server import Access, Page, PageServer
 from fkjoin.stages import counters
 from fkjoin.stateful import metrics_name, state_metrics_name
 
@@ -200,14 +201,26 @@ def progress_since(query: StreamingQuery, batch: int) -> list[StreamingQueryProg
     return [progress for progress in query.recentProgress if progress.batchId > batch]
 
 
-def watch(spark: SparkSession, port: int | None = None) -> Metrics:
-    """The metrics of all queries that run in the session from now on; for Prometheus at ``port``, if one is given."""
+def watch(
+    spark: SparkSession,
+    port: int | None = None,
+    *,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    names: Iterable[str] = (),
+) -> Metrics:
+    """The metrics of all queries that run in the session from now on; for Prometheus at ``/metrics`` of ``port``, if given.
+
+    ``host``: the address to listen on, this machine's own by default; ``"0.0.0.0"``: everybody that reaches the machine may
+    ask.  ``token``: whoever asks must send the header ``Authorization: Bearer TOKEN``.  ``names``: of the machine, as who
+    asks writes them; ``localhost`` and the address that a question comes to are always right, other names are refused.
+    Raises ``FkJoinError`` when nobody may listen there.
+    """
     metrics = Metrics()
-    spark.streams.addListener(Listener(metrics))
+    access = Access(host, tuple(names), token)
     if port is not None:
-        registry = CollectorRegistry()
-        registry.register(metrics)
-        start_http_server(port, registry=registry)
+        PageServer({"/metrics": Page(metrics.prometheus, CONTENT_TYPE_LATEST)}, port, access, "port")
+    spark.streams.addListener(Listener(metrics))
     return metrics
 
 

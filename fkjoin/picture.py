@@ -13,7 +13,7 @@ _GAP_X, _GAP_Y = 130, 26
 _TITLES = {"source": "#dbeafe", "sink": "#dcfce7"}
 _OPERATOR = "#fef3c7"
 
-_STYLE = (
+STYLE = (
     "text{font:11px ui-monospace,Menlo,Consolas,monospace;fill:#111827}.title{font-weight:600}.about{fill:#6b7280}"
     ".box{fill:#f9fafb;stroke:#6b7280}.flow{fill:none;stroke:#6b7280;stroke-width:1.3;marker-end:url(#end)}"
     ".on-flow{paint-order:stroke;stroke:#fff;stroke-width:4px}.rate{font-weight:600;fill:#1d4ed8}"
@@ -39,7 +39,7 @@ def svg(steps: Sequence[Step], rates: Mapping[tuple[str, str], str] | None = Non
     made = {step.name: box for step, box in zip(steps, boxes, strict=True) if step.kind != "sink"}
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
-        f'height="{height:.0f}" role="img"><style>{_STYLE}</style><defs><marker id="end" viewBox="0 0 8 8" refX="8" refY="4" '
+        f'height="{height:.0f}" role="img"><style>{STYLE}</style><defs><marker id="end" viewBox="0 0 8 8" refX="8" refY="4" '
         'markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" fill="#6b7280"/></marker></defs>'
     ]
     labels: list[str] = []

@@ -22,6 +22,7 @@ from fkjoin.errors import FkJoinError, nearest
 from fkjoin.job import Job, Planned
 from fkjoin.job_file import JobError, JobSpec, read_job
 from fkjoin.metrics import Metrics, progress_since
+from fkjoin.page_server import Access
 from fkjoin.rules import JOINS_SHARE_STAGES, MOVING, WORKERS_EVALUATE_STEPS
 from fkjoin.spark.claim import claimed
 from fkjoin.spark.damage import check_logs, explain
@@ -145,7 +146,8 @@ def _report(job: Job, console: Console, ui: tuple[str, int] | None) -> Iterator[
     spec, metrics = job.spec, Metrics()
     with contextlib.ExitStack() as stack:
         if ui is not None:
-            address = stack.enter_context(served(spec.name, job.steps(), metrics, ui))
+            access = Access(ui[0], tuple(spec.ui.names), spec.ui.token)
+            address = stack.enter_context(served(spec.name, job.steps(), metrics, ui[1], access))
             console.print(f"{address} shows the job, {address}metrics is for Prometheus", highlight=False, soft_wrap=True)
         live = stack.enter_context(Live(console=console)) if console.is_terminal else None
         log: TextIO | None = None if console.is_terminal else sys.stdout

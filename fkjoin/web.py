@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
+import re
 from collections.abc import Iterator, Sequence
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from fkjoin.errors import FkJoinError
 from fkjoin.metrics import Metrics
-from fkjoin.picture import svg
+from fkjoin.page_server import Access, Page, PageServer, policy
+from fkjoin.picture import STYLE, svg
 from fkjoin.stages import counters
 from fkjoin.steps import Step
 
@@ -51,42 +49,23 @@ def rates_on_arrows(steps: Sequence[Step], snapshot: dict[str, Any]) -> dict[tup
 
 
 @contextlib.contextmanager
-def served(job: str, steps: Sequence[Step], metrics: Metrics, address: tuple[str, int]) -> Iterator[str]:
+def served(job: str, steps: Sequence[Step], metrics: Metrics, port: int, access: Access) -> Iterator[str]:
     """The page's address, for as long as it is served.  Raises ``FkJoinError`` when nobody may listen there."""
-    page = resources.files("fkjoin").joinpath("data/page.html").read_bytes()
+    page = resources.files("fkjoin").joinpath("data/page.html").read_text(encoding="utf-8")
+    scripts, styles = (re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL) for tag in ("script", "style"))
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path == "/":
-                self._answer(page, "text/html; charset=utf-8")
-            elif self.path == "/status.json":
-                snapshot = metrics.snapshot()
-                status = {"job": job, "picture": svg(steps, rates_on_arrows(steps, snapshot)), "queries": snapshot}
-                self._answer(json.dumps(status).encode(), "application/json")
-            elif self.path == "/metrics":
-                self._answer(metrics.prometheus(), CONTENT_TYPE_LATEST)
-            else:
-                self.send_error(HTTPStatus.NOT_FOUND)
+    def status() -> bytes:
+        snapshot = metrics.snapshot()
+        found = {"job": job, "picture": svg(steps, rates_on_arrows(steps, snapshot)), "queries": snapshot}
+        return json.dumps(found).encode()
 
-        def _answer(self, body: bytes, kind: str) -> None:
-            self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    host, port = address
+    pages = {
+        "/": Page(page.encode, "text/html; charset=utf-8", policy(scripts, [*styles, STYLE]), secret=False),
+        "/status.json": Page(status, "application/json"),
+        "/metrics": Page(metrics.prometheus, CONTENT_TYPE_LATEST),
+    }
+    server = PageServer(pages, port, access, "--ui")
     try:
-        server = ThreadingHTTPServer(address, Handler)
-    except OSError as error:
-        raise FkJoinError(f"--ui: nobody can listen at {host}:{port} ({error.strerror}); choose another port") from error
-    thread = threading.Thread(target=server.serve_forever, name="fkjoin-ui", daemon=True)
-    thread.start()
-    try:
-        yield f"http://{host}:{server.server_address[1]}/"
+        yield server.address
     finally:
-        server.shutdown()
-        server.server_close()
+        server.close()

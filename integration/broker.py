@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -24,22 +24,37 @@ class Record(NamedTuple):
     partition: int = -1
 
 
-class Broker:
-    """One Kafka broker at ``localhost``, on a port that stays the same when it is restarted."""
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
-    def __init__(self, image: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.bootstrap = f"localhost:{port}"
+
+class Broker:
+    """One Kafka broker at ``localhost``, on ports that stay the same when it is restarted.
+
+    ``listeners``: more of them, their names and protocols; ``places`` has where each is reached.  ``more``: the broker's
+    settings as variables without ``KAFKA_``.
+    """
+
+    def __init__(self, image: str, listeners: Mapping[str, str] | None = None, **more: str) -> None:
+        inside = {"PLAINTEXT": 9092, **{name: 9095 + number for number, name in enumerate(listeners or {})}}
+        ports = {name: free_port() for name in inside}
+        self.places = {name: f"localhost:{port}" for name, port in ports.items()}
+        self.bootstrap = self.places["PLAINTEXT"]
+        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", "INTERNAL": "PLAINTEXT", **(listeners or {})}
         settings = {
             "NODE_ID": "1",
             "PROCESS_ROLES": "broker,controller",
-            "LISTENERS": "PLAINTEXT://:9092,CONTROLLER://:9093,INTERNAL://:9094",
-            "ADVERTISED_LISTENERS": f"PLAINTEXT://{self.bootstrap},INTERNAL://localhost:9094",
+            "LISTENERS": ",".join(
+                ["CONTROLLER://:9093", "INTERNAL://:9094", *(f"{name}://:{port}" for name, port in inside.items())]
+            ),
+            "ADVERTISED_LISTENERS": ",".join(
+                ["INTERNAL://localhost:9094", *(f"{name}://{place}" for name, place in self.places.items())]
+            ),
             "CONTROLLER_QUORUM_VOTERS": "1@localhost:9093",
             "CONTROLLER_LISTENER_NAMES": "CONTROLLER",
-            "LISTENER_SECURITY_PROTOCOL_MAP": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,INTERNAL:PLAINTEXT",
+            "LISTENER_SECURITY_PROTOCOL_MAP": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
             "INTER_BROKER_LISTENER_NAME": "INTERNAL",
             "LOG_DIRS": "/tmp/kafka-data",
             "OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
@@ -47,9 +62,11 @@ class Broker:
             "TRANSACTION_STATE_LOG_MIN_ISR": "1",
             "GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
             "AUTO_CREATE_TOPICS_ENABLE": "false",
+            **more,
         }
         self._container = DockerContainer(image)
-        self._container.ports[9092] = ("127.0.0.1", port)  # type: ignore[assignment]  # docker's own form: this host only
+        for name, port in ports.items():
+            self._container.ports[inside[name]] = ("127.0.0.1", port)  # type: ignore[assignment]  # docker's own form: this host only
         for name, value in settings.items():
             self._container = self._container.with_env(f"KAFKA_{name}", value)
 

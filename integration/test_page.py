@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
@@ -19,7 +20,12 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from fkjoin.metrics import Metrics
+from fkjoin.page_server import Access
+from fkjoin.steps import Step
+from fkjoin.web import served
 from tests.test_job import GOOD, job
+from tests.test_metrics import progress
 from tests.test_spark_engine import write_lines
 
 SUBSCRIBERS = 1_200
@@ -99,3 +105,86 @@ def test_a_running_job_can_be_watched(address: str, browser: str) -> None:
     assert {values["fkjoin_stage_seconds", "joined", "sink-out", stage] > 0 for stage in ("subscription",)} == {True}
     with pytest.raises(urllib.error.HTTPError, match="404"):
         read(f"{address}nothing")
+
+
+class Tab:
+    """A page in a browser, in which expressions of JavaScript are evaluated (Chrome's DevTools protocol, over pipes)."""
+
+    def __init__(self, browser: str) -> None:
+        (to_read, self._write), (self._read, to_write) = os.pipe(), os.pipe()
+        shell = f'exec "$0" --headless --no-sandbox --disable-gpu --remote-debugging-pipe 3<&{to_read} 4>&{to_write}'
+        quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._process = subprocess.Popen(["bash", "-c", shell, browser], pass_fds=(to_read, to_write), **quiet)
+        os.close(to_read)
+        os.close(to_write)
+        self._rest, self._number = b"", 0
+        self._session: dict[str, str] = {}
+
+    def open(self, address: str) -> None:
+        target = self._call("Target.createTarget", url=address)["targetId"]
+        self._session = {"sessionId": self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
+
+    def evaluate(self, expression: str) -> Any:
+        found = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    def wait(self, condition: str) -> None:
+        until = time.monotonic() + 60
+        there = 'location.href !== "about:blank" && document.readyState === "complete"'
+        while not self.evaluate(f"{there} && {condition}"):
+            assert time.monotonic() < until, f"not so within a minute: {condition}; {self.evaluate('document.body.innerText')}"
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        os.close(self._write)
+        self._process.wait(30)
+        os.close(self._read)
+
+    def _call(self, method: str, **params: Any) -> Any:
+        self._number += 1
+        call = {"id": self._number, "method": method, "params": params, **self._session}
+        os.write(self._write, json.dumps(call).encode() + b"\0")
+        while True:
+            while b"\0" not in self._rest:
+                more = os.read(self._read, 1 << 16)
+                assert more, "the browser has ended"
+                self._rest += more
+            text, _, self._rest = self._rest.partition(b"\0")
+            answer = json.loads(text)
+            if answer.get("id") == self._number:
+                assert "error" not in answer, answer
+                return answer["result"]
+
+
+def test_a_page_with_a_token_asks_for_it(browser: str) -> None:
+    metrics = Metrics()
+    metrics.take(progress(0), "sink-out")
+    tab = Tab(browser)
+    submit = """document.getElementById("token").value = "{}"; document.querySelector("#ask button").click()"""
+    state = """document.getElementById("state").textContent"""
+    with contextlib.closing(tab), served("shop", [], metrics, 0, Access(token="c2VjcmV0")) as address:
+        tab.open(address)
+        tab.wait(f'{state} === "the job is shown to those that have its token"')
+        tab.evaluate(submit.format("wrong"))
+        tab.wait(f"""{state} === "this is not the job's token" """)
+        tab.evaluate(submit.format("c2VjcmV0"))
+        tab.wait(f'{state} === "sink-out: batch 0"')
+        assert tab.evaluate("document.title") == "shop · fkjoin"
+        assert tab.evaluate("""document.getElementById("ask").hidden""") is True
+        assert tab.evaluate("location.href") == address, "the token is in no address"
+
+
+def test_nothing_but_the_page_itself_runs_in_it(browser: str) -> None:
+    """Its picture is styled; what a name brought in from outside would not run (its Content-Security-Policy)."""
+    step = Step("source", "orders", "", (), (), ())
+    tab = Tab(browser)
+    with contextlib.closing(tab), served("shop", [step], Metrics(), 0, Access()) as address:
+        tab.open(address)
+        tab.wait("document.querySelector('.title') !== null")
+        assert tab.evaluate("getComputedStyle(document.querySelector('.title')).fontWeight") == "600"
+        assert tab.evaluate("getComputedStyle(document.querySelector('h1')).margin") == "0px 0px 3.2px"
+        tab.evaluate("""document.getElementById("picture").innerHTML = '<img src="data:," onerror="window.ran = 1">'""")
+        tab.evaluate("""document.body.append(Object.assign(document.createElement("script"), {text: "window.ran = 2"}))""")
+        tab.wait("document.querySelector('img') !== null")
+        assert tab.evaluate("window.ran") is None

@@ -247,4 +247,6 @@ def test_the_doctor_looks_at_connector_workers_and_brokers(broker: Broker, conne
     assert run.returncode == 1
     assert "BAD Kafka connector: is not in the session" in run.stdout
     assert "set spark.jars.packages" in run.stdout
+    assert "brokers" not in run.stdout, "the connector asks them"
+    run = fkjoin("doctor", "--jars", connector, "--bootstrap-servers", "localhost:1")
     assert "BAD brokers: bootstrap_servers: no broker answers at localhost:1" in run.stdout

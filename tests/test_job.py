@@ -18,7 +18,7 @@ from fkjoin import aggregates as agg
 from fkjoin.job import Job, wanted_of
 from fkjoin.job_file import FormatSpec, JobError, read_job
 from fkjoin.kafka import Bytes, Debezium, Json, Registry, String
-from fkjoin.kafka.options import client_settings, masked, sink_options, source_options
+from fkjoin.kafka.options import masked, sink_options, source_options
 from tests.conftest import small
 from tests.test_cli import fkjoin
 from tests.test_spark_engine import write_lines
@@ -206,18 +206,6 @@ def test_options_are_checked_and_secrets_are_not_shown() -> None:
         "kafka.sasl.jaas.config": "***",
         "kafka.ssl.keystore.password": "***",
         "maxOffsetsPerTrigger": "5",
-    }
-    assert client_settings("b:1", source_options(given)) is None
-    plain = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p";'
-    assert client_settings("b:1", {"kafka.sasl.jaas.config": plain, "kafka.sasl.mechanism": "PLAIN"}) == {
-        "bootstrap.servers": "b:1",
-        "sasl.username": "u",
-        "sasl.password": "p",
-        "sasl.mechanism": "PLAIN",
-    }
-    assert client_settings("b:1", {"kafka.security.protocol": "SSL", "kafka.fetch.max.bytes": "1"}) == {
-        "bootstrap.servers": "b:1",
-        "security.protocol": "SSL",
     }
     for wrong, says in (
         ({"maxOffsetPerTrigger": 1}, "did you mean 'maxOffsetsPerTrigger'"),

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.query import StreamingQueryProgress
 
 from fkjoin.errors import FkJoinError
 from fkjoin.metrics import Listener, Metrics, progress_since, watch
+from fkjoin.page_server import Access
 from fkjoin.stages import counters
 from fkjoin.steps import Stage, Step
 from fkjoin.web import rates_on_arrows, served
@@ -189,13 +190,13 @@ def test_what_flows_is_written_on_the_arrows() -> None:
 def test_a_page_is_served_and_a_taken_port_is_named() -> None:
     metrics = Metrics()
     metrics.take(progress(0), "sink-out")
-    with served("shop", [], metrics, ("127.0.0.1", 0)) as address:
+    with served("shop", [], metrics, 0, Access()) as address:
         with urllib.request.urlopen(f"{address}status.json") as answer:
             status = json.load(answer)
         assert (status["job"], status["queries"]["sink-out"]["batch"]) == ("shop", 0)
         port = int(address.rsplit(":", 1)[1].rstrip("/"))
         with pytest.raises(FkJoinError, match=f"--ui: nobody can listen at 127.0.0.1:{port} .* choose another port"):
-            served("shop", [], metrics, ("127.0.0.1", port)).__enter__()
+            served("shop", [], metrics, port, Access()).__enter__()
 
 
 @pytest.mark.spark

@@ -96,7 +96,9 @@ def test_an_index_of_which_too_little_is_known_stays(spark: SparkSession, tmp_pa
 def test_an_index_that_a_process_has_open_stays(spark: SparkSession, job: Path) -> None:
     shutil.rmtree(job / "checkpoint")
     index = next((job / "index").rglob("index-*"))
-    program = f"import pathlib; from state.folders import locked; lock = locked(pathlib.Path({str(index)!r})); print(lock, flush=True); input()"
+    program = (
+        f"import pathlib; from state.folders import locked; print(locked(pathlib.Path({str(index)!r})), flush=True); input()"
+    )
     holder = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdout is not None
     holder.stdout.readline()

@@ -14,11 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.arrays import Bytes, valid
-from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka.new_topics import checked_topics
-from fkjoin.kafka.options import client_settings, with_fetching
+from fkjoin.kafka.options import with_fetching
 from fkjoin.kafka.sink import start
-from fkjoin.kafka.source import Connection, known_topics
+from fkjoin.kafka.source import Connection
 from fkjoin.spark.claim import start_claimed
 
 RECORD = "topic string, partition int, key binary, value binary, headers array<struct<key: string, value: binary>>"
@@ -69,31 +68,6 @@ class StageQuery:
             return start(self.frame, None, servers, str(checkpoint), options, trigger, self.name)
 
         return start_claimed(self.frame.sparkSession, str(checkpoint), begin)
-
-
-def create_topics(connection: Connection, wanted: Mapping[str, int]) -> None:
-    """Create the topics that are not there, with so many partitions; ``TopologyError`` when one has another number."""
-    settings = client_settings(connection.bootstrap_servers, connection.options)
-    if settings is None:
-        return
-    from confluent_kafka import KafkaError, KafkaException
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    there = known_topics(settings)
-    for topic, partitions in wanted.items():
-        if there.get(topic, partitions) != partitions:
-            raise TopologyError(
-                f"internal topic {topic} has {there[topic]} partitions, {partitions} are needed, as many as the topic "
-                "that it is partitioned like: stop the stages when they have caught up, delete it and start them again"
-            )
-    missing = [NewTopic(topic, partitions) for topic, partitions in wanted.items() if topic not in there]
-    client = AdminClient({**settings, "log_level": 0})
-    for topic, done in client.create_topics(missing).items() if missing else ():
-        try:
-            done.result(30)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise FkJoinError(f"internal topic {topic} cannot be created: {error.args[0].str()}") from error
 
 
 def read_internal(spark: SparkSession, connection: Connection, topic: str) -> DataFrame:

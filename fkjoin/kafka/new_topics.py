@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from fkjoin import versions
 from fkjoin.errors import FkJoinError
-from fkjoin.kafka.options import client_settings
-from fkjoin.kafka.source import Connection, id_of_topic
+from fkjoin.kafka.admin import bounds, require_topic
+from fkjoin.kafka.source import Connection
 from fkjoin.spark.files import begun, hadoop, numbered, read_file, write_file
 from fkjoin.stages.start_over import StartOver
 
@@ -27,8 +27,6 @@ TOPICS = "fkjoin-topics.json"
 
 _HEADER = 1
 """Lines before those of sources; in the log of batches one more, which is no source's."""
-_FIRST_LOOK = 8
-"""So many offsets before its end a partition is first asked for its last record: the very last may be marks of transactions."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def checked_topics(
         known = json.loads(read_file(path, files))
     names = _names(topics)
     named = dict(zip(names, topics, strict=True))
-    ids = {name: id_of_topic(one.topic, one.bootstrap_servers, one.options) for name, one in named.items()}
+    ids = {name: require_topic(one.topic, one.bootstrap_servers, one.options).topic_id for name, one in named.items()}
     anew = [name for name in named if name in known and ids[name] is not None and known[name]["id"] != ids[name]]
     for name in anew:
         topic = named[name].topic
@@ -112,7 +110,7 @@ def _created_again(topic: str, checkpoint: str, was: str, now: str | None) -> st
 
 def _starts_over(spark: SparkSession, checkpoint: str, connection: Connection) -> list[tuple[int, int]]:
     """Set the checkpoint's offsets of the topic to its beginning; where it ends now."""
-    begins, ends = _bounds(connection)
+    begins, ends = bounds(connection.topic, connection.bootstrap_servers, connection.options, tombstones=connection.tombstones)
     if not ends:
         raise FkJoinError(
             f"topic {connection.topic} was created again and has no records yet: to start over with it now would delete all "
@@ -166,49 +164,3 @@ def _with_offsets(line: str, topic: str, begins: Mapping[int, int]) -> str:
     if _offsets(line, topic) is None:
         return line
     return json.dumps({topic: {str(number): offset for number, offset in begins.items()}}, separators=(",", ":"))
-
-
-def _bounds(connection: Connection, timeout_s: float = 30.0) -> tuple[dict[int, int], dict[int, int]]:
-    """The first offset of each partition, and the offset of the last record of each that has any."""
-    from confluent_kafka import Consumer, KafkaException, TopicPartition
-
-    settings = client_settings(connection.bootstrap_servers, connection.options)
-    assert settings is not None, "its id is known"
-    isolation = connection.options.get("kafka.isolation.level", "read_uncommitted")
-    more = {"group.id": "fkjoin-start-over", "enable.auto.commit": False, "enable.partition.eof": True, "log_level": 0}
-    consumer = Consumer({**settings, **more, "isolation.level": isolation})
-    try:
-        begins, ends = {}, {}
-        for number in consumer.list_topics(connection.topic, timeout_s).topics[connection.topic].partitions:
-            low, high = consumer.get_watermark_offsets(TopicPartition(connection.topic, number), timeout_s)
-            begins[number] = low
-            look = _FIRST_LOOK
-            while number not in ends and low < high:
-                start = max(low, high - look)
-                place = TopicPartition(connection.topic, number, start)
-                if (last := _last_record(consumer, place, timeout_s, tombstones=connection.tombstones)) is not None:
-                    ends[number] = last
-                elif start == low:
-                    break
-                look *= 16
-        return begins, ends
-    except KafkaException as error:
-        raise FkJoinError(f"topic {connection.topic} cannot be asked where it ends: {error.args[0].str()}") from error
-    finally:
-        consumer.close()
-
-
-def _last_record(consumer: Any, start: Any, timeout_s: float, *, tombstones: bool) -> int | None:
-    """The offset of the partition's last record from there on that a table reads; None where there is none."""
-    consumer.assign([start])
-    last = None
-    while True:
-        message = consumer.poll(timeout_s)
-        if message is None:
-            raise FkJoinError(f"topic {start.topic}: partition {start.partition} does not answer within {timeout_s:.0f} s")
-        if message.error() is not None:
-            if message.error().name() == "_PARTITION_EOF":
-                return last
-            raise FkJoinError(f"topic {start.topic}: partition {start.partition}: {message.error().str()}")
-        if tombstones or message.value() is not None:
-            last = message.offset()

@@ -84,23 +84,6 @@ def client_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name.startswith("kafka.")}
 
 
-def client_settings(bootstrap_servers: str, options: Mapping[str, str]) -> dict[str, str] | None:
-    """Settings for confluent-kafka to reach the same brokers; None where Java's cannot be translated."""
-    settings = {"bootstrap.servers": bootstrap_servers}
-    for name, value in options.items():
-        short = name.removeprefix("kafka.")
-        if short == "sasl.jaas.config":
-            login = dict(re.findall(r'(username|password)="([^"]*)"', value))
-            if len(login) != 2:
-                return None
-            settings |= {f"sasl.{part}": text for part, text in login.items()}
-        if short in ("ssl.truststore.location", "ssl.keystore.location"):
-            return None
-        if short in ("security.protocol", "sasl.mechanism", "ssl.endpoint.identification.algorithm"):
-            settings[short] = value
-    return settings
-
-
 def _checked(given: Mapping[str, Any]) -> dict[str, str]:
     options = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
     for name in options:

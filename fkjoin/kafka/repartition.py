@@ -19,8 +19,9 @@ from fkjoin import wire_change
 from fkjoin.arrays import Bools, as_bytes, bools
 from fkjoin.errors import TopologyError
 from fkjoin.frame import PROBLEM, RAW
+from fkjoin.kafka.admin import create_topics
 from fkjoin.kafka.formats import header
-from fkjoin.kafka.internal import RECORD, create_topics, read_internal, record_batch
+from fkjoin.kafka.internal import RECORD, read_internal, record_batch
 from fkjoin.kafka.source import RAW_COLUMNS, Connection
 from fkjoin.messages import unpack
 from fkjoin.murmur2 import partitions_of
@@ -55,16 +56,12 @@ class RepartitionTopic:
                 f"deployment: the staged deployment aggregates tables made from topics (Table.from_kafka), {table} is none; "
                 "write it to a topic first, or leave the deployment fused"
             )
-        if not connection.partitions:
-            raise TopologyError(
-                f"deployment: how many partitions topic {connection.topic} has cannot be asked with these security settings; "
-                "the staged deployment needs to know"
-            )
         return cls(re.sub(r"[^A-Za-z0-9._-]+", "-", f"{application}-{aggregate}-repartition"), connection)
 
     def create(self) -> None:
         """Create it if it is not there; ``TopologyError`` when it is there with another number of partitions."""
-        create_topics(self.connection, {self.name: self.connection.partitions})
+        wanted = {self.name: self.connection.partitions}
+        create_topics(self.connection.bootstrap_servers, self.connection.options, wanted)
 
 
 def to_records(grouped: DataFrame, topic: RepartitionTopic, upgrade_from: str | None) -> DataFrame:

@@ -13,11 +13,11 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from fkjoin.analyzed import texts_of
 from fkjoin.columns import Expression, arrow_schema, resolve_column, spark_schema
 from fkjoin.errors import TopologyError
+from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.formats import Bytes, Format, Json, String, as_format, writer
 from fkjoin.kafka.options import sink_options
 from fkjoin.kafka.positions import HEADER, RootsOf
 from fkjoin.kafka.registry import Registry
-from fkjoin.kafka.source import require_topic
 from fkjoin.names import quoted
 from fkjoin.spark.index_owner import owner
 from fkjoin.spark.topic_values import POSITIONS, MakeRecords, Writer, WriteTexts

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
@@ -16,11 +14,12 @@ from fkjoin import versions
 from fkjoin.change_columns import ChangeColumns
 from fkjoin.columns import fields_of, listed, require_plain_keys, struct_type_of, text
 from fkjoin.dead_letters import OnError, require_on_error
-from fkjoin.errors import FkJoinError, TopologyError, nearest, set_aside
+from fkjoin.errors import TopologyError, set_aside
 from fkjoin.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.kafka import positions
+from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.formats import Format, as_format, decode_key, key_reader, reader
-from fkjoin.kafka.options import client_settings, masked, source_options, with_fetching
+from fkjoin.kafka.options import masked, source_options, with_fetching
 from fkjoin.kafka.record_columns import with_change_columns
 from fkjoin.names import require_apart
 from fkjoin.spark.topic_records import TAKEN, DeadRecords, TopicRecords
@@ -38,14 +37,14 @@ _MOST_ROOTS = 16
 
 @dataclass(frozen=True)
 class Connection:
-    """Where a topic is, and how to reach it; ``partitions`` is 0 when that cannot be asked."""
+    """Where a topic is, and how to reach it."""
 
     topic: str
     bootstrap_servers: str
     options: dict[str, str] = field(repr=False)
     partitions: int
     topic_id: str | None = None
-    """What the brokers call it: another topic of the same name has another id; None when that cannot be asked."""
+    """What the brokers call it: another topic of the same name has another id; None when they know none."""
     on_new_topic: OnNewTopic = "fail"
     """What happens when the id is another than the checkpoint's."""
     tombstones: bool = True
@@ -95,25 +94,15 @@ def read_topic(
             "version: with roots=, the positions in the records' headers are the versions; leave one of them out"
         )
     chosen = source_options(options)
-    partitions = require_topic(topic, bootstrap_servers, chosen)
-    topic_id = id_of_topic(topic, bootstrap_servers, chosen)
-    try:
-        records = (
-            spark.readStream.format("kafka")
-            .options(**with_fetching(chosen))
-            .option("kafka.bootstrap.servers", bootstrap_servers)
-            .option("subscribe", topic)
-            .option("includeHeaders", "true")
-            .load()
-        )
-    except Exception as error:
-        if "Failed to find data source: kafka" not in str(error):
-            raise
-        raise TopologyError(
-            "Spark's Kafka connector is not there: start the session with "
-            'fkjoin.session(jars_packages="org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION"), VERSION being that of your '
-            "PySpark (spark-submit: --packages)"
-        ) from error
+    partitions, topic_id = require_topic(topic, bootstrap_servers, chosen)
+    records = (
+        spark.readStream.format("kafka")
+        .options(**with_fetching(chosen))
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("subscribe", topic)
+        .option("includeHeaders", "true")
+        .load()
+    )
     key_format, value_format = as_format("key", key, "key"), as_format("value", value, "value")
     decoded_key, decoded = decode_key(key_format, F.col("key")), value_format.decode(F.col("value"))
     key_names = fields_of(records, decoded_key.row)
@@ -215,60 +204,3 @@ def failing(problem: Column) -> Column:
     text = F.concat(*where, F.col("offset").cast("string"), F.lit(": "), problem)
     hint = F.lit(set_aside("records"))
     return F.when(problem.isNotNull(), F.raise_error(F.concat(text, hint)).cast("string"))
-
-
-def require_topic(topic: str, bootstrap_servers: str, options: Mapping[str, str]) -> int:
-    """How many partitions the topic has; 0 where that cannot be asked.
-
-    ``TopologyError`` when the brokers cannot be reached or have no such topic.
-    """
-    settings = client_settings(bootstrap_servers, options)
-    if settings is None:
-        return 0
-    topics = known_topics(settings)
-    if topic not in topics:
-        hint = nearest(topic, sorted(topics), 10)
-        raise TopologyError(f"topic: there is no topic {topic!r} at {bootstrap_servers}; {hint} Create it first.")
-    return topics[topic]
-
-
-def id_of_topic(topic: str, bootstrap_servers: str, options: Mapping[str, str], timeout_s: float = 10.0) -> str | None:
-    """The id that brokers gave the topic when it was created, as Kafka writes it; None where brokers or settings know none.
-
-    Raises ``TopologyError`` if they do not answer.
-    """
-    settings = client_settings(bootstrap_servers, options)
-    if settings is None:
-        return None
-    from confluent_kafka import KafkaError, KafkaException, TopicCollection
-    from confluent_kafka.admin import AdminClient
-
-    client = AdminClient({**settings, "log_level": 0})
-    try:
-        asked = client.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
-        found = asked[topic].result(2 * timeout_s).topic_id
-    except KafkaException as error:
-        if error.args[0].code() in (KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE):
-            return None
-        raise TopologyError(f"topic: {topic} cannot be asked for its id ({error.args[0].str()}); try again") from error
-    except TimeoutError as error:
-        raise TopologyError(f"topic: {topic} cannot be asked for its id within {timeout_s:.0f} s; try again") from error
-    parts = found.get_most_significant_bits(), found.get_least_significant_bits()
-    return base64.urlsafe_b64encode(struct.pack(">qq", *parts)).decode().rstrip("=") if any(parts) else None
-
-
-def known_topics(settings: Mapping[str, str], timeout_s: float = 10.0) -> dict[str, int]:
-    """The topics and how many partitions each has."""
-    try:
-        from confluent_kafka import KafkaException
-        from confluent_kafka.admin import AdminClient
-    except ImportError as error:
-        raise FkJoinError('topics need confluent-kafka: pip install "fkjoin[kafka]"') from error
-    try:
-        found = AdminClient({**settings, "log_level": 0}).list_topics(timeout=timeout_s).topics
-    except KafkaException as error:
-        raise TopologyError(
-            f"bootstrap_servers: no broker answers at {settings['bootstrap.servers']} within {timeout_s:.0f} s "
-            f"({error.args[0].str()}); is the address right, and reachable from here?"
-        ) from error
-    return {name: len(topic.partitions) for name, topic in found.items() if not name.startswith("__")}

@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from fkjoin import wire
 from fkjoin.arrays import as_bytes
-from fkjoin.errors import TopologyError
+from fkjoin.kafka.admin import create_topics
 from fkjoin.kafka.formats import header
-from fkjoin.kafka.internal import RECORD, StageQuery, create_topics, read_internal, record_batch
+from fkjoin.kafka.internal import RECORD, StageQuery, read_internal, record_batch
 from fkjoin.kafka.source import Connection
 from fkjoin.messages import ANSWER, SUBSCRIPTION, column, unpack
 from fkjoin.murmur2 import partitions_of
@@ -46,17 +46,11 @@ class InternalTopics:
     def create(self) -> None:
         """Create what is not there yet; ``TopologyError`` when a topic is there with another number of partitions."""
         wanted = {self.registration: self.registration_partitions, self.response: self.response_partitions}
-        create_topics(self.connection, wanted)
+        create_topics(self.connection.bootstrap_servers, self.connection.options, wanted)
 
 
 def internal_topics(application: str, join: str, left: Connection, right: Connection, form: Wire) -> InternalTopics:
     """Names and partitions of a join's internal topics."""
-    for argument, connection in (("left", left), ("right", right)):
-        if not connection.partitions:
-            raise TopologyError(
-                f"{argument}: how many partitions topic {connection.topic} has cannot be asked with these security settings; "
-                "the staged deployment needs to know"
-            )
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{application}-{join}")
     names = f"{stem}-subscription-registration", f"{stem}-subscription-response"
     return InternalTopics(*names, right.partitions, left.partitions, form, left, right)

@@ -14,10 +14,10 @@ from fkjoin.columns import Expression
 from fkjoin.errors import TopologyError
 from fkjoin.frame import CHAINS, RAW, VERSION
 from fkjoin.kafka import sink
+from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.formats import Format
 from fkjoin.kafka.options import sink_options
 from fkjoin.kafka.positions import RootsOf, of_roots, relayed
-from fkjoin.kafka.source import require_topic
 from fkjoin.sinks.batches import Batch, Write
 from fkjoin.topology import Source, sources, summed_up
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import ArrayType, LongType, StructType
 
 from fkjoin import combined_key
 from fkjoin.arrays import Bytes
-from fkjoin.columns import arrow_schema
+from fkjoin.columns import arrow_schema, kept_type
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.identity import bucket_folder, home_of, read_identity
 from fkjoin.spark.buckets import bucket_ids, buckets_of
@@ -148,7 +148,7 @@ class SavedStore:
                 "run the job once with this release"
             )
         kinds = {name: kind for name, kind in about.items() if isinstance(kind, dict) and kind.get("type") == "struct"}
-        return {name: arrow_schema(name, StructType.fromJson(kind)) for name, kind in kinds.items()}
+        return {name: arrow_schema(name, kept_type(kind)) for name, kind in kinds.items()}
 
     @property
     def versions(self) -> tuple[tuple[str, int], ...]:
@@ -260,7 +260,7 @@ def read_state(spark: SparkSession, checkpoint: str | Path, name: str, *, batch:
     store = SavedState(spark, checkpoint, batch).results(name)
     _, about = store.identity
     of = "foreign_key" if store.stage == "children" else "key"
-    key, result = (StructType.fromJson(about[part]) for part in (of, "result"))
+    key, result = (kept_type(about[part]) for part in (of, "result"))
     schema = StructType([*key, *(field for field in result if field.name not in key.names)])
     for version, _ in store.versions:
         schema = schema.add(f"_{version}", ArrayType(LongType()))

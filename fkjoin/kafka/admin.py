@@ -1,0 +1,220 @@
+"""What brokers are asked about topics, by Java's own client in the driver's JVM.
+
+It is given the options that Spark's source and sink are given, so that what they reach is reached here, whatever logs them in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from py4j.java_gateway import JavaPackage
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+
+from fkjoin.errors import FkJoinError, TopologyError, nearest
+
+_TIMEOUT_S = 10
+_END_S = 30
+_FIRST_LOOK = 8
+"""So many offsets before its end a partition is first asked for its last record: the very last may be marks of transactions."""
+_UNKNOWN_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""What brokers say that give topics no ids."""
+_BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+
+
+class Topic(NamedTuple):
+    """What brokers say of a topic."""
+
+    partitions: int
+    topic_id: str | None
+    """Given when it was created: another topic of the same name has another one; None where brokers know none."""
+
+
+def require_topic(topic: str, bootstrap_servers: str, options: Mapping[str, str]) -> Topic:
+    """The topic.  Raises ``TopologyError`` when the brokers cannot be reached or have no such topic."""
+    with _admin(bootstrap_servers, options) as client:
+        found = _described(client, [topic])[topic]
+        if found is None:
+            hint = nearest(topic, _names(client), 10)
+            raise TopologyError(f"topic: there is no topic {topic!r} at {bootstrap_servers}; {hint} Create it first.")
+        return found
+
+
+def topic_names(bootstrap_servers: str, options: Mapping[str, str]) -> list[str]:
+    """The topics that there are.  Raises ``TopologyError`` when the brokers cannot be reached."""
+    with _admin(bootstrap_servers, options) as client:
+        return _names(client)
+
+
+def create_topics(bootstrap_servers: str, options: Mapping[str, str], wanted: Mapping[str, int]) -> None:
+    """Create the topics that are not there, with so many partitions; ``TopologyError`` when one has another number."""
+    with _admin(bootstrap_servers, options) as client:
+        there = _described(client, list(wanted))
+        for topic, partitions in wanted.items():
+            found = there[topic]
+            if found is not None and found.partitions != partitions:
+                raise TopologyError(
+                    f"internal topic {topic} has {found.partitions} partitions, {partitions} are needed, as many as the topic "
+                    "that it is partitioned like: stop the stages when they have caught up, delete it and start them again"
+                )
+        optional = _jvm().java.util.Optional
+        new = [
+            _kafka().clients.admin.NewTopic(topic, optional.of(partitions), optional.empty())
+            for topic, partitions in wanted.items()
+            if there[topic] is None
+        ]
+        for topic, done in dict(client.createTopics(_listed(new)).values()).items():
+            try:
+                done.get()
+            except Py4JJavaError as error:
+                kinds, text = _reason(error)
+                if "TopicExistsException" not in kinds:
+                    raise FkJoinError(f"internal topic {topic} cannot be created: {text}") from None
+
+
+def bounds(
+    topic: str, bootstrap_servers: str, options: Mapping[str, str], *, tombstones: bool
+) -> tuple[dict[int, int], dict[int, int]]:
+    """The first offset of each partition, and the offset of the last record of each that has any.
+
+    ``tombstones``: null values count as records.
+    """
+    more = {"key.deserializer": _BYTES, "value.deserializer": _BYTES, "enable.auto.commit": "false"}
+    begins: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    with _client(
+        lambda settings: _kafka().clients.consumer.KafkaConsumer(settings), bootstrap_servers, options, more
+    ) as consumer:
+        for part in consumer.partitionsFor(topic):
+            number, place = part.partition(), _kafka().common.TopicPartition(topic, part.partition())
+            low, high = (dict(ask(_listed([place])))[place] for ask in (consumer.beginningOffsets, consumer.endOffsets))
+            begins[number] = low
+            look = _FIRST_LOOK
+            while number not in ends and low < high:
+                start = max(low, high - look)
+                if (last := _last_record(consumer, place, start, high, tombstones=tombstones)) is not None:
+                    ends[number] = last
+                elif start == low:
+                    break
+                look *= 16
+    return begins, ends
+
+
+def _last_record(consumer: Any, place: Any, start: int, end: int, *, tombstones: bool) -> int | None:
+    """The offset of the partition's last record from ``start`` to ``end`` that a table reads; None where there is none."""
+    consumer.assign(_listed([place]))
+    consumer.seek(place, start)
+    last, idle = None, 0
+    second = _jvm().java.time.Duration.ofSeconds(1)
+    while (at := consumer.position(place)) < end:
+        for record in list(consumer.poll(second).records(place)):
+            if tombstones or record.serializedValueSize() >= 0:  # -1: it is null
+                last = record.offset()
+        idle = idle + 1 if consumer.position(place) == at else 0
+        if idle == _END_S:
+            raise FkJoinError(f"topic {place.topic()}: partition {place.partition()} does not answer within {_END_S} s")
+    return last
+
+
+@contextmanager
+def _admin(bootstrap_servers: str, options: Mapping[str, str]) -> Iterator[Any]:
+    with _client(lambda settings: _kafka().clients.admin.AdminClient.create(settings), bootstrap_servers, options) as client:
+        yield client
+
+
+@contextmanager
+def _client(
+    make: Callable[[Any], Any], bootstrap_servers: str, options: Mapping[str, str], more: Mapping[str, str] | None = None
+) -> Iterator[Any]:
+    """A client for as long as it is needed; what Java says is wrong becomes a ``TopologyError``."""
+    _kafka()
+    waits = dict.fromkeys(("default.api.timeout.ms", "request.timeout.ms"), str(_TIMEOUT_S * 1000))
+    given = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
+    settings = _jvm().java.util.HashMap()
+    for name, value in {**given, **waits, **(more or {}), "bootstrap.servers": bootstrap_servers}.items():
+        settings.put(name, value)
+    try:
+        client = make(settings)
+    except Py4JJavaError as error:
+        _, text = _reason(error)
+        if "bootstrap" in text:
+            raise TopologyError(f"bootstrap_servers: {bootstrap_servers} cannot be asked: {text}") from None
+        raise TopologyError(f"options: Java's Kafka client cannot be made with the settings kafka.…: {text}") from None
+    try:
+        yield client
+    except Py4JJavaError as error:
+        raise _unreachable(error, bootstrap_servers) from None
+    finally:
+        client.close(_jvm().java.time.Duration.ZERO)
+
+
+def _unreachable(error: Py4JJavaError, bootstrap_servers: str) -> TopologyError:
+    kinds, text = _reason(error)
+    if re.search("Authentication|Authorization", kinds):
+        return TopologyError(
+            f"bootstrap_servers: the brokers at {bootstrap_servers} refuse this client ({text}); look at the options: "
+            "kafka.security.protocol, kafka.sasl.…, kafka.ssl.…"
+        )
+    return TopologyError(
+        f"bootstrap_servers: no broker answers at {bootstrap_servers} within {_TIMEOUT_S} s ({text}); is the address right, "
+        "and reachable from here, and the options: kafka.security.protocol, kafka.sasl.…, kafka.ssl.…?"
+    )
+
+
+def _described(client: Any, topics: list[str]) -> dict[str, Topic | None]:
+    """What the brokers say of each; None: there is none."""
+    found: dict[str, Topic | None] = {}
+    for topic, asked in dict(client.describeTopics(_listed(topics)).topicNameValues()).items():
+        try:
+            said = asked.get()
+        except Py4JJavaError as error:
+            if not re.search("UnknownTopic|InvalidTopic", _reason(error)[0]):
+                raise
+            found[topic] = None
+        else:
+            topic_id = str(said.topicId().toString())
+            found[topic] = Topic(said.partitions().size(), None if topic_id == _UNKNOWN_ID else topic_id)
+    return found
+
+
+def _names(client: Any) -> list[str]:
+    return sorted(name for name in client.listTopics().names().get() if not name.startswith("__"))
+
+
+def _reason(error: Py4JJavaError) -> tuple[str, str]:
+    """The names of the exceptions that led to it, and what the first of all says, without secrets."""
+    cause = error.java_exception
+    kinds = [cause.getClass().getSimpleName()]
+    while (deeper := cause.getCause()) is not None:
+        cause = deeper
+        kinds.append(cause.getClass().getSimpleName())
+    text = str(cause.getMessage()).partition("\n")[0]  # more lines are Java's stack
+    if "JAAS" in text:
+        text = re.sub("'.*'", "'***'", text)  # a piece of the login that cannot be read, perhaps of the password
+    return " ".join(kinds), re.sub(r"\b(\w+\.)+\w+Exception: ", "", text)
+
+
+def _listed(items: list[Any]) -> Any:
+    found = _jvm().java.util.ArrayList()
+    for item in items:
+        found.add(item)
+    return found
+
+
+def _jvm() -> Any:
+    return SparkContext._jvm
+
+
+def _kafka() -> Any:
+    """Java's package.  Raises ``TopologyError`` where the session has no connector."""
+    kafka = _jvm().org.apache.kafka
+    if isinstance(kafka.clients.admin.AdminClient, JavaPackage):
+        raise TopologyError(
+            "Spark's Kafka connector is not there: start the session with "
+            'fkjoin.session(jars_packages="org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION"), VERSION being that of your '
+            "PySpark (spark-submit: --packages)"
+        )
+    return kafka

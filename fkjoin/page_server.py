@@ -1,0 +1,205 @@
+"""The HTTP server of a job's page and of metrics: one thread, whatever clients do, and no answer for strangers.
+
+A connection has one request, and a fixed time from its beginning to its end.  There are ``CONNECTIONS`` at most: a new one
+takes the place of the oldest, so that idle ones shut nobody out.  h11 reads and writes HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import h11
+
+from fkjoin.errors import FkJoinError
+
+CONNECTIONS = 64
+DEADLINE_S = 10.0
+"""From a connection's beginning to its end."""
+HEAD_BYTES = 16 << 10
+"""The most that a request's head may have."""
+
+_NOTHING = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_ALWAYS = {
+    "Cache-Control": "no-store",
+    "Connection": "close",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may ask.  Raises ``FkJoinError`` for a token that no client can send."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on; ``0.0.0.0``: all of them."""
+    names: tuple[str, ...] = ()
+    """Names of this host, besides ``localhost`` and the addresses that it is asked at: others are refused."""
+    token: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.token is not None and not re.fullmatch(r"[!-~]+", self.token):
+            raise FkJoinError(
+                "token: it is empty, or has characters that a header cannot have; `openssl rand -hex 32` makes one that fits"
+            )
+
+
+@dataclass(frozen=True)
+class Page:
+    """What is at a path."""
+
+    make: Callable[[], bytes]
+    kind: str
+    policy: str = _NOTHING
+    secret: bool = True
+    """It is shown only to those that have the token."""
+
+
+def policy(scripts: Iterable[str], styles: Iterable[str]) -> str:
+    """A Content-Security-Policy for a page that asks its own server, with these inline scripts and styles and no others."""
+    return f"{_NOTHING}; connect-src 'self'; script-src {_hashes(scripts)}; style-src {_hashes(styles)}"
+
+
+def _hashes(texts: Iterable[str]) -> str:
+    digests = (hashlib.sha256(text.encode()).digest() for text in texts)
+    return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+
+
+@dataclass(frozen=True)
+class _Refused:
+    status: HTTPStatus
+    says: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class PageServer:
+    """Answers from the moment that it is made until ``close``.
+
+    Raises ``FkJoinError`` when nobody may listen there; ``argument``: who chose the place.
+    """
+
+    def __init__(self, pages: Mapping[str, Page], port: int, access: Access, argument: str) -> None:
+        self._pages, self._access = pages, access
+        host = access.host.strip("[]")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        shown = f"[{host}]" if ":" in host else host
+        try:
+            self._socket = socket.create_server((host, port), family=family, backlog=CONNECTIONS)
+        except OSError as error:
+            raise FkJoinError(
+                f"{argument}: nobody can listen at {shown}:{port} ({error.strerror}); choose another port"
+            ) from error
+        self.address = f"http://{shown}:{self._socket.getsockname()[1]}/"
+        self._names = {_bare(name) for name in ("localhost", "127.0.0.1", "::1", host, *access.names)}
+        self._open: dict[asyncio.Task[Any], None] = {}
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="fkjoin-page", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End all connections, and wait for it."""
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(self._connected, sock=self._socket, limit=HEAD_BYTES)
+        await self._stop.wait()
+        server.close()
+        while left := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task: Any = asyncio.current_task()
+        while len(self._open) >= CONNECTIONS:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.cancel()
+        self._open[task] = None
+        deadline = self._loop.call_later(DEADLINE_S, task.cancel)
+        try:
+            await self._talk(reader, writer)
+        except (OSError, asyncio.CancelledError):
+            pass  # the client is slow, has gone, or makes room for another
+        finally:
+            deadline.cancel()
+            self._open.pop(task, None)
+            writer.transport.abort()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
+        head = False
+        try:
+            while (event := connection.next_event()) is h11.NEED_DATA:
+                connection.receive_data(await reader.read(HEAD_BYTES))
+            if not isinstance(event, h11.Request):
+                return
+            head = event.method == b"HEAD"
+            answer = self._answer(event, writer.get_extra_info("sockname")[0])
+        except h11.RemoteProtocolError as error:
+            answer = _Refused(HTTPStatus(error.error_status_hint), "This is no request that can be read.")
+        if isinstance(answer, Page):
+            status, body, kind, said = HTTPStatus.OK, answer.make(), answer.kind, answer.policy
+            more: Mapping[str, str] = {}
+        else:
+            status, body, kind, said = answer.status, f"{answer.says}\n".encode(), "text/plain; charset=utf-8", _NOTHING
+            more = answer.headers
+        about = {"Content-Type": kind, "Content-Length": str(len(body)), "Content-Security-Policy": said, **_ALWAYS, **more}
+        sent = connection.send(h11.Response(status_code=status, headers=list(about.items()), reason=status.phrase.encode()))
+        writer.write(sent or b"")
+        if not head:
+            writer.write(connection.send(h11.Data(data=body)) or b"")
+        writer.write(connection.send(h11.EndOfMessage()) or b"")
+        writer.write_eof()  # the client has all of it before it sees the end
+        await writer.drain()
+        while await reader.read(HEAD_BYTES):
+            pass
+
+    def _answer(self, request: h11.Request, here: str) -> Page | _Refused:
+        headers = dict(request.headers)
+        host = _bare(headers.get(b"host", b"").decode("latin-1"))
+        if host not in self._names and host != _bare(here):
+            return _Refused(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                f"{host!r} is no name of this page. Ask for localhost, or allow the name: "
+                f'names = ["{host}"] in section [ui] of the job file, or names=["{host}"] of watch.',
+            )
+        page = self._pages.get(request.target.partition(b"?")[0].decode("latin-1"))
+        if (page is None or page.secret) and not self._knows(headers.get(b"authorization", b"")):
+            return _Refused(
+                HTTPStatus.UNAUTHORIZED, "The header Authorization must be: Bearer TOKEN.", {"WWW-Authenticate": "Bearer"}
+            )
+        if request.method not in (b"GET", b"HEAD"):
+            return _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "Pages can only be read.", {"Allow": "GET, HEAD"})
+        return page or _Refused(HTTPStatus.NOT_FOUND, f"There are {', '.join(self._pages)}.")
+
+    def _knows(self, authorization: bytes) -> bool:
+        if self._access.token is None:
+            return True
+        scheme, _, given = authorization.partition(b" ")
+        return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._access.token.encode())
+
+
+def _bare(host: str) -> str:
+    """A host as it may be compared: without port, brackets and the dot at its end; empty if it is none."""
+    found = re.fullmatch(r"(?:\[([0-9a-f:.%]+)\]|([0-9a-f:]*:[0-9a-f:]*:[0-9a-f:.]*)|([^:\[\]\s]+))(?::\d+)?", host.lower())
+    return "" if found is None else (found[1] or found[2] or found[3]).rstrip(".")
