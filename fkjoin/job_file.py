@@ -16,6 +16,7 @@ from fkjoin.errors import FkJoinError, nearest
 from fkjoin.files import FileFormat
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.source import OnNewTopic
+from fkjoin.sinks import RETRY_S
 from fkjoin.spark.change_events import PLACEHOLDER
 from fkjoin.stages import How
 from fkjoin.stateful import Deployment
@@ -69,7 +70,7 @@ class FormatSpec(_Strict):
     name: str | None = None
     text: str | None = None
     registry: str | None = None
-    registry_settings: dict[str, Value] = {}
+    registry_settings: dict[str, Value] = Field({}, repr=False)
     write_schema: str | None = None
     subject: str | None = None
     units: dict[str, str] = {}
@@ -107,7 +108,7 @@ class KafkaSpec(_Strict):
     """What all topics share."""
 
     bootstrap_servers: str
-    options: dict[str, Value] = {}
+    options: dict[str, Value] = Field({}, repr=False)
 
 
 class TableSpec(_Place):
@@ -125,7 +126,7 @@ class TableSpec(_Place):
     on_new_topic: OnNewTopic | None = None
     headers: bool = False
     roots: int | None = Field(None, ge=1)
-    options: dict[str, Value] = {}
+    options: dict[str, Value] = Field({}, repr=False)
 
     @model_validator(mode="after")
     def _described(self) -> TableSpec:
@@ -201,14 +202,16 @@ class SinkSpec(_Strict):
     table: str
     topic: str | None = None
     path: str | None = None
-    postgres: str | None = None
+    postgres: str | None = Field(None, repr=False)
     into: str | None = None
     format: str = "parquet"
     key: str | FormatSpec | None = None
     value: str | FormatSpec | None = None
     headers: str | None = None
     positions: bool = False
-    options: dict[str, Value] = {}
+    on_error: OnError = "fail"
+    retry_s: float = Field(RETRY_S, ge=0, allow_inf_nan=False)
+    options: dict[str, Value] = Field({}, repr=False)
 
     @model_validator(mode="after")
     def _somewhere(self) -> SinkSpec:
@@ -218,6 +221,10 @@ class SinkSpec(_Strict):
             raise ValueError(
                 'postgres, the address of a database, and into, the table in it, go together: into = "shop.orders"'
             )
+        if "on_error" in self.model_fields_set and self.postgres is None:
+            raise ValueError("on_error: it is a setting of sinks that write to PostgreSQL; leave it out")
+        if "retry_s" in self.model_fields_set and self.postgres is None and (self.path is None or self.format != "delta"):
+            raise ValueError("retry_s: it is a setting of sinks that write to PostgreSQL or Delta; leave it out")
         return self
 
     @property
@@ -237,7 +244,7 @@ class JobSpec(_Strict):
     checkpoint: str
     trigger: str = "0 seconds"
     log: str | None = None
-    spark: dict[str, Value] = {}
+    spark: dict[str, Value] = Field({}, repr=False)
     kafka: KafkaSpec | None = None
     tables: dict[str, TableSpec]
     joins: dict[str, JoinSpec] = {}

@@ -14,7 +14,9 @@ from pyspark.sql.types import StructType
 from fkjoin.columns import arrow_schema, types_text
 from fkjoin.errors import FkJoinError
 from fkjoin.kinds import require_kinds
-from fkjoin.sinks import delta_types
+from fkjoin.sinks import RETRY_S, delta_types
+from fkjoin.sinks.delta_storage import at_storage
+from fkjoin.sinks.retry import require_retry_s
 from fkjoin.sinks.upserts import Upserts
 
 _GONE = "_fkjoin_gone"
@@ -26,6 +28,7 @@ class Delta(Upserts):
 
     path: str | Path
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    retry_s: float = RETRY_S
     _schema: pa.Schema = None
     _key: tuple[str, ...] = ()
 
@@ -33,9 +36,15 @@ class Delta(Upserts):
     def place(self) -> str:
         return f"delta {self.path}"
 
+    def __post_init__(self) -> None:
+        require_retry_s(self.retry_s)
+
     def prepare(self, schema: StructType, key: tuple[str, ...]) -> None:
         require_kinds("to_delta", schema)
         self._schema, self._key = arrow_schema("to_delta", schema), key
+        at_storage(self.place, lambda: self._prepare(schema), self.retry_s)
+
+    def _prepare(self, schema: StructType) -> None:
         try:
             found = DeltaTable(self.path, storage_options=dict(self.options))
         except TableNotFoundError:
@@ -61,6 +70,9 @@ class Delta(Upserts):
             ) from error
 
     def apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table) -> None:
+        at_storage(self.place, lambda: self._apply(query, batch, upserts, gone), self.retry_s)
+
+    def _apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table) -> None:
         table = DeltaTable(self.path, storage_options=dict(self.options))
         done = table.transaction_version(query)
         if (done is not None and done >= batch) or not (upserts.num_rows or gone.num_rows):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 from psycopg import Connection
 from psycopg.sql import SQL, Composed, Identifier
@@ -16,25 +17,33 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, StructType
 
-from fkjoin.errors import FkJoinError
+from fkjoin.dead_letters import OnError, require_on_error
+from fkjoin.errors import FkJoinError, set_aside
 from fkjoin.kinds import NESTED
 from fkjoin.names import quoted
-from fkjoin.sinks import postgres_types
+from fkjoin.sinks import RETRY_S, postgres_types
+from fkjoin.sinks.counts import LEFT_OUT, count
+from fkjoin.sinks.postgres_refusals import Refused, refused
+from fkjoin.sinks.postgres_server import connect, mends, settings_of
 from fkjoin.sinks.postgres_values import spelled
+from fkjoin.sinks.retry import first_line, repeated, require_retry_s
 from fkjoin.sinks.upserts import Upserts
 from fkjoin.spark_json import written
 
 BATCHES = "fkjoin_batches"
 """The table beside the target, in its schema, that has the last batch of each query."""
 
+LETTERS = "fkjoin_dead_letters"
+"""The one that has the rows that the target cannot have, with ``on_error="dead-letter"``."""
+
 _GONE = "_fkjoin_gone"
-_OF_A_VALUE = (
-    psycopg.DataError,
-    psycopg.IntegrityError,  # a domain's
-    psycopg.errors.StatementTooComplex,  # JSON that is nested too deeply
-    psycopg.errors.ProgramLimitExceeded,  # or too long
+_LETTERS = (
+    "create table if not exists {} (query text not null, batch bigint not null, target text not null, key json not null, "
+    "column_name text, reason text not null, row json not null, recorded timestamptz not null default now())"
 )
-"""What PostgreSQL says, while it reads a batch, of a value that a column cannot have."""
+_OTHER_WAYS = "or a view of the table replaces such values or leaves such rows out (it needs a new checkpoint)"
+
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -43,8 +52,15 @@ class Postgres(Upserts):
 
     into: str
     dsn: str = field(repr=False)
+    on_error: OnError = "fail"
+    retry_s: float = RETRY_S
     _columns: tuple[str, ...] = ()
     _key: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_on_error(self.on_error)
+        require_retry_s(self.retry_s)
+        self._settings = settings_of(self.dsn)
 
     @property
     def place(self) -> str:
@@ -61,10 +77,18 @@ class Postgres(Upserts):
         made = SQL("create table if not exists {} ({}, primary key ({}))").format(
             self._table(), SQL(", ").join(columns), SQL(", ").join(map(Identifier, key))
         )
-        batches = SQL("create table if not exists {} (query text primary key, batch bigint not null)").format(self._batches())
-        with self._connected() as connection:
+        self._repeated(lambda: self._prepare(schema, made))
+
+    def _prepare(self, schema: StructType, made: Composed) -> None:
+        with connect(self._settings) as connection:
             connection.execute(made)
-            connection.execute(batches)
+            connection.execute(
+                SQL("create table if not exists {} (query text primary key, batch bigint not null)").format(
+                    self._beside(BATCHES)
+                )
+            )
+            if self.on_error == "dead-letter":
+                connection.execute(SQL(_LETTERS).format(self._beside(LETTERS)))
             self._require_types(connection, schema)
             try:
                 with connection.transaction():
@@ -73,8 +97,8 @@ class Postgres(Upserts):
                     connection.execute(self._delete())
             except psycopg.ProgrammingError as error:
                 raise FkJoinError(
-                    f"table {self.into} cannot be kept as fkjoin's table is: {_first(error)}. It needs the columns "
-                    f"{', '.join(schema.names)} and a primary key or unique constraint of ({', '.join(key)}); "
+                    f"table {self.into} cannot be kept as fkjoin's table is: {first_line(error)}. It needs the columns "
+                    f"{', '.join(schema.names)} and a primary key or unique constraint of ({', '.join(self._key)}); "
                     "or drop it, and it is made anew"
                 ) from error
 
@@ -89,55 +113,74 @@ class Postgres(Upserts):
         return changes.select(*[_readable(item.name, item.dataType).alias(item.name) for item in given])
 
     def apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table) -> None:
-        with self._connected() as connection:
+        letters = self._repeated(lambda: self._apply(query, batch, upserts, gone))
+        if letters:
+            count(self.place, LEFT_OUT, len(letters))
+            where = f"in {LETTERS}" if self.on_error == "dead-letter" else "left out"
+            text = "table %s: %d rows of batch %d are %s, not in the table; the first: %s"
+            logging.getLogger("fkjoin").warning(text, self.into, len(letters), batch, where, letters[0])
+
+    def _apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table) -> list[Refused]:
+        """One transaction; the rows that the table cannot have."""
+        with connect(self._settings) as connection:
             known = SQL(
                 "insert into {0} as known values (%s, -1) on conflict (query) do update set batch = known.batch returning batch"
             )
-            done = connection.execute(known.format(self._batches()), (query,)).fetchone()
+            done = connection.execute(known.format(self._beside(BATCHES)), (query,)).fetchone()
             if done is not None and done[0] >= batch:  # the row is locked: an attempt that comes second waits here
-                return
+                return []
             self._stage(connection)
-            with connection.cursor() as cursor:
-                for rows, deleted in ((upserts, False), (gone, True)):
-                    if rows.num_rows:
-                        self._copy(cursor, rows, deleted)
-            connection.execute(self._delete())
-            try:
-                connection.execute(self._upsert())
-            except psycopg.errors.NotNullViolation as error:
-                raise self._cannot_be(f"{_first(error)} ({error.diag.message_detail})") from error
-            connection.execute(SQL("update {} set batch = %s where query = %s").format(self._batches()), (batch, query))
 
-    def _copy(self, cursor: Any, rows: pa.Table, deleted: bool) -> None:
+            def copy(rows: pa.Table) -> None:
+                self._copy(connection, rows, deleted=False)
+
+            def mark(rows: pa.Table) -> None:
+                self._copy(connection, rows, deleted=True)
+
+            def upsert(rows: pa.Table) -> None:
+                connection.execute("truncate fkjoin_changes")
+                copy(rows)
+                connection.execute(self._upsert())
+
+            for _ in refused(connection, gone, mark, copy, self._key):
+                pass  # a key that the table cannot have is not in it
+            connection.execute(self._delete())
+            letters = []
+            for row in refused(connection, upserts, upsert, copy, self._key):
+                if self.on_error == "fail":
+                    raise FkJoinError(f"a row cannot be in table {self.into}: {row}{set_aside('rows')}, {_OTHER_WAYS}")
+                letters.append(row)
+            if self.on_error == "dead-letter":
+                self._record(connection, query, batch, letters)
+            connection.execute(SQL("update {} set batch = %s where query = %s").format(self._beside(BATCHES)), (batch, query))
+        return letters
+
+    def _record(self, connection: Connection[Any], query: str, batch: int, letters: Sequence[Refused]) -> None:
+        into = SQL("insert into {} (query, batch, target, key, column_name, reason, row) values (%s, %s, %s, %s, %s, %s, %s)")
+        with connection.cursor() as cursor:
+            cursor.executemany(
+                into.format(self._beside(LETTERS)),
+                [(query, batch, self.into, one.key_text, one.column, one.reason, one.row_text) for one in letters],
+            )
+
+    def _repeated(self, work: Callable[[], _T]) -> _T:
+        """What the work returns, through outages; ``FkJoinError`` of what PostgreSQL says otherwise."""
+        try:
+            return repeated(self.place, work, mends, self.retry_s)
+        except psycopg.Error as error:
+            why = first_line(error)
+        raise FkJoinError(
+            f"table {self.into} cannot be written to: {why}. Mend that and start the query again: it goes on with this batch"
+        )
+
+    def _copy(self, connection: Connection[Any], rows: pa.Table, *, deleted: bool) -> None:
         names = [*rows.column_names, _GONE]
         text = io.BytesIO()
         chosen = pa.table([*map(spelled, rows.columns), pa.repeat(deleted, rows.num_rows)], names)
         pa_csv.write_csv(chosen, text, pa_csv.WriteOptions(include_header=False))
         into = SQL("copy fkjoin_changes ({}) from stdin (format csv)").format(SQL(", ").join(map(Identifier, names)))
-        try:
-            with cursor.copy(into) as copy:
-                copy.write(text.getbuffer())
-        except _OF_A_VALUE as error:
-            raise self._cannot_be(self._refused(rows, error)) from error
-
-    def _cannot_be(self, why: str) -> FkJoinError:
-        return FkJoinError(
-            f"a row cannot be in table {self.into}: {why}. Replace such values in a view of the table, or leave such rows out "
-            "with a filter; the batch will be written again"
-        )
-
-    def _refused(self, rows: pa.Table, error: psycopg.Error) -> str:
-        """What PostgreSQL says, and where: of U+0000 it names no column."""
-        for name in rows.column_names:
-            if (
-                pa.types.is_string(rows[name].type)
-                and (place := pc.index(pc.match_substring(rows[name], "\0"), True).as_py()) >= 0
-            ):
-                key = ", ".join(f"{part} = {rows[part][place].as_py()!r}" for part in self._key)
-                return f"column {name} has U+0000 in the row with {key}, which no text of PostgreSQL's can have"
-        context = str(error.diag.context).splitlines()
-        where = next((line for line in context if line.startswith("COPY ")), context[0])  # of JSON the text comes first
-        return f"{_first(error)} ({where})"
+        with connection.cursor() as cursor, cursor.copy(into) as copy:
+            copy.write(text.getbuffer())
 
     def _stage(self, connection: Connection[Any]) -> None:
         """A table for a batch's changes, with the target's types and none of its constraints."""
@@ -163,14 +206,8 @@ class Postgres(Upserts):
     def _table(self) -> Identifier:
         return Identifier(*self.into.split("."))
 
-    def _batches(self) -> Identifier:
-        return Identifier(*self.into.split(".")[:-1], BATCHES)
-
-    def _connected(self) -> Connection[Any]:
-        try:
-            return psycopg.connect(self.dsn)
-        except psycopg.Error as error:
-            raise FkJoinError(f"PostgreSQL cannot be reached for {self.into}: {_first(error)}") from error
+    def _beside(self, name: str) -> Identifier:
+        return Identifier(*self.into.split(".")[:-1], name)
 
 
 def _readable(name: str, kind: DataType) -> Column:
@@ -178,8 +215,3 @@ def _readable(name: str, kind: DataType) -> Column:
     if isinstance(kind, NESTED):
         return written(column, kind)
     return F.concat(F.lit("\\x"), F.lower(F.hex(column))) if isinstance(kind, BinaryType) else column
-
-
-def _first(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
