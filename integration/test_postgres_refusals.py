@@ -6,6 +6,7 @@ import json
 import logging
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -14,12 +15,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 
+from fkjoin import Table, TopologyError
 from fkjoin.columns import spark_schema
+from fkjoin.dead_letters import OnError
 from fkjoin.errors import FkJoinError
 from fkjoin.metrics import Metrics
 from fkjoin.sinks.postgres import Postgres
 from integration.test_postgres import IDS, NUMBERS, batch, gone, select
+from tests.conftest import small
+from tests.test_spark_engine import write_lines
 
 NAMES = IDS.append(pa.field("name", pa.string()))
 
@@ -232,3 +239,38 @@ def test_a_database_in_another_encoding_has_what_that_has(dsn: str) -> None:
         assert connection.execute("select id, name from it").fetchall() == [("a", "é")]
         found = connection.execute("select column_name, key->>'id' from fkjoin_dead_letters").fetchall()
     assert found == [("name", "b")]
+
+
+def test_each_way_out_that_the_error_names(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+    """The first goes on from the same checkpoint; the error is one line of what the query says."""
+    small(spark, tmp_path)
+    (tmp_path / "rows").mkdir()
+    write_lines(tmp_path / "rows", "0", [{"id": key, "name": name, "lsn": 1} for key, name in (("a", "one"), ("b", "t\0wo"))])
+    table = Table.from_files(
+        spark, tmp_path / "rows", key="id", version="lsn", schema="id string, name string, lsn bigint", format="json"
+    )
+    kept = table.materialize("kept")
+
+    def write(table: Table, into: str, on_error: OnError = "fail") -> list[Any]:
+        started = table.to_postgres(
+            into, dsn, checkpoint=tmp_path / into, on_error=on_error, retry_s=5, trigger={"availableNow": True}
+        )
+        started.awaitTermination()
+        return select(dsn, f"select id, name from {into} order by id")
+
+    with pytest.raises(StreamingQueryException) as caught:
+        write(kept, "shop.it")
+    lines = [line for line in str(caught.value).splitlines() if line.startswith("fkjoin.errors.FkJoinError: ")]
+    assert "a row cannot be in table shop.it: id = 'b', column name = 't\\x00wo': no text of PostgreSQL's" in lines[0]
+    assert write(kept, "shop.it", "dead-letter") == [("a", "one")]
+    assert letters(dsn)[0][:3] == (0, "b", "name")
+    assert write(table.map_values(["replace(name, char(0), '') as name"], name="replaced"), "shop.replaced") == [
+        ("a", "one"),
+        ("b", "two"),
+    ]
+    assert write(table.filter("instr(name, char(0)) = 0", name="left_out"), "shop.left_out") == [("a", "one")]
+
+
+def test_a_word_for_on_error_that_there_is_not_is_refused(dsn: str) -> None:
+    with pytest.raises(TopologyError, match="on_error: 'stop' is not one of fail, dead-letter, skip"):
+        sink(dsn, on_error="stop")

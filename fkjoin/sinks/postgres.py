@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
@@ -23,7 +24,7 @@ from fkjoin.kinds import NESTED
 from fkjoin.names import quoted
 from fkjoin.sinks import RETRY_S, postgres_types
 from fkjoin.sinks.counts import LEFT_OUT, count
-from fkjoin.sinks.postgres_refusals import Refused, refused
+from fkjoin.sinks.postgres_refusals import PLACE, Refused, unread, unwritten
 from fkjoin.sinks.postgres_server import connect, mends, settings_of
 from fkjoin.sinks.postgres_values import spelled
 from fkjoin.sinks.retry import first_line, repeated, require_retry_s
@@ -93,7 +94,7 @@ class Postgres(Upserts):
             try:
                 with connection.transaction():
                     self._stage(connection)
-                    connection.execute(self._upsert())
+                    connection.execute(self._upsert(), (0, 0))
                     connection.execute(self._delete())
             except psycopg.ProgrammingError as error:
                 raise FkJoinError(
@@ -131,22 +132,11 @@ class Postgres(Upserts):
                 return []
             self._stage(connection)
 
-            def copy(rows: pa.Table) -> None:
-                self._copy(connection, rows, deleted=False)
-
-            def mark(rows: pa.Table) -> None:
-                self._copy(connection, rows, deleted=True)
-
-            def upsert(rows: pa.Table) -> None:
-                connection.execute("truncate fkjoin_changes")
-                copy(rows)
-                connection.execute(self._upsert())
-
-            for _ in refused(connection, gone, mark, copy, self._key):
+            for _ in unread(connection, gone, partial(self._copy, connection, deleted=True), self._key):
                 pass  # a key that the table cannot have is not in it
             connection.execute(self._delete())
             letters = []
-            for row in refused(connection, upserts, upsert, copy, self._key):
+            for row in self._upserted(connection, upserts):
                 if self.on_error == "fail":
                     raise FkJoinError(f"a row cannot be in table {self.into}: {row}{set_aside('rows')}, {_OTHER_WAYS}")
                 letters.append(row)
@@ -154,6 +144,19 @@ class Postgres(Upserts):
                 self._record(connection, query, batch, letters)
             connection.execute(SQL("update {} set batch = %s where query = %s").format(self._beside(BATCHES)), (batch, query))
         return letters
+
+    def _upserted(self, connection: Connection[Any], rows: pa.Table) -> Iterator[Refused]:
+        """Insert or update the rows; those that are refused."""
+        rows = rows.append_column(PLACE, pa.array(range(rows.num_rows), pa.int64()))
+        yield from unread(connection, rows, partial(self._copy, connection, deleted=False), self._key)
+
+        def write(first: int, end: int) -> None:
+            connection.execute(self._upsert(), (first, end))
+
+        def index() -> None:
+            connection.execute(SQL("create index on fkjoin_changes ({})").format(Identifier(PLACE)))
+
+        yield from unwritten(connection, rows, write, index, self._key)
 
     def _record(self, connection: Connection[Any], query: str, batch: int, letters: Sequence[Refused]) -> None:
         into = SQL("insert into {} (query, batch, target, key, column_name, reason, row) values (%s, %s, %s, %s, %s, %s, %s)")
@@ -184,14 +187,21 @@ class Postgres(Upserts):
 
     def _stage(self, connection: Connection[Any]) -> None:
         """A table for a batch's changes, with the target's types and none of its constraints."""
-        text = "create temporary table fkjoin_changes on commit drop as select {}, false as _fkjoin_gone from {} with no data"
+        text = (
+            "create temporary table fkjoin_changes on commit drop as "
+            "select {}, false as _fkjoin_gone, 0::bigint as _fkjoin_place from {} with no data"
+        )
         connection.execute(SQL(text).format(self._listed(self._columns), self._table()))
 
     def _upsert(self) -> Composed:
+        """Of the rows from a place on to before another one."""
         rest = [name for name in self._columns if name not in self._key]
         changes = SQL(", ").join(SQL("{0} = excluded.{0}").format(Identifier(name)) for name in rest)
         action = SQL("do update set {}").format(changes) if rest else SQL("do nothing")
-        text = "insert into {0} ({1}) select {1} from fkjoin_changes where not _fkjoin_gone on conflict ({2}) {3}"
+        text = (
+            "insert into {0} ({1}) select {1} from fkjoin_changes "
+            "where not _fkjoin_gone and _fkjoin_place >= %s and _fkjoin_place < %s on conflict ({2}) {3}"
+        )
         return SQL(text).format(self._table(), self._listed(self._columns), self._listed(self._key), action)
 
     def _delete(self) -> Composed:

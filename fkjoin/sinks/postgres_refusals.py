@@ -1,6 +1,7 @@
 """Rows that PostgreSQL refuses: which of a batch they are, and what there is to say of each.
 
-*Law*: all other rows are written, whichever rows are refused.
+*Law*: all other rows are written, whichever rows are refused.  All are tried at once; if that fails, their halves are, and the
+halves of those that fail.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -18,11 +20,22 @@ from psycopg import Connection
 from fkjoin.sinks.postgres_server import OF_A_VALUE
 from fkjoin.sinks.postgres_values import spelled
 
+PLACE = "_fkjoin_place"
+"""A column more: which row of the batch it is."""
+
 _SHOWN = 60
 _NUL = "no text of PostgreSQL's can have U+0000"
 
-Try = Callable[[pa.Table], None]
-"""Writes rows; what it has done is undone if it throws."""
+_COLUMNS = """
+select attname from pg_constraint join pg_class on pg_class.oid = conrelid join pg_namespace on pg_namespace.oid = relnamespace
+join pg_attribute on attrelid = conrelid and attnum = any(conkey)
+where nspname = %s and relname = %s and conname = %s order by attnum
+"""
+
+Copy = Callable[[pa.Table], None]
+"""Sends rows, or some of their columns, to where nothing but types is looked at."""
+Write = Callable[[int, int], None]
+"""Writes the rows of a batch from a place on to before another one."""
 
 
 @dataclass(frozen=True)
@@ -54,24 +67,37 @@ class Refused:
         return json.dumps(self.row)
 
 
-def refused(connection: Connection[Any], rows: pa.Table, write: Try, copy: Try, key: Sequence[str]) -> Iterator[Refused]:
-    """Write all rows but those that PostgreSQL refuses: all at once if it takes them, else by ever smaller parts.
-
-    ``copy``: sends rows, or a column of them, to where nothing but types is looked at.
-    """
-    if not rows.num_rows or _tried(connection, rows, write) is None:
+def unread(connection: Connection[Any], rows: pa.Table, copy: Copy, key: Sequence[str]) -> Iterator[Refused]:
+    """Copy the rows but those with a value that PostgreSQL cannot read, or that a type cannot have."""
+    if not rows.num_rows or _tried(connection, lambda: copy(rows)) is None:
         return
     for name in [name for name in rows.column_names if pa.types.is_string(rows[name].type)]:
         has = pc.fill_null(pc.match_substring(rows[name], "\0"), False)
         yield from (Refused(row, key, name, _NUL) for row in shown(rows.filter(has)))
         rows = rows.filter(pc.invert(has))
-    for row, error in _parts(connection, rows, write):
-        yield Refused(shown(row)[0], key, _column(connection, row, error, copy), _reason(error))
+    for place, error in _halved(connection, 0, rows.num_rows, lambda first, end: copy(rows.slice(first, end - first))):
+        row = rows.slice(place, 1)
+        yield Refused(shown(row)[0], key, _unreadable(connection, row, copy), _reason(error))
+
+
+def unwritten(
+    connection: Connection[Any], rows: pa.Table, write: Write, index: Callable[[], None], key: Sequence[str]
+) -> Iterator[Refused]:
+    """Write the rows but those that a constraint or an index of the table does not take.
+
+    ``index``: makes parts of what was copied quick to find.
+    """
+    if not rows.num_rows or _tried(connection, lambda: write(0, rows.num_rows)) is None:
+        return
+    index()
+    for place, error in _halved(connection, 0, rows.num_rows, write):
+        yield Refused(shown(rows.slice(place, 1))[0], key, _of_constraint(connection, error, rows.column_names), _reason(error))
 
 
 def shown(rows: pa.Table) -> list[dict[str, Any]]:
     """The rows as they can stand in JSON: numbers that a JSON number may not be, times and all else are texts."""
-    return pa.table([_plain(spelled(values)) for values in rows.columns], rows.column_names).to_pylist()
+    columns = {name: _plain(spelled(rows[name])) for name in rows.column_names if name != PLACE}
+    return pa.table(columns).to_pylist()
 
 
 def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -79,47 +105,41 @@ def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return values if pa.types.is_boolean(kind) or pa.types.is_integer(kind) else values.cast(pa.string())
 
 
-def _parts(connection: Connection[Any], rows: pa.Table, write: Try) -> Iterator[tuple[pa.Table, psycopg.Error]]:
-    """Write the rows that can be written; the others, one by one."""
-    error = _tried(connection, rows, write) if rows.num_rows else None
+def _halved(connection: Connection[Any], first: int, end: int, work: Write) -> Iterator[tuple[int, psycopg.Error]]:
+    """Do the work for all rows but those with which it fails: their places, and why."""
+    error = _tried(connection, lambda: work(first, end)) if first < end else None
     if error is None:
         return
-    if rows.num_rows == 1:
-        yield rows, error
+    if end - first == 1:
+        yield first, error
         return
-    half = rows.num_rows // 2
-    yield from _parts(connection, rows.slice(0, half), write)
-    yield from _parts(connection, rows.slice(half), write)
+    middle = (first + end) // 2
+    yield from _halved(connection, first, middle, work)
+    yield from _halved(connection, middle, end, work)
 
 
-def _tried(connection: Connection[Any], rows: pa.Table, write: Try) -> psycopg.Error | None:
-    """Write the rows, or none of them and say why."""
+def _tried(connection: Connection[Any], work: Callable[[], None]) -> psycopg.Error | None:
+    """Do the work, or nothing of it and say why."""
     try:
         with connection.transaction():  # a savepoint, since the batch's own has begun
-            write(rows)
+            work()
     except OF_A_VALUE as error:
         return error
     return None
 
 
-def _column(connection: Connection[Any], row: pa.Table, error: psycopg.Error, copy: Try) -> str | None:
-    """The column that the error is about: what it says of it depends on the server's language, so types are tried."""
-    told = error.diag
-    if told.column_name is not None:
-        return told.column_name
-    if told.constraint_name is not None and told.table_name is not None:
-        return _of_constraint(connection, told, row.column_names)
-    alone = (name for name in row.column_names if _tried(connection, row.select([name]), copy) is not None)
+def _unreadable(connection: Connection[Any], row: pa.Table, copy: Copy) -> str | None:
+    """The column that cannot be copied alone: the text of the error names it in the server's language."""
+    alone = (name for name in row.column_names if _tried(connection, partial(copy, row.select([name]))) is not None)
     return next(alone, None)
 
 
-def _of_constraint(connection: Connection[Any], told: psycopg.errors.Diagnostic, names: Sequence[str]) -> str | None:
-    found = connection.execute(
-        "select attname from pg_constraint join pg_class on pg_class.oid = conrelid join pg_namespace on pg_namespace.oid = "
-        "relnamespace join pg_attribute on attrelid = conrelid and attnum = any(conkey) "
-        "where nspname = %s and relname = %s and conname = %s order by attnum",
-        (told.schema_name, told.table_name, told.constraint_name),
-    ).fetchall()
+def _of_constraint(connection: Connection[Any], error: psycopg.Error, names: Sequence[str]) -> str | None:
+    """The column, or the columns, that a constraint is about."""
+    told = error.diag
+    if told.column_name is not None or told.constraint_name is None:
+        return told.column_name
+    found = connection.execute(_COLUMNS, (told.schema_name, told.table_name, told.constraint_name)).fetchall()
     return ", ".join(name for (name,) in found if name in names) or None
 
 
