@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StringType, StructType
 
 from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.sinks.counts import REPEATED, counted
 from fkjoin.sinks.delta import Delta
 
 SCHEMA = StructType().add("id", StringType()).add("n", LongType())
@@ -104,6 +105,7 @@ def test_a_storage_that_is_away_is_tried_for_as_long_as_one_says(
 ) -> None:
     storage.status = status or 503
     options = storage.options if status else {**storage.options, "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
+    before = counted().get((REPEATED, "delta s3://bucket/table"), 0)
     with pytest.raises(FkJoinError) as caught, caplog.at_level(logging.WARNING, "fkjoin"):
         sink("s3://bucket/table", 0.5, **options)
     (line,) = str(caught.value).splitlines()
@@ -111,6 +113,7 @@ def test_a_storage_that_is_away_is_tried_for_as_long_as_one_says(
     assert ", retry_s = 0.5). Start the query again when the place is well: it goes on with this batch; or" in line
     assert caplog.messages[0].startswith("delta s3://bucket/table: Kernel error")
     assert not status or storage.asked > 1
+    assert counted()[REPEATED, "delta s3://bucket/table"] - before == len(caplog.messages)
     assert "CaNaRy17" not in line + caplog.text
     assert "\x1b" not in line
 
