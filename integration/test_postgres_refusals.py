@@ -196,6 +196,9 @@ def test_a_check_of_two_columns_names_both(dsn: str) -> None:
     made.apply("q", 0, batch(a=1, b=2), gone())
     assert select(dsn, "select * from shop.it") == [("b", 2)]
     assert letters(dsn)[0][:3] == (0, "a", "id, n")
+    made = sink(dsn, schema=NUMBERS, on_error="fail")
+    with pytest.raises(FkJoinError, match="shop.it: id = 'a', column id = 'a', column n = 1: new row for relation"):
+        made.apply("q", 1, batch(a=1), gone())
 
 
 def test_what_breaks_a_constraint_with_other_rows_stops_the_query_whatever_on_error_says(dsn: str) -> None:

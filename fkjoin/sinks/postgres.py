@@ -163,7 +163,7 @@ class Postgres(Upserts):
         with connection.cursor() as cursor:
             cursor.executemany(
                 into.format(self._beside(LETTERS)),
-                [(query, batch, self.into, one.key_text, one.column, one.reason, one.row_text) for one in letters],
+                [(query, batch, self.into, one.key_text, one.column_text, one.reason, one.row_text) for one in letters],
             )
 
     def _repeated(self, work: Callable[[], _T]) -> _T:

@@ -6,6 +6,7 @@ halves of those that fail.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,17 +46,19 @@ class Refused:
     row: dict[str, Any]
     """Its columns, as they were to be written: whole numbers and truth values as such, all else as texts."""
     key: Sequence[str]
-    column: str | None
-    """None where PostgreSQL does not say."""
+    columns: Sequence[str]
+    """Several, where a check is about several; none where PostgreSQL does not say."""
     reason: str
 
     def __str__(self) -> str:
         """Key, column, the value's beginning, and why; in a line."""
-        key = ", ".join(f"{name} = {_beginning(self.row[name])}" for name in self.key)
-        column = "" if self.column is None else f", column {self.column}"
-        if self.column in self.row and self.column not in self.key:
-            column += f" = {_beginning(self.row[self.column])}"
-        return f"{key}{column}: {self.reason}"
+        key = [f"{name} = {_beginning(self.row[name])}" for name in self.key]
+        columns = [f"column {name} = {_beginning(self.row[name])}" for name in self.columns]
+        return f"{', '.join([*key, *columns])}: {self.reason}"
+
+    @property
+    def column_text(self) -> str | None:
+        return ", ".join(self.columns) or None
 
     @property
     def key_text(self) -> str:
@@ -73,7 +76,7 @@ def unread(connection: Connection[Any], rows: pa.Table, copy: Copy, key: Sequenc
         return
     for name in [name for name in rows.column_names if pa.types.is_string(rows[name].type)]:
         has = pc.fill_null(pc.match_substring(rows[name], "\0"), False)
-        yield from (Refused(row, key, name, _NUL) for row in shown(rows.filter(has)))
+        yield from (Refused(row, key, [name], _NUL) for row in shown(rows.filter(has)))
         rows = rows.filter(pc.invert(has))
     for place, error in _halved(connection, 0, rows.num_rows, lambda first, end: copy(rows.slice(first, end - first))):
         row = rows.slice(place, 1)
@@ -128,19 +131,19 @@ def _tried(connection: Connection[Any], work: Callable[[], None]) -> psycopg.Err
     return None
 
 
-def _unreadable(connection: Connection[Any], row: pa.Table, copy: Copy) -> str | None:
+def _unreadable(connection: Connection[Any], row: pa.Table, copy: Copy) -> list[str]:
     """The column that cannot be copied alone: the text of the error names it in the server's language."""
     alone = (name for name in row.column_names if _tried(connection, partial(copy, row.select([name]))) is not None)
-    return next(alone, None)
+    return list(itertools.islice(alone, 1))
 
 
-def _of_constraint(connection: Connection[Any], error: psycopg.Error, names: Sequence[str]) -> str | None:
-    """The column, or the columns, that a constraint is about."""
+def _of_constraint(connection: Connection[Any], error: psycopg.Error, names: Sequence[str]) -> list[str]:
+    """The columns that a constraint is about."""
     told = error.diag
-    if told.column_name is not None or told.constraint_name is None:
-        return told.column_name
+    if told.column_name is not None:
+        return [told.column_name]
     found = connection.execute(_COLUMNS, (told.schema_name, told.table_name, told.constraint_name)).fetchall()
-    return ", ".join(name for (name,) in found if name in names) or None
+    return [name for (name,) in found if name in names]
 
 
 def _reason(error: psycopg.Error) -> str:
