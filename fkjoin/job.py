@@ -261,12 +261,12 @@ class Job:
                 )
             if spec.postgres is not None:
                 assert spec.into is not None
-                return sinks.Postgres(spec.into, spec.postgres)
+                return sinks.Postgres(spec.into, spec.postgres, spec.on_error, spec.retry_s)
             assert spec.path is not None
             if spec.format == "parquet":
                 return sinks.Parquet(spec.path)
             if spec.format == "delta":
-                return sinks.Delta(spec.path, {name: str(value) for name, value in spec.options.items()})
+                return sinks.Delta(spec.path, {name: str(value) for name, value in spec.options.items()}, spec.retry_s)
             return None
 
     def _sink_queries(self, *, run: bool) -> list[SinkQuery]:

@@ -17,6 +17,7 @@ from fkjoin.files import FileFormat
 from fkjoin.job_kinds import ANY, Kind, PageSpec, Section, Strict
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.source import OnNewTopic
+from fkjoin.sinks import RETRY_S
 from fkjoin.spark.change_events import PLACEHOLDER
 from fkjoin.stages import How
 from fkjoin.stateful import Deployment
@@ -82,7 +83,7 @@ class FormatSpec(Section):
     name: str | None = None
     text: str | None = None
     registry: str | None = None
-    registry_settings: dict[str, Value] = Field({})
+    registry_settings: dict[str, Value] = Field({}, repr=False)
     write_schema: str | None = None
     subject: str | None = None
     units: dict[str, str] = Field({})
@@ -111,7 +112,7 @@ class KafkaSpec(Strict):
     """What all topics share."""
 
     bootstrap_servers: str
-    options: dict[str, Value] = Field({})
+    options: dict[str, Value] = Field({}, repr=False)
 
 
 class TableSpec(Section):
@@ -149,7 +150,7 @@ class TableSpec(Section):
     on_new_topic: OnNewTopic | None = None
     headers: bool = False
     roots: int | None = Field(None, ge=1)
-    options: dict[str, Value] = Field({})
+    options: dict[str, Value] = Field({}, repr=False)
 
 
 class JoinSpec(Strict):
@@ -206,11 +207,11 @@ class SinkSpec(Section):
         Kind(
             "a table of PostgreSQL",
             {"postgres": ANY},
-            ("into",),
+            ("into", "on_error", "retry_s"),
             {"into": 'postgres, the address of a database, and into, the table in it, go together: into = "shop.orders"'},
         ),
         Kind("Parquet files", {"path": ANY, "format": "parquet"}, ("format",)),
-        Kind("a Delta table", {"path": ANY, "format": "delta"}, ("format", "options")),
+        Kind("a Delta table", {"path": ANY, "format": "delta"}, ("format", "options", "retry_s")),
         Kind("files of Spark's own sink", {"path": ANY}, ("format", "options")),
     )
     this_is = "this sink writes to"
@@ -219,14 +220,16 @@ class SinkSpec(Section):
     table: str
     topic: str | None = None
     path: str | None = None
-    postgres: str | None = None
+    postgres: str | None = Field(None, repr=False)
     into: str | None = None
     format: str = "parquet"
     key: str | FormatSpec | None = None
     value: str | FormatSpec | None = None
     headers: str | None = None
     positions: bool = False
-    options: dict[str, Value] = Field({})
+    on_error: OnError = "fail"
+    retry_s: float = Field(RETRY_S, ge=0, allow_inf_nan=False)
+    options: dict[str, Value] = Field({}, repr=False)
 
     @property
     def place(self) -> str:
@@ -252,7 +255,7 @@ class JobSpec(Strict):
     checkpoint: str
     trigger: str = "0 seconds"
     log: str | None = None
-    spark: dict[str, Value] = Field({})
+    spark: dict[str, Value] = Field({}, repr=False)
     kafka: KafkaSpec | None = None
     tables: dict[str, TableSpec]
     joins: dict[str, JoinSpec] = Field({})

@@ -29,6 +29,7 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryProgress
 
 from fkjoin.page_server import Access, Page, PageServer
+from fkjoin.sinks.counts import LEFT_OUT, REPEATED, counted
 from fkjoin.stages import counters
 from fkjoin.stateful import metrics_name, state_metrics_name
 
@@ -285,4 +286,10 @@ def _families(queries: Mapping[str, _Query]) -> Iterator[Metric]:
                 totals[item].add_metric([name, operator], value)
             for item, size in known.sizes.items():
                 sizes[item].add_metric([name, operator], size)
-    yield from (batches, inputs, phases, lag, stages, fan_out, *totals.values(), *sizes.values())
+    sinks = {
+        LEFT_OUT: CounterMetricFamily("fkjoin_sink_dead_letters", "Rows that a sink's place cannot have.", labels=["place"]),
+        REPEATED: CounterMetricFamily("fkjoin_sink_retries", "Work of a sink that was repeated.", labels=["place"]),
+    }
+    for (what, place), number in counted().items():
+        sinks[what].add_metric([place], number)
+    yield from (batches, inputs, phases, lag, stages, fan_out, *totals.values(), *sizes.values(), *sinks.values())

@@ -12,9 +12,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fkjoin import sinks
 from fkjoin.as_begun import as_begun
 from fkjoin.columns import Expression
-from fkjoin.kafka import sink
+from fkjoin.dead_letters import OnError
+from fkjoin.kafka import sink as topics
 from fkjoin.kafka.formats import Format as KafkaFormat
-from fkjoin.sinks import Kafka, Parquet, batches
+from fkjoin.sinks import RETRY_S, Kafka, Parquet, batches
 from fkjoin.sinks.restored import OnRestore
 from fkjoin.spark.claim import start_claimed
 
@@ -55,7 +56,7 @@ class Outputs:
             table = as_begun(cast("Table", self), place)
             batches.make_topics(table)
             records = Kafka(topic, bootstrap_servers, key, value, headers, positions).records(table)
-            return sink.start(records, topic, bootstrap_servers, place, options, trigger, query_name or table.name)
+            return topics.start(records, topic, bootstrap_servers, place, options, trigger, query_name or table.name)
 
         return start_claimed(spark, place, begin)
 
@@ -86,6 +87,8 @@ class Outputs:
         dsn: str,
         *,
         checkpoint: str | Path,
+        on_error: OnError = "fail",
+        retry_s: float = RETRY_S,
         trigger: Mapping[str, Any] | None = None,
         query_name: str | None = None,
         on_restore: OnRestore = "fail",
@@ -98,13 +101,20 @@ class Outputs:
         Beside it stands ``fkjoin_batches``, with the last batch of each query.  ``dsn``: as libpq takes it, such as
         ``postgresql://shop@db/orders``; a password better comes from ``PGPASSWORD`` or ``~/.pgpass``.  A new checkpoint writes
         all rows again, and deletes none that went meanwhile: empty the table first.  A batch's changes pass through the driver.
+
+        ``on_error``: what happens to a row that the table cannot have, such as one with U+0000 in a text.  ``"fail"`` stops the
+        query and names key, column and value; ``"dead-letter"`` puts the row into ``fkjoin_dead_letters`` beside the table, in
+        the same transaction, and ``"skip"`` leaves it out; both count it.  The key's last good row stays.  ``retry_s``: for so
+        many seconds an outage, a deadlock or a serialization failure is waited for before the query stops.
+
         ``trigger``, ``query_name``: as for ``to_kafka``.  Of a source, write ``materialize`` first.  ``on_restore``: as for
         ``to_parquet``; ``"set-back"`` makes the target what the state has, of a table that is materialized, an aggregate,
         ``with_children``, a cogroup or ``merge``; other rows are deleted.
 
         Raises ``TopologyError``; ``FkJoinError`` when the table cannot be reached or written to, or as of ``to_parquet``.
         """
-        return batches.start(cast("Table", self), sinks.Postgres(into, dsn), str(checkpoint), trigger, query_name, on_restore)
+        sink = sinks.Postgres(into, dsn, on_error, retry_s)
+        return batches.start(cast("Table", self), sink, str(checkpoint), trigger, query_name, on_restore)
 
     def to_delta(
         self,
@@ -112,6 +122,7 @@ class Outputs:
         *,
         checkpoint: str | Path,
         options: Mapping[str, str] | None = None,
+        retry_s: float = RETRY_S,
         trigger: Mapping[str, Any] | None = None,
         query_name: str | None = None,
         on_restore: OnRestore = "fail",
@@ -120,15 +131,15 @@ class Outputs:
 
         ``path``: a folder, or a URI of the storage that ``options`` (of the package deltalake) are for; the table is made if it
         is not there, and one that is there needs columns that can hold every value.  The package deltalake writes it, in the
-        driver, through which a batch's changes pass; Delta's jars are not needed.  ``trigger``, ``query_name``: as for
-        ``to_kafka``.  Of a source, write ``materialize`` first.  ``on_restore``: as for ``to_parquet``; ``"set-back"`` restores
-        the version of the checkpoint's batch, if nobody else has written since and its files are there.
+        driver, through which a batch's changes pass; Delta's jars are not needed.  ``retry_s``: for so many seconds a batch is
+        tried again after another writer's change of the same rows, or while the storage is away.  ``trigger``, ``query_name``:
+        as for ``to_kafka``.  Of a source, write ``materialize`` first.  ``on_restore``: as for ``to_parquet``; ``"set-back"``
+        restores the version of the checkpoint's batch, if nobody else has written since and its files are there.
 
         Raises ``TopologyError``; ``FkJoinError`` when the table cannot be written to, or as of ``to_parquet``.
         """
-        return batches.start(
-            cast("Table", self), sinks.Delta(path, options or {}), str(checkpoint), trigger, query_name, on_restore
-        )
+        sink = sinks.Delta(path, options or {}, retry_s)
+        return batches.start(cast("Table", self), sink, str(checkpoint), trigger, query_name, on_restore)
 
     def to(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from pyspark.sql.types import StructType
@@ -23,8 +23,9 @@ class Recipe:
     """A function that made a table, or what a table is made with, and its arguments, other tables among them."""
 
     make: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    named: Mapping[str, Any]
+    arguments: tuple[Any, ...] = field(repr=False)
+    named: Mapping[str, Any] = field(repr=False)
+    """Options of sources, and the secrets in them, are among both."""
     learned: StructType | None = None
     """The columns that files had when the table was made of them, where nobody gave any."""
     connection: Connection | None = None

@@ -136,9 +136,9 @@ def prune(
 ) -> None:
     """List the local indexes on this machine: of a checkpoint that is there (kept), of one that is gone, or unknown."""
     from fkjoin.spark import index_owner
-    from fkjoin.spark.bucket_run import index_home
+    from fkjoin.spark.index_owner import index_base
 
-    base = index_home(index_dir, "query", "operator", "stage").parents[1]
+    base = index_base(index_dir)
     with _session() as spark:
         some = index_owner.found(spark, base)
     for one in some:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -80,6 +81,17 @@ class Broker:
     def restart(self) -> None:
         self._container.get_wrapped_container().restart(timeout=20)
         self._wait()
+
+    @contextlib.contextmanager
+    def gone(self) -> Iterator[None]:
+        """It answers nobody, and nobody is told."""
+        container = self._container.get_wrapped_container()
+        container.pause()
+        try:
+            yield
+        finally:
+            container.unpause()
+            self._wait()
 
     @cached_property
     def admin(self) -> AdminClient:

@@ -128,7 +128,7 @@ def test_a_batch_that_fails_leaves_nothing(dsn: str) -> None:
     postgres.apply("q", 0, batch(a=1), gone())
     with psycopg.connect(dsn) as connection:
         connection.execute("alter table shop.it add check (n < 10)")
-    with pytest.raises(psycopg.errors.CheckViolation):
+    with pytest.raises(FkJoinError, match="a row cannot be in table shop.it: id = 'c', column n = 99: new row for relation"):
         postgres.apply("q", 1, batch(b=2, c=99), gone("a"))
     assert select(dsn, "select * from shop.it") == [("a", 1)]
     postgres.apply("q", 1, batch(b=2), gone("a"))
@@ -154,13 +154,6 @@ def test_a_table_that_does_not_fit_is_refused_before_anything_runs(dsn: str, exi
         connection.execute(f"create table shop.it ({existing})")  # type: ignore[call-overload]
     with pytest.raises(FkJoinError, match=f"table shop.it cannot be kept.*{says}"):
         target(dsn, NUMBERS, "id")
-
-
-def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
-    with pytest.raises(FkJoinError, match="PostgreSQL cannot be reached for shop.it: ") as caught:
-        target("postgresql://me:secret@127.0.0.1:1/db", IDS, "id")
-    assert "secret" not in str(caught.value)
-    assert "secret" not in repr(Postgres("shop.it", "postgresql://me:secret@127.0.0.1:1/db"))
 
 
 def test_a_join_is_kept_as_a_table_through_restarts(spark: SparkSession, dsn: str, tmp_path: Path) -> None:

@@ -266,8 +266,8 @@ def test_further_columns_and_constraints_that_do_no_harm(dsn: str, existing: str
 @pytest.mark.parametrize(
     ("required", "says"),
     [
-        ("n int not null", r'null value in column "n" of relation "it" violates not-null.* \(Failing row contains \(3, null\)'),
-        ("n shop.counted", r"domain shop.counted does not allow null values \(COPY fkjoin_changes, line 2, column n: null"),
+        ("n int not null", 'null value in column "n" of relation "it" violates not-null constraint;'),
+        ("n shop.counted", "domain shop.counted does not allow null values;"),
     ],
 )
 def test_a_null_where_the_target_takes_none_stops_the_batch(dsn: str, required: str, says: str) -> None:
@@ -275,7 +275,7 @@ def test_a_null_where_the_target_takes_none_stops_the_batch(dsn: str, required: 
         connection.execute("create domain shop.counted as int not null")
     sink = made(dsn, f"id bigint primary key, {required}", "id bigint, n int")
     sink.apply("q", 0, pa.table({"id": [1, 2], "n": [10, 20]}), pa.table({"id": pa.array([], pa.int64())}))
-    with pytest.raises(FkJoinError, match=f"a row cannot be in table shop.it: {says}"):
+    with pytest.raises(FkJoinError, match=f"a row cannot be in table shop.it: id = 3, column n = None: {says}"):
         sink.apply("q", 1, pa.table({"id": [2, 3], "n": pa.array([21, None], pa.int64())}), pa.table({"id": [1]}))
     assert select(dsn, "select * from shop.it order by id") == [(1, 10), (2, 20)]
     sink.apply("q", 1, pa.table({"id": [2, 3], "n": [21, 30]}), pa.table({"id": [1]}))
@@ -300,7 +300,7 @@ def test_a_text_goes_where_postgres_reads_it_and_stops_the_batch_where_it_cannot
 ) -> None:
     sink = made(kinds, f"id bigint primary key, x {kind}", "id bigint, x string")
     sink.apply("q", 0, pa.table({"id": [1, 2], "x": [text, None]}), pa.table({"id": pa.array([], pa.int64())}))
-    with pytest.raises(FkJoinError, match=r"a row cannot be in table shop\.it: .*COPY fkjoin_changes, line 2, column x"):
+    with pytest.raises(FkJoinError, match=r"a row cannot be in table shop\.it: id = 3, column x = "):
         sink.apply("q", 1, pa.table({"id": [2, 3], "x": [text, none]}), pa.table({"id": [1]}))
     assert select(kinds, "select id, x::text from shop.it order by id") == [(1, shown), (2, None)]
     sink.apply("q", 1, pa.table({"id": [2], "x": [text]}), pa.table({"id": [1]}))
@@ -330,9 +330,9 @@ def test_a_type_without_a_counterpart_is_refused_when_the_table_is_built(dsn: st
 def test_a_value_that_postgres_does_not_have_is_named(dsn: str) -> None:
     sink = made(dsn, "", "id bigint, name string, day date")
     for name, day, says in (
-        ("a\0", 0, "column name has U\\+0000 in the row with id = 7, which no text of"),
-        ("a", -(2**31), 'date out of range.*column day: "5877642-06-23 BC"'),
+        ("a\0", 0, r"id = 7, column name = 'a\\x00': no text of"),
+        ("a", -(2**31), 'id = 7, column day = .5877642-06-23 BC.: date out of range: "5877642-06-23 BC"'),
     ):
         rows = pa.table({"id": [7], "name": [name], "day": pa.array([day], pa.int32()).cast(pa.date32())})
-        with pytest.raises(FkJoinError, match=f"a row cannot be in table shop.it: {says}.*; the batch will be written again"):
+        with pytest.raises(FkJoinError, match=f"a row cannot be in table shop.it: {says}"):
             sink.apply("q", 0, rows, rows.select(["id"]).slice(0, 0))

@@ -18,7 +18,7 @@ from fkjoin import aggregates as agg
 from fkjoin.job import Job, wanted_of
 from fkjoin.job_file import FormatSpec, JobError, read_job
 from fkjoin.kafka import Bytes, Debezium, Json, Registry, String
-from fkjoin.kafka.options import masked, sink_options, source_options
+from fkjoin.kafka.options import masked, sink_options, source_options, with_fetching
 from tests.conftest import small
 from tests.test_cli import fkjoin
 from tests.test_spark_engine import write_lines
@@ -93,6 +93,19 @@ def job(tmp_path: Path, text: str) -> Path:
         (
             ('path = "{folder}/orders"', 'topic = "o"\nvalue = "string"\nschema = "a int"'),
             "tables.orders: schema: it is a setting of files, and this table is read from a topic",
+        ),
+        (
+            ('path = "{folder}/out"', 'path = "out"\non_error = "skip"'),
+            "sinks.out: on_error: it is a setting of sinks that write to PostgreSQL",
+        ),
+        (('path = "{folder}/out"', 'path = "out"\nretry_s = 5'), "sinks.out: retry_s: .* that write to PostgreSQL or Delta"),
+        (
+            ('path = "{folder}/out"', 'path = "out"\nformat = "delta"\nretry_s = -1'),
+            "sinks.out.retry_s: Input should be greater than or equal to 0",
+        ),
+        (
+            ('path = "{folder}/out"', 'postgres = "host=db"\ninto = "it"\non_error = "stop"'),
+            "sinks.out.on_error: Input should be 'fail', 'dead-letter' or 'skip'",
         ),
     ],
 )
@@ -215,6 +228,16 @@ def test_options_are_checked_and_secrets_are_not_shown() -> None:
             source_options(wrong)
     with pytest.raises(Exception, match="not a setting of the producer"):
         sink_options({"linger.ms": 1})
+
+
+def test_brokers_may_be_gone_for_more_than_a_minute_or_for_as_long_as_one_says() -> None:
+    """The last of these is also how long a task waits for where a partition is."""
+    limits = "kafka.max.block.ms", "kafka.delivery.timeout.ms", "kafka.default.api.timeout.ms"
+    chosen = {**sink_options({}), **with_fetching(source_options({}))}
+    assert [int(chosen[name]) for name in limits] == [120_000] * 3
+    longer = dict.fromkeys(limits, 600_000)
+    chosen = {**with_fetching(source_options(longer)), **sink_options(longer)}
+    assert [int(chosen[name]) for name in limits] == [600_000] * 3
 
 
 def test_an_aggregates_column_is_read_from_its_text() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fkjoin.spark.bucket_run import index_home
+from fkjoin.spark.index_owner import index_home
 from state import BucketStore, StateError, pending, segments
 from state.positions import Position
 from state.private import private_folder

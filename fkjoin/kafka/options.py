@@ -28,12 +28,15 @@ _SOURCE = (
     "fetchOffset.retryIntervalMs",
 )
 
+_OUTAGE_MS = "120000"
+"""For so long brokers may be gone; with the clients' own minute, a minute is too long."""
 
 _CONSUMER = {
     "kafka.max.poll.records": "20000",
     "kafka.max.partition.fetch.bytes": str(16 << 20),
     "kafka.fetch.max.bytes": str(64 << 20),
     "kafka.fetch.max.wait.ms": "10",
+    "kafka.default.api.timeout.ms": _OUTAGE_MS,
 }
 """Spark asks for a partition's bounds after each fetch, on the connection on which the next fetch may be waiting for records
 that are yet to come: so long, by default half a second, a task stands still at a partition's end (docs/performance.md)."""
@@ -43,6 +46,8 @@ _PRODUCER = {
     "kafka.batch.size": str(256 << 10),
     "kafka.linger.ms": "20",
     "kafka.compression.type": "lz4",
+    "kafka.max.block.ms": _OUTAGE_MS,
+    "kafka.delivery.timeout.ms": _OUTAGE_MS,
 }
 """Clients' settings for batches of many records (docs/performance.md); a task's last records are sent without lingering."""
 

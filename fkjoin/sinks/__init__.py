@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from fkjoin.sinks.delta import Delta
     from fkjoin.sinks.postgres import Postgres
 
-__all__ = ["Delta", "Kafka", "Parquet", "Postgres", "Sink"]
+__all__ = ["RETRY_S", "Delta", "Kafka", "Parquet", "Postgres", "Sink"]
+
+RETRY_S = 60.0
+"""For so long ``Postgres`` and ``Delta`` try again, unless they are told otherwise."""
 
 _OPTIONAL = {"Delta": "deltalake", "Postgres": "psycopg"}
 

@@ -16,7 +16,9 @@ from pyspark.sql.types import StructType
 from fkjoin.columns import arrow_schema, types_text
 from fkjoin.errors import FkJoinError
 from fkjoin.kinds import require_kinds
-from fkjoin.sinks import delta_log, delta_types
+from fkjoin.sinks import RETRY_S, delta_log, delta_types
+from fkjoin.sinks.delta_storage import at_storage
+from fkjoin.sinks.retry import require_retry_s
 from fkjoin.sinks.upserts import Upserts
 from fkjoin.spark.batch_log import BatchLog, Mark, has_batch
 
@@ -32,6 +34,7 @@ class Delta(Upserts):
 
     path: str | Path
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    retry_s: float = RETRY_S
     _schema: pa.Schema = None
     _key: tuple[str, ...] = ()
 
@@ -39,9 +42,15 @@ class Delta(Upserts):
     def place(self) -> str:
         return f"delta {self.path}"
 
+    def __post_init__(self) -> None:
+        require_retry_s(self.retry_s)
+
     def prepare(self, schema: StructType, key: tuple[str, ...]) -> None:
         require_kinds("to_delta", schema)
         self._schema, self._key = arrow_schema("to_delta", schema), key
+        at_storage(self.place, lambda: self._prepare(schema), self.retry_s)
+
+    def _prepare(self, schema: StructType) -> None:
         try:
             found = DeltaTable(self.path, storage_options=dict(self.options))
         except TableNotFoundError:
@@ -67,16 +76,23 @@ class Delta(Upserts):
             ) from error
 
     def last(self, spark: SparkSession, query: str) -> Mark | None:
+        return at_storage(self.place, lambda: self._last(query), self.retry_s)
+
+    def _last(self, query: str) -> Mark | None:
         try:
             return delta_log.last(DeltaTable(self.path, storage_options=dict(self.options)), query)
         except TableNotFoundError:
             return None
 
     def way_back(self, table: Table, query: str, log: BatchLog) -> Callable[[], None]:
-        return delta_log.way_back(DeltaTable(self.path, storage_options=dict(self.options)), query, log)
+        there = at_storage(self.place, lambda: DeltaTable(self.path, storage_options=dict(self.options)), self.retry_s)
+        return delta_log.way_back(there, query, log)
 
     def apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table, began_ms: int | None = None) -> None:
-        table, mark = DeltaTable(self.path, storage_options=dict(self.options)), Mark(batch, began_ms)
+        at_storage(self.place, lambda: self._apply(query, Mark(batch, began_ms), upserts, gone), self.retry_s)
+
+    def _apply(self, query: str, mark: Mark, upserts: pa.Table, gone: pa.Table) -> None:
+        table = DeltaTable(self.path, storage_options=dict(self.options))
         if has_batch(self.place, delta_log.last(table, query), mark) or not (upserts.num_rows or gone.num_rows):
             return
         marked = (

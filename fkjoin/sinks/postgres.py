@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 from psycopg import Connection
 from psycopg.sql import SQL, Composed, Identifier
@@ -17,11 +18,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, StructType
 
-from fkjoin.errors import FkJoinError
+from fkjoin.dead_letters import OnError, require_on_error
+from fkjoin.errors import FkJoinError, set_aside
 from fkjoin.kinds import NESTED
 from fkjoin.names import quoted
-from fkjoin.sinks import postgres_types
+from fkjoin.sinks import RETRY_S, postgres_types
+from fkjoin.sinks.counts import LEFT_OUT, count
+from fkjoin.sinks.postgres_refusals import PLACE, Refused, unread, unwritten
+from fkjoin.sinks.postgres_server import connect, mends, settings_of
 from fkjoin.sinks.postgres_values import spelled
+from fkjoin.sinks.retry import first_line, repeated, require_retry_s
 from fkjoin.sinks.upserts import Upserts
 from fkjoin.spark.batch_log import BatchLog, Mark, has_batch
 from fkjoin.spark.state import read_state
@@ -33,14 +39,17 @@ if TYPE_CHECKING:
 BATCHES = "fkjoin_batches"
 """The table beside the target, in its schema, that has the last batch of each query."""
 
+LETTERS = "fkjoin_dead_letters"
+"""The one that has the rows that the target cannot have, with ``on_error="dead-letter"``."""
+
 _GONE, _BEGAN = "_fkjoin_gone", "began_ms"
-_OF_A_VALUE = (
-    psycopg.DataError,
-    psycopg.IntegrityError,  # a domain's
-    psycopg.errors.StatementTooComplex,  # JSON that is nested too deeply
-    psycopg.errors.ProgramLimitExceeded,  # or too long
+_LETTERS = (
+    "create table if not exists {} (query text not null, batch bigint not null, target text not null, key json not null, "
+    "column_name text, reason text not null, row json not null, recorded timestamptz not null default now())"
 )
-"""What PostgreSQL says, while it reads a batch, of a value that a column cannot have."""
+_OTHER_WAYS = "or a view of the table replaces such values or leaves such rows out (it needs a new checkpoint)"
+
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -49,8 +58,15 @@ class Postgres(Upserts):
 
     into: str
     dsn: str = field(repr=False)
+    on_error: OnError = "fail"
+    retry_s: float = RETRY_S
     _columns: tuple[str, ...] = ()
     _key: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_on_error(self.on_error)
+        require_retry_s(self.retry_s)
+        self._settings = settings_of(self.dsn)
 
     @property
     def place(self) -> str:
@@ -67,21 +83,26 @@ class Postgres(Upserts):
         made = SQL("create table if not exists {} ({}, primary key ({}))").format(
             self._table(), SQL(", ").join(columns), SQL(", ").join(map(Identifier, key))
         )
-        batches = SQL("create table if not exists {} (query text primary key, batch bigint not null, began_ms bigint)")
-        with self._connected() as connection:
+        self._repeated(lambda: self._prepare(schema, made))
+
+    def _prepare(self, schema: StructType, made: Composed) -> None:
+        with connect(self._settings) as connection:
             connection.execute(made)
-            connection.execute(batches.format(self._batches()))
+            batches = SQL("create table if not exists {} (query text primary key, batch bigint not null, began_ms bigint)")
+            connection.execute(batches.format(self._beside(BATCHES)))
             self._require_times(connection)
+            if self.on_error == "dead-letter":
+                connection.execute(SQL(_LETTERS).format(self._beside(LETTERS)))
             self._require_types(connection, schema)
             try:
                 with connection.transaction():
                     self._stage(connection)
-                    connection.execute(self._upsert())
+                    connection.execute(self._upsert(), (0, 0))
                     connection.execute(self._delete())
             except psycopg.ProgrammingError as error:
                 raise FkJoinError(
-                    f"table {self.into} cannot be kept as fkjoin's table is: {_first(error)}. It needs the columns "
-                    f"{', '.join(schema.names)} and a primary key or unique constraint of ({', '.join(key)}); "
+                    f"table {self.into} cannot be kept as fkjoin's table is: {first_line(error)}. It needs the columns "
+                    f"{', '.join(schema.names)} and a primary key or unique constraint of ({', '.join(self._key)}); "
                     "or drop it, and it is made anew"
                 ) from error
 
@@ -92,9 +113,9 @@ class Postgres(Upserts):
 
     def _require_times(self, connection: Connection[Any]) -> None:
         """Add the column that a release before did not make."""
-        found = connection.execute(SQL("select * from {} limit 0").format(self._batches())).description or ()
+        found = connection.execute(SQL("select * from {} limit 0").format(self._beside(BATCHES))).description or ()
         if all(column.name != _BEGAN for column in found):
-            added = SQL("alter table {} add column if not exists began_ms bigint").format(self._batches())
+            added = SQL("alter table {} add column if not exists began_ms bigint").format(self._beside(BATCHES))
             try:
                 connection.execute(added)
             except psycopg.errors.InsufficientPrivilege as error:
@@ -104,10 +125,13 @@ class Postgres(Upserts):
                 ) from error
 
     def last(self, spark: SparkSession, query: str) -> Mark | None:
-        with self._connected() as connection:
+        return self._repeated(lambda: self._last(query))
+
+    def _last(self, query: str) -> Mark | None:
+        with connect(self._settings) as connection:
             try:
                 row = connection.execute(
-                    SQL("select to_jsonb(known) from {} as known where query = %s").format(self._batches()), (query,)
+                    SQL("select to_jsonb(known) from {} as known where query = %s").format(self._beside(BATCHES)), (query,)
                 ).fetchone()
             except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
                 return None
@@ -123,25 +147,24 @@ class Postgres(Upserts):
             kept = read_state(spark, log.checkpoint, name, batch=log.done)
         if lacking := [name for name in names if name not in kept.columns]:
             raise FkJoinError(f"{table.name} has no column {lacking[0]} in the state")
-        rows = self.columns(kept.select(*map(quoted, names))).toArrow()
-        return lambda: self._become(query, log.mark(log.done), rows)
+        rows, mark = self.columns(kept.select(*map(quoted, names))).toArrow(), log.mark(log.done)
+        return lambda: self._set_aside(mark.number, self._repeated(lambda: self._become(query, mark, rows)))
 
-    def _become(self, query: str, mark: Mark, rows: pa.Table) -> None:
-        """Have these rows and no others, in one transaction with the batch that they are of."""
-        with self._connected() as connection:
+    def _become(self, query: str, mark: Mark, rows: pa.Table) -> list[Refused]:
+        """Have these rows and no others, in one transaction with the batch that they are of; those that cannot be there."""
+        with connect(self._settings) as connection:
             self._stage(connection)
-            with connection.cursor() as cursor:
-                self._copy(cursor, rows, False)
+            letters = self._written(connection, query, mark.number, rows)
             same = SQL(" and ").join(SQL("target.{0} = kept.{0}").format(Identifier(name)) for name in self._key)
             others = SQL("delete from {} as target where not exists (select from fkjoin_changes as kept where {})")
             connection.execute(others.format(self._table(), same))
-            connection.execute(self._upsert())
             self._note(connection, query, mark)
+        return letters
 
     def _note(self, connection: Connection[Any], query: str, mark: Mark) -> None:
         text = "insert into {} (query, batch, began_ms) values (%s, %s, %s) on conflict (query) do update "
         text += "set batch = excluded.batch, began_ms = excluded.began_ms"
-        connection.execute(SQL(text).format(self._batches()), (query, mark.number, mark.began_ms))
+        connection.execute(SQL(text).format(self._beside(BATCHES)), (query, mark.number, mark.began_ms))
 
     def columns(self, changes: DataFrame) -> DataFrame:
         """Structs, lists and maps as JSON, bytes as PostgreSQL writes them."""
@@ -149,68 +172,102 @@ class Postgres(Upserts):
         return changes.select(*[_readable(item.name, item.dataType).alias(item.name) for item in given])
 
     def apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table, began_ms: int | None = None) -> None:
-        mark = Mark(batch, began_ms)
-        with self._connected() as connection:
+        self._set_aside(batch, self._repeated(lambda: self._apply(query, Mark(batch, began_ms), upserts, gone)))
+
+    def _set_aside(self, batch: int, letters: list[Refused]) -> None:
+        """Count the rows that the table cannot have, and say so."""
+        if letters:
+            count(self.place, LEFT_OUT, len(letters))
+            where = f"in {LETTERS}" if self.on_error == "dead-letter" else "left out"
+            text = "table %s: %d rows of batch %d are %s, not in the table; the first: %s"
+            logging.getLogger("fkjoin").warning(text, self.into, len(letters), batch, where, letters[0])
+
+    def _apply(self, query: str, mark: Mark, upserts: pa.Table, gone: pa.Table) -> list[Refused]:
+        """One transaction; the rows that the table cannot have."""
+        with connect(self._settings) as connection:
             known = SQL(
                 "insert into {0} as known values (%s, -1) on conflict (query) do update set batch = known.batch "
                 "returning batch, began_ms"
             )
-            done = connection.execute(known.format(self._batches()), (query,)).fetchone()
+            done = connection.execute(known.format(self._beside(BATCHES)), (query,)).fetchone()
             if done is not None and has_batch(self.place, Mark(*done), mark):  # an attempt that comes second waits here
-                return
+                return []
             self._stage(connection)
-            with connection.cursor() as cursor:
-                for rows, deleted in ((upserts, False), (gone, True)):
-                    if rows.num_rows:
-                        self._copy(cursor, rows, deleted)
+            for _ in unread(connection, gone, partial(self._copy, connection, deleted=True), self._key):
+                pass  # a key that the table cannot have is not in it
             connection.execute(self._delete())
-            try:
-                connection.execute(self._upsert())
-            except psycopg.errors.NotNullViolation as error:
-                raise self._cannot_be(f"{_first(error)} ({error.diag.message_detail})") from error
+            letters = self._written(connection, query, mark.number, upserts)
             self._note(connection, query, mark)
+        return letters
 
-    def _copy(self, cursor: Any, rows: pa.Table, deleted: bool) -> None:
+    def _written(self, connection: Connection[Any], query: str, batch: int, rows: pa.Table) -> list[Refused]:
+        """Insert or update the rows, and follow ``on_error`` for those that the table cannot have, which are returned."""
+        letters = []
+        for row in self._upserted(connection, rows):
+            if self.on_error == "fail":
+                raise FkJoinError(f"a row cannot be in table {self.into}: {row}{set_aside('rows')}, {_OTHER_WAYS}")
+            letters.append(row)
+        if self.on_error == "dead-letter":
+            self._record(connection, query, batch, letters)
+        return letters
+
+    def _upserted(self, connection: Connection[Any], rows: pa.Table) -> Iterator[Refused]:
+        """Insert or update the rows; those that are refused."""
+        rows = rows.append_column(PLACE, pa.array(range(rows.num_rows), pa.int64()))
+        yield from unread(connection, rows, partial(self._copy, connection, deleted=False), self._key)
+
+        def write(first: int, end: int) -> None:
+            connection.execute(self._upsert(), (first, end))
+
+        def index() -> None:
+            connection.execute(SQL("create index on fkjoin_changes ({})").format(Identifier(PLACE)))
+
+        yield from unwritten(connection, rows, write, index, self._key)
+
+    def _record(self, connection: Connection[Any], query: str, batch: int, letters: Sequence[Refused]) -> None:
+        into = SQL("insert into {} (query, batch, target, key, column_name, reason, row) values (%s, %s, %s, %s, %s, %s, %s)")
+        with connection.cursor() as cursor:
+            cursor.executemany(
+                into.format(self._beside(LETTERS)),
+                [(query, batch, self.into, one.key_text, one.column_text, one.reason, one.row_text) for one in letters],
+            )
+
+    def _repeated(self, work: Callable[[], _T]) -> _T:
+        """What the work returns, through outages; ``FkJoinError`` of what PostgreSQL says otherwise."""
+        try:
+            return repeated(self.place, work, mends, self.retry_s)
+        except psycopg.Error as error:
+            why = first_line(error)
+        raise FkJoinError(
+            f"table {self.into} cannot be written to: {why}. Mend that and start the query again: it goes on with this batch"
+        )
+
+    def _copy(self, connection: Connection[Any], rows: pa.Table, *, deleted: bool) -> None:
         names = [*rows.column_names, _GONE]
         text = io.BytesIO()
         chosen = pa.table([*map(spelled, rows.columns), pa.repeat(deleted, rows.num_rows)], names)
         pa_csv.write_csv(chosen, text, pa_csv.WriteOptions(include_header=False))
         into = SQL("copy fkjoin_changes ({}) from stdin (format csv)").format(SQL(", ").join(map(Identifier, names)))
-        try:
-            with cursor.copy(into) as copy:
-                copy.write(text.getbuffer())
-        except _OF_A_VALUE as error:
-            raise self._cannot_be(self._refused(rows, error)) from error
-
-    def _cannot_be(self, why: str) -> FkJoinError:
-        return FkJoinError(
-            f"a row cannot be in table {self.into}: {why}. Replace such values in a view of the table, or leave such rows out "
-            "with a filter; the batch will be written again"
-        )
-
-    def _refused(self, rows: pa.Table, error: psycopg.Error) -> str:
-        """What PostgreSQL says, and where: of U+0000 it names no column."""
-        for name in rows.column_names:
-            if (
-                pa.types.is_string(rows[name].type)
-                and (place := pc.index(pc.match_substring(rows[name], "\0"), True).as_py()) >= 0
-            ):
-                key = ", ".join(f"{part} = {rows[part][place].as_py()!r}" for part in self._key)
-                return f"column {name} has U+0000 in the row with {key}, which no text of PostgreSQL's can have"
-        context = str(error.diag.context).splitlines()
-        where = next((line for line in context if line.startswith("COPY ")), context[0])  # of JSON the text comes first
-        return f"{_first(error)} ({where})"
+        with connection.cursor() as cursor, cursor.copy(into) as copy:
+            copy.write(text.getbuffer())
 
     def _stage(self, connection: Connection[Any]) -> None:
         """A table for a batch's changes, with the target's types and none of its constraints."""
-        text = "create temporary table fkjoin_changes on commit drop as select {}, false as _fkjoin_gone from {} with no data"
+        text = (
+            "create temporary table fkjoin_changes on commit drop as "
+            "select {}, false as _fkjoin_gone, 0::bigint as _fkjoin_place from {} with no data"
+        )
         connection.execute(SQL(text).format(self._listed(self._columns), self._table()))
 
     def _upsert(self) -> Composed:
+        """Of the rows from a place on to before another one."""
         rest = [name for name in self._columns if name not in self._key]
         changes = SQL(", ").join(SQL("{0} = excluded.{0}").format(Identifier(name)) for name in rest)
         action = SQL("do update set {}").format(changes) if rest else SQL("do nothing")
-        text = "insert into {0} ({1}) select {1} from fkjoin_changes where not _fkjoin_gone on conflict ({2}) {3}"
+        text = (
+            "insert into {0} ({1}) select {1} from fkjoin_changes "
+            "where not _fkjoin_gone and _fkjoin_place >= %s and _fkjoin_place < %s on conflict ({2}) {3}"
+        )
         return SQL(text).format(self._table(), self._listed(self._columns), self._listed(self._key), action)
 
     def _delete(self) -> Composed:
@@ -225,14 +282,8 @@ class Postgres(Upserts):
     def _table(self) -> Identifier:
         return Identifier(*self.into.split("."))
 
-    def _batches(self) -> Identifier:
-        return Identifier(*self.into.split(".")[:-1], BATCHES)
-
-    def _connected(self) -> Connection[Any]:
-        try:
-            return psycopg.connect(self.dsn)
-        except psycopg.Error as error:
-            raise FkJoinError(f"PostgreSQL cannot be reached for {self.into}: {_first(error)}") from error
+    def _beside(self, name: str) -> Identifier:
+        return Identifier(*self.into.split(".")[:-1], name)
 
 
 def _readable(name: str, kind: DataType) -> Column:
@@ -240,8 +291,3 @@ def _readable(name: str, kind: DataType) -> Column:
     if isinstance(kind, NESTED):
         return written(column, kind)
     return F.concat(F.lit("\\x"), F.lower(F.hex(column))) if isinstance(kind, BinaryType) else column
-
-
-def _first(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

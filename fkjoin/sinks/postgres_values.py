@@ -9,6 +9,9 @@ import pyarrow.compute as pc
 _DAYS = (-719_162, 2_932_896)
 """The first and the last day of the years 1 to 9999, of which Arrow's text is PostgreSQL's."""
 _MICROSECONDS = 86_400_000_000
+_NO_TIME = "NaT"
+_LEAST = "-290308-12-21T19:59:05.224192"
+"""The least number of microseconds, which NumPy takes for no time at all."""
 
 
 def spelled(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -36,6 +39,7 @@ def spelled(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _spelled(text: str, zone: str) -> str:
     """``-0043-03-15T12:00:00`` → ``0044-03-15T12:00:00+00 BC``: the year 0 is 1 BC."""
+    text = _LEAST if text == _NO_TIME else text
     year, rest = text.removeprefix("-").split("-", 1)
     number = -int(year) if text.startswith("-") else int(year)
     return f"{number:04}-{rest}{zone}" if number > 0 else f"{1 - number:04}-{rest}{zone} BC"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import pickle
-import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -39,7 +37,7 @@ from fkjoin.messages import (
     unpack,
 )
 from fkjoin.spark.buckets import Payload, bucket_ids, buckets_of, framed, packed_by_bucket
-from fkjoin.spark.index_owner import note_owner
+from fkjoin.spark.index_owner import index_home, note_owner
 from fkjoin.spark.operator import TICK, StageSpec
 from fkjoin.spark.worker import give_back, settle
 from fkjoin.stages import (
@@ -62,7 +60,6 @@ from fkjoin.stages.answer_rows import usable
 from fkjoin.stages.start_over import PASSED, left_behind, reached
 from fkjoin.star import Star
 from state import BucketStore, SegmentLog, Store
-from state.private import private_folder
 from state.segments import Meta
 
 if TYPE_CHECKING:
@@ -317,19 +314,6 @@ class BucketRun:
         context = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
         return index_home(self._spec.index_dir, query or "no-query", self._spec.operator, self._spec.stage)
-
-
-def index_home(index_dir: str, query: str, operator: str, stage: str) -> Path:
-    """Where a store's indexes are on a machine, a folder per bucket; ``index_dir`` empty: under the temporary folder.
-
-    Folders that are not there are made, and none below ``index_dir`` is another user's, nor open to one (``StateError``): the
-    temporary folder is everybody's.
-    """
-    place = Path(index_dir) if index_dir else Path(tempfile.gettempdir())
-    for name in (*(() if index_dir else (f"fkjoin-{os.geteuid()}",)), query, f"{operator}-{stage}"):
-        place /= name
-        private_folder(place)
-    return place
 
 
 def _part(messages: pa.Table, part: int, parts: int) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Whose the indexes on a machine are: beside those of a query, a file says where its checkpoint is.  Some are needed no longer.
+"""Where the indexes on a machine are, and whose: beside those of a query, a file says where its checkpoint is.
 
 The driver says so to the workers, by a local property of the thread that starts the query, which Spark hands on.
 """
@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import socket
+import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from pyspark.sql import SparkSession
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.files import hadoop, query_id
 from state.folders import FOLDERS, in_use
+from state.private import private_folder
 
 FILE = "checkpoint.json"
 
@@ -36,6 +38,24 @@ def owner(spark: SparkSession, checkpoint: str) -> Iterator[None]:
         yield
     finally:
         spark.sparkContext.setLocalProperty(_PROPERTY, None)  # type: ignore[arg-type]
+
+
+def index_base(index_dir: str) -> Path:
+    """Where the indexes of all queries are on a machine; ``index_dir`` empty: under the temporary folder."""
+    return Path(index_dir) if index_dir else Path(tempfile.gettempdir()) / f"fkjoin-{os.geteuid()}"
+
+
+def index_home(index_dir: str, query: str, operator: str, stage: str) -> Path:
+    """Where a store's indexes are on a machine, a folder per bucket.
+
+    Folders that are not there are made, and none below ``index_dir`` is another user's, nor open to one (``StateError``): the
+    temporary folder is everybody's.
+    """
+    base = index_base(index_dir)
+    place = base / query / f"{operator}-{stage}"
+    for folder in (*(() if index_dir else (base,)), place.parent, place):
+        private_folder(folder)
+    return place
 
 
 def note_owner(indexes: Path) -> None:

@@ -9,11 +9,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin.errors import FkJoinError
-from fkjoin.spark.bucket_run import index_home
 from fkjoin.spark.buckets import spark_hash
 from fkjoin.spark.damage import check_logs, damaged
 from fkjoin.spark.entries import PROBLEMS, Examine
 from fkjoin.spark.files import query_id
+from fkjoin.spark.index_owner import index_home
 from fkjoin.spark.state import SavedState, SavedStore
 
 SHOWN = 5

@@ -1,0 +1,57 @@
+"""Work on a Delta table in a storage: repeated while that is away or other writers come first, and what its errors say.
+
+Errors of the package deltalake have the text of an object store's in them, and nothing else that tells an outage from a
+refusal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from fkjoin.errors import FkJoinError
+from fkjoin.sinks.retry import repeated
+
+_OF_A_STORAGE = re.compile(r"Generic \w+ error|HTTP error|non-2xx status|lacked")
+_REFUSED = re.compile(
+    r"\b4(?!08|09|12|25|29)\d\d [A-Z]\w+|lacked (the necessary privileges|valid authentication)"
+    r"|Permission denied|Read-only file"
+)
+"""A storage's status or a disk's: nobody is let in, or nothing is there.  408, 409, 412, 425 and 429 pass."""
+_COLOR = re.compile(r"\x1b\[\d*m")
+_QUERY = re.compile(r"\?\S+")
+"""Of an address: with some storages a signature is in it."""
+_SHOWN = 500
+
+_T = TypeVar("_T")
+
+
+def at_storage(place: str, work: Callable[[], _T], seconds: float) -> _T:
+    """What the work returns, through outages and conflicts; ``FkJoinError`` of what the storage says otherwise."""
+    try:
+        return repeated(place, work, mends, seconds, _told)
+    except (OSError, DeltaError) as error:
+        if not _of_a_storage(error):
+            raise
+        why = _told(error)
+    raise FkJoinError(f"{place} cannot be reached: {why}. Mend that and start the query again: it goes on with this batch")
+
+
+def mends(error: BaseException) -> bool:
+    """Whether the same work may succeed later, nobody having changed anything of it."""
+    return isinstance(error, CommitFailedError) or (_of_a_storage(error) and not _REFUSED.search(str(error)))
+
+
+def _of_a_storage(error: BaseException) -> bool:
+    if isinstance(error, FileNotFoundError):
+        return False
+    return isinstance(error, OSError) or (isinstance(error, DeltaError) and _OF_A_STORAGE.search(str(error)) is not None)
+
+
+def _told(error: BaseException) -> str:
+    """What it says, in a line."""
+    text = " ".join(_QUERY.sub("", _COLOR.sub("", str(error))).replace("↳", ":").split()).replace(" : ", ": ")
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

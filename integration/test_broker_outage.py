@@ -1,0 +1,43 @@
+"""A broker that is gone for more than a minute while a batch is to be written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from fkjoin import Table
+from tests.conftest import small
+from tests.test_spark_engine import write_lines
+
+from .broker import Broker, Record
+
+GONE_S = 62
+"""The producer's own limit is 60 s, where it has never seen the topic."""
+
+
+def test_batches_wait_for_a_broker_that_is_gone_for_a_minute(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """One that is to be written to a topic, and one that is to be read from one."""
+    small(spark, tmp_path)
+    broker.create("outage-out", "outage-in", partitions=1)
+    broker.send("outage-in", [Record(b"a", b"1")])
+    (tmp_path / "rows").mkdir()
+    files = Table.from_files(spark, tmp_path / "rows", key="id", version="lsn", schema="id string, lsn bigint", format="json")
+    topic = Table.from_kafka(spark, "outage-in", broker.bootstrap, key="string", value="string")
+    queries = [
+        files.to_kafka("outage-out", broker.bootstrap, checkpoint=tmp_path / "ck-out"),
+        topic.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck-in"),
+    ]
+    try:
+        queries[1].processAllAvailable()
+        with broker.gone():
+            write_lines(tmp_path / "rows", "0", [{"id": "a", "lsn": 1}])
+            assert not queries[0].awaitTermination(GONE_S), queries[0].exception()
+        broker.send("outage-in", [Record(b"b", b"2")])
+        for query in queries:
+            query.processAllAvailable()
+    finally:
+        for query in queries:
+            query.stop()
+    assert [message.key() for message in broker.read("outage-out")] == [b"a"]
+    assert sorted(row.key for row in spark.read.parquet(str(tmp_path / "out")).collect()) == ["a", "b"]

@@ -1,0 +1,279 @@
+"""Rows that a PostgreSQL table cannot have: each is named or set aside, and all others are written, exactly once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from fkjoin import Table, TopologyError
+from fkjoin.columns import spark_schema
+from fkjoin.dead_letters import OnError
+from fkjoin.errors import FkJoinError
+from fkjoin.metrics import Metrics
+from fkjoin.sinks.postgres import Postgres
+from integration.test_postgres import IDS, NUMBERS, batch, gone, select
+from tests.conftest import small
+from tests.test_spark_engine import write_lines
+
+NAMES = IDS.append(pa.field("name", pa.string()))
+
+
+def sink(dsn: str, types: str = "", schema: pa.Schema = NAMES, on_error: Any = "dead-letter") -> Postgres:
+    if types:
+        with psycopg.connect(dsn) as connection:
+            connection.execute(f"create table shop.it ({types})")  # type: ignore[call-overload]
+    made = Postgres("shop.it", dsn, on_error=on_error)
+    made.prepare(spark_schema(schema), ("id",))
+    return made
+
+
+def names(**rows: str | None) -> pa.Table:
+    return pa.table({"id": pa.array(list(rows)), "name": pa.array(list(rows.values()), pa.string())})
+
+
+def letters(dsn: str, columns: str = "batch, key->>'id', column_name, reason") -> list[tuple[Any, ...]]:
+    return select(dsn, f"select {columns} from shop.fkjoin_dead_letters order by batch, key->>'id'")
+
+
+KINDS: list[tuple[str, pa.Array, pa.Array, str]] = [
+    ("text", pa.array(["a"]), pa.array(["b\0c"]), "no text of PostgreSQL's can have U+0000"),
+    (
+        "uuid",
+        pa.array(["a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"]),
+        pa.array(["sad"]),
+        'invalid input syntax for type uuid: "sad"',
+    ),
+    ("jsonb", pa.array(['{"a":1}']), pa.array(['{"a":"\\u0000"}']), "unsupported Unicode escape sequence: \\u0000 cannot"),
+    ("jsonb", pa.array(["[]"]), pa.array(["[" * 100_000]), "stack depth limit exceeded"),
+    ("shop.short", pa.array(["abc"]), pa.array(["abcd"]), "value too long for type character varying(3)"),
+    ("shop.short check (x <> 'no')", pa.array(["abc"]), pa.array(["no"]), "violates check constraint"),
+    ("shop.filled", pa.array(["abc"]), pa.array([""]), "value for domain shop.filled violates check constraint"),
+    ("text not null", pa.array(["a"]), pa.array([None], pa.string()), "violates not-null constraint"),
+    (
+        "date",
+        pa.array([0], pa.int32()).cast(pa.date32()),
+        pa.array([-(2**31)], pa.int32()).cast(pa.date32()),
+        "date out of range",
+    ),
+    (
+        "timestamptz",
+        pa.array([0], pa.timestamp("us", "UTC")),
+        pa.array([-(2**63)], pa.timestamp("us", "UTC")),
+        "timestamp out of range",
+    ),
+]
+
+
+@pytest.fixture
+def domains(dsn: str) -> str:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("create domain shop.short as varchar(3)")
+        connection.execute("create domain shop.filled as text check (value <> '')")
+    return dsn
+
+
+@pytest.mark.parametrize(("kind", "good", "bad", "reason"), KINDS, ids=[f"{kind[0]}-{kind[3][:20]}" for kind in KINDS])
+def test_a_row_that_the_table_cannot_have_is_set_aside(
+    domains: str, monkeypatch: pytest.MonkeyPatch, kind: str, good: pa.Array, bad: pa.Array, reason: str
+) -> None:
+    """With its key, column, reason and all that it is; the others of the batch are written, and so is what comes later."""
+    if kind.startswith("shop.short"):  # prepare refuses such a table, since most texts do not go there
+        monkeypatch.setattr("fkjoin.sinks.postgres_types.fits", lambda *given, **more: True)
+    made = sink(domains, f"id text primary key, x {kind}, n bigint", IDS.append(pa.field("x", good.type)).append(NUMBERS[1]))
+
+    def rows(*values: pa.Array) -> pa.Table:
+        ids = [f"k{place}" for place in range(len(values))]
+        return pa.table({"id": ids, "x": pa.chunked_array(values), "n": pa.array(range(len(values)), pa.int64())})
+
+    made.apply("q", 0, rows(good, bad, good, bad), gone())
+    made.apply("q", 0, rows(good, bad, good, bad), gone())
+    assert [row[0] for row in select(domains, "select id from shop.it order by id")] == ["k0", "k2"]
+    found = letters(domains)
+    assert [row[:3] for row in found] == [(0, "k1", "x"), (0, "k3", "x")]
+    assert all(reason in row[3] for row in found)
+    row = letters(domains, "row::text")[0][0]
+    assert json.loads(row)["n"] == 1
+    made.apply("q", 1, rows(good, good), gone("k2"))
+    assert [row[0] for row in select(domains, "select id from shop.it order by id")] == ["k0", "k1"]
+    assert len(letters(domains)) == 2
+
+
+@pytest.mark.parametrize(("kind", "good", "bad", "reason"), KINDS, ids=[f"{kind[0]}-{kind[3][:20]}" for kind in KINDS])
+def test_by_default_it_stops_the_query_by_key_column_and_the_beginning_of_the_value(
+    domains: str, monkeypatch: pytest.MonkeyPatch, kind: str, good: pa.Array, bad: pa.Array, reason: str
+) -> None:
+    if kind.startswith("shop.short"):
+        monkeypatch.setattr("fkjoin.sinks.postgres_types.fits", lambda *given, **more: True)
+    schema = IDS.append(pa.field("x", good.type)).append(pa.field("other", pa.string()))
+    made = sink(domains, f"id text primary key, x {kind}, other text", schema, "fail")
+    values = pa.chunked_array([good, bad, good])
+    rows = pa.table({"id": ["a", "b", "c"], "x": values, "other": ["SECRET"] * 3})
+    with pytest.raises(FkJoinError) as caught:
+        made.apply("q", 0, rows, gone())
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith("a row cannot be in table shop.it: id = 'b', column x = ")
+    assert reason in line
+    assert line.endswith(
+        '; with on_error="dead-letter" such rows are set aside, or a view of the table replaces such values or leaves such '
+        "rows out (it needs a new checkpoint)"
+    )
+    assert len(line) < 600
+    assert "SECRET" not in "".join(traceback.format_exception(caught.value))
+    assert select(domains, "select * from shop.it") == []
+
+
+def test_the_beginning_of_a_value_is_shown_on_one_line(dsn: str) -> None:
+    with pytest.raises(FkJoinError) as caught:
+        sink(dsn, on_error="fail").apply("q", 0, names(a="line\n" + "x" * 100 + "\0"), gone())
+    assert f"id = 'a', column name = 'line\\n{'x' * 53}…: no text of PostgreSQL's can have U+0000; with" in str(caught.value)
+
+
+def test_the_last_good_row_of_the_key_stays_and_a_later_good_one_replaces_it(dsn: str) -> None:
+    made = sink(dsn)
+    made.apply("q", 0, names(a="one", b="one"), gone())
+    made.apply("q", 1, names(a="tw\0", b="two"), gone())
+    assert select(dsn, "select * from shop.it order by id") == [("a", "one"), ("b", "two")]
+    made.apply("q", 2, names(a="three"), gone())
+    assert select(dsn, "select * from shop.it order by id") == [("a", "three"), ("b", "two")]
+    assert letters(dsn, "query, target, batch, key->>'id', row::text") == [
+        ("q", "shop.it", 1, "a", '{"id": "a", "name": "tw\\u0000"}')
+    ]
+
+
+def test_rows_that_are_left_out_are_counted_in_the_log_and_for_prometheus(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    before = _counted()
+    with caplog.at_level(logging.WARNING, "fkjoin"):
+        sink(dsn, on_error="skip").apply("q", 4, names(a="one", b="\0", c="\0"), gone())
+    assert select(dsn, "select id from shop.it") == [("a",)]
+    assert caplog.messages == [
+        "table shop.it: 2 rows of batch 4 are left out, not in the table; the first: "
+        "id = 'b', column name = '\\x00': no text of PostgreSQL's can have U+0000"
+    ]
+    assert _counted() - before == 2
+    sink(dsn).apply("q", 5, names(d="\0"), gone())
+    assert "1 rows of batch 5 are in fkjoin_dead_letters, not in the table" in caplog.messages[-1]
+    assert _counted() - before == 3
+
+
+def _counted() -> float:
+    registry = CollectorRegistry()
+    registry.register(Metrics())
+    return registry.get_sample_value("fkjoin_sink_dead_letters_total", {"place": "postgres shop.it"}) or 0
+
+
+def test_a_delete_of_a_key_that_the_table_cannot_have_has_nothing_to_delete(dsn: str) -> None:
+    made = sink(dsn, on_error="fail")
+    made.apply("q", 0, names(a="one", b="two"), gone())
+    made.apply("q", 1, names(), gone("a", "b\0", "\0"))
+    assert select(dsn, "select * from shop.it") == [("b", "two")]
+
+
+def test_a_key_that_is_too_long_for_its_index_is_set_aside(dsn: str) -> None:
+    made = sink(dsn)
+    key = "".join(str(number) for number in range(100_000))
+    made.apply("q", 0, names(**{"a": "one", key: "two"}), gone())
+    assert select(dsn, "select * from shop.it") == [("a", "one")]
+    ((name, reason),) = letters(dsn, "column_name, reason")
+    assert name is None
+    assert reason.startswith("index row requires")
+
+
+def test_a_check_of_two_columns_names_both(dsn: str) -> None:
+    made = sink(dsn, "id text primary key, n bigint, check (n > length(id))", NUMBERS)
+    made.apply("q", 0, batch(a=1, b=2), gone())
+    assert select(dsn, "select * from shop.it") == [("b", 2)]
+    assert letters(dsn)[0][:3] == (0, "a", "id, n")
+    made = sink(dsn, schema=NUMBERS, on_error="fail")
+    with pytest.raises(FkJoinError, match="shop.it: id = 'a', column id = 'a', column n = 1: new row for relation"):
+        made.apply("q", 1, batch(a=1), gone())
+
+
+def test_what_breaks_a_constraint_with_other_rows_stops_the_query_whatever_on_error_says(dsn: str) -> None:
+    made = sink(dsn, "id text primary key, n bigint unique", NUMBERS)
+    with pytest.raises(FkJoinError) as caught:
+        made.apply("q", 0, batch(a=1, b=1), gone())
+    assert str(caught.value) == (
+        'table shop.it cannot be written to: duplicate key value violates unique constraint "it_n_key". Mend that and start '
+        "the query again: it goes on with this batch"
+    )
+    assert select(dsn, "select * from shop.it") == []
+    with psycopg.connect(dsn) as connection:
+        connection.execute("alter table shop.it drop constraint it_n_key")
+    made.apply("q", 0, batch(a=1, b=1), gone())
+    assert select(dsn, "select * from shop.it order by id") == [("a", 1), ("b", 1)]
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(values=st.lists(st.sampled_from(["good", "b\0d", "bad", None]), max_size=40))
+def test_all_rows_are_in_the_table_or_among_the_dead_letters(domains: str, values: Sequence[str | None]) -> None:
+    """Whichever are refused, and for whatever reasons at the same time."""
+    with psycopg.connect(domains) as connection:
+        connection.execute("drop table if exists shop.it, shop.fkjoin_batches, shop.fkjoin_dead_letters")
+    made = sink(domains, "id text primary key, name text not null check (name <> 'bad')")
+    rows = {f"{place:02}": value for place, value in enumerate(values)}
+    made.apply("q", 0, names(**rows), gone())
+    good = [key for key, value in rows.items() if value == "good"]
+    assert [key for (key,) in select(domains, "select id from shop.it order by id")] == good
+    assert [(key, name) for _, key, name, _ in letters(domains)] == [(key, "name") for key in rows if key not in good]
+
+
+def test_a_database_in_another_encoding_has_what_that_has(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("drop database if exists latin")
+        connection.execute("create database latin template template0 encoding 'LATIN1' lc_collate 'C' lc_ctype 'C'")
+    latin = psycopg.conninfo.make_conninfo(dsn, dbname="latin")
+    made = Postgres("it", latin, on_error="dead-letter")
+    made.prepare(spark_schema(NAMES), ("id",))
+    made.apply("q", 0, names(a="é", b="€"), gone())
+    with psycopg.connect(latin, client_encoding="UTF8") as connection:
+        assert connection.execute("select id, name from it").fetchall() == [("a", "é")]
+        found = connection.execute("select column_name, key->>'id' from fkjoin_dead_letters").fetchall()
+    assert found == [("name", "b")]
+
+
+def test_each_way_out_that_the_error_names(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+    """The first goes on from the same checkpoint; the error is one line of what the query says."""
+    small(spark, tmp_path)
+    (tmp_path / "rows").mkdir()
+    write_lines(tmp_path / "rows", "0", [{"id": key, "name": name, "lsn": 1} for key, name in (("a", "one"), ("b", "t\0wo"))])
+    table = Table.from_files(
+        spark, tmp_path / "rows", key="id", version="lsn", schema="id string, name string, lsn bigint", format="json"
+    )
+    kept = table.materialize("kept")
+
+    def write(table: Table, into: str, on_error: OnError = "fail") -> list[Any]:
+        started = table.to_postgres(
+            into, dsn, checkpoint=tmp_path / into, on_error=on_error, retry_s=5, trigger={"availableNow": True}
+        )
+        started.awaitTermination()
+        return select(dsn, f"select id, name from {into} order by id")
+
+    with pytest.raises(StreamingQueryException) as caught:
+        write(kept, "shop.it")
+    lines = [line for line in str(caught.value).splitlines() if line.startswith("fkjoin.errors.FkJoinError: ")]
+    assert "a row cannot be in table shop.it: id = 'b', column name = 't\\x00wo': no text of PostgreSQL's" in lines[0]
+    assert write(kept, "shop.it", "dead-letter") == [("a", "one")]
+    assert letters(dsn)[0][:3] == (0, "b", "name")
+    assert write(table.map_values(["replace(name, char(0), '') as name"], name="replaced"), "shop.replaced") == [
+        ("a", "one"),
+        ("b", "two"),
+    ]
+    assert write(table.filter("instr(name, char(0)) = 0", name="left_out"), "shop.left_out") == [("a", "one")]
+
+
+def test_a_word_for_on_error_that_there_is_not_is_refused(dsn: str) -> None:
+    with pytest.raises(TopologyError, match="on_error: 'stop' is not one of fail, dead-letter, skip"):
+        sink(dsn, on_error="stop")

@@ -1,0 +1,132 @@
+"""Passwords stay where they were given: no output, log, picture, progress or file of a checkpoint has them."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+from psycopg.conninfo import make_conninfo
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from fkjoin import Table
+from fkjoin import aggregates as agg
+from fkjoin.errors import FkJoinError
+from fkjoin.job import Job
+from fkjoin.job_file import JobError, read_job
+from fkjoin.kafka import Json
+from fkjoin.sinks import Delta, Kafka
+from integration.test_postgres import select
+from tests.conftest import small
+from tests.test_addresses import CANARY, MALFORMED
+from tests.test_cli import fkjoin
+from tests.test_spark_engine import write_lines
+
+JOB = """
+name = "secrets"
+checkpoint = "{folder}/ck"
+trigger = "available-now"
+log = "{folder}/log"
+[spark]
+"spark.sql.shuffle.partitions" = 2
+"spark.ui.enabled" = false
+"spark.fkjoin.index.dir" = "{folder}/index"
+[tables.orders]
+path = "{folder}/orders"
+key = "id"
+version = "lsn"
+[aggregates.counted]
+of = "orders"
+group_by = "customer"
+columns = {{n = "count()"}}
+[sinks.shop]
+table = "counted"
+postgres = '''{dsn}'''
+into = "shop.it"
+[sinks.lake]
+table = "counted"
+path = "{folder}/delta"
+format = "delta"
+options = {{AWS_SECRET_ACCESS_KEY = "CaNaRy17"}}
+"""
+
+
+def job(folder: Path, dsn: str, more: str = "") -> Path:
+    path = folder / "job.toml"
+    path.write_text(JOB.format(folder=folder, dsn=dsn) + more)
+    (folder / "orders").mkdir(exist_ok=True)
+    write_lines(folder / "orders", "0", [{"id": "a", "customer": "c\0" if more else "c", "lsn": 1}])
+    return path
+
+
+def test_a_job_shows_its_passwords_nowhere(dsn: str, tmp_path: Path) -> None:
+    """While it runs, and when it stops at a row; the server lets everybody in, whatever the password."""
+    path = job(tmp_path, make_conninfo(dsn, password=CANARY))
+    assert CANARY not in repr(read_job(path))
+    ran = fkjoin("run", path, "--spark-log", tmp_path / "spark.log")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert select(dsn, "select * from shop.it") == [("c", 1)]
+    shown = [ran.stdout, ran.stderr]
+    files = [file for file in tmp_path.rglob("*") if file.is_file() and file != path]
+    assert {"fkjoin-job.json", "log", "spark.log"} <= {file.name for file in files}
+    assert [file for file in files if CANARY.encode() in file.read_bytes()] == []
+    write_lines(tmp_path / "orders", "1", [{"id": "b", "customer": "c\0", "lsn": 2}])
+    ran = fkjoin("run", path, "--spark-log", tmp_path / "spark.log")
+    assert "query sinks-counted failed: a row cannot be in table shop.it: customer = 'c\\x00'" in ran.stderr
+    assert ran.stderr.count("\n") == 1
+    shown += [ran.stdout, ran.stderr, (tmp_path / "spark.log").read_text()]
+    assert CANARY not in "".join(shown)
+
+
+@pytest.mark.parametrize("dsn", MALFORMED)
+def test_an_address_that_cannot_be_read_is_named_by_its_place_in_the_job_file(
+    spark: SparkSession, tmp_path: Path, dsn: str
+) -> None:
+    small(spark, tmp_path)
+    spec = read_job(job(tmp_path, dsn))
+    with pytest.raises(JobError, match=r"^sinks\.shop\.postgres: the address cannot be read") as caught:
+        Job(spec, spark)
+    assert CANARY not in "".join(traceback.format_exception(caught.value))
+    table = Table.from_files(spark, tmp_path / "orders", key="id", version="lsn").group_by("customer").agg(n=agg.count())
+    with pytest.raises(FkJoinError, match="^postgres: the address cannot be read") as refused:
+        table.to_postgres("shop.it", dsn, checkpoint=tmp_path / "ck")
+    assert CANARY not in "".join(traceback.format_exception(refused.value))
+
+
+def test_options_of_topics_and_storages_are_shown_without_their_secrets(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    login = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="{CANARY}"'
+    for jaas in (f"{login};", login, CANARY):
+        options: dict[str, Any] = {
+            "kafka.security.protocol": "SASL_PLAINTEXT",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.jaas.config": jaas,
+            "kafka.ssl.truststore.location": "/nowhere",  # so that the brokers are not asked when the table is made
+            "kafka.ssl.truststore.password": CANARY,
+            "kafka.default.api.timeout.ms": "400",
+            "kafka.request.timeout.ms": "300",
+        }
+        reading = {**options, "fetchOffset.numRetries": 1}
+        table = Table.from_kafka(spark, "t", "127.0.0.1:1", key="string", value=Json("n int"), options=reading)
+        kept = table.materialize("kept")
+        sink = Kafka("t", "127.0.0.1:1", options=options), Delta("s3://bucket/table", {"AWS_SECRET_ACCESS_KEY": CANARY})
+        shown = [
+            repr(sink),
+            repr(table),
+            repr(kept),
+            repr(table.recipe),
+            *(kept.describe(form) for form in ("text", "json", "mermaid")),
+        ]
+        query = kept.to_kafka(
+            "t",
+            "127.0.0.1:1",
+            checkpoint=tmp_path / f"ck-{len(jaas)}",
+            options={**options, "kafka.max.block.ms": "1"},
+            trigger={"availableNow": True},
+        )
+        with pytest.raises(StreamingQueryException) as caught:
+            query.awaitTermination()
+        shown += [str(caught.value), *traceback.format_exception(caught.value), str(query.lastProgress)]
+        assert [text for text in shown if CANARY in text] == []

@@ -1,0 +1,134 @@
+"""A Delta table whose storage goes away, and several writers of the same rows at the same time."""
+
+from __future__ import annotations
+
+import http.server
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql.types import LongType, StringType, StructType
+
+from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.sinks.counts import REPEATED, counted
+from fkjoin.sinks.delta import Delta
+
+SCHEMA = StructType().add("id", StringType()).add("n", LongType())
+
+
+def sink(path: object, retry_s: float = 60, **options: str) -> Delta:
+    made = Delta(str(path), options, retry_s)
+    made.prepare(SCHEMA, ("id",))
+    return made
+
+
+def batch(**rows: int) -> tuple[pa.Table, pa.Table]:
+    found = pa.table({"id": list(rows), "n": pa.array(list(rows.values()), pa.int64())})
+    return found, found.select(["id"]).slice(0, 0)
+
+
+def test_two_writers_of_the_same_rows_at_the_same_time_both_write_all_their_batches(tmp_path: Path) -> None:
+    sink(tmp_path).apply("first", 0, *batch(a=0, b=0))
+    begin, errors = threading.Barrier(2), []
+
+    def write(query: str) -> None:
+        made = sink(tmp_path)
+        begin.wait(30)
+        try:
+            for number in range(8):
+                made.apply(query, number, *batch(a=number, b=number))
+        except Exception as error:
+            errors.append(error)
+
+    writers = [threading.Thread(target=write, args=(query,)) for query in ("one", "other")]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(120)
+    assert errors == []
+    table = DeltaTable(tmp_path)
+    assert table.to_pyarrow_table().sort_by("id").to_pydict() == {"id": ["a", "b"], "n": [7, 7]}
+    assert [table.transaction_version(query) for query in ("one", "other")] == [7, 7]
+    assert table.version() == 17, "each batch once"
+
+
+class Storage(http.server.ThreadingHTTPServer):
+    """An object store that has nothing to say but a status."""
+
+    status = 503
+    asked = 0
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {
+            "AWS_ACCESS_KEY_ID": "me",
+            "AWS_SECRET_ACCESS_KEY": "CaNaRy17",
+            "AWS_REGION": "here",
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.server_port}",
+            "AWS_ALLOW_HTTP": "true",
+            "max_retries": "0",
+        }
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    server: Storage
+
+    def do_GET(self) -> None:
+        self.server.asked += 1
+        self.send_response(self.server.status)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def storage() -> Iterator[Storage]:
+    server = Storage(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("status", [500, 503, 429, 0])
+def test_a_storage_that_is_away_is_tried_for_as_long_as_one_says(
+    storage: Storage, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage.status = status or 503
+    options = storage.options if status else {**storage.options, "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
+    before = counted().get((REPEATED, "delta s3://bucket/table"), 0)
+    with pytest.raises(FkJoinError) as caught, caplog.at_level(logging.WARNING, "fkjoin"):
+        sink("s3://bucket/table", 0.5, **options)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith("delta s3://bucket/table: Kernel error -> Generic S3 error: Error performing GET http://127.0.0.1:")
+    assert ", retry_s = 0.5). Start the query again when the place is well: it goes on with this batch; or" in line
+    assert caplog.messages[0].startswith("delta s3://bucket/table: Kernel error")
+    assert not status or storage.asked > 1
+    assert counted()[REPEATED, "delta s3://bucket/table"] - before == len(caplog.messages)
+    assert "CaNaRy17" not in line + caplog.text
+    assert "\x1b" not in line
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+def test_a_storage_that_refuses_stops_the_query_at_once(
+    storage: Storage, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage.status = status
+    with pytest.raises(FkJoinError, match="^delta s3://bucket/table cannot be reached: Kernel error.*Mend that and start"):
+        sink("s3://bucket/table", **storage.options)
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("given", [-1, float("nan"), float("inf"), "60"])
+def test_a_time_that_is_none_is_refused(tmp_path: Path, given: Any) -> None:
+    with pytest.raises(TopologyError, match="retry_s: .* is no number of seconds; 0 tries once, 60 is what it is if left out"):
+        Delta(tmp_path, {}, given)
