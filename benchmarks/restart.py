@@ -84,7 +84,7 @@ def main() -> None:
         reused, rebuilt = [], []
         for _ in range(given.rounds):
             reused.append(round(opened(log, folder, rebuilt=False), 4))
-            shutil.rmtree(folder / "index")
+            shutil.rmtree(folder)
             rebuilt.append(round(given.rows / opened(log, folder, rebuilt=True)))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -96,9 +96,12 @@ def job(tmp_path: Path, text: str) -> Path:
         ),
         (
             ('path = "{folder}/out"', 'path = "out"\non_error = "skip"'),
-            "sinks.out: on_error: it is a setting of sinks that write to PostgreSQL",
+            "sinks.out: on_error: it is a setting of a table of PostgreSQL, and this sink writes to Parquet files",
         ),
-        (('path = "{folder}/out"', 'path = "out"\nretry_s = 5'), "sinks.out: retry_s: .* that write to PostgreSQL or Delta"),
+        (
+            ('path = "{folder}/out"', 'path = "out"\nretry_s = 5'),
+            "sinks.out: retry_s: .*PostgreSQL or a Delta table",
+        ),
         (
             ('path = "{folder}/out"', 'path = "out"\nformat = "delta"\nretry_s = -1'),
             "sinks.out.retry_s: Input should be greater than or equal to 0",

@@ -24,6 +24,10 @@ UNITS = "tests/test_ways_without_spark.py::test_a_value_is_read_with_the_unit_th
 TYPES = "tests/test_ways_without_spark.py::test_a_value_is_read_into_the_type_that_the_message_names"
 FORMATS = "tests/test_ways_without_spark.py::test_a_format_is_taken_when_it_is_what_the_message_says"
 LEARNED = "tests/test_bad_lines_later.py::test_an_expression_is_the_way_out_for_a_new_job"
+OUTAGE = "integration/test_postgres_outages.py::test_what_no_repetition_mends_stops_the_query_at_once"
+RESTORED = "tests/test_restored.py::test_after_a_restore_a_sink_is_refused_or_set_back_and_then_is_the_batch_join"
+STORAGE = "tests/test_delta_outages.py::test_a_storage_that_refuses_stops_the_query_at_once"
+SPARKS_SINK = "tests/test_restored.py::test_a_folder_of_sparks_own_sink_that_is_ahead_is_named"
 
 WAYS: dict[str, str | None] = {
     "{}: {} is {}, a number is needed; cast it": BUILDING,
@@ -56,16 +60,7 @@ WAYS: dict[str, str | None] = {
     "{}: a column is called {}, as the aggregate": None,
     "key: files have columns; name those that": None,
     "{}.{}: a table has this name already; choose": None,
-    "give either topic or path": JOB_FILES,
-    '{}: text keeps the whole text of format "json"': "tests/test_job.py::test_formats_of_a_job_file",
-    '{}: units are for formats "json" and "debezium"': "tests/test_job.py::test_formats_of_a_job_file",
-    "{}: source names columns of events of format": "tests/test_job.py::test_formats_of_a_job_file",
-    '{}: format "{}" needs a schema, such as "id': None,
     "give filter, columns, or both (the filter": JOB_FILES,
-    "give either topic, path or postgres": JOB_FILES,
-    "postgres, the address of a database, and": JOB_FILES,
-    "{}: it is a setting of {}, and this table": JOB_FILES,
-    '{}: files of format "fkjoin" say it themselves': JOB_FILES,
     "sinks: those of {} are one query in {}/{}": None,
     "{}: the staged deployment joins tables read": BUILDING,
     "joiner: left table {} has no columns besides": BUILDING,
@@ -98,8 +93,6 @@ WAYS: dict[str, str | None] = {
     "version: with roots=, the positions in the": None,
     "Spark's Kafka connector is not there: start": None,
     "headers: the value has a column 'headers'": None,
-    "topic: {} cannot be asked for its id ({})": None,
-    "topic: {} cannot be asked for its id within": None,
     "{}: column {} is {}, which could not be read": None,
     "{}: the {} of {} is {}, and that of {} is": BUILDING,
     "{}: {} is the name of a column that results": BUILDING,
@@ -119,7 +112,6 @@ WAYS: dict[str, str | None] = {
     "Delta table {} cannot be made for {}: {}": None,
     "a row cannot be in Delta table {}: {}. Replace": None,
     "positions: a row that sums up or merges others": None,
-    "a row cannot be in table {}: {}. Replace": None,
     "table {} cannot be kept as fkjoin's table": None,
     "to_postgres: column {} is {}, which no type": None,
     "{}: a source's changes come as they are read": BUILDING,
@@ -151,7 +143,6 @@ WAYS: dict[str, str | None] = {
     "df: a batch DataFrame has no changes to follow": BUILDING,
     "version: name the columns that order the": BUILDING,
     "{} of {}: a result does not fit; cast to": None,
-    "--ui: nobody can listen at {}:{} ({}); choose": "tests/test_ways_without_spark.py::test_a_page_is_served_at_another_port",
     "a record has wire version {}, this release": None,
     "path: {} has batches of {} checkpoints ({})": None,
     "key: the table that was written has the key": None,
@@ -163,6 +154,35 @@ WAYS: dict[str, str | None] = {
     "change log meta has {} bytes, at least {}": None,
     "change log segment {} is damaged, its checksum": None,
     "change log segment {} is damaged and does": None,
+    "a type in the checkpoint names the Python": None,
+    "give either {}": JOB_FILES,
+    "{}: nobody can listen at {}:{} ({}); choose": "tests/test_ways_without_spark.py::test_a_page_is_served_at_another_port",
+    "Delta table {} cannot be restored to version": None,
+    "{} cannot be reached: {}. Mend that and start": STORAGE,
+    "table {} cannot be written to: {}. Mend that": OUTAGE,
+    "a row cannot be in table {}: {}; with on_error": (
+        "integration/test_postgres_refusals.py::test_each_way_out_that_the_error_names"
+    ),
+    "table {} beside {} lacks the column {}: let": None,
+    "postgres: the address cannot be read (it is": (
+        "tests/test_addresses.py::test_the_ways_of_writing_an_address_that_the_error_names"
+    ),
+    "checkpoint: {} is at {}, and {} has batch": SPARKS_SINK,
+    "checkpoint: {} was set back: it is at batch": RESTORED,
+    "on_restore: {} cannot be set back to batch": (
+        "integration/test_postgres_restored.py::"
+        "test_a_table_that_the_state_does_not_have_is_refused_and_the_way_on_is_a_new_checkpoint"
+    ),
+    "{} ({}, retry_s = {}). Start the query again": (
+        "integration/test_postgres_outages.py::test_when_the_time_is_over_the_query_stops_and_says_how_long_it_tried"
+    ),
+    "{} has batch {} of the query already, which": (
+        "tests/test_restored.py::test_the_checkpoint_that_a_backup_replaced_cannot_be_put_back_under_parquet"
+    ),
+    "{} cannot be removed: {}; remove it as its": None,
+    "path: the checkpoint of {} was set back to": (
+        "tests/test_restored.py::test_who_has_read_what_was_set_aside_is_refused_and_who_has_not_goes_on"
+    ),
 }
 """By the beginnings of messages, with ``{}`` for what is filled in: the test that goes the way out; None: no test does yet."""
 

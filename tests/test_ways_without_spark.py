@@ -14,6 +14,7 @@ from fkjoin.kafka import Json, String
 from fkjoin.kafka.formats import as_format
 from fkjoin.kafka.options import source_options
 from fkjoin.metrics import Metrics
+from fkjoin.page_server import Access
 from fkjoin.units import Unit
 from fkjoin.web import served
 from tests.test_job import GOOD, job
@@ -40,7 +41,7 @@ JOB_FILES: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {
         ('version = "lsn"\n', 'version = "lsn"\nroots = 1\n'),
         ('version = "lsn"\n', 'version = "lsn"\n'),
     ),
-    'tables.orders: version: files of format "fkjoin" say it themselves': (
+    "tables.orders: version: it is a setting of a topic or files, and this table is read from": (
         ('key = "id"\nversion = "lsn"\ndeleted = "op = \'d\'"\n', 'format = "fkjoin"\nversion = "lsn"\n'),
         ('key = "id"\nversion = "lsn"\ndeleted = "op = \'d\'"\n', 'format = "fkjoin"\n'),
     ),
@@ -111,11 +112,11 @@ def test_a_format_is_taken_when_it_is_what_the_message_says(beginning: str) -> N
 
 
 def test_a_page_is_served_at_another_port() -> None:
-    with served("shop", [], Metrics(), ("127.0.0.1", 0)) as address:
+    with served("shop", [], Metrics(), 0, Access()) as address:
         port = int(address.rsplit(":", 1)[1].rstrip("/"))
         with pytest.raises(FkJoinError, match="--ui: nobody can listen at .*; choose another port"):
-            served("shop", [], Metrics(), ("127.0.0.1", port)).__enter__()
-        with served("shop", [], Metrics(), ("127.0.0.1", 0)) as other:
+            served("shop", [], Metrics(), port, Access()).__enter__()
+        with served("shop", [], Metrics(), 0, Access()) as other:
             assert other != address
 
 
