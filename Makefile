@@ -44,7 +44,8 @@ $(CLASSES): .venv/ready
 	@FKJOIN_CLASSES='$(CURDIR)/$@' $(BIN)/fkjoin prepare
 
 faults: .venv/ready
-	FKJOIN_EVERY_FAULT=1 $(BIN)/python -m pytest -q integration/test_faults.py integration/test_run.py tests/test_ends.py -k "killed or nothing_is_left"
+	FKJOIN_EVERY_FAULT=1 $(BIN)/python -m pytest -q integration/test_faults.py integration/test_run.py integration/test_broker_outage.py tests/test_ends.py \
+		-k "killed or nothing_is_left or gone_for_a_minute"
 
 soak: .venv/ready
 	$(BIN)/python -m benchmarks.endurance soak
