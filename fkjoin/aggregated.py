@@ -34,6 +34,7 @@ from fkjoin.stateful import (
     Deployment,
     counted,
     frame_of,
+    let_through,
     packing_columns,
     pickled,
     refuse_same_name,
@@ -112,7 +113,7 @@ def aggregated(
             fold=pickled(fold) if kind == "aggregate" else b"",
             from_answers=contribute if kind == "regroup" else b"",
             as_read=kind == "regroup" and read_from(table.node) is not None,
-            in_order=topic is None,
+            in_order=topic is None and (kind == "aggregate" or let_through(table.node)),
             number=number,
         )
         return counted(stage(rows, spec), label if kind == "aggregate" else f"{label}-{kind}", kind)

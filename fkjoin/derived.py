@@ -32,7 +32,7 @@ from fkjoin.spark.settings import bucket_count, switched_off, validated
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.spark.vectorized import vector, vectors
 from fkjoin.stages.answer_rows import AnswerRows, Joined, Made
-from fkjoin.stateful import Early, counted, frame_of, pickled, refuse_same_name, stage, stage_spec
+from fkjoin.stateful import Early, counted, frame_of, let_through, pickled, refuse_same_name, stage, stage_spec
 from fkjoin.topology import Derived, fired, generated_name, read_from, starts_over
 from fkjoin.unread import packed_rows, with_steps
 from fkjoin.vectors import Steps, Where
@@ -162,6 +162,7 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
     def built(materialized: str | None) -> Table:
         facts = {"materialized": materialized, **bound_to}
         more = {"materialized": materialized is not None, "every": emission.every, "from_answers": makes, "as_read": as_read}
+        more["in_order"] = let_through(below)
         spec = stage_spec(spark, "resolve", label, facts, about, validate=checked, **more)
         results = counted(stage(packed, spec), label, "resolve")
         results = paced(results, label, emission, about, checked)

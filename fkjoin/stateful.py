@@ -27,7 +27,7 @@ from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import counters
 from fkjoin.stages.answer_rows import Made
 from fkjoin.stages.contribute import Fields, Place
-from fkjoin.topology import Node, read_from
+from fkjoin.topology import Node, join_below, read_from
 
 Deployment = Literal["fused", "staged"]
 """All stages in one query, or each one a query of its own, with topics between them."""
@@ -123,9 +123,18 @@ def stage_spec(
     return StageSpec(kind, operator, buckets, retention_ms(spark), index_dir(spark), identity_text(facts, kept), **more)
 
 
+def let_through(node: Node) -> bool:
+    """Whether changes of the node come to an operator in the order in which another operator of the query has let them through.
+
+    Not of a source, nor of a staged join: its answers may be read in the place of its rows, and overtake each other in a topic.
+    """
+    join = join_below(node)
+    return read_from(node) is None and (join is None or join.topics is None)
+
+
 def made_by_operators(*nodes: Node) -> tuple[bool, ...]:
-    """Which of the tables an operator of the query makes: see ``read_from``."""
-    return tuple(read_from(node) is None for node in nodes)
+    """Which of the tables come as an operator of the query makes them: see ``let_through``."""
+    return tuple(map(let_through, nodes))
 
 
 def stage(rows: DataFrame, spec: StageSpec) -> DataFrame:

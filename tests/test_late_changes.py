@@ -7,6 +7,7 @@ retention time may bring its row back; then every stage has it back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fkjoin import records, versions
+from fkjoin import records, topology, versions
 from fkjoin.aggregates.fold import Fold
 from fkjoin.aggregates.sums import Count
 from fkjoin.arrays import BYTES, valid
@@ -39,6 +40,7 @@ from fkjoin.stages.children import children
 from fkjoin.stages.merge import slots_of
 from fkjoin.stages.regroup import contributions
 from fkjoin.stages.retention import GONE
+from fkjoin.stateful import let_through
 from state import MemoryStore
 from tests import test_children, test_star
 from tests.oracle import Change, Joined, apply, messages
@@ -503,3 +505,14 @@ def test_what_the_clock_says_ends_marks_and_nothing_else(deleted_at: int, clock:
     assert (join.joined == {b"k": (b"k4", b"a1")}) is comes_back
     join.batch(*sides([event(True, b"k", 13)]), (0, clock, -1))
     assert join.joined == {b"k": (b"k6", None)}, "what is newer counts, whatever the clock says"
+
+
+def test_answers_of_a_staged_join_are_not_taken_for_what_a_stage_has_let_through() -> None:
+    """A stage in the place of its resolve reads them from a topic, in which they overtake each other."""
+    left, right = (topology.Source(name, ("id",), ("v",), None, None, ("id",), "o", topic=name) for name in ("l", "r"))
+    fused = topology.Join("j", left, right, "left", "v", None)
+    staged = replace(fused, topics=("registration", "response"))
+    for node, through in ((left, False), (fused, True), (staged, False)):
+        view = topology.Derived("view", node, ())
+        assert let_through(node) == let_through(view) == through
+        assert let_through(replace(view, materialized="view"))
