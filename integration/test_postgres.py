@@ -17,6 +17,7 @@ from fkjoin import fk_join
 from fkjoin.columns import spark_schema
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.postgres import Postgres
+from fkjoin.spark.batch_log import Mark
 from tests.conftest import small
 from tests.test_spark_aggregates import History, tables
 
@@ -92,7 +93,7 @@ def test_another_batch_of_a_number_that_is_there_is_refused(dsn: str) -> None:
         with pytest.raises(FkJoinError, match=says):
             postgres.apply("q", number, batch(c=3), gone("b"), began_ms)
     assert select(dsn, "select * from shop.it order by id") == [("a", 1), ("b", 2)]
-    assert select(dsn, "select * from shop.fkjoin_batches") == [("q", 1, 200)]
+    assert select(dsn, "select query, batch, began_ms from shop.fkjoin_batches") == [("q", 1, 200)]
 
 
 def test_what_a_release_before_has_noted_goes_on(dsn: str) -> None:
@@ -103,7 +104,18 @@ def test_what_a_release_before_has_noted_goes_on(dsn: str) -> None:
     postgres.apply("q", 3, batch(a=1), gone(), 300)
     postgres.apply("q", 4, batch(b=2), gone(), 400)
     assert select(dsn, "select * from shop.it") == [("b", 2)]
-    assert select(dsn, "select * from shop.fkjoin_batches") == [("q", 4, 400)]
+    assert select(dsn, "select query, batch, began_ms from shop.fkjoin_batches") == [("q", 4, 400)]
+
+
+def test_a_release_before_that_ran_in_between_says_no_time_of_its_batch(dsn: str) -> None:
+    postgres = target(dsn, NUMBERS, "id")
+    postgres.apply("q", 3, batch(a=1), gone(), 300)
+    with psycopg.connect(dsn) as connection:
+        connection.execute("update shop.fkjoin_batches set batch = 4")
+    assert postgres._last("q") == Mark(4, None)
+    postgres.apply("q", 4, batch(b=2), gone(), 400)
+    postgres.apply("q", 5, batch(c=3), gone(), 500)
+    assert select(dsn, "select id from shop.it order by id") == [("a",), ("c",)]
 
 
 def test_two_attempts_at_a_batch_at_the_same_time_count_once(dsn: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from fkjoin.dead_letters import OnError
 from fkjoin.errors import FkJoinError
 from fkjoin.metrics import Metrics
 from fkjoin.sinks.postgres import Postgres
+from fkjoin.spark.batch_log import Mark
 from integration.test_postgres import IDS, NUMBERS, batch, gone, select
 from tests.conftest import small
 from tests.test_spark_engine import write_lines
@@ -277,3 +279,40 @@ def test_each_way_out_that_the_error_names(spark: SparkSession, dsn: str, tmp_pa
 def test_a_word_for_on_error_that_there_is_not_is_refused(dsn: str) -> None:
     with pytest.raises(TopologyError, match="on_error: 'stop' is not one of fail, dead-letter, skip"):
         sink(dsn, on_error="stop")
+
+
+def test_a_table_that_is_set_back_has_the_rows_of_the_state_that_it_can_have_and_each_letter_once(domains: str) -> None:
+    """Whatever is refused, a key whose row cannot be there has none: not that of an earlier batch, nor that of a later one."""
+    fields = IDS.append(pa.field("x", pa.string()))
+    made = sink(domains, "id text primary key, x uuid", fields)
+    good = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
+
+    def rows(**values: str) -> pa.Table:
+        return pa.table({"id": list(values), "x": list(values.values())})
+
+    made.apply("q", 0, rows(a=good, b=good, c=good, d=good), gone())
+    made.apply("q", 1, rows(b="bad", c="b\0d"), gone())
+    made.apply("q", 2, rows(b=good, c=good, d="bad", e=good), gone("a"))
+    state = rows(a=good, b="bad", c="b\0d", d=good)
+    for _ in range(2):
+        made._become("q", Mark(1, None), state)
+        assert [row[0] for row in select(domains, "select id from shop.it order by id")] == ["a", "d"]
+        assert [row[:2] for row in letters(domains)] == [(1, "b"), (1, "c")]
+    made.apply("q", 2, rows(b=good, d="bad"), gone())
+    assert [row[0] for row in select(domains, "select id from shop.it order by id")] == ["a", "b", "d"]
+    assert [row[:2] for row in letters(domains)] == [(1, "b"), (1, "c"), (2, "d")]
+
+
+def test_an_attempt_that_is_still_at_work_is_waited_for_before_the_table_is_set_back(dsn: str) -> None:
+    made = sink(dsn, "id text primary key, name text", IDS.append(pa.field("name", pa.string())))
+    made.apply("q", 0, names(a="1"), gone())
+    with psycopg.connect(dsn) as other:
+        other.execute("update shop.fkjoin_batches set batch = 1")
+        other.execute("insert into shop.it values ('zombie', 'z')")
+        going = threading.Thread(target=made._become, args=("q", Mark(0, None), names(a="1")))
+        going.start()
+        with psycopg.connect(dsn) as look:
+            while not look.execute("select 1 from pg_stat_activity where wait_event_type = 'Lock'").fetchone():
+                look.rollback()
+    going.join(30)
+    assert select(dsn, "select id from shop.it") == [("a",)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +43,9 @@ BATCHES = "fkjoin_batches"
 LETTERS = "fkjoin_dead_letters"
 """The one that has the rows that the target cannot have, with ``on_error="dead-letter"``."""
 
-_GONE, _BEGAN = "_fkjoin_gone", "began_ms"
+_GONE = "_fkjoin_gone"
+_BEGAN, _BEGAN_OF = "began_ms", "began_of"
+"""When the last batch began; and which batch that is said of: a release before says the number alone."""
 _LETTERS = (
     "create table if not exists {} (query text not null, batch bigint not null, target text not null, key json not null, "
     "column_name text, reason text not null, row json not null, recorded timestamptz not null default now())"
@@ -87,9 +90,10 @@ class Postgres(Upserts):
 
     def _prepare(self, schema: StructType, made: Composed) -> None:
         with connect(self._settings) as connection:
+            connection.execute("select pg_advisory_xact_lock(hashtext('fkjoin'))")  # tables made at the same moment collide
             connection.execute(made)
-            batches = SQL("create table if not exists {} (query text primary key, batch bigint not null, began_ms bigint)")
-            connection.execute(batches.format(self._beside(BATCHES)))
+            batches = "create table if not exists {} (query text primary key, batch bigint not null, {} bigint, {} bigint)"
+            connection.execute(SQL(batches).format(self._beside(BATCHES), Identifier(_BEGAN), Identifier(_BEGAN_OF)))
             self._require_times(connection)
             if self.on_error == "dead-letter":
                 connection.execute(SQL(_LETTERS).format(self._beside(LETTERS)))
@@ -112,15 +116,16 @@ class Postgres(Upserts):
             raise FkJoinError(f"table {self.into} cannot be kept as fkjoin's table is: {'; '.join(found)}")
 
     def _require_times(self, connection: Connection[Any]) -> None:
-        """Add the column that a release before did not make."""
+        """Add the columns that a release before did not make."""
         found = connection.execute(SQL("select * from {} limit 0").format(self._beside(BATCHES))).description or ()
-        if all(column.name != _BEGAN for column in found):
-            added = SQL("alter table {} add column if not exists began_ms bigint").format(self._beside(BATCHES))
+        if not {_BEGAN, _BEGAN_OF} <= {column.name for column in found}:
+            text = "alter table {} add column if not exists began_ms bigint, add column if not exists began_of bigint"
+            added = SQL(text).format(self._beside(BATCHES))
             try:
                 connection.execute(added)
             except psycopg.errors.InsufficientPrivilege as error:
                 raise FkJoinError(
-                    f"table {BATCHES} beside {self.into} lacks the column {_BEGAN}: let its owner run "
+                    f"table {BATCHES} beside {self.into} lacks the columns {_BEGAN} and {_BEGAN_OF}: let its owner run "
                     f"{added.as_string(connection)}"
                 ) from error
 
@@ -135,7 +140,9 @@ class Postgres(Upserts):
                 ).fetchone()
             except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
                 return None
-        return Mark(row[0]["batch"], row[0].get(_BEGAN)) if row is not None and row[0]["batch"] >= 0 else None
+        if row is None or row[0]["batch"] < 0:
+            return None
+        return _mark(row[0]["batch"], row[0].get(_BEGAN), row[0].get(_BEGAN_OF))
 
     def way_back(self, table: Table, query: str, log: BatchLog) -> Callable[[], None]:
         """From the state: the table's rows as of the last batch that is done."""
@@ -151,20 +158,44 @@ class Postgres(Upserts):
         return lambda: self._set_aside(mark.number, self._repeated(lambda: self._become(query, mark, rows)))
 
     def _become(self, query: str, mark: Mark, rows: pa.Table) -> list[Refused]:
-        """Have these rows and no others, in one transaction with the batch that they are of; those that cannot be there."""
+        """Have these rows and no others, in one transaction with the batch that they are of; those that cannot be there.
+
+        They are among the dead letters since they first came; letters of later batches come again.
+        """
         with connect(self._settings) as connection:
+            self._done(connection, query)
             self._stage(connection)
-            letters = self._written(connection, query, mark.number, rows)
+            letters = self._written(connection, rows)
             same = SQL(" and ").join(SQL("target.{0} = kept.{0}").format(Identifier(name)) for name in self._key)
             others = SQL("delete from {} as target where not exists (select from fkjoin_changes as kept where {})")
             connection.execute(others.format(self._table(), same))
+            for letter in letters:
+                self._delete_one(connection, letter)
+            if self.on_error == "dead-letter":
+                later = SQL("delete from {} where query = %s and target = %s and batch > %s").format(self._beside(LETTERS))
+                connection.execute(later, (query, self.into, mark.number))
             self._note(connection, query, mark)
         return letters
 
+    def _delete_one(self, connection: Connection[Any], letter: Refused) -> None:
+        """Delete the row with the key of one that the table cannot have: it may be of an earlier or a later batch."""
+        same = SQL(" and ").join(SQL("{} = %s").format(Identifier(name)) for name in self._key)
+        with contextlib.suppress(psycopg.DataError), connection.transaction():  # a key that is none is not there either
+            connection.execute(
+                SQL("delete from {} where {}").format(self._table(), same), [str(letter.row[name]) for name in self._key]
+            )
+
     def _note(self, connection: Connection[Any], query: str, mark: Mark) -> None:
-        text = "insert into {} (query, batch, began_ms) values (%s, %s, %s) on conflict (query) do update "
-        text += "set batch = excluded.batch, began_ms = excluded.began_ms"
-        connection.execute(SQL(text).format(self._beside(BATCHES)), (query, mark.number, mark.began_ms))
+        text = SQL("update {} set batch = %s, began_ms = %s, began_of = %s where query = %s").format(self._beside(BATCHES))
+        connection.execute(text, (mark.number, mark.began_ms, mark.number, query))
+
+    def _done(self, connection: Connection[Any], query: str) -> Mark:
+        """The query's last batch, with a lock on the line that says it: an attempt that comes second waits here."""
+        text = "insert into {0} as known values (%s, -1) on conflict (query) do update set batch = known.batch "
+        text += "returning batch, began_ms, began_of"
+        row = connection.execute(SQL(text).format(self._beside(BATCHES)), (query,)).fetchone()
+        assert row is not None
+        return _mark(*row)
 
     def columns(self, changes: DataFrame) -> DataFrame:
         """Structs, lists and maps as JSON, bytes as PostgreSQL writes them."""
@@ -185,30 +216,25 @@ class Postgres(Upserts):
     def _apply(self, query: str, mark: Mark, upserts: pa.Table, gone: pa.Table) -> list[Refused]:
         """One transaction; the rows that the table cannot have."""
         with connect(self._settings) as connection:
-            known = SQL(
-                "insert into {0} as known values (%s, -1) on conflict (query) do update set batch = known.batch "
-                "returning batch, began_ms"
-            )
-            done = connection.execute(known.format(self._beside(BATCHES)), (query,)).fetchone()
-            if done is not None and has_batch(self.place, Mark(*done), mark):  # an attempt that comes second waits here
+            if has_batch(self.place, self._done(connection, query), mark):
                 return []
             self._stage(connection)
             for _ in unread(connection, gone, partial(self._copy, connection, deleted=True), self._key):
                 pass  # a key that the table cannot have is not in it
             connection.execute(self._delete())
-            letters = self._written(connection, query, mark.number, upserts)
+            letters = self._written(connection, upserts)
+            if self.on_error == "dead-letter":
+                self._record(connection, query, mark.number, letters)
             self._note(connection, query, mark)
         return letters
 
-    def _written(self, connection: Connection[Any], query: str, batch: int, rows: pa.Table) -> list[Refused]:
-        """Insert or update the rows, and follow ``on_error`` for those that the table cannot have, which are returned."""
+    def _written(self, connection: Connection[Any], rows: pa.Table) -> list[Refused]:
+        """Insert or update the rows; those that the table cannot have, unless they stop the query."""
         letters = []
         for row in self._upserted(connection, rows):
             if self.on_error == "fail":
                 raise FkJoinError(f"a row cannot be in table {self.into}: {row}{set_aside('rows')}, {_OTHER_WAYS}")
             letters.append(row)
-        if self.on_error == "dead-letter":
-            self._record(connection, query, batch, letters)
         return letters
 
     def _upserted(self, connection: Connection[Any], rows: pa.Table) -> Iterator[Refused]:
@@ -284,6 +310,10 @@ class Postgres(Upserts):
 
     def _beside(self, name: str) -> Identifier:
         return Identifier(*self.into.split(".")[:-1], name)
+
+
+def _mark(number: int, began_ms: int | None, began_of: int | None) -> Mark:
+    return Mark(number, began_ms if began_of == number else None)
 
 
 def _readable(name: str, kind: DataType) -> Column:

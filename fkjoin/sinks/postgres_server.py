@@ -83,5 +83,7 @@ def mends(error: BaseException) -> bool:
         return False
     if error.sqlstate is None:  # while connecting, or the connection is lost
         told = str(error).lower()
+        if "failed to resolve host" in told or "could not translate host name" in told:
+            return True  # the name of a host may have any of these words in it
         return isinstance(error, psycopg.OperationalError) and not any(refusal in told for refusal in _REFUSALS)
     return error.sqlstate in _MENDED or (error.sqlstate[:2] in _MENDED_CLASSES and error.sqlstate != _DROPPED)

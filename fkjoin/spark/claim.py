@@ -135,7 +135,7 @@ def _refuse_if_held(checkpoint: str, path: Any, files: Any) -> None:
         if not files.exists(path) or not files.getFileStatus(path).getLen():
             return
     here = host == socket.gethostname()
-    if age > LAPSES_AFTER_S or (here and (process == os.getpid() or not _alive(process))):
+    if abs(age) > LAPSES_AFTER_S or (here and (process == os.getpid() or not _alive(process))):
         return
     raise FkJoinError(
         f"checkpoint: {checkpoint} is in use by process {process} on {host}: stop that job first. If it is gone, its claim "
