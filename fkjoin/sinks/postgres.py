@@ -14,7 +14,7 @@ import psycopg
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 from psycopg import Connection
-from psycopg.sql import SQL, Composed, Identifier
+from psycopg.sql import SQL, Composed, Identifier, Literal
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, StructType
@@ -101,7 +101,7 @@ class Postgres(Upserts):
             try:
                 with connection.transaction():
                     self._stage(connection)
-                    connection.execute(self._upsert(), (0, 0))
+                    connection.execute(self._upsert(0, 0))
                     connection.execute(self._delete())
             except psycopg.ProgrammingError as error:
                 raise FkJoinError(
@@ -179,11 +179,9 @@ class Postgres(Upserts):
 
     def _delete_one(self, connection: Connection[Any], letter: Refused) -> None:
         """Delete the row with the key of one that the table cannot have: it may be of an earlier or a later batch."""
-        same = SQL(" and ").join(SQL("{} = %s").format(Identifier(name)) for name in self._key)
         with contextlib.suppress(psycopg.DataError), connection.transaction():  # a key that is none is not there either
-            connection.execute(
-                SQL("delete from {} where {}").format(self._table(), same), [str(letter.row[name]) for name in self._key]
-            )
+            named = [SQL("{} = {}").format(Identifier(name), Literal(str(letter.row[name]))) for name in self._key]
+            connection.execute(SQL("delete from {} where {}").format(self._table(), SQL(" and ").join(named)))
 
     def _note(self, connection: Connection[Any], query: str, mark: Mark) -> None:
         text = SQL("update {} set batch = %s, began_ms = %s, began_of = %s where query = %s").format(self._beside(BATCHES))
@@ -243,7 +241,7 @@ class Postgres(Upserts):
         yield from unread(connection, rows, partial(self._copy, connection, deleted=False), self._key)
 
         def write(first: int, end: int) -> None:
-            connection.execute(self._upsert(), (first, end))
+            connection.execute(self._upsert(first, end))
 
         def index() -> None:
             connection.execute(SQL("create index on fkjoin_changes ({})").format(Identifier(PLACE)))
@@ -285,16 +283,17 @@ class Postgres(Upserts):
         )
         connection.execute(SQL(text).format(self._listed(self._columns), self._table()))
 
-    def _upsert(self) -> Composed:
-        """Of the rows from a place on to before another one."""
+    def _upsert(self, first: int, end: int) -> Composed:
+        """Insert or update the rows from a place on to before another one."""
         rest = [name for name in self._columns if name not in self._key]
         changes = SQL(", ").join(SQL("{0} = excluded.{0}").format(Identifier(name)) for name in rest)
         action = SQL("do update set {}").format(changes) if rest else SQL("do nothing")
         text = (
             "insert into {0} ({1}) select {1} from fkjoin_changes "
-            "where not _fkjoin_gone and _fkjoin_place >= %s and _fkjoin_place < %s on conflict ({2}) {3}"
+            "where not _fkjoin_gone and _fkjoin_place >= {4} and _fkjoin_place < {5} on conflict ({2}) {3}"
         )
-        return SQL(text).format(self._table(), self._listed(self._columns), self._listed(self._key), action)
+        places = Literal(first), Literal(end)  # no parameters: with some, a name with a % would be read as one
+        return SQL(text).format(self._table(), self._listed(self._columns), self._listed(self._key), action, *places)
 
     def _delete(self) -> Composed:
         same = SQL(" and ").join(SQL("target.{0} = gone.{0}").format(Identifier(name)) for name in self._key)
