@@ -100,7 +100,7 @@ class PageSpec(Strict):
     @model_validator(mode="after")
     def _usable(self) -> PageSpec:
         try:
-            Access(token=self.token)
+            Access(names=tuple(self.names), token=self.token)
         except FkJoinError as error:
             raise ValueError(str(error)) from error
         return self
