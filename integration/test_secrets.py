@@ -111,7 +111,7 @@ def options_with(jaas: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("jaas", [f"{LOGIN};", LOGIN, CANARY])
+@pytest.mark.parametrize("jaas", [f"{LOGIN};", LOGIN, CANARY, f"{LOGIN} {CANARY};"])
 def test_a_topic_that_cannot_be_asked_for_is_refused_without_the_login(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jaas: str
 ) -> None:
