@@ -61,14 +61,14 @@ class Job:
         for name, sink in spec.sinks.items():
             self._known(f"sinks.{name}.table", sink.table)
         self._sinks = {name: self._sink(name, sink) for name, sink in spec.sinks.items()}
-        targets = {f"sinks.{name}": sink.topic for name, sink in spec.sinks.items()}
+        targets = {f"sinks.{name}": (sink.topic, sink.options) for name, sink in spec.sinks.items()}
         if spec.dead_letters is not None:
-            targets["dead_letters"] = spec.dead_letters.topic
-        for where, topic in targets.items():
+            targets["dead_letters"] = spec.dead_letters.topic, {}
+        for where, (topic, own) in targets.items():
             if topic is not None:
                 servers, options = self._kafka(where)
                 with _located(where):
-                    require_topic(topic, servers, source_options(options))
+                    require_topic(topic, servers, source_options({**options, **own}))
 
     @property
     def _checkpoint(self) -> str:

@@ -39,7 +39,10 @@ class Kind:
 
 
 class Section(Strict):
-    """A section that is of the first of ``kinds`` that it is known as; settings of others are refused."""
+    """A section that is of the first of ``kinds`` that it is known as.
+
+    Settings of others are refused, unless they are as by default.
+    """
 
     kinds: ClassVar[tuple[Kind, ...]]
     this_is: ClassVar[str]
@@ -54,13 +57,18 @@ class Section(Strict):
         kind = next(kind for kind in self.kinds if self._is(kind))
         for name in type(self).model_fields:
             others = [other.words for other in self.kinds if name in other.own]
-            if name in self.model_fields_set and others and name not in kind.own:
+            if others and name not in kind.own and getattr(self, name) != self.default(name):
                 said = f"it is a setting of {_alternatives(others)}, and {self.this_is} {kind.words}; leave it out"
                 raise ValueError(f"{self.shown(name)}: {said}")
         for name, says in kind.needs.items():
             if getattr(self, name) is None:
                 raise ValueError(says)
         return self
+
+    @classmethod
+    def default(cls, name: str) -> Any:
+        """What a field is where it is not given."""
+        return cls.model_fields[name].get_default(call_default_factory=True)
 
     def _is(self, kind: Kind) -> bool:
         return all(
@@ -79,7 +87,8 @@ class Section(Strict):
                 "required": [name for name in given if properties[name].get("default") is None],
             }
             others = {cls.shown(name) for other in cls.kinds for name in other.own if name not in kind.own}
-            own = {"properties": dict.fromkeys(sorted(others), False), "required": [cls.shown(name) for name in kind.needs]}
+            left_out = {name: {"const": properties[name]["default"]} for name in sorted(others)}
+            own = {"properties": left_out, "required": [cls.shown(name) for name in kind.needs]}
             rest = {"if": sign, "then": own, **({"else": rest} if rest else {})}
         made |= rest
         if cls.places:
@@ -100,7 +109,7 @@ class PageSpec(Strict):
     @model_validator(mode="after")
     def _usable(self) -> PageSpec:
         try:
-            Access(token=self.token)
+            Access(names=tuple(self.names), token=self.token)
         except FkJoinError as error:
             raise ValueError(str(error)) from error
         return self

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import errno
 import hashlib
 import hmac
+import ipaddress
+import logging
 import re
 import socket
 import threading
@@ -28,6 +32,11 @@ DEADLINE_S = 10.0
 HEAD_BYTES = 16 << 10
 """The most that a request's head may have."""
 
+_LAST_PORT = 65_535
+_OF_PORT = (errno.EADDRINUSE, errno.EACCES)
+"""Errors of listening that another port mends."""
+_LABEL = "[a-z0-9_-]+"
+_LOG = logging.getLogger(__name__)
 _NOTHING = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 _ALWAYS = {
     "Cache-Control": "no-store",
@@ -40,7 +49,7 @@ _ALWAYS = {
 
 @dataclass(frozen=True)
 class Access:
-    """Who may ask.  Raises ``FkJoinError`` for a token that no client can send."""
+    """Who may ask.  Raises ``FkJoinError`` for what no client can send: a token, or a name of a host."""
 
     host: str = "127.0.0.1"
     """The address to listen on; ``0.0.0.0``: all of them."""
@@ -49,10 +58,25 @@ class Access:
     token: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        if not self.host.strip("[]"):
+            raise FkJoinError('host: it is empty; leave it out for this machine alone, or give "0.0.0.0" for all addresses')
+        for name in self.names:
+            if not _bare(name):
+                raise FkJoinError(f'names: {name!r} is no name of a host; write it as in "jobs.example.com"')
         if self.token is not None and not re.fullmatch(r"[!-~]+", self.token):
             raise FkJoinError(
                 "token: it is empty, or has characters that a header cannot have; `openssl rand -hex 32` makes one that fits"
             )
+
+    @property
+    def open(self) -> bool:
+        """Whether everybody that reaches this machine may ask for all of it."""
+        if self.token is not None:
+            return False
+        try:
+            return not ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return self.host != "localhost"
 
 
 @dataclass(frozen=True)
@@ -94,11 +118,14 @@ class PageServer:
         host = access.host.strip("[]")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         shown = f"[{host}]" if ":" in host else host
+        if not 0 <= port <= _LAST_PORT:
+            raise FkJoinError(f"{argument}: nobody can listen at port {port}; choose one from 1 to {_LAST_PORT}")
         try:
             self._socket = socket.create_server((host, port), family=family, backlog=CONNECTIONS)
-        except OSError as error:
+        except (OSError, TypeError) as error:
+            other = "port" if getattr(error, "errno", None) in _OF_PORT else "host"
             raise FkJoinError(
-                f"{argument}: nobody can listen at {shown}:{port} ({error.strerror}); choose another port"
+                f"{argument}: nobody can listen at {shown}:{port} ({getattr(error, 'strerror', error)}); choose another {other}"
             ) from error
         self.address = f"http://{shown}:{self._socket.getsockname()[1]}/"
         self._names = {_bare(name) for name in ("localhost", "127.0.0.1", "::1", host, *access.names)}
@@ -109,8 +136,9 @@ class PageServer:
         self._thread.start()
 
     def close(self) -> None:
-        """End all connections, and wait for it."""
-        self._loop.call_soon_threadsafe(self._stop.set)
+        """End all connections, and wait for it; nothing if that is done."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
     def _run(self) -> None:
@@ -157,10 +185,14 @@ class PageServer:
             answer = self._answer(event, writer.get_extra_info("sockname")[0])
         except h11.RemoteProtocolError as error:
             answer = _Refused(HTTPStatus(error.error_status_hint), "This is no request that can be read.")
+        more: Mapping[str, str] = {}
         if isinstance(answer, Page):
-            status, body, kind, said = HTTPStatus.OK, answer.make(), answer.kind, answer.policy
-            more: Mapping[str, str] = {}
-        else:
+            try:
+                status, body, kind, said = HTTPStatus.OK, answer.make(), answer.kind, answer.policy
+            except Exception:
+                _LOG.exception("a page cannot be made")
+                answer = _Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "The page cannot be made; the job's log says why.")
+        if isinstance(answer, _Refused):
             status, body, kind, said = answer.status, f"{answer.says}\n".encode(), "text/plain; charset=utf-8", _NOTHING
             more = answer.headers
         about = {"Content-Type": kind, "Content-Length": str(len(body)), "Content-Security-Policy": said, **_ALWAYS, **more}
@@ -177,6 +209,8 @@ class PageServer:
     def _answer(self, request: h11.Request, here: str) -> Page | _Refused:
         headers = dict(request.headers)
         host = _bare(headers.get(b"host", b"").decode("latin-1"))
+        if not host:
+            return _Refused(HTTPStatus.BAD_REQUEST, "The header Host has no name of a host.")
         if host not in self._names and host != _bare(here):
             return _Refused(
                 HTTPStatus.MISDIRECTED_REQUEST,
@@ -201,5 +235,7 @@ class PageServer:
 
 def _bare(host: str) -> str:
     """A host as it may be compared: without port, brackets and the dot at its end; empty if it is none."""
-    found = re.fullmatch(r"(?:\[([0-9a-f:.%]+)\]|([0-9a-f:]*:[0-9a-f:]*:[0-9a-f:.]*)|([^:\[\]\s]+))(?::\d+)?", host.lower())
+    found = re.fullmatch(
+        rf"(?:\[([0-9a-f:.%]+)\]|([0-9a-f:]*:[0-9a-f:]*:[0-9a-f:.]*)|({_LABEL}(?:\.{_LABEL})*\.?))(?::\d+)?", host.lower()
+    )
     return "" if found is None else (found[1] or found[2] or found[3]).rstrip(".")

@@ -149,6 +149,14 @@ def _report(job: Job, console: Console, ui: tuple[str, int] | None) -> Iterator[
             access = Access(ui[0], tuple(spec.ui.names), spec.ui.token)
             address = stack.enter_context(served(spec.name, job.steps(), metrics, ui[1], access))
             console.print(f"{address} shows the job, {address}metrics is for Prometheus", highlight=False, soft_wrap=True)
+            if access.open:
+                console.print(
+                    "Everybody that reaches this machine can read it: give a token in section [ui] of the job file, or --ui "
+                    "a port without a host",
+                    markup=False,
+                    highlight=False,
+                    soft_wrap=True,
+                )
         live = stack.enter_context(Live(console=console)) if console.is_terminal else None
         log: TextIO | None = None if console.is_terminal else sys.stdout
         if spec.log is not None:

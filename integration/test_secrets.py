@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table
 from fkjoin import aggregates as agg
-from fkjoin.errors import FkJoinError
+from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.job import Job
 from fkjoin.job_file import JobError, read_job
-from fkjoin.kafka import Json
+from fkjoin.kafka import Json, admin, new_topics, sink, source
 from fkjoin.sinks import Delta, Kafka
 from integration.test_postgres import select
 from tests.conftest import small
@@ -95,38 +95,61 @@ def test_an_address_that_cannot_be_read_is_named_by_its_place_in_the_job_file(
     assert CANARY not in "".join(traceback.format_exception(refused.value))
 
 
-def test_options_of_topics_and_storages_are_shown_without_their_secrets(spark: SparkSession, tmp_path: Path) -> None:
+LOGIN = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="{CANARY}"'
+
+
+def options_with(jaas: str) -> dict[str, Any]:
+    """Options of a topic at brokers that nobody reaches."""
+    return {
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.jaas.config": jaas,
+        "kafka.ssl.truststore.location": "/nowhere",
+        "kafka.ssl.truststore.password": CANARY,
+        "kafka.default.api.timeout.ms": "400",
+        "kafka.request.timeout.ms": "300",
+    }
+
+
+@pytest.mark.parametrize("jaas", [f"{LOGIN};", LOGIN, CANARY, f"{LOGIN} {CANARY};"])
+def test_a_topic_that_cannot_be_asked_for_is_refused_without_the_login(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jaas: str
+) -> None:
+    monkeypatch.setattr(admin, "_TIMEOUT_S", 1)
     small(spark, tmp_path)
-    login = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="{CANARY}"'
-    for jaas in (f"{login};", login, CANARY):
-        options: dict[str, Any] = {
-            "kafka.security.protocol": "SASL_PLAINTEXT",
-            "kafka.sasl.mechanism": "PLAIN",
-            "kafka.sasl.jaas.config": jaas,
-            "kafka.ssl.truststore.location": "/nowhere",  # so that the brokers are not asked when the table is made
-            "kafka.ssl.truststore.password": CANARY,
-            "kafka.default.api.timeout.ms": "400",
-            "kafka.request.timeout.ms": "300",
-        }
-        reading = {**options, "fetchOffset.numRetries": 1}
-        table = Table.from_kafka(spark, "t", "127.0.0.1:1", key="string", value=Json("n int"), options=reading)
-        kept = table.materialize("kept")
-        sink = Kafka("t", "127.0.0.1:1", options=options), Delta("s3://bucket/table", {"AWS_SECRET_ACCESS_KEY": CANARY})
-        shown = [
-            repr(sink),
-            repr(table),
-            repr(kept),
-            repr(table.recipe),
-            *(kept.describe(form) for form in ("text", "json", "mermaid")),
-        ]
-        query = kept.to_kafka(
-            "t",
-            "127.0.0.1:1",
-            checkpoint=tmp_path / f"ck-{len(jaas)}",
-            options={**options, "kafka.max.block.ms": "1"},
-            trigger={"availableNow": True},
-        )
-        with pytest.raises(StreamingQueryException) as caught:
-            query.awaitTermination()
-        shown += [str(caught.value), *traceback.format_exception(caught.value), str(query.lastProgress)]
-        assert [text for text in shown if CANARY in text] == []
+    with pytest.raises(TopologyError, match=r"^(bootstrap_servers|options): ") as caught:
+        Table.from_kafka(spark, "t", "127.0.0.1:1", key="string", value=Json("n int"), options=options_with(jaas))
+    assert CANARY not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("jaas", [f"{LOGIN};", LOGIN, CANARY])
+def test_options_of_topics_and_storages_are_shown_without_their_secrets(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jaas: str
+) -> None:
+    """Also by a query whose brokers go away after it was built."""
+    for module in (source, sink, new_topics):
+        monkeypatch.setattr(module, "require_topic", lambda *_: admin.Topic(1, None))
+    small(spark, tmp_path)
+    options = options_with(jaas)
+    reading = {**options, "fetchOffset.numRetries": 1}
+    table = Table.from_kafka(spark, "t", "127.0.0.1:1", key="string", value=Json("n int"), options=reading)
+    kept = table.materialize("kept")
+    places = Kafka("t", "127.0.0.1:1", options=options), Delta("s3://bucket/table", {"AWS_SECRET_ACCESS_KEY": CANARY})
+    shown = [
+        repr(places),
+        repr(table),
+        repr(kept),
+        repr(table.recipe),
+        *(kept.describe(form) for form in ("text", "json", "mermaid")),
+    ]
+    query = kept.to_kafka(
+        "t",
+        "127.0.0.1:1",
+        checkpoint=tmp_path / "ck",
+        options={**options, "kafka.max.block.ms": "1"},
+        trigger={"availableNow": True},
+    )
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination()
+    shown += [str(caught.value), *traceback.format_exception(caught.value), str(query.lastProgress)]
+    assert [text for text in shown if CANARY in text] == []

@@ -19,6 +19,7 @@ from fkjoin.job import Job, wanted_of
 from fkjoin.job_file import FormatSpec, JobError, read_job
 from fkjoin.kafka import Bytes, Debezium, Json, Registry, String
 from fkjoin.kafka.options import masked, sink_options, source_options, with_fetching
+from fkjoin.sinks import RETRY_S
 from tests.conftest import small
 from tests.test_cli import fkjoin
 from tests.test_spark_engine import write_lines
@@ -145,6 +146,23 @@ def test_a_setting_of_another_kind_is_refused(tmp_path: Path, place: str, given:
 
 
 @pytest.mark.parametrize(
+    ("place", "given"),
+    [
+        (OF_FILES, f"{OF_FILES}\nheaders = false"),
+        (OF_OUT, f"{OF_OUT}\npositions = false\noptions = {{}}"),
+        (OF_OUT, f'{OF_OUT}\non_error = "fail"\nretry_s = {RETRY_S}'),
+        (OF_OUT, f'{OF_OUT}\nformat = "delta"\npositions = false'),
+        (OF_OUT, 'topic = "out"\nformat = "parquet"'),
+        (OF_FILES, 'topic = "o"\nvalue = {format = "string", units = {}, unavailable = "problem", registry_settings = {}}'),
+    ],
+)
+def test_a_setting_of_another_kind_that_is_as_by_default_is_left_alone(tmp_path: Path, place: str, given: str) -> None:
+    """Templates write them all."""
+    assert place in GOOD
+    read_job(job(tmp_path, GOOD.replace(place, given, 1)))
+
+
+@pytest.mark.parametrize(
     ("given", "says"),
     [
         ('format = "json"', 'format "json" needs a schema'),
@@ -155,7 +173,10 @@ def test_a_setting_of_another_kind_is_refused(tmp_path: Path, place: str, given:
         ('format = "json", schema = "a int", source = "b int"', 'source: it is a setting of format "debezium", and'),
         ('format = "json", schema = "a int", unavailable = "keep"', 'unavailable: .* of format "debezium", and'),
         ('format = "json", schema = "a int", subject = "s"', "subject: it is a setting of a format with a registry"),
-        ('format = "json", registry = "r", schema = "a int", units = {}', 'units: .* "debezium" or .* without a registry'),
+        (
+            'format = "json", registry = "r", schema = "a int", units = {a = "micros"}',
+            'units: .* "debezium" or .* without a registry',
+        ),
     ],
 )
 def test_a_setting_of_another_format_is_refused(tmp_path: Path, given: str, says: str) -> None:
@@ -175,6 +196,10 @@ def test_the_schema_tells_editors_what_a_kind_has(tmp_path: Path) -> None:
         ((OF_FILES, f"{topic}\nlog = 'l'"), False),
         ((OF_FILES, f'{topic}\npath = "p"'), False),
         ((OF_FILES, f"{OF_FILES}\nroots = 1"), False),
+        ((OF_FILES, f"{OF_FILES}\nheaders = false"), True),
+        ((OF_FILES, topic.replace('int"', 'int", unavailable = "problem"')), True),
+        ((OF_FILES, topic.replace('int"', 'int", unavailable = "keep"')), False),
+        ((OF_OUT, f'{OF_OUT}\npositions = false\noptions = {{}}\non_error = "fail"'), True),
         ((OF_FILES, f'{OF_FILES}\nformat = "fkjoin"'), False),
         (('version = "lsn"', ""), False),
         ((OF_OUT, f"{OF_OUT}\npositions = true"), False),
@@ -295,6 +320,21 @@ def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path) -> None
     ):
         with pytest.raises(JobError, match=says):
             built(spark, tmp_path, GOOD + TOGETHER.replace(*change))
+
+
+@pytest.mark.spark
+def test_a_sinks_topic_is_asked_for_with_the_sinks_own_options(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("fkjoin.job.require_topic", lambda topic, _, options: asked.update({topic: options}))
+    write_lines(tmp_path / "orders", "1", [{"id": 1, "customer": "c", "amount": 1, "lsn": 1, "op": "u"}])
+    write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
+    login = 'topic = "out"\noptions = {"kafka.client.id" = "sink"}'
+    shared = '[kafka]\nbootstrap_servers = "b:1"\noptions = {"kafka.client.id" = "all", "kafka.client.rack" = "r"}\n'
+    built(spark, tmp_path, GOOD.replace(OF_OUT, login) + shared + '[dead_letters]\ntopic = "dead"\n')
+    told = {topic: (options["kafka.client.id"], options["kafka.client.rack"]) for topic, options in asked.items()}
+    assert told == {"out": ("sink", "r"), "dead": ("all", "r")}
 
 
 @pytest.mark.spark

@@ -6,22 +6,27 @@ import base64
 import contextlib
 import hashlib
 import http.client
+import io
 import re
 import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from rich.console import Console
 
 from fkjoin import page_server
 from fkjoin.errors import FkJoinError
+from fkjoin.job import Job
 from fkjoin.job_file import JobError, read_job
+from fkjoin.job_kinds import PageSpec
 from fkjoin.metrics import Metrics, watch
-from fkjoin.page_server import Access
+from fkjoin.page_server import Access, Page, PageServer
 from fkjoin.picture import svg
+from fkjoin.runner import _report
 from fkjoin.web import served
 from tests.test_job import GOOD, job
 
@@ -156,6 +161,68 @@ def test_a_token_that_no_client_can_send_is_refused(token: str) -> None:
         Access(token=token)
 
 
+@pytest.mark.parametrize(
+    "name", ["", "*", "https://jobs.example.com/", "a b", "a,b", "jobs..com", "[::1", ".", "schlüssel.example"]
+)
+def test_what_is_no_name_of_a_host_is_refused(name: str) -> None:
+    with pytest.raises(FkJoinError, match=f"^names: {re.escape(repr(name))} is no name of a host; write it as in "):
+        Access(names=("localhost", name))
+    Access(names=("jobs.example.com", "jobs_1", "jobs.example.com:8080", "10.0.0.7", "[fe80::1]", "::1"))  # as it says
+
+
+@pytest.mark.parametrize("host", ["", "[]"])
+def test_no_host_does_not_mean_all_of_them(host: str) -> None:
+    with pytest.raises(FkJoinError, match=r'^host: it is empty; leave it out .*, or give "0\.0\.0\.0" for all addresses'):
+        Access(host)
+    assert [Access().open, Access("0.0.0.0").open] == [False, True]
+
+
+def test_a_page_is_open_where_others_reach_it_and_no_token_is_asked_for() -> None:
+    for host, is_open in (("127.0.0.9", False), ("localhost", False), ("[::1]", False), ("::", True), ("jobs.lan", True)):
+        assert Access(host).open == is_open, host
+        assert not Access(host, token=TOKEN).open
+
+
+@pytest.mark.parametrize(
+    ("ui", "token", "warns"), [("0.0.0.0", None, True), ("0.0.0.0", TOKEN, False), ("127.0.0.1", None, False)]
+)
+def test_a_job_says_so_when_everybody_can_read_its_page(ui: str, token: str | None, warns: bool) -> None:
+    spec = SimpleNamespace(name="shop", ui=PageSpec(token=token), log=None)
+    console = Console(file=io.StringIO(), width=40)
+    with _report(cast(Job, SimpleNamespace(spec=spec, steps=list)), console, (ui, 0)):
+        pass
+    said = cast(io.StringIO, console.file).getvalue().splitlines()[1:]
+    assert [line.partition(":")[0] for line in said] == ["Everybody that reaches this machine can read it"] * warns
+    assert all("token in section [ui] of the job file" in line for line in said)
+
+
+def test_a_page_that_cannot_be_made_is_an_answer_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> bytes:
+        raise ValueError("no such counter")
+
+    server = PageServer({"/metrics": Page(broken, "text/plain")}, 0, Access(), "port")
+    with contextlib.closing(server):
+        port = int(server.address.rsplit(":", 1)[1].rstrip("/"))
+        status, text, _ = ask(port, "/metrics")
+    assert (status, "log says why" in text, "no such counter" in text) == (500, True, False)
+    assert "no such counter" in caplog.text
+    server.close()  # once more is nothing
+
+
+@pytest.mark.parametrize("port", [-1, 65_536, 70_000])
+def test_a_port_that_there_is_not_is_refused(port: int) -> None:
+    with pytest.raises(FkJoinError, match=f"^port: nobody can listen at port {port}; choose one from 1 to 65535$"):
+        PageServer({}, port, Access(), "port")
+    with contextlib.closing(PageServer({}, 0, Access(), "port")) as server:
+        assert 1 <= int(server.address.rsplit(":", 1)[1].rstrip("/")) <= 65_535
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "192.0.2.1", "a..b", "ü" * 80])
+def test_a_host_that_this_machine_is_not_is_refused(host: str) -> None:
+    with pytest.raises(FkJoinError, match=f"^port: nobody can listen at {host}:0 .*; choose another host$"):
+        PageServer({}, 0, Access(host), "port")
+
+
 def test_a_token_is_not_in_texts() -> None:
     assert TOKEN not in repr(Access(token=TOKEN))
 
@@ -166,6 +233,8 @@ def test_a_job_file_says_who_may_see_the_page(tmp_path: Any, monkeypatch: pytest
     spec = read_job(job(tmp_path, text))
     assert (spec.ui.token, spec.ui.names) == (TOKEN, ["jobs.example.com"])
     assert TOKEN not in repr(spec)
+    with pytest.raises(JobError, match=r"ui: names: '\*' is no name of a host"):
+        read_job(job(tmp_path, text.replace("jobs.example.com", "*")))
     monkeypatch.setenv("PAGE_TOKEN", "")
     with pytest.raises(JobError, match="ui: token: .*openssl rand -hex 32"):
         read_job(job(tmp_path, text))
