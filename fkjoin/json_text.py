@@ -186,7 +186,7 @@ def _one(text: bytes | None, kind: pa.StructType, how: Reading = PLAIN) -> tuple
 
 @dataclass
 class _Fitting:
-    """Makes values those of a type, and remembers which are none."""
+    """Make values those of a type, and remember which are none."""
 
     zone: str
     misfits: list[str] = field(default_factory=list)

@@ -167,7 +167,7 @@ class _Events(JStreamingQueryListener):
 
 
 class Listener(StreamingQueryListener):
-    """Gives the progress of all queries of a session to ``Metrics``."""
+    """Give the progress of all queries of a session to ``Metrics``."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -213,8 +213,8 @@ def watch(
     """The metrics of all queries that run in the session from now on; for Prometheus at ``/metrics`` of ``port``, if given.
 
     ``host``: the address to listen on, this machine's own by default; ``"0.0.0.0"``: everybody that reaches the machine may
-    ask.  ``token``: whoever asks must send the header ``Authorization: Bearer TOKEN``.  ``names``: of the machine, as who
-    asks writes them; ``localhost`` and the address that a question comes to are always right, other names are refused.
+    ask.  ``token``: whoever asks must send the header ``Authorization: Bearer TOKEN``.  ``names``: of the machine, as a
+    caller writes them; ``localhost`` and the address that a question comes to are always right, other names are refused.
     Raises ``FkJoinError`` when nobody may listen there.
     """
     metrics = Metrics()

@@ -108,9 +108,9 @@ class _Refused:
 
 
 class PageServer:
-    """Answers from the moment that it is made until ``close``.
+    """A server that answers from the moment that it is made until ``close``.
 
-    Raises ``FkJoinError`` when nobody may listen there; ``argument``: who chose the place.
+    Raises ``FkJoinError`` when nobody may listen there; ``argument``: the name of what chose the place.
     """
 
     def __init__(self, pages: Mapping[str, Page], port: int, access: Access, argument: str) -> None:

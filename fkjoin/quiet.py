@@ -1,4 +1,4 @@
-"""Keeps what the JVM and its workers write on standard error out of a command's output."""
+"""Keep what the JVM and its workers write on standard error out of a command's output."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class _File(RotatingFileHandler):
 
 
 class _Pump(threading.Thread):
-    """Takes lines to a file, until all who write them have ended, or this process has."""
+    """Take lines to a file, until all processes that write them have ended, or this one has."""
 
     def __init__(self, source: BinaryIO, file: logging.Handler | None) -> None:
         super().__init__(name="fkjoin-log", daemon=True)

@@ -155,7 +155,7 @@ class _Shape:
 
 @dataclass
 class _Reader:
-    """Reads columns one after the other out of the decoded heads."""
+    """A reader of columns, one after the other out of the decoded heads."""
 
     octets: Octets
     head: Octets

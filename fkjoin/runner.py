@@ -110,7 +110,7 @@ def job_session(spec: JobSpec) -> SparkSession:
 
 
 class Report:
-    """Takes down each batch once: a JSON line in the log, a row on the terminal."""
+    """Take down each batch once: a JSON line in the log, a row on the terminal."""
 
     def __init__(self, log: TextIO | None, live: Live | None, console: Console, metrics: Metrics) -> None:
         self._log, self._live, self._console, self._metrics = log, live, console, metrics
@@ -166,7 +166,7 @@ def _report(job: Job, console: Console, ui: tuple[str, int] | None) -> Iterator[
 
 
 class Stop:
-    """Whether the job has been told to stop.  No ``Event``: who is interrupted may hold its lock."""
+    """Whether the job has been told to stop.  No ``Event``: what is interrupted may hold its lock."""
 
     asked = False
 

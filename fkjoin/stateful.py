@@ -53,7 +53,7 @@ class Answers:
     stages: tuple[StageName, ...]
     """Whose counters come with the answers."""
     less: Callable[[Kept, str], Answers] | None = None
-    """Makes them with no more than that of both rows, for a reader of that name; None where the join can only be made whole."""
+    """Make them with no more than that of both rows, for a reader of that name; None where the join can only be made whole."""
 
     @cached_property
     def counted(self) -> DataFrame:
@@ -85,7 +85,7 @@ class Early:
     places: Callable[[Sequence[Path] | None], list[Place] | None]
     """What of the answers must be there for what is at paths of the rows (None: for all of them); None: everything."""
     frame: Callable[[Answers], DataFrame]
-    """Makes a frame of the rows, by Spark: see ``before_resolve``."""
+    """Make a frame of the rows, by Spark: see ``before_resolve``."""
     made: Made | str
     """How workers make rows of answers; or why Spark has to."""
 

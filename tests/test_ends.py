@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+from pyspark import SparkContext
 
-from fkjoin.spark import own_folder
+from fkjoin.spark import launch, own_folder
 from tests.test_fork_server import ends
 from tests.test_job import GOOD, job
 from tests.test_spark_engine import write_lines
@@ -63,7 +69,7 @@ class Command:
         raise AssertionError(f"{what} is not reached: {self.said.read_text()[-3000:]}")
 
     def ends(self) -> None:
-        """Wait until all processes are gone; they fail who are not, long after they should be."""
+        """Wait until all processes are gone, long after they should be; else fail with those that are not."""
         self.process.wait(60)
         for _ in range(600):
             if not (left := self.processes()):
@@ -128,13 +134,18 @@ def test_nothing_is_left_of_a_job(
     text = GOOD.replace('trigger = "available-now"\n', "").replace('"spark.fkjoin.index.dir" = "{folder}/index"\n', "")
     one = command("run", str(job(tmp_path, text)), "--spark-log", str(tmp_path / "spark.log"))
     one.wait_for(moment, reached(moment, one, tmp_path))
+    victim = one.java() if of_java else one.process.pid
+    if victim is None:
+        pytest.skip(f"{moment}: there is no JVM yet")
     if moment == "the stop":
         one.process.send_signal(signal.SIGTERM)
-    victim = one.java() if of_java else one.process.pid
     if number == signal.SIGINT and not of_java:  # as a terminal does
         os.killpg(victim, number)
-    elif victim is not None:
+    else:
         os.kill(victim, number)
+    if number == signal.SIGINT and of_java and moment != "the stop":  # the JVM leaves it to the command: the job goes on
+        one.wait_for("a batch", reached("a batch", one, tmp_path))
+        one.process.send_signal(signal.SIGTERM)
     one.ends()
     if not of_java:
         assert "Traceback" not in one.said.read_text()
@@ -213,3 +224,180 @@ def test_a_folder_is_removed_when_its_process_ends(tmp_path: Path) -> None:
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert Path(run.stdout.strip()).parent == tmp_path
     assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_of_other_machines_and_users_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host, kernel = own_folder._machine()
+    names = {
+        "of a container of this kernel": f"111111-{kernel}-a",
+        "of this host, before it started again": f"{host}-222222-a",
+        "of another of the same name": f"{host}-222222-b",
+        "of another host": "111111-222222-a",
+        "without locks": "unlocked-a",
+        "a pipe": f"{host}-{kernel}-pipe",
+        "a link": f"{host}-{kernel}-link",
+    }
+    places = {what: tmp_path / f"{own_folder.PREFIX}{name}" for what, name in names.items()}
+    os.mkfifo(places["a pipe"])
+    for what, path in places.items():
+        if what == "a link":
+            path.symlink_to(places["of another host"])
+        elif what != "a pipe":
+            path.mkdir()
+    for what in ("of this host, before it started again", "of another host"):
+        os.utime(places[what], (1, 1))
+    with monkeypatch.context() as other:
+        other.setattr(own_folder.os, "getuid", lambda: 12345)
+        own_folder.sweep(tmp_path)
+        assert len(list(tmp_path.iterdir())) == len(places), "of another user"
+    own_folder.sweep(tmp_path)
+    gone = {what for what, path in places.items() if not os.path.lexists(path)}
+    assert gone == {"of a container of this kernel", "of this host, before it started again"}
+
+
+def test_a_folder_has_room_for_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with own_folder.held_folder() as mine:
+        assert len(mine.name) <= 40
+
+
+def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    locked, asked = own_folder._locked, []
+
+    def swept(path: Path, *, wait: bool) -> int:
+        asked.append(path)
+        if len(asked) == 1:
+            path.rmdir()
+        return locked(path, wait=wait)
+
+    monkeypatch.setattr(own_folder, "_locked", swept)
+    with own_folder.held_folder() as mine:
+        assert mine.is_dir()
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("says", [errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_folder_that_cannot_be_locked_is_left_to_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: int
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(says, os.strerror(says))
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(own_folder, "_own", None)
+    with monkeypatch.context() as system:
+        system.setattr(fcntl, "flock", no_locks)
+        mine = own_folder.own_folder()
+        assert own_folder.own_lock() is None
+    own_folder.sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == [mine]
+    assert own_folder._own is not None
+    own_folder._let_go(own_folder._own)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path | None]:
+    """The temporary folders with which JVMs are started, in a process that has none."""
+    seen: list[Path | None] = []
+
+    def started(arguments: list[str], temporary: Path | None, answer: Path) -> tuple[Any, int, str]:
+        assert Path(arguments[1]).parent == answer.parent
+        seen.append(temporary)
+        return None, 0, ""
+
+    def initialized(gateway: object) -> None:
+        SparkContext._gateway = gateway  # type: ignore[assignment]
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(own_folder, "_own", None)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(SparkContext, "_jvm", MagicMock())
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", initialized)
+    monkeypatch.setattr(launch, "_is_ours", False)
+    monkeypatch.setattr(launch, "_started", started)
+    monkeypatch.setattr(launch, "_connected", lambda *_: object())
+    return seen
+
+
+def test_a_process_that_has_a_jvm_asks_for_no_folder(
+    tmp_path: Path, starts: list[Path | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as submitted:
+        submitted.setenv("PYSPARK_GATEWAY_PORT", "1")
+        assert launch.jvm_folder({}) is None
+        launch.launch({})
+    monkeypatch.setattr(SparkContext, "_gateway", object())
+    assert launch.jvm_folder({}) is None
+    launch.launch({})
+    assert starts == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_jvm_is_started_for_two_threads(starts: list[Path | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    started, both = launch._started, threading.Barrier(2)
+
+    def held(*arguments: Any) -> Any:
+        assert launch._starting.locked()
+        return started(*arguments)
+
+    def at_once() -> None:
+        both.wait()
+        launch.launch({})
+
+    monkeypatch.setattr(launch, "_started", held)
+    threads = [threading.Thread(target=at_once) for _ in range(2)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert len(starts) == 1
+    assert starts[0] == launch.jvm_folder({})
+    assert [path for path in own_folder.own_folder().iterdir() if path.name.startswith("start-")] == []
+
+
+def test_the_users_temporary_folder_is_that_of_the_jvm(starts: list[Path | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    option = "-Djava.io.tmpdir=/elsewhere"
+    for name in ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
+        with monkeypatch.context() as told:
+            told.setenv(name, f"-Da=b {option}")
+            launch.launch({})
+        SparkContext._gateway = None
+    for name in ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"):
+        launch.launch({name: f"-Da=b {option}"})
+        SparkContext._gateway = None
+    assert starts == [None] * 5
+    launch.launch({})
+    assert starts[5] == own_folder.own_folder()
+
+
+@pytest.mark.spark
+def test_threads_share_a_session_in_the_users_folders(tmp_path: Path) -> None:
+    program = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+import fkjoin
+def made(_):
+    return fkjoin.session(master="local[1]", settings={"spark.local.dir": sys.argv[1], "spark.ui.enabled": False})
+with ThreadPoolExecutor(2) as pool:
+    first, second = pool.map(made, range(2))
+assert first.sparkContext is second.sparkContext
+assert first.createDataFrame([(1,)], "a int").mapInPandas(lambda them: them, "a int").count() == 1
+print(first._jvm.java.lang.System.getProperty("java.io.tmpdir"), *first._jvm.org.apache.spark.util.Utils.getConfiguredLocalDirs(
+    first.sparkContext._jsc.sc().conf()))
+"""
+    (tmp_path / "tmp").mkdir()
+    theirs, local = tmp_path / "theirs", tmp_path / "local"
+    theirs.mkdir()
+    options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Djava.io.tmpdir={theirs}"
+    environment = os.environ | {"TMPDIR": str(tmp_path / "tmp"), "SPARK_SUBMIT_OPTS": options}
+    command = [sys.executable, "-c", program, str(local)]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert run.stdout.split() == [str(theirs), str(local)]
+    for _ in range(600):  # the JVM ends a little later
+        if not list((tmp_path / "tmp").glob(f"{own_folder.PREFIX}*")):
+            return
+        time.sleep(0.1)
+    raise AssertionError(list((tmp_path / "tmp").iterdir()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,6 +73,15 @@ def test_a_properties_file_that_is_not_there_is_named(tmp_path: Path, monkeypatc
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--properties-file nowhere pyspark-shell")
     with pytest.raises(SessionError, match="PYSPARK_SUBMIT_ARGS: --properties-file nowhere cannot be read: No such file"):
         launch._arguments({}, tmp_path / "settings", tmp_path / "java")
+
+
+@pytest.mark.parametrize("name", ["spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"])
+@pytest.mark.parametrize("wrong", [f"-Da='{CANARY}", f'-Da="{CANARY}', f"-Da={CANARY}\\"])
+def test_options_that_cannot_be_taken_apart_are_refused_and_not_printed(tmp_path: Path, name: str, wrong: str) -> None:
+    with pytest.raises(SessionError, match=f"{name}: a quotation mark has no other one") as caught:
+        launch._arguments({name: wrong}, tmp_path / "settings", tmp_path / "java")
+    assert CANARY not in "".join(traceback.format_exception(caught.value))
+    assert list(tmp_path.iterdir()) == [], "no JVM is started, and nothing is written for one"
 
 
 @linux

@@ -15,7 +15,7 @@ from fkjoin.errors import FkJoinError
 from fkjoin.rows import KeyCodec
 
 Row = Callable[[Mapping[str, Any]], Any]
-"""Makes of columns by name what the user's functions get as a row."""
+"""Make of columns by name what the user's functions get as a row."""
 
 
 @dataclass(frozen=True)

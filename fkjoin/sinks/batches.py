@@ -57,7 +57,7 @@ class Batch:
 
 
 Write = Callable[[Batch, str, int], None]
-"""Writes a batch's changes; with the name under which the place may remember that it has the batch, and the batch's number."""
+"""Write a batch's changes; with the name under which the place may remember that it has the batch, and the batch's number."""
 
 
 class Sink(Protocol):

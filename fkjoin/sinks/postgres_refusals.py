@@ -34,9 +34,9 @@ where nspname = %s and relname = %s and conname = %s order by attnum
 """
 
 Copy = Callable[[pa.Table], None]
-"""Sends rows, or some of their columns, to where nothing but types is looked at."""
+"""Send rows, or some of their columns, to where nothing but types is looked at."""
 Write = Callable[[int, int], None]
-"""Writes the rows of a batch from a place on to before another one."""
+"""Write the rows of a batch from a place on to before another one."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 class SparkLog:
     """A ``SegmentLog``: committed with the batch, restored and moved by Spark.
 
-    A context manager: who leaves it knows that all is written, or gets the error.  One thing is asked at a time, and in the
+    A context manager: its end means that all is written, or raises the error.  One thing is asked at a time, and in the
     order of the calls: a read waits for the writes before it, and nothing is written after a write that failed.
     """
 

@@ -1,6 +1,6 @@
 """A claim on a checkpoint folder, so that a job or a query that is started twice by mistake is refused the second time.
 
-A file with the owner's host and process; who runs makes its modification time that of now, every few seconds.  It is
+A file with the owner's host and process; the owner makes its modification time that of now, every few seconds.  It is
 a courtesy, not what keeps the state whole: that is Spark's commit log, in which only one of two queries can write a batch.
 """
 
@@ -144,7 +144,7 @@ def _refuse_if_held(checkpoint: str, path: Any, files: Any) -> None:
 
 
 def _touched(path: Any, files: Any) -> bool:
-    """Make the file one of now.  Not by writing it again: who is killed amid that leaves a claim that says nobody's name.
+    """Make the file one of now.  Not by writing it again: a process killed amid that leaves a claim that says nobody's name.
 
     False where that cannot be done, as in object stores, which replace a file as a whole.
     """

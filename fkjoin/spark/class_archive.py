@@ -69,7 +69,7 @@ def make(program: Sequence[str]) -> Path:
             draft = Path(folder) / file.name
             # In place of what is there, which may name the file: a JVM cannot both begin with one and make one.
             environment = os.environ | {PLACE: "", "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={_quoted(draft)}"}
-            # Until the last who holds the pipe is gone: the JVM, which writes the file when the program has ended.
+            # Until the last holder of the pipe is gone: the JVM, which writes the file when the program has ended.
             pipe = subprocess.PIPE
             run = subprocess.run(program, env=environment, stdout=pipe, stderr=subprocess.STDOUT, errors="replace", check=False)
             if run.returncode or not draft.is_file():

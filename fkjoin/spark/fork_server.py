@@ -124,7 +124,7 @@ def _start(environment: Mapping[str, str]) -> _Running | None:
         command = [sys.executable, "-c", _PROGRAM]
         try:
             listening.bind(place)
-            listening.listen()  # who asks before modules are imported waits
+            listening.listen()  # a caller before modules are imported waits
             process = os.posix_spawn(sys.executable, command, started, file_actions=files)
         except OSError:  # the temporary folder's name is too long, say
             os.close(leash)
@@ -144,7 +144,7 @@ def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def serve() -> None:
-    """Fork a process for each who asks, until standard input ends and all forks have ended.  Each fork ends within, too."""
+    """Fork a process for each caller, until standard input ends and all forks have ended.  Each fork ends within, too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever interrupts the session ends this process's input
     hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     owner = os.getpid()
@@ -183,7 +183,7 @@ class _Server:
         """What forks do when their terminal closes: nothing where the session began with ``nohup``."""
         self._environment = _read_at_start(os.environ)
         self._asked: dict[int, socket.socket] = {}
-        """By the fork's process, the connection of who asked for it."""
+        """By the fork's process, the connection of its caller."""
         self._ready = selectors.DefaultSelector()
         self._wakened, self._waker = socket.socketpair()
         for end in (self._wakened, self._waker):
@@ -211,7 +211,7 @@ class _Server:
         return None
 
     def _reap(self) -> None:
-        """Tell those who asked for them how forks have ended."""
+        """Tell callers how their forks have ended."""
         while self._asked:
             process, status = os.waitpid(-1, os.WNOHANG)
             if not process:
@@ -230,7 +230,7 @@ class _Server:
             os.kill(process, signal.SIGTERM)
 
     def _answer(self) -> _Wanted | None:
-        """A fork for the next who asks; in the fork, what it is to become."""
+        """A fork for the next caller; in the fork, what it is to become."""
         asked, _ = self._listening.accept()
         asked.settimeout(10)
         files: list[int] = []
@@ -242,7 +242,7 @@ class _Server:
             known = _read_at_start(wanted.environment).items() <= self._environment.items()
             if known and not _gone(asked):
                 process = os.fork()
-        except (OSError, ValueError, TypeError, struct.error):  # gone, or there is no memory: who asked helps itself
+        except (OSError, ValueError, TypeError, struct.error):  # gone, or there is no memory: the caller helps itself
             pass
         if process == 0:
             self._become(asked, files)
@@ -259,7 +259,7 @@ class _Server:
         return None
 
     def _become(self, asked: socket.socket, files: list[int]) -> None:
-        """In a fork: leave the server's files, and take over those of who asked."""
+        """In a fork: leave the server's files, and take over those of the caller."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, self._hangup)

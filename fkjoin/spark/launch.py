@@ -12,6 +12,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -33,28 +34,48 @@ _FILE = "--properties-file"
 _JAVA = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 _REMOTE = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
+_TEMPORARY = "-Djava.io.tmpdir="
+_TOLD = "SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"
+"""Variables by which a JVM may have been told about its temporary folder."""
+
 _SET_PARENT_DEATH_SIGNAL = 1
 """Of Linux's prctl."""
 
 
+_starting = threading.Lock()
+_is_ours = False
+"""Whether fkjoin has started the JVM of this process."""
+
+
+def jvm_folder(settings: Mapping[str, Any]) -> Path | None:
+    """The folder of this process, if fkjoin starts, or has started, its JVM."""
+    return own_folder() if _is_ours or _wanted(settings) else None
+
+
 def launch(settings: Mapping[str, Any]) -> None:
     """Start this process's JVM, unless it has one, or was given one by ``spark-submit``."""
+    global _is_ours
+    with _starting:
+        if not _wanted(settings):
+            return
+        folder = own_folder()
+        with tempfile.TemporaryDirectory(prefix="start-", dir=folder) as start:  # until the JVM has read the files
+            files = [Path(start) / name for name in ("settings", "java-options", "gateway")]
+            arguments = _arguments(settings, *files[:2])
+            told = *(os.environ.get(name, "") for name in _TOLD), *(str(settings.get(name, "")) for name in _JAVA)
+            temporary = None if any(_TEMPORARY in text for text in told) else folder
+            process, port, secret = _started(arguments, temporary, files[2])
+        SparkContext._ensure_initialized(gateway=_connected(process, port, secret))
+        _is_ours = True
+        # Its own hook, which removes the folder when the JVM ends, however this process does.
+        SparkContext._jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(  # type: ignore[union-attr]
+            SparkContext._jvm.java.io.File(str(folder))  # type: ignore[union-attr]
+        )
+
+
+def _wanted(settings: Mapping[str, Any]) -> bool:
     remote = "spark.remote" in settings or "spark.api.mode" in settings or any(name in os.environ for name in _REMOTE)
-    if SparkContext._gateway or _PORT in os.environ or remote or sys.platform == "win32":
-        return
-    folder = own_folder()
-    files = [folder / name for name in ("settings", "java-options", "gateway")]
-    try:
-        arguments = _arguments(settings, *files[:2])
-        process, port, secret = _started(arguments, folder, files[2])
-    finally:  # the JVM has read them
-        for file in files:
-            file.unlink(missing_ok=True)
-    SparkContext._ensure_initialized(gateway=_connected(process, port, secret))
-    # Its own hook, which removes the folder when the JVM ends, however this process does.
-    SparkContext._jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(  # type: ignore[union-attr]
-        SparkContext._jvm.java.io.File(str(folder))  # type: ignore[union-attr]
-    )
+    return not (SparkContext._gateway or _PORT in os.environ or remote or sys.platform == "win32")
 
 
 def _arguments(settings: Mapping[str, Any], properties: Path, java_options: Path) -> list[str]:
@@ -72,7 +93,7 @@ def _arguments(settings: Mapping[str, Any], properties: Path, java_options: Path
         given.insert(0, "--load-spark-defaults")
     kept, lines = dict(settings), []
     for name in _JAVA:
-        if name in kept and (options := _options(kept[name])):
+        if name in kept and (options := _options(name, kept[name])):
             for_spark = [one for one in options if one.startswith("-Xmx")]  # it says which setting that is
             lines += [one for one in options if one not in for_spark]
             kept[name] = " ".join([*for_spark, f"@{java_options}"])
@@ -81,27 +102,26 @@ def _arguments(settings: Mapping[str, Any], properties: Path, java_options: Path
     return [_FILE, str(properties), *given]
 
 
-def _options(text: str) -> list[str]:
+def _options(name: str, text: str) -> list[str]:
     try:
         return shlex.split(text)
-    except ValueError:  # a quotation mark is missing: Spark says so
-        return []
+    except ValueError:  # Spark would print them all, and a secret may be in them
+        says = f"{name}: a quotation mark has no other one, or nothing follows the last backslash; add what is missing"
+        raise SessionError(says) from None
 
 
-def _started(arguments: list[str], folder: Path, answer: Path) -> tuple[subprocess.Popen[bytes], int, str]:
+def _started(arguments: list[str], temporary: Path | None, answer: Path) -> tuple[subprocess.Popen[bytes], int, str]:
     """A JVM that waits for commands: its process, its port, and what to say there.  One that is interrupted is killed."""
-    quoted = str(folder).replace("\\", "\\\\").replace('"', '\\"')
-    submit_options = f'{os.environ.get("SPARK_SUBMIT_OPTS", "")} -Djava.io.tmpdir="{quoted}"'
-    environment = os.environ | {
-        "SPARK_CONNECT_MODE": "0",
-        "SPARK_SUBMIT_OPTS": submit_options.lstrip(),
-        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer),
-    }
+    environment = os.environ | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer)}
+    if temporary is not None:
+        quoted = str(temporary).replace("\\", "\\\\").replace('"', '\\"')
+        environment["SPARK_SUBMIT_OPTS"] = f'{os.environ.get("SPARK_SUBMIT_OPTS", "")} {_TEMPORARY}"{quoted}"'.lstrip()
+    lock = own_lock()
     process = subprocess.Popen(
         [str(Path(_find_spark_home()) / "bin" / "spark-submit"), *arguments],
         stdin=subprocess.PIPE,  # the JVM ends when it closes
         env=environment,
-        pass_fds=[own_lock()],
+        pass_fds=[] if lock is None else [lock],
         preexec_fn=_bound_to(os.getpid()),
     )
     try:

@@ -19,7 +19,7 @@ _SOURCE = Path(__file__).with_name("LocalFiles.java")
 _CLASS = "fkjoin.LocalFiles"
 
 _IMPLEMENTATION = "fs.file.impl"
-"""Hadoop's setting of who reads and writes ``file:``; who has set it gets what they want."""
+"""Hadoop's setting of what reads and writes ``file:``; a user that has set it gets what they want."""
 
 
 def use_local_files(context: Any) -> None:
@@ -46,6 +46,6 @@ def _replace(context: Any) -> None:
     ours = jvm.org.apache.hadoop.conf.Configuration(given)
     ours.setClassLoader(compiler.getClassLoader())
     ours.set(_IMPLEMENTATION, _CLASS)
-    # Hadoop keeps one for all who ask for it, whatever their settings: the first one that is made after this.
+    # Hadoop keeps one for all callers, whatever their settings: the first one that is made after this.
     current.close()
     files.get(place, ours)

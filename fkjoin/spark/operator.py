@@ -78,7 +78,7 @@ class StageSpec:
 
 
 class StageProcessor(StatefulProcessor):
-    """Runs a pure stage on all of a bucket's messages of a micro-batch."""
+    """Run a pure stage on all of a bucket's messages of a micro-batch."""
 
     def __init__(self, spec: StageSpec) -> None:
         self._spec = spec

@@ -1,32 +1,42 @@
 """A folder under the temporary folder for what this process, its JVM and their processes keep there while they run.
 
 The folder is locked: by this process, and by the JVM that inherits the lock.  A folder that nobody holds is of processes that
-were killed; whoever makes the next one removes it.
+were killed; the process that makes the next one removes it.  Its name says on which machine, since it may be on a file system
+of several, which need not see each other's locks.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
+import hashlib
 import os
 import shutil
+import socket
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 PREFIX = "fkjoin-run-"
 
+_NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
+"""What a file system says that has no locks."""
+
 
 class _Held(NamedTuple):
     process: int
     path: Path
-    lock: int
-    """An open file: whoever inherits it holds the folder, too."""
+    lock: int | None
+    """An open file: a process that inherits it holds the folder, too.  None: there are no locks here."""
 
 
 _own: _Held | None = None
+_making = threading.Lock()
 
 
 def own_folder() -> Path:
@@ -34,8 +44,8 @@ def own_folder() -> Path:
     return _mine().path
 
 
-def own_lock() -> int:
-    """The open file by which the folder of this process is held."""
+def own_lock() -> int | None:
+    """The open file by which the folder of this process is held; None where nothing can be locked."""
     return _mine().lock
 
 
@@ -46,37 +56,72 @@ def held_folder() -> Iterator[Path]:
     try:
         yield held.path
     finally:
-        os.close(held.lock)
+        if held.lock is not None:
+            os.close(held.lock)
         shutil.rmtree(held.path, ignore_errors=True)
 
 
 def sweep(place: Path) -> None:
-    """Remove the folders in ``place`` that no process holds."""
+    """Remove the folders in ``place`` that no process holds: of this user, and of this machine, whose locks are seen."""
     for path in place.glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):  # it is somebody else's, or in use
-            lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        with contextlib.suppress(OSError):  # it is in use, or gone
+            if not _is_ours(path):
+                continue
+            lock = _locked(path, wait=False)
             try:
-                _lock(lock, wait=False)
                 shutil.rmtree(path)
             finally:
                 os.close(lock)
 
 
+def _is_ours(path: Path) -> bool:
+    if sys.platform == "win32":
+        return False
+    there, names = path.lstat(), path.name.removeprefix(PREFIX).split("-")
+    if there.st_uid != os.getuid() or len(names) != 3:
+        return False
+    host, kernel = _machine()
+    return names[1] == kernel or (names[0] == host and there.st_mtime < _started_at())
+
+
+def _machine() -> tuple[str, str]:
+    """Short names of the host, and of the kernel since it has started: containers of one kernel see each other's locks."""
+    host = kernel = socket.gethostname()
+    with contextlib.suppress(OSError):
+        kernel = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8")
+    first, second = (hashlib.sha256(one.encode()).hexdigest()[:6] for one in (host, kernel))
+    return first, second
+
+
+def _started_at() -> float:
+    """When the kernel has: what is older is no other machine's of the same host name that has started since."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return 0 if clock is None else time.time() - time.clock_gettime(clock)
+
+
 def _mine() -> _Held:
     global _own
-    if _own is None or _own.process != os.getpid() or not _own.path.is_dir():
-        _own = _make()
-        atexit.register(_let_go, _own)
-    return _own
+    with _making:
+        if _own is None or _own.process != os.getpid() or not _own.path.is_dir():
+            _own = _make()
+            atexit.register(_let_go, _own)
+        return _own
 
 
 def _make() -> _Held:
     place = Path(tempfile.gettempdir())
     sweep(place)
     while True:
-        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
-        lock = os.open(path, os.O_RDONLY)
-        _lock(lock, wait=True)
+        path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{'-'.join(_machine())}-", dir=place))
+        try:
+            lock = _locked(path, wait=True)
+        except FileNotFoundError:  # another process has swept it
+            continue
+        except OSError as error:
+            path.rmdir()
+            if error.errno not in _NO_LOCKS:
+                raise
+            return _Held(os.getpid(), Path(tempfile.mkdtemp(prefix=f"{PREFIX}unlocked-", dir=place)), None)
         if path.is_dir():  # nobody has swept it before it was locked
             return _Held(os.getpid(), path, lock)
         os.close(lock)
@@ -84,13 +129,25 @@ def _make() -> _Held:
 
 def _let_go(held: _Held) -> None:
     """Remove the folder, unless the JVM still holds it, which then does so itself."""
-    if held.process == os.getpid():
+    if held.process != os.getpid():
+        return
+    if held.lock is None:
+        shutil.rmtree(held.path, ignore_errors=True)
+    else:
         os.close(held.lock)
         sweep(held.path.parent)
 
 
-def _lock(file: int, *, wait: bool) -> None:
-    if sys.platform != "win32":
-        import fcntl
+def _locked(path: Path, *, wait: bool) -> int:
+    """The folder, opened and locked."""
+    if sys.platform == "win32":
+        raise OSError(errno.ENOSYS, "folders are not locked")
+    import fcntl
 
+    file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
         fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(file)
+        raise
+    return file

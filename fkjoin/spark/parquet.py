@@ -181,7 +181,7 @@ def publish(
 
 
 def writer_of(query: str, set_backs: int) -> str:
-    """What the folders of a query's batches end in, so that who has read batches that were set aside notices others."""
+    """What the folders of a query's batches end in, so that a reader of batches that were set aside notices others."""
     return f"{query[:8]}.{set_backs}" if set_backs else query[:8]
 
 

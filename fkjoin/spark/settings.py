@@ -14,10 +14,9 @@ from fkjoin.errors import SessionError, nearest
 from fkjoin.rules import RULES
 from fkjoin.spark import class_archive
 from fkjoin.spark.hadoop_settings import forget_sources
-from fkjoin.spark.launch import launch
+from fkjoin.spark.launch import jvm_folder, launch
 from fkjoin.spark.local_files import use_local_files
 from fkjoin.spark.local_python import use_this_python
-from fkjoin.spark.own_folder import own_folder
 
 BUCKETS = "spark.fkjoin.buckets"
 INDEX_DIR = "spark.fkjoin.index.dir"
@@ -68,7 +67,7 @@ _LOCAL = {
 """Hadoop's other way to a local disk starts a process ``readlink`` for each file that it renames: a third of a small batch.
 What is shuffled between stages is compressed by the workers already (docs/adr/0030-pieces-between-the-jvm-and-workers.md)."""
 
-_SOCKETS = "spark.python.unix.domain.socket.enabled"
+_SOCKETS, _SOCKET_DIR = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
 """Sockets of files are a tenth of a small batch faster than those of a network, and closed to others."""
 
 _SOCKET_NAME, _LONGEST_SOCKET = len("/.01234567-89ab-cdef-0123-456789abcdef.sock"), 103
@@ -106,8 +105,10 @@ def session(
     exact = {"spark." + name.replace("_", "."): value for name, value in conf.items()} | dict(settings or {})
     if (master or "").startswith("local"):
         exact[_JAVA] = class_archive.options(str(exact.get(_JAVA, "-XX:+UseParallelGC")))
-        short = len(os.fsencode(own_folder())) + _SOCKET_NAME <= _LONGEST_SOCKET
-        chosen |= _LOCAL | {_SOCKETS: hasattr(socket, "AF_UNIX") and short}
+        chosen |= _LOCAL
+        if hasattr(socket, "AF_UNIX") and (folder := jvm_folder(exact)) is not None:
+            short = len(os.fsencode(folder)) + _SOCKET_NAME <= _LONGEST_SOCKET
+            chosen |= {_SOCKETS: short} | ({_SOCKET_DIR: str(folder)} if short else {})
         for name, value in _LOCAL_MEMORY.items():
             os.environ.setdefault(name, value)
     chosen |= exact
