@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from fkjoin.columns import spark_schema
 from fkjoin.errors import FkJoinError
@@ -18,14 +20,20 @@ from fkjoin.spark.batch_log import Mark
 IDS = pa.schema([("id", pa.int64())])
 
 
-class Log:
-    """What a checkpoint knows: when each batch began, from the number 0."""
+NONE = pa.table({"id": pa.array([], pa.int64())})
 
-    def __init__(self, *began_ms: int) -> None:
+
+class Log:
+    """What a checkpoint knows: when each batch began, from the number 0; None where Spark has deleted that."""
+
+    def __init__(self, *began_ms: int | None) -> None:
         self.began_ms, self.last = began_ms, len(began_ms) - 1
 
+    def mark(self, number: int) -> Mark:
+        return Mark(number, self.began_ms[number])
+
     def has(self, mark: Mark) -> bool:
-        return mark.number <= self.last and self.began_ms[mark.number] == mark.began_ms
+        return mark.number <= self.last and mark.is_same(self.mark(mark.number))
 
 
 class Target:
@@ -37,12 +45,21 @@ class Target:
 
     def batch(self, number: int, began_ms: int, query: str = "q") -> int:
         row = 1000 * number + began_ms
-        self.sink.apply(query, number, pa.table({"id": [row]}), pa.table({"id": pa.array([], pa.int64())}), began_ms)
+        self.sink.apply(query, number, pa.table({"id": [row]}), NONE, began_ms)
         return row
+
+    def batch_of_an_older_release(self, number: int) -> int:
+        """A commit that has the batch's number as a transaction, and nothing else."""
+        row, said = 1000 * number, CommitProperties(app_transactions=[Transaction("q", number)])
+        write_deltalake(str(self.path), pa.table({"id": [row]}), mode="append", commit_properties=said)
+        return row
+
+    def way_back(self, log: Any) -> Callable[[], None]:
+        return self.sink.way_back(cast(Any, None), "q", log)
 
     def back(self, log: Any, *, times: int = 1) -> None:
         for _ in range(times):
-            delta_log.way_back(DeltaTable(self.path), "q", log)()
+            self.way_back(log)()
 
     @property
     def rows(self) -> list[int]:
@@ -120,6 +137,90 @@ def test_a_batch_that_is_no_longer_there_is_named(target: Target) -> None:
     DeltaTable(target.path).optimize.compact()
     for _ in range(2):
         DeltaTable(target.path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
-    go_back = delta_log.way_back(DeltaTable(target.path), "q", Log(10))  # type: ignore[arg-type]
-    with pytest.raises(FkJoinError, match=r"cannot be restored to version 1, that of batch 0 .*vacuumed, start with a new"):
+    go_back = target.way_back(Log(10))
+    gone = "cannot be set back: version 1, that of batch 0 of the checkpoint, lacks files, .* vacuumed. Start with a new"
+    with pytest.raises(FkJoinError, match=gone):
         go_back()
+    empty = Target(target.path.with_name("empty"))
+    row = empty.batch(0, 30, "of the new checkpoint")
+    assert empty.rows == [row]
+
+
+def test_batches_of_an_older_release_before_the_first_known_one_are_not_taken_for_nothing(target: Target) -> None:
+    rows = [target.batch_of_an_older_release(number) for number in range(4)]
+    rows.append(target.batch(4, 14))
+    with pytest.raises(FkJoinError, match="no version of its history is that of a batch that the checkpoint has"):
+        target.back(Log(10, 11))
+    assert target.rows == rows
+    assert target.last == Mark(4, 14)
+
+
+def test_a_run_that_was_set_back_is_not_restored_where_the_checkpoint_no_longer_has_the_times(target: Target) -> None:
+    first = [target.batch(number, 10 + number) for number in range(10)]
+    target.back(Log(10, 11, 12))
+    second = [target.batch(3, 103), target.batch(4, 104)]
+    target.batch(301, 401)
+    kept = [None] * 101 + [100 + number for number in range(101, 201)]
+    target.back(Log(*kept), times=2)
+    assert target.rows == [*first[:3], *second]
+    assert target.last == Mark(4, 104)
+    target.back(Log(10, 11, None))
+    assert target.rows == first[:3]
+
+
+def test_the_time_of_a_batch_is_not_that_of_a_later_one_of_an_older_release(target: Target) -> None:
+    target.batch(0, 10)
+    target.batch_of_an_older_release(1)
+    assert target.last == Mark(1, None)
+    target.batch(2, 12)
+    assert target.last == Mark(2, 12)
+
+
+@pytest.mark.parametrize("kind", [OSError, DeltaError])
+@pytest.mark.parametrize("step", ["history", "restore"])
+def test_an_outage_on_the_way_back_is_waited_for(
+    target: Target, monkeypatch: pytest.MonkeyPatch, kind: type[Exception], step: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [target.batch(number, 10 + number) for number in range(2)]
+    works, away = getattr(DeltaTable, step), [2]
+
+    def fails(table: DeltaTable, *given: Any, **named: Any) -> Any:
+        if away[0]:
+            away[0] -= 1
+            raise kind("Generic S3 error: Error performing PUT http://x/y?X-Amz-Signature=CaNaRy17 - non-2xx status code: 503")
+        return works(table, *given, **named)
+
+    monkeypatch.setattr(DeltaTable, step, fails)
+    target.back(Log(10))
+    assert target.rows == rows[:1]
+    assert away == [0]
+    away[0], target.sink.retry_s = 1, 0
+    target.batch(1, 21)
+    with pytest.raises(FkJoinError, match="503 .*retry_s = 0.*Start the query again when the place is well") as caught:
+        target.back(Log(10))
+    assert "CaNaRy17" not in f"{caught.value}{caplog.text}"
+    assert "vacuum" not in str(caught.value)
+
+
+def test_what_another_writes_between_the_look_and_the_way_back_is_not_undone(target: Target) -> None:
+    rows = [target.batch(number, 10 + number) for number in range(2)]
+    go_back = target.way_back(Log(10))
+    write_deltalake(str(target.path), pa.table({"id": [77]}), mode="append")
+    with pytest.raises(FkJoinError, match=r"^delta .* cannot be set back: its version 3 \(WRITE\) is none of this query's"):
+        go_back()
+    assert target.rows == sorted([77, *rows])
+
+
+def test_a_commit_that_comes_first_is_looked_at_again(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [target.batch(number, 10 + number) for number in range(2)]
+    restore, others = DeltaTable.restore, [lambda: DeltaTable(target.path).optimize.compact()]
+
+    def late(table: DeltaTable, *given: Any, **named: Any) -> Any:
+        while others:
+            others.pop()()
+        return restore(table, *given, **named)
+
+    monkeypatch.setattr(DeltaTable, "restore", late)
+    target.back(Log(10))
+    assert target.rows == rows[:1]
+    assert target.last == Mark(0, 10)

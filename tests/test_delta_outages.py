@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StringType, StructType
 
+from fkjoin.columns import arrow_schema
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.sinks.counts import REPEATED, counted
 from fkjoin.sinks.delta import Delta
@@ -55,6 +56,20 @@ def test_two_writers_of_the_same_rows_at_the_same_time_both_write_all_their_batc
     assert table.to_pyarrow_table().sort_by("id").to_pydict() == {"id": ["a", "b"], "n": [7, 7]}
     assert [table.transaction_version(query) for query in ("one", "other")] == [7, 7]
     assert table.version() == 17, "each batch once"
+
+
+def test_an_append_only_table_stops_the_query_at_once_and_goes_on_when_it_no_longer_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    DeltaTable.create(tmp_path, arrow_schema("test", SCHEMA), configuration={"delta.appendOnly": "true"})
+    made = sink(tmp_path, 2)
+    made.apply("q", 0, *batch(a=0))
+    with pytest.raises(FkJoinError, match="is append-only.*delta.appendOnly to false, and start the query again"):
+        made.apply("q", 1, *batch(a=1))
+    assert caplog.messages == []
+    DeltaTable(tmp_path).alter.set_table_properties({"delta.appendOnly": "false"})
+    made.apply("q", 1, *batch(a=1))
+    assert DeltaTable(tmp_path).to_pyarrow_table().to_pydict() == {"id": ["a"], "n": [1]}
 
 
 class Storage(http.server.ThreadingHTTPServer):

@@ -52,7 +52,7 @@ class Delta(Upserts):
 
     def _prepare(self, schema: StructType) -> None:
         try:
-            found = DeltaTable(self.path, storage_options=dict(self.options))
+            found = self._opened()
         except TableNotFoundError:
             self._make(schema)
             return
@@ -80,19 +80,30 @@ class Delta(Upserts):
 
     def _last(self, query: str) -> Mark | None:
         try:
-            return delta_log.last(DeltaTable(self.path, storage_options=dict(self.options)), query)
+            return delta_log.last(self._opened(), query)
         except TableNotFoundError:
             return None
 
     def way_back(self, table: Table, query: str, log: BatchLog) -> Callable[[], None]:
-        there = at_storage(self.place, lambda: DeltaTable(self.path, storage_options=dict(self.options)), self.retry_s)
-        return delta_log.way_back(there, query, log)
+        at_storage(self.place, lambda: delta_log.require_way_back(self._opened, query, log), self.retry_s)
+        return lambda: at_storage(self.place, lambda: self._go_back(query, log), self.retry_s)
+
+    def _go_back(self, query: str, log: BatchLog) -> None:
+        try:
+            delta_log.go_back(self._opened, query, log)
+        except FkJoinError as error:
+            raise FkJoinError(
+                f"{self.place} cannot be set back: {error}. Start with a new checkpoint and an empty target"
+            ) from error
+
+    def _opened(self, version: int | None = None) -> DeltaTable:
+        return DeltaTable(self.path, version, storage_options=dict(self.options))
 
     def apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table, began_ms: int | None = None) -> None:
         at_storage(self.place, lambda: self._apply(query, Mark(batch, began_ms), upserts, gone), self.retry_s)
 
     def _apply(self, query: str, mark: Mark, upserts: pa.Table, gone: pa.Table) -> None:
-        table = DeltaTable(self.path, storage_options=dict(self.options))
+        table = self._opened()
         if has_batch(self.place, delta_log.last(table, query), mark) or not (upserts.num_rows or gone.num_rows):
             return
         marked = (

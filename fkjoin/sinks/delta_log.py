@@ -1,7 +1,8 @@
 """What a Delta table's log says of fkjoin's batches, and the way back to one of them.
 
 A batch's commit has its number and when it began as transactions (``txn``), which the log keeps for good, and as metadata, by
-which the version of a batch is found as long as the table keeps its history.
+which the version of a batch is found as long as the table keeps its history.  A release that knows numbers only leaves the
+other transactions as they are: so the number that a time belongs to is one of them.
 """
 
 from __future__ import annotations
@@ -16,58 +17,103 @@ from fkjoin.errors import FkJoinError
 from fkjoin.spark.batch_log import BatchLog, Mark
 
 _QUERY, _BATCH, _BEGAN = "fkjoin.query", "fkjoin.batch", "fkjoin.beganMs"
+_RESTORE = "RESTORE"
 _UPKEEP = ("OPTIMIZE", "VACUUM START", "VACUUM END")
 """Operations that leave the rows as they are."""
 _UNKNOWN = -1
+
+Opened = Callable[[int | None], DeltaTable]
+"""What opens the table at a version; at the newest with None."""
 
 
 def commit(query: str, mark: Mark) -> CommitProperties:
     """What the commit of a batch says beside its rows."""
     said = {_QUERY: query, _BATCH: str(mark.number), _BEGAN: str(_UNKNOWN if mark.began_ms is None else mark.began_ms)}
-    transactions = [Transaction(query, mark.number), Transaction(_began(query), int(said[_BEGAN]))]
+    transactions = [
+        Transaction(query, mark.number),
+        Transaction(_began(query), int(said[_BEGAN])),
+        Transaction(_timed(query), mark.number),
+    ]
     return CommitProperties(custom_metadata=said, app_transactions=transactions)
 
 
 def last(table: DeltaTable, query: str) -> Mark | None:
     """The query's last batch that is in the table."""
     number = table.transaction_version(query)
-    return None if number is None or number < 0 else _mark(number, table.transaction_version(_began(query)))
+    if number is None or number < 0:
+        return None
+    is_timed = table.transaction_version(_timed(query)) == number
+    return _mark(number, table.transaction_version(_began(query)) if is_timed else None)
 
 
-def way_back(table: DeltaTable, query: str, log: BatchLog) -> Callable[[], None]:
-    """What restores the version of the checkpoint's last batch; ``FkJoinError`` where it is not to be had."""
+def require_way_back(opened: Opened, query: str, log: BatchLog) -> None:
+    """``FkJoinError`` where the version of the checkpoint's last batch is not to be had."""
+    _find(opened, query, log)
+
+
+def go_back(opened: Opened, query: str, log: BatchLog) -> None:
+    """Restore the version of the checkpoint's last batch, unless it is the newest; ``FkJoinError`` as above.
+
+    It looks first: between an earlier look and this one others may have written.
+    """
+    table, version, mark = _find(opened, query, log)
+    if version == table.version():
+        return
+    try:
+        table.restore(version, commit_properties=commit(query, mark))
+    except DeltaError as error:
+        if "missing file" not in str(error):
+            raise
+        raise FkJoinError(
+            f"version {version}, that of batch {mark.number} of the checkpoint, lacks files, which were vacuumed"
+        ) from error
+
+
+def _find(opened: Opened, query: str, log: BatchLog) -> tuple[DeltaTable, int, Mark]:
+    """The table, and the version with the last of the checkpoint's batches, after which nobody else wrote; that batch."""
+    table = opened(None)
     history = table.history()  # the newest first
-    version, mark = _target(history, query, log)
+    version, mark = _target(opened, history, query, log)
     for entry in history:
         if entry["version"] > version and entry.get(_QUERY) != query and entry["operation"] not in _UPKEEP:
             raise FkJoinError(
                 f"its version {entry['version']} ({entry['operation']}) is none of this query's, and would be undone with all "
                 f"after version {version}"
             )
-
-    def go_back() -> None:
-        if version == history[0]["version"]:
-            return
-        try:
-            table.restore(version, commit_properties=commit(query, mark))
-        except DeltaError as error:
-            raise FkJoinError(
-                f"Delta table {table.table_uri} cannot be restored to version {version}, that of batch {mark.number} of the "
-                f"checkpoint: {error}. If its files were vacuumed, start with a new checkpoint and an empty target"
-            ) from error
-
-    return go_back
+    return table, version, mark
 
 
-def _target(history: list[dict[str, Any]], query: str, log: BatchLog) -> tuple[int, Mark]:
+def _target(opened: Opened, history: list[dict[str, Any]], query: str, log: BatchLog) -> tuple[int, Mark]:
     """The version with the last of the checkpoint's batches, and that batch."""
     ours = [(_mark(entry[_BATCH], entry[_BEGAN]), entry["version"]) for entry in history if entry.get(_QUERY) == query]
-    if known := [(mark.number, version, mark) for mark, version in ours if mark.number < 0 or log.has(mark)]:
+    live = _live(history)
+    if known := [(mark.number, version, mark) for mark, version in ours if _has(log, mark, version in live)]:
         _, version, mark = max(known, key=lambda one: one[:2])
         return version, mark
-    if ours and history[-1]["version"] == 0 < ours[-1][1]:  # the checkpoint is from before the first batch that had rows
-        return ours[-1][1] - 1, Mark(-1, None)
+    if ours and history[-1]["version"] == 0 < (first := ours[-1][1]):
+        number = opened(first - 1).transaction_version(query)  # of a release whose commits say no more
+        if number is None or number < 0:  # the checkpoint is from before the first batch that had rows
+            return first - 1, Mark(-1, None)
     raise FkJoinError("no version of its history is that of a batch that the checkpoint has")
+
+
+def _live(history: list[dict[str, Any]]) -> set[int]:
+    """The versions from which the newest came, without those that a way back undid."""
+    entries, found = {entry["version"]: entry for entry in history}, set()
+    version = history[0]["version"]
+    while version in entries:
+        found.add(version)
+        entry = entries[version]
+        is_way_back = _QUERY in entry and entry["operation"] == _RESTORE
+        version = int(entry["operationParameters"]["version"]) if is_way_back else version - 1
+    return found
+
+
+def _has(log: BatchLog, mark: Mark, is_live: bool) -> bool:
+    """Whether it is the checkpoint's batch: by its time, or without one as long as no way back has undone it."""
+    if mark.number < 0:
+        return True
+    return log.has(mark) and (is_live or (mark.began_ms is not None and log.mark(mark.number) == mark))
 
 
 def _mark(number: int | str, began_ms: int | str | None) -> Mark:
@@ -76,3 +122,7 @@ def _mark(number: int | str, began_ms: int | str | None) -> Mark:
 
 def _began(query: str) -> str:
     return f"{query} began"
+
+
+def _timed(query: str) -> str:
+    return f"{query} began, of batch"

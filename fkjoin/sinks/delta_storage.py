@@ -21,6 +21,8 @@ _REFUSED = re.compile(
     r"|Permission denied|Read-only file"
 )
 """A storage's status or a disk's: nobody is let in, or nothing is there.  408, 409, 412, 425 and 429 pass."""
+_APPEND_ONLY = "is append-only"
+"""Of a table, where a batch changes or deletes rows: a failed commit that no repetition mends."""
 _COLOR = re.compile(r"\x1b\[\d*m")
 _QUERY = re.compile(r"\?\S+")
 """Of an address: with some storages a signature is in it."""
@@ -34,15 +36,22 @@ def at_storage(place: str, work: Callable[[], _T], seconds: float) -> _T:
     try:
         return repeated(place, work, mends, seconds, _told)
     except (OSError, DeltaError) as error:
-        if not _of_a_storage(error):
+        if not (_of_a_storage(error) or _APPEND_ONLY in str(error)):
             raise
-        why = _told(error)
+        why, is_append_only = _told(error), _APPEND_ONLY in str(error)
+    if is_append_only:
+        raise FkJoinError(
+            f"{place}: {why}. Rows change and go: set its property delta.appendOnly to false, and start the query again: it "
+            "goes on with this batch"
+        )
     raise FkJoinError(f"{place} cannot be reached: {why}. Mend that and start the query again: it goes on with this batch")
 
 
 def mends(error: BaseException) -> bool:
     """Whether the same work may succeed later, nobody having changed anything of it."""
-    return isinstance(error, CommitFailedError) or (_of_a_storage(error) and not _REFUSED.search(str(error)))
+    if isinstance(error, CommitFailedError):
+        return _APPEND_ONLY not in str(error)
+    return _of_a_storage(error) and not _REFUSED.search(str(error))
 
 
 def _of_a_storage(error: BaseException) -> bool:
