@@ -169,7 +169,7 @@ WAYS: dict[str, str | None] = {
     "a row cannot be in table {}: {}; with on_error": (
         "integration/test_postgres_refusals.py::test_each_way_out_that_the_error_names"
     ),
-    "table {} beside {} lacks the column {}: let": None,
+    "table {} beside {} lacks the columns {} and": None,
     "postgres: the address cannot be read (it is": (
         "tests/test_addresses.py::test_the_ways_of_writing_an_address_that_the_error_names"
     ),
