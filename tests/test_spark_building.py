@@ -223,15 +223,9 @@ class Recorder:
     def __init__(self, spark: SparkSession) -> None:
         self.spark, self.told = spark, dict[str, str]()
 
-    def config(self, name: str, value: str) -> Recorder:
-        self.told[name] = value
+    def config(self, *, map: dict[str, str]) -> Recorder:
+        self.told |= map
         return self
-
-    def appName(self, name: str) -> Recorder:  # noqa: N802
-        return self.config("spark.app.name", name)
-
-    def master(self, name: str) -> Recorder:
-        return self.config("spark.master", name)
 
     def getOrCreate(self) -> SparkSession:  # noqa: N802
         return self.spark
