@@ -13,12 +13,12 @@ def nearest(name: str, known: Collection[str], shown: int | None = None) -> str:
 
 
 def set_aside(what: str) -> str:
-    """What a message says at its end of rows, lines or records that stop a query: the way out."""
+    """The end of a message about rows, lines or records that stop a query: the way out."""
     return f'; with on_error="dead-letter" such {what} are set aside'
 
 
 AS_BEGUN = "; of files that a checkpoint has read before, give schema= with the type that it had"
-"""What a message says at its end of a column whose type was learned: another expression would be another job."""
+"""The end of a message about a column whose type was learned: another expression would be another job."""
 
 
 class FkJoinError(Exception):

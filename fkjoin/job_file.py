@@ -306,7 +306,7 @@ def _filled(value: Any, where: str) -> Any:
 
 
 def _contents(path: Path, where: str) -> str:
-    """Of a file with a secret, as editors and Docker write it: without the end of its last line."""
+    """The text of a file with a secret, without the end of its last line, which editors and Docker write."""
     try:
         return path.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
     except (OSError, UnicodeDecodeError) as error:

@@ -67,7 +67,7 @@ class Section(Strict):
 
     @classmethod
     def default(cls, name: str) -> Any:
-        """What a field is where it is not given."""
+        """The value of a field that is not given."""
         return cls.model_fields[name].get_default(call_default_factory=True)
 
     def _is(self, kind: Kind) -> bool:
@@ -101,7 +101,7 @@ def _alternatives(words: Sequence[str]) -> str:
 
 
 class PageSpec(Strict):
-    """Who may see the page of ``fkjoin run --ui``: the names of its host, and the token that is asked for."""
+    """The access to the page of ``fkjoin run --ui``: the names of its host, and the token that is asked for."""
 
     names: list[str] = []
     token: str | None = Field(default=None, repr=False)

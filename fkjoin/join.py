@@ -122,7 +122,7 @@ def _internal_topics(
 
 
 def _of_source(node: Node) -> bool:
-    """Whether the node's rows, and so their versions, are a source's."""
+    """Tell whether the node's rows, and so their versions, are a source's."""
     while isinstance(node, Derived):
         node = node.table
     return isinstance(node, Source)

@@ -1,4 +1,4 @@
-"""What brokers are asked about topics, by Java's own client in the driver's JVM.
+"""Questions to brokers about topics, by Java's own client in the driver's JVM.
 
 It is given the options that Spark's source and sink are given, so that what they reach is reached here, whatever logs them in.
 """
@@ -21,7 +21,7 @@ _END_S = 30
 _FIRST_LOOK = 8
 """So many offsets before its end a partition is first asked for its last record: the very last may be marks of transactions."""
 _UNKNOWN_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-"""What brokers say that give topics no ids."""
+"""The answers of brokers that give topics no ids."""
 _BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
 
 
