@@ -28,7 +28,7 @@ from benchmarks.fk_join import table
 from benchmarks.memory import Footprint, processes
 from fkjoin import fk_join
 from fkjoin.metrics import progress_since
-from fkjoin.spark.settings import INDEX_DIR
+from fkjoin.sessions.settings import INDEX_DIR
 
 STEP = 500_000
 RIGHT = 100_000

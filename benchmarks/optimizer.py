@@ -25,7 +25,7 @@ from benchmarks import workload as workloads
 from benchmarks.aggregate import totals
 from benchmarks.fk_join import joined, measure_table, table, to_parquet
 from fkjoin import Table, fk_join
-from fkjoin.rules import (
+from fkjoin.plan.rules import (
     AGGREGATE_READS_ANSWERS,
     ANSWERS_KEEP_WHAT_IS_READ,
     JOIN_KEEPS_WHAT_IT_NEEDS,
@@ -37,8 +37,8 @@ from fkjoin.rules import (
     VIEW_READS_ANSWERS,
     WORKERS_EVALUATE_STEPS,
 )
+from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.sinks import Parquet
-from fkjoin.spark.settings import EXCLUDED
 
 
 def view(spark: SparkSession, folder: Path) -> Table:

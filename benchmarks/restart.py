@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from state import BYTES, BucketStore
+from fkjoin.state import BYTES, BucketStore
 
 STEP = 100_000
 

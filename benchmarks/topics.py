@@ -12,7 +12,7 @@ import fkjoin
 from benchmarks.memory import Footprint
 from fkjoin import Table, fk_join
 from fkjoin.kafka import Format, Json
-from fkjoin.spark.settings import SHORT_LIVED
+from fkjoin.sessions.settings import SHORT_LIVED
 
 JOINED = "concat('{\"left\":', left.value, ',\"right\":', right.value, '}')"
 

@@ -9,11 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fkjoin.checkpoint.saved import read_state
     from fkjoin.cogroups import cogroup
     from fkjoin.errors import FkJoinError, FormatError, InvariantError, SessionError, TopologyError, TraceError
     from fkjoin.join import fk_join
-    from fkjoin.spark.settings import session
-    from fkjoin.spark.state import read_state
+    from fkjoin.sessions.settings import session
     from fkjoin.table import Table
 
 __version__ = "0.1.0"
@@ -36,8 +36,8 @@ _HOMES = {
     "Table": "fkjoin.table",
     "cogroup": "fkjoin.cogroups",
     "fk_join": "fkjoin.join",
-    "read_state": "fkjoin.spark.state",
-    "session": "fkjoin.spark.settings",
+    "read_state": "fkjoin.checkpoint.saved",
+    "session": "fkjoin.sessions.settings",
 }
 
 

@@ -7,19 +7,19 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
-from fkjoin.aggregates.cogrouped import CoFold
-from fkjoin.columns import arrow_schema, schema_text, spark_schema, types_text
-from fkjoin.emission import Emission, Emit, paced
 from fkjoin.errors import TopologyError
-from fkjoin.foreign_key import require_same_timestamps, require_table
-from fkjoin.names import twice
-from fkjoin.recipes import remembered
-from fkjoin.spark.settings import validated
+from fkjoin.folds.cogrouped import CoFold
+from fkjoin.lowering.emission import Emission, Emit, paced
+from fkjoin.lowering.foreign_keys import require_same_timestamps, require_table
+from fkjoin.lowering.recipes import remembered
+from fkjoin.lowering.stage import Contributions, counted, pickled, refuse_same_name, stage, stage_spec
+from fkjoin.lowering.unions import put_together
+from fkjoin.plan.nodes import Aggregate, Cogroup, generated_name, periodic
+from fkjoin.sessions.settings import validated
+from fkjoin.spark.names import twice
+from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema, types_text
 from fkjoin.spark.unpacking import UnpackResults
-from fkjoin.stateful import Contributions, counted, pickled, refuse_same_name, stage, stage_spec
 from fkjoin.table import Table
-from fkjoin.together import put_together
-from fkjoin.topology import Aggregate, Cogroup, generated_name, periodic
 
 _MOST = 256
 """The number of a table is one byte of each contribution."""

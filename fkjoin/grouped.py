@@ -11,17 +11,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructType
 
 from fkjoin import aggregates
-from fkjoin.aggregated import Options, aggregated
 from fkjoin.aggregates import Wanted
-from fkjoin.aggregates.bulk import bulk_column
-from fkjoin.aggregates.calls import Called, Reducing, Starting
-from fkjoin.aggregates.fold import Fold
-from fkjoin.columns import Expression, Expressions, arrow_schema, resolve_column, text
+from fkjoin.analysis.columns import resolve_column
+from fkjoin.analysis.projection import Projection
 from fkjoin.errors import TopologyError
-from fkjoin.names import quoted
-from fkjoin.projection import Projection
-from fkjoin.recipes import Recipe, remembered
-from fkjoin.spark.expressions import AGGREGATE, Step, compiled
+from fkjoin.folds.bulk import bulk_column
+from fkjoin.folds.calls import Called, Reducing, Starting
+from fkjoin.folds.fold import Fold
+from fkjoin.lowering.aggregates import Options, aggregated
+from fkjoin.lowering.recipes import Recipe, remembered
+from fkjoin.spark.names import quoted
+from fkjoin.spark.scalars import AGGREGATE, Step, compiled
+from fkjoin.spark.schemas import Expression, Expressions, arrow_schema, text
 
 if TYPE_CHECKING:
     from fkjoin.table import Table

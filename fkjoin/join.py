@@ -7,25 +7,25 @@ from typing import get_args
 
 import pyarrow as pa
 
-from fkjoin.analyzed import named_fields
-from fkjoin.columns import arrow_schema, listed
-from fkjoin.emission import Emission, Emit
+from fkjoin.analysis.bind import named_fields
 from fkjoin.errors import TopologyError
-from fkjoin.foreign_key import described, require_same_timestamps, require_table, with_foreign_key
-from fkjoin.join_plan import JoinPlan
-from fkjoin.joiner import is_function, written_out
 from fkjoin.kafka.staged import InternalTopics, internal_topics
-from fkjoin.names import require_beside
-from fkjoin.recipes import refuse_to_start_over, remembered
+from fkjoin.kafka.wire import WIRES, Wire
+from fkjoin.lowering.emission import Emission, Emit
+from fkjoin.lowering.foreign_keys import described, require_same_timestamps, require_table, with_foreign_key
+from fkjoin.lowering.joiner import is_function, written_out
+from fkjoin.lowering.joins import JoinPlan
+from fkjoin.lowering.multi_join import share, star_table
+from fkjoin.lowering.recipes import refuse_to_start_over, remembered
+from fkjoin.lowering.stage import Deployment, refuse_same_name
+from fkjoin.plan.nodes import Derived, Join, Node, Source, generated_name
+from fkjoin.sessions.settings import prepare, switched_off, validated
 from fkjoin.spark.json_lines import kind_at
-from fkjoin.spark.settings import prepare, switched_off, validated
+from fkjoin.spark.names import require_beside
+from fkjoin.spark.schemas import arrow_schema, listed
 from fkjoin.stages import How
 from fkjoin.stages.contribute import Place
-from fkjoin.star_join import share, star_table
-from fkjoin.stateful import Deployment, refuse_same_name
 from fkjoin.table import Extractor, Joiner, Table
-from fkjoin.topology import Derived, Join, Node, Source, generated_name
-from fkjoin.wire import WIRES, Wire
 
 
 @remembered

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from fkjoin.columns import Expression, Expressions
-from fkjoin.emission import Emit
-from fkjoin.recipes import remembered
-from fkjoin.stateful import Deployment
+from fkjoin.lowering.emission import Emit
+from fkjoin.lowering.recipes import remembered
+from fkjoin.lowering.stage import Deployment
+from fkjoin.spark.schemas import Expression, Expressions
 
 if TYPE_CHECKING:
     from fkjoin.grouped import Grouped
@@ -29,7 +29,7 @@ class Operators:
         drops changes that leave a row as it was (KIP-557), ``on-update`` does not; ``periodic``: see ``fk_join``.  The
         tombstone of a row that was not there is never sent.  Raises ``TopologyError``.
         """
-        from fkjoin.derived import filtered  # it makes tables
+        from fkjoin.lowering.views import filtered  # it makes tables
 
         return filtered(self._table, condition, name, emit)
 
@@ -39,7 +39,7 @@ class Operators:
 
         ``name``, ``emit``: as for ``filter``.  Raises ``TopologyError``.
         """
-        from fkjoin.derived import mapped  # it makes tables
+        from fkjoin.lowering.views import mapped  # it makes tables
 
         return mapped(self._table, columns, name, emit)
 
@@ -70,8 +70,8 @@ class Operators:
 
         ``validate``: as for ``fk_join``.  Raises ``TopologyError``.
         """
-        from fkjoin.aggregated import Options  # these make tables
         from fkjoin.grouped import Grouped
+        from fkjoin.lowering.aggregates import Options  # these make tables
 
         return Grouped(self._table, key, value, Options(name, emit, deployment, application, upgrade_from, validate))
 
@@ -93,7 +93,7 @@ class Operators:
         order of the left keys; in the store each left row is an entry of its own, and a change writes that entry alone.
         ``name``, ``emit``, ``validate``: as for ``fk_join``.  Raises ``TopologyError``.
         """
-        from fkjoin.children import with_children  # it makes tables
+        from fkjoin.lowering.children import with_children  # it makes tables
 
         return with_children(self._table, left, extractor, column, name, emit, validate)
 
@@ -105,7 +105,7 @@ class Operators:
         that moves from one table to another is not lost to a late tombstone.  ``_version`` is a counter of the row.
         ``name``, ``emit``, ``validate``: as for ``fk_join``.  Raises ``TopologyError``.
         """
-        from fkjoin.merged import merged  # it makes tables
+        from fkjoin.lowering.unions import merged  # it makes tables
 
         return merged((self._table, *others), name, emit, validate)
 
@@ -117,7 +117,7 @@ class Operators:
         was are then dropped, its older timestamp stays (KIP-557), and ``_operation`` tells inserts from updates.
         """
         if self._table.materialized_as is None:
-            from fkjoin.derived import kept  # it makes tables
+            from fkjoin.lowering.views import kept  # it makes tables
 
             return kept(self._table, name)
         return self._table.materialized_as(name)

@@ -10,14 +10,14 @@ from pyspark.sql import Column
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import sinks
-from fkjoin.as_begun import as_begun
-from fkjoin.columns import Expression
-from fkjoin.dead_letters import OnError
-from fkjoin.kafka import sink as topics
+from fkjoin.checkpoint.claim import start_claimed
+from fkjoin.kafka import writing
 from fkjoin.kafka.formats import Format as KafkaFormat
+from fkjoin.lowering.as_begun import as_begun
 from fkjoin.sinks import RETRY_S, Kafka, Parquet, batches
 from fkjoin.sinks.restored import OnRestore
-from fkjoin.spark.claim import start_claimed
+from fkjoin.spark.dead_letters import OnError
+from fkjoin.spark.schemas import Expression
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
@@ -56,7 +56,7 @@ class Outputs:
             table = as_begun(cast("Table", self), place)
             batches.make_topics(table)
             records = Kafka(topic, bootstrap_servers, key, value, headers, positions).records(table)
-            return topics.start(records, topic, bootstrap_servers, place, options, trigger, query_name or table.name)
+            return writing.start(records, topic, bootstrap_servers, place, options, trigger, query_name or table.name)
 
         return start_claimed(spark, place, begin)
 

@@ -12,32 +12,33 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from fkjoin.analyzed import paths_of
-from fkjoin.change_columns import ChangeColumns
-from fkjoin.columns import Expression, Expressions, arrow_schema, listed
-from fkjoin.completed import completed
-from fkjoin.dead_letters import OnError, union
-from fkjoin.files import open_files
-from fkjoin.frame import CHAINS, DELETED, KEY, NUMBERS, OPERATION, PROBLEM, ROW, TS, VERSION
+from fkjoin.analysis.bind import paths_of
+from fkjoin.analysis.change_columns import ChangeColumns
+from fkjoin.analysis.sources import plain_lines, read_stream
+from fkjoin.analysis.topics import read_topic
+from fkjoin.codec.rows import Path as FieldPath
+from fkjoin.files.source import open_files
+from fkjoin.kafka.connection import Connection, OnNewTopic
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.positions import numbers
-from fkjoin.kafka.source import Connection, OnNewTopic, read_topic
-from fkjoin.names import quoted, require_results
+from fkjoin.lowering.completed import completed
+from fkjoin.lowering.recipes import Recipe
+from fkjoin.lowering.stage import Answers, Contributions, Early, Narrow
+from fkjoin.lowering.workers import Unread
 from fkjoin.operators import Operators
 from fkjoin.outputs import Outputs
-from fkjoin.recipes import Recipe
-from fkjoin.render import Format, draw
-from fkjoin.rows import Path as FieldPath
-from fkjoin.spark.settings import prepare
+from fkjoin.plan.describe.render import Format, draw
+from fkjoin.plan.nodes import Node, Source
+from fkjoin.sessions.settings import prepare
+from fkjoin.spark.dead_letters import OnError, union
+from fkjoin.spark.frame import CHAINS, DELETED, KEY, NUMBERS, OPERATION, PROBLEM, ROW, TS, VERSION
+from fkjoin.spark.names import quoted, require_results
+from fkjoin.spark.schemas import Expression, Expressions, arrow_schema, listed
 from fkjoin.spark.unpacking import UnpackResults
-from fkjoin.stateful import Answers, Contributions, Early, Narrow
-from fkjoin.streams import plain_lines, read_stream
-from fkjoin.topology import Node, Source
-from fkjoin.unread import Unread
 
 if TYPE_CHECKING:
-    from fkjoin.star_join import Joins
+    from fkjoin.lowering.multi_join import Joins
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,7 +255,7 @@ class Table(Operators, Outputs):
         ``schema``: of the files, with all columns; without it, it is that of the newest batch, and a checkpoint keeps it.
         ``name``, ``on_error``, ``options``: as in ``from_files``.  Raises ``TopologyError``, also when no batch is there yet.
         """
-        from fkjoin.written import read_written, schema_of  # it reads what sinks write
+        from fkjoin.analysis.written import read_written, schema_of  # it reads what sinks write
 
         found = schema_of(spark, str(path)) if schema is None else schema
         about: dict[str, Any] = {"key": key, "name": name, "on_error": on_error, "schema": schema, "options": options}

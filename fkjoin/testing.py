@@ -20,18 +20,18 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fkjoin import combined_key, versions
-from fkjoin.aggregates.calls import Called, Starting
-from fkjoin.aggregates.fold import Fold
-from fkjoin.arrays import BYTES, as_bytes, valid
+from fkjoin.codec import combined_key, versions
+from fkjoin.codec.arrays import BYTES, as_bytes, valid
+from fkjoin.codec.messages import ANSWER, CHANGE, GROUPED, JOINED, RESULT, SUBSCRIPTION, Operation, column, table
+from fkjoin.codec.rows import RowCodec
 from fkjoin.errors import FkJoinError
-from fkjoin.invariants import live_subscriptions
-from fkjoin.messages import ANSWER, CHANGE, GROUPED, JOINED, RESULT, SUBSCRIPTION, Operation, column, table
-from fkjoin.rows import RowCodec
+from fkjoin.folds.calls import Called, Starting
+from fkjoin.folds.fold import Fold
 from fkjoin.stages import Counters, How, aggregate, regroup, rekey, resolve, subscription
+from fkjoin.stages.invariants import live_subscriptions
 from fkjoin.stages.join_rows import matched
 from fkjoin.stages.regroup import contributions
-from state import MemoryStore
+from fkjoin.state import MemoryStore
 
 Row = dict[str, Any]
 Extractor = str | Callable[[str, Row], Any]

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.kafka import Json
-from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 
 from .broker import Broker, Record
 from .jobs import Running

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin.kafka import Json
-from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
-from fkjoin.traces import Event
+from fkjoin.replay.traces import Event
+from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 
 from .broker import Broker, Record
 from .jobs import Running, batch_join, document, joined_rows, left_record, letters, right_record, rows, running

@@ -80,7 +80,20 @@ def test_a_job_runs_as_the_images_user_on_a_read_only_file_system(name: str, tmp
     how = ("--init", "--read-only", "--tmpfs", "/tmp:exec", "--env", "PYTHONPATH=/fkjoin:/packages")
     mounts = (f"{name}:/data", f"{job}:/job:ro", f"{packages}:/packages:ro", f"{ROOT / 'fkjoin'}:/fkjoin/fkjoin:ro")
     volumes = [one for mount in (*mounts, f"{ROOT / 'state'}:/fkjoin/state:ro") for one in ("--volume", mount)]
-    run("run", "--detach", "--name", name, *how, *volumes, "fkjoin-test", "python3", "-m", "fkjoin.cli", "run", "/job/job.toml")
+    run(
+        "run",
+        "--detach",
+        "--name",
+        name,
+        *how,
+        *volumes,
+        "fkjoin-test",
+        "python3",
+        "-m",
+        "fkjoin.cli",
+        "run",
+        "/job/job.toml",
+    )
     following = subprocess.Popen(
         ["docker", "logs", "--follow", name], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from fkjoin import Table, fk_join
 from fkjoin.kafka import Json
 from fkjoin.kafka.staged import InternalTopics
-from fkjoin.spark.settings import BUCKETS, EXCLUDED, INDEX_DIR, PARTITIONS
-from fkjoin.traces import Event, read_trace
-from fkjoin.wire import HEADERS
+from fkjoin.kafka.wire import HEADERS
+from fkjoin.replay.traces import Event, read_trace
+from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, PARTITIONS
 from tests.conftest import trace_files
 
 from .broker import Broker, Record

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError
 from fkjoin.kafka import Json
-from fkjoin.names import quoted
+from fkjoin.spark.names import quoted
 from integration.broker import Broker, Record
 from integration.test_postgres import select, target
 from tests.conftest import small

@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import FkJoinError, Table, TopologyError, fk_join
+from fkjoin.checkpoint.files import write_file
 from fkjoin.kafka import Debezium, Json, new_topics
-from fkjoin.spark.files import write_file
-from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from tests.conftest import short_lived
 
 from .broker import Broker, Record

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from fkjoin.jobs.web import served
 from fkjoin.metrics import Metrics
-from fkjoin.page_server import Access
-from fkjoin.steps import Step
-from fkjoin.web import served
+from fkjoin.metrics.server import Access
+from fkjoin.plan.describe.steps import Step
 from tests.test_job import GOOD, job
 from tests.test_metrics import progress
 from tests.test_spark_engine import write_lines

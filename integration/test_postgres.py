@@ -14,10 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import fk_join
-from fkjoin.columns import spark_schema
+from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.postgres import Postgres
-from fkjoin.spark.batch_log import Mark
+from fkjoin.spark.schemas import spark_schema
 from tests.conftest import small
 from tests.test_spark_aggregates import History, tables
 

@@ -15,9 +15,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from fkjoin.columns import spark_schema
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.postgres import Postgres
+from fkjoin.spark.schemas import spark_schema
 from integration.conftest import DOCKER, prepared
 from integration.test_postgres import NUMBERS, batch, gone, select
 

@@ -20,12 +20,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError
-from fkjoin.columns import spark_schema
-from fkjoin.dead_letters import OnError
+from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
 from fkjoin.metrics import Metrics
 from fkjoin.sinks.postgres import Postgres
-from fkjoin.spark.batch_log import Mark
+from fkjoin.spark.dead_letters import OnError
+from fkjoin.spark.schemas import spark_schema
 from integration.test_postgres import IDS, NUMBERS, batch, gone, select
 from tests.conftest import small
 from tests.test_spark_engine import write_lines

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table, fk_join
 from fkjoin.aggregates import count
+from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.postgres import Postgres
-from fkjoin.spark.batch_log import Mark
 from integration.test_postgres import select
 from tests.conftest import small
 from tests.test_restored import Backup

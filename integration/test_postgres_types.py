@@ -17,11 +17,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from fkjoin import TopologyError
-from fkjoin.columns import arrow_schema, spark_schema
 from fkjoin.errors import FkJoinError
-from fkjoin.kafka.formats import struct_type
 from fkjoin.sinks import postgres_types
 from fkjoin.sinks.postgres import Postgres
+from fkjoin.spark.schemas import arrow_schema, spark_schema, struct_type
 from integration.test_postgres import select
 from tests.sink_rows import TEXTS, Rows, differences, without_nul
 from tests.test_sink_types import QUICK, frame, read_json

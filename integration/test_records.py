@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table, fk_join
 from fkjoin.kafka import Debezium, Json
-from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 
 from .broker import Broker, Record
 from .jobs import document, letters, running

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import TopicPartition
 
-from fkjoin.traces import Event
+from fkjoin.replay.traces import Event
 from tests.test_cli import fkjoin
 
 from .broker import Broker, Record

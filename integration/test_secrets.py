@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from fkjoin import Table
 from fkjoin import aggregates as agg
 from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.job import Job
-from fkjoin.job_file import JobError, read_job
+from fkjoin.jobs.job import Job
+from fkjoin.jobs.job_file import JobError, read_job
 from fkjoin.kafka import Json, admin, new_topics, sink, source
 from fkjoin.sinks import Delta, Kafka
 from integration.test_postgres import select

@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import FkJoinError, Table, TopologyError
-from fkjoin.job_file import tomllib
+from fkjoin.jobs.job_file import tomllib
 from fkjoin.kafka import Json
-from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 
 from .broker import Record
 from .conftest import DOCKER, prepared

@@ -25,16 +25,16 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state import pending
-from state.errors import DamagedIndexError, StoreMismatchError
-from state.index import RocksIndex
-from state.lengths import lengths, lengths_before
-from state.memory import MemoryStore
-from state.positions import Position
-from state.private import private_folder
-from state.protocol import Bytes, KeyRange, Page, SegmentLog
-from state.seal import Seal
-from state.segments import (
+from fkjoin.state import pending
+from fkjoin.state.errors import DamagedIndexError, StoreMismatchError
+from fkjoin.state.index import RocksIndex
+from fkjoin.state.lengths import lengths, lengths_before
+from fkjoin.state.memory import MemoryStore
+from fkjoin.state.positions import Position
+from fkjoin.state.private import private_folder
+from fkjoin.state.protocol import Bytes, KeyRange, Page, SegmentLog
+from fkjoin.state.seal import Seal
+from fkjoin.state.segments import (
     ENTRY_OVERHEAD,
     KEY_BYTES,
     SEGMENT_BYTES,
@@ -44,7 +44,7 @@ from state.segments import (
     encode_segments,
     entry_bytes,
 )
-from state.tail import Entries, Tail, laid_over, latest
+from fkjoin.state.tail import Entries, Tail, laid_over, latest
 
 _START = Position(bytes(16), 0)
 """Where an empty index stands."""

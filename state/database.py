@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rocksdict import AccessType, BlockBasedOptions, Cache, Options, Rdict
 
-from state.sorted_file import options
+from fkjoin.state.sorted_file import options
 
 _SOON_BYTES = 32 << 20
 """An index of this size is merged in less than half a second: it is small."""

@@ -9,7 +9,7 @@ import shutil
 import time
 from pathlib import Path
 
-from state.seal import SEAL
+from fkjoin.state.seal import SEAL
 
 FOLDERS = "index-*"
 

@@ -28,15 +28,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rocksdict import IngestExternalFileOptions, Rdict, ReadOptions
 
-from state.database import live_files, merge, open_database, says
-from state.errors import DamagedIndexError, StateError
-from state.folders import FOLDERS, in_use, locked, remove, remove_abandoned
-from state.order import byte_order
-from state.positions import Position
-from state.private import private_folder
-from state.protocol import BYTES, PAGE_ENTRIES, SLICE_ROWS, Bytes, KeyRange, Page, slices
-from state.seal import SEAL, Seal, seal, taken
-from state.sorted_file import write_sorted
+from fkjoin.state.database import live_files, merge, open_database, says
+from fkjoin.state.errors import DamagedIndexError, StateError
+from fkjoin.state.folders import FOLDERS, in_use, locked, remove, remove_abandoned
+from fkjoin.state.order import byte_order
+from fkjoin.state.positions import Position
+from fkjoin.state.private import private_folder
+from fkjoin.state.protocol import BYTES, PAGE_ENTRIES, SLICE_ROWS, Bytes, KeyRange, Page, slices
+from fkjoin.state.seal import SEAL, Seal, seal, taken
+from fkjoin.state.sorted_file import write_sorted
 
 _MOST_READERS = 16
 """That are kept open; each has all files of its index open."""

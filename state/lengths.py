@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state.protocol import BYTES, Bytes
+from fkjoin.state.protocol import BYTES, Bytes
 
 
 def lengths(values: Bytes) -> pa.Int64Array:

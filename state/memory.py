@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 import pyarrow as pa
 
-from state.protocol import BYTES, PAGE_ENTRIES, Bytes, KeyRange, Page
+from fkjoin.state.protocol import BYTES, PAGE_ENTRIES, Bytes, KeyRange, Page
 
 
 class MemoryStore:

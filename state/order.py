@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state.protocol import Bytes
+from fkjoin.state.protocol import Bytes
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]

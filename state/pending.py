@@ -22,13 +22,13 @@ from typing import NamedTuple
 import pyarrow as pa
 import xxhash
 
-from state.positions import POSITION_BYTES, Position
-from state.private import close_to_others, write_private
-from state.protocol import BYTES
-from state.seal import DIGEST_BYTES, keyed, stamp
-from state.segments import entry_bytes
-from state.sorted_file import write_sorted
-from state.tail import Entries, Tail
+from fkjoin.state.positions import POSITION_BYTES, Position
+from fkjoin.state.private import close_to_others, write_private
+from fkjoin.state.protocol import BYTES
+from fkjoin.state.seal import DIGEST_BYTES, keyed, stamp
+from fkjoin.state.segments import entry_bytes
+from fkjoin.state.sorted_file import write_sorted
+from fkjoin.state.tail import Entries, Tail
 
 TAIL_BYTES = 2 << 20
 """A batch of no more than that is small, and so are some in a row."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from state.segments import TOKEN_BYTES
+from fkjoin.state.segments import TOKEN_BYTES
 
 POSITION_BYTES = TOKEN_BYTES + 8
 

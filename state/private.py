@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from state.errors import StateError
+from fkjoin.state.errors import StateError
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 

@@ -35,9 +35,9 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from state.errors import DamagedIndexError
-from state.positions import Position
-from state.private import close_to_others, write_private
+from fkjoin.state.errors import DamagedIndexError
+from fkjoin.state.positions import Position
+from fkjoin.state.private import close_to_others, write_private
 
 SEAL = "SEAL"
 DIGEST_BYTES = 16

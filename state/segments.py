@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from state.errors import CorruptLogError, UnknownFormatError
-from state.protocol import BYTES, Bytes
+from fkjoin.state.errors import CorruptLogError, UnknownFormatError
+from fkjoin.state.protocol import BYTES, Bytes
 
 META_FORMAT = 3
 FORMAT = 2

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rocksdict import BlockBasedOptions, DataBlockIndexType, Options, SstFileWriter
 
-from state.protocol import Bytes, items
-from state.tail import in_order
+from fkjoin.state.protocol import Bytes, items
+from fkjoin.state.tail import in_order
 
 
 def write_sorted(place: Path, keys: Bytes, values: Bytes) -> None:

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state.order import byte_order
-from state.protocol import BYTES, PAGE_ENTRIES, Bytes, KeyRange, Page, items
+from fkjoin.state.order import byte_order
+from fkjoin.state.protocol import BYTES, PAGE_ENTRIES, Bytes, KeyRange, Page, items
 
 Entries = tuple[Bytes, Bytes]
 """Keys, none of them twice, and values; null: deleted."""

@@ -24,15 +24,15 @@ def trace_files() -> list[Path]:
 
 
 def short_lived(**more: str) -> dict[str, str]:
-    """An environment for programs that start a JVM for a minute; see ``fkjoin.spark.settings.SHORT_LIVED``."""
-    from fkjoin.spark.settings import SHORT_LIVED
+    """An environment for programs that start a JVM for a minute; see ``fkjoin.sessions.settings.SHORT_LIVED``."""
+    from fkjoin.sessions.settings import SHORT_LIVED
 
     return os.environ | {"JAVA_TOOL_OPTIONS": SHORT_LIVED, **more}
 
 
 def small(spark: SparkSession, folder: Path, buckets: int = 2) -> None:
     """Settings for tables that are built from here on: few partitions, indexes under ``folder``, all of the optimizer."""
-    from fkjoin.spark.settings import BUCKETS, EXCLUDED, INDEX_DIR, OPTIMIZE, PARTITIONS
+    from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, OPTIMIZE, PARTITIONS
 
     chosen = {PARTITIONS: "2", BUCKETS: str(buckets), INDEX_DIR: str(folder / "index"), OPTIMIZE: "true", EXCLUDED: ""}
     for name, value in chosen.items():
@@ -42,7 +42,7 @@ def small(spark: SparkSession, folder: Path, buckets: int = 2) -> None:
 @pytest.fixture
 def own_rules(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
     """Small tables, and rules that a test may leave out: they are back for the tests after it."""
-    from fkjoin.spark.settings import EXCLUDED
+    from fkjoin.sessions.settings import EXCLUDED
 
     small(spark, tmp_path)
     yield
@@ -51,7 +51,7 @@ def own_rules(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
 
 def only_session(name: str, **conf: Any) -> Iterator[SparkSession]:
     """One local Spark session for all tests of a run that need a JVM."""
-    from fkjoin.spark.settings import SHORT_LIVED, session
+    from fkjoin.sessions.settings import SHORT_LIVED, session
 
     made = session(
         name, master="local[2]", ui_enabled="false", driver_host="127.0.0.1", driver_extraJavaOptions=SHORT_LIVED, **conf

@@ -14,10 +14,10 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from fkjoin.aggregates.fold import Fold
-from fkjoin.identity import identity_text
-from fkjoin.messages import RESULT, unpack
+from fkjoin.codec.messages import RESULT, unpack
+from fkjoin.folds.fold import Fold
 from fkjoin.spark.buckets import bucket_ids, packed_by_bucket
+from fkjoin.spark.identity import identity_text
 from fkjoin.spark.operator import StageName, StageProcessor, StageSpec
 from fkjoin.stages import Counters, How
 from tests.oracle import Change, messages

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fkjoin import versions
-from fkjoin.arrays import BYTES
-from fkjoin.messages import CHANGE, Operation, table
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import CHANGE, Operation, table
 from fkjoin.stages import split_rows
 
 LEFT, RIGHT = versions.identity("left"), versions.identity("right")

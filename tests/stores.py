@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.arrays import masked
-from state import BYTES
-from state.index import RocksIndex
-from state.positions import Position
-from state.segments import Meta
+from fkjoin.codec.arrays import masked
+from fkjoin.state import BYTES
+from fkjoin.state.index import RocksIndex
+from fkjoin.state.positions import Position
+from fkjoin.state.segments import Meta
 
 
 class Log:

@@ -17,16 +17,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fkjoin import versions
-from fkjoin.aggregates.extremes import Extreme, sorting
-from fkjoin.aggregates.fold import Aggregate, Fold
-from fkjoin.aggregates.sums import Count, DecimalSum, DoubleSum, WholeSum
-from fkjoin.arrays import BYTES, as_bytes, masked, paired
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES, as_bytes, masked, paired
+from fkjoin.codec.messages import JOINED, RESULT, Operation, table
+from fkjoin.codec.rows import RowCodec
 from fkjoin.errors import FkJoinError
-from fkjoin.messages import JOINED, RESULT, Operation, table
-from fkjoin.rows import RowCodec
+from fkjoin.folds.extremes import Extreme, sorting
+from fkjoin.folds.fold import Aggregate, Fold
+from fkjoin.folds.sums import Count, DecimalSum, DoubleSum, WholeSum
 from fkjoin.stages import Counters, aggregate, regroup
-from state import MemoryStore
+from fkjoin.state import MemoryStore
 
 SOURCE = versions.identity("test")
 TIMES: Any = {"now_ms": 0, "retention_ms": 1000}

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 
 from fkjoin import Table, fk_join
 from fkjoin import aggregates as agg
-from fkjoin.rules import RESOLVE_MAKES_ROWS
-from fkjoin.spark.settings import EXCLUDED
+from fkjoin.plan.rules import RESOLVE_MAKES_ROWS
+from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.stages import How
 from tests.test_spark_aggregates import CUSTOMER, ORDER, History
 from tests.test_spark_engine import run, table_of

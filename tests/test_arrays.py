@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fkjoin.arrays import BYTES, chosen, prefixed, slices, stack, take, window
+from fkjoin.codec.arrays import BYTES, chosen, prefixed, slices, stack, take, window
 from tests.test_codecs import array
 
 PLACES = st.tuples(st.integers(0, 30), st.integers(0, 10), st.booleans())

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from state import (
+from fkjoin.state import (
     BucketStore,
     CorruptLogError,
     MemoryStore,
@@ -34,9 +34,9 @@ from state import (
     protocol,
     segments,
 )
-from state.folders import locked
-from state.index import RocksIndex
-from state.positions import Position
+from fkjoin.state.folders import locked
+from fkjoin.state.index import RocksIndex
+from fkjoin.state.positions import Position
 from tests.stores import Log, array, contents, index_folder, index_of, key_of, write
 
 KEYS = st.sampled_from([bytes((first, second)) for first in b"ab\xff" for second in b"\0x\xff"])
@@ -163,8 +163,8 @@ TestStores.settings = settings(max_examples=30, stateful_step_count=12)
 
 
 def test_a_log_that_is_mostly_dead_cleans_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("state.bucket.SEGMENT_BYTES", 2000)
-    monkeypatch.setattr("state.segments.SEGMENT_BYTES", 2000)
+    monkeypatch.setattr("fkjoin.state.bucket.SEGMENT_BYTES", 2000)
+    monkeypatch.setattr("fkjoin.state.segments.SEGMENT_BYTES", 2000)
     log, model, firsts = Log(), MemoryStore(), [0]
     for batch in range(120):
         entries: dict[bytes, bytes | None] = {b"k%02d" % (n % 60): b"%d" % batch * 9 for n in range(batch, batch + 20)}

@@ -9,10 +9,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fkjoin.json_text import Reading
+from fkjoin.codec.json_read import Reading
+from fkjoin.codec.units import Unit
 from fkjoin.spark.change_events import PLACEHOLDER, ReadEvents, ReadKeys
 from fkjoin.spark.json_lines import at
-from fkjoin.units import Unit
 
 ROW = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("bio", pa.string())])
 KINDS = ("Timestamp", "MicroTimestamp", "NanoTimestamp", None)

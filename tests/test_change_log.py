@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from fkjoin.messages import pack
+from fkjoin.codec.messages import pack
 from fkjoin.spark.change_log import SparkLog
 from fkjoin.spark.operator import StageProcessor, StageSpec
 from tests.engine import Mapped, Value

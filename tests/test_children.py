@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fkjoin import versions
-from fkjoin.messages import Operation, column
-from fkjoin.rows import RowCodec
+from fkjoin.codec import versions
+from fkjoin.codec.messages import Operation, column
+from fkjoin.codec.rows import RowCodec
 from fkjoin.stages import Counters, rekey
 from fkjoin.stages.children import Family, children
-from state import MemoryStore
+from fkjoin.state import MemoryStore
 from tests.oracle import Change, messages
 from tests.test_faults import histories
 

@@ -18,9 +18,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError
+from fkjoin.checkpoint.claim import FILE
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks import Parquet
-from fkjoin.spark.claim import FILE
 from tests.conftest import small
 from tests.test_sinks import Memory
 from tests.test_spark_aggregates import History, tables

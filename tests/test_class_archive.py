@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fkjoin.errors import FkJoinError
-from fkjoin.spark import class_archive
-from fkjoin.spark.class_archive import PLACE, make, options, place
+from fkjoin.sessions import class_archive
+from fkjoin.sessions.class_archive import PLACE, make, options, place
 
 _SESSION = """
 import fkjoin
@@ -69,7 +69,7 @@ def test_a_session_begins_with_what_another_has_kept(file: Path) -> None:
 
 
 _EXAMINED = """
-from fkjoin.doctor import examine
+from fkjoin.cli.doctor import examine
 print([(found.fine, found.found, found.advice) for found in examine("local[1]", "", {}) if found.what == "Spark's classes"])
 """
 

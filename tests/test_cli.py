@@ -52,7 +52,7 @@ def test_help_and_version() -> None:
 
 @pytest.mark.spark
 def test_replay_on_spark_prints_lines_and_nothing_else(tmp_path: Path) -> None:
-    """Nor does it start a process for each file that Hadoop makes, to set its permissions (``fkjoin.spark.local_files``)."""
+    """Nor does it start a process for each file that Hadoop makes, to set its permissions (``fkjoin.sessions.local_files``)."""
     path, chmod = TRACES / "left-empty-string-keys.in.jsonl", tmp_path / "bin" / "chmod"
     chmod.parent.mkdir()
     chmod.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/started\nexec /bin/chmod "$@"\n')

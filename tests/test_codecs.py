@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fkjoin import FormatError, combined_key, messages, records, versions
-from fkjoin.arrays import BYTES, equal, lengths, masked
-from fkjoin.rows import KeyCodec, RowCodec, unsupported
+from fkjoin import FormatError
+from fkjoin.codec import combined_key, messages, records, versions
+from fkjoin.codec.arrays import BYTES, equal, lengths, masked
+from fkjoin.codec.rows import KeyCodec, RowCodec, unsupported
 from fkjoin.spark import buckets as buckets_module
 from fkjoin.spark.buckets import bucket_ids, buckets_of, framed, packed_by_bucket, spark_hash
 from fkjoin.stages import How, join_rows, split_rows

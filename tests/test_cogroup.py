@@ -14,15 +14,15 @@ from pyspark.sql import Row, SparkSession
 
 from fkjoin import Table, TopologyError, cogroup, fk_join, read_state
 from fkjoin import aggregates as agg
-from fkjoin.aggregates.calls import Called, Starting
-from fkjoin.aggregates.cogrouped import CoFold, numbered
-from fkjoin.aggregates.extremes import Extreme
-from fkjoin.aggregates.fold import Fold
-from fkjoin.aggregates.sums import Count, WholeSum
-from fkjoin.rows import RowCodec
-from fkjoin.spark.upkeep import verify
+from fkjoin.checkpoint.upkeep import verify
+from fkjoin.codec.rows import RowCodec
+from fkjoin.folds.calls import Called, Starting
+from fkjoin.folds.cogrouped import CoFold, numbered
+from fkjoin.folds.extremes import Extreme
+from fkjoin.folds.fold import Fold
+from fkjoin.folds.sums import Count, WholeSum
 from fkjoin.stages import Counters, aggregate, regroup
-from state import MemoryStore
+from fkjoin.state import MemoryStore
 from tests.conftest import small
 from tests.test_aggregates import SOURCE, TIMES, Change, Grouping
 from tests.test_spark_aggregates import History, tables

@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError
-from fkjoin.stateful import metrics_name
+from fkjoin.lowering.stage import metrics_name
 from tests.test_lines_that_do_not_fit import collected
 from tests.test_spark_engine import run
 

@@ -14,14 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from fkjoin import Table, fk_join, read_state, versions
-from fkjoin.arrays import as_bytes, masked
-from fkjoin.completed import completed
-from fkjoin.messages import JOINED, table
-from fkjoin.rows import RowCodec
+from fkjoin import Table, fk_join, read_state
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import as_bytes, masked
+from fkjoin.codec.messages import JOINED, table
+from fkjoin.codec.rows import RowCodec
+from fkjoin.lowering.completed import completed
 from fkjoin.stages import Counters, counters, resolve
 from fkjoin.stages.complete import UNAVAILABLE, Complete
-from state import MemoryStore
+from fkjoin.state import MemoryStore
 from tests.conftest import small
 from tests.test_spark_engine import run, table_of
 

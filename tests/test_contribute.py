@@ -9,19 +9,19 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fkjoin import versions
-from fkjoin.aggregates.extremes import Extreme
-from fkjoin.aggregates.fold import Fold
-from fkjoin.aggregates.sums import Count, WholeSum
-from fkjoin.arrays import as_bytes, masked, paired, valid
-from fkjoin.memory import MemoryJoin
-from fkjoin.messages import CHANGE, JOINED, column, table
-from fkjoin.rows import RowCodec
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import as_bytes, masked, paired, valid
+from fkjoin.codec.messages import CHANGE, JOINED, column, table
+from fkjoin.codec.rows import RowCodec
+from fkjoin.codec.vectors import Columns, Vector, Where
+from fkjoin.folds.extremes import Extreme
+from fkjoin.folds.fold import Fold
+from fkjoin.folds.sums import Count, WholeSum
+from fkjoin.replay.memory import MemoryJoin
 from fkjoin.stages import Counters, aggregate, join_rows, regroup, rekey, resolve, split_rows, subscription
 from fkjoin.stages.answer_rows import AnswerRows, Joined, Made
 from fkjoin.stages.contribute import Carry, Contribute, Fields
-from fkjoin.vectors import Columns, Vector, Where
-from state import MemoryStore
+from fkjoin.state import MemoryStore
 
 LEFT = pa.schema([("fk", pa.string()), ("n", pa.int64()), ("deep", pa.struct([("a", pa.bool_()), ("m", pa.int64())]))])
 RIGHT = pa.schema([("name", pa.string()), ("region", pa.string())])

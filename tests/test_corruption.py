@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from state import BucketStore, DamagedIndexError, StateError, database, pending, prefix_range, segments
-from state import index as index_module
-from state.index import RocksIndex
-from state.seal import Seal
+from fkjoin.state import BucketStore, DamagedIndexError, StateError, database, pending, prefix_range, segments
+from fkjoin.state import index as index_module
+from fkjoin.state.index import RocksIndex
+from fkjoin.state.seal import Seal
 from tests.stores import Log, array, contents, index_folder, write
 
 Entries = dict[bytes, bytes | None]

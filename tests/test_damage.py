@@ -16,10 +16,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import FkJoinError
-from fkjoin.spark import claim
-from fkjoin.spark.claim import claimed
-from fkjoin.spark.damage import check_logs, explain
-from fkjoin.spark.upkeep import verify
+from fkjoin.checkpoint import claim
+from fkjoin.checkpoint.claim import claimed
+from fkjoin.checkpoint.damage import check_logs, explain
+from fkjoin.checkpoint.upkeep import verify
 from tests.golden import CHECKPOINTS
 from tests.test_upgrades import unpack
 
@@ -38,7 +38,7 @@ def test_errors_that_come_from_a_checkpoint_say_what_to_do(error: str, says: str
     found = explain(f"{error}\n=== Streaming Query ===\nplan", "/ck")
     assert found is not None
     assert re.search(says, found)
-    for mine in ("json.decoder: Unexpected character", "state.errors.StoreError: CANNOT_LOAD_STATE_STORE"):
+    for mine in ("json.decoder: Unexpected character", "fkjoin.state.errors.StoreError: CANNOT_LOAD_STATE_STORE"):
         assert explain(f"PythonException: {mine}", "/ck") is None
     assert explain("ArithmeticException: / by zero\n=== Streaming Query ===\nCANNOT_LOAD_STATE_STORE", "/ck") is None
 

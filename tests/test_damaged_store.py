@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from state import BucketStore, MemoryStore, StateError, database, pending
-from state import index as index_module
-from state.index import RocksIndex
+from fkjoin.state import BucketStore, MemoryStore, StateError, database, pending
+from fkjoin.state import index as index_module
+from fkjoin.state.index import RocksIndex
 from tests.stores import Log, array, contents, write
 
 Files = list[Path]
@@ -156,8 +156,8 @@ def history(seed: int, seen: Counter[str]) -> None:
     """Batches of a store whose files are damaged; ``seen`` counts what happened."""
     rng = random.Random(seed)
     with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as place:
-        patched.setattr("state.bucket.SEGMENT_BYTES", 500)  # so that the log is cleaned again and again
-        patched.setattr("state.segments.SEGMENT_BYTES", 500)
+        patched.setattr("fkjoin.state.bucket.SEGMENT_BYTES", 500)  # so that the log is cleaned again and again
+        patched.setattr("fkjoin.state.segments.SEGMENT_BYTES", 500)
         patched.setattr(pending, "TAIL_BATCHES", rng.choice([0, 1, 4]))
         patched.setattr(pending, "TAIL_BYTES", rng.choice([0, 300, 1 << 20]))
         patched.setattr(RocksIndex, "page_entries", rng.choice([1, 5, 1 << 16]))

@@ -13,9 +13,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from fkjoin import TopologyError, fk_join
-from fkjoin.columns import spark_schema
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.delta import Delta
+from fkjoin.spark.schemas import spark_schema
 from tests.conftest import small
 from tests.test_spark_aggregates import History, tables
 

@@ -11,11 +11,11 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from fkjoin.columns import spark_schema
+from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks import delta_log
 from fkjoin.sinks.delta import Delta
-from fkjoin.spark.batch_log import Mark
+from fkjoin.spark.schemas import spark_schema
 
 IDS = pa.schema([("id", pa.int64())])
 

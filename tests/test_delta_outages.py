@@ -14,10 +14,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StringType, StructType
 
-from fkjoin.columns import arrow_schema
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.sinks.counts import REPEATED, counted
 from fkjoin.sinks.delta import Delta
+from fkjoin.spark.schemas import arrow_schema
 
 SCHEMA = StructType().add("id", StringType()).add("n", LongType())
 

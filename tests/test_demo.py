@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from fkjoin.demo import FIRST_RUN, PARTS, run_demo
-from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from fkjoin.cli.demo import FIRST_RUN, PARTS, run_demo
+from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 
 
 @pytest.mark.spark

@@ -19,7 +19,7 @@ from unittest.mock import MagicMock
 import pytest
 from pyspark import SparkContext
 
-from fkjoin.spark import launch, own_folder
+from fkjoin.sessions import launch, own_folder
 from tests.test_fork_server import ends
 from tests.test_job import GOOD, job
 from tests.test_spark_engine import write_lines
@@ -170,7 +170,7 @@ def test_nothing_is_left_of_a_command_that_has_ended(command: Callable[..., Comm
 def test_a_process_ends_with_its_parent_but_not_with_a_thread_of_it(of_a_thread: bool) -> None:
     program = f"""
 import os, subprocess, sys, threading
-from fkjoin.spark.launch import _bound_to
+from fkjoin.sessions.launch import _bound_to
 children, pipe = [], subprocess.PIPE
 def start():
     command = ["sh", "-c", "head -c 5; exec sleep 600"]
@@ -199,7 +199,7 @@ def test_a_folder_is_swept_once_its_owner_has_ended(tmp_path: Path, monkeypatch:
     program = f"""
 import sys, tempfile
 tempfile.tempdir = {str(tmp_path)!r}
-from fkjoin.spark.own_folder import own_folder
+from fkjoin.sessions.own_folder import own_folder
 print(own_folder(), flush=True)
 (own_folder() / "file").touch()
 sys.stdin.read()
@@ -219,7 +219,7 @@ sys.stdin.read()
 
 
 def test_a_folder_is_removed_when_its_process_ends(tmp_path: Path) -> None:
-    program = "from fkjoin.spark.own_folder import own_folder as f; (f() / 'a').touch(); assert f() == f(); print(f())"
+    program = "from fkjoin.sessions.own_folder import own_folder as f; (f() / 'a').touch(); assert f() == f(); print(f())"
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert Path(run.stdout.strip()).parent == tmp_path

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin import TopologyError
-from fkjoin.spark.expressions import compiled
+from fkjoin.spark.scalars import compiled
 from tests.test_spark_aggregates import History, run, settings, table_of, tables
 
 pytestmark = pytest.mark.spark

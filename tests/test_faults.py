@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin import InvariantError
-from fkjoin.invariants import GuardedStore, expected_subscriptions, live_subscriptions
-from fkjoin.memory import MemoryJoin
-from fkjoin.messages import RESULT, SUBSCRIPTION
+from fkjoin.codec.messages import RESULT, SUBSCRIPTION
+from fkjoin.replay.memory import MemoryJoin
 from fkjoin.stages import subscription
-from state import BucketStore, MemoryStore
+from fkjoin.stages.invariants import GuardedStore, expected_subscriptions, live_subscriptions
+from fkjoin.state import BucketStore, MemoryStore
 from tests.engine import STAGES, LocalEngine
 from tests.oracle import Change, Joined, apply, batch_join, messages
 

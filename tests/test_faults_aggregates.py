@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fkjoin.aggregates.fold import Fold
+from fkjoin.folds.fold import Fold
 from tests.engine import LocalAggregate
 from tests.test_aggregates import CHANGES, COLUMNS, VALUE, Change, Grouping, recomputed
 from tests.test_faults import rows

@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from fkjoin import Table, TopologyError, fk_join
+from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from fkjoin.spark.json_lines import plain_path
-from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS
 
 SCHEMA = pa.schema(
     [

@@ -21,9 +21,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
-from fkjoin.spark import fork_server
-from fkjoin.spark.local_python import STARTER
-from fkjoin.spark.local_start import FORKS, LENGTH
+from fkjoin.sessions import fork_server
+from fkjoin.sessions.local_python import STARTER
+from fkjoin.sessions.local_start import FORKS, LENGTH
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere libraries do not outlive a fork")
 INTERRUPTED = signal.getsignal(signal.SIGINT) != signal.SIG_IGN
@@ -229,7 +229,7 @@ def test_a_server_ends_after_its_parent_and_its_forks(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(dedent(PROGRAM))
     program = f"""
         import os, subprocess, sys
-        from fkjoin.spark import fork_server
+        from fkjoin.sessions import fork_server
         from tests.test_fork_server import load
         address = fork_server.address({{}})
         load(address)
@@ -304,7 +304,7 @@ def test_one_server_for_all_that_start_alike(monkeypatch: pytest.MonkeyPatch, tm
 def test_what_workers_need_is_imported_before_they_are_forked() -> None:
     program = """
         import gc, os, sys
-        from fkjoin.spark import fork_server
+        from fkjoin.sessions import fork_server
         names = fork_server.NEEDED
         fork_server.NEEDED = ("fkjoin.no_such_module", *names)
         assert not set(names) & set(sys.modules)

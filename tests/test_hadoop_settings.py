@@ -9,9 +9,9 @@ import pytest
 from py4j.protocol import MEMORY_COMMAND_NAME
 from pyspark.sql import SparkSession
 
-from fkjoin.spark import hadoop_settings
-from fkjoin.spark.hadoop_settings import forget_sources
-from fkjoin.spark.settings import prepare
+from fkjoin.sessions import hadoop_settings
+from fkjoin.sessions.hadoop_settings import forget_sources
+from fkjoin.sessions.settings import prepare
 
 NAME = "fkjoin.test.setting"
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from fkjoin import TopologyError
-from fkjoin.kept_schemas import KeptSchemas
+from fkjoin.files.kept_schemas import KeptSchemas
 from tests.test_columns_of_files import kept, put, table
 from tests.test_lines_that_do_not_fit import collected
 

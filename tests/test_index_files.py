@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from state import BucketStore, MemoryStore, database, pending
-from state.database import says
-from state.index import RocksIndex
-from state.positions import Position
-from state.protocol import SLICE_ROWS
-from state.seal import Seal
+from fkjoin.state import BucketStore, MemoryStore, database, pending
+from fkjoin.state.database import says
+from fkjoin.state.index import RocksIndex
+from fkjoin.state.positions import Position
+from fkjoin.state.protocol import SLICE_ROWS
+from fkjoin.state.seal import Seal
 from tests.stores import KEY, Log, array, contents, index_folder, index_of, write
 from tests.test_small_batches import batch
 

@@ -15,8 +15,8 @@ from jsonschema import Draft202012Validator
 from pyspark.sql import SparkSession
 
 from fkjoin import aggregates as agg
-from fkjoin.job import Job, wanted_of
-from fkjoin.job_file import FormatSpec, JobError, read_job
+from fkjoin.jobs.job import Job, wanted_of
+from fkjoin.jobs.job_file import FormatSpec, JobError, read_job
 from fkjoin.kafka import Bytes, Debezium, Json, Registry, String
 from fkjoin.kafka.options import masked, sink_options, source_options, with_fetching
 from fkjoin.sinks import RETRY_S
@@ -327,7 +327,7 @@ def test_a_sinks_topic_is_asked_for_with_the_sinks_own_options(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, Any] = {}
-    monkeypatch.setattr("fkjoin.job.require_topic", lambda topic, _, options: asked.update({topic: options}))
+    monkeypatch.setattr("fkjoin.jobs.job.require_topic", lambda topic, _, options: asked.update({topic: options}))
     write_lines(tmp_path / "orders", "1", [{"id": 1, "customer": "c", "amount": 1, "lsn": 1, "op": "u"}])
     write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
     login = 'topic = "out"\noptions = {"kafka.client.id" = "sink"}'

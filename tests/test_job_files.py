@@ -12,12 +12,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from fkjoin.dead_letters import as_records
 from fkjoin.errors import FkJoinError
-from fkjoin.job import Job
-from fkjoin.job_file import JobSpec
-from fkjoin.kept_schemas import SCHEMAS
+from fkjoin.files.kept_schemas import SCHEMAS
+from fkjoin.jobs.job import Job
+from fkjoin.jobs.job_file import JobSpec
 from fkjoin.sinks.restored import OnRestore
+from fkjoin.spark.dead_letters import as_records
 from tests.test_lines_that_do_not_fit import write
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fkjoin.json_values import MisfitError, column, scalar
-from fkjoin.units import Unit
+from fkjoin.codec.json_values import MisfitError, column, scalar
+from fkjoin.codec.units import Unit
 
 KINDS: list[pa.DataType] = [pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32(), pa.time64("ns"), pa.duration("us")]
 DATES = "2024-01-01|2024-02-29|2023-02-29|2024-1-1|2024|0000-01-01|1500-03-01|+10000-01-01|-0001-12-31|+5881580-07-11|20240101"

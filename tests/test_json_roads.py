@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin.json_text import read_objects
+from fkjoin.codec.json_read import read_objects
 from fkjoin.kafka import Debezium, Json
 from fkjoin.kafka.formats import reader
 

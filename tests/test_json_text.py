@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fkjoin import json_text
-from fkjoin.json_text import read_objects, readable
+from fkjoin.codec import json_read as json_text
+from fkjoin.codec.json_read import read_objects, readable
 
 KIND = pa.struct(
     [

@@ -13,8 +13,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from fkjoin import Table, cogroup, fk_join
 from fkjoin import aggregates as agg
-from fkjoin.kept_schemas import SCHEMAS
-from fkjoin.recipes import _below, learned_sources, made_again
+from fkjoin.files.kept_schemas import SCHEMAS
+from fkjoin.lowering.recipes import _below, learned_sources, made_again
 from fkjoin.sinks import Parquet
 from tests.test_spark_engine import write_lines
 

@@ -16,13 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fkjoin import records, topology, versions
-from fkjoin.aggregates.fold import Fold
-from fkjoin.aggregates.sums import Count
-from fkjoin.arrays import BYTES, valid
-from fkjoin.invariants import GuardedStore
-from fkjoin.messages import ANSWER, CHANGE, GROUPED, JOINED, LEFT, NUMBERED, SUBSCRIPTION, column, table
-from fkjoin.rows import RowCodec
+from fkjoin.codec import records, versions
+from fkjoin.codec.arrays import BYTES, valid
+from fkjoin.codec.messages import ANSWER, CHANGE, GROUPED, JOINED, LEFT, NUMBERED, SUBSCRIPTION, column, table
+from fkjoin.codec.rows import RowCodec
+from fkjoin.folds.fold import Fold
+from fkjoin.folds.sums import Count
+from fkjoin.lowering.stage import let_through
+from fkjoin.plan import nodes as topology
 from fkjoin.stages import (
     Counters,
     aggregate,
@@ -37,11 +38,11 @@ from fkjoin.stages import (
     subscription,
 )
 from fkjoin.stages.children import children
+from fkjoin.stages.invariants import GuardedStore
 from fkjoin.stages.merge import slots_of
 from fkjoin.stages.regroup import contributions
 from fkjoin.stages.retention import GONE
-from fkjoin.stateful import let_through
-from state import MemoryStore
+from fkjoin.state import MemoryStore
 from tests import test_children, test_star
 from tests.oracle import Change, Joined, apply, messages
 

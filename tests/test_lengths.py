@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from state import lengths as module
-from state.lengths import lengths, lengths_before
-from state.protocol import Bytes
+from fkjoin.state import lengths as module
+from fkjoin.state.lengths import lengths, lengths_before
+from fkjoin.state.protocol import Bytes
 from tests.stores import array
 
 KEYS = [bytes([letter]) for letter in b"abcdefgh"]

@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from fkjoin import Table, TopologyError, fk_join
-from fkjoin.stateful import metrics_name
+from fkjoin.lowering.stage import metrics_name
 from tests.test_spark_engine import run
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]

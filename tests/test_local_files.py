@@ -10,8 +10,8 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from fkjoin.spark import local_files
-from fkjoin.spark.local_files import use_local_files
+from fkjoin.sessions import local_files
+from fkjoin.sessions.local_files import use_local_files
 
 
 def system(spark: SparkSession) -> Any:

@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin.spark import fork_server, local_python
-from fkjoin.spark.local_python import STARTER, use_this_python
-from fkjoin.spark.local_start import FORKS
+from fkjoin.sessions import fork_server, local_python
+from fkjoin.sessions.local_python import STARTER, use_this_python
+from fkjoin.sessions.local_start import FORKS
 
 
 def test_the_starter_leaves_archives_out_and_the_rest_as_it_is(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from fkjoin import messages, versions
-from fkjoin.arrays import concat, constant, fixed
-from fkjoin.messages import ANSWER, CHANGE
+from fkjoin.codec import messages, versions
+from fkjoin.codec.arrays import concat, constant, fixed
+from fkjoin.codec.messages import ANSWER, CHANGE
 from fkjoin.spark import worker
 from fkjoin.spark.bucket_run import BucketRun
 from fkjoin.spark.buckets import framed, packed_by_bucket

@@ -12,15 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Row, SparkSession
 
-from fkjoin import Table, TopologyError, fk_join, read_state, versions
-from fkjoin.arrays import as_bytes
-from fkjoin.invariants import GuardedStore
-from fkjoin.messages import NUMBERED, Operation, table
-from fkjoin.spark.state import SavedState, look_up
-from fkjoin.spark.upkeep import verify
+from fkjoin import Table, TopologyError, fk_join, read_state
+from fkjoin.checkpoint.saved import SavedState, look_up
+from fkjoin.checkpoint.upkeep import verify
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import as_bytes
+from fkjoin.codec.messages import NUMBERED, Operation, table
 from fkjoin.stages import Counters, counters, merge
+from fkjoin.stages.invariants import GuardedStore
 from fkjoin.stages.merge import shown_rows
-from state import MemoryStore
+from fkjoin.state import MemoryStore
 from tests.conftest import small
 from tests.test_spark_engine import run, table_of, write_lines
 

@@ -16,11 +16,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQueryProgress
 
 from fkjoin.errors import FkJoinError
+from fkjoin.jobs.web import rates_on_arrows, served
 from fkjoin.metrics import Listener, Metrics, progress_since, watch
-from fkjoin.page_server import Access
+from fkjoin.metrics.server import Access
+from fkjoin.plan.describe.steps import Stage, Step
 from fkjoin.stages import counters
-from fkjoin.steps import Stage, Step
-from fkjoin.web import rates_on_arrows, served
 
 SIZES = {"buckets": 6, "state-rows": 300, "state-bytes": 9000, "log-bytes": 12000, "index-bytes": 5000}
 

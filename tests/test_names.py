@@ -19,19 +19,19 @@ from pyspark.sql import functions as F
 
 from fkjoin import Table, TopologyError, cogroup, fk_join, read_state
 from fkjoin import aggregates as agg
-from fkjoin.json_text import read_objects
+from fkjoin.analysis.topics import _require_names
+from fkjoin.codec.json_read import read_objects
+from fkjoin.codec.rows import RowCodec
+from fkjoin.codec.vectors import Columns, Vector
 from fkjoin.kafka import Debezium, Json
 from fkjoin.kafka.formats import decode_key, key_reader, reader
-from fkjoin.kafka.source import _require_names
-from fkjoin.names import named, quoted, require_beside, twice
-from fkjoin.rows import RowCodec
-from fkjoin.rules import JOINS_SHARE_STAGES
+from fkjoin.plan.nodes import fired
+from fkjoin.plan.rules import JOINS_SHARE_STAGES
+from fkjoin.sessions.settings import OPTIMIZE
 from fkjoin.sinks import Delta, Kafka, Parquet
 from fkjoin.sinks.batches import Batch, Write
 from fkjoin.sinks.postgres import Postgres
-from fkjoin.spark.settings import OPTIMIZE
-from fkjoin.topology import fired
-from fkjoin.vectors import Columns, Vector
+from fkjoin.spark.names import named, quoted, require_beside, twice
 from tests.conftest import small
 from tests.test_spark_engine import run, table_of, write_lines
 

@@ -11,12 +11,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from fkjoin.aggregates.fold import Fold
-from fkjoin.aggregates.sums import Count
+from fkjoin.folds.fold import Fold
+from fkjoin.folds.sums import Count
 from fkjoin.spark.buckets import bucket_ids
 from fkjoin.spark.operator import StageName, StageProcessor, StageSpec
 from fkjoin.stages import counters
-from fkjoin.star import Nested, Right, Star
+from fkjoin.stages.star import Nested, Right, Star
 from tests.engine import Handle
 
 

@@ -11,10 +11,10 @@ from pyspark.sql import Row, SparkSession
 
 from fkjoin import Table, fk_join
 from fkjoin import aggregates as agg
+from fkjoin.checkpoint.upkeep import verify
 from fkjoin.errors import SessionError
-from fkjoin.rules import RULES
-from fkjoin.spark.settings import EXCLUDED, OPTIMIZE
-from fkjoin.spark.upkeep import verify
+from fkjoin.plan.rules import RULES
+from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE
 from tests.test_spark_aggregates import History, tables
 from tests.test_spark_engine import run, table_of, write_lines
 

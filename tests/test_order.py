@@ -7,12 +7,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fkjoin import records
+from fkjoin.codec import records
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
-from state import order
-from state.order import byte_order
+from fkjoin.state import order
+from fkjoin.state.order import byte_order
 from tests.stores import array
 from tests.test_codecs import version
 

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from fkjoin import versions
-from fkjoin.arrays import BYTES
-from fkjoin.emission import Emission
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import RESULT, Operation, table
 from fkjoin.errors import TopologyError
-from fkjoin.messages import RESULT, Operation, table
+from fkjoin.lowering.emission import Emission
 from fkjoin.spark.clock import ClockReader
 from fkjoin.stages import Counters, pace
-from state import MemoryStore
+from fkjoin.state import MemoryStore
 from tests.stores import contents
 
 Rows = dict[bytes, bytes | None]

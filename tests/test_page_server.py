@@ -18,16 +18,16 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from fkjoin import page_server
 from fkjoin.errors import FkJoinError
-from fkjoin.job import Job
-from fkjoin.job_file import JobError, read_job
-from fkjoin.job_kinds import PageSpec
+from fkjoin.jobs.job import Job
+from fkjoin.jobs.job_file import JobError, read_job
+from fkjoin.jobs.job_kinds import PageSpec
+from fkjoin.jobs.runner import _report
+from fkjoin.jobs.web import served
 from fkjoin.metrics import Metrics, watch
-from fkjoin.page_server import Access, Page, PageServer
-from fkjoin.picture import svg
-from fkjoin.runner import _report
-from fkjoin.web import served
+from fkjoin.metrics import server as page_server
+from fkjoin.metrics.server import Access, Page, PageServer
+from fkjoin.plan.describe.picture import svg
 from tests.test_job import GOOD, job
 
 TOKEN = "c2VjcmV0"

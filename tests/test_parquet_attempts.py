@@ -12,12 +12,12 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
+from fkjoin.checkpoint import files as of_spark
+from fkjoin.checkpoint.batch_log import Mark
+from fkjoin.checkpoint.files import hadoop, moved
 from fkjoin.errors import FkJoinError
-from fkjoin.spark import files as of_spark
+from fkjoin.sinks.parquet_folders import clear_drafts, publish
 from fkjoin.spark import parquet
-from fkjoin.spark.batch_log import Mark
-from fkjoin.spark.files import hadoop, moved
-from fkjoin.spark.parquet import clear_drafts, publish
 
 pytestmark = pytest.mark.spark
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fkjoin.spark.index_owner import index_home
-from state import BucketStore, StateError, pending, segments
-from state.positions import Position
-from state.private import private_folder
+from fkjoin.spark.index_home import index_home
+from fkjoin.state import BucketStore, StateError, pending, segments
+from fkjoin.state.positions import Position
+from fkjoin.state.private import private_folder
 from tests.stores import Log, array, contents, index_of, key_of, write
 
 ELSEWHERE = "remove it, or choose another folder for the index \\(spark.fkjoin.index.dir\\)"

@@ -13,8 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, fk_join
-from fkjoin.spark import index_owner
-from fkjoin.spark.files import query_id
+from fkjoin.checkpoint import indexes
+from fkjoin.checkpoint.files import query_id
+from fkjoin.spark import index_home
 from tests.conftest import small
 from tests.test_spark_engine import write_lines
 from tests.test_state import command  # noqa: F401
@@ -34,13 +35,13 @@ def job(spark: SparkSession, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def found(spark: SparkSession, job: Path) -> index_owner.Found:
-    (one,) = index_owner.found(spark, job / "index")
+def found(spark: SparkSession, job: Path) -> indexes.Found:
+    (one,) = indexes.found(spark, job / "index")
     return one
 
 
 def note(job: Path) -> Path:
-    (file,) = (job / "index").glob(f"*/{index_owner.FILE}")
+    (file,) = (job / "index").glob(f"*/{index_home.FILE}")
     return file
 
 
@@ -85,11 +86,11 @@ def test_an_index_of_which_too_little_is_known_stays(spark: SparkSession, tmp_pa
     folder = tmp_path / "index" / "query"
     folder.mkdir(parents=True)
     if written is not None:
-        (folder / index_owner.FILE).write_text(json.dumps(written))
+        (folder / index_home.FILE).write_text(json.dumps(written))
     one = found(spark, tmp_path)
     assert one.fate == "unknown"
     assert one.why.startswith(why)
-    assert index_owner.remove([one]) == []
+    assert indexes.remove([one]) == []
     assert folder.is_dir()
 
 

@@ -14,13 +14,13 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin import Table, fk_join
-from fkjoin.arrays import narrowed
-from fkjoin.pruning import narrow, needed
-from fkjoin.rows import RowCodec
-from fkjoin.rules import JOIN_KEEPS_WHAT_IT_NEEDS
-from fkjoin.spark.settings import EXCLUDED
-from fkjoin.spark.state import SavedState
-from fkjoin.stateful import Kept
+from fkjoin.checkpoint.saved import SavedState
+from fkjoin.codec.arrays import narrowed
+from fkjoin.codec.rows import RowCodec
+from fkjoin.lowering.pruning import narrow, needed
+from fkjoin.lowering.stage import Kept
+from fkjoin.plan.rules import JOIN_KEEPS_WHAT_IT_NEEDS
+from fkjoin.sessions.settings import EXCLUDED
 from tests.conftest import small
 from tests.test_spark_aggregates import ORDER, History, tables
 from tests.test_spark_engine import run, table_of

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from fkjoin import quiet
+from fkjoin.cli import quiet
+from fkjoin.cli.quiet import log_file, quiet_spark
 from fkjoin.errors import FkJoinError
-from fkjoin.quiet import log_file, quiet_spark
 
 SAY = """
 import subprocess, sys
 from pathlib import Path
-from fkjoin import quiet
+from fkjoin.cli import quiet
 quiet.LOG_BYTES = 1000
 with quiet.spark_log(quiet.log_file(Path(sys.argv[2]) if sys.argv[2:] else None)):
     subprocess.run(["sh", "-c", sys.argv[1]])

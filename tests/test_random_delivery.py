@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fkjoin import combined_key, records
-from fkjoin.arrays import BYTES
-from fkjoin.messages import ANSWER, SUBSCRIPTION
+from fkjoin.codec import combined_key, records
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import ANSWER, SUBSCRIPTION
 from fkjoin.stages import Counters, join_rows, rekey, resolve, subscription
 from fkjoin.stages.retention import GONE
-from state import MemoryStore
+from fkjoin.state import MemoryStore
 from tests.oracle import Change, Joined, apply, batch_join, messages
 
 HISTORIES, EVENTS = 20_000, 7

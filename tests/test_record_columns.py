@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin.change_columns import ChangeColumns
+from fkjoin.analysis.change_columns import ChangeColumns
+from fkjoin.analysis.record_columns import with_change_columns
 from fkjoin.kafka import Debezium, Json
-from fkjoin.kafka.record_columns import with_change_columns
 
 PAGE = Path(__file__).parent.parent / "docs" / "order.md"
 ROW = "id int, n int"

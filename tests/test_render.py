@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 import pytest
 
 from fkjoin.errors import TopologyError
-from fkjoin.picture import svg
-from fkjoin.render import draw, drawn
-from fkjoin.rules import AGGREGATE_READS_ANSWERS, JOIN_READS_ANSWERS, JOINS_SHARE_STAGES
-from fkjoin.steps import Sink, job_steps
-from fkjoin.topology import Aggregate, Children, Derived, Join, Source, Verdict, manifest
+from fkjoin.plan.describe.picture import svg
+from fkjoin.plan.describe.render import draw, drawn
+from fkjoin.plan.describe.steps import Sink, job_steps
+from fkjoin.plan.nodes import Aggregate, Children, Derived, Join, Source, Verdict, manifest
+from fkjoin.plan.rules import AGGREGATE_READS_ANSWERS, JOIN_READS_ANSWERS, JOINS_SHARE_STAGES
 
 ORDERS = Source("orders", ("id",), ("lsn",), "op = 'd'", None, ("id", "customer"), "stream of id, customer, lsn, op")
 CUSTOMERS = Source("customers", ("customer",), ("offset",), None, "at", ("region",), "kafka topic customers")

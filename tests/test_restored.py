@@ -11,12 +11,14 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from fkjoin import Table, TopologyError, cli, fk_join, runner
+from fkjoin import Table, TopologyError, fk_join
+from fkjoin.checkpoint.files import moved
+from fkjoin.cli.main import main as cli
 from fkjoin.errors import FkJoinError
+from fkjoin.jobs import runner
 from fkjoin.sinks import Delta, Parquet
 from fkjoin.sinks.restored import require_spark_at
 from fkjoin.spark import parquet
-from fkjoin.spark.files import moved
 from tests.conftest import small
 from tests.test_sinks import Memory, batch_join, delta, finished
 from tests.test_spark_aggregates import CUSTOMER, ORDER, History, tables

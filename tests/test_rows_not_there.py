@@ -10,17 +10,18 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from fkjoin import Table, fk_join, versions
+from fkjoin import Table, fk_join
 from fkjoin import aggregates as agg
-from fkjoin.arrays import BYTES
-from fkjoin.messages import ANSWER, column, table
-from fkjoin.rows import KeyCodec, RowCodec
-from fkjoin.rules import JOIN_READS_ANSWERS, RESOLVE_MAKES_ROWS, WORKERS_EVALUATE_STEPS
-from fkjoin.spark.settings import EXCLUDED
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import ANSWER, column, table
+from fkjoin.codec.rows import KeyCodec, RowCodec
+from fkjoin.codec.vectors import Columns, EvaluationError, Steps, Vector, Where
+from fkjoin.plan.rules import JOIN_READS_ANSWERS, RESOLVE_MAKES_ROWS, WORKERS_EVALUATE_STEPS
+from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.spark.stepped import Stepped
 from fkjoin.stages.answer_rows import AnswerRows, CarryRows, ContributeRows, Joined, Made
 from fkjoin.stages.contribute import Fields
-from fkjoin.vectors import Columns, EvaluationError, Steps, Vector, Where
 from tests.conftest import small
 from tests.test_spark_engine import run, write_lines
 from tests.test_usable_rows import Reading

@@ -19,9 +19,9 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin import aggregates as agg
-from fkjoin.dead_letters import OnError
-from fkjoin.frame import RAW
-from fkjoin.spark.settings import OPTIMIZE, PARTITIONS
+from fkjoin.sessions.settings import OPTIMIZE, PARTITIONS
+from fkjoin.spark.dead_letters import OnError
+from fkjoin.spark.frame import RAW
 from tests.conftest import small
 from tests.test_spark_engine import write_lines
 

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from fkjoin import optimizer
-from fkjoin.optimizer import (
+from fkjoin.plan import optimizer
+from fkjoin.plan.describe.render import draw
+from fkjoin.plan.nodes import Aggregate, Children, Derived, Join, Node, Source, fired
+from fkjoin.plan.optimizer import (
     aggregate_reads_answers,
     answers_keep_what_is_read,
     join_keeps_what_it_needs,
@@ -23,9 +25,7 @@ from fkjoin.optimizer import (
     view_reads_answers,
     workers_evaluate_steps,
 )
-from fkjoin.render import draw
-from fkjoin.rules import RULES, SINKS_SHARE_A_QUERY
-from fkjoin.topology import Aggregate, Children, Derived, Join, Node, Source, fired
+from fkjoin.plan.rules import RULES, SINKS_SHARE_A_QUERY
 
 ORDERS, CUSTOMERS, REGIONS = (
     Source(name, (key,), ("lsn",), None, None, (key, "n"), f"stream of {key}, n")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fkjoin.errors import SessionError
-from fkjoin.job_file import JobError, read_job
-from fkjoin.spark import launch
+from fkjoin.jobs.job_file import JobError, read_job
+from fkjoin.sessions import launch
 from tests.test_cli import fkjoin
 from tests.test_ends import Command, command, linux  # noqa: F401
 from tests.test_job import GOOD, job

@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType, VariantType
 
 from fkjoin import Table, TopologyError, fk_join
-from fkjoin.columns import spark_schema
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks import Parquet
 from fkjoin.sinks.delta import Delta
 from fkjoin.spark.parquet import WriteFile
+from fkjoin.spark.schemas import spark_schema
 from tests.conftest import small
 from tests.sink_rows import DAYS, Rows, differences
 from tests.test_sink_types import QUICK

@@ -13,12 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin import Table
-from fkjoin.columns import spark_schema
+from fkjoin.codec.json_read import readable
+from fkjoin.codec.json_write import writable
 from fkjoin.errors import TopologyError
-from fkjoin.json_text import readable
-from fkjoin.kafka.formats import Json, reader, struct_type, writer
+from fkjoin.kafka.formats import Json, reader, writer
 from fkjoin.sinks import Kafka
-from fkjoin.write_json import writable
+from fkjoin.spark.schemas import spark_schema, struct_type
 from tests.sink_rows import Rows, differences
 
 pytestmark = pytest.mark.spark

@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import Table, TopologyError, fk_join
-from fkjoin.job_file import JobError
-from fkjoin.job_sinks import sink_queries
+from fkjoin.jobs.job_file import JobError
+from fkjoin.jobs.job_sinks import sink_queries
+from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.sinks import Delta, Parquet
 from fkjoin.sinks.batches import PLACES, Batch, Write
-from fkjoin.spark.settings import EXCLUDED
 from tests.conftest import small
 from tests.test_spark_aggregates import History, tables
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from state import BucketStore, MemoryStore, database, pending, prefix_range
-from state import index as index_module
-from state.index import RocksIndex
-from state.positions import Position
-from state.seal import Seal
+from fkjoin.state import BucketStore, MemoryStore, database, pending, prefix_range
+from fkjoin.state import index as index_module
+from fkjoin.state.index import RocksIndex
+from fkjoin.state.positions import Position
+from fkjoin.state.seal import Seal
 from tests.stores import KEY, Log, array, contents, index_of, key_of, write
 
 
@@ -118,7 +118,7 @@ def test_who_reads_an_index_reads_on_while_others_write_to_it(tmp_path: Path, mo
         first = next(pages)
         script = f"""
             import pathlib, pickle
-            from state import BucketStore, pending
+            from fkjoin.state import BucketStore, pending
             from tests.stores import write
             pending.TAIL_BATCHES = 0
             log = pickle.loads({pickle.dumps(log)!r})

@@ -14,10 +14,10 @@ from pyspark.sql import functions as F
 
 from fkjoin import Table, TopologyError, fk_join, read_state
 from fkjoin import aggregates as agg
-from fkjoin.spark.settings import OPTIMIZE
-from fkjoin.spark.state import SavedState, look_up
-from fkjoin.spark.upkeep import verify
-from fkjoin.stateful import metrics_name
+from fkjoin.checkpoint.saved import SavedState, look_up
+from fkjoin.checkpoint.upkeep import verify
+from fkjoin.lowering.stage import metrics_name
+from fkjoin.sessions.settings import OPTIMIZE
 from tests.conftest import small
 from tests.test_spark_engine import run, table_of, write_lines
 

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 import fkjoin
 from fkjoin import SessionError, Table, TopologyError, fk_join
-from fkjoin.columns import resolve_column
-from fkjoin.spark.settings import BUCKETS, FORMAT, PROVIDER, SHORT_LIVED, bucket_count, prepare
+from fkjoin.analysis.columns import resolve_column
+from fkjoin.sessions.settings import BUCKETS, FORMAT, PROVIDER, SHORT_LIVED, bucket_count, prepare
 from tests.test_spark_engine import write_lines
 
 pytestmark = pytest.mark.spark

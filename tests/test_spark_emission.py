@@ -12,8 +12,8 @@ from pyspark.sql import Row, SparkSession
 
 from fkjoin import Table, fk_join, read_state
 from fkjoin import aggregates as agg
-from fkjoin.spark.state import SavedState, look_up
-from fkjoin.spark.upkeep import verify
+from fkjoin.checkpoint.saved import SavedState, look_up
+from fkjoin.checkpoint.upkeep import verify
 from tests.conftest import small
 from tests.test_spark_aggregates import tables
 from tests.test_spark_engine import run, table_of, write_lines

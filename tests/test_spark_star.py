@@ -15,12 +15,12 @@ from pyspark.sql import functions as F
 
 from fkjoin import Table, fk_join, read_state
 from fkjoin import aggregates as agg
-from fkjoin.rules import JOINS_SHARE_STAGES
-from fkjoin.spark import upkeep
-from fkjoin.spark.settings import EXCLUDED
-from fkjoin.spark.state import SavedState, SavedStore, look_up
-from fkjoin.spark.upkeep import verify
-from fkjoin.stateful import metrics_name
+from fkjoin.checkpoint import upkeep
+from fkjoin.checkpoint.saved import SavedState, SavedStore, look_up
+from fkjoin.checkpoint.upkeep import verify
+from fkjoin.lowering.stage import metrics_name
+from fkjoin.plan.rules import JOINS_SHARE_STAGES
+from fkjoin.sessions.settings import EXCLUDED
 from tests.conftest import small
 from tests.test_spark_engine import run, table_of, write_lines
 

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fkjoin import records, versions
-from fkjoin.arrays import BYTES, as_bytes
-from fkjoin.invariants import GuardedStore, expected_subscriptions
-from fkjoin.messages import CHANGE, LEFT, NO_TIMESTAMP, PART, SUBSCRIPTION, Operation, table
-from fkjoin.rows import RowCodec
+from fkjoin.codec import records, versions
+from fkjoin.codec.arrays import BYTES, as_bytes
+from fkjoin.codec.messages import CHANGE, LEFT, NO_TIMESTAMP, PART, SUBSCRIPTION, Operation, table
+from fkjoin.codec.rows import RowCodec
 from fkjoin.stages import Counters, answered, counters, gather, scatter
 from fkjoin.stages.gather import result_rows
+from fkjoin.stages.invariants import GuardedStore, expected_subscriptions
 from fkjoin.stages.scatter import foreign_keys, tagged
-from fkjoin.star import KEY, Field, Nested, Right, Star
-from state import MemoryStore
+from fkjoin.stages.star import KEY, Field, Nested, Right, Star
+from fkjoin.state import MemoryStore
 from tests.test_random_delivery import Channel
 
 TEXT = pa.schema([("text", pa.string())])

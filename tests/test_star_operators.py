@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from fkjoin.arrays import BYTES, as_bytes
-from fkjoin.identity import identity_text
-from fkjoin.messages import LEFT
-from fkjoin.rows import RowCodec
+from fkjoin.codec.arrays import BYTES, as_bytes
+from fkjoin.codec.messages import LEFT
+from fkjoin.codec.rows import RowCodec
+from fkjoin.spark.identity import identity_text
 from fkjoin.spark.operator import StageName, StageSpec
 from fkjoin.stages import counters
-from fkjoin.star import Field, Nested, Star, fields_at, pruned
+from fkjoin.stages.star import Field, Nested, Star, fields_at, pruned
 from tests.engine import Engine
 from tests.test_faults import rows
 from tests.test_star import TEXT, Change, Joined, batch_join, messages, right_messages, star

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fkjoin import versions
-from fkjoin.arrays import BYTES
-from fkjoin.messages import CHANGE, JOINED, NUMBERED, RESULT, table
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import CHANGE, JOINED, NUMBERED, RESULT, table
 from fkjoin.stages import Counters, join_rows, merge, regroup, rekey, resolve, subscription
 from fkjoin.stages.start_over import PASSED, StartOver, left_behind, reached
-from state import MemoryStore, Store
+from fkjoin.state import MemoryStore, Store
 from tests.oracle import Joined, apply
 
 BEFORE, ANEW = (versions.topic_identity("orders", "id", generation) for generation in (0, 1))

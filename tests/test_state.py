@@ -13,12 +13,13 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from typer.testing import CliRunner
 
-from fkjoin import FkJoinError, read_state, state_cli
-from fkjoin.rows import KeyCodec
-from fkjoin.spark.entries import Examine, parse_key
-from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS, VALIDATE
-from fkjoin.spark.upkeep import rescale, verify
-from state import MemoryStore
+from fkjoin import FkJoinError, read_state
+from fkjoin.checkpoint.entries import Examine, parse_key
+from fkjoin.checkpoint.upkeep import rescale, verify
+from fkjoin.cli import state as state_cli
+from fkjoin.codec.rows import KeyCodec
+from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS, VALIDATE
+from fkjoin.state import MemoryStore
 from tests import golden
 from tests.engine import LocalEngine
 from tests.oracle import Change

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from state import MemoryStore, tail
-from state.protocol import KeyRange, Page
-from state.tail import Tail
+from fkjoin.state import MemoryStore, tail
+from fkjoin.state.protocol import KeyRange, Page
+from fkjoin.state.tail import Tail
 from tests.stores import array, write
 
 KEYS = st.binary(min_size=1, max_size=2).map(lambda key: bytes(byte % 4 for byte in key))

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fkjoin import versions
-from fkjoin.arrays import BYTES
-from fkjoin.memory import MemoryJoin
-from fkjoin.messages import CHANGE, JOINED, NUMBERED, table
-from fkjoin.rows import bytes_codec
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import CHANGE, JOINED, NUMBERED, table
+from fkjoin.codec.rows import bytes_codec
+from fkjoin.replay.memory import MemoryJoin
 from fkjoin.stages import Counters, merge, regroup, resolve, scatter
-from state import MemoryStore
+from fkjoin.state import MemoryStore
 from tests.oracle import Change, Joined, apply, batch_join
 
 TOPIC = versions.topic_identity("orders", "id of orders")

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from fkjoin.codec.messages import CHANGE, column, unpack
 from fkjoin.errors import FormatError, TopologyError
 from fkjoin.kafka.formats import Bytes, Debezium, Format, Json, String, decode_key, key_reader, reader
-from fkjoin.messages import CHANGE, column, unpack
 from fkjoin.spark.change_events import ReadEvents, ReadKeys
 from fkjoin.spark.packing import PackChanges
 from fkjoin.spark.topic_records import DeadRecords, PackRecords, ReadBytes, Reader, ReadObjects, TopicRecords

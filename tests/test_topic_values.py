@@ -17,23 +17,24 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructType
 
-from fkjoin import Table, fk_join, versions
-from fkjoin.analyzed import texts_of
-from fkjoin.arrays import BYTES, concat, masked
-from fkjoin.columns import arrow_schema
-from fkjoin.frame import VERSION
+from fkjoin import Table, fk_join
+from fkjoin.analysis.bind import texts_of
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES, concat, masked
+from fkjoin.codec.json_write import objects, texts, writable
+from fkjoin.codec.messages import ANSWER, RESULT, Operation, column, pack, table
+from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.kafka import Registry
-from fkjoin.kafka.formats import Bytes, Format, Json, String, struct_type, writer
+from fkjoin.kafka.formats import Bytes, Format, Json, String, writer
 from fkjoin.kafka.positions import RootsOf, of_roots
-from fkjoin.kafka.sink import packed_records, records
-from fkjoin.messages import ANSWER, RESULT, Operation, column, pack, table
-from fkjoin.rows import KeyCodec, RowCodec
+from fkjoin.lowering.stage import frame_of
+from fkjoin.sinks.records import packed_records, records
+from fkjoin.spark.frame import VERSION
 from fkjoin.spark.operator import ENVELOPE
+from fkjoin.spark.schemas import arrow_schema, struct_type
 from fkjoin.spark.topic_values import POSITIONS, WriteTexts
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.join_rows import join_rows
-from fkjoin.stateful import frame_of
-from fkjoin.write_json import objects, texts, writable
 from tests.conftest import small
 
 ROWS = (

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fkjoin import TraceError
-from fkjoin.replay import replay_in_memory
-from fkjoin.traces import read_trace
+from fkjoin.replay.in_memory import replay_in_memory
+from fkjoin.replay.traces import read_trace
 from tests.conftest import trace_files
 
 

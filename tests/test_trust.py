@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from fkjoin import Table, TopologyError
-from fkjoin.columns import kept_type
 from fkjoin.errors import FormatError
+from fkjoin.spark.schemas import kept_type
 from tests.test_layers import ROOT
 
 
@@ -50,9 +50,9 @@ def test_nothing_that_is_read_is_unpickled_or_evaluated() -> None:
     assert unpickled == {"pickle.loads": {"fkjoin/spark/bucket_run.py"}}
     assert not {"eval", "exec", "marshal.loads", "yaml.load", "shelve.open"} & calls.keys()
     assert calls["StructType.fromJson"] <= {
-        "fkjoin/columns.py",
+        "fkjoin/spark/schemas.py",
         "fkjoin/spark/bucket_run.py",  # what the driver says of the operator
-        "fkjoin/spark/expressions.py",  # what Spark's analyzer says of a type
+        "fkjoin/spark/scalars.py",  # what Spark's analyzer says of a type
     }
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fkjoin import versions
-from fkjoin.memory import MemoryJoin
-from fkjoin.messages import Operation
+from fkjoin.codec import versions
+from fkjoin.codec.messages import Operation
+from fkjoin.replay.memory import MemoryJoin
 from fkjoin.stages import Counters, counters, rekey, subscription
-from state import Bytes, MemoryStore
+from fkjoin.state import Bytes, MemoryStore
 from tests.oracle import RIGHT, Change, apply, batch_join, messages
 
 A, B, NONE = b"a", b"b", None

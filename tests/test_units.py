@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fkjoin.codec.json_read import Reading, _one, parsable, read_objects, read_together
+from fkjoin.codec.units import Unit, from_connect, from_names, merged
 from fkjoin.errors import TopologyError
-from fkjoin.json_text import Reading, _one, parsable, read_objects, read_together
-from fkjoin.units import Unit, from_connect, from_names, merged
+from fkjoin.spark.schemas import kind_text
 
 KINDS: dict[str, pa.DataType] = {
     "at": pa.timestamp("us", "UTC"),
@@ -151,17 +152,17 @@ SCHEMA = pa.schema(
 
 
 def test_units_by_names() -> None:
-    assert from_names({"at": "micros", "inner.d": "base64", "l": "days"}, SCHEMA, "Json") == {
+    assert from_names({"at": "micros", "inner.d": "base64", "l": "days"}, SCHEMA, "Json", kind_text) == {
         "at": Unit("micros"),
         "inner": {"d": Unit("base64")},
         "l": {"[]": Unit("days")},
     }
     with pytest.raises(TopologyError, match=r"Json: units: there is no column 'att'; .*at"):
-        from_names({"att": "micros"}, SCHEMA, "Json")
+        from_names({"att": "micros"}, SCHEMA, "Json", kind_text)
     with pytest.raises(TopologyError, match=r"'at' is timestamp; its unit 'hours' should be one of days, seconds, millis"):
-        from_names({"at": "hours"}, SCHEMA, "Json")
+        from_names({"at": "hours"}, SCHEMA, "Json", kind_text)
     with pytest.raises(TopologyError, match="'n' is bigint; its unit 'micros' should be left out"):
-        from_names({"n": "micros"}, SCHEMA, "Json")
+        from_names({"n": "micros"}, SCHEMA, "Json", kind_text)
 
 
 def test_units_by_the_schema_part() -> None:

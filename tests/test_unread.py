@@ -12,16 +12,16 @@ from pyspark.sql import Row, SparkSession
 
 from fkjoin import Table, fk_join, read_state
 from fkjoin import aggregates as agg
+from fkjoin.analysis.vectorize import vector, vectors
+from fkjoin.codec.messages import CHANGE, column, unpack
+from fkjoin.codec.rows import RowCodec
+from fkjoin.codec.vectors import Columns, Vector, Where
 from fkjoin.kafka.formats import Json, reader
-from fkjoin.messages import CHANGE, column, unpack
-from fkjoin.rows import RowCodec
-from fkjoin.rules import WORKERS_EVALUATE_STEPS
+from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
+from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.spark.packing import PackChanges
-from fkjoin.spark.settings import EXCLUDED
 from fkjoin.spark.stepped import Stepped
 from fkjoin.spark.topic_records import ReadBytes, TopicRecords
-from fkjoin.spark.vectorized import vector, vectors
-from fkjoin.vectors import Columns, Vector, Where
 from tests.test_answer_rows import values
 from tests.test_spark_aggregates import CUSTOMER, ORDER, History, tables
 from tests.test_spark_engine import run, table_of

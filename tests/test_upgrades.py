@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import fk_join
-from fkjoin.identity import difference, identity_text, read_identity
-from fkjoin.spark.settings import BUCKETS, INDEX_DIR, PARTITIONS, VALIDATE
+from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS, VALIDATE
+from fkjoin.spark.identity import difference, identity_text, read_identity
 from tests import golden
 from tests.test_spark_engine import run
 

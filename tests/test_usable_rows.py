@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from fkjoin import versions
-from fkjoin.arrays import BYTES
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import ANSWER, column, table
+from fkjoin.codec.rows import KeyCodec, RowCodec
+from fkjoin.codec.vectors import Columns, Vector, Where, throwing
 from fkjoin.errors import FkJoinError
-from fkjoin.messages import ANSWER, column, table
-from fkjoin.rows import KeyCodec, RowCodec
 from fkjoin.spark.stepped import Stepped
 from fkjoin.stages import Counters, counters
 from fkjoin.stages.answer_rows import AnswerRows, CarryRows, ContributeRows, Joined, Made, usable
 from fkjoin.stages.contribute import Fields
-from fkjoin.vectors import Columns, Vector, Where, throwing
 
 MOST = 2**63 - 1
 KEY = pa.schema([("id", pa.string())])

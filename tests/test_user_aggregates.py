@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fkjoin.aggregates.calls import Called, Starting
-from fkjoin.aggregates.fold import Fold
 from fkjoin.errors import FkJoinError
+from fkjoin.folds.calls import Called, Starting
+from fkjoin.folds.fold import Fold
 from tests.test_aggregates import Change, Grouping, recomputed_sums
 
 ANIMAL = pa.schema([("animal", pa.string())])

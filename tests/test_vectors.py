@@ -15,9 +15,9 @@ from pyspark.errors import ArithmeticException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin.columns import arrow_schema
-from fkjoin.spark.vectorized import ANSI, vector, vectors
-from fkjoin.vectors import Where, taken
+from fkjoin.analysis.vectorize import ANSI, vector, vectors
+from fkjoin.codec.vectors import Where, taken
+from fkjoin.spark.schemas import arrow_schema
 
 pytestmark = pytest.mark.spark
 

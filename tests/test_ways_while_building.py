@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from fkjoin import Table, TopologyError, cogroup, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.kafka import Debezium, Json
-from fkjoin.kafka.formats import struct_type
 from fkjoin.sinks import Delta, Parquet
+from fkjoin.spark.schemas import struct_type
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from fkjoin.codec.units import Unit
 from fkjoin.errors import FkJoinError
-from fkjoin.job_file import read_job
+from fkjoin.jobs.job_file import read_job
+from fkjoin.jobs.web import served
 from fkjoin.kafka import Json, String
 from fkjoin.kafka.formats import as_format
 from fkjoin.kafka.options import source_options
 from fkjoin.metrics import Metrics
-from fkjoin.page_server import Access
-from fkjoin.units import Unit
-from fkjoin.web import served
+from fkjoin.metrics.server import Access
 from tests.test_job import GOOD, job
 from tests.test_units import KINDS, read
 

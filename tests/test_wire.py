@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fkjoin import FormatError, versions, wire
-from fkjoin.arrays import BYTES
-from fkjoin.messages import ANSWER, SUBSCRIPTION
-from fkjoin.murmur2 import murmur2, partitions_of
-from fkjoin.wire import Records, Wire
+from fkjoin import FormatError
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import ANSWER, SUBSCRIPTION
+from fkjoin.kafka import wire
+from fkjoin.kafka.murmur2 import murmur2, partitions_of
+from fkjoin.kafka.wire import Records, Wire
 
 SOURCE = bytes.fromhex("0a0b0c0d00000005")
 """Partition 5 of some topic."""

@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fkjoin import versions, wire_change
-from fkjoin.aggregates.extremes import Extreme
-from fkjoin.aggregates.sums import Count, WholeSum
-from fkjoin.arrays import BYTES
-from fkjoin.messages import GROUPED, table
-from fkjoin.rows import RowCodec
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import GROUPED, table
+from fkjoin.codec.rows import RowCodec
+from fkjoin.folds.extremes import Extreme
+from fkjoin.folds.sums import Count, WholeSum
+from fkjoin.kafka import wire_repartition as wire_change
+from fkjoin.kafka.wire_repartition import Records
 from fkjoin.stages import aggregate, regroup
-from fkjoin.wire_change import Records
 from tests.test_aggregates import SOURCE, TIMES, Change, Grouping, recomputed_sums
 
 BODY = st.none() | st.binary(max_size=6)

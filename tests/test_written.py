@@ -13,8 +13,8 @@ from pyspark.sql import Row, SparkSession
 
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin.aggregates import count
-from fkjoin.job import Job
-from fkjoin.job_file import JobError, read_job
+from fkjoin.jobs.job import Job
+from fkjoin.jobs.job_file import JobError, read_job
 from tests.conftest import small
 from tests.test_spark_aggregates import History, tables
 from tests.test_spark_engine import run, table_of, write_lines

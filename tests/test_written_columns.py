@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import Table
-from fkjoin.job import Job
-from fkjoin.job_file import read_job
+from fkjoin.jobs.job import Job
+from fkjoin.jobs.job_file import read_job
 from tests.test_written import JOB, NOW, single, written
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]

@@ -17,7 +17,6 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     BooleanType,
-    DataType,
     IntegerType,
     LongType,
     StringType,
@@ -25,17 +24,17 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from fkjoin.columns import arrow_schema, nullable
+from fkjoin.codec.json_read import Reading, parsable
+from fkjoin.codec.json_write import writable
+from fkjoin.codec.units import UNSURE, everywhere, from_names, merged
 from fkjoin.errors import TopologyError
-from fkjoin.json_text import Reading, parsable
+from fkjoin.sessions.settings import time_zone
 from fkjoin.spark.change_events import PLACEHOLDER, ReadEvents, ReadKeys
-from fkjoin.spark.settings import time_zone
+from fkjoin.spark.json_texts import require_json, written
+from fkjoin.spark.schemas import arrow_schema, kind_text, nullable, struct_type
 from fkjoin.spark.topic_records import ReadBytes, Reader, ReadObjects
 from fkjoin.spark.topic_values import WriteObjects, Writer, WriteTexts
-from fkjoin.spark_json import require_json, written
 from fkjoin.stages.complete import UNAVAILABLE
-from fkjoin.units import UNSURE, everywhere, from_names, merged
-from fkjoin.write_json import writable
 
 _SOURCE_BLOCK = (
     "lsn bigint, txId bigint, pos bigint, row int, file string, server_id bigint, ts_ms bigint, ts_us bigint, ts_ns bigint, "
@@ -121,7 +120,7 @@ class Json:
     def reader(self) -> Reader:
         kind = self._type()
         fields = _fields(kind, "Json")
-        how = Reading(from_names(self.units, fields, "Json"), _zone())
+        how = Reading(from_names(self.units, fields, "Json", kind_text), _zone())
         return ReadObjects(fields, _shown(kind), self.text, how)
 
     def _type(self) -> StructType:
@@ -190,7 +189,7 @@ class Debezium:
 
     def _how(self, fields: pa.Schema) -> Reading:
         unsure = everywhere(pa.struct(list(fields)), UNSURE, pa.types.is_decimal)
-        return Reading(merged(from_names(self.units, fields, "Debezium"), unsure), _zone())
+        return Reading(merged(from_names(self.units, fields, "Debezium", kind_text), unsure), _zone())
 
     def _type(self) -> StructType:
         return struct_type(self.schema, "Debezium")
@@ -246,19 +245,6 @@ def as_format(argument: str, given: Format | str, name: str) -> Format:
     if not hasattr(given, "decode"):
         raise TopologyError(f"{argument}: a format is needed, this is a {type(given).__name__}; see fkjoin.kafka")
     return given
-
-
-def struct_type(given: str | StructType, where: str) -> StructType:
-    """The schema, parsed from DDL text if need be."""
-    if isinstance(given, StructType):
-        return given
-    try:
-        kind = DataType.fromDDL(given)
-    except Exception as error:
-        raise TopologyError(f"{where}: schema {given!r} does not parse: {str(error).splitlines()[0]}") from error
-    if not isinstance(kind, StructType):
-        raise TopologyError(f"{where}: schema {given!r} is not a list of columns, such as 'id bigint, name string'")
-    return kind
 
 
 def _decoded(read: Reader, kind: StructType, data: Column, text: str | None = None, *, whatever: bool = False) -> Decoded:

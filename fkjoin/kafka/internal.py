@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin.arrays import Bytes, valid
+from fkjoin.checkpoint.claim import start_claimed
+from fkjoin.codec.arrays import Bytes, valid
+from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.new_topics import checked_topics
 from fkjoin.kafka.options import with_fetching
-from fkjoin.kafka.sink import start
-from fkjoin.kafka.source import Connection
-from fkjoin.spark.claim import start_claimed
+from fkjoin.kafka.writing import start
 
 RECORD = "topic string, partition int, key binary, value binary, headers array<struct<key: string, value: binary>>"
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from fkjoin import versions
+from fkjoin.checkpoint.files import begun, hadoop, numbered, read_file, write_file
+from fkjoin.codec import versions
 from fkjoin.errors import FkJoinError
 from fkjoin.kafka.admin import bounds, require_topic
-from fkjoin.kafka.source import Connection
-from fkjoin.spark.files import begun, hadoop, numbered, read_file, write_file
+from fkjoin.kafka.connection import Connection
 from fkjoin.stages.start_over import StartOver
 
 TOPICS = "fkjoin-topics.json"

@@ -25,8 +25,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
-from fkjoin import versions
-from fkjoin.arrays import Bytes, as_bytes, buffers, lengths, window
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import Bytes, as_bytes, buffers, lengths, window
 from fkjoin.kafka.formats import header
 
 HEADER = "fkjoin-positions"

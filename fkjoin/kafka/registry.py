@@ -31,7 +31,8 @@ from pyspark.sql.types import (
 )
 
 from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.kafka.formats import Decoded, struct_type
+from fkjoin.kafka.formats import Decoded
+from fkjoin.spark.schemas import struct_type
 
 Kind = Literal["avro", "json"]
 Settings = tuple[tuple[str, Any], ...]

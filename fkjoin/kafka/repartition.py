@@ -1,6 +1,6 @@
 """The staged deployment of an aggregate: regroup and aggregate as queries of their own, connected by a repartition topic.
 
-Its records are KIP-904's (see ``fkjoin.wire_change``).  What is no such record goes to the dead letters.
+Its records are KIP-904's (see ``fkjoin.kafka.wire_repartition``).  What is no such record goes to the dead letters.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin import wire_change
-from fkjoin.arrays import Bools, as_bytes, bools
+from fkjoin.codec.arrays import Bools, as_bytes, bools
+from fkjoin.codec.messages import unpack
+from fkjoin.codec.rows import RowCodec
 from fkjoin.errors import TopologyError
-from fkjoin.frame import PROBLEM, RAW
+from fkjoin.kafka import wire_repartition as wire_change
 from fkjoin.kafka.admin import create_topics
+from fkjoin.kafka.connection import RAW_COLUMNS, Connection
 from fkjoin.kafka.formats import header
 from fkjoin.kafka.internal import RECORD, read_internal, record_batch
-from fkjoin.kafka.source import RAW_COLUMNS, Connection
-from fkjoin.messages import unpack
-from fkjoin.murmur2 import partitions_of
-from fkjoin.rows import RowCodec
+from fkjoin.kafka.murmur2 import partitions_of
+from fkjoin.kafka.wire import PREFIX
 from fkjoin.spark.buckets import packed_by_bucket
+from fkjoin.spark.frame import PROBLEM, RAW
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import counter, envelopes
 from fkjoin.stages import counters
-from fkjoin.wire import PREFIX
 
 Batches = Iterator[pa.RecordBatch]
 

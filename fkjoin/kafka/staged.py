@@ -1,6 +1,6 @@
 """The staged deployment: rekey, subscription and resolve as queries of their own, connected by two internal topics.
 
-Here messages really do overtake each other and come twice; versions alone decide (see ``fkjoin.wire`` for the records).
+Here messages really do overtake each other and come twice; versions alone decide (see ``fkjoin.kafka.wire`` for the records).
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from fkjoin import wire
-from fkjoin.arrays import as_bytes
+from fkjoin.codec.arrays import as_bytes
+from fkjoin.codec.messages import ANSWER, SUBSCRIPTION, column, unpack
+from fkjoin.kafka import wire
 from fkjoin.kafka.admin import create_topics
+from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.formats import header
 from fkjoin.kafka.internal import RECORD, StageQuery, read_internal, record_batch
-from fkjoin.kafka.source import Connection
-from fkjoin.messages import ANSWER, SUBSCRIPTION, column, unpack
-from fkjoin.murmur2 import partitions_of
+from fkjoin.kafka.murmur2 import partitions_of
+from fkjoin.kafka.wire import Records, Wire
 from fkjoin.spark.buckets import packed_by_bucket
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import envelopes
-from fkjoin.wire import Records, Wire
 
 Batches = Iterator[pa.RecordBatch]
 

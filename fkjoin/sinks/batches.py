@@ -20,15 +20,15 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin.as_begun import as_begun
+from fkjoin.checkpoint.batch_log import began_ms
+from fkjoin.checkpoint.claim import start_claimed
+from fkjoin.checkpoint.files import begun, hadoop, query_id, read_file, write_file
+from fkjoin.checkpoint.indexes import owner
 from fkjoin.errors import TopologyError
-from fkjoin.frame import RAW
+from fkjoin.lowering.as_begun import as_begun
+from fkjoin.lowering.stage import frame_of
 from fkjoin.sinks.restored import OnRestore, ahead, require_spark_at, set_back
-from fkjoin.spark.batch_log import began_ms
-from fkjoin.spark.claim import start_claimed
-from fkjoin.spark.files import begun, hadoop, query_id, read_file, write_file
-from fkjoin.spark.index_owner import owner
-from fkjoin.stateful import frame_of
+from fkjoin.spark.frame import RAW
 
 if TYPE_CHECKING:
     from fkjoin.table import Table

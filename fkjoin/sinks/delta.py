@@ -13,14 +13,14 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from fkjoin.columns import arrow_schema, types_text
+from fkjoin.checkpoint.batch_log import BatchLog, Mark, has_batch
 from fkjoin.errors import FkJoinError
-from fkjoin.kinds import require_kinds
 from fkjoin.sinks import RETRY_S, delta_log, delta_types
 from fkjoin.sinks.delta_storage import at_storage
 from fkjoin.sinks.retry import require_retry_s
 from fkjoin.sinks.upserts import Upserts
-from fkjoin.spark.batch_log import BatchLog, Mark, has_batch
+from fkjoin.spark.kinds import require_kinds
+from fkjoin.spark.schemas import arrow_schema, types_text
 
 if TYPE_CHECKING:
     from fkjoin.table import Table

@@ -13,8 +13,8 @@ from typing import Any
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 
+from fkjoin.checkpoint.batch_log import BatchLog, Mark
 from fkjoin.errors import FkJoinError
-from fkjoin.spark.batch_log import BatchLog, Mark
 
 _QUERY, _BATCH, _BEGAN = "fkjoin.query", "fkjoin.batch", "fkjoin.beganMs"
 _RESTORE = "RESTORE"

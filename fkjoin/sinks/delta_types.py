@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.columns import kind_text
 from fkjoin.errors import FkJoinError
+from fkjoin.spark.schemas import kind_text
 
 _DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
 _SIGNIFICANT = {pa.float32(): 6, pa.float64(): 15}

@@ -10,16 +10,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from fkjoin.columns import Expression
 from fkjoin.errors import TopologyError
-from fkjoin.frame import CHAINS, RAW, VERSION
-from fkjoin.kafka import sink
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.formats import Format
 from fkjoin.kafka.options import sink_options
 from fkjoin.kafka.positions import RootsOf, of_roots, relayed
+from fkjoin.plan.nodes import Source, sources, summed_up
+from fkjoin.sinks import records
 from fkjoin.sinks.batches import Batch, Write
-from fkjoin.topology import Source, sources, summed_up
+from fkjoin.spark.frame import CHAINS, RAW, VERSION
+from fkjoin.spark.schemas import Expression
+from fkjoin.spark.topic_values import POSITIONS
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
@@ -65,8 +66,8 @@ class Kafka:
         return write
 
     def _by_spark(self, table: Table) -> DataFrame:
-        place = [_positions(table).alias(sink.POSITIONS)] if self.positions else []
-        return sink.records(table.changes_with(*place), table.key, table.rest, self.key, self.value, self.headers)
+        place = [_positions(table).alias(POSITIONS)] if self.positions else []
+        return records.records(table.changes_with(*place), table.key, table.rest, self.key, self.value, self.headers)
 
     def _packed(self, table: Table) -> Callable[[DataFrame], DataFrame] | None:
         """What makes them of the table's packed results; None where only Spark's expressions can."""
@@ -75,7 +76,7 @@ class Kafka:
         results, unpack = table.packed
         rest = StructType([table.row_type[name] for name in table.rest])
         roots = _roots(table) if self.positions else None
-        return sink.packed_records(unpack, results.sparkSession, table.key_type, rest, self.key, self.value, roots)
+        return records.packed_records(unpack, results.sparkSession, table.key_type, rest, self.key, self.value, roots)
 
 
 def _positions(table: Table) -> Column:

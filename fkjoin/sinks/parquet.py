@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DayTimeIntervalType
 
+from fkjoin.analysis.written import ABOUT, about, set_backs
+from fkjoin.checkpoint.batch_log import BatchLog, Mark
+from fkjoin.checkpoint.files import hadoop, write_file
 from fkjoin.errors import FkJoinError
-from fkjoin.kinds import require_kinds
-from fkjoin.names import require_results
 from fkjoin.sinks.batches import Batch, Write
-from fkjoin.spark.batch_log import BatchLog, Mark
-from fkjoin.spark.files import hadoop, write_file
-from fkjoin.spark.parquet import (
-    ChangesOf,
+from fkjoin.sinks.parquet_folders import (
     batches_of,
     clear_drafts,
     label_for,
@@ -28,7 +26,9 @@ from fkjoin.spark.parquet import (
     set_aside,
     writer_of,
 )
-from fkjoin.written import ABOUT, about, set_backs
+from fkjoin.spark.kinds import require_kinds
+from fkjoin.spark.names import require_results
+from fkjoin.spark.parquet import ChangesOf
 
 if TYPE_CHECKING:
     from fkjoin.table import Table

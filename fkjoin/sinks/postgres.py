@@ -19,10 +19,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, StructType
 
-from fkjoin.dead_letters import OnError, require_on_error
+from fkjoin.checkpoint.batch_log import BatchLog, Mark, has_batch
+from fkjoin.checkpoint.saved import read_state
 from fkjoin.errors import FkJoinError, set_aside
-from fkjoin.kinds import NESTED
-from fkjoin.names import quoted
 from fkjoin.sinks import RETRY_S, postgres_types
 from fkjoin.sinks.counts import LEFT_OUT, count
 from fkjoin.sinks.postgres_refusals import PLACE, Refused, unread, unwritten
@@ -30,9 +29,10 @@ from fkjoin.sinks.postgres_server import connect, mends, settings_of
 from fkjoin.sinks.postgres_values import spelled
 from fkjoin.sinks.retry import first_line, repeated, require_retry_s
 from fkjoin.sinks.upserts import Upserts
-from fkjoin.spark.batch_log import BatchLog, Mark, has_batch
-from fkjoin.spark.state import read_state
-from fkjoin.spark_json import written
+from fkjoin.spark.dead_letters import OnError, require_on_error
+from fkjoin.spark.json_texts import written
+from fkjoin.spark.kinds import NESTED
+from fkjoin.spark.names import quoted
 
 if TYPE_CHECKING:
     from fkjoin.table import Table

@@ -32,8 +32,8 @@ from pyspark.sql.types import (
 )
 
 from fkjoin.errors import TopologyError
-from fkjoin.kinds import NESTED
-from fkjoin.spark_json import require_json
+from fkjoin.spark.json_texts import require_json
+from fkjoin.spark.kinds import NESTED
 
 _MADE: dict[type[DataType], str] = {
     BooleanType: "boolean",

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from pyspark.sql import SparkSession
 
+from fkjoin.checkpoint.batch_log import BatchLog, Mark
+from fkjoin.checkpoint.files import begun, hadoop, query_id
 from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.spark.batch_log import BatchLog, Mark
-from fkjoin.spark.files import begun, hadoop, query_id
 
 if TYPE_CHECKING:
     from fkjoin.table import Table

@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from fkjoin.errors import TopologyError
-from fkjoin.names import require_results
+from fkjoin.plan.nodes import Source
 from fkjoin.sinks.batches import Batch, Write
-from fkjoin.topology import Source
+from fkjoin.spark.names import require_results
 
 if TYPE_CHECKING:
     from fkjoin.table import Table

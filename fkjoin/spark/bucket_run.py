@@ -15,13 +15,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from fkjoin import combined_key, versions
-from fkjoin.aggregates.cogrouped import numbered
-from fkjoin.arrays import as_bytes
-from fkjoin.errors import InvariantError
-from fkjoin.identity import bucket_folder, difference, home_of, read_identity, with_home
-from fkjoin.invariants import GuardedStore, Sum, check_subscriptions, expected_subscriptions, sums_message
-from fkjoin.messages import (
+from fkjoin.codec import combined_key, versions
+from fkjoin.codec.arrays import as_bytes
+from fkjoin.codec.messages import (
     ANSWER,
     CHANGE,
     GROUPED,
@@ -36,8 +32,11 @@ from fkjoin.messages import (
     pack,
     unpack,
 )
+from fkjoin.errors import InvariantError
+from fkjoin.folds.cogrouped import numbered
 from fkjoin.spark.buckets import Payload, bucket_ids, buckets_of, framed, packed_by_bucket
-from fkjoin.spark.index_owner import index_home, note_owner
+from fkjoin.spark.identity import bucket_folder, difference, home_of, read_identity, with_home
+from fkjoin.spark.index_home import index_home, note_owner
 from fkjoin.spark.operator import TICK, StageSpec
 from fkjoin.spark.worker import give_back, settle
 from fkjoin.stages import (
@@ -57,10 +56,11 @@ from fkjoin.stages import (
     subscription,
 )
 from fkjoin.stages.answer_rows import usable
+from fkjoin.stages.invariants import GuardedStore, Sum, check_subscriptions, expected_subscriptions, sums_message
+from fkjoin.stages.star import Star
 from fkjoin.stages.start_over import PASSED, left_behind, reached
-from fkjoin.star import Star
-from state import BucketStore, SegmentLog, Store
-from state.segments import Meta
+from fkjoin.state import BucketStore, SegmentLog, Store
+from fkjoin.state.segments import Meta
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -257,8 +257,8 @@ class BucketRun:
         for name in [name for name in count if name.startswith(counters.HOT_KEY)]:
             from pyspark.sql.types import StructType  # seldom needed, and much to load
 
-            from fkjoin.columns import arrow_schema
-            from fkjoin.spark.entries import keys_as_json
+            from fkjoin.spark.keys_as_json import keys_as_json
+            from fkjoin.spark.schemas import arrow_schema
 
             _, about = read_identity(self._spec.identity.encode())
             found = bytes.fromhex(name.removeprefix(counters.HOT_KEY))

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from fkjoin.arrays import Bytes, Ints, as_bytes
-from fkjoin.messages import column, pack
-from state import items
+from fkjoin.codec.arrays import Bytes, Ints, as_bytes
+from fkjoin.codec.messages import column, pack
+from fkjoin.state import items
 
 PAYLOAD_BYTES = 3 << 20
 """Packed messages are cut into payloads of about this size, before they are compressed."""

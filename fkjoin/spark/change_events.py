@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.arrays import Bools, Ints, after, as_bytes, bools, buffers, concat, constant, valid
-from fkjoin.json_text import PLAIN, Reading, as_json, loaded
+from fkjoin.codec.arrays import Bools, Ints, after, as_bytes, bools, buffers, concat, constant, valid
+from fkjoin.codec.json_read import PLAIN, Reading, as_json, loaded
+from fkjoin.codec.units import Notation, field_of, from_connect, merged, needs_units
 from fkjoin.spark.json_lines import at
 from fkjoin.spark.topic_records import Objects, Read, read_bytes, where
 from fkjoin.stages.complete import UNAVAILABLE
-from fkjoin.units import Notation, field_of, from_connect, merged, needs_units
 
 PLACEHOLDER = "__debezium_unavailable_value"
 

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.arrays import Bools
+from fkjoin.codec.arrays import Bools
+from fkjoin.codec.json_read import PLAIN, Reading, read_objects, read_together
+from fkjoin.codec.vectors import Vector
 from fkjoin.errors import FormatError, set_aside
-from fkjoin.json_text import PLAIN, Reading, read_objects, read_together
 from fkjoin.spark.packing import Batches, Pack
-from fkjoin.vectors import Vector
 
 _PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 Path = tuple[str, ...]

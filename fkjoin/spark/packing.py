@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin import versions
-from fkjoin.arrays import BYTES, Bools, Bytes, as_bytes, bools, masked, narrowed, valid
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES, Bools, Bytes, as_bytes, bools, masked, narrowed, valid
+from fkjoin.codec.messages import CHANGE, JOINED, NO_TIMESTAMP, NUMBERED, table
+from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.errors import FormatError
-from fkjoin.messages import CHANGE, JOINED, NO_TIMESTAMP, NUMBERED, table
-from fkjoin.rows import KeyCodec, RowCodec
 from fkjoin.spark.buckets import Payload, bucket_ids, framed, packed_by_bucket
 from fkjoin.spark.worker import releasing, settle
 from fkjoin.stages import counters

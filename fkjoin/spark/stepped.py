@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fkjoin.codec.vectors import Columns, Steps, taken, throwing, visible
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.json_lines import JsonLines
 from fkjoin.spark.packing import Batches, Pack
 from fkjoin.spark.topic_records import TopicRecords
 from fkjoin.stages.answer_rows import thrown_text, without
-from fkjoin.vectors import Columns, Steps, taken, throwing, visible
 
 
 @dataclass(frozen=True)

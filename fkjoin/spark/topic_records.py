@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin import versions
-from fkjoin.arrays import Bools, constant, valid
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import Bools, constant, valid
+from fkjoin.codec.json_read import PLAIN, Reading, read_objects
 from fkjoin.errors import FormatError, set_aside
-from fkjoin.json_text import PLAIN, Reading, read_objects
 from fkjoin.spark.json_lines import NOT_TEXT, as_text, at, not_an_object, struct_of
 from fkjoin.spark.packing import Batches, Pack
 

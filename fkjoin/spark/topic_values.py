@@ -12,13 +12,13 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.arrays import BYTES, Bytes, as_bytes
-from fkjoin.messages import Operation, column, unpack
-from fkjoin.rows import Path
+from fkjoin.codec.arrays import BYTES, Bytes, as_bytes
+from fkjoin.codec.json_write import objects
+from fkjoin.codec.messages import Operation, column, unpack
+from fkjoin.codec.rows import Path
 from fkjoin.spark.packing import Batches
 from fkjoin.spark.unpacking import UnpackResults, payloads
 from fkjoin.spark.worker import releasing, settle
-from fkjoin.write_json import objects
 
 POSITIONS = "__fkjoin_positions"
 """A column of texts that say where rows came from."""

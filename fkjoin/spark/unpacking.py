@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin import versions
-from fkjoin.arrays import Bytes, masked, valid
-from fkjoin.messages import NO_TIMESTAMP, RESULT, Operation, column, unpack
-from fkjoin.rows import KeyCodec, Path, RowCodec
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import Bytes, masked, valid
+from fkjoin.codec.messages import NO_TIMESTAMP, RESULT, Operation, column, unpack
+from fkjoin.codec.rows import KeyCodec, Path, RowCodec
 from fkjoin.spark.packing import Batches
 from fkjoin.spark.worker import settle
 from fkjoin.stages import split_rows

@@ -13,10 +13,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from fkjoin import records, versions
-from fkjoin.aggregates.cogrouped import CoFold
-from fkjoin.aggregates.fold import Fold, entry_batch
-from fkjoin.arrays import (
+from fkjoin.codec import records, versions
+from fkjoin.codec.arrays import (
     Bytes,
     Ints,
     buffers,
@@ -33,14 +31,16 @@ from fkjoin.arrays import (
     valid,
     window,
 )
-from fkjoin.messages import RESULT, Operation, column, table
+from fkjoin.codec.messages import RESULT, Operation, column, table
+from fkjoin.folds.cogrouped import CoFold
+from fkjoin.folds.fold import Fold, entry_batch
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.guard import guard
 from fkjoin.stages.ordering import by_code_and_version
 from fkjoin.stages.resolve import HAS_RESULT
 from fkjoin.stages.retention import GONE, due_entries, later, sweep
-from state import Store
+from fkjoin.state import Store
 
 
 def aggregate(

@@ -12,16 +12,16 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.arrays import BYTES, bools, masked, narrowed
+from fkjoin.codec.arrays import BYTES, bools, masked, narrowed
+from fkjoin.codec.messages import CHANGE, column, table
+from fkjoin.codec.rows import KeyCodec, RowCodec
+from fkjoin.codec.vectors import Columns, EvaluationError, Steps, taken, throwing, visible
 from fkjoin.errors import FkJoinError, set_aside
-from fkjoin.messages import CHANGE, column, table
-from fkjoin.rows import KeyCodec, RowCodec
 from fkjoin.stages import counters
 from fkjoin.stages.contribute import Fields
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.join_rows import structs, with_value
 from fkjoin.stages.regroup import contributions
-from fkjoin.vectors import Columns, EvaluationError, Steps, taken, throwing, visible
 
 
 class Made(NamedTuple):

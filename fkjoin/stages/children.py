@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin import combined_key, records, versions
-from fkjoin.arrays import (
+from fkjoin.codec import combined_key, records, versions
+from fkjoin.codec.arrays import (
     Bytes,
     Ints,
     codes,
@@ -32,15 +32,15 @@ from fkjoin.arrays import (
     untagged,
     valid,
 )
-from fkjoin.messages import RESULT, Operation, column, table
-from fkjoin.rows import KeyCodec, RowCodec
+from fkjoin.codec.messages import RESULT, Operation, column, table
+from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.stages import counters
 from fkjoin.stages.aggregate import counters_of
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.resolve import HAS_RESULT, digests
 from fkjoin.stages.retention import GONE, due_entries, sweep
 from fkjoin.stages.subscription import Rights, Subscribes, named, read_rights, read_subscribes, write_sides
-from state import Store, byte_order, prefix_range
+from fkjoin.state import Store, byte_order, prefix_range
 
 AT_A_TIME = 262_144
 """Left rows that are put into maps at a time, rounded up to whole groups."""

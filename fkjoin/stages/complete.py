@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.arrays import Bools, Bytes, Ints, bools, changes_from_previous, masked, valid
-from fkjoin.rows import RowCodec
+from fkjoin.codec.arrays import Bools, Bytes, Ints, bools, changes_from_previous, masked, valid
+from fkjoin.codec.rows import RowCodec
 
 UNAVAILABLE = "__fkjoin_unavailable"
 """A column of rows that may lack values: the places of the columns that do, or null."""

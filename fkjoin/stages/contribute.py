@@ -14,9 +14,9 @@ from typing import Literal
 
 import pyarrow as pa
 
-from fkjoin.arrays import Bools, masked, narrowed, valid
-from fkjoin.messages import CHANGE, column, table
-from fkjoin.rows import KeyCodec, Path, RowCodec
+from fkjoin.codec.arrays import Bools, masked, narrowed, valid
+from fkjoin.codec.messages import CHANGE, column, table
+from fkjoin.codec.rows import KeyCodec, Path, RowCodec
 from fkjoin.stages.join_rows import How, matched, with_value
 from fkjoin.stages.regroup import contributions
 

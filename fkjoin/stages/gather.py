@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin import records, versions
-from fkjoin.arrays import (
+from fkjoin.codec import records, versions
+from fkjoin.codec.arrays import (
     Bools,
     Bytes,
     Ints,
@@ -37,16 +37,16 @@ from fkjoin.arrays import (
     take,
     valid,
 )
-from fkjoin.messages import LEFT, NO_TIMESTAMP, RESULT, Operation, column, table
-from fkjoin.records import Records
-from fkjoin.rows import RowCodec, bytes_codec
+from fkjoin.codec.messages import LEFT, NO_TIMESTAMP, RESULT, Operation, column, table
+from fkjoin.codec.records import Records
+from fkjoin.codec.rows import RowCodec, bytes_codec
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.resolve import HAS_RESULT
 from fkjoin.stages.retention import GONE, kept, sweep
-from fkjoin.star import Star
-from state import Store
+from fkjoin.stages.star import Star
+from fkjoin.state import Store
 
 WAITS = 4
 """The flag of a record that answers are missing for, or that has an answer for a left row that is yet to come."""

@@ -14,13 +14,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fkjoin import combined_key, records
-from fkjoin.arrays import Bytes, codes, last_of_run, masked, prefixed, take, valid
-from fkjoin.messages import GROUPED, column, table
+from fkjoin.codec import combined_key, records
+from fkjoin.codec.arrays import Bytes, codes, last_of_run, masked, prefixed, take, valid
+from fkjoin.codec.messages import GROUPED, column, table
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import GONE, kept
-from state import Store
+from fkjoin.state import Store
 
 
 class Guarded(NamedTuple):

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.arrays import BYTES, Bools, Bytes, after, buffers, fixed, lengths, slices, valid, window
-from fkjoin.messages import ANSWER, JOINED, column, table
-from fkjoin.rows import RowCodec
+from fkjoin.codec.arrays import BYTES, Bools, Bytes, after, buffers, fixed, lengths, slices, valid, window
+from fkjoin.codec.messages import ANSWER, JOINED, column, table
+from fkjoin.codec.rows import RowCodec
 
 How = Literal["inner", "left"]
 

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin import records, versions
-from fkjoin.arrays import (
+from fkjoin.codec import records, versions
+from fkjoin.codec.arrays import (
     Bytes,
     after,
     buffers,
@@ -32,16 +32,16 @@ from fkjoin.arrays import (
     take,
     valid,
 )
-from fkjoin.messages import NO_TIMESTAMP, RESULT, Operation, column, table
-from fkjoin.records import Records
-from fkjoin.rows import bytes_codec
+from fkjoin.codec.messages import NO_TIMESTAMP, RESULT, Operation, column, table
+from fkjoin.codec.records import Records
+from fkjoin.codec.rows import bytes_codec
 from fkjoin.stages import counters
 from fkjoin.stages.aggregate import counters_of
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.resolve import HAS_RESULT
 from fkjoin.stages.retention import GONE, due_entries, sweep
-from state import Store
+from fkjoin.state import Store
 
 
 class Slot(NamedTuple):

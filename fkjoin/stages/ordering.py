@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fkjoin import versions
-from fkjoin.arrays import Bools, Bytes, Ints, changes_from_previous, equal, take
-from fkjoin.record_order import in_one_order
-from fkjoin.records import Records
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import Bools, Bytes, Ints, changes_from_previous, equal, take
+from fkjoin.codec.record_order import in_one_order
+from fkjoin.codec.records import Records
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 

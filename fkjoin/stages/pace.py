@@ -14,13 +14,13 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from fkjoin import records
-from fkjoin.arrays import codes, constant, equal, masked, prefixed, stack, take, untagged, valid
-from fkjoin.messages import RESULT, Operation, column, table
+from fkjoin.codec import records
+from fkjoin.codec.arrays import codes, constant, equal, masked, prefixed, stack, take, untagged, valid
+from fkjoin.codec.messages import RESULT, Operation, column, table
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.resolve import HAS_RESULT, digests
-from state import Page, Store, prefix_range
+from fkjoin.state import Page, Store, prefix_range
 
 WAITING = b"p"
 SENT = b"e"

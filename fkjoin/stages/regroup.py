@@ -13,13 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.arrays import Bools, Bytes, constant, equal, masked, paired, stack, unpaired, valid
-from fkjoin.messages import GROUPED, column, table
-from fkjoin.rows import KeyCodec, RowCodec
+from fkjoin.codec.arrays import Bools, Bytes, constant, equal, masked, paired, stack, unpaired, valid
+from fkjoin.codec.messages import GROUPED, column, table
+from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.resolve import settle
-from state import Store
+from fkjoin.state import Store
 
 
 def contributions(group: pa.Schema, groups: list[pa.Array], value: pa.Schema, values: list[pa.Array], there: Bools) -> Bytes:

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from fkjoin import records, versions
-from fkjoin.arrays import (
+from fkjoin.codec import records, versions
+from fkjoin.codec.arrays import (
     Bytes,
     Ints,
     changes_from_previous,
@@ -33,12 +33,12 @@ from fkjoin.arrays import (
     take,
     valid,
 )
-from fkjoin.messages import ANSWER, SUBSCRIPTION, column, table
+from fkjoin.codec.messages import ANSWER, SUBSCRIPTION, column, table
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import GONE, kept, sweep
-from state import Store, items
+from fkjoin.state import Store, items
 
 HAS_FOREIGN_KEY = 2
 HASHED = 4

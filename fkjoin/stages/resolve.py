@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from fkjoin import records
-from fkjoin.arrays import (
+from fkjoin.codec import records
+from fkjoin.codec.arrays import (
     BYTES,
     Bytes,
     Ints,
@@ -37,13 +37,13 @@ from fkjoin.arrays import (
     take,
     valid,
 )
-from fkjoin.messages import RESULT, Operation, column, table
+from fkjoin.codec.messages import RESULT, Operation, column, table
 from fkjoin.stages import counters
 from fkjoin.stages.complete import Complete
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import GONE, kept, later, sweep
-from state import Store, items
+from fkjoin.state import Store, items
 
 HAS_RESULT = 2
 DIGEST_BYTES = 16

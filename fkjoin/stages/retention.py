@@ -12,9 +12,9 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from fkjoin import records
-from fkjoin.arrays import Bools, Bytes, after, codes, concat, constant, equal, fixed, masked, stack, take
-from state import Store
+from fkjoin.codec import records
+from fkjoin.codec.arrays import Bools, Bytes, after, codes, concat, constant, equal, fixed, masked, stack, take
+from fkjoin.state import Store
 
 GONE = 1
 """The flag of a record whose row is gone."""

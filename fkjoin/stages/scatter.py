@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin import records
-from fkjoin.arrays import (
+from fkjoin.codec import records
+from fkjoin.codec.arrays import (
     Bytes,
     codes,
     constant,
@@ -37,14 +37,14 @@ from fkjoin.arrays import (
     untagged,
     valid,
 )
-from fkjoin.messages import LEFT, NO_TIMESTAMP, PART, SUBSCRIPTION, column, table
-from fkjoin.rows import bytes_codec
+from fkjoin.codec.messages import LEFT, NO_TIMESTAMP, PART, SUBSCRIPTION, column, table
+from fkjoin.codec.rows import bytes_codec
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import GONE, kept, sweep
 from fkjoin.stages.subscription import subscription
-from state import Store
+from fkjoin.state import Store
 
 
 class Scattered(NamedTuple):

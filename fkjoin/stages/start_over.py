@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin import records, versions
-from fkjoin.arrays import BYTES, Bools, Bytes, constant, first_bytes, take, untagged, valid
-from fkjoin.messages import CHANGE, JOINED, NO_TIMESTAMP, NUMBERED, table
+from fkjoin.codec import records, versions
+from fkjoin.codec.arrays import BYTES, Bools, Bytes, constant, first_bytes, take, untagged, valid
+from fkjoin.codec.messages import CHANGE, JOINED, NO_TIMESTAMP, NUMBERED, table
 from fkjoin.stages.merge import slots_of
 from fkjoin.stages.retention import GONE
-from state import Store, prefix_range
+from fkjoin.state import Store, prefix_range
 
 PASSED = "passed:"
 """How the name of a counter begins that says that a partition's end has passed; what else it says follows."""

@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin import combined_key, records, versions
-from fkjoin.arrays import (
+from fkjoin.codec import combined_key, records, versions
+from fkjoin.codec.arrays import (
     BYTES,
     Bools,
     Bytes,
@@ -43,12 +43,12 @@ from fkjoin.arrays import (
     untagged,
     valid,
 )
-from fkjoin.messages import ANSWER, NO_TIMESTAMP, column, table
+from fkjoin.codec.messages import ANSWER, NO_TIMESTAMP, column, table
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import GONE, kept, later, sweep
-from state import Store, prefix_range
+from fkjoin.state import Store, prefix_range
 
 _RIGHT = b"r"
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyspark
 
-from fkjoin.spark.settings import SHORT_LIVED
+from fkjoin.sessions.settings import SHORT_LIVED
 from integration.faults.victims import ZOMBIES_FILE
 
 ROOT = Path(__file__).parent.parent.parent

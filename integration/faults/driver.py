@@ -15,9 +15,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-import fkjoin.foreign_key
-import fkjoin.star_join
-import fkjoin.stateful
+import fkjoin.lowering.foreign_keys
+import fkjoin.lowering.multi_join
+import fkjoin.lowering.stage
 from fkjoin import Table, fk_join, session
 from fkjoin.aggregates import count
 from fkjoin.aggregates import max as largest
@@ -31,8 +31,8 @@ CUSTOMERS = "c string, name string, op string, seq bigint"
 def main(config: dict[str, Any]) -> None:
     folder = Path(config["folder"])
     (folder / DRIVER_FILE).write_text(str(os.getpgid(0)))
-    fkjoin.stateful.StageProcessor = Processor  # type: ignore[misc]
-    fkjoin.foreign_key.PackChanges = fkjoin.star_join.PackChanges = Packing  # type: ignore[misc]
+    fkjoin.lowering.stage.StageProcessor = Processor  # type: ignore[misc]
+    fkjoin.lowering.foreign_keys.PackChanges = fkjoin.lowering.multi_join.PackChanges = Packing  # type: ignore[misc]
     spark = session("faults", master=config["master"], settings=config["conf"])
     spark.sparkContext.setLogLevel("ERROR")
     about: dict[str, Any] = {"version": "seq", "deleted": "op = 'd'", "format": "json"}

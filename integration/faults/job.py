@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fkjoin.foreign_key
-import fkjoin.star_join
-import fkjoin.stateful
-from fkjoin.cli import main
+import fkjoin.lowering.foreign_keys
+import fkjoin.lowering.multi_join
+import fkjoin.lowering.stage
+from fkjoin.cli.main import main
 from integration.faults.victims import Packing, Processor
 
-fkjoin.stateful.StageProcessor = Processor  # type: ignore[misc]
-fkjoin.foreign_key.PackChanges = fkjoin.star_join.PackChanges = Packing  # type: ignore[misc]
+fkjoin.lowering.stage.StageProcessor = Processor  # type: ignore[misc]
+fkjoin.lowering.foreign_keys.PackChanges = fkjoin.lowering.multi_join.PackChanges = Packing  # type: ignore[misc]
 main()

@@ -13,9 +13,9 @@ from typing import Any
 from fkjoin.spark.bucket_run import BucketRun
 from fkjoin.spark.operator import StageProcessor
 from fkjoin.spark.packing import PackChanges
-from state import bucket
-from state.index import RocksIndex
-from state.pending import Waiting
+from fkjoin.state import bucket
+from fkjoin.state.index import RocksIndex
+from fkjoin.state.pending import Waiting
 
 DRIVER_FILE = "driver.pid"
 ZOMBIES_FILE = "zombies.pid"

@@ -1,0 +1,1 @@
+"""What users write, checked against Spark's analyzer where the call stands."""

@@ -1,0 +1,123 @@
+"""Expressions of a user's that may throw: Spark evaluates them so that a row on which one does is left out, not the query.
+
+Spark evaluates a part that stands twice in an expression before all else, outside of what would catch what it throws.  It does
+not look for such parts behind a condition, unless it can tell that the condition always holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from fkjoin.analysis.throwing import can_throw, cause, tried
+from fkjoin.errors import set_aside
+from fkjoin.spark.dead_letters import OnError
+from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW
+from fkjoin.spark.schemas import Expression, text
+
+if TYPE_CHECKING:
+    from fkjoin.table import Table
+
+_TRIED = "__fkjoin_tried"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Columns over rows, and what becomes of a row on which one of them throws."""
+
+    columns: tuple[Column, ...]
+    """Over the frame that ``on`` returns."""
+    problem: Column | None
+    """Not null where one threw; None if none of them can.  With ``on_error="fail"`` it throws itself."""
+    reason: Column | None
+    """``problem`` with the cause; it never throws."""
+    _tried: Column | None
+
+    def on(self, rows: DataFrame) -> DataFrame:
+        """``rows`` and the values that ``columns`` and ``problem`` read."""
+        return rows if self._tried is None else rows.withColumn(_TRIED, self._tried)
+
+    @property
+    def problems(self) -> Column:
+        """Why rows of a table's frame cannot be used, for these reasons or earlier ones."""
+        return F.col(PROBLEM) if self.problem is None else F.coalesce(F.col(PROBLEM), self.problem)
+
+
+def attempt(
+    operator: str,
+    table: str,
+    given: Sequence[Expression],
+    columns: Sequence[Column],
+    rows: DataFrame,
+    on_error: OnError,
+    *,
+    usable: Column | None = None,
+    key: Column | None = None,
+) -> Attempt:
+    """The ``columns`` over ``rows``, evaluated for ``usable`` rows: where not said, those of a table's frame that are there.
+
+    ``table``: what the ``operator`` reads; ``given``: the columns as the user wrote them; ``key``: a struct, by default that of
+    the frame.
+    """
+    risky = [can_throw(column, rows) for column in columns]
+    if not any(risky):
+        return Attempt(tuple(columns), None, None, None)
+    there = F.col(PROBLEM).isNull() & ~F.col(DELETED) if usable is None else usable
+    parts = [column.alias(f"t{place}") for place, column in enumerate(columns) if risky[place]]
+    found = [F.col(_TRIED).getField(f"t{place}") if risky[place] else column for place, column in enumerate(columns)]
+    threw = there & F.col(_TRIED).isNull()
+    texts = ", ".join(text(item) for place, item in enumerate(given) if risky[place])
+    said = F.coalesce(cause([column for place, column in enumerate(columns) if risky[place]], rows), F.lit("it throws"))
+    reason = F.concat(F.lit(f"{operator}: {texts}: "), said)
+    problem: Column = F.lit(f"{operator}: {texts}")
+    if on_error == "fail":
+        problem = raising(f"{operator} of {table}", F.col(KEY) if key is None else key, F.concat(F.lit(f"{texts}: "), said))
+    return Attempt(
+        tuple(found), F.when(threw, problem), F.when(threw, reason), F.when(_opaque() & there, tried(F.struct(*parts)))
+    )
+
+
+NOTHING = Attempt((), None, None, None)
+
+
+def dead_of(tries: Attempt, table: Table) -> tuple[DataFrame, ...]:
+    """The frame that dead letters come from, of rows of a table on which one of the columns throws."""
+    if tries.reason is None or table.on_error != "dead-letter":
+        return ()
+    return (letters(tries.on(table.visible(every_row(table))), tries.reason, table.name),)
+
+
+def every_row(table: Table) -> DataFrame:
+    """The table's frame; of a join, with all rows before resolve, which passes on the last of a batch."""
+    return table.frame if table.early is None else table.early.frame(table.early.answers)
+
+
+def raising(what: str, key: Column, said: Column) -> Column:
+    """A text that throws, with operator and key, a struct."""
+    whole = F.concat(F.lit(f"{what}, key "), F.to_json(key), F.lit(": "), said, F.lit(set_aside("rows")))
+    return F.raise_error(whole).cast("string")
+
+
+def letters(rows: DataFrame, reason: Column, table: str, row: Column | None = None) -> DataFrame:
+    """The frame that dead letters of ``rows`` come from: those that have a ``reason``; ``row``: what is the letter's value."""
+    if RAW in rows.columns:
+        raw = F.col(RAW).withField("table", F.lit(table))
+    else:
+        value = F.col(ROW) if row is None else row
+        parts = (("key", F.col(KEY)), ("value", value))
+        raw = F.struct(F.lit(table).alias("table"), *(as_json(part).alias(name) for name, part in parts))
+    return rows.select(raw.alias(RAW), reason.alias(PROBLEM))
+
+
+def as_json(struct: Column) -> Column:
+    """A key or row as a dead letter has it: JSON, nulls included."""
+    return F.to_json(struct, {"ignoreNullFields": "false"}).cast("binary")
+
+
+def _opaque() -> Column:
+    """A condition that always holds, which Spark cannot tell."""
+    return F.spark_partition_id() >= 0

@@ -1,0 +1,82 @@
+"""Expressions of the user's that order, delete and date changes: checked, and as Columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    IntegerType,
+    LongType,
+    ShortType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from fkjoin.analysis.columns import resolve_column
+from fkjoin.errors import AS_BEGUN, TopologyError
+from fkjoin.spark.schemas import Expression, Expressions, listed, text, type_of
+
+_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
+
+
+@dataclass(frozen=True)
+class ChangeColumns:
+    """Expressions over the columns of changes; None leaves the source's own."""
+
+    version: Expressions | None = None
+    deleted: Expression | None = None
+    timestamp: Expression | None = None
+
+    @property
+    def given(self) -> bool:
+        return any(one is not None for one in (self.version, self.deleted, self.timestamp))
+
+    @property
+    def others(self) -> tuple[Expression, Expression]:
+        """The expressions that delete and date; an empty text for one that is not given."""
+        return "" if self.deleted is None else self.deleted, "" if self.timestamp is None else self.timestamp
+
+    def numbers(self, frame: DataFrame, names: list[str], label: str) -> list[Column]:
+        """The version's numbers; ``TopologyError`` where they are not whole."""
+        found = []
+        for item in () if self.version is None else listed(self.version):
+            place = resolve_column("version", item, frame, names, label)
+            kind = type_of(frame, place)
+            if not isinstance(kind, _INTEGERS):
+                raise TopologyError(
+                    f"version: {text(item)} is {kind.simpleString()}, whole numbers are needed; "
+                    f"cast it, for a timestamp with unix_micros(…){AS_BEGUN}"
+                )
+            found.append(place.cast("bigint"))
+        return found
+
+    def gone(self, frame: DataFrame, names: list[str], label: str) -> Column:
+        """A boolean column, true where a change deletes; ``TopologyError`` where the expression is no boolean."""
+        if self.deleted is None:
+            return F.lit(False)
+        found = resolve_column("deleted", self.deleted, frame, names, label)
+        if not isinstance(kind := type_of(frame, found), BooleanType):
+            raise TopologyError(
+                f"deleted: {text(self.deleted)} is {kind.simpleString()}, a boolean is needed: write a "
+                f"condition, such as \"op = 'd'\"{AS_BEGUN}"
+            )
+        return F.coalesce(found, F.lit(False))
+
+    def time(self, frame: DataFrame, names: list[str], label: str) -> tuple[Column, str | None]:
+        """The timestamp as int64, and its type; ``TopologyError`` where it is neither a timestamp nor a number."""
+        if self.timestamp is None:
+            return F.lit(None).cast("bigint"), None
+        found = resolve_column("timestamp", self.timestamp, frame, names, label)
+        kind = type_of(frame, found)
+        if isinstance(kind, TimestampType | TimestampNTZType):
+            return F.unix_micros(found.cast("timestamp")), "timestamp"
+        if isinstance(kind, LongType | IntegerType):
+            return found.cast("bigint"), "bigint"
+        raise TopologyError(
+            f"timestamp: {text(self.timestamp)} is {kind.simpleString()}, a timestamp or bigint is needed; "
+            f"cast it with to_timestamp(…){AS_BEGUN}"
+        )

@@ -1,0 +1,99 @@
+"""What a user may give where a column is wanted (name, SQL text, Column) as Columns, with errors that help."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from fkjoin.errors import TopologyError
+from fkjoin.spark.names import named, quoted, quoted_if_needed
+from fkjoin.spark.schemas import Expression, Expressions, listed, text
+
+
+def resolve_column(argument: str, given: Expression, frame: DataFrame, names: Iterable[str], table: str) -> Column:
+    """``given`` as a Column over ``frame``: a name among ``names``, SQL text, or a Column.
+
+    Raises ``TopologyError`` that says which ``argument`` and what ``table`` has instead.
+    """
+    known = list(names)
+    if (name := named(given, known)) is not None:
+        return F.col(quoted(name))
+    if not isinstance(given, str | Column):
+        raise TopologyError(f"{argument}: a column name, SQL text or Column is needed, {given!r} is a {type(given).__name__}")
+    column = None
+    try:
+        column = F.expr(given) if isinstance(given, str) else given
+        found = frame.select(column).columns  # analysis happens here
+    except AnalysisException as error:
+        raise TopologyError(f"{argument}: {_explain(text(given), error, known, table, frame)}") from error
+    if len(found) != 1:
+        raise TopologyError(f"{argument}: {text(given)} is {len(found)} columns where one is needed: write out those you mean")
+    return column
+
+
+def without_stars(given: Expressions, frame: DataFrame, names: Iterable[str]) -> list[Expression]:
+    """Expressions over ``frame``, each ``*`` written out as the columns ``names``, each ``struct.*`` as the struct's fields.
+
+    A column that is called so is meant by its name in backticks.
+    """
+    known, found = list(names), list[Expression]()
+    for item in listed(given):
+        star = text(item).strip() if isinstance(item, str | Column) else ""
+        star = re.sub(r"(\.\*)+$", ".*", star)  # PySpark writes F.col("left.*") with two
+        if star == "*":
+            found += known
+        elif star.endswith(".*") and (fields := _fields_in(star.removesuffix(".*"), frame)):
+            found += (f"{star.removesuffix('.*')}.{quoted_if_needed(name)}" for name in fields)
+        else:
+            found.append(item)
+    return found
+
+
+def _fields_in(struct: str, frame: DataFrame) -> list[str]:
+    """The names of a struct's fields; none if there is no such struct."""
+    try:
+        kind = frame.select(F.expr(struct)).schema[0].dataType
+    except AnalysisException:  # resolve_column says what is wrong
+        return []
+    return kind.names if isinstance(kind, StructType) else []
+
+
+def require_names(argument: str, given: Expressions, names: Iterable[str], table: str) -> tuple[str, ...]:
+    """Column names that must all be there."""
+    known = list(names)
+    chosen = listed(given)
+    if not chosen:
+        raise TopologyError(f"{argument}: name at least one column of {table}; it has {', '.join(known)}")
+    for name in chosen:
+        if not isinstance(name, str):
+            raise TopologyError(f"{argument}: a column name is needed, {name!r} is a {type(name).__name__}")
+        if named(name, known) is None:
+            raise TopologyError(f"{argument}: {_no_column(name, known, table)}")
+    return tuple(name for item in chosen if (name := named(item, known)) is not None)
+
+
+def _no_column(name: str, known: list[str], table: str, within: Sequence[str] = ()) -> str:
+    """``within``: fields of columns that are called so."""
+    close = [*within, *difflib.get_close_matches(name, known, 1)]
+    hint = f"; did you mean {close[0]!r}?" if close else "."
+    return f"{table} has no column {name!r}{hint} It has: {', '.join(known)}."
+
+
+def _within(name: str, known: list[str], frame: DataFrame) -> list[str]:
+    """The fields of struct columns that have the name, as an expression names them."""
+    structs = {field.name: field.dataType.names for field in frame.schema if isinstance(field.dataType, StructType)}
+    fields = [(column, inner) for column in known for inner in structs.get(column, []) if inner.lower() == name.lower()]
+    return [f"{quoted_if_needed(column)}.{quoted_if_needed(inner)}" for column, inner in fields]
+
+
+def _explain(given: str, error: AnalysisException, known: list[str], table: str, frame: DataFrame) -> str:
+    if given.isidentifier():
+        return _no_column(given, known, table, _within(given, known, frame))
+    first = str(error).split("\n", 1)[0]
+    return f"{given!r} cannot be evaluated over {table} ({', '.join(known)}): {first}"

@@ -1,0 +1,69 @@
+"""What orders, deletes and dates a topic's changes, where the user gives it as expressions over the records' values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from fkjoin.analysis.attempt import attempt
+from fkjoin.analysis.change_columns import ChangeColumns
+from fkjoin.kafka.formats import Format
+from fkjoin.spark.json_lines import no_version
+from fkjoin.spark.names import quoted
+from fkjoin.spark.schemas import fields_of, listed, text
+
+_NAMES = ("key", "row", "about", "numbers", "gone", "time", "threw")
+_KEY, _ROW, _ABOUT, _NUMBERS, _GONE, _TIME, _THREW = (f"__fkjoin_of_record_{name}" for name in _NAMES)
+
+
+@dataclass(frozen=True)
+class Said:
+    """Columns over the frame of records that came with them."""
+
+    numbers: list[Column]
+    gone: Column
+    time: Column
+    kind_of_time: str | None
+    problem: Column
+    """Why the record cannot be used: an expression throws, or its version is null."""
+
+
+def with_change_columns(
+    records: DataFrame, columns: ChangeColumns, key: Column, row: Column, value_format: Format, label: str
+) -> tuple[DataFrame, Said]:
+    """The records with what the expressions say of each, and the columns to read it by.
+
+    The expressions see the value's columns, those of the key that the value lacks, and what the format knows of an event
+    besides its row (``Debezium.about``).  A record whose version is null cannot be ordered: that is a problem.  Of Debezium's
+    records with a version, null values are left out: the delete event before each has said it.
+    """
+    of_record = [F.col(quoted(name)).alias(f"__record_{name}") for name in records.columns]
+    about = getattr(value_format, "about", None)
+    parts = {_ROW: row, _KEY: key} | ({} if about is None else {_ABOUT: about(F.col("value"))})
+    if about is not None and columns.version is not None:
+        records = records.where(F.col("value").isNotNull())  # such a tombstone follows a delete event, which has a version
+    opened = records.select(*of_record, *[part.alias(name) for name, part in parts.items()])
+    names: dict[str, Column] = {}
+    for part in parts:
+        for name in fields_of(opened, F.col(part)):
+            names.setdefault(name, F.col(part).getField(name).alias(name))
+    visible = opened.select("*", *names.values())
+    known = list(names)
+    numbers, gone = columns.numbers(visible, known, label), columns.gone(visible, known, label)
+    time, kind_of_time = columns.time(visible, known, label)
+    given = listed(columns.version) if numbers else []
+    texts = [*given, *columns.others]
+    said = attempt("source", label, texts, [*numbers, gone, time], visible, "skip", usable=F.lit(True), key=F.col(_KEY))
+    *numbers, gone, time = said.columns
+    found = said.on(visible).select(
+        *[F.col(f"__record_{name}").alias(name) for name in records.columns],
+        F.struct(F.lit(0).alias("none"), *[number.alias(f"v{at}") for at, number in enumerate(numbers)]).alias(_NUMBERS),
+        F.coalesce(gone, F.lit(False)).alias(_GONE),
+        time.alias(_TIME),
+        (F.lit(None).cast("string") if said.reason is None else said.reason).alias(_THREW),
+    )
+    read = [F.col(_NUMBERS).getField(f"v{at}") for at in range(len(numbers))]
+    missing = [F.when(number.isNull(), F.lit(no_version(text(item)))) for item, number in zip(given, read, strict=True)]
+    return found, Said(read, F.col(_GONE), F.col(_TIME), kind_of_time, F.coalesce(F.col(_THREW), *missing))

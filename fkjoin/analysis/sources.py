@@ -1,0 +1,188 @@
+"""A streaming DataFrame, or change-log files, as a table's node and frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from fkjoin.analysis.attempt import as_json, attempt
+from fkjoin.analysis.change_columns import ChangeColumns
+from fkjoin.analysis.columns import require_names, resolve_column
+from fkjoin.analysis.vectorize import vector
+from fkjoin.codec import versions
+from fkjoin.codec.json_values import UTC
+from fkjoin.codec.vectors import Vector
+from fkjoin.errors import TopologyError, set_aside
+from fkjoin.files.source import FilesRead, as_session
+from fkjoin.plan.nodes import Source, generated_name
+from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
+from fkjoin.sessions.settings import prepare, switched_off
+from fkjoin.spark.dead_letters import OnError, require_on_error
+from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.spark.json_lines import JsonLines, kind_at, no_version, plain_path
+from fkjoin.spark.names import named, quoted, require_apart
+from fkjoin.spark.schemas import Expression, Expressions, arrow_schema, fields_of, listed, require_plain_keys, text
+
+
+def read_stream(
+    df: DataFrame,
+    key: Expressions,
+    version: Expressions,
+    deleted: Expression | None,
+    timestamp: Expression | None,
+    name: str | None,
+    log: str | None,
+    on_error: OnError,
+    *,
+    beside: Collection[str] = (),
+    places_of: Sequence[str] = (),
+) -> tuple[Source, DataFrame, tuple[str, ...], str | None, OnError, tuple[DataFrame, ...]]:
+    """The node, the frame, the key, the type of the timestamps, and what dead letters come from; see ``Table.from_stream``.
+
+    ``df`` may have ``RAW`` and ``PROBLEM``, which are no columns of the table.  ``beside``: columns that are not the row's,
+    whatever expressions read them.  ``places_of``: names for the last numbers of versions, of records in a topic.
+    """
+    require_on_error(on_error)
+    if not isinstance(df, DataFrame):
+        raise TopologyError(f"df: a streaming DataFrame is needed, this is a {type(df).__name__}")
+    if not df.isStreaming:
+        raise TopologyError(
+            "df: a batch DataFrame has no changes to follow; read it as a stream "
+            "(spark.readStream…), or use Table.from_files for change logs in files"
+        )
+    prepare(df.sparkSession)
+    label = name or "the table"
+    columns = [column for column in df.columns if column not in (RAW, PROBLEM)]
+    require_apart("df", columns, "rename one of them: df.withColumnRenamed(…), or in the files' schema=")
+    keys = require_names("key", key, columns, label)
+    require_plain_keys("key", StructType([df.schema[column] for column in keys]))
+    deleted, timestamp = (named(item, columns) or item for item in (deleted, timestamp))
+    ordering = [named(item, columns) or item for item in listed(version)]
+    if not ordering:
+        raise TopologyError("version: name the columns that order the changes of a key, such as an LSN")
+    said = ChangeColumns(ordering, deleted, timestamp)
+    places, gone = said.numbers(df, columns, label), said.gone(df, columns, label)
+    time, kind_of_time = said.time(df, columns, label)
+    control = {*beside, *(item for item in [*ordering, deleted, timestamp] if isinstance(item, str))} - set(keys)
+    row = [column for column in columns if column not in control]
+    origin = f"stream of {', '.join(columns)}"
+    kind = StructType([df.schema[column] for column in columns])
+    node = Source(
+        name or f"{'-'.join(keys)}-{generated_name(kind.json(), keys, ordering, deleted)}",
+        keys,
+        tuple(text(item) for item in ordering),
+        None if deleted is None else text(deleted),
+        None if timestamp is None else text(timestamp),
+        tuple(row),
+        origin,
+        log,
+    )
+    struct, given = F.struct(*[F.col(quoted(column)) for column in keys]), [*ordering, *said.others]
+    before = F.col(PROBLEM) if PROBLEM in df.columns else F.lit(None).cast("string")
+    tried = attempt("source", node.name, given, [*places, gone, time], df, on_error, usable=before.isNull(), key=struct)
+    *places, gone, time = tried.columns
+    rows, raw = tried.on(df), _raw(df, node.name, keys, row)
+    missing = _without_version(keys, dict(zip(node.version, places, strict=True)))
+    stops = _failing(node.name, raw, fields_of(df, raw)) if on_error == "fail" else _as_it_is
+    titles = [*(f"v{at}" for at in range(len(places) - len(places_of))), *places_of]
+    frame = rows.select(
+        struct.alias(KEY),
+        F.when(~gone, F.struct(*[F.col(quoted(column)) for column in row])).alias(ROW),
+        gone.alias(DELETED),
+        F.struct(*[place.alias(title) for title, place in zip(titles, places, strict=True)]).alias(VERSION),
+        F.lit(bytearray(versions.identity(log or node.name))).alias(SOURCE),
+        time.alias(TS),
+        F.coalesce(stops(before), _or_null(tried.problem), stops(missing)).alias(PROBLEM),
+        raw.alias(RAW),
+    )
+    letters = rows.select(F.coalesce(before, _or_null(tried.reason), missing).alias(PROBLEM), raw.alias(RAW))
+    return node, frame, keys, kind_of_time, on_error, (letters,) if on_error == "dead-letter" else ()
+
+
+def plain_lines(
+    files: FilesRead,
+    node: Source,
+    columns: tuple[Expressions, Expressions, Expression | None, Expression | None],
+    on_error: OnError,
+) -> tuple[DataFrame, JsonLines] | None:
+    """The files' lines and what is in them, when that can be told without Spark's expressions and JSON reader; else None.
+
+    ``columns``: what the user gave for key, version, deleted and timestamp.
+    """
+    if files.lines is None:
+        return None
+    spark = files.lines.sparkSession
+    arrow = arrow_schema("schema", files.schema)
+    _, version, deleted, timestamp = columns
+    versions_at = [plain_path(named(item, arrow.names) or item, arrow) for item in listed(version)]
+    gone = None
+    if deleted is not None:
+        rows = spark.createDataFrame([], files.schema)
+        gone = vector(resolve_column("deleted", deleted, rows, rows.columns, node.name), rows, rows.columns)
+        if gone is not None and gone.can_raise:
+            return None
+        if gone is not None and not _is_test(gone) and WORKERS_EVALUATE_STEPS in switched_off(spark):
+            return None
+    time = None if timestamp is None else plain_path(named(timestamp, arrow.names) or timestamp, arrow)
+    if None in versions_at or (deleted is not None and gone is None) or (timestamp is not None and time is None):
+        return None
+    places = tuple(path for path in versions_at if path is not None)
+    source = versions.identity(node.log or node.name)
+    fails = node.name if on_error == "fail" else None
+    how = as_session(spark)
+    if time is not None and kind_at(arrow, time) == pa.timestamp("us") and how.zone not in UTC:
+        return None  # which instant a clock shows depends on the session
+    about = source, node.version, files.what, how, fails
+    return files.lines, JsonLines(arrow, node.key, places, gone, time, node.columns, *about)
+
+
+def _raw(df: DataFrame, name: str, keys: Sequence[str], row: Sequence[str]) -> Column:
+    """What a dead letter says: where the change was read, or else its key and row as JSON; and the table's name."""
+    table = F.lit(name).alias("table")
+    if RAW in df.columns:
+        return F.struct(table, *(F.col(RAW)[one].alias(one) for one in fields_of(df, F.col(RAW))))
+    parts = {"key": keys, "value": row}
+    return F.struct(
+        table, *(as_json(F.struct(*(F.col(quoted(one)) for one in names))).alias(part) for part, names in parts.items())
+    )
+
+
+def _without_version(keys: Sequence[str], version: Mapping[str, Column]) -> Column:
+    """What is wrong with a row that has a key and no version."""
+    keyed = F.lit(True)
+    for name in keys:
+        keyed = keyed & F.col(quoted(name)).isNotNull()
+    return F.coalesce(*[F.when(keyed & part.isNull(), F.lit(no_version(name))) for name, part in version.items()])
+
+
+def _failing(name: str, raw: Column, fields: Sequence[str]) -> Callable[[Column], Column]:
+    """What makes of a problem one that stops the query, and says where."""
+    where = [F.substring(raw[part].cast("string"), 1, 200) for part in ("file", "key", "value") if part in fields]
+
+    def failing(problem: Column) -> Column:
+        said = F.concat(F.concat_ws(": ", F.lit(f"table {name}"), *where, problem), F.lit(set_aside("lines")))
+        return F.when(problem.isNotNull(), F.raise_error(said).cast("string"))
+
+    return failing
+
+
+def _as_it_is(problem: Column) -> Column:
+    return problem
+
+
+def _or_null(text: Column | None) -> Column:
+    return F.lit(None).cast("string") if text is None else text
+
+
+def _is_test(condition: Vector) -> bool:
+    """Whether it is the name of a truth, a test for null, or a comparison with a text: workers have always evaluated these."""
+    what, *others = condition.children or (condition,)
+    while what.kind == "GetStructField":
+        (what,) = what.children
+    texts = all(isinstance(other.given, str) and other.kind == "Literal" for other in others)
+    kinds = "AttributeReference", "GetStructField", "IsNull", "IsNotNull", "EqualTo"
+    return condition.kind in kinds and what.kind == "AttributeReference" and texts

@@ -1,0 +1,184 @@
+"""Topics as tables: each record is an upsert or a tombstone of its key, ordered by its offset in its partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, get_args
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from fkjoin.analysis.change_columns import ChangeColumns
+from fkjoin.analysis.record_columns import with_change_columns
+from fkjoin.codec import versions
+from fkjoin.errors import TopologyError, set_aside
+from fkjoin.kafka import positions
+from fkjoin.kafka.admin import require_topic
+from fkjoin.kafka.connection import RAW_COLUMNS, Connection, OnNewTopic
+from fkjoin.kafka.formats import Format, as_format, decode_key, key_reader, reader
+from fkjoin.kafka.options import masked, source_options, with_fetching
+from fkjoin.plan.nodes import ROOT, Source
+from fkjoin.spark.dead_letters import OnError, require_on_error
+from fkjoin.spark.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.spark.names import require_apart
+from fkjoin.spark.schemas import fields_of, listed, require_plain_keys, struct_type_of, text
+from fkjoin.spark.topic_records import TAKEN, DeadRecords, TopicRecords
+from fkjoin.stages.start_over import StartOver
+
+_MOST_ROOTS = 16
+
+
+class TopicRead(NamedTuple):
+    """A topic's node and frame, and where it comes from."""
+
+    node: Source
+    frame: DataFrame
+    timestamps: str
+    """The type of its timestamps: see ``Table.timestamps``."""
+    connection: Connection
+    dead: DataFrame
+    """``RAW`` and ``PROBLEM``."""
+    unread: tuple[DataFrame, TopicRecords] | None
+    """The records, and how workers read them; None where they cannot."""
+
+
+def read_topic(
+    spark: SparkSession,
+    topic: str,
+    bootstrap_servers: str,
+    key: Format | str,
+    value: Format | str,
+    columns: ChangeColumns,
+    *,
+    name: str | None,
+    on_error: OnError,
+    on_new_topic: OnNewTopic | None,
+    headers: bool,
+    roots: int | None,
+    options: Mapping[str, Any] | None,
+    again: StartOver | None = None,
+) -> TopicRead:
+    """See ``Table.from_kafka``; ``again``: the query's checkpoint has started over with the topic."""
+    require_on_error(on_error)
+    if on_new_topic is not None and on_new_topic not in get_args(OnNewTopic):
+        raise TopologyError(f"on_new_topic: {on_new_topic!r} is not one of {', '.join(get_args(OnNewTopic))}")
+    if roots is not None and on_new_topic == "start-over":
+        raise TopologyError("on_new_topic: with roots= rows are of the topics before, which are not made anew; leave it out")
+    if roots is not None and not 1 <= roots <= _MOST_ROOTS:
+        raise TopologyError(f"roots: {roots!r} is not a number from 1 to {_MOST_ROOTS}: of as many topics the records are made")
+    if roots is not None and columns.version is not None:
+        raise TopologyError(
+            "version: with roots=, the positions in the records' headers are the versions; leave one of them out"
+        )
+    chosen = source_options(options)
+    partitions, topic_id = require_topic(topic, bootstrap_servers, chosen)
+    records = (
+        spark.readStream.format("kafka")
+        .options(**with_fetching(chosen))
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("subscribe", topic)
+        .option("includeHeaders", "true")
+        .load()
+    )
+    key_format, value_format = as_format("key", key, "key"), as_format("value", value, "value")
+    decoded_key, decoded = decode_key(key_format, F.col("key")), value_format.decode(F.col("value"))
+    key_names = fields_of(records, decoded_key.row)
+    require_plain_keys("key", struct_type_of(records, decoded_key.row))
+    row = decoded.row
+    _require_names(key_names, fields_of(records, row))
+    if headers:
+        names = fields_of(records, row)
+        if "headers" in map(str.lower, names):
+            raise TopologyError("headers: the value has a column 'headers' already; leave headers=False")
+        row = F.when(row.isNotNull(), F.struct(*[row.getField(n).alias(n) for n in names], F.col("headers")))
+    problem = F.coalesce(
+        F.when(F.col("key").isNull(), F.lit("null key")),
+        F.concat(F.lit("key: "), decoded_key.problem),
+        *[F.when(decoded_key.row.getField(n).isNull(), F.lit(f"key: no {n}")) for n in key_names],
+        F.concat(F.lit("value: "), decoded.problem),
+    )
+    gone, time, kind_of_time = decoded.deleted, F.unix_micros("timestamp"), "timestamp"
+    place = F.unix_millis("timestamp"), F.col("partition").cast("bigint"), F.col("offset")
+    numbers: list[Column] = []
+    if columns.given:
+        records, said = with_change_columns(records, columns, decoded_key.row, row, value_format, name or topic)
+        gone = gone | said.gone
+        if said.kind_of_time is not None:
+            kind_of_time, time = said.kind_of_time, said.time if said.kind_of_time == "bigint" else F.coalesce(said.time, time)
+        numbers = said.numbers
+        problem = F.coalesce(problem, said.problem)
+    version = F.struct(
+        *[number.alias(f"v{at}") for at, number in enumerate(numbers)],
+        *[one.alias(title) for title, one in zip(versions.PLACE, place, strict=True)],
+    )
+    identity = versions.topic_identity(topic, topic_id) if again is None else again.identity
+    source, chains = F.lit(bytearray(identity)), []
+    if roots is not None:
+        found, unusable = positions.given_chains(roots)
+        problem = F.coalesce(problem, unusable)
+        chains.append(F.when(problem.isNull(), found).alias(CHAINS))
+        version, source = positions.version(found, roots), F.lit(None).cast("binary")
+    usable = problem.isNull()  # what is not must not reach Python: it may not even be UTF-8
+    if on_error == "fail":
+        problem = failing(problem)
+    frame = records.select(
+        F.when(usable, decoded_key.row).alias(KEY),
+        F.when(usable & ~gone, row).alias(ROW),
+        gone.alias(DELETED),
+        version.alias(VERSION),
+        source.alias(SOURCE),
+        time.alias(TS),
+        problem.alias(PROBLEM),
+        _raw(name or topic).alias(RAW),
+        *chains,
+    )
+    shown = {"bootstrap.servers": bootstrap_servers, **masked(chosen), "on_error": on_error}
+    ordering = ("topic", "partition", "offset") if roots is None else tuple(f"{ROOT}{place + 1}" for place in range(roots))
+    deletes = ["null value", *([] if columns.deleted is None else [text(columns.deleted)])]
+    node = Source(
+        name or topic,
+        key_names,
+        (*(text(item) for item in listed(columns.version or ())), *ordering),
+        " or ".join(deletes),
+        "timestamp" if columns.timestamp is None else text(columns.timestamp),
+        fields_of(records, row),
+        f"kafka topic {topic} ({', '.join(f'{item}={text}' for item, text in shown.items())})",
+        topic=topic,
+        parts=roots or 1,
+        start_over=again,
+    )
+    dead, unread = frame, None
+    read_key, read_value = key_reader(key_format), reader(value_format)
+    if not headers and roots is None and not columns.given and read_key is not None and read_value is not None:
+        reading = TopicRecords(topic, read_key, read_value, identity, on_error == "fail")
+        unread = records.select(*TAKEN), reading
+        raw = records.select(*RAW_COLUMNS)
+        letters = raw.mapInArrow(DeadRecords(reading), StructType([*raw.schema, StructField("problem", StringType())]))
+        dead = letters.select(_raw(name or topic).alias(RAW), F.col("problem").alias(PROBLEM))
+    lossy = {name.lower(): text.lower() for name, text in chosen.items()}.get("failondataloss") == "false" and roots is None
+    new_topic = on_new_topic or ("start-over" if lossy else "fail")
+    tombstones = columns.version is None or not hasattr(value_format, "about")
+    connection = Connection(topic, bootstrap_servers, chosen, partitions, topic_id, new_topic, tombstones)
+    return TopicRead(node, frame, kind_of_time, connection, dead, unread)
+
+
+def _raw(table: str) -> Column:
+    """What a dead letter of the table says of its record."""
+    return F.struct(F.lit(table).alias("table"), *RAW_COLUMNS)
+
+
+def _require_names(key: Iterable[str], row: Iterable[str]) -> None:
+    """``TopologyError`` if columns of key and value cannot be told apart; both may have one of the same name."""
+    hint = "name it otherwise, or leave it out and read it from Json(…, text=…) with map_values"
+    require_apart("key", key, hint)
+    require_apart("value", row, hint)
+    require_apart("key and value", dict.fromkeys([*key, *row]), hint)
+
+
+def failing(problem: Column) -> Column:
+    """A problem that stops the query and says where the record is; ``RAW_COLUMNS`` must be at hand."""
+    where = [F.lit("record "), F.col("topic"), F.lit("-"), F.col("partition").cast("string"), F.lit(" offset ")]
+    text = F.concat(*where, F.col("offset").cast("string"), F.lit(": "), problem)
+    hint = F.lit(set_aside("records"))
+    return F.when(problem.isNotNull(), F.raise_error(F.concat(text, hint)).cast("string"))

@@ -1,0 +1,186 @@
+"""What fkjoin wrote, as a table again: a folder of ``Table.to_parquet``, with what its files say of each change.
+
+In a batch a result's row changes once at most, so the number of the batch orders the changes of a key; a source's changes
+come as they were read, and their own versions order them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from fkjoin.analysis.columns import require_names
+from fkjoin.analysis.sources import read_stream
+from fkjoin.checkpoint.files import hadoop, read_file
+from fkjoin.codec import versions
+from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.files.source import open_files
+from fkjoin.plan.nodes import Node, Source
+from fkjoin.spark.dead_letters import OnError
+from fkjoin.spark.frame import PROBLEM
+from fkjoin.spark.names import OPERATION, TIMESTAMP, is_added
+from fkjoin.spark.parquet import SET_ASIDE
+from fkjoin.spark.schemas import Expressions
+
+ABOUT = "_fkjoin.json"
+"""Lies beside the folders of batches: whose changes they are."""
+
+_NUMBERS = "_version"
+_FOLDER = "^([0-9]+)-(.*)$"
+_PART = re.compile(r"part-[0-9a-f]+\.parquet")
+
+
+def about(node: Node, timestamps: str | None, set_backs: int = 0) -> bytes:
+    """What ``ABOUT`` says of a table; ``set_backs``: how often batches were set aside."""
+    said = {"format": 1, "table": node.name, "key": node.key, "timestamps": timestamps, "source": isinstance(node, Source)}
+    if isinstance(node, Source):
+        said |= {"numbers": node.numbers, "placed": node.topic is not None and node.parts == 1}
+    if set_backs:
+        said |= {"set_backs": set_backs}
+    return json.dumps(said).encode()
+
+
+def set_backs(spark: SparkSession, place: str) -> int:
+    """How often batches of the folder were set aside."""
+    return int(_said(spark, place).get("set_backs", 0))
+
+
+def require_what_was_read(spark: SparkSession, checkpoint: str, place: str) -> None:
+    """``FkJoinError`` if the checkpoint's query has read batches that were set aside since."""
+    home, files = hadoop(spark, f"{place}/{SET_ASIDE}/*/part-*")
+    aside = {status.getPath().getName() for status in files.globStatus(home) or ()}
+    logs, _ = hadoop(spark, f"{checkpoint}/sources/*/*")
+    for status in (files.globStatus(logs) or ()) if aside else ():
+        path, at = hadoop(spark, str(status.getPath()))
+        if at.isFile(path) and aside & set(_PART.findall(read_file(path, at).decode())):
+            raise FkJoinError(
+                f"path: the checkpoint of {place} was set back to a backup, and checkpoint {checkpoint} has read batches "
+                f"from it that are in {SET_ASIDE} now: start this query, too, with a new checkpoint and an empty target"
+            )
+
+
+def read_written(
+    spark: SparkSession,
+    path: str,
+    key: Expressions | None,
+    name: str | None,
+    on_error: OnError,
+    schema: StructType,
+    options: Mapping[str, Any] | None,
+) -> tuple[Source, DataFrame, tuple[str, ...], str | None, OnError, tuple[DataFrame, ...]]:
+    """What ``read_stream`` returns; see ``Table.from_fkjoin``.  ``schema``: as of ``schema_of``."""
+    place = path.rstrip("/")
+    label, writers, _ = _folders(spark, place)
+    said = _said(spark, place)
+    files = open_files(spark, place, key, schema, "parquet", options)
+    frame = _one_writer(files.frame, place, label, writers)
+    beside = [column for column in frame.columns if column == label or is_added(column)]
+    if missing := [column for column in (OPERATION, TIMESTAMP) if column not in beside]:
+        raise TopologyError(f"path: the files of {place} have no column {missing[0]}: to_parquet has not written them")
+    label_of_table = name or files.name
+    keys = _key(key, said, [column for column in files.schema.names if column not in beside], label_of_table)
+    numbers = _numbers(spark, place, said, schema)
+    ordering = [F.col(_NUMBERS)[number] for number in range(numbers)] or [_number(label)]
+    places = versions.PLACE if numbers and said.get("placed") else ()
+    gone, at = F.col(OPERATION) == "delete", None if said.get("timestamps", TIMESTAMP) is None else TIMESTAMP
+    node, rows, keys, timestamps, chosen, letters = read_stream(
+        frame, keys, ordering, gone, at, label_of_table, None, on_error, beside=beside, places_of=places
+    )
+    order = tuple(f"{_NUMBERS}[{number}]" for number in range(numbers)) or (label,)
+    shown = replace(node, version=order, deleted=f"{OPERATION} = 'delete'", origin=f"what fkjoin wrote to {place}")
+    return shown, rows, keys, timestamps, chosen, letters
+
+
+def schema_of(spark: SparkSession, path: str) -> StructType:
+    """The columns of the newest batch, and the folders' name."""
+    place = path.rstrip("/")
+    label, _, newest = _folders(spark, place)
+    found = spark.read.option("basePath", place).parquet(f"{place}/{newest}").schema
+    return StructType([StructField(label, StringType()) if field.name == label else field for field in found])
+
+
+def _folders(spark: SparkSession, place: str) -> tuple[str, list[str], str]:
+    """What the folders of batches are called, what they end in, and the newest of them; all are of one checkpoint's query."""
+    folders = folders_of(spark, place)
+    named = [name.split("=", 1) for name in folders]
+    ends = sorted({batch.partition("-")[2] for _, batch in named})
+    found = {(label, batch.partition("-")[2].partition(".")[0]) for label, batch in named}
+    if not found:
+        raise TopologyError(
+            f"path: {place} has no folder {LABELS[0]}=…: Table.to_parquet writes them, with the first batch that has changes; "
+            "other files are read with Table.from_files"
+        )
+    if len(found) > 1:
+        raise TopologyError(
+            f"path: {place} has batches of {len(found)} checkpoints ({', '.join(sorted(writer for _, writer in found))}), and "
+            "nothing says which of them are newer: give each checkpoint of to_parquet a path of its own"
+        )
+    return named[0][0], ends, max(folders, key=lambda name: (int(name.partition("=")[2].partition("-")[0]), name))
+
+
+def _said(spark: SparkSession, place: str) -> dict[str, Any]:
+    """What ``ABOUT`` says; nothing where a release before it has written the files."""
+    path, files = hadoop(spark, f"{place}/{ABOUT}")
+    return dict(json.loads(read_file(path, files))) if files.exists(path) else {}
+
+
+def _key(given: Expressions | None, said: Mapping[str, Any], columns: list[str], table: str) -> tuple[str, ...]:
+    """The key's columns; only those of the table that was written will do, since its deletes have no others."""
+    wrote = tuple(said.get("key", ()))
+    if given is None:
+        if not wrote:
+            raise TopologyError(f"key: name the key's columns of {table}: an older release wrote the files and did not say")
+        return wrote
+    chosen = require_names("key", given, columns, table)
+    if wrote and set(chosen) != set(wrote):
+        raise TopologyError(
+            f"key: the table that was written has the key {', '.join(wrote)}, and of a row that goes the files have nothing "
+            "else: leave key out; group_by and fk_join go by other columns"
+        )
+    return chosen
+
+
+def _numbers(spark: SparkSession, place: str, said: Mapping[str, Any], schema: StructType) -> int:
+    """Of how many numbers a source's own versions are; 0 where the changes are results, ordered by their batches."""
+    if said or _NUMBERS not in schema.names:
+        return int(said["numbers"]) if said.get("source") else 0
+    first = spark.read.schema(schema).parquet(place).select(OPERATION, F.size(_NUMBERS).alias("numbers")).head()
+    return int(first["numbers"]) if first is not None and first[OPERATION] == "upsert" else 0
+
+
+def _number(label: str) -> Column:
+    """The number of a change's batch."""
+    return F.regexp_extract(F.col(label), _FOLDER, 1).cast("bigint")
+
+
+def _one_writer(frame: DataFrame, place: str, label: str, writers: list[str]) -> DataFrame:
+    """The frame; it stops the query at a batch of another checkpoint, or of one that was set back meanwhile."""
+    folder = F.col(label)
+    other = F.concat(
+        F.lit(f"{place} has the folder {label}="), folder, F.lit(", of another checkpoint than the others: give it ")
+    )
+    ways = "a path of its own, for nothing says which changes are newer; or its checkpoint was set back: start this query again"
+    by_another = ~F.regexp_extract(folder, _FOLDER, 2).isin(writers)
+    return frame.withColumn(
+        PROBLEM, F.coalesce(F.col(PROBLEM), F.when(by_another, F.raise_error(F.concat(other, F.lit(ways))).cast("string")))
+    )
+
+
+LABELS = ("batch", "fkjoin_batch")
+"""What folders of batches are called: the first one that is no column of the table."""
+
+
+def folders_of(spark: SparkSession, place: str) -> list[str]:
+    """The names of the folders of batches that are whole, whatever wrote them."""
+    found: list[str] = []
+    for label in LABELS:
+        path, files = hadoop(spark, f"{place}/{label}=*")
+        found += (status.getPath().getName() for status in files.globStatus(path) or ())
+    return found

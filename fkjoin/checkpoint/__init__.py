@@ -1,0 +1,1 @@
+"""Checkpoints: reading, checking, repairing, rescaling and claiming them."""

@@ -1,0 +1,326 @@
+"""The stores' bytes made readable: for whoever looks at the state of a join, never for the join itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fkjoin.codec import combined_key, records, versions
+from fkjoin.codec.arrays import Bytes, after, as_bytes, take, unpaired, untagged, valid
+from fkjoin.codec.messages import NO_TIMESTAMP
+from fkjoin.codec.records import Records
+from fkjoin.codec.rows import KeyCodec, RowCodec
+from fkjoin.errors import FkJoinError
+from fkjoin.spark.buckets import bucket_ids, buckets_of
+from fkjoin.spark.keys_as_json import _text, keys_as_json
+from fkjoin.stages import split_rows
+from fkjoin.stages.children import Family, stored
+from fkjoin.stages.gather import result_rows
+from fkjoin.stages.invariants import expected_subscriptions, live_subscriptions
+from fkjoin.stages.join_rows import structs
+from fkjoin.stages.merge import shown_rows
+from fkjoin.stages.pace import SENT, WAITING
+from fkjoin.stages.rekey import HAS_FOREIGN_KEY
+from fkjoin.stages.resolve import DIGEST_BYTES, HAS_RESULT
+from fkjoin.stages.retention import GONE
+from fkjoin.stages.scatter import scattered
+from fkjoin.stages.star import Star
+from fkjoin.state import BYTES, BucketStore, Page, StateError, prefix_range
+
+ENTRIES = (
+    "store string, bucket int, kind string, key string, foreign_key string, version string, timestamp bigint, gone boolean, "
+    "row string"
+)
+"""Columns of readable records.
+
+``kind``: ``left`` (what rekey knows of a left row), ``right``, ``subscription`` or ``result``; of an aggregate
+``contribution`` (of a row to a group, whose key is then the ``foreign_key``) or ``aggregate``; of tables put together
+``merged``; of what is emitted periodically
+``waiting``, and ``sent`` (without the row).  ``key`` (of a left row, of a row that contributes, or of a group),
+``foreign_key``, ``version`` (a list of lists of numbers) and ``row`` are JSON; ``gone``: the row is no more, and only its
+version is remembered."""
+
+PROBLEMS = "store string, bucket int, problem string, combined binary"
+"""Columns of ``Examine``: problems, and the combined keys that stores of other stages are compared by."""
+
+_KINDS = {
+    "rekey": {b"d": "left"},
+    "subscription": {b"r": "right", b"s": "subscription"},
+    "resolve": {b"d": "result"},
+    "regroup": {b"d": "contribution"},
+    "aggregate": {b"d": "aggregate"},
+    "children": {b"r": "right", b"s": "subscription"},
+    "merge": {b"d": "merged"},
+    "pace": {WAITING: "waiting", SENT: "sent"},
+    "scatter": {b"d": "left"},
+    "gather": {b"d": "result"},
+}
+
+
+@dataclass(frozen=True)
+class Described:
+    """What the bytes of a store mean; ``schemas``: key, foreign_key, left, right, and of a resolve store result.
+
+    Of an aggregate: key (of a group), row_key, value (of a contribution) and result.
+    """
+
+    name: str
+    stage: str
+    schemas: dict[str, pa.Schema]
+    both_rows: bool
+    """A result is both rows: no joiner has made something else of them."""
+    versions: tuple[tuple[str, int], ...]
+    """What the parts of a version are called, and how many each is made of."""
+    star: Star | None = None
+
+    def result(self, body: Bytes) -> list[pa.Array]:
+        """The columns of the results that a store keeps: a resolve store after their hashes."""
+        if self.stage == "merge":
+            return RowCodec(self.schemas["result"]).decode(shown_rows(body))
+        if self.stage == "aggregate":
+            return RowCodec(self.schemas["result"]).decode(unpaired(body)[0])
+        value = body if self.stage == "pace" else after(body, np.full(len(body), DIGEST_BYTES, np.int64))
+        schema = self.schemas["result"]
+        if not self.both_rows:
+            return RowCodec(schema).decode(value)
+        return [structs(pa.schema(list(field.type)), side) for field, side in zip(schema, split_rows(value), strict=True)]
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Records of a store, readable (``ENTRIES``); all of them, or those stored under ``names``."""
+
+    of: Described
+    names: tuple[bytes, ...] | None = None
+
+    def __call__(self, store: BucketStore, bucket: int) -> Iterator[pa.RecordBatch]:
+        for tag, kind in _KINDS[self.of.stage].items():
+            for page in [*_pages(store, tag, self.names), _no_page()]:
+                yield self._readable(page, tag, kind, bucket)
+
+    def _readable(self, page: Page, tag: bytes, kind: str, bucket: int) -> pa.RecordBatch:
+        of, schemas, rows = self.of, self.of.schemas, len(page.keys)
+        held, bare = records.decode(page.values), untagged(page.keys)
+        gone = held.flags & GONE > 0
+        nothing, marks = pa.nulls(rows, pa.string()), held.version
+        key, foreign_key, row = nothing, nothing, nothing
+        if of.star is not None:
+            key, foreign_key, row, marks = of_star(of.star, kind, bare, held)
+        elif kind == "subscription":
+            foreign, left = combined_key.decode(bare)
+            key, foreign_key = keys_as_json(schemas["key"], left), keys_as_json(schemas["foreign_key"], foreign)
+            row = _rows(schemas["left"], RowCodec(schemas["left"]).decode(held.body), ~gone)
+        elif kind == "right":
+            foreign_key = keys_as_json(schemas["foreign_key"], bare)
+            row = _rows(schemas["right"], RowCodec(schemas["right"]).decode(_none_if(held.body, gone)), ~gone)
+        elif kind == "contribution":
+            group, value = unpaired(_none_if(held.body, held.flags & HAS_RESULT == 0))
+            key, foreign_key = keys_as_json(schemas["row_key"], bare), keys_as_json(schemas["key"], group)
+            row = _rows(schemas["value"], RowCodec(schemas["value"]).decode(value), valid(value))
+        elif kind in ("aggregate", "merged"):
+            key, body = keys_as_json(schemas["key"], bare), _none_if(held.body, held.flags & HAS_RESULT == 0)
+            row = _rows(schemas["result"], of.result(body), valid(body))
+        elif kind == "left":
+            key = keys_as_json(schemas["key"], bare)
+            foreign_key = keys_as_json(schemas["foreign_key"], _none_if(held.body, held.flags & HAS_FOREIGN_KEY == 0))
+        elif kind in ("waiting", "sent"):
+            key = keys_as_json(schemas["key"], bare)
+            kept = (held.flags & HAS_RESULT > 0) & (kind == "waiting")
+            row = _rows(schemas["result"], of.result(_none_if(held.body, ~kept)), kept)
+        else:
+            key = keys_as_json(schemas["key"], bare)
+            kept = (held.flags & HAS_RESULT > 0) & (pc.binary_length(held.body).fill_null(0).to_numpy() > DIGEST_BYTES)
+            row = _rows(schemas["result"], of.result(_none_if(held.body, ~kept)), kept)
+        version = [json.dumps([part for _, part in versions.decode(item)]) for item in marks.to_pylist()]
+        ts = pa.array(held.ts, mask=(held.ts == NO_TIMESTAMP) | gone | (kind == "left"))
+        columns = [pa.repeat(of.name, rows), pa.array(np.full(rows, bucket, np.int32)), pa.repeat(kind, rows)]
+        columns += [key, foreign_key, pa.array(version, pa.string()), ts, pa.array(gone), row]
+        return pa.record_batch(columns, names=[column.split()[0] for column in ENTRIES.split(", ")])
+
+
+@dataclass(frozen=True)
+class Results:
+    """The rows that a resolve store keeps, typed, with their versions and timestamps."""
+
+    of: Described
+
+    def __call__(self, store: BucketStore, bucket: int) -> Iterator[pa.RecordBatch]:
+        if self.of.stage == "children":
+            schemas = self.of.schemas
+            family = Family(*(schemas[name] for name in ("key", "left", "right", "result")))
+            empty = pa.array([], BYTES), pa.array([], BYTES), pa.array([], BYTES), np.zeros(0, np.int64)
+            for keys, rows, version, ts in [*stored(store, family), empty]:
+                yield self._batch("foreign_key", keys, RowCodec(family.result).decode(rows), version, ts)
+            return
+        for page in [*_pages(store, b"d", None), _no_page()]:
+            held = records.decode(page.values)
+            if self.of.star is not None:
+                keys = untagged(page.keys)
+                rows, version = result_rows(keys, held, self.of.star)
+                live = np.flatnonzero(valid(rows))
+                columns = RowCodec(self.of.star.schema).decode(take(rows, live))
+                yield self._batch("key", take(keys, live), columns, take(version, live), held.ts[live])
+                continue
+            live = np.flatnonzero(held.flags & HAS_RESULT > 0)
+            columns = self.of.result(take(held.body, live))
+            yield self._batch("key", untagged(take(page.keys, live)), columns, take(held.version, live), held.ts[live])
+
+    def _batch(self, key: str, keys: Bytes, rows: list[pa.Array], version: Bytes, ts: np.ndarray) -> pa.RecordBatch:
+        of = self.of
+        columns: dict[str, pa.Array] = dict(zip(of.schemas[key].names, KeyCodec(of.schemas[key]).decode(keys), strict=True))
+        named = zip(of.schemas["result"].names, rows, strict=True)
+        columns |= {name: column for name, column in named if name not in columns}
+        first = 0
+        for name, parts in of.versions:
+            columns[f"_{name}"] = versions.numbers(version, first, first + parts)
+            first += parts
+        columns["_timestamp"] = pa.array(ts, mask=ts == NO_TIMESTAMP)
+        return pa.record_batch(columns)
+
+
+@dataclass(frozen=True)
+class Examine:
+    """What is wrong with a bucket's store; and, for comparing, which subscriptions it has or expects (``PROBLEMS``)."""
+
+    name: str
+    stage: str
+    buckets: int
+    rights: int = 0
+    """Of a star, how many right tables there are."""
+
+    def __call__(self, store: BucketStore, bucket: int) -> Iterator[pa.RecordBatch]:
+        yield self._batch(bucket, [], [])
+        try:
+            if (found := store.disagreement()) is not None:
+                yield self._batch(bucket, [found], [])
+            for problem in self._misplaced(store, bucket):
+                yield self._batch(bucket, [problem], [])
+            if self.stage in ("rekey", "scatter", "subscription", "children"):
+                sends = self.stage in ("rekey", "scatter")
+                combined = expected_subscriptions(store, self.rights) if sends else live_subscriptions(store)
+                for page in combined:
+                    yield self._batch(bucket, [], page.to_pylist())
+        except (StateError, FkJoinError) as error:
+            yield self._batch(bucket, [str(error)], [])
+
+    def _misplaced(self, store: BucketStore, bucket: int) -> Iterator[str]:
+        """Records whose key belongs to another bucket."""
+        ids = np.array(bucket_ids(self.buckets))
+        for tag, kind in _KINDS.get(self.stage, {}).items():
+            for page in _pages(store, tag, None):
+                records.decode(page.values)
+                bare = untagged(page.keys)
+                by = combined_key.decode(bare)[0] if kind == "subscription" else bare
+                wrong = np.flatnonzero(ids[buckets_of(by, self.buckets)] != bucket)
+                if len(wrong):
+                    yield f"{len(wrong)} records of kind {kind} belong to another bucket, first {by[int(wrong[0])].as_py()!r}"
+
+    def _batch(self, bucket: int, problems: list[str], combined: list[bytes]) -> pa.RecordBatch:
+        rows = len(problems) + len(combined)
+        columns = [
+            pa.repeat(self.name, rows),
+            pa.array(np.full(rows, bucket, np.int32)),
+            pa.array([*problems, *[None] * len(combined)], pa.string()),
+            pa.array([*[None] * len(problems), *combined], pa.binary()),
+        ]
+        return pa.record_batch(columns, names=[column.split()[0] for column in PROBLEMS.split(", ")])
+
+
+def parse_key(schema: pa.Schema, text: str) -> Bytes:
+    """The bytes of a key that somebody typed: one column as it is or as JSON, several as a JSON list.
+
+    Raises ``ValueError`` that says what is wanted.
+    """
+    wanted = ", ".join(f"{field.name} ({field.type})" for field in schema)
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = text
+    if len(schema) == 1 and not isinstance(values, list):
+        values = [text if pa.types.is_string(schema.field(0).type) and not text.startswith('"') else values]
+    if not isinstance(values, list) or len(values) != len(schema):
+        raise ValueError(f"key {text!r}: a JSON list is needed, of {wanted}")
+    try:
+        columns = [pa.array([value]).cast(field.type) for value, field in zip(values, schema, strict=True)]
+    except pa.ArrowException as error:
+        raise ValueError(f"key {text!r} is not {wanted}: {error}") from error
+    return KeyCodec(schema).encode(columns, 1)
+
+
+def _pages(store: BucketStore, tag: bytes, names: Sequence[bytes] | None) -> Iterator[Page]:
+    """The records under ``tag``, or those of them among ``names``."""
+    if names is None:
+        yield from store.scan([prefix_range(tag)])
+        return
+    keys = as_bytes(pa.array([name for name in names if name.startswith(tag)], BYTES))
+    values = store.get_many(keys)
+    there = pa.array(valid(values))
+    yield Page(np.zeros(0, np.int64), keys.filter(there), values.filter(there))
+
+
+def _no_page() -> Page:
+    return Page(np.zeros(0, np.int64), pa.array([], BYTES), pa.array([], BYTES))
+
+
+def _none_if(data: Bytes, mask: np.ndarray) -> Bytes:
+    return pc.if_else(pa.array(mask), pa.scalar(None, BYTES), data) if len(data) else data
+
+
+Readable = tuple[pa.Array, pa.Array, pa.Array, Bytes]
+"""Keys, foreign keys and rows as JSON, and versions."""
+
+
+def of_star(star: Star, kind: str, bare: Bytes, held: Records) -> Readable:
+    """Records of a star's stores: foreign keys by the names of the right tables that they are keys of."""
+    nothing = pa.nulls(len(bare), pa.string())
+    if kind == "left":
+        keys = scattered(held.body, len(star.rights))
+        named = [_named(star, one) for one in keys]
+        both = [{name: value for one in line if one for name, value in one.items()} for line in zip(*named, strict=True)]
+        foreign = pa.array([_text(line) if line else None for line in both], pa.string())
+        return keys_as_json(star.key, bare), foreign, nothing, held.version
+    if kind == "result":
+        rows, marks = result_rows(bare, held, star)
+        there = valid(rows)
+        return keys_as_json(star.key, bare), nothing, _rows(star.schema, RowCodec(star.schema).decode(rows), there), marks
+    by, left = combined_key.decode(bare) if kind == "subscription" else (bare, None)
+    foreign = pa.array([_text(one) for one in _named(star, by)], pa.string())
+    if left is not None:
+        return keys_as_json(star.key, untagged(left)), foreign, nothing, held.version
+    lines: list[str | None] = [None] * len(bare)
+    for number, at in _by_right(by):
+        schema = star.rights[number].row
+        gone = held.flags[at] & GONE > 0
+        found = _rows(schema, RowCodec(schema).decode(_none_if(take(held.body, at), gone)), ~gone)
+        for place, line in zip(at, found.to_pylist(), strict=True):
+            lines[place] = line
+    return nothing, foreign, pa.array(lines, pa.string()), held.version
+
+
+def _by_right(tagged: Bytes) -> list[tuple[int, np.ndarray]]:
+    """The right tables whose keys these are, by number, and where; nulls are none's."""
+    heads = np.array([-1 if key is None else key[0] for key in tagged.to_pylist()], np.int64)
+    return [(int(number), np.flatnonzero(heads == number)) for number in np.unique(heads[heads >= 0])]
+
+
+def _named(star: Star, tagged: Bytes) -> list[dict[str, Any] | None]:
+    """Of each key, its right table's name, and what it is."""
+    found: list[dict[str, Any] | None] = [None] * len(tagged)
+    for number, at in _by_right(tagged):
+        right = star.rights[number]
+        for place, text in zip(at, keys_as_json(right.key, untagged(take(tagged, at))).to_pylist(), strict=True):
+            found[place] = {right.name: json.loads(text)}
+    return found
+
+
+def _rows(schema: pa.Schema, columns: list[pa.Array], there: np.ndarray) -> pa.Array:
+    """Rows as JSON objects; null where not ``there``."""
+    lines = zip(*(column.to_pylist() for column in columns), strict=True)
+    made = (_text(dict(zip(schema.names, line, strict=True))) for line in lines)
+    return pa.array([line if here else None for line, here in zip(made, there, strict=True)], pa.string())

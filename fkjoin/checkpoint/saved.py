@@ -1,0 +1,335 @@
+"""State as it was after a committed batch, read from a checkpoint without the query that writes it.
+
+Spark's own source of state (``statestore``) reads the buckets' logs; each is replayed into a store of its own in a
+temporary folder, in parallel.  Nothing here writes to a checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, LongType, StructType
+
+from fkjoin.checkpoint.damage import damaged
+from fkjoin.checkpoint.entries import ENTRIES, Described, Entries, Results, parse_key
+from fkjoin.codec import combined_key
+from fkjoin.codec.arrays import Bytes
+from fkjoin.errors import FkJoinError, nearest
+from fkjoin.sessions.own_folder import held_folder
+from fkjoin.spark.buckets import bucket_ids, buckets_of
+from fkjoin.spark.identity import bucket_folder, home_of, read_identity
+from fkjoin.spark.schemas import arrow_schema, kept_type
+from fkjoin.stages.pace import SENT, WAITING
+from fkjoin.stages.scatter import tagged
+from fkjoin.stages.star import Star
+from fkjoin.state import BucketStore
+from fkjoin.state.segments import Meta
+
+_KEPT = ("resolve", "aggregate", "children", "merge", "gather")
+"""Stages whose stores can keep the rows of a table."""
+
+_META = -1
+"""The number that the meta record goes by among the segments."""
+
+
+class SnapshotLog:
+    """A bucket's log, as read from a checkpoint; it cannot be written to."""
+
+    def __init__(self, meta: bytes, segments: dict[int, bytes]) -> None:
+        self._meta, self._segments = meta, segments
+
+    def meta(self) -> bytes:
+        return self._meta
+
+    def segment(self, number: int) -> bytes | None:
+        return self._segments.get(number)
+
+    def _refuse(self, *_: Any) -> None:
+        raise io.UnsupportedOperation("a log that was read from a checkpoint cannot be written to")
+
+    set_meta = put_segment = remove_segment = _refuse
+
+
+Read = Callable[[BucketStore, int], Iterator[pa.RecordBatch]]
+"""Of a bucket's store, and its id, the batches of what is wanted; at least one."""
+
+
+@dataclass(frozen=True)
+class OnBucket:
+    """For ``applyInArrow``: what ``read`` makes of a bucket's store.
+
+    ``index``: the folder of the store's index, to be made anew and kept; by default one that is removed afterwards.
+    """
+
+    read: Read
+    index: str | None = None
+
+    def __call__(self, group: pa.Table) -> pa.Table:
+        bucket = group.column("bucket")[0].as_py()
+        numbers, data = group.column("number").to_pylist(), group.column("data").to_pylist()
+        segments = dict(zip(numbers, data, strict=True))
+        meta = segments.pop(_META)
+        identity = Meta.decode(meta).identity
+        with contextlib.ExitStack() as stack:
+            if self.index is None:
+                folder = stack.enter_context(held_folder())
+            else:
+                folder = Path(self.index) / bucket_folder(bucket, home_of(identity))
+                shutil.rmtree(folder, ignore_errors=True)
+            store = stack.enter_context(BucketStore(SnapshotLog(meta, segments), folder, identity=identity))
+            return pa.Table.from_batches(list(self.read(store, bucket)))
+
+
+@dataclass(frozen=True)
+class SavedStore:
+    """One stage's store in a checkpoint."""
+
+    spark: SparkSession
+    checkpoint: str
+    operator: int
+    partitions: int
+    batch: int | None
+    metas: tuple[Row, ...]
+    """Rows ``bucket, partition_id, data``."""
+
+    @cached_property
+    def identity(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Facts and about, as the job stored them."""
+        return read_identity(Meta.decode(bytes(self.metas[0].data)).identity)
+
+    @property
+    def name(self) -> str:
+        facts, _ = self.identity
+        return f"{facts['join']}-{facts['stage']}"
+
+    @property
+    def stage(self) -> str:
+        return str(self.identity[0]["stage"])
+
+    @property
+    def buckets(self) -> int:
+        return int(self.identity[0]["buckets"])
+
+    def logs(self) -> list[Meta]:
+        """The buckets' meta records."""
+        return [Meta.decode(bytes(row.data)) for row in self.metas]
+
+    def on_buckets(
+        self, read: Read, schema: StructType | str, *, buckets: list[int] | None = None, index: str | None = None
+    ) -> DataFrame:
+        """What ``read`` makes of each bucket, or of those with the ids ``buckets``, as one DataFrame."""
+        meta = _variable(self.spark, self.checkpoint, self.operator, "meta", self.batch)
+        log = _variable(self.spark, self.checkpoint, self.operator, "log", self.batch)
+        rows = meta.selectExpr("key.bucket", f"{_META}L as number", "value.data").unionAll(
+            log.selectExpr("key.bucket", "user_map_key.number", "user_map_value.data")
+        )
+        if buckets is not None:
+            rows = rows.where(F.col("bucket").isin(buckets))
+        on_bucket = OnBucket(read, index)
+        return rows.groupBy("bucket").applyInArrow(lambda group: on_bucket(group), schema)  # PySpark counts arguments
+
+    def schemas(self) -> dict[str, pa.Schema]:
+        """Of keys and rows, by what they are: see ``Described``."""
+        _, about = self.identity
+        if "key" not in about:
+            raise FkJoinError(
+                f"checkpoint {self.checkpoint} was last written by a release that did not keep its tables' types: "
+                "run the job once with this release"
+            )
+        kinds = {name: kind for name, kind in about.items() if isinstance(kind, dict) and kind.get("type") == "struct"}
+        return {name: arrow_schema(name, kept_type(kind)) for name, kind in kinds.items()}
+
+    @property
+    def versions(self) -> tuple[tuple[str, int], ...]:
+        """What the parts of a version are called, and how many each is made of."""
+        _, about = self.identity
+        if "versions" in about:
+            return tuple((name, parts) for name, parts in about["versions"])
+        return tuple(zip(("left_version", "right_version"), about["parts"], strict=True))
+
+    def described(self) -> Described:
+        """How to read the store's bytes."""
+        facts, _ = self.identity
+        both_rows = facts.get("joiner", "none") is None
+        return Described(self.name, self.stage, self.schemas(), both_rows, self.versions, self.star)
+
+    @property
+    def star(self) -> Star | None:
+        """Of a star's stores: what its rows are made of."""
+        _, about = self.identity
+        return Star.of(about["star"], self.schemas()) if "star" in about else None
+
+    def entries(self) -> DataFrame:
+        """Every record of the store, readable (``ENTRIES``)."""
+        return self.on_buckets(Entries(self.described()), ENTRIES)
+
+    def some(self, of: Bytes, names: tuple[bytes, ...]) -> list[dict[str, Any]]:
+        """The records stored under ``names``, all in the bucket that the one key of ``of`` belongs to."""
+        ids, (number,) = bucket_ids(self.buckets), buckets_of(of, self.buckets)
+        rows = self.on_buckets(Entries(self.described(), names), ENTRIES, buckets=[ids[number]]).collect()
+        read = ("key", "foreign_key", "version", "row")
+        return [
+            {name: json.loads(value) if name in read and value else value for name, value in row.asDict().items()}
+            for row in rows
+        ]
+
+
+class SavedState:
+    """The stores of a checkpoint after its last committed batch, or after ``batch``."""
+
+    def __init__(self, spark: SparkSession, checkpoint: str | Path, batch: int | None = None) -> None:
+        """Raises ``FkJoinError`` when there is no state of such a batch."""
+        self.spark, self.checkpoint, self.batch = spark, str(checkpoint), batch
+        operators = self._operators()
+        self.first, self.last = (max(row.minBatchId for row in operators), max(row.maxBatchId for row in operators))
+        if batch is not None and not self.first <= batch <= self.last:
+            raise FkJoinError(f"batch: {self.checkpoint} has batches {self.first} to {self.last}, not {batch}")
+        found = [self._store(row) for row in operators]
+        self.stores = [store for store in found if store is not None]
+        if not self.stores:
+            raise FkJoinError(f"checkpoint {self.checkpoint} has no store of fkjoin with anything in it")
+
+    def results(self, name: str) -> SavedStore:
+        """The store that keeps the rows of the table materialized as ``name``."""
+        kept = {store.identity[0].get("materialized"): store for store in self.stores if store.stage in _KEPT}
+        if name in kept:
+            return kept[name]
+        names = [str(item) for item in kept if item]
+        if any(store.identity[0]["join"] == name for store in self.stores):
+            raise FkJoinError(f"{name} keeps only hashes of its rows in {self.checkpoint}: start it with .materialize(…)")
+        raise FkJoinError(f"no table is materialized as {name!r} in {self.checkpoint}; {nearest(name, names)}")
+
+    def store(self, name: str) -> SavedStore:
+        stores = {store.name: store for store in self.stores}
+        if name not in stores:
+            raise FkJoinError(f"there is no store {name!r} in {self.checkpoint}; {nearest(name, list(stores))}")
+        return stores[name]
+
+    def _operators(self) -> list[Row]:
+        rows: list[Row] = []
+        reason = "it has no folder state/"
+        try:
+            rows = self.spark.read.format("state-metadata").load(self.checkpoint).collect()
+        except Exception as error:
+            reason = str(error).splitlines()[0]
+        ours = [row for row in rows if row.operatorName.startswith("transformWithState") and row.stateStoreName == "default"]
+        if not ours:
+            here = Path(self.checkpoint)
+            inside = sorted(path.parent.name for path in here.glob("*/state")) if here.is_dir() else []
+            hint = f"; there are checkpoints in it: {', '.join(inside)}" if inside else ""
+            raise FkJoinError(
+                f"checkpoint {self.checkpoint} has no state of fkjoin{hint}: give the checkpointLocation of a query that has "
+                f"run (of a job: CHECKPOINT/sink-NAME or sinks-TABLE). ({reason})"
+            )
+        return sorted(ours, key=lambda row: -int(row.operatorId))  # Spark counts from the sink
+
+    def _store(self, row: Row) -> SavedStore | None:
+        """None where another's operator keeps its state, or nothing was ever written."""
+        try:
+            metas = _variable(self.spark, self.checkpoint, row.operatorId, "meta", self.batch)
+            found = metas.selectExpr("key.bucket", "partition_id", "value.data").collect()
+        except Exception as error:
+            if "STDS_INVALID_OPTION_VALUE" in str(error):  # it has no such variable
+                return None
+            raise damaged(self.checkpoint, error) from error
+        if not found:
+            return None
+        return SavedStore(self.spark, self.checkpoint, row.operatorId, row.numPartitions, self.batch, tuple(found))
+
+
+def read_state(spark: SparkSession, checkpoint: str | Path, name: str, *, batch: int | None = None) -> DataFrame:
+    """The table that was materialized as ``name``, as it was after a committed batch (the last one if left out).
+
+    An aggregate is, under its own name, unless it was given another; so are ``with_children`` and ``merge``.  Columns: the
+    key's, the row's, ``_left_version`` and ``_right_version`` (arrays of bigint; null without a right row; of other tables
+    ``_version``), and ``_timestamp`` (bigint in the unit of the sources, topics: microseconds; null without one).  The query
+    may be running or not.  Spark keeps the state of the last 100 batches (``spark.sql.streaming.minBatchesToRetain``).
+    Raises ``FkJoinError`` when there is no such table or batch.
+    """
+    store = SavedState(spark, checkpoint, batch).results(name)
+    _, about = store.identity
+    of = "foreign_key" if store.stage == "children" else "key"
+    key, result = (kept_type(about[part]) for part in (of, "result"))
+    schema = StructType([*key, *(field for field in result if field.name not in key.names)])
+    for version, _ in store.versions:
+        schema = schema.add(f"_{version}", ArrayType(LongType()))
+    return store.on_buckets(Results(store.described()), schema.add("_timestamp", LongType()))
+
+
+def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
+    """What the stores of ``join`` (its name may be left out when there is one) know of a left row, a dict per record.
+
+    Of an aggregate: what a row with that key contributes, and the row of a group with that key.
+
+    ``key``: as typed, see ``parse_key``.  Raises ``FkJoinError``.
+    """
+    joins = list(dict.fromkeys(str(store.identity[0]["join"]) for store in state.stores))
+    if join not in joins and (join or len(joins) > 1):
+        raise FkJoinError(f"join: {join!r} is none of {', '.join(joins)}; name one with --join")
+    stores = {store.stage: store for store in state.stores if store.identity[0]["join"] == (join or joins[0])}
+    found = []
+    if "regroup" in stores:
+        found += _under(stores["regroup"], "row_key", key, (b"d",), refuse="aggregate" not in stores)
+    if "aggregate" in stores:
+        found += _under(stores["aggregate"], "key", key, (b"d",), refuse=not found)
+    if "rekey" in stores:
+        left = _under(stores["rekey"], "key", key, (b"d",))
+        foreign = left[0]["foreign_key"] if left else None
+        subscribed = stores.get("subscription") or stores.get("children")
+        if foreign is not None and subscribed is not None:
+            schemas = subscribed.schemas()
+            by, wanted = parse_key(schemas["foreign_key"], json.dumps(foreign)), parse_key(schemas["key"], key)
+            combined = combined_key.encode(by, wanted)
+            left += subscribed.some(by, (b"s" + combined[0].as_py(), b"r" + by[0].as_py()))
+        found += left
+    if "scatter" in stores:
+        found += _of_star(stores, key)
+    for stage in ("resolve", "merge", "gather"):
+        if stage in stores:
+            found += _under(stores[stage], "key", key, (b"d",))
+    if "pace" in stores:
+        found += _under(stores["pace"], "key", key, (WAITING, SENT), refuse=False)
+    return found
+
+
+def _of_star(stores: dict[str, SavedStore], key: str) -> list[dict[str, Any]]:
+    """What is known of a left row, and the right rows that it names."""
+    found = _under(stores["scatter"], "key", key, (b"d",))
+    star = stores["scatter"].star
+    named = found[0]["foreign_key"] if found else None
+    if named and star is not None and "subscription" in stores:
+        wanted = parse_key(star.key, key)
+        for number, right in enumerate(star.rights):
+            if right.name in named:
+                by = tagged(number, parse_key(right.key, json.dumps(named[right.name])))
+                combined = combined_key.encode(by, tagged(number, wanted))
+                found += stores["subscription"].some(by, (b"s" + combined[0].as_py(), b"r" + by[0].as_py()))
+    return found
+
+
+def _under(store: SavedStore, schema: str, key: str, tags: tuple[bytes, ...], *, refuse: bool = True) -> list[dict[str, Any]]:
+    """The records of a key, as somebody typed it; of one that is none, ``FkJoinError``, or nothing without ``refuse``."""
+    try:
+        wanted = parse_key(store.schemas()[schema], key)
+    except ValueError as error:
+        if refuse:
+            raise FkJoinError(str(error)) from error
+        return []
+    return store.some(wanted, tuple(tag + wanted[0].as_py() for tag in tags))
+
+
+def _variable(spark: SparkSession, checkpoint: str, operator: int, name: str, batch: int | None) -> DataFrame:
+    """One of the operator's state variables, by Spark's own source."""
+    reader = spark.read.format("statestore").option("operatorId", operator).option("stateVarName", name)
+    return (reader if batch is None else reader.option("batchId", batch)).load(checkpoint)

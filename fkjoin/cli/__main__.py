@@ -1,0 +1,5 @@
+"""``python -m fkjoin.cli``."""
+
+from fkjoin.cli.main import main
+
+main()

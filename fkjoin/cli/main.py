@@ -1,0 +1,211 @@
+"""The command line: ``fkjoin demo``, ``run``, ``describe``, ``schema``, ``doctor``, ``prepare``, ``replay`` and ``state``."""
+
+from __future__ import annotations
+
+import enum
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fkjoin import __version__
+from fkjoin.cli.quiet import log_file, quiet_spark, spark_log
+from fkjoin.cli.state import app as state_app
+from fkjoin.errors import FkJoinError
+from fkjoin.jobs.ending import end_when_told
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Foreign-key table joins on Spark, kept up to date through updates and deletes on both sides.",
+)
+app.add_typer(state_app, name="state")
+
+
+SparkLog = Annotated[
+    Path | None,
+    typer.Option(
+        "--spark-log",
+        help="The file at whose end Spark's own log goes on; older ones are LOG.1 to LOG.4.",
+        show_default="spark.log at a terminal, else standard error",
+    ),
+]
+
+
+class Engine(str, enum.Enum):
+    """What runs a trace."""
+
+    memory = "memory"
+    spark = "spark"
+
+
+class Drawing(str, enum.Enum):
+    """How a topology is shown."""
+
+    text = "text"
+    json = "json"
+    mermaid = "mermaid"
+    svg = "svg"
+
+
+@app.command()
+def demo(
+    folder: Annotated[
+        Path, typer.Option("--dir", help="Where input, output and checkpoint go; kept, so that a second run goes on.")
+    ] = Path("fkjoin-demo"),
+) -> None:
+    """Join bundled change logs of orders and customers on Spark, and check the result with a batch join."""
+    from fkjoin.cli.demo import run_demo
+
+    console = Console()
+    folder.mkdir(parents=True, exist_ok=True)
+    with quiet_spark(folder / "spark.log"):
+        outcome = run_demo(folder, console)
+    if outcome.wrong:
+        raise typer.Exit(1)
+
+
+@app.command()
+def run(
+    job: Annotated[Path, typer.Argument(help="A job file (TOML): tables, joins, sinks.", exists=True, dir_okay=False)],
+    check: Annotated[
+        bool, typer.Option("--check", help="Only validate: settings, topics, schemas, and that the checkpoint fits.")
+    ] = False,
+    log: SparkLog = None,
+    ui: Annotated[
+        str,
+        typer.Option(
+            metavar="[HOST:]PORT", help="Show the job on a page there, and /metrics; without HOST, to this machine only."
+        ),
+    ] = "",
+    start_over: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC", help="Read a topic that was deleted and created again from its beginning."),
+    ] = None,
+    set_back: Annotated[
+        bool, typer.Option("--set-back", help="Set sinks back to the batch of a checkpoint that was restored from a backup.")
+    ] = False,
+) -> None:
+    """Run a job until it is stopped; SIGTERM and Ctrl-C let the batch at work come to its end."""
+    from fkjoin.jobs.runner import run_job
+
+    with spark_log(log_file(log)):
+        address = _address(ui) if ui else None
+        run_job(job, Console(), check=check, ui=address, start_over=start_over or (), set_back=set_back)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65_535:
+        raise typer.BadParameter(f"{text!r} is no port or host:port, such as 8080 or 0.0.0.0:8080", param_hint="--ui")
+    return host or "127.0.0.1", int(port)
+
+
+@app.command()
+def describe(
+    job: Annotated[Path, typer.Argument(help="A job file (TOML): tables, joins, sinks.", exists=True, dir_okay=False)],
+    format: Annotated[Drawing, typer.Option(help="mermaid: a flowchart; svg: a picture.")] = Drawing.text,
+    optimized: Annotated[bool, typer.Option("--optimized/--as-written", help="With or without the optimizer's rules.")] = True,
+    log: SparkLog = None,
+) -> None:
+    """Print the topology of a job: its tables, operators, stores, repartitions and topics.  Nothing runs."""
+    from fkjoin.jobs.runner import describe_job
+
+    with spark_log(log_file(log)):
+        print(describe_job(job, format.value, optimized=optimized))
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of job files, by which editors complete and check them."""
+    from fkjoin.jobs.job_file import json_schema
+
+    print(json.dumps(json_schema(), indent=1))
+
+
+@app.command()
+def doctor(
+    bootstrap_servers: Annotated[str, typer.Option(help="Brokers to look for, host:port.")] = "",
+    master: Annotated[str, typer.Option(help="The Spark master to start a session on.")] = "local[2]",
+    jars: Annotated[str, typer.Option(help="The connector's jars, as for spark.jars.")] = "",
+    packages: Annotated[str, typer.Option(help="The connector, as for spark.jars.packages.")] = "",
+) -> None:
+    """Say whether Java, PySpark, the Kafka connector, the workers' Python and the brokers are right, and what to do if not."""
+    from fkjoin.cli.doctor import examine
+
+    console = Console()
+    settings = {name: value for name, value in (("spark.jars", jars), ("spark.jars.packages", packages)) if value}
+    with quiet_spark():
+        findings = examine(master, bootstrap_servers, settings)
+    for finding in findings:
+        mark = "[green]ok [/]" if finding.fine else "[red]BAD[/]"
+        console.print(f"{mark} {finding.what}: {finding.found}", highlight=False, soft_wrap=True)
+        if not finding.fine:
+            console.print(f"    {finding.advice}", soft_wrap=True)
+    if not all(finding.fine for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def prepare() -> None:
+    """Let local sessions of this Python environment start some seconds sooner, from a file with Spark's classes (200 MiB).
+
+    Once is enough, until Spark or Java are others.  FKJOIN_CLASSES: where the file is, if not in the environment; set it to
+    nothing, or delete the file, and sessions start as before.
+    """
+    from fkjoin.sessions.class_archive import make
+    from fkjoin.sessions.own_folder import held_folder
+
+    status = Console(stderr=True).status("The demo runs, and its JVM keeps its classes: about a minute.")
+    with held_folder() as folder, status:
+        file = make([sys.executable, "-m", "fkjoin.cli", "demo", "--dir", str(folder / "demo")])
+    print(f"Local sessions start from {file} ({file.stat().st_size >> 20} MiB).")
+
+
+@app.command()
+def replay(
+    file: Annotated[Path, typer.Argument(help="A trace: a header line, then a change a line.", exists=True, dir_okay=False)],
+    engine: Annotated[Engine, typer.Option(help="The stages in memory, or a streaming query on Spark.")] = Engine.memory,
+    events_per_batch: Annotated[int, typer.Option(min=1, help="How many events make a micro-batch.")] = 1,
+    buckets: Annotated[int, typer.Option(min=1, help="Spark: over how many buckets state is spread.")] = 2,
+) -> None:
+    """Print what the join answers to a trace: a JSON line per result, then the final table."""
+    from fkjoin.replay.in_memory import replay_in_memory
+    from fkjoin.replay.traces import read_trace
+
+    trace = read_trace(file)
+    if engine is Engine.memory:
+        for line in replay_in_memory(trace, events_per_batch):
+            print(line)
+        return
+    from fkjoin.replay.on_spark import replay_on_spark
+
+    with quiet_spark():
+        for line in replay_on_spark(trace, events_per_batch, buckets):
+            print(line)
+
+
+@app.callback(invoke_without_command=True)
+def about(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        print(f"fkjoin {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point: fkjoin's own errors are one line on standard error and exit status 1."""
+    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+    end_when_told()
+    try:
+        app()
+    except FkJoinError as error:
+        print(f"fkjoin: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

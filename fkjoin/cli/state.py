@@ -1,0 +1,178 @@
+"""The command line's ``fkjoin state``: looking at a checkpoint's state and looking after it."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table as Grid
+
+from fkjoin.cli.quiet import quiet_spark
+from fkjoin.errors import FkJoinError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look at the state in a query's checkpoint, as of any committed batch; verify, rebuild and rescale it; prune indexes.",
+)
+
+Checkpoint = Annotated[
+    str, typer.Argument(help="A query's checkpoint; of a job: CHECKPOINT/sink-NAME, or sinks-TABLE of several sinks.")
+]
+Batch = Annotated[int | None, typer.Option(help="The batch after which to look; the last committed one if left out.")]
+
+
+class Format(str, enum.Enum):
+    """Of exported files."""
+
+    json = "json"
+    parquet = "parquet"
+
+
+@app.command("ls")
+def list_stores(checkpoint: Checkpoint, batch: Batch = None) -> None:
+    """List the stores: over how many buckets and partitions they are spread, and how large they are."""
+    from fkjoin.checkpoint.saved import SavedState
+
+    with _session() as spark:
+        state = SavedState(spark, checkpoint, batch)
+        shown = state.last if batch is None else batch
+        grid = Grid(title=f"State after batch {shown} (batches {state.first} to {state.last} can be read)", box=None)
+        for column in ("store", "operator", "buckets", "partitions", "segments", "live", "log", "materialized"):
+            grid.add_column(column, no_wrap=True, justify="right" if column in ("segments", "live", "log") else "left")
+        for store in state.stores:
+            logs = store.logs()
+            sizes = [decimal(max(0, sum(getattr(log, name) for log in logs))) for name in ("live_bytes", "log_bytes")]
+            segments = sum(log.next - log.first for log in logs)
+            about = [str(n) for n in (store.operator, f"{len(logs)} of {store.buckets}", store.partitions, segments)]
+            grid.add_row(store.name, *about, *sizes, store.identity[0].get("materialized") or "no")
+    Console(width=max(Console().width, 140)).print(grid)
+
+
+@app.command()
+def get(
+    key: Annotated[str, typer.Argument(help="A key: its text, or JSON; a list for several columns.")],
+    checkpoint: Checkpoint,
+    batch: Batch = None,
+    join: Annotated[str, typer.Option(help="The join or aggregate, if the checkpoint has several.")] = "",
+) -> None:
+    """Print what the stores know of one left row: its foreign key, its subscription, the right row, its result.
+
+    Of an aggregate, what a row with that key contributes, and the row of a group with that key.
+    """
+    from fkjoin.checkpoint.saved import SavedState, look_up
+
+    with _session() as spark:
+        found = look_up(SavedState(spark, checkpoint, batch), join, key)
+    for entry in found:
+        print(json.dumps(entry, ensure_ascii=False))
+    if not found:
+        print(f"nothing is known of {key}")
+
+
+@app.command()
+def export(
+    checkpoint: Checkpoint,
+    out: Annotated[str, typer.Argument(help="A folder that is not there yet.")],
+    batch: Batch = None,
+    store: Annotated[list[str] | None, typer.Option(help="A store, by its name in `ls`; all if left out.")] = None,
+    format: Annotated[Format, typer.Option(help="Of the files.")] = Format.json,
+) -> None:
+    """Write every record, readable, into files: one folder a store."""
+    from fkjoin.checkpoint.saved import SavedState
+
+    with _session() as spark:
+        state = SavedState(spark, checkpoint, batch)
+        for chosen in [state.store(name) for name in store] if store else state.stores:
+            place = f"{out.rstrip('/')}/{chosen.name}"
+            try:
+                chosen.entries().write.format(format.value).save(place)
+            except Exception as error:
+                if "PATH_ALREADY_EXISTS" not in str(error):
+                    raise
+                raise FkJoinError(f"out: {place} is there already; give a folder that is not") from error
+            print(place)
+
+
+@app.command()
+def verify(checkpoint: Checkpoint, batch: Batch = None) -> None:
+    """Read all state, and say what is wrong with it; exit status 1 if anything is."""
+    from fkjoin.checkpoint.upkeep import verify as examine
+
+    with _session() as spark:
+        problems = examine(spark, checkpoint, batch=batch)
+    for problem in problems:
+        print(problem)
+    print(f"{len(problems)} problems" if problems else "nothing is wrong")
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def rebuild(
+    checkpoint: Checkpoint,
+    index_dir: Annotated[str, typer.Option(help="The job's spark.fkjoin.index.dir, if it sets one.")] = "",
+) -> None:
+    """Make this machine's local indexes anew from the checkpoint.  Its query must be stopped."""
+    from fkjoin.checkpoint.upkeep import rebuild as remake
+
+    with _session() as spark:
+        for place in remake(spark, checkpoint, index_dir):
+            print(place)
+
+
+@app.command()
+def prune(
+    index_dir: Annotated[str, typer.Option(help="The jobs' spark.fkjoin.index.dir, if they set one.")] = "",
+    remove: Annotated[bool, typer.Option("--remove", help="Remove those whose checkpoints are gone.")] = False,
+) -> None:
+    """List the local indexes on this machine: of a checkpoint that is there (kept), of one that is gone, or unknown."""
+    from fkjoin.checkpoint import indexes
+    from fkjoin.spark.index_home import index_base
+
+    base = index_base(index_dir)
+    with _session() as spark:
+        some = indexes.found(spark, base)
+    for one in some:
+        print(f"{one.fate:7} {decimal(one.size):>10} {one.folder}: {one.why}")
+    gone = indexes.remove(some) if remove else [one for one in some if one.fate == "gone"]
+    size = decimal(sum(one.size for one in gone))
+    if not gone:
+        print(f"no index under {base} is of a checkpoint that is gone")
+    elif remove:
+        print(f"{len(gone)} removed, {size}")
+    else:
+        print(f"{len(gone)} of checkpoints that are gone, {size}; --remove removes them")
+
+
+@app.command()
+def rescale(
+    checkpoint: Checkpoint,
+    partitions: Annotated[int, typer.Argument(min=1, help="A divisor of the number of buckets.")],
+) -> None:
+    """Spread the state over more or fewer partitions, and so over more or fewer cores.  Its query must be stopped."""
+    from fkjoin.checkpoint.upkeep import rescale as spread
+
+    with _session() as spark:
+        spread(spark, checkpoint, partitions)
+    print(f"{checkpoint} has {partitions} partitions now; start its query as before")
+
+
+@contextlib.contextmanager
+def _session() -> Iterator[SparkSession]:
+    """A small local session, as long as a command takes."""
+    from fkjoin.jobs.ending import stopped_after
+    from fkjoin.sessions.settings import SHORT_LIVED, session
+
+    settings = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": SHORT_LIVED}
+    with quiet_spark(), stopped_after(session("fkjoin state", settings=settings)) as spark:
+        spark.sparkContext.setLogLevel("ERROR")
+        yield spark

@@ -1,0 +1,1 @@
+"""Bytes: rows, keys, versions, records and messages as byte strings and Arrow columns."""

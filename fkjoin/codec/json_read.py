@@ -1,0 +1,256 @@
+"""JSON texts, one object each, as rows, without the JVM.
+
+Arrow's reader parses what has the types that the schema says.  Texts that it does not take (they are few) are read one by
+one: a field of another type is null, except that a text column takes any JSON as its text; of fields that occur twice the last
+counts; a text that is no JSON object is a row of nulls.  ``read_objects`` also says which texts are as they should be.
+Times, decimals and bytes are read by their units (``fkjoin.codec.units``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json
+
+from fkjoin.codec import json_values
+from fkjoin.codec.arrays import Bools, as_bytes, buffers, concat, constant
+from fkjoin.codec.json_values import MisfitError, Number
+from fkjoin.codec.units import ITEM, Notation, Unit, is_special, needs_units
+
+_ALONE = 64
+"""So many texts or fewer that are not taken together are read one by one."""
+
+_FEWER = 8
+
+_BLANKS = b" \t\r\n"
+_DIGITS = 40
+_WHOLE = re.compile(r"-?[0-9]+")
+_FLOATS = {"NaN": "nan", "Infinity": "inf", "+Infinity": "inf", "+INF": "inf", "-Infinity": "-inf", "-INF": "-inf"}
+"""Texts that count as floating numbers."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How values are read that JSON has no types of its own for."""
+
+    units: Notation = None
+    """Of the whole object."""
+    zone: str = "UTC"
+    """Where clocks are read that say no zone."""
+
+
+PLAIN = Reading()
+
+
+class Objects(NamedTuple):
+    """What texts mean."""
+
+    rows: pa.StructArray
+    fits: Bools
+    """Which texts are a JSON object whose fields are of the types that they should be."""
+    advice: Mapping[int, str]
+    """Of some that do not fit, what to write instead."""
+
+
+def readable(kind: pa.DataType) -> bool:
+    """Whether JSON has values of the type: text, truth, whole and floating numbers, structs and lists of them."""
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        return len(names) == len(set(names)) > 0 and all(readable(field.type) for field in kind)
+    if pa.types.is_list(kind):
+        return readable(kind.value_type)
+    return any(
+        test(kind) for test in (pa.types.is_string, pa.types.is_boolean, pa.types.is_signed_integer, pa.types.is_float64)
+    )
+
+
+def parsable(kind: pa.DataType) -> bool:
+    """Whether columns of the type can be read here: what is ``readable``, times, decimals, bytes, maps by text, and so on."""
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        return len(names) == len(set(names)) and all(parsable(field.type) for field in kind)
+    if pa.types.is_map(kind):
+        return bool(pa.types.is_string(kind.key_type)) and parsable(kind.item_type)
+    if pa.types.is_list(kind):
+        return parsable(kind.value_type)
+    return readable(kind) or pa.types.is_float32(kind) or is_special(kind)
+
+
+def read_objects(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) -> Objects:
+    """A row per text, which is UTF-8 (a null text gives a null row); ``kind`` must be ``parsable``."""
+    rows = read_together(texts, kind, how)
+    if rows is not None:
+        return Objects(rows, np.ones(len(rows), bool), {})
+    if len(texts) <= _ALONE:
+        found = [_one(text, kind, how) for text in texts.cast(pa.binary()).to_pylist()]
+        advice = {place: words for place, (_, _, words) in enumerate(found) if words}
+        return Objects(pa.array([row for row, *_ in found], kind), np.array([fits for _, fits, _ in found], bool), advice)
+    step = -(-len(texts) // _FEWER)
+    parts = [(at, read_objects(texts.slice(at, step), kind, how)) for at in range(0, len(texts), step)]
+    advice = {at + place: words for at, part in parts for place, words in part.advice.items()}
+    return Objects(pa.concat_arrays([part.rows for _, part in parts]), np.concatenate([part.fits for _, part in parts]), advice)
+
+
+def read_together(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) -> pa.StructArray | None:
+    """All rows at once; None when there is a text among them that Arrow does not take.
+
+    Each text is the only member of an object of its own, so that none can end early, run into the next, or be two.
+    """
+    rows = len(texts)
+    if not rows:
+        return pa.array([], kind)
+    wire = _wire(kind, how.units)
+    if texts.null_count or wire is None:
+        return None
+    data, bounds = buffers(concat(constant(b'{"":', rows), as_bytes(texts), constant(b"}\n", rows)))
+    try:
+        texts.validate(full=True)  # bytes that are no UTF-8 would pass
+        table = pyarrow.json.read_json(
+            pa.BufferReader(pa.py_buffer(data[: bounds[-1]])),
+            pyarrow.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+            pyarrow.json.ParseOptions(pa.schema([("", wire)]), unexpected_field_behavior="ignore"),
+        )
+    except pa.ArrowException:
+        return None
+    if table.num_rows != rows:
+        return None
+    found = table.column(0).combine_chunks()
+    return None if found.null_count else _converted(found, kind, how.units, how.zone)
+
+
+def _wire(kind: pa.DataType, units: Notation) -> pa.DataType | None:
+    """As what Arrow reads the type; None if it cannot."""
+    if pa.types.is_struct(kind):
+        fields = [(field.name, _wire(field.type, _below(units, field.name))) for field in kind]
+        return None if not fields or any(inner is None for _, inner in fields) else pa.struct(fields)
+    if pa.types.is_map(kind):
+        return None
+    if pa.types.is_list(kind):
+        inner = _wire(kind.value_type, _below(units, ITEM))
+        return None if inner is None else pa.list_(kind.value_field.with_type(inner))
+    if pa.types.is_float32(kind):
+        return pa.float64()
+    return json_values.wire(kind, _unit(units)) if is_special(kind) else kind
+
+
+def _converted(values: pa.Array, kind: pa.DataType, units: Notation, zone: str) -> pa.Array | None:
+    """What was read as ``_wire``, as the type; None if a value may be none of the type."""
+    if values.type == kind and not needs_units(kind):
+        return values
+    nulls = values.is_null() if values.null_count else None
+    if pa.types.is_struct(kind):
+        parts = [_converted(values.field(at), field.type, _below(units, field.name), zone) for at, field in enumerate(kind)]
+        whole = all(part is not None for part in parts)
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=nulls) if whole else None
+    if pa.types.is_list(kind):
+        items = _converted(values.values, kind.value_type, _below(units, ITEM), zone)
+        return None if items is None else pa.ListArray.from_arrays(values.offsets, items, type=kind, mask=nulls)
+    if pa.types.is_float32(kind):
+        return values.cast(kind, safe=False)
+    return json_values.column(values, kind, _unit(units), zone)
+
+
+def _below(units: Notation, name: str) -> Notation:
+    return units.get(name) if isinstance(units, Mapping) else None
+
+
+def _unit(units: Notation) -> Unit | None:
+    return units if isinstance(units, Unit) else None
+
+
+def loaded(text: bytes) -> Any:
+    """The value of a JSON text, its numbers as they are written; None if it is none."""
+    try:
+        return json.loads(
+            text.decode("utf-8-sig", errors="replace"), parse_float=Number, parse_int=Number, parse_constant=Number
+        )
+    except (ValueError, RecursionError):
+        return None
+
+
+def _one(text: bytes | None, kind: pa.StructType, how: Reading = PLAIN) -> tuple[Any, bool, str]:
+    """The row, whether the text is as it should be, and what to write instead, if there is something to say."""
+    if text is None:
+        return None, False, ""
+    value, fitting = loaded(text), _Fitting(how.zone)
+    row = fitting.fitted(value if isinstance(value, dict) else {}, kind, how.units, "")
+    fits = isinstance(value, dict) and not fitting.misfits and text.lstrip(_BLANKS).startswith(b"{")
+    return row, fits, next((words for words in fitting.misfits if words), "")
+
+
+@dataclass
+class _Fitting:
+    """Make values those of a type, and remember which are none."""
+
+    zone: str
+    misfits: list[str] = field(default_factory=list)
+    """What to write instead of each, if there is something to say."""
+
+    def fitted(self, value: Any, kind: pa.DataType, units: Notation, name: str) -> Any:
+        """The value as one of the type; None when it is of another."""
+        if value is None:
+            return None
+        try:
+            found = self._as(value, kind, units, name)
+        except MisfitError as error:
+            said = str(error).replace("…", name)
+            self.misfits.append(f"{name}: {said}" if said else "")
+            return None
+        if found is None:
+            self.misfits.append("")
+        return found
+
+    def _as(self, value: Any, kind: pa.DataType, units: Notation, name: str) -> Any:
+        if pa.types.is_struct(kind):
+            if not isinstance(value, dict):
+                return None
+            fields = ((field.name, field.type) for field in kind)
+            return {inner: self.fitted(value.get(inner), type_, _below(units, inner), inner) for inner, type_ in fields}
+        if pa.types.is_map(kind):
+            if not isinstance(value, dict):
+                return None
+            return [(_clean(key), self.fitted(one, kind.item_type, _below(units, ITEM), name)) for key, one in value.items()]
+        if pa.types.is_list(kind):
+            if not isinstance(value, list):
+                return None
+            items = [self.fitted(item, kind.value_type, _below(units, ITEM), name) for item in value]
+            return None if any(a is None is not b for a, b in zip(items, value, strict=True)) else items
+        return json_values.scalar(value, kind, _unit(units), self.zone) if is_special(kind) else _simple(value, kind)
+
+
+def _simple(value: Any, kind: pa.DataType) -> Any:
+    if pa.types.is_string(kind):
+        return _clean(_text(value))
+    if pa.types.is_boolean(kind):
+        return value if isinstance(value, bool) else None
+    if pa.types.is_floating(kind):
+        number = _FLOATS.get(value, value if isinstance(value, Number) else "") if isinstance(value, str) else ""
+        return float(number) if number else None
+    whole = int(value) if isinstance(value, Number) and _WHOLE.fullmatch(value) and len(value) < _DIGITS else None
+    limit = 1 << (kind.bit_width - 1)
+    return whole if whole is not None and -limit <= whole < limit else None
+
+
+def _clean(text: str) -> str:
+    return text.encode(errors="replace").decode()
+
+
+def _text(value: Any) -> str:
+    """Of a text, itself; of anything else, its JSON."""
+    return value if isinstance(value, str) else as_json(value)
+
+
+def as_json(value: Any) -> str:
+    """The JSON of what was ``loaded``, numbers as they were written."""
+    if isinstance(value, Number):
+        return value
+    if isinstance(value, dict):
+        members = (f"{json.dumps(name, ensure_ascii=False)}:{as_json(item)}" for name, item in value.items())
+        return "{" + ",".join(members) + "}"
+    return "[" + ",".join(map(as_json, value)) + "]" if isinstance(value, list) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,96 @@
+"""Rows as JSON texts, as Spark's ``to_json`` with nulls has them, without the JVM.
+
+*Law*: of types that are ``writable``, both texts are the same JSON; byte by byte, but for floating and decimal numbers, which
+may be spelled differently (``1e+20`` for ``1.0E20``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fkjoin.codec.arrays import as_bytes, buffers, valid
+
+_TEXT = pa.large_string()
+_ESCAPED = {
+    "\\": "\\\\",
+    '"': '\\"',
+    **{chr(byte): f"\\u{byte:04X}" for byte in range(0x20)},
+    "\b": "\\b",
+    "\t": "\\t",
+    "\n": "\\n",
+    "\f": "\\f",
+    "\r": "\\r",
+}
+"""What stands for a character in a JSON text; that with which others are escaped comes first."""
+_ESCAPES = {ord(character): escape for character, escape in _ESCAPED.items()}
+
+
+def writable(kind: pa.DataType, *, exact: bool = False) -> bool:
+    """Whether columns of the type can be written here: text, truth, numbers, structs and lists of them.
+
+    ``exact``: byte by byte as Spark does.
+    """
+    if pa.types.is_struct(kind):
+        return kind.num_fields > 0 and all(writable(field.type, exact=exact) for field in kind)
+    if pa.types.is_list(kind):
+        return writable(kind.value_type, exact=exact)
+    tests = [pa.types.is_string, pa.types.is_boolean, pa.types.is_signed_integer]
+    if not exact:
+        tests += [pa.types.is_floating, pa.types.is_decimal128]
+    return any(test(kind) for test in tests)
+
+
+def texts(values: pa.Array) -> pa.LargeStringArray:
+    """The JSON of each value, ``null`` of a null; the type must be ``writable``."""
+    kind = values.type
+    if pa.types.is_struct(kind):
+        return _or_null(values, objects([field.name for field in kind], values.flatten()))
+    if pa.types.is_list(kind):
+        items = pa.LargeListArray.from_arrays(values.offsets.cast(pa.int64()), texts(values.values))
+        return _or_null(values, _joined("[", pc.binary_join(items, pa.scalar(",", _TEXT)), "]"))
+    if pa.types.is_string(kind):
+        return _or_null(values, _joined('"', _escaped(values), '"'))
+    return pc.fill_null(_floats(values) if pa.types.is_floating(kind) else values.cast(_TEXT), "null")
+
+
+def objects(names: Iterable[str], columns: Iterable[pa.Array]) -> pa.LargeStringArray:
+    """JSON objects with these members, one for each row of the columns."""
+    pieces: list[str | pa.LargeStringArray] = []
+    before = "{"
+    for name, column in zip(names, columns, strict=True):
+        pieces += [f'{before}"{name.translate(_ESCAPES)}":', texts(column)]
+        before = ","
+    return _joined(*pieces, "}")
+
+
+def _joined(*pieces: str | pa.Array) -> pa.LargeStringArray:
+    whole = [pa.scalar(piece, _TEXT) if isinstance(piece, str) else piece for piece in pieces]
+    return pc.binary_join_element_wise(*whole, pa.scalar("", _TEXT))
+
+
+def _or_null(values: pa.Array, made: pa.LargeStringArray) -> pa.LargeStringArray:
+    return pc.if_else(pa.array(valid(values)), made, pa.scalar("null", _TEXT)) if values.null_count else made
+
+
+def _escaped(values: pa.StringArray) -> pa.LargeStringArray:
+    data, bounds = buffers(as_bytes(values))
+    there = np.bincount(data[bounds[0] : bounds[-1]], minlength=0x100)
+    made = values.cast(_TEXT)
+    for character, escape in _ESCAPED.items():
+        if there[ord(character)]:
+            made = pc.replace_substring(made, character, escape)
+    return made
+
+
+def _floats(values: pa.Array) -> pa.LargeStringArray:
+    """Whole ones end in ``.0``; what is no number is a text, as Java names it."""
+    made = values.cast(_TEXT)
+    made = pc.if_else(pc.match_substring_regex(made, "[.e]"), made, _joined(made, ".0"))
+    names = {np.inf: '"Infinity"', -np.inf: '"-Infinity"'}
+    for number, name in names.items():
+        made = pc.if_else(pc.equal(values, pa.scalar(number, values.type)), name, made)
+    return pc.if_else(pc.is_nan(values), '"NaN"', made)

@@ -1,0 +1,113 @@
+"""What travels between the stages: kinds of messages, as Arrow tables, and their packed form.
+
+Packed, a table is ``{1-byte format}{1-byte kind}{Arrow IPC stream, LZ4}``: one binary cell instead of thousands of rows.
+Timestamps are int64 in the unit of the source (Spark: microseconds since the epoch); ``NO_TIMESTAMP`` where there is none.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import numpy as np
+import pyarrow as pa
+
+from fkjoin.codec.arrays import BYTES
+from fkjoin.errors import FormatError
+
+FORMAT = 1
+NO_TIMESTAMP = -(1 << 63)
+"""Less than any timestamp, so that ``max`` needs no special case."""
+
+CHANGE = pa.schema([("key", BYTES), ("foreign_key", BYTES), ("value", BYTES), ("version", BYTES), ("ts", pa.int64())])
+"""A change of a table: null ``value`` is a tombstone; ``foreign_key`` is null on the right side."""
+
+SUBSCRIPTION = pa.schema(
+    [
+        ("foreign_key", BYTES),
+        ("key", BYTES),
+        ("subscribe", pa.bool_()),
+        ("version", BYTES),
+        ("value", BYTES),
+        ("ts", pa.int64()),
+    ]
+)
+"""rekey → subscription, keyed by CombinedKey: subscribe with the left row, or unsubscribe without an answer."""
+
+ANSWER = pa.schema([("key", BYTES), ("version", BYTES), ("left", BYTES), ("right", BYTES), ("ts", pa.int64())])
+"""To the left key: both rows as the answering side knew them; ``version`` is the left row's, then the right row's."""
+
+JOINED = pa.schema([("key", BYTES), ("version", BYTES), ("value", BYTES), ("gone", pa.bool_()), ("ts", pa.int64())])
+"""An answer after the joiner: null ``value`` is "no result"; ``gone`` says that the left row itself is no more."""
+
+RESULT = pa.schema([("key", BYTES), ("operation", pa.int8()), ("value", BYTES), ("version", BYTES), ("ts", pa.int64())])
+"""A change of the joined table."""
+
+
+GROUPED = pa.schema([("key", BYTES), ("row", BYTES), ("version", BYTES), ("old", BYTES), ("new", BYTES), ("ts", pa.int64())])
+"""To a group: what a row of the grouped table contributed to it, and contributes now (KIP-904's ``Change``); null is nothing.
+``row`` is the row's key, ``version`` that of its change."""
+
+
+NUMBERED = pa.schema([*JOINED, ("number", pa.int8())])
+"""A row of one of several tables, which ``number`` tells; ``gone`` says that it is no more."""
+
+PART = pa.schema(
+    [("key", BYTES), ("number", pa.int8()), ("version", BYTES), ("value", BYTES), ("since", BYTES), ("ts", pa.int64())]
+)
+"""To the left key of a star: a row that its result is made of.  ``number`` tells the right tables apart, and ``LEFT`` says that
+it is the left row, with ``since``: from which versions of it each foreign key is what it is (null: there is none).  A right
+row's ``version`` is that one, then the right row's own."""
+LEFT = -1
+
+SUMS = pa.schema([("sender", pa.int64()), ("rows", pa.int64()), ("hashes", pa.int64())])
+"""rekey → subscription, when batches are validated: how many subscriptions a bucket of rekey knows of in the receiving one."""
+
+
+class Operation(enum.IntEnum):
+    """What a result does to the joined table."""
+
+    INSERT = 0
+    UPDATE = 1
+    DELETE = 2
+
+
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+"""Payloads are copied a dozen times on their way between Python and the JVM: smaller ones are faster."""
+
+_KINDS = {1: CHANGE, 2: SUBSCRIPTION, 3: ANSWER, 4: JOINED, 5: RESULT, 6: SUMS, 7: GROUPED, 8: NUMBERED, 9: PART}
+
+
+def pack(messages: pa.Table) -> bytes:
+    """The messages (their schema is one of this module's) as one byte string."""
+    number = next(number for number, schema in _KINDS.items() if schema.equals(messages.schema))
+    sink = pa.BufferOutputStream()
+    sink.write(bytes((FORMAT, number)))
+    with pa.ipc.new_stream(sink, messages.schema, options=_OPTIONS) as writer:
+        writer.write_table(messages)
+    return sink.getvalue().to_pybytes()
+
+
+def is_answer(packed: bytes) -> bool:
+    """Whether packed messages are for left keys, told from their head alone: answers, or parts of a star."""
+    return packed[:2] in (bytes((FORMAT, 3)), bytes((FORMAT, 9)))
+
+
+def unpack(data: bytes) -> pa.Table:
+    """What ``pack`` was given."""
+    if len(data) < 2 or data[0] != FORMAT or data[1] not in _KINDS:
+        raise FormatError(f"packed messages begin with {data[:2].hex()}, this release reads 01 and a kind up to 09")
+    with pa.ipc.open_stream(pa.py_buffer(data).slice(2)) as reader:
+        return reader.read_all()
+
+
+def table(schema: pa.Schema, *columns: pa.Array | np.ndarray) -> pa.Table:
+    """A table of messages from its columns, in the schema's order."""
+    return pa.table([pa.array(c) if isinstance(c, np.ndarray) else c for c in columns], schema=schema)
+
+
+def column(messages: pa.Table, name: str) -> pa.Array:
+    """A column as one contiguous array."""
+    chunks = messages.column(name)
+    if chunks.num_chunks == 1:
+        return chunks.chunk(0)
+    return chunks.combine_chunks() if chunks.num_chunks else pa.array([], chunks.type)

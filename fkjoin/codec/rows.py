@@ -1,0 +1,350 @@
+"""Rows as byte strings: a canonical form for keys and values of any Arrow type that Spark produces.
+
+A row is ``{null bits}{fixed-width columns}{uint32 length of each other column}{their bytes}``, little-endian.  Structs
+are flattened into their members; a list is ``{uint32 count}{uint32 length of each item}{items}``, a map a list of
+entries.  *Law*: decode(encode(rows)) == rows, and equal rows have equal bytes; ``canonical`` also folds -0.0 into 0.0
+and all NaNs into one, as comparing keys wants it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fkjoin.codec.arrays import (
+    BYTES,
+    Bools,
+    Bytes,
+    Ints,
+    Octets,
+    as_bytes,
+    bools,
+    buffers,
+    concat,
+    fixed,
+    lengths,
+    slices,
+    valid,
+    window,
+)
+from fkjoin.errors import FormatError
+
+Path = tuple[str, ...]
+"""Names that lead to a column, or to a field in one."""
+
+
+@dataclass(frozen=True)
+class RowCodec:
+    """Encodes rows of a schema; the schema is not part of the bytes."""
+
+    schema: pa.Schema
+    canonical: bool = False
+
+    def encode(self, columns: list[pa.Array], rows: int) -> Bytes:
+        """One byte string per row, from columns in the schema's order."""
+        leaves: list[pa.Array] = []
+        flags: list[Bools] = []
+        for field, column in zip(self.schema, columns, strict=True):
+            _flatten(column.cast(field.type) if column.type != field.type else column, leaves, flags)
+        bits = np.stack(flags, axis=1) if flags else np.zeros((rows, 0), bool)
+        parts = [np.packbits(bits, axis=1, bitorder="little")]
+        tails: list[Bytes] = []
+        for leaf in leaves:
+            width = _width(leaf.type)
+            if width:
+                parts.append(_fixed_bytes(leaf, width, self.canonical))
+            else:
+                tails.append(_variable_bytes(leaf, self.canonical))
+        sizes = [lengths(tail).astype("<u4").view(np.uint8).reshape(rows, 4) for tail in tails]
+        return concat(fixed(np.concatenate([*parts, *sizes], axis=1)), *tails)
+
+    def fits(self, data: Bytes) -> Bools:
+        """Which byte strings can be rows of the schema, by their lengths; nulls can."""
+        shape = _Shape(self.schema)
+        octets, bounds = buffers(data)
+        size = np.diff(bounds)
+        head = window(octets, bounds[:-1], shape.head)
+        sizes = np.ascontiguousarray(head[:, shape.head - 4 * shape.variable :]).view("<u4").astype(np.int64)
+        return ~valid(data) | ((size >= shape.head) & (size == shape.head + sizes.sum(axis=1)))
+
+    def decode(self, data: Bytes) -> list[pa.Array]:
+        """The columns of encoded rows; a null row gives null in every column."""
+        reader = self._reader(data)
+        return [reader.column(field.type) for field in self.schema]
+
+    def narrowed(self, data: Bytes, schema: pa.Schema) -> list[pa.Array]:
+        """Columns of encoded rows as ``arrays.narrowed`` has them; the others, and other fields in them, are not decoded."""
+        reader = self._reader(data)
+        found = reader.fields(self.schema, schema)
+        return [found[field.name] for field in schema]
+
+    def pick(self, data: Bytes, paths: Sequence[Path]) -> list[pa.Array]:
+        """Some columns of encoded rows, or fields in them, by the names that lead to each; the others are not decoded."""
+        reader = self._reader(data)
+        found: dict[Path, pa.Array] = {}
+
+        def walk(fields: Iterable[pa.Field], above: Path) -> None:
+            for field in fields:
+                here = (*above, field.name)
+                if here in paths:
+                    found[here] = whole = reader.column(field.type)
+                    inside = [path for path in paths if path[: len(here)] == here and path != here]
+                    found.update({path: pc.struct_field(whole, list(path[len(here) :])) for path in inside})
+                elif any(path[: len(here)] == here for path in paths):
+                    reader.flag += 1
+                    walk(field.type, here)
+                else:
+                    reader.skip(field.type)
+
+        walk(self.schema, ())
+        return [found[path] for path in paths]
+
+    def _reader(self, data: Bytes) -> _Reader:
+        shape = _Shape(self.schema)
+        found = valid(data)
+        octets, bounds = buffers(data)
+        starts = bounds[:-1]
+        if (np.diff(bounds)[found] < shape.head).any():
+            raise FormatError(f"an encoded row is shorter than the {shape.head} bytes that {self.schema.names} need")
+        head = np.where(found[:, None], window(octets, starts, shape.head), np.uint8(0))
+        bits = np.unpackbits(head[:, : shape.bitmap], axis=1, bitorder="little").astype(bool)
+        sizes = np.ascontiguousarray(head[:, shape.head - 4 * shape.variable :]).view("<u4").astype(np.int64)
+        tails = np.cumsum(sizes, axis=1) - sizes + (starts + shape.head)[:, None]
+        return _Reader(octets, head, bits, sizes, tails, shape.bitmap)
+
+
+def unsupported(schema: pa.Schema) -> str | None:
+    """The first column that has no byte form, with its type; None if all have one."""
+    for field in schema:
+        try:
+            _Shape(pa.schema([field]))
+        except FormatError as error:
+            return f"{field.name}: {error}"
+    return None
+
+
+class _Shape:
+    """How many bytes the head of a row has, and what is in it."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.flags = self.fixed = self.variable = 0
+        for field in schema:
+            self._add(field.type)
+        self.bitmap = -(-self.flags // 8)
+        self.head = self.bitmap + self.fixed + 4 * self.variable
+
+    def _add(self, kind: pa.DataType) -> None:
+        self.flags += 1
+        if pa.types.is_struct(kind):
+            for field in kind:
+                self._add(field.type)
+        elif width := _width(kind):
+            self.fixed += width
+        elif _is_list(kind):
+            self.variable += 1
+            _Shape(_item_schema(kind))
+        elif _is_text(kind):
+            self.variable += 1
+        else:
+            raise FormatError(f"type {kind} has no byte form; cast it, or leave the column out")
+
+
+@dataclass
+class _Reader:
+    """A reader of columns, one after the other out of the decoded heads."""
+
+    octets: Octets
+    head: Octets
+    bits: Bools
+    sizes: Ints
+    tails: Ints
+    at: int
+    flag: int = 0
+    tail: int = 0
+
+    def skip(self, kind: pa.DataType) -> None:
+        """Pass over a column."""
+        shape = _Shape(pa.schema([pa.field("", kind)]))
+        self.flag += shape.flags
+        self.at += shape.fixed
+        self.tail += shape.variable
+
+    def fields(self, there: Iterable[pa.Field], wanted: Iterable[pa.Field]) -> dict[str, pa.Array]:
+        """Pass over all that are there, and read those that are wanted, by their names."""
+        kinds = {field.name: field.type for field in wanted}
+        found = {}
+        for field in there:
+            if field.name not in kinds:
+                self.skip(field.type)
+            elif pa.types.is_struct(field.type) and kinds[field.name] != field.type:
+                mask = pa.array(~self.bits[:, self.flag])
+                self.flag += 1
+                kind = kinds[field.name]
+                inner = self.fields(field.type, kind)
+                found[field.name] = pa.StructArray.from_arrays([inner[one.name] for one in kind], fields=list(kind), mask=mask)
+            else:
+                found[field.name] = self.column(field.type)
+        return found
+
+    def column(self, kind: pa.DataType) -> pa.Array:
+        there = self.bits[:, self.flag]
+        self.flag += 1
+        if pa.types.is_struct(kind):
+            children = [self.column(field.type) for field in kind]
+            return pa.StructArray.from_arrays(children, fields=list(kind), mask=pa.array(~there))
+        width = _width(kind)
+        if width:
+            raw = np.ascontiguousarray(self.head[:, self.at : self.at + width])
+            self.at += width
+            return _from_fixed(raw, there, kind)
+        raw_bytes = slices(self.octets, self.tails[:, self.tail], self.sizes[:, self.tail], there)
+        self.tail += 1
+        return _from_variable(raw_bytes, kind)
+
+
+def _flatten(array: pa.Array, leaves: list[pa.Array], flags: list[Bools]) -> None:
+    """Leaves of the array's struct tree, and a flag per node: not null."""
+    flags.append(valid(array))
+    if pa.types.is_struct(array.type):
+        for child in array.flatten():
+            _flatten(child, leaves, flags)
+    else:
+        leaves.append(array)
+
+
+def _width(kind: pa.DataType) -> int:
+    """Bytes of a fixed-width type; 0 for the others."""
+    if pa.types.is_boolean(kind):
+        return 1
+    if _is_text(kind) or pa.types.is_nested(kind) or pa.types.is_null(kind) or pa.types.is_dictionary(kind):
+        return 0
+    try:
+        return int(kind.bit_width) // 8
+    except ValueError:
+        return 0
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
+    return any(test(kind) for test in tests)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind)
+
+
+def _item_schema(kind: pa.DataType) -> pa.Schema:
+    if pa.types.is_map(kind):
+        return pa.schema([("key", kind.key_type), ("value", kind.item_type)])
+    return pa.schema([("item", kind.value_type)])
+
+
+def _fixed_bytes(leaf: pa.Array, width: int, canonical: bool) -> Octets:
+    rows = len(leaf)
+    if pa.types.is_boolean(leaf.type):
+        return bools(pc.fill_null(leaf, False)).astype(np.uint8).reshape(rows, 1)
+    data = leaf.buffers()[1]
+    if data is None or not rows:
+        return np.zeros((rows, width), np.uint8)
+    table = np.frombuffer(data, np.uint8)[leaf.offset * width : (leaf.offset + rows) * width].reshape(rows, width)
+    if canonical and pa.types.is_floating(leaf.type):
+        numbers = np.ascontiguousarray(table).view(f"<f{width}").reshape(-1) + 0.0
+        numbers[np.isnan(numbers)] = np.nan
+        table = numbers.view(np.uint8).reshape(rows, width)
+    return np.where(valid(leaf)[:, None], table, np.uint8(0)) if leaf.null_count else table
+
+
+def _from_fixed(raw: Octets, there: Bools, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_boolean(kind):
+        return pa.array(raw[:, 0] > 0, mask=~there)
+    mask = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(raw), [mask, pa.py_buffer(raw)])
+
+
+def _variable_bytes(leaf: pa.Array, canonical: bool) -> Bytes:
+    if not _is_list(leaf.type):
+        return pc.fill_null(as_bytes(leaf), pa.scalar(b"", BYTES))
+    starts = pc.fill_null(leaf.offsets, 0).to_numpy().astype(np.int64)
+    counts = np.where(valid(leaf), np.diff(starts), 0)
+    items = leaf.keys if pa.types.is_map(leaf.type) else leaf.values
+    columns = [items, leaf.items] if pa.types.is_map(leaf.type) else [items]
+    first = int(starts[0]) if len(starts) else 0
+    total = int(starts[-1]) - first if len(starts) else 0
+    columns = [column.slice(first, total) for column in columns]
+    rows = RowCodec(_item_schema(leaf.type), canonical).encode(columns, total)
+    offsets = pa.array(starts - first)
+    sizes = fixed(lengths(rows).astype("<u4").view(np.uint8).reshape(total, 4))
+    joined = [pc.binary_join(pa.LargeListArray.from_arrays(offsets, part), pa.scalar(b"", BYTES)) for part in (sizes, rows)]
+    head = fixed(counts.astype("<u4").view(np.uint8).reshape(-1, 4))
+    everything = concat(head, *joined)
+    return pc.if_else(pa.array(valid(leaf)), everything, pa.scalar(b"", BYTES))
+
+
+def _from_variable(raw: Bytes, kind: pa.DataType) -> pa.Array:
+    if not _is_list(kind):
+        text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        return raw.cast(pa.large_string()).cast(kind) if text else raw.cast(kind)
+    there = valid(raw)
+    data, bounds = buffers(raw)
+    starts = np.where(there, bounds[:-1], 0)
+    counts = _words(data, starts, np.where(there, 1, 0))
+    full = np.zeros(len(raw), np.int64)
+    full[there] = counts
+    sizes = _words(data, starts + 4, full)
+    offsets = np.zeros(len(raw) + 1, np.int64)
+    np.cumsum(full, out=offsets[1:])
+    ahead = np.cumsum(sizes) - sizes
+    base = np.repeat(starts + 4 + 4 * full - _at(ahead, offsets[:-1]), full)
+    columns = RowCodec(_item_schema(kind)).decode(slices(data, base + ahead, sizes))
+    ends = pa.array(offsets, mask=np.append(~there, False))
+    if pa.types.is_map(kind):
+        return pa.MapArray.from_arrays(ends.cast(pa.int32()), *columns, type=kind)
+    if pa.types.is_large_list(kind):
+        return pa.LargeListArray.from_arrays(ends, columns[0], type=kind)
+    return pa.ListArray.from_arrays(ends.cast(pa.int32()), columns[0], type=kind)
+
+
+def _words(data: Octets, starts: Ints, counts: Ints) -> Ints:
+    """``counts[i]`` uint32 from each start, one after the other."""
+    block = slices(data, starts, 4 * counts)
+    raw, bounds = buffers(block)
+    return np.ascontiguousarray(raw[: bounds[-1]]).view("<u4").astype(np.int64)
+
+
+def _at(values: Ints, positions: Ints) -> Ints:
+    if not len(values):
+        return np.zeros(len(positions), np.int64)
+    return values[np.minimum(positions, len(values) - 1)]
+
+
+def bytes_codec(columns: int) -> RowCodec:
+    """Of rows of so many byte strings, each perhaps null."""
+    return RowCodec(pa.schema([pa.field(str(at), BYTES) for at in range(columns)]))
+
+
+@dataclass(frozen=True)
+class KeyCodec:
+    """Keys as bytes: one column of text or bytes is itself (so it sorts as its bytes do), anything else is a row."""
+
+    schema: pa.Schema
+
+    @property
+    def _plain(self) -> bool:
+        return len(self.schema) == 1 and _is_text(self.schema.field(0).type)
+
+    def encode(self, columns: list[pa.Array], rows: int) -> Bytes:
+        """Null where any of the columns is null: such a key equals nothing."""
+        if self._plain:
+            return as_bytes(columns[0])
+        there = np.logical_and.reduce([valid(column) for column in columns])
+        whole = RowCodec(self.schema, canonical=True).encode(columns, rows)
+        return whole if there.all() else pc.if_else(pa.array(there), whole, pa.scalar(None, BYTES))
+
+    def decode(self, keys: Bytes) -> list[pa.Array]:
+        if self._plain:
+            return [_from_variable(keys, self.schema.field(0).type)]
+        return RowCodec(self.schema).decode(keys)

@@ -1,0 +1,190 @@
+"""How values are written where their JSON alone does not tell: what a number counts, and how a text stands for bytes.
+
+A notation is a tree like the type that it is for: of a struct, the notations of its fields by name; of a list or a map, that
+of its items under ``ITEM``; of anything else, a ``Unit``.  What is not in it is written as JSON has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from fkjoin.errors import TopologyError, nearest
+
+ITEM = "[]"
+"""Stands for the items of a list or a map."""
+
+NANOS = {"days": 86_400 * 10**9, "seconds": 10**9, "millis": 10**6, "micros": 10**3, "nanos": 1}
+"""How many nanoseconds a unit of time has."""
+
+
+class Unit(NamedTuple):
+    """How a value is written."""
+
+    name: str
+    of: str = ""
+    """What a number counts: an ``instant``, a ``day``, a ``time`` of day or a ``span``; empty: whatever the column is."""
+    scale: int | None = None
+    """Of a decimal in base64; None: the column's."""
+
+
+Notation: TypeAlias = Unit | Mapping[str, Any] | None
+
+UNSURE = Unit("unsure")
+"""A text that may be base64 or not."""
+
+_CONNECT = {
+    "io.debezium.time.Date": Unit("days", "day"),
+    "io.debezium.time.Timestamp": Unit("millis", "instant"),
+    "io.debezium.time.MicroTimestamp": Unit("micros", "instant"),
+    "io.debezium.time.NanoTimestamp": Unit("nanos", "instant"),
+    "io.debezium.time.IsoTimestamp": Unit("local"),
+    "io.debezium.time.Time": Unit("millis", "time"),
+    "io.debezium.time.MicroTime": Unit("micros", "time"),
+    "io.debezium.time.NanoTime": Unit("nanos", "time"),
+    "io.debezium.time.MicroDuration": Unit("micros", "span"),
+    "io.debezium.time.NanoDuration": Unit("nanos", "span"),
+    "org.apache.kafka.connect.data.Date": Unit("days", "day"),
+    "org.apache.kafka.connect.data.Time": Unit("millis", "time"),
+    "org.apache.kafka.connect.data.Timestamp": Unit("millis", "instant"),
+    "io.debezium.data.geometry.Geometry": Unit("wkb"),
+    "io.debezium.data.geometry.Geography": Unit("wkb"),
+    "io.debezium.data.geometry.Point": Unit("wkb"),
+}
+"""By the names that Debezium and Kafka Connect give a field's schema."""
+
+_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+
+
+def is_special(kind: pa.DataType) -> bool:
+    """Whether JSON has no values of the type of its own, or a unit can change how they are read."""
+    tests = "is_timestamp", "is_date", "is_time", "is_duration", "is_decimal", "is_binary"
+    return any(getattr(pa.types, test)(kind) for test in tests)
+
+
+def needs_units(kind: pa.DataType) -> bool:
+    """Whether there is such a type in it."""
+    return is_special(kind) or any(needs_units(inner) for inner in _inside(kind).values())
+
+
+def from_names(
+    given: Mapping[str, str], schema: pa.Schema, what: str, type_text: Callable[[pa.DataType], str]
+) -> Mapping[str, Any]:
+    """The notation that a user gives, by columns, or by fields in them with dots between.
+
+    ``what``: the format, for errors; ``type_text``: how they write a type.  ``TopologyError`` if there is no such name or unit.
+    """
+    made: dict[str, Any] = {}
+    for path, unit in given.items():
+        kind = _kind_at(path, schema, what)
+        known = _units_of(kind)
+        if unit not in known:
+            choice = f"one of {', '.join(known)}" if known else "left out: a unit is for times, decimals and bytes"
+            raise TopologyError(f"{what}: units: {path!r} is {type_text(kind)}; its unit {unit!r} should be {choice}")
+        at = made
+        for name in _steps(path, schema)[:-1]:
+            at = at.setdefault(name, {})
+        at[_steps(path, schema)[-1]] = _down_to(kind, Unit(unit))
+    return made
+
+
+def everywhere(kind: pa.DataType, unit: Unit, test: Any) -> Notation:
+    """The unit wherever a type passes the test."""
+    if test(kind):
+        return unit
+    found = {name: everywhere(inner, unit, test) for name, inner in _inside(kind).items()}
+    return {name: one for name, one in found.items() if one} or None
+
+
+def merged(first: Notation, then: Notation) -> Notation:
+    """The first, and what it does not say, or not for sure, from the other."""
+    if isinstance(first, Mapping) and isinstance(then, Mapping):
+        return {
+            name: merged(first.get(name), then.get(name)) for name in [*first, *(name for name in then if name not in first)]
+        }
+    return then if first is None or (first == UNSURE and then is not None) else first
+
+
+def from_connect(schema: Any, kind: pa.DataType) -> Notation:
+    """The notation that the ``schema`` part of a message gives for values of the type."""
+    if not isinstance(schema, dict):
+        return None
+    if pa.types.is_struct(kind):
+        fields = {item.get("field"): item for item in _dicts(schema.get("fields"))}
+        found = {field.name: from_connect(fields.get(field.name), field.type) for field in kind}
+        return {name: one for name, one in found.items() if one is not None}
+    if pa.types.is_map(kind):
+        return {ITEM: from_connect(schema.get("values"), kind.item_type)}
+    if pa.types.is_list(kind):
+        return {ITEM: from_connect(schema.get("items"), kind.value_type)}
+    return _unit(schema, kind) if is_special(kind) else None
+
+
+def field_of(schema: Any, name: str) -> Any:
+    """The schema of a field of a struct; None without one."""
+    fields = _dicts(schema.get("fields")) if isinstance(schema, dict) else []
+    return next((field for field in fields if field.get("field") == name), None)
+
+
+def _unit(schema: Mapping[str, Any], kind: pa.DataType) -> Unit | None:
+    name = schema.get("name")
+    if name == _DECIMAL:
+        parameters = schema.get("parameters")
+        scale = str(parameters.get("scale", 0)) if isinstance(parameters, dict) else "0"
+        return Unit("base64", scale=int(scale)) if scale.lstrip("-").isdigit() else None
+    if isinstance(name, str) and name in _CONNECT:
+        return _CONNECT[name]
+    if schema.get("type") == "string" and pa.types.is_decimal(kind):
+        return Unit("text")
+    if schema.get("type") == "bytes" and pa.types.is_binary(kind):
+        return Unit("base64")
+    return UNSURE if schema.get("type") == "string" and pa.types.is_binary(kind) else None
+
+
+def _dicts(given: Any) -> list[dict[str, Any]]:
+    return [item for item in given if isinstance(item, dict)] if isinstance(given, list) else []
+
+
+def _inside(kind: pa.DataType) -> dict[str, pa.DataType]:
+    if pa.types.is_struct(kind):
+        return {field.name: field.type for field in kind}
+    if pa.types.is_map(kind):
+        return {ITEM: kind.item_type}
+    return {ITEM: kind.value_type} if pa.types.is_list(kind) else {}
+
+
+def _units_of(kind: pa.DataType) -> tuple[str, ...]:
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        return _units_of(_inside(kind)[ITEM])
+    if pa.types.is_decimal(kind):
+        return "text", "base64"
+    if pa.types.is_binary(kind):
+        return "base64", "base64-url", "hex", "wkb"
+    return tuple(NANOS) if is_special(kind) else ()
+
+
+def _down_to(kind: pa.DataType, unit: Unit) -> Notation:
+    """The unit, for the items where the type is a list or a map."""
+    nested = pa.types.is_list(kind) or pa.types.is_map(kind)
+    return {ITEM: _down_to(_inside(kind)[ITEM], unit)} if nested else unit
+
+
+def _steps(path: str, schema: pa.Schema) -> list[str]:
+    return [path] if path in schema.names else path.split(".")
+
+
+def _kind_at(path: str, schema: pa.Schema, what: str) -> pa.DataType:
+    kind: pa.DataType = pa.struct(list(schema))
+    for name in _steps(path, schema):
+        names = _names(kind)
+        if name not in names:
+            raise TopologyError(f"{what}: units: there is no column {path!r}; {nearest(name, names, 10)}")
+        kind = kind.field(name).type
+    return kind
+
+
+def _names(kind: pa.DataType) -> list[str]:
+    fields: Iterable[pa.Field] = kind if pa.types.is_struct(kind) else []
+    return [field.name for field in fields]

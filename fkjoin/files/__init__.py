@@ -1,0 +1,1 @@
+"""Change-log files as streaming DataFrames."""

@@ -1,0 +1,320 @@
+"""Change-log files as a streaming DataFrame of their columns, with what is wrong with a line, and where it is."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BinaryType,
+    DateType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    TimeType,
+)
+
+from fkjoin.checkpoint.files import hadoop
+from fkjoin.codec.json_read import Reading, parsable
+from fkjoin.errors import TopologyError
+from fkjoin.files import csv_headers as csv_files
+from fkjoin.files.learned_numbers import with_numbers
+from fkjoin.sessions.settings import prepare, time_zone
+from fkjoin.spark.frame import PROBLEM, RAW
+from fkjoin.spark.json_lines import ReadLines, not_an_object
+from fkjoin.spark.kinds import parts
+from fkjoin.spark.names import quoted
+from fkjoin.spark.schemas import arrow_schema, listed, nullable, struct_type
+
+FileFormat = Literal["json", "parquet", "csv"]
+
+_FORMATS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet", ".csv": "csv"}
+_OF_ANY_FILE = {
+    *("maxfilespertrigger", "maxbytespertrigger", "latestfirst", "maxfileage", "maxcachedfiles", "filenameonly"),
+    *("cleansource", "sourcearchivedir", "recursivefilelookup", "pathglobfilter", "basepath"),
+}
+"""Options of the file source whatever the format, in lower case."""
+_ANY_AGE = "36500d"
+"""Spark by itself skips files that are a week older than the newest one, and does not say so."""
+_CORRUPT, _FILE, _LINE, _UNNAMED = (f"__fkjoin_{name}" for name in ("corrupt", "file", "line", "unnamed"))
+_CORRUPT_NAME = "columnNameOfCorruptRecord"
+_GLOB = re.compile(r"([\[\]{}*?\\])")
+
+
+class FilesRead(NamedTuple):
+    """What there is of files before it is a table."""
+
+    frame: DataFrame
+    """Their columns, ``RAW`` and ``PROBLEM``; where there is a problem, columns are null."""
+    lines: DataFrame | None
+    """Their lines, where workers can read them."""
+    schema: StructType
+    """Of the columns."""
+    learned: bool
+    """The schema is what the files had when they were opened."""
+    name: str
+    """For a table of them."""
+
+    @property
+    def what(self) -> str:
+        """The columns, for people."""
+        return _what(self.schema)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where files are, and the options that Spark's file source gets."""
+
+    spark: SparkSession
+    pattern: str
+    options: dict[str, Any]
+
+    def stream(self, format: str, schema: StructType | None = None, **more: Any) -> DataFrame:
+        reader = self.spark.readStream.format(format).options(**{**more, **self.options})
+        return (reader if schema is None else reader.schema(schema)).load(self.pattern)
+
+    @property
+    def given(self) -> set[str]:
+        """The names of options that are for one format only, in lower case."""
+        return {name.lower() for name in self.options} - _OF_ANY_FILE
+
+
+def open_files(
+    spark: SparkSession,
+    pattern: str,
+    key: Any,
+    schema: StructType | str | None,
+    format: str | None,
+    options: Mapping[str, Any] | None,
+    numbers: Sequence[Any] = (),
+) -> FilesRead:
+    """See ``Table.from_files``; ``numbers``: what orders and dates changes."""
+    prepare(spark)
+    chosen = format or _format_of(pattern)
+    if chosen not in get_args(FileFormat):
+        raise TopologyError(f"format: {chosen!r} is not one of {', '.join(get_args(FileFormat))}")
+    place = _place(spark, pattern, {**({"header": True} if chosen == "csv" else {}), **(options or {})})
+    learned = schema is None
+    found = _learned(place, chosen, pattern, numbers) if schema is None else struct_type(schema, "from_files")
+    lines = _lines(place)
+    folders = _folders(lines)
+    whole = _with_folders(found, [lines.schema[name] for name in folders])
+    unsaid = {name for name in folders if learned or name not in found.names}
+    if learned and chosen == "csv":
+        unsaid |= set(found.names)
+    whole = _as_texts(whole, unsaid.intersection(listed(key)))  # 007 and 7 are two keys
+    inner = StructType([field for field in whole if field.name not in folders])
+    outer = StructType([field for field in whole if field.name in folders])
+    plain = None
+    if chosen == "parquet":
+        frame = _checked(place.stream("parquet", whole), whole, None)
+    elif chosen == "csv":
+        frame = _csv(place, inner, outer, learned=learned)
+    elif place.given or _corrupt_name(place) in inner.names:
+        frame = _by_reader(place, inner, outer)
+    else:
+        if outer:
+            lines = place.stream("text", StructType([StructField("value", StringType()), *outer]))
+        frame = _json(lines, inner, outer)
+        plain = None if outer else lines
+    stem = Path(pattern.rstrip("/*")).name or "files"
+    return FilesRead(frame, plain, StructType([*inner, *outer]), learned, stem.split(".")[0])
+
+
+def _lines(place: _Place) -> DataFrame:
+    """The lines, and the columns that names of folders are."""
+    try:
+        return place.stream("text")
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        raise TopologyError(f"path: {place.pattern} is not there; make the folder first, it may be empty") from error
+
+
+def _learned(place: _Place, format: str, pattern: str, numbers: Sequence[Any]) -> StructType:
+    try:
+        if format == "csv":
+            read, found = csv_files.learned(place.spark, place.pattern, place.options)
+            return with_numbers(read, found, numbers)
+        read = place.spark.read.format(format).options(**place.options).load(place.pattern)
+        found = read.schema if format == "parquet" else with_numbers(read, read.schema, numbers)
+    except Exception as error:
+        raise TopologyError(
+            f"path: {pattern} cannot be read to learn its columns; is it there, and not empty? "
+            f"Else give schema=. ({str(error).splitlines()[0]})"
+        ) from error
+    corrupt = _corrupt_name(place)
+    return StructType([field for field in found if field.name != corrupt])
+
+
+def _json(lines: DataFrame, inner: StructType, outer: StructType) -> DataFrame:
+    """The columns of JSON lines."""
+    what = _what(inner)
+    fields = arrow_schema("schema", inner)
+    located = lines.withColumn(_FILE, F.col("_metadata.file_path"))
+    if not parsable(pa.struct(list(fields))):
+        raise TopologyError(f"schema: {what} cannot be read from JSON: a name is in it twice, or a map whose keys are no text")
+    # By the same code as in the workers: Spark's own reader takes other texts for JSON than that does.
+    made = StructType(
+        [
+            *(StructField(one.name, nullable(one.dataType)) for one in inner),
+            *outer,
+            *(StructField(name, StringType()) for name in (PROBLEM, _FILE)),
+        ]
+    )
+    made.add(_LINE, BinaryType())
+    more = (*outer.names,)
+    read = located.mapInArrow(ReadLines(fields, what, more, _FILE, PROBLEM, _LINE, as_session(lines.sparkSession)), made)
+    raw = F.struct(F.col(_FILE).alias("file"), F.col(_LINE).alias("value"))
+    return read.select(*_named([*inner.names, *outer.names]), PROBLEM, raw.alias(RAW))
+
+
+def as_session(spark: SparkSession) -> Reading:
+    """How times are read: clocks that say no zone are the session's."""
+    return Reading(zone=time_zone(spark))
+
+
+def _by_reader(place: _Place, inner: StructType, outer: StructType) -> DataFrame:
+    """JSON as Spark's reader has it, which knows more options; with a column for lines that do not fit, those are rows."""
+    if _corrupt_name(place) in inner.names:
+        _require_no_times(inner, _corrupt_name(place))
+        return _checked(place.stream("json", StructType([*inner, *outer])), StructType([*inner, *outer]), None)
+    hidden = StructField(_CORRUPT, StringType())
+    frame = _with_option(place, _CORRUPT_NAME, _CORRUPT).stream("json", StructType([*inner, hidden, *outer]))
+    problem = F.when(_corrupt(inner).isNotNull(), F.lit(not_an_object(_what(inner))))
+    return _checked(frame, StructType([*inner, *outer]), problem)
+
+
+def _require_no_times(fields: StructType, corrupt: str) -> None:
+    """``TopologyError`` for times: Spark's reader takes any number for one, and counts seconds."""
+    for name, kind in parts(fields):
+        if isinstance(kind, TimestampType | TimestampNTZType | DateType | TimeType):
+            raise TopologyError(
+                f"schema: column {name} is {kind.simpleString()}, and with a column {corrupt} a number would count seconds: "
+                f"take a bigint column and timestamp_millis({name}) in map_values, or a string column and a cast"
+            )
+
+
+def _csv(place: _Place, inner: StructType, outer: StructType, *, learned: bool) -> DataFrame:
+    whole = StructType([*inner, *outer])
+    corrupt = _corrupt_name(place)
+    own = corrupt in inner.names and not learned
+    fields = StructType([field for field in inner if not own or field.name != corrupt])
+    read = csv_files.by_name(place.spark, place.pattern, place.options, fields)
+    hidden = inner[corrupt] if own else StructField(_CORRUPT, StringType())
+    source = place if own else _with_option(place, _CORRUPT_NAME, _CORRUPT)
+    frame = source.stream("csv", StructType([*read, hidden, *outer]), enforceSchema=False)
+    # A column without a name must be read, too, and no expression can do so.
+    named = StructType([StructField(field.name or _UNNAMED, field.dataType) for field in read])
+    frame = frame.toDF(*named.names, hidden.name, *outer.names)
+    problem = None if own else F.when(_corrupt(named).isNotNull(), F.lit(f"not a CSV line of {_what(inner)}"))
+    return _checked(frame, whole, problem)
+
+
+def _corrupt(fields: StructType) -> Column:
+    """The text of a line that does not fit.
+
+    It reads all columns: Spark parses only those that are read, and overlooks what is wrong with others.
+    """
+    given, nothing = F.col(_CORRUPT), F.lit(True)
+    for name in fields.names:
+        nothing = nothing & F.col(quoted(name)).isNull()
+    return F.when(nothing, F.concat(given, F.lit(""))).otherwise(given)
+
+
+def _checked(frame: DataFrame, columns: StructType, problem: Column | None) -> DataFrame:
+    """What a reader of Spark's has read, with ``PROBLEM`` and ``RAW``."""
+    own = F.struct(*_named(columns.names))
+    value = F.to_json(own) if problem is None else F.coalesce(F.col(_CORRUPT), F.to_json(own))
+    path = F.input_file_name() if "_metadata" in frame.columns else F.col("_metadata.file_path")
+    found = F.lit(None).cast("string") if problem is None else problem
+    kept = [F.when(found.isNull(), F.col(quoted(name))).alias(name) for name in columns.names]
+    rows = _named(columns.names) if problem is None else kept
+    return frame.select(
+        *rows, found.alias(PROBLEM), F.struct(path.alias("file"), value.cast("binary").alias("value")).alias(RAW)
+    )
+
+
+def _what(columns: StructType) -> str:
+    return columns.simpleString()[:200]
+
+
+def _named(names: Sequence[str]) -> list[Column]:
+    return [F.col(quoted(name)) for name in names]
+
+
+def _folders(stream: DataFrame) -> list[str]:
+    """The columns that come from the names of folders, such as ``region=eu``."""
+    source: Any = stream._jdf.queryExecution().analyzed()
+    return [name for name in source.dataSource().sourceInfo().partitionColumns().mkString("\n").split("\n") if name]
+
+
+def _with_folders(given: StructType, folders: Sequence[StructField]) -> StructType:
+    """As Spark has it: columns of folders come last, with the types that the schema gives them."""
+    types = {field.name: field for field in given}
+    names = {field.name for field in folders}
+    return StructType([*(field for field in given if field.name not in names), *(types.get(one.name, one) for one in folders)])
+
+
+def _as_texts(given: StructType, names: set[str]) -> StructType:
+    return StructType([StructField(one.name, StringType()) if one.name in names else one for one in given])
+
+
+def _corrupt_name(place: _Place) -> str:
+    """What Spark calls the column that has lines which do not fit, where a schema has it."""
+    given = {name.lower(): value for name, value in place.options.items()}
+    return str(given.get(_CORRUPT_NAME.lower()) or place.spark.conf.get("spark.sql.columnNameOfCorruptRecord"))
+
+
+def _with_option(place: _Place, name: str, value: Any) -> _Place:
+    """The place with an option, in whatever letters it was given."""
+    others = {item: one for item, one in place.options.items() if item.lower() != name.lower()}
+    return _Place(place.spark, place.pattern, {**others, name: value})
+
+
+def _place(spark: SparkSession, pattern: str, given: Mapping[str, Any]) -> _Place:
+    """What Spark takes for the files: a path that is there is no glob."""
+    known = {name.lower() for name in given}
+    options = {**({} if "maxfileage" in known else {"maxFileAge": _ANY_AGE}), **given}
+    if not _is_there(spark, pattern):
+        return _Place(spark, pattern, options)
+    path, files = hadoop(spark, pattern)
+    if files.getFileStatus(path).isDirectory() and "basepath" not in known:
+        options["basePath"] = pattern  # without it, Spark looks for no columns in folders of a glob
+    return _Place(spark, _GLOB.sub(r"\\\1", pattern), options)
+
+
+def _is_there(spark: SparkSession, pattern: str) -> bool:
+    """Whether it looks like a glob and is a path."""
+    if not _GLOB.search(pattern):
+        return False
+    path, files = hadoop(spark, pattern)
+    return bool(files.exists(path))
+
+
+def _format_of(pattern: str) -> str:
+    """Of a ``FileFormat``, from the endings of the files that ``pattern`` means."""
+    there = Path(pattern).exists()
+    places = [pattern] if there else glob.glob(pattern) or [pattern]
+    below = [Path(name) for place in places for name in ([place] if Path(place).is_file() else _files_in(place))]
+    endings = {_FORMATS[name.suffix] for name in [*below, Path(pattern)] if name.suffix in _FORMATS}
+    if len(endings) == 1:
+        return endings.pop()
+    found = "files of several kinds" if endings else f"no {', '.join(_FORMATS)} file"
+    raise TopologyError(f'path: {pattern} has {found}: give format="json", "parquet" or "csv"')
+
+
+def _files_in(place: str) -> list[str]:
+    """The names in a folder, and in folders of it that are named as columns are: ``region=eu``."""
+    found = glob.glob(f"{glob.escape(place)}/*")
+    return [*found, *(name for inner in found if "=" in Path(inner).name for name in _files_in(inner))]

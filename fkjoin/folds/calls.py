@@ -1,0 +1,131 @@
+"""A user's own initializer, adder and subtractor, called once for each contribution that comes or goes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from fkjoin.codec.arrays import Bytes, Ints
+from fkjoin.codec.rows import KeyCodec
+from fkjoin.errors import FkJoinError
+from fkjoin.folds.fold import Steps
+
+Row = Callable[[Mapping[str, Any]], Any]
+"""Make of columns by name what the user's functions get as a row."""
+
+
+@dataclass(frozen=True)
+class Called:
+    """``adder`` and ``subtractor`` take (key, value, aggregate) and return the aggregate; None is "no result".
+
+    ``initializer`` makes the aggregate of a group that has none.  What is kept has the type ``of``; the functions get it as
+    the type that the initializer makes (a set stays a set).
+    """
+
+    name: str
+    of: pa.DataType
+    key: pa.Schema
+    value: pa.Schema
+    plain: bool
+    """The value is its one column, not a row of columns."""
+    initializer: Callable[[], Any]
+    adder: Callable[[Any, Any, Any], Any]
+    subtractor: Callable[[Any, Any, Any], Any]
+    row: Row = dict
+
+    @property
+    def result(self) -> pa.Field:
+        return pa.field(self.name, self.of)
+
+    @property
+    def state(self) -> list[pa.Field]:
+        return [self.result]
+
+    def fold(self, state: list[pa.Array], steps: Steps, place: int) -> list[pa.Array]:
+        aggregates: list[Any] = state[0].to_pylist()
+        keys = self._keys(steps.keys)
+        old, new = ([None] * len(steps.group) if not len(side) else self._values(side) for side in (steps.old, steps.new))
+        shape = type(self.initializer())
+        if pa.types.is_struct(self.of):
+            aggregates = [None if kept is None else self.row(kept) for kept in aggregates]
+        else:
+            aggregates = [None if kept is None else _shaped(kept, shape) for kept in aggregates]
+        for group, had, has, before, after in zip(
+            steps.group.tolist(), steps.had.tolist(), steps.has.tolist(), old, new, strict=True
+        ):
+            found = aggregates[group]
+            if had:
+                found = self.subtractor(keys[group], before, self.initializer() if found is None else found)
+            if has:
+                found = self.adder(keys[group], after, self.initializer() if found is None else found)
+            aggregates[group] = found
+        return [self._stored(aggregates, keys)]
+
+    def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
+        return state[0]
+
+    def _stored(self, aggregates: list[Any], keys: list[Any]) -> pa.Array:
+        """The aggregates in their type; the error names the first that is not of it."""
+        try:
+            return pa.array([_storable(found) for found in aggregates], self.of)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            for key, found in zip(keys, aggregates, strict=True):
+                try:
+                    pa.array([_storable(found)], self.of)
+                except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                    raise FkJoinError(
+                        f"{self.name} of group {key!r}: adder or subtractor returned {found!r}, which is no {self.of}; "
+                        f"let it return that, or give returns=… ({error})"
+                    ) from error
+            raise
+
+    def _keys(self, keys: Bytes) -> list[Any]:
+        columns = [column.to_pylist() for column in KeyCodec(self.key).decode(keys)]
+        return columns[0] if len(columns) == 1 else self._rows(self.key, columns)
+
+    def _values(self, columns: Any) -> list[Any]:
+        listed = [column.to_pylist() for column in columns]
+        return listed[0] if self.plain else self._rows(self.value, listed)
+
+    def _rows(self, schema: pa.Schema, columns: list[list[Any]]) -> list[Any]:
+        return [self.row(dict(zip(schema.names, line, strict=True))) for line in zip(*columns, strict=True)]
+
+
+@dataclass(frozen=True)
+class Starting:
+    """An initializer that makes copies of a value."""
+
+    value: Any
+
+    def __call__(self) -> Any:
+        return copy.deepcopy(self.value)
+
+
+@dataclass(frozen=True)
+class Reducing:
+    """A reducer of (aggregate, value) as an adder or subtractor; a group begins with its first value."""
+
+    reducer: Callable[[Any, Any], Any]
+
+    def __call__(self, key: Any, value: Any, aggregate: Any) -> Any:
+        return value if aggregate is None else self.reducer(aggregate, value)
+
+
+def _shaped(kept: Any, shape: type) -> Any:
+    return kept if shape is type(None) or isinstance(kept, shape) else shape(kept)
+
+
+def _storable(found: Any) -> Any:
+    """What Arrow takes: sets in an order that does not depend on how they came about."""
+    if isinstance(found, set | frozenset):
+        try:
+            return sorted(found)
+        except TypeError:
+            return sorted(found, key=repr)
+    if isinstance(found, tuple) and hasattr(found, "asDict"):
+        return found.asDict(recursive=True)
+    return found

@@ -1,0 +1,211 @@
+"""min and max, which can be taken back: beside the groups' states, the store counts how often each value is there.
+
+Store: ``{'o'}{1 byte: place of the column}{uint32 big-endian: length of the group's key}{group's key}{value in a form that
+sorts, for max the other way round}`` → ``{int64 count}{value}``.  So the next extreme of a group is its first entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fkjoin.codec import combined_key
+from fkjoin.codec.arrays import (
+    BYTES,
+    Bools,
+    Bytes,
+    Ints,
+    after,
+    as_bytes,
+    buffers,
+    codes,
+    concat,
+    constant,
+    fixed,
+    masked,
+    prefixed,
+    stack,
+    take,
+    valid,
+    window,
+)
+from fkjoin.codec.rows import RowCodec
+from fkjoin.folds.fold import Steps, totals, whole
+from fkjoin.folds.sums import decimal_words
+from fkjoin.state import Store, byte_order, prefix_range
+
+_TAG = b"o"
+_COUNT = 8
+_LOOKED_AT = 8
+"""Entries of a group that are looked at first, for one that is left."""
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """The least or the greatest value of a column, nulls left out; not-a-number is greater than all, as in Spark."""
+
+    name: str
+    column: int
+    kind: Literal["min", "max"]
+    of: pa.DataType
+
+    @property
+    def result(self) -> pa.Field:
+        return pa.field(self.name, self.of)
+
+    @property
+    def state(self) -> list[pa.Field]:
+        return [pa.field("count", pa.int64()), pa.field("value", self.of)]
+
+    def fold(self, state: list[pa.Array], steps: Steps, place: int) -> list[pa.Array]:
+        code, sign, _ = steps.signed
+        amounts = steps.column(self.column)
+        there = valid(amounts)
+        counted = whole(state[0]) + totals(code, sign * there, len(state[0]))
+        code, sign, amounts = code[there], sign[there], amounts.filter(pa.array(there))
+        prefixes = prefixed(_TAG + bytes((place,)), combined_key.prefixes(steps.keys))
+        names = concat(take(prefixes, code), self._sorting(amounts))
+        number, names = codes(names)
+        first = np.zeros(len(names), np.int64)
+        first[number[::-1]] = np.arange(len(number))[::-1]
+        group, values = code[first], self._codec.encode([take(amounts, first)], len(first))
+        stored = steps.store.get_many(names)
+        counts = _counts(stored) + np.bincount(number, sign, len(names)).astype(np.int64)
+        left = counts > 0
+        entries = concat(fixed(counts.astype("<i8").view(np.uint8).reshape(-1, _COUNT)), values)
+        steps.entries.append((names, masked(entries, left)))
+
+        held = state[1]
+        held_names = masked(concat(prefixes, self._sorting(held)), valid(held))
+        lost = valid(pc.index_in(held_names, value_set=names.filter(pa.array(~left)))) & valid(held)
+        best, best_values = _first_of_each(names.filter(pa.array(left)), values.filter(pa.array(left)), group[left], len(held))
+        best, best_values = _less(best, best_values, masked(held_names, ~lost), self._codec.encode([held], len(held)))
+        missing = np.flatnonzero(lost)
+        if len(missing):
+            kept, kept_values = _first_stored(steps.store, take(prefixes, missing), names)
+            scattered = np.full(len(held), len(missing))
+            scattered[missing] = np.arange(len(missing))
+            nothing = constant(None, 1)
+            best, best_values = _less(
+                best, best_values, take(stack(kept, nothing), scattered), take(stack(kept_values, nothing), scattered)
+            )
+        found = self._codec.decode(masked(best_values, counted > 0))[0]
+        return [pa.array(counted), found]
+
+    def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
+        return state[1]
+
+    @property
+    def _codec(self) -> RowCodec:
+        return RowCodec(pa.schema([("value", self.of)]), canonical=True)
+
+    def _sorting(self, values: pa.Array) -> Bytes:
+        found = sorting(values)
+        if self.kind == "min":
+            return found
+        return _complement(_ended(found) if _is_text(self.of) else found)
+
+
+def sortable(kind: pa.DataType) -> bool:
+    """Whether ``min`` and ``max`` work on a type."""
+    tests = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal128, pa.types.is_boolean, pa.types.is_date32
+    return _is_text(kind) or pa.types.is_timestamp(kind) or any(test(kind) for test in tests)
+
+
+def sorting(values: pa.Array) -> Bytes:
+    """Bytes that sort as the values do; of nulls anything."""
+    kind, rows = values.type, len(values)
+    if _is_text(kind):
+        return pc.fill_null(as_bytes(values), b"")
+    if pa.types.is_decimal128(kind):
+        words = decimal_words(values)
+        words[~valid(values)] = 0
+        octets = np.ascontiguousarray(words[:, ::-1].astype(">u8")).view(np.uint8).reshape(rows, 16)
+        octets[:, 0] ^= 0x80
+        return fixed(octets)
+    if pa.types.is_floating(kind):
+        numbers = values.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
+        numbers[np.isnan(numbers)] = np.nan
+        bits = numbers.view(np.int64)
+        bits = np.where(bits < 0, ~bits, bits | np.int64(-(1 << 63)))
+    else:
+        if pa.types.is_date32(kind):
+            values = values.cast(pa.int32())
+        bits = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) ^ np.int64(-(1 << 63))
+    return fixed(bits.astype(">i8").view(np.uint8).reshape(rows, 8))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    tests = pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary
+    return any(test(kind) for test in tests)
+
+
+def _ended(texts: Bytes) -> Bytes:
+    """With an end that sorts before anything that might follow, so that the order can be turned round."""
+    return concat(pc.replace_substring(texts, b"\0", b"\0\xff"), constant(b"\0\0", len(texts)))
+
+
+def _complement(values: Bytes) -> Bytes:
+    data, bounds = buffers(values)
+    begin, end = int(bounds[0]), int(bounds[-1])
+    offsets = pa.py_buffer(bounds - begin)
+    return pa.Array.from_buffers(BYTES, len(values), [None, offsets, pa.py_buffer(~data[begin:end])])
+
+
+def _counts(entries: Bytes) -> Ints:
+    """How often each value is there, 0 for none."""
+    data, bounds = buffers(entries)
+    raw = np.ascontiguousarray(window(data, bounds[:-1], _COUNT)).view("<i8").reshape(-1)
+    return np.where(valid(entries), raw, 0)
+
+
+def _first_of_each(names: Bytes, values: Bytes, group: Ints, groups: int) -> tuple[Bytes, Bytes]:
+    """The least name of each group, with its value; null where there is none."""
+    order = np.lexsort((_ranks(names), group))
+    place = np.full(groups, len(names))
+    place[group[order[::-1]]] = order[::-1]
+    return take(stack(names, constant(None, 1)), place), take(stack(values, constant(None, 1)), place)
+
+
+def _less(names: Bytes, values: Bytes, others: Bytes, other_values: Bytes) -> tuple[Bytes, Bytes]:
+    """Element-wise the lesser name, with its value; null is greater than all."""
+    other: Bools = pc.fill_null(pc.less(others, names), False).to_numpy(zero_copy_only=False)
+    other |= ~valid(names)
+    chosen = pa.array(other)
+    return pc.if_else(chosen, others, names), pc.if_else(chosen, other_values, values)
+
+
+def _ranks(names: Bytes) -> Ints:
+    ranks = np.empty(len(names), np.int64)
+    ranks[byte_order(names)] = np.arange(len(names))
+    return ranks
+
+
+def _first_stored(store: Store, prefixes: Bytes, touched: Bytes) -> tuple[Bytes, Bytes]:
+    """The first entry under each prefix that the batch has not ``touched``, with its value; null where there is none."""
+    ranges = [prefix_range(prefix) for prefix in prefixes.to_pylist()]
+    names: list[bytes | None] = [None] * len(ranges)
+    values: list[bytes | None] = [None] * len(ranges)
+    waiting, each = list(range(len(ranges))), _LOOKED_AT
+    while waiting:
+        seen = np.zeros(len(waiting), np.int64)
+        following: dict[int, bytes] = {}
+        for page in store.scan([ranges[place] for place in waiting], each=each):
+            seen += np.bincount(page.ranges, minlength=len(waiting))
+            fresh = ~valid(pc.index_in(page.keys, value_set=touched)) if len(touched) else np.ones(len(page.keys), bool)
+            value = after(page.values, np.full(len(page.values), _COUNT))
+            for at in np.flatnonzero(fresh).tolist():
+                place = waiting[int(page.ranges[at])]
+                if names[place] is None:
+                    names[place], values[place] = page.keys[at].as_py(), value[at].as_py()
+            last = np.flatnonzero(np.append(np.diff(page.ranges) > 0, True))
+            following.update({int(page.ranges[at]): page.keys[int(at)].as_py() for at in last})
+        again = [at for at, place in enumerate(waiting) if names[place] is None and seen[at] == each]
+        for at in again:
+            ranges[waiting[at]] = following[at] + b"\0", ranges[waiting[at]][1]
+        waiting, each = [waiting[at] for at in again], 8 * each
+    return pa.array(names, BYTES), pa.array(values, BYTES)

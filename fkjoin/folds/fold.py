@@ -1,0 +1,160 @@
+"""Folding contributions into aggregates, a whole batch and many groups at a time.
+
+*Law*: after any changes, an aggregate is what it would be if it were computed anew from the contributions that are left
+(of a user's own adder and subtractor: as far as the subtractor takes back what the adder did).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from fkjoin.codec.arrays import Bools, Bytes, Ints, changes_from_previous, masked, stack, valid
+from fkjoin.codec.rows import RowCodec
+from fkjoin.state import Store
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass
+class Steps:
+    """A batch's changes of contributions, group by group, in each group in the order in which they count.
+
+    A step takes back what it ``had`` and then adds what it ``has``; ``old`` and ``new`` are the columns of both.
+    """
+
+    keys: Bytes
+    """Of the groups."""
+    group: Ints
+    """The number of each step's group, ascending."""
+    had: Bools
+    has: Bools
+    old: Sequence[pa.Array]
+    new: Sequence[pa.Array]
+    store: Store
+    """Where an aggregate may keep entries of its own, under tags that the stage does not use."""
+    entries: list[tuple[Bytes, Bytes]] = field(default_factory=list)
+    """Entries to be written with the batch."""
+
+    @cached_property
+    def signed(self) -> tuple[Ints, Ints, pa.Array]:
+        """Group, sign (-1: taken back) and place of each contribution, by group; places are those of ``column``."""
+        code = np.concatenate([self.group[self.had], self.group[self.has]])
+        sign = np.where(np.arange(len(code)) < int(self.had.sum()), -1, 1)
+        order = np.argsort(code, kind="stable")
+        return code[order], sign[order], pa.array(order)
+
+    def column(self, place: int) -> pa.Array:
+        """A column of the contributions, in the order of ``signed``."""
+        both = [self.old[place].filter(pa.array(self.had)), self.new[place].filter(pa.array(self.has))]
+        return pa.concat_arrays(both).take(self.signed[2])
+
+
+class Aggregate(Protocol):
+    """One column of an aggregate."""
+
+    @property
+    def result(self) -> pa.Field: ...
+
+    @property
+    def state(self) -> list[pa.Field]:
+        """What is kept for each group."""
+        ...
+
+    def fold(self, state: list[pa.Array], steps: Steps, place: int) -> list[pa.Array]:
+        """The state after the steps; null columns are a group that is new.  ``place``: of this column, among all."""
+        ...
+
+    def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
+        """The column's value, per group with so many ``rows``; ``keys`` are for errors."""
+        ...
+
+
+class Folded(NamedTuple):
+    """What became of groups: encoded states and results (null: none), numbers of rows, and entries to be written."""
+
+    state: Bytes
+    results: Bytes
+    rows: Ints
+    entries: list[tuple[Bytes, Bytes]]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """All columns of an aggregate, over contributions with the schema ``value``."""
+
+    value: pa.Schema
+    columns: tuple[Aggregate, ...]
+    nullable: bool = False
+    """Where all columns are null there is no result."""
+    ordered: bool = False
+    """The order of a group's steps makes a difference."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the results."""
+        return pa.schema([column.result for column in self.columns])
+
+    @property
+    def state(self) -> pa.Schema:
+        parts = [
+            pa.field(f"{place}.{part.name}", part.type) for place, column in enumerate(self.columns) for part in column.state
+        ]
+        return pa.schema([("rows", pa.int64()), *parts])
+
+    def apply(self, state: Bytes, keys: Bytes, group: Ints, old: Bytes, new: Bytes, store: Store, *, first: int = 0) -> Folded:
+        """Fold steps, from encoded contributions (null where there is none), into encoded states (null: none yet).
+
+        ``keys``: of the groups; ``group``: of each step, ascending.  Where no rows are left there is no result, nor where all
+        columns of one that is ``nullable`` are null.  ``first``: the place of the first column, among those of several folds.
+        """
+        codec = RowCodec(self.value)
+        had, has = old.is_valid().to_numpy(False), new.is_valid().to_numpy(False)
+        steps = Steps(keys, group, had, has, codec.decode(old), codec.decode(new), store)
+        groups = len(state)
+        parts = RowCodec(self.state).decode(state)
+        before = whole(parts[0])
+        code, sign, _ = steps.signed
+        rows = before + totals(code, sign, groups)
+        kept: list[pa.Array] = [pa.array(rows)]
+        results: list[pa.Array] = []
+        at = 1
+        for place, column in enumerate(self.columns):
+            size = len(column.state)
+            folded = column.fold(parts[at : at + size], steps, first + place)
+            kept += folded
+            results.append(column.final(folded, rows, steps.keys))
+            at += size
+        there = rows > 0
+        if self.nullable:
+            there &= np.logical_or.reduce([valid(result) for result in results])
+        made = masked(RowCodec(self.schema).encode(results, groups), there)
+        return Folded(RowCodec(self.state).encode(kept, groups), made, rows, steps.entries)
+
+
+def totals(code: Ints, amounts: Ints, groups: int) -> Ints:
+    """The sum of the amounts of each group; ``code`` ascends."""
+    found = np.zeros(groups, np.int64)
+    if len(code):
+        starts = np.flatnonzero(changes_from_previous(code))
+        found[code[starts]] = np.add.reduceat(amounts, starts)
+    return found
+
+
+def whole(column: pa.Array) -> Ints:
+    """An int64 column of a state, 0 for a group that is new."""
+    return column.fill_null(0).to_numpy(zero_copy_only=False)
+
+
+def entry_batch(entries: list[tuple[Bytes, Bytes]]) -> tuple[Bytes, Bytes]:
+    """Entries of all columns as one batch."""
+    return stack(*(keys for keys, _ in entries)), stack(*(values for _, values in entries))
+
+
+Kind = Literal["count", "sum", "avg", "min", "max"]

@@ -1,0 +1,260 @@
+"""count, sum and avg.
+
+*Law*: sums are exact.  A sum of doubles is the exact sum of their values, rounded once when it is read: it depends on no
+order, and what was added and taken back leaves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from fkjoin.codec.arrays import BYTES, Bytes, Ints, changes_from_previous, valid
+from fkjoin.errors import FkJoinError
+from fkjoin.folds.fold import Steps, totals, whole
+
+_LOW = np.int64(0xFFFFFFFF)
+_MOST_DIGITS = 38
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many rows; with a ``column``, those in which it is not null."""
+
+    name: str
+    column: int | None = None
+
+    @property
+    def result(self) -> pa.Field:
+        return pa.field(self.name, pa.int64())
+
+    @property
+    def state(self) -> list[pa.Field]:
+        return [] if self.column is None else [pa.field("count", pa.int64())]
+
+    def fold(self, state: list[pa.Array], steps: Steps, place: int) -> list[pa.Array]:
+        return [] if self.column is None else [pa.array(_counted(state[0], steps, self.column))]
+
+    def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
+        return state[0] if state else pa.array(rows)
+
+
+@dataclass(frozen=True)
+class WholeSum:
+    """Sum (``bigint``) or average (``double``) of whole numbers; kept as ``high * 2**32 + low``."""
+
+    name: str
+    column: int
+    kind: Literal["sum", "avg"]
+
+    @property
+    def result(self) -> pa.Field:
+        return pa.field(self.name, pa.int64() if self.kind == "sum" else pa.float64())
+
+    @property
+    def state(self) -> list[pa.Field]:
+        return [pa.field(name, pa.int64()) for name in ("count", "high", "low")]
+
+    def fold(self, state: list[pa.Array], steps: Steps, place: int) -> list[pa.Array]:
+        count = _counted(state[0], steps, self.column)
+        code, sign, _ = steps.signed
+        amounts = steps.column(self.column).cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        low = whole(state[2]) + totals(code, (amounts & _LOW) * sign, len(count))
+        high = whole(state[1]) + totals(code, (amounts >> 32) * sign, len(count)) + (low >> 32)
+        return [pa.array(count), pa.array(high), pa.array(low & _LOW)]
+
+    def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
+        count, high, low = (whole(part) for part in state)
+        there = count > 0
+        if self.kind == "avg":
+            return pa.array(_quotients(high, low, count), mask=~there)
+        if (beyond := there & ((high < -(1 << 31)) | (high >= 1 << 31))).any():
+            raise _too_large(self.name, keys, beyond, "bigint")
+        return pa.array((high << 32) + low, mask=~there)
+
+
+def _quotients(high: Ints, low: Ints, count: Ints) -> np.ndarray:
+    """Correctly rounded; numbers beyond 53 bits one by one."""
+    count = np.maximum(count, 1)
+    found = (high.astype(np.float64) * 2.0**32 + low) / count
+    for place in np.flatnonzero((high < -(1 << 20)) | (high >= 1 << 20) | (count >= 1 << 53)):
+        found[place] = ((int(high[place]) << 32) + int(low[place])) / int(count[place])
+    return found
+
+
+@dataclass(frozen=True)
+class DoubleSum:
+    """Sum or average of floats and doubles (``double``), exactly: kept as ``{int16 exponent}{whole number}``, little-endian.
+
+    Infinities and not-a-numbers are counted apart, so that they too can be taken back.
+    """
+
+    name: str
+    column: int
+    kind: Literal["sum", "avg"]
+
+    @property
+    def result(self) -> pa.Field:
+        return pa.field(self.name, pa.float64())
+
+    @property
+    def state(self) -> list[pa.Field]:
+        counts = [pa.field(name, pa.int64()) for name in ("count", "nans", "above", "below")]
+        return [*counts, pa.field("sum", BYTES)]
+
+    def fold(self, state: list[pa.Array], steps: Steps, place: int) -> list[pa.Array]:
+        counted = _counted(state[0], steps, self.column)
+        groups = len(counted)
+        code, sign, _ = steps.signed
+        amounts = steps.column(self.column).cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
+        tests = np.isnan(amounts), np.isposinf(amounts), np.isneginf(amounts)
+        specials = [whole(part) + totals(code, test * sign, groups) for part, test in zip(state[1:4], tests, strict=True)]
+        sums = _added(state[4].to_pylist(), code, sign, np.where(np.isfinite(amounts), amounts, 0.0))
+        return [pa.array(counted), *(pa.array(part) for part in specials), pa.array(sums, BYTES)]
+
+    def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
+        count, nans, above, below = (whole(part) for part in state[:4])
+        divisors = count.tolist() if self.kind == "avg" else [1] * len(count)
+        found = np.array([_rounded(kept, max(by, 1)) for kept, by in zip(state[4].to_pylist(), divisors, strict=True)], float)
+        found = np.where(above > 0, np.inf, np.where(below > 0, -np.inf, found))
+        found = np.where((nans > 0) | ((above > 0) & (below > 0)), np.nan, found)
+        return pa.array(found, mask=count <= 0)
+
+
+def _added(kept: list[bytes | None], code: Ints, sign: Ints, amounts: np.ndarray) -> list[bytes]:
+    """Exact sums, with the amounts added; those of equal group and exponent are summed up in bulk first."""
+    mantissa, exponent = np.frexp(amounts)
+    digits = (mantissa * 2.0**53).astype(np.int64)
+    exponent = np.where(digits == 0, 0, exponent.astype(np.int64) - 53)
+    order = np.lexsort((exponent, code))
+    code, exponent, digits = code[order], exponent[order], digits[order] * sign[order]
+    starts = np.flatnonzero(changes_from_previous(code) | changes_from_previous(exponent))
+    sums = [_read(item) for item in kept]
+    if len(starts):
+        parts = (code[starts], exponent[starts], *(np.add.reduceat(part, starts) for part in (digits & _LOW, digits >> 32)))
+        for group, power, low, high in zip(*(part.tolist() for part in parts), strict=True):
+            digits_, base = sums[group]
+            amount = low + (high << 32)
+            if not amount:
+                continue
+            if not digits_:
+                sums[group] = amount, power
+            elif power >= base:
+                sums[group] = digits_ + (amount << (power - base)), base
+            else:
+                sums[group] = (digits_ << (base - power)) + amount, power
+    return [_written(*item) for item in sums]
+
+
+def _read(kept: bytes | None) -> tuple[int, int]:
+    if not kept:
+        return 0, 0
+    return int.from_bytes(kept[2:], "little", signed=True), int.from_bytes(kept[:2], "little", signed=True)
+
+
+def _written(digits: int, exponent: int) -> bytes:
+    """The shortest form, so that equal sums are equal bytes."""
+    if not digits:
+        return b""
+    spare = (digits & -digits).bit_length() - 1
+    digits >>= spare
+    return (exponent + spare).to_bytes(2, "little", signed=True) + _signed_bytes(digits)
+
+
+def _rounded(kept: bytes | None, divisor: int) -> float:
+    digits, exponent = _read(kept)
+    try:
+        return (digits << exponent) / divisor if exponent >= 0 else digits / (divisor << -exponent)
+    except OverflowError:
+        return np.inf if digits > 0 else -np.inf
+
+
+@dataclass(frozen=True)
+class DecimalSum:
+    """Sum or average of decimals, with Spark's types; kept as a whole number of the column's smallest unit."""
+
+    name: str
+    column: int
+    kind: Literal["sum", "avg"]
+    precision: int
+    scale: int
+
+    @property
+    def result(self) -> pa.Field:
+        more = 4 if self.kind == "avg" else 0
+        digits = self.precision + (4 if self.kind == "avg" else 10)
+        return pa.field(self.name, pa.decimal128(min(_MOST_DIGITS, digits), min(_MOST_DIGITS, self.scale + more)))
+
+    @property
+    def state(self) -> list[pa.Field]:
+        return [pa.field("count", pa.int64()), pa.field("sum", BYTES)]
+
+    def fold(self, state: list[pa.Array], steps: Steps, place: int) -> list[pa.Array]:
+        counted = _counted(state[0], steps, self.column)
+        code, sign, _ = steps.signed
+        amounts = steps.column(self.column)
+        words = decimal_words(amounts)
+        words[~valid(amounts)] = 0
+        low, high = words[:, 0], words[:, 1].view(np.int64)
+        parts = ((low & np.uint64(_LOW)).view(np.int64), (low >> np.uint64(32)).view(np.int64), high & _LOW, high >> 32)
+        sums = [totals(code, part * sign, len(counted)).tolist() for part in parts]
+        kept = (int.from_bytes(item or b"", "little", signed=True) for item in state[1].to_pylist())
+        made = [base + a + (b << 32) + (c << 64) + (d << 96) for base, a, b, c, d in zip(kept, *sums, strict=True)]
+        return [pa.array(counted), pa.array(map(_signed_bytes, made), BYTES)]
+
+    def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
+        count = whole(state[0])
+        kind = self.result.type
+        numbers = [int.from_bytes(item or b"", "little", signed=True) for item in state[1].to_pylist()]
+        if self.kind == "avg":
+            unit = 10 ** (kind.scale - self.scale)
+            numbers = [_half_up(number * unit, max(by, 1)) for number, by in zip(numbers, count.tolist(), strict=True)]
+        there = count > 0
+        beyond = there & np.array([abs(number) >= 10**kind.precision for number in numbers], bool)
+        if beyond.any():
+            raise _too_large(self.name, keys, beyond, str(kind))
+        return decimals([number if here else None for number, here in zip(numbers, there, strict=True)], kind)
+
+
+def decimal_words(array: pa.Array) -> np.ndarray:
+    """An ``(n, 2)`` array of the unsigned halves, the lower one first, of a decimal128 column; a copy."""
+    data = array.buffers()[1]
+    if data is None:
+        return np.zeros((len(array), 2), np.uint64)
+    return np.frombuffer(data, "<u8")[2 * array.offset : 2 * (array.offset + len(array))].reshape(-1, 2).copy()
+
+
+def decimals(numbers: Iterable[int | None], kind: pa.DataType) -> pa.Array:
+    """Decimals from whole numbers of their smallest unit."""
+    listed = list(numbers)
+    data = b"".join((number or 0).to_bytes(16, "little", signed=True) for number in listed)
+    there = np.array([number is not None for number in listed], bool)
+    mask = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(listed), [mask, pa.py_buffer(data)])
+
+
+def _half_up(number: int, divisor: int) -> int:
+    found = (2 * abs(number) + divisor) // (2 * divisor)
+    return found if number >= 0 else -found
+
+
+def _signed_bytes(number: int) -> bytes:
+    return number.to_bytes((number.bit_length() + 8) // 8, "little", signed=True) if number else b""
+
+
+def _counted(count: pa.Array, steps: Steps, column: int) -> Ints:
+    """How many of each group's rows have a value."""
+    code, sign, _ = steps.signed
+    return whole(count) + totals(code, sign * valid(steps.column(column)), len(count))
+
+
+def _too_large(name: str, keys: Bytes, beyond: np.ndarray, kind: str) -> FkJoinError:
+    key = keys[int(beyond.argmax())].as_py()
+    return FkJoinError(
+        f"{name} of group {key!r} does not fit into {kind}: cast what is summed up, for instance to decimal(38, 0), and start "
+        "with a new checkpoint"
+    )

@@ -1,0 +1,350 @@
+"""A job file's tables and joins, built with the library's own calls, and the queries that make a job of them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from fkjoin import sinks
+from fkjoin.aggregates import Wanted
+from fkjoin.analysis.written import schema_of
+from fkjoin.checkpoint.indexes import owner
+from fkjoin.cogroups import cogroup
+from fkjoin.errors import TopologyError, nearest
+from fkjoin.files.kept_schemas import KeptSchemas
+from fkjoin.files.source import open_files
+from fkjoin.folds.fold import Kind
+from fkjoin.jobs.job_file import FormatSpec, JobError, JobSpec, SinkSpec, TableSpec, Value
+from fkjoin.jobs.job_sinks import SinkQuery, sink_queries
+from fkjoin.join import fk_join
+from fkjoin.kafka import Format
+from fkjoin.kafka.admin import require_topic
+from fkjoin.kafka.options import client_options, source_options
+from fkjoin.kafka.writing import start
+from fkjoin.lowering.as_begun import as_begun
+from fkjoin.plan.describe.render import drawn
+from fkjoin.plan.describe.steps import Sink, Step, job_steps
+from fkjoin.plan.nodes import verdicts
+from fkjoin.sinks import batches
+from fkjoin.sinks.restored import OnRestore
+from fkjoin.spark.dead_letters import as_records
+from fkjoin.table import Table
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A query of the job that has yet to be started."""
+
+    name: str
+    checkpoint: str
+    start: Callable[[], StreamingQuery]
+
+
+class Job:
+    """A job's tables, built; nothing runs yet."""
+
+    def __init__(self, spec: JobSpec, spark: SparkSession, on_restore: OnRestore = "fail") -> None:
+        self.spec, self._spark, self._on_restore = spec, spark, on_restore
+        queries = [*(f"sink-{name}" for name in spec.sinks), *(f"sinks-{sink.table}" for sink in spec.sinks.values())]
+        self._schemas = KeptSchemas.of(spark, self._checkpoint, queries)
+        self.tables: dict[str, Table] = {name: self._source(spark, name, table) for name, table in spec.tables.items()}
+        for kind, name in self._order():
+            with _located(f"{kind}.{name}"):
+                self.tables[name] = self._made(kind, name)
+        for name, sink in spec.sinks.items():
+            self._known(f"sinks.{name}.table", sink.table)
+        self._sinks = {name: self._sink(name, sink) for name, sink in spec.sinks.items()}
+        targets = {f"sinks.{name}": (sink.topic, sink.options) for name, sink in spec.sinks.items()}
+        if spec.dead_letters is not None:
+            targets["dead_letters"] = spec.dead_letters.topic, {}
+        for where, (topic, own) in targets.items():
+            if topic is not None:
+                servers, options = self._kafka(where)
+                with _located(where):
+                    require_topic(topic, servers, source_options({**options, **own}))
+
+    @property
+    def _checkpoint(self) -> str:
+        return self.spec.checkpoint.rstrip("/")
+
+    def keep_schemas(self) -> None:
+        """Write down which columns tables of files have, for the next start."""
+        if self._schemas.schemas:
+            self._schemas.write(self._spark, self._checkpoint)
+
+    def describe(self, form: str = "text") -> str:
+        """The topology of all sinks: ``text``, ``json``, ``mermaid`` or ``svg``."""
+        return drawn(self.steps(), form)
+
+    def steps(self) -> list[Step]:
+        """The topology of all sinks, to be drawn."""
+        rules = {name: rule for query in self._sink_queries(run=False) for name, rule in query.rules.items()}
+        return job_steps(
+            [
+                Sink(name, self.tables[sink.table].node, sink.place, verdicts(rules.get(name)))
+                for name, sink in self.spec.sinks.items()
+            ]
+        )
+
+    def queries(self) -> list[Planned]:
+        """Every query of the job, upstream ones first: stages, sinks, dead letters."""
+        trigger = _trigger(self.spec.trigger)
+        planned: dict[str, Planned] = {}
+
+        def plan(name: str, start: Callable[[str], StreamingQuery]) -> None:
+            checkpoint = f"{self._checkpoint}/{name}"
+            planned.setdefault(name, Planned(name, checkpoint, functools.partial(start, checkpoint)))
+
+        for sink in self.spec.sinks.values():
+            for stage in self.tables[sink.table].stages:
+                plan(stage.name, functools.partial(stage.start, trigger=trigger))
+        for query in self._sink_queries(run=True):
+            plan(query.name, functools.partial(self._start, query, trigger))
+        if self.spec.dead_letters is not None:
+            for name in dict.fromkeys(sink.table for sink in self.spec.sinks.values()):
+                if self.tables[name].dead_letters is not None:
+                    plan(f"dead-letters-{name}", functools.partial(self._dead_letters, name, trigger))
+        return list(planned.values())
+
+    def _source(self, spark: SparkSession, name: str, spec: TableSpec) -> Table:
+        where = f"tables.{name}"
+        with _located(where):
+            if spec.topic is not None:
+                servers, options = self._kafka(where)
+                assert spec.key is not None
+                assert spec.value is not None
+                return Table.from_kafka(
+                    spark,
+                    spec.topic,
+                    servers,
+                    key=_format(f"{where}.key", spec.key, "key"),
+                    value=_format(f"{where}.value", spec.value, "value"),
+                    version=spec.version,
+                    deleted=spec.deleted,
+                    timestamp=spec.timestamp,
+                    name=name,
+                    on_error=spec.on_error,
+                    on_new_topic=spec.on_new_topic,
+                    headers=spec.headers,
+                    roots=spec.roots,
+                    options={**options, **spec.options},
+                )
+            return self._files(spark, name, spec)
+
+    def _files(self, spark: SparkSession, name: str, spec: TableSpec) -> Table:
+        """The table of files; without a schema, with the columns that the job was begun with."""
+        if isinstance(spec.key, FormatSpec):
+            raise JobError("key: files have columns; name those that are the key")
+        assert spec.path is not None
+        kept = self._schemas.schemas.get(name)
+        about: Any = {"name": name, "on_error": spec.on_error, "options": spec.options}
+        if spec.format == "fkjoin":
+            table = Table.from_fkjoin(spark, spec.path, key=spec.key, schema=kept, **about)
+        else:
+            assert spec.key is not None
+            assert spec.version is not None
+            table = Table.from_files(
+                spark,
+                spec.path,
+                key=spec.key,
+                version=spec.version,
+                deleted=spec.deleted,
+                timestamp=spec.timestamp,
+                log=spec.log,
+                schema=spec.columns or kept,
+                format=spec.format,
+                **about,
+            )
+        if table.recipe is not None and table.recipe.learned is not None:
+            self._schemas.take(name, table.recipe.learned)
+        elif spec.columns is None:
+            with contextlib.suppress(TopologyError):  # there may be no files any more
+                self._schemas.take(name, _learned(spark, spec))
+        return table
+
+    def _made(self, kind: str, name: str) -> Table:
+        """The table of a join, an aggregate, a cogroup, a merge or a view."""
+        spec = self.spec
+        if kind == "joins":
+            join = spec.joins[name]
+            return fk_join(
+                self.tables[join.left],
+                self.tables[join.right],
+                join.extractor,
+                join.how,
+                join.joiner,
+                name,
+                deployment=join.deployment,
+                application=spec.name,
+                wire=join.wire,
+                emit=join.emit,
+            )
+        if kind == "aggregates":
+            made = spec.aggregates[name]
+            columns = {title: wanted_of(title, text) for title, text in made.columns.items()}
+            grouped = self.tables[made.of].group_by(
+                made.group_by,
+                name=name,
+                emit=made.emit,
+                deployment=made.deployment,
+                application=spec.name,
+                upgrade_from=made.upgrade_from,
+            )
+            return grouped.agg(**columns)
+        if kind in ("cogroups", "merges"):
+            together = (spec.cogroups if kind == "cogroups" else spec.merges)[name]
+            tables = [self.tables[item] for item in together.of]
+            put = cogroup if kind == "cogroups" else Table.merge
+            return put(*tables, name=name, emit=together.emit)
+        view = spec.views[name]
+        table = self.tables[view.of]
+        if view.filter is not None:
+            table = table.filter(view.filter, name=name if view.columns is None else None, emit=view.emit)
+        return table if view.columns is None else table.map_values(view.columns, name=name, emit=view.emit)
+
+    def _order(self) -> list[tuple[str, str]]:
+        """What is made of other tables, each after those that it reads: its section and its name."""
+        spec = self.spec
+        made: dict[tuple[str, str], dict[str, str]] = {
+            **{("joins", name): {"left": join.left, "right": join.right} for name, join in spec.joins.items()},
+            **{("aggregates", name): {"of": one.of} for name, one in spec.aggregates.items()},
+            **{("views", name): {"of": one.of} for name, one in spec.views.items()},
+            **{("cogroups", name): _numbered(one.of) for name, one in spec.cogroups.items()},
+            **{("merges", name): _numbered(one.of) for name, one in spec.merges.items()},
+        }
+        known = [*self.tables, *(name for _, name in made)]
+        for (kind, name), reads in made.items():
+            if known.count(name) > 1:
+                raise JobError(f"{kind}.{name}: a table has this name already; choose another")
+            for setting, table in reads.items():
+                if table not in known:
+                    raise JobError(f"{kind}.{name}.{setting}: {_no_table(table, known)}")
+        order: list[tuple[str, str]] = []
+        while len(order) < len(made):
+            there = {*self.tables, *(name for _, name in order)}
+            ready = [one for one, reads in made.items() if one not in order and there.issuperset(reads.values())]
+            if not ready:
+                circle = ", ".join(".".join(one) for one in made if one not in order)
+                raise JobError(f"these read each other in a circle: {circle}")
+            order += ready
+        return order
+
+    def _known(self, where: str, table: str) -> None:
+        if table not in self.tables:
+            raise JobError(f"{where}: {_no_table(table, list(self.tables))}")
+
+    def _kafka(self, where: str) -> tuple[str, dict[str, Value]]:
+        if self.spec.kafka is None:
+            raise JobError(f'{where}: topics need a section [kafka] with bootstrap_servers = "host:port"')
+        return self.spec.kafka.bootstrap_servers, self.spec.kafka.options
+
+    def _sink(self, name: str, spec: SinkSpec) -> sinks.Sink | None:
+        """None where Spark's own sink writes."""
+        with _located(f"sinks.{name}"):
+            if spec.topic is not None:
+                servers, options = self._kafka("topic")
+                return sinks.Kafka(
+                    spec.topic,
+                    servers,
+                    key=None if spec.key is None else _format("key", spec.key, "key"),
+                    value=spec.value.build("value") if isinstance(spec.value, FormatSpec) else spec.value,
+                    headers=spec.headers,
+                    positions=spec.positions,
+                    options={**client_options(options), **spec.options},
+                )
+            if spec.postgres is not None:
+                assert spec.into is not None
+                return sinks.Postgres(spec.into, spec.postgres, spec.on_error, spec.retry_s)
+            assert spec.path is not None
+            if spec.format == "parquet":
+                return sinks.Parquet(spec.path)
+            if spec.format == "delta":
+                return sinks.Delta(spec.path, {name: str(value) for name, value in spec.options.items()}, spec.retry_s)
+            return None
+
+    def _sink_queries(self, *, run: bool) -> list[SinkQuery]:
+        given = {name: (spec.table, self._sinks[name]) for name, spec in self.spec.sinks.items()}
+        return sink_queries(self._spark, self._checkpoint, given, run=run)
+
+    def _start(self, query: SinkQuery, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
+        common: Any = {"checkpoint": checkpoint, "trigger": trigger}
+        name = query.sinks[0]
+        spec, sink = self.spec.sinks[name], self._sinks[name]
+        table = self.tables[spec.table]
+        with _located(", ".join(f"sinks.{one}" for one in query.sinks)):
+            if query.shared:
+                places = (found for one in query.sinks if (found := self._sinks[one]) is not None)
+                return table.to(*places, **common, on_restore=self._on_restore)
+            if isinstance(sink, sinks.Kafka):
+                return table.to_kafka(**sink.arguments, **common, query_name=name)
+            if sink is not None:
+                return batches.start(table, sink, checkpoint, trigger, name, self._on_restore)
+            assert spec.path is not None
+            changes, options = as_begun(table, checkpoint).changes, {n: str(v) for n, v in spec.options.items()}
+            with owner(self._spark, checkpoint):
+                return batches.start_by_spark(changes, spec.format, options, spec.path, checkpoint, trigger, name)
+
+    def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
+        spec = self.spec.dead_letters
+        assert spec is not None
+        query = f"dead-letters-{name}"
+        letters = as_begun(self.tables[name], checkpoint).dead_letters
+        assert letters is not None
+        if spec.path is not None:
+            return batches.start_by_spark(letters, "json", {}, spec.path, checkpoint, trigger, query)
+        servers, options = self._kafka("dead_letters.topic")
+        return start(as_records(letters), spec.topic, servers, checkpoint, client_options(options), trigger, query)
+
+
+def _learned(spark: SparkSession, spec: TableSpec) -> StructType:
+    """The columns that the files have now."""
+    assert spec.path is not None
+    if spec.format == "fkjoin":
+        return schema_of(spark, spec.path)
+    return open_files(spark, spec.path, spec.key, None, spec.format, spec.options).schema
+
+
+@contextlib.contextmanager
+def _located(where: str) -> Iterator[None]:
+    """Puts the place in the job file in front of what goes wrong inside."""
+    try:
+        yield
+    except (TopologyError, JobError) as error:
+        raise JobError(f"{where}.{error}") from error
+
+
+def _format(where: str, given: str | list[str] | FormatSpec, name: str) -> Format | str:
+    if isinstance(given, FormatSpec):
+        return given.build(name)
+    if isinstance(given, str):
+        return given
+    raise JobError(f'{where}: a topic\'s key has a format: "string", "bytes" or {{format = …, schema = …}}')
+
+
+def _trigger(text: str) -> dict[str, Any]:
+    return {"availableNow": True} if text == "available-now" else {"processingTime": text}
+
+
+def _numbered(tables: list[str]) -> dict[str, str]:
+    return {f"of.{place}": table for place, table in enumerate(tables)}
+
+
+def _no_table(name: str, known: list[str]) -> str:
+    return f"there is no table or join {name!r}; {nearest(name, known)}"
+
+
+def wanted_of(title: str, text: str) -> Wanted:
+    """An aggregate's column as it stands in a job file: ``count()``, ``sum(left.amount)``, …."""
+    match = re.fullmatch(r"\s*(\w+)\s*\((.*)\)\s*", text, re.DOTALL)
+    kind, column = (match[1].lower(), match[2].strip()) if match else ("", "")
+    if kind not in get_args(Kind) or (not column and kind != "count"):
+        raise JobError(f"columns.{title}: {text!r} is none of count(), {', '.join(f'{one}(COLUMN)' for one in get_args(Kind))}")
+    return Wanted(kind, column if column not in ("", "*") else None)  # type: ignore[arg-type]

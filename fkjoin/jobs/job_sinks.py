@@ -1,0 +1,84 @@
+"""A job's sinks: which of them are one query, because they are of one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from fkjoin.checkpoint.files import begun
+from fkjoin.jobs.job_file import JobError
+from fkjoin.plan.nodes import Verdict
+from fkjoin.plan.rules import SINKS_SHARE_A_QUERY
+from fkjoin.sessions.settings import switched_off
+from fkjoin.sinks import Sink
+from fkjoin.sinks.batches import places_of
+
+
+@dataclass(frozen=True)
+class SinkQuery:
+    """A query of the job that ends in one sink or several."""
+
+    name: str
+    """Of its checkpoint: ``sink-NAME``, or ``sinks-TABLE``."""
+    sinks: tuple[str, ...]
+    rules: Mapping[str, Verdict]
+    """By sink, what became of the rule; nothing where a table has one sink only."""
+
+    @property
+    def shared(self) -> bool:
+        return self.name.startswith("sinks-")
+
+
+def sink_queries(
+    spark: SparkSession, checkpoint: str, sinks: Mapping[str, tuple[str, Sink | None]], *, run: bool
+) -> list[SinkQuery]:
+    """The queries that ``sinks`` are, each given with its table and, where it can share a query, as a sink.
+
+    A sink stays where it was begun: in a query of its own, or in the shared one; one that came later is a query of its own,
+    which reads everything from the start.  ``run``: they are to run, so that a shared query cannot be left out (``JobError``).
+    """
+    found = []
+    for table in dict.fromkeys(table for table, _ in sinks.values()):
+        of_table = {name: sink for name, (of, sink) in sinks.items() if of == table}
+        found += _of_table(spark, checkpoint, table, of_table, run=run)
+    return found
+
+
+def _of_table(
+    spark: SparkSession, checkpoint: str, table: str, sinks: Mapping[str, Sink | None], *, run: bool
+) -> list[SinkQuery]:
+    shared = f"sinks-{table}"
+    known = places_of(spark, f"{checkpoint}/{shared}")
+    if known is None and len(sinks) == 1:
+        return [SinkQuery(f"sink-{name}", (name,), {}) for name in sinks]
+    off = switched_off(spark).get(SINKS_SHARE_A_QUERY)
+    if off is not None and known is not None and run:
+        raise JobError(
+            f"sinks: those of {table} are one query in {checkpoint}/{shared}, and {off}: leave the rule {SINKS_SHARE_A_QUERY} "
+            "on, or give the job a new checkpoint"
+        )
+    why: dict[str, str | None] = {}
+    places: set[str] = set()
+    for name, sink in sinks.items():
+        why[name] = off
+        if off is None and sink is None:
+            why[name] = "its format is written by Spark's own sink"
+        elif off is None and sink is not None:
+            if begun(spark, f"{checkpoint}/sink-{name}"):
+                why[name] = "it was begun as a query of its own"
+            elif known is not None and sink.place not in known:
+                why[name] = f"{shared} was begun without it"
+            elif sink.place in places:
+                why[name] = f"another sink is {sink.place}, too"
+            else:
+                places.add(sink.place)
+    together = [name for name, reason in why.items() if reason is None]
+    if known is None and len(together) == 1:
+        why[together.pop()] = f"no other sink of {table} can"
+    rules = {name: Verdict(SINKS_SHARE_A_QUERY, reason) for name, reason in why.items()}
+    alone = [SinkQuery(f"sink-{name}", (name,), {name: rules[name]}) for name in sinks if name not in together]
+    if not together:
+        return alone
+    return [SinkQuery(shared, tuple(together), {name: rules[name] for name in together}), *alone]

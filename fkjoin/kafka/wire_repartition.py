@@ -1,0 +1,132 @@
+"""The records of a staged aggregate's repartition topic (KIP-904).
+
+The key is the group's, the value a ``Change``: ``{old}{0}``, ``{new}{1}`` or ``{int32 big-endian: length of
+new}{new}{old}{2}``.  Three headers say what fkjoin needs besides: ``fkjoin.version`` ``{1-byte wire version}{version}``,
+``fkjoin.row`` (the key of the row that contributes) and ``fkjoin.timestamp`` (int64, big-endian).
+
+In the form of before KIP-904, of a group that stays the same the old and the new value are two records.  The first then has a
+fourth header, ``fkjoin.pair``: whoever reads it waits for the second, so that nothing in between is seen.
+
+*Law*: reading what was written gives the same messages, in either form; what is no such record is told apart, by its reason.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fkjoin.codec.arrays import (
+    Bytes,
+    after,
+    buffers,
+    concat,
+    constant,
+    fixed,
+    lengths,
+    masked,
+    slices,
+    stack,
+    valid,
+    window,
+)
+from fkjoin.codec.messages import GROUPED, column, table
+from fkjoin.kafka.wire import WIRE_VERSION
+
+HEADERS = ("version", "row", "timestamp", "pair")
+OLD, NEW, BOTH = 0, 1, 2
+_SIZE = 4
+
+
+class Records(NamedTuple):
+    """Keys, values and the four headers; the last is null but in the first of two records."""
+
+    key: Bytes
+    value: Bytes
+    headers: tuple[Bytes, Bytes, Bytes, Bytes]
+
+
+def changes(grouped: pa.Table, *, two_records: bool = False) -> Records:
+    """``GROUPED`` messages as records; ``two_records``: in the form of before KIP-904."""
+    old, new = column(grouped, "old"), column(grouped, "new")
+    had, has = valid(old), valid(new)
+    names = ("key", "version", "row", "ts")
+    if two_records:
+        first, second = np.flatnonzero(had), np.flatnonzero(has)
+        order = np.lexsort((np.arange(len(first) + len(second)), np.concatenate([first, second])))
+        rows = pa.array(np.concatenate([first, second])[order])
+        key, version, row, ts = (column(grouped, name).take(rows) for name in names)
+        is_new = (np.arange(len(order)) >= len(first))[order]
+        value = stack(old.take(pa.array(first)), new.take(pa.array(second))).take(pa.array(order))
+        value = concat(value, _flags(np.where(is_new, NEW, OLD)))
+        paired = ~is_new & has[rows.to_numpy()]
+    else:
+        key, version, row, ts = (column(grouped, name) for name in names)
+        flag = np.where(had & has, BOTH, np.where(has, NEW, OLD))
+        sizes = fixed(np.where(has, lengths(new), 0).astype(">i4").view(np.uint8).reshape(-1, _SIZE))
+        value = concat(masked(sizes, flag == BOTH), new, old, _flags(flag))
+        paired = np.zeros(len(grouped), bool)
+    time = fixed(np.ascontiguousarray(ts.to_numpy().astype(">i8")).view(np.uint8).reshape(-1, 8))
+    versioned = concat(constant(bytes((WIRE_VERSION,)), len(key)), version)
+    return Records(key, value, (versioned, row, time, masked(constant(b"\1", len(key)), paired)))
+
+
+def problems(records: Records) -> pa.Array:
+    """Why each record cannot be read; null: it can."""
+    value, (version, row, time, _) = records.value, records.headers
+    size = np.where(valid(value), lengths(value), 0)
+    flag, new = _parts(value)
+    reasons = [
+        (~valid(records.key), "the record has no key, so no group"),
+        (size == 0, "the value is empty: a change of KIP-904 ends with a flag"),
+        (flag > BOTH, "the value's last byte is not 0, 1 or 2 (KIP-904)"),
+        ((flag == BOTH) & ((size < _SIZE + 1) | (new < 0) | (new > size - _SIZE - 1)), "the new value is cut off (KIP-904)"),
+        (~(valid(version) & valid(row) & valid(time)), "a header fkjoin.version, fkjoin.row or fkjoin.timestamp is missing"),
+        (valid(version) & (_first(version) != WIRE_VERSION), "it is of another wire version: stages must be of one release"),
+        (valid(time) & (lengths(time) != 8), "the header fkjoin.timestamp has not 8 bytes"),
+    ]
+    found = pa.nulls(len(value), pa.string())
+    for wrong, reason in reversed(reasons):
+        found = pc.if_else(pa.array(wrong), reason, found)
+    return found
+
+
+def parts(records: Records) -> tuple[Bytes, Bytes]:
+    """Old and new values of records without problems."""
+    flag, new_size = _parts(records.value)
+    data, bounds = buffers(records.value)
+    size = np.diff(bounds) - 1
+    head = np.where(flag == BOTH, _SIZE, 0)
+    new_size = np.where(flag == BOTH, new_size, np.where(flag == NEW, size, 0))
+    new = slices(data, bounds[:-1] + head, new_size, flag != OLD)
+    return slices(data, bounds[:-1] + head + new_size, size - head - new_size, flag != NEW), new
+
+
+def read_changes(records: Records) -> pa.Table:
+    """What ``changes`` was given, of records without problems; the first of two records is left out."""
+    version, row, time, pair = records.headers
+    old, new = parts(records)
+    raw, at = buffers(time)
+    ts = np.ascontiguousarray(window(raw, at[:-1], 8)).view(">i8").reshape(-1).astype(np.int64)
+    made = table(GROUPED, records.key, row, after(version, np.ones(len(version), np.int64)), old, new, ts)
+    return made.filter(pa.array(~valid(pair)))
+
+
+def _parts(value: Bytes) -> tuple[np.ndarray, np.ndarray]:
+    """The flag of each value, and the length of the new one where both are there; of an empty value anything."""
+    data, bounds = buffers(value)
+    there = np.diff(bounds) > 0
+    flag = window(data, np.where(there, bounds[1:] - 1, 0), 1)[:, 0].astype(np.int64)
+    head = np.ascontiguousarray(window(data, bounds[:-1], _SIZE)).view(">i4").reshape(-1).astype(np.int64)
+    return flag, head
+
+
+def _flags(flags: np.ndarray) -> Bytes:
+    return fixed(flags.astype(np.uint8).reshape(-1, 1))
+
+
+def _first(values: Bytes) -> np.ndarray:
+    data, bounds = buffers(values)
+    return window(data, bounds[:-1], 1)[:, 0]

@@ -1,0 +1,40 @@
+"""Records as a query: Spark's Kafka sink, started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from fkjoin.checkpoint.indexes import owner
+from fkjoin.kafka.admin import require_topic
+from fkjoin.kafka.options import sink_options
+
+
+def start(
+    frame: DataFrame,
+    topic: str | None,
+    bootstrap_servers: str,
+    checkpoint: str,
+    options: Mapping[str, Any] | None,
+    trigger: Mapping[str, Any] | None,
+    name: str,
+) -> StreamingQuery:
+    """Start writing ``frame`` (key, value, perhaps headers) to the topic, or to the topics and partitions that it names."""
+    chosen = sink_options(options)
+    if topic is not None:
+        require_topic(topic, bootstrap_servers, chosen)
+        chosen["topic"] = topic
+    writer = (
+        frame.writeStream.format("kafka")
+        .options(**chosen)
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("includeHeaders", "true")
+        .option("checkpointLocation", checkpoint)
+        .outputMode("append")
+        .queryName(name)
+    )
+    with owner(frame.sparkSession, checkpoint):
+        return (writer.trigger(**trigger) if trigger else writer).start()

@@ -1,0 +1,1 @@
+"""Tables as streaming DataFrames: the stages of each operator, applied."""

@@ -1,0 +1,1 @@
+"""Plans drawn, as text, JSON, Mermaid and SVG."""

@@ -1,0 +1,76 @@
+"""Topologies drawn: as text, as JSON, as Mermaid and as a picture, all from one list of steps."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Literal, get_args
+
+from fkjoin.errors import TopologyError
+from fkjoin.plan.describe.picture import svg
+from fkjoin.plan.describe.steps import Step, steps_of
+from fkjoin.plan.nodes import Node
+
+Format = Literal["text", "json", "mermaid", "svg"]
+
+
+def draw(node: Node, form: str = "text") -> str:
+    """The topology that ends in ``node``, sources first; ``TopologyError`` if ``form`` is no ``Format``."""
+    return drawn(steps_of([node]), form)
+
+
+def drawn(steps: Sequence[Step], form: str = "text") -> str:
+    """The steps in the form that is wanted; ``TopologyError`` if it is no ``Format``."""
+    if form not in get_args(Format):
+        raise TopologyError(f'format: {form!r} is not one of "text", "json", "mermaid", "svg"')
+    if form == "json":
+        return json.dumps([asdict(step) for step in steps], ensure_ascii=False, indent=1)
+    if form == "text":
+        return "\n".join(line for step in steps for line in _text(step))
+    return _mermaid(steps) if form == "mermaid" else svg(steps)
+
+
+def _text(step: Step) -> list[str]:
+    width = 11 if step.kind == "source" else 13
+    about = step.about if step.kind == "sink" else f"({step.about})" if step.about else ""
+    lines = [f"{step.kind} {step.name}  {about}".rstrip()]
+    lines += [f"  {label:<{width}}{what}" for label, what in (*step.reads, *step.facts)]
+    for number, stage in enumerate(step.stages, 1):
+        label = stage.name if step.kind == "rows" else f"{number} {stage.name}"
+        through = f" through topic {stage.topic}" if stage.topic else ""
+        where = ", ".join((f"store {stage.store}", *stage.notes))
+        lines.append(f"  {label:<16}repartition by {stage.repartition_by}{through}; {where}")
+    return lines
+
+
+def _mermaid(steps: Sequence[Step]) -> str:
+    """A flowchart: sources and operators with their stages, stores beside them, topics between them."""
+    number = {step.name: f"n{place}" for place, step in enumerate(steps) if step.kind != "sink"}
+    lines, ids = ["flowchart LR"], [f"n{place}" for place in range(len(steps))]
+    for step, here in zip(steps, ids, strict=True):
+        title = _label(f"{step.kind} {step.name}" + (f" ({step.about})" if step.about else ""))
+        if not step.stages:
+            opened, closed = {"sink": ("[\\", "\\]"), "source": ("[/", "/]")}.get(step.kind, ("[", "]"))
+            lines.append(f"  {here}{opened}{title}{closed}")
+            continue
+        lines.append(f"  subgraph {here}[{title}]")
+        for place, stage in enumerate(step.stages):
+            lines.append(f"    {here}s{place}[{_label(stage.name)}] --- {here}d{place}[({_label(stage.store)})]")
+        for place, stage in enumerate(step.stages[1:], 1):
+            by = stage.topic or stage.repartition_by
+            lines.append(f"    {here}s{place - 1} -- {_label(by)} --> {here}s{place}")
+        lines.append("  end")
+    stages = {step.name: len(step.stages) for step in steps if step.kind != "sink"}
+    last = {name: f"{here}s{stages[name] - 1}" if stages[name] else here for name, here in number.items()}
+    for step, here in zip(steps, ids, strict=True):
+        for role, name in step.reads:
+            into = f"{here}s{1 if role == 'right' else 0}" if step.stages else here
+            lines.append(f"  {last[name]} -- {_label(role)} --> {into}")
+    return "\n".join(lines)
+
+
+def _label(text: str) -> str:
+    """Quoted, with what Mermaid would take for its own as entities."""
+    return '"' + html.escape(text, quote=True).replace("&#x27;", "'").replace("&quot;", "#quot;") + '"'

@@ -1,0 +1,210 @@
+"""A topology as whoever reads it has it: steps, each with what it reads, its facts and its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fkjoin.plan.nodes import (
+    Aggregate,
+    Children,
+    Cogroup,
+    Derived,
+    Join,
+    Merge,
+    Node,
+    Source,
+    Verdict,
+    in_order,
+    join_below,
+    periodic,
+    reads_answers,
+    shared_rights,
+    shares_stages,
+)
+from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stateful operator: what its input is repartitioned by, through which topic, and where its state is."""
+
+    name: str
+    repartition_by: str
+    store: str
+    topic: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """A source, or what is made of other tables."""
+
+    kind: str
+    name: str
+    about: str
+    reads: tuple[tuple[str, str], ...]
+    """What the tables that it reads are to it, and their names."""
+    facts: tuple[tuple[str, str], ...]
+    stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where the changes of a table go."""
+
+    name: str
+    of: Node
+    to: str
+    rules: tuple[Verdict, ...] = ()
+
+
+def steps_of(ends: Sequence[Node]) -> list[Step]:
+    """Every step once, after what it reads."""
+    nodes = list(in_order(*ends))
+    found = []
+    for one in nodes:
+        step = _step(one)
+        if isinstance(one, Derived) and one.materialized is None and one not in ends:
+            rules = tuple(("rule", str(verdict)) for verdict in one.rules if verdict.rule == WORKERS_EVALUATE_STEPS)
+            step = replace(step, facts=(*one.steps, *rules), stages=())  # the rest is for sinks
+        elif isinstance(one, Join) and _within(one, nodes, ends):
+            step = replace(step, stages=())
+        elif isinstance(one, Join) and not _results_read(one, nodes, ends):
+            step = replace(step, stages=step.stages[:-1])  # another stage is in the place of resolve
+        elif (
+            isinstance(one, Aggregate) and one not in ends and all(isinstance(other, Cogroup) for other in _readers(one, nodes))
+        ):
+            step = replace(step, stages=step.stages[:-1])  # the cogroup sums up
+        found.append(step)
+    return found
+
+
+def _results_read(node: Node, nodes: Sequence[Node], ends: Sequence[Node]) -> bool:
+    """Whether anybody reads what the join sends that ``node`` is or is made of, and not only its answers."""
+    if isinstance(node, Join):
+        if node in ends:
+            return True
+    elif node in ends and not reads_answers(node):
+        return True
+    for reader in _readers(node, nodes):
+        if shares_stages(reader) and reader.inputs[0] == node:
+            continue  # it reads what this one reads
+        if isinstance(reader, Derived) and reader.materialized is None:
+            if _results_read(reader, nodes, ends):
+                return True
+            continue
+        of_results = isinstance(reader, Join | Children) and reader.right == node
+        if of_results or not reads_answers(reader) or _within(reader, nodes, ends):
+            return True
+    return False
+
+
+def _within(node: Node, nodes: Sequence[Node], ends: Sequence[Node]) -> bool:
+    """Whether it is only there as part of joins that are one with it."""
+    readers = _readers(node, nodes)
+    return bool(readers) and node not in ends and all(shares_stages(one) and one.inputs[0] == node for one in readers)
+
+
+def _readers(node: Node, nodes: Sequence[Node]) -> list[Node]:
+    return [other for other in nodes if node in other.inputs]
+
+
+def _step(node: Node) -> Step:
+    step = _operator(node)
+    if not periodic(node):
+        return step
+    return replace(step, stages=(*step.stages, Stage("pace", ", ".join(node.key), f"{node.name}-pace")))
+
+
+def _operator(node: Node) -> Step:
+    if isinstance(node, Source):
+        facts = {
+            "from": node.origin,
+            "key": ", ".join(node.key),
+            "version": ", ".join(node.version),
+            "deleted": node.deleted or "never",
+            "timestamp": node.timestamp or "none",
+            "columns": ", ".join(node.columns),
+        }
+        return Step("source", node.name, "", (), tuple(facts.items()), ())
+    if isinstance(node, Join):
+        return _join(node)
+    kept = (f"materialized as {node.materialized}",) if node.materialized else ()
+    if isinstance(node, Derived):
+        stage = Stage("for sinks", ", ".join(node.key), f"{node.name}-resolve", notes=(*_instead(node), *kept))
+        return Step("rows", node.name, node.emit, (("of", node.table.name),), (*node.steps, *_rule(node)), (stage,))
+    if isinstance(node, Children):
+        sides = ("right", node.right.name), ("left", node.left.name)
+        named = ("foreign key", _foreign_key(node)), ("column", f"{node.column}: the left rows by their key"), *_rule(node)
+        stages = (
+            Stage("rekey", ", ".join(node.left.key), f"{node.name}-rekey", notes=_instead(node)),
+            Stage("children", "foreign key", f"{node.name}-children", notes=kept),
+        )
+        return Step("with_children", node.name, node.emit, sides, named, stages)
+    if isinstance(node, Merge):
+        roles = tuple(("first" if not at else "then", table.name) for at, table in enumerate(node.tables))
+        return Step(
+            "merge", node.name, node.emit, roles, (), (Stage("merge", ", ".join(node.key), f"{node.name}-merge", notes=kept),)
+        )
+    if isinstance(node, Cogroup):
+        stage = Stage("aggregate", "group", f"{node.name}-aggregate", notes=kept)
+        columns = tuple((title, f"{what} of {table.name}") for table in node.tables for title, what in table.columns)
+        return Step("cogroup", node.name, node.emit, tuple(("of", table.name) for table in node.tables), columns, (stage,))
+    summed = ("group by", ", ".join(node.grouped_by)), ("value", ", ".join(node.value) or "none"), *node.columns
+    return Step(
+        "aggregate",
+        node.name,
+        f"{node.emit}{', staged' if node.topic else ''}",
+        (("of", node.table.name),),
+        (*summed, *_rule(node)),
+        (
+            Stage("regroup", ", ".join(node.table.key), f"{node.name}-regroup", notes=_instead(node)),
+            Stage("aggregate", "group", f"{node.name}-aggregate", node.topic, kept),
+        ),
+    )
+
+
+def _rule(node: Join | Aggregate | Derived | Children | Sink) -> tuple[tuple[str, str], ...]:
+    return tuple(("rule", str(verdict)) for verdict in node.rules)
+
+
+def _instead(node: Join | Aggregate | Derived | Children) -> tuple[str, ...]:
+    join = join_below(node.inputs[0])
+    return (f"in place of {join.name}-resolve",) if join is not None and reads_answers(node) else ()
+
+
+def _join(join: Join) -> Step:
+    key = ", ".join(join.key)
+    to_foreign, back = join.topics or (None, None)
+    kept = (f"materialized as {join.materialized}",) if join.materialized else ()
+    stages = (
+        Stage("rekey", key, f"{join.name}-rekey", notes=_instead(join)),
+        Stage("subscription", "foreign key", f"{join.name}-subscription", to_foreign),
+        Stage("resolve", key, f"{join.name}-resolve", back, kept),
+    )
+    if shares_stages(join):
+        of = f"of {', '.join(right.name for right in shared_rights(join))}"
+        stages = (
+            Stage("scatter", key, f"{join.name}-scatter"),
+            Stage("subscription", "foreign key", f"{join.name}-subscription", notes=(of,)),
+            Stage("gather", key, f"{join.name}-gather", notes=kept),
+        )
+    return Step(
+        "fk_join",
+        join.name,
+        ", ".join([join.how, *["staged"] * bool(join.topics), *[join.emit] * (join.emit != "on-change")]),
+        (("left", join.left.name), ("right", join.right.name)),
+        (("foreign key", _foreign_key(join)), ("joiner", join.joiner or "both rows"), *_rule(join)),
+        stages,
+    )
+
+
+def _foreign_key(node: Join | Children) -> str:
+    return f"{node.extractor} = {node.right.name}({', '.join(node.right.key)})"
+
+
+def job_steps(sinks: Sequence[Sink]) -> list[Step]:
+    """The steps that end in the sinks; what several of them read stands there once."""
+    ends = [Step("sink", sink.name, sink.to, (("of", sink.of.name),), _rule(sink), ()) for sink in sinks]
+    return [*steps_of([sink.of for sink in sinks]), *ends]

@@ -1,0 +1,346 @@
+"""What tables are made of, as frozen data.  Building a topology runs nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fkjoin.plan.rules import JOINS_SHARE_STAGES, READING
+from fkjoin.stages.join_rows import How
+from fkjoin.stages.start_over import StartOver
+
+PERIODIC = "periodic"
+"""How the texts begin that say that changes are held back."""
+
+
+ROOT = "root "
+"""How the texts begin that stand for the positions of roots in a source's version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a rule of the optimizer."""
+
+    rule: str
+    why_not: str | None = None
+    """None: it fired."""
+
+    @property
+    def fired(self) -> bool:
+        return self.why_not is None
+
+    def __str__(self) -> str:
+        return f"{self.rule} " + ("fired" if self.why_not is None else f"did not fire: {self.why_not}")
+
+
+def verdicts(*given: Verdict | None) -> tuple[Verdict, ...]:
+    """Those that there are: a rule that is for other tables has none."""
+    return tuple(verdict for verdict in given if verdict is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A changelog that is read: upserts and tombstones by key."""
+
+    name: str
+    key: tuple[str, ...]
+    version: tuple[str, ...]
+    deleted: str | None
+    timestamp: str | None
+    columns: tuple[str, ...]
+    origin: str
+    log: str | None = None
+    topic: str | None = None
+    parts: int = 1
+    """Of how many parts a row's version is made: one for each root that it came from."""
+    start_over: StartOver | None = None
+    """Of a topic that was made anew, and is read in the place of the one before."""
+
+    rules = ()
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers a row's version is: each root of a topic's row is a timestamp, a partition and an offset."""
+        return 3 * self.parts if self.version[0].startswith(ROOT) else len(self.version)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return ()
+
+    @property
+    def versions(self) -> tuple[tuple[str, int], ...]:
+        """The columns that say of which version a row is, and of how many parts of its version each is made."""
+        return (("version", self.parts),)
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A foreign-key join of two tables."""
+
+    name: str
+    left: Node
+    right: Node
+    how: How
+    extractor: str
+    joiner: str | None
+    topics: tuple[str, str] | None = None
+    """The internal topics between the stages; None when they are fused into one query."""
+    emit: str = "on-change"
+    rules: tuple[Verdict, ...] = ()
+    """What became of the optimizer's rules that are for such a join."""
+    materialized: str | None = None
+    """Under which name the results are kept for ``read_state``; None: only their hashes are."""
+
+    log = None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.left.key
+
+    @property
+    def parts(self) -> int:
+        """Of how many parts a result's version is made: the left row's, then the right row's."""
+        return self.left.parts + self.right.parts
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return self.left, self.right
+
+    @property
+    def versions(self) -> tuple[tuple[str, int], ...]:
+        return ("left_version", self.left.parts), ("right_version", self.right.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """A table's rows by group, summed up (KIP-904)."""
+
+    name: str
+    table: Node
+    key: tuple[str, ...]
+    grouped_by: tuple[str, ...]
+    value: tuple[str, ...]
+    """What a row contributes."""
+    columns: tuple[tuple[str, str], ...]
+    """Names of the result's columns, and what they are."""
+    emit: str
+    topic: str | None = None
+    """The repartition topic between the stages; None when they are fused into one query."""
+    rules: tuple[Verdict, ...] = ()
+    materialized: str | None = None
+
+    log = None
+    parts = 1
+    versions = (("version", 1),)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.table,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Together:
+    """What is made of several tables with the same key."""
+
+    name: str
+    tables: tuple[Node, ...]
+    emit: str
+    materialized: str | None = None
+
+    log = None
+    rules = ()
+    parts = 1
+    versions = (("version", 1),)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.tables[0].key
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return self.tables
+
+
+@dataclass(frozen=True, slots=True)
+class Cogroup(_Together):
+    """Several tables' rows by the same group, summed up side by side (KIP-150)."""
+
+    tables: tuple[Aggregate, ...]
+    """What each table's rows contribute, and what is made of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merge(_Together):
+    """Several tables with the same columns, one laid over the other; of a key that several have, the row of the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A table's rows, some of them left out, or changed one by one."""
+
+    name: str
+    table: Node
+    steps: tuple[tuple[str, str], ...]
+    """What is done, in turn: ``filter`` or ``map_values``, and with which expressions."""
+    emit: str = "on-change"
+    rules: tuple[Verdict, ...] = ()
+    materialized: str | None = None
+
+    log = None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.table.key
+
+    @property
+    def parts(self) -> int:
+        return self.table.parts
+
+    @property
+    def versions(self) -> tuple[tuple[str, int], ...]:
+        return self.table.versions
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.table,)
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """A right table's rows, each with the map of the left rows whose foreign key names it."""
+
+    name: str
+    left: Node
+    right: Node
+    extractor: str
+    column: str
+    emit: str = "on-change"
+    rules: tuple[Verdict, ...] = ()
+    materialized: str | None = None
+
+    log = None
+    parts = 1
+    versions = (("version", 1),)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.right.key
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return self.left, self.right
+
+
+Node = Source | Join | Aggregate | Cogroup | Merge | Derived | Children
+
+
+def generated_name(*facts: object) -> str:
+    """Eight hex digits that stay the same as long as the facts do."""
+    return hashlib.sha256("\0".join(map(str, facts)).encode()).hexdigest()[:8]
+
+
+def sources(node: Node) -> list[Source]:
+    """The sources that ``node`` is made of, each once."""
+    return [step for step in in_order(node) if isinstance(step, Source)]
+
+
+def fired(node: Node, *rules: str) -> bool:
+    """Whether one of the optimizer's rules has changed how ``node`` is made."""
+    return any(verdict.fired and verdict.rule in rules for verdict in node.rules)
+
+
+def reads_answers(node: Node) -> bool:
+    """Whether a stage of ``node`` is in the place of the resolve of the join that it is made of."""
+    return fired(node, *READING)
+
+
+def shares_stages(node: Node) -> bool:
+    """Whether ``node`` is a join that is one with the join that its left table is."""
+    return fired(node, JOINS_SHARE_STAGES)
+
+
+def shared_rights(join: Join) -> list[Node]:
+    """The right tables of a join and of those that it is one with, the first one's first."""
+    before = shared_rights(join.left) if shares_stages(join) and isinstance(join.left, Join) else []
+    return [*before, join.right]
+
+
+def starts_over(node: Node) -> StartOver | None:
+    """What is read in the place of a topic before, if the node's rows come to an operator as they are read."""
+    read = read_from(node)
+    return None if read is None else read.start_over
+
+
+def read_from(node: Node) -> Source | None:
+    """The source whose changes come to an operator as they are read; None where an operator of the query has seen them."""
+    while isinstance(node, Derived) and node.materialized is None:
+        node = node.table
+    return node if isinstance(node, Source) else None
+
+
+def join_below(node: Node) -> Join | None:
+    """The join that ``node`` is, or whose rows it is made of one by one without keeping them."""
+    while isinstance(node, Derived) and node.materialized is None:
+        node = node.table
+    return node if isinstance(node, Join) else None
+
+
+def periodic(node: Node) -> bool:
+    """Whether its changes are held back until an interval is over."""
+    return not isinstance(node, Source) and node.emit.startswith(PERIODIC)
+
+
+def summed_up(node: Node) -> bool:
+    """Whether rows are put together from many, or of one table or the other, among what ``node`` is made of."""
+    return any(isinstance(step, Aggregate | Cogroup | Merge | Children) for step in in_order(node))
+
+
+def manifest(node: Node) -> dict[str, dict[str, object]]:
+    """What a job's checkpoint is bound to: of ``node`` and all below it, the facts that must stay, by kind and name."""
+    found: dict[str, dict[str, object]] = {}
+    for step in in_order(node):
+        if isinstance(step, Source):
+            facts: dict[str, object] = {"key": list(step.key), "version": list(step.version), "columns": list(step.columns)}
+            found[f"table {step.name}"] = facts
+        elif isinstance(step, Join):
+            found[f"join {step.name}"] = {
+                "left": step.left.name,
+                "right": step.right.name,
+                "how": step.how,
+                "extractor": step.extractor,
+                "joiner": step.joiner,
+                "deployment": "fused" if step.topics is None else "staged",
+            }
+        elif isinstance(step, Aggregate):
+            columns = [f"{name} = {what}" for name, what in step.columns]
+            facts = {"of": step.table.name, "group_by": list(step.grouped_by), "value": list(step.value), "columns": columns}
+            facts["deployment"] = "fused" if step.topic is None else "staged"
+            found[f"aggregate {step.name}"] = facts
+        elif isinstance(step, Cogroup | Merge):
+            kind = "cogroup" if isinstance(step, Cogroup) else "merge"
+            found[f"{kind} {step.name}"] = {"of": [table.name for table in step.tables]}
+        elif isinstance(step, Children):
+            facts = {"left": step.left.name, "right": step.right.name, "extractor": step.extractor, "column": step.column}
+            found[f"children {step.name}"] = facts
+        else:
+            found[f"view {step.name}"] = {"of": step.table.name, "steps": [list(item) for item in step.steps]}
+        if periodic(step):  # with a source of its own, and a store
+            found[list(found)[-1]]["periodic"] = True
+    return found
+
+
+def in_order(*nodes: Node) -> Iterator[Node]:
+    """The nodes and all below them, each once, after what it reads from."""
+    seen: list[Node] = []
+
+    def visit(step: Node) -> None:
+        if step in seen:
+            return
+        for below in step.inputs:
+            visit(below)
+        seen.append(step)
+
+    for node in nodes:
+        visit(node)
+    return iter(seen)

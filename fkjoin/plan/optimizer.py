@@ -1,0 +1,128 @@
+"""The optimizer: rules that change what runs and not what comes out.
+
+A rule is a function from topology to topology.  It is given the operator that a topology ends in, whose inputs have been
+through the rules, and returns it with a verdict, which tells the stages that it is made of (``steps``), whoever puts them
+together, and whoever reads ``describe()``; an operator that the rule is not for comes back as it was.  Besides the topology
+a rule knows two things:
+
+- ``off``: the rules that the session does not want, and why (``spark.settings.switched_off``);
+- ``obstacle``: what is in the way in the operator's expressions, which only Spark's analyzer can tell; None if nothing is.
+
+What a rule is for says ``rules``.  A checkpoint is of one choice of those in ``rules.MOVING``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from fkjoin.plan import rules
+from fkjoin.plan.nodes import (
+    Aggregate,
+    Children,
+    Derived,
+    Join,
+    Node,
+    Verdict,
+    join_below,
+    periodic,
+    reads_answers,
+    shares_stages,
+)
+
+Off = Mapping[str, str]
+N = TypeVar("N", Join, Aggregate, Derived, Children)
+
+
+def joins_share_stages(join: Join, off: Off, obstacle: str | None = None) -> Join:
+    """A join of a join's rows is one with it: scatter, one subscription and gather for both."""
+    return _of_join(join, join.left, rules.JOINS_SHARE_STAGES, off, obstacle)
+
+
+def join_reads_answers(node: N, off: Off, obstacle: str | None = None) -> N:
+    """The left rows of a join, or of ``with_children``, are a join's: rekey is in the place of its resolve.
+
+    ``obstacle``: why the left rows, and their foreign keys, are not in the answers as they are.
+    """
+    if shares_stages(node):
+        return node
+    left = node.inputs[0]
+    return _of_join(node, left, rules.JOIN_READS_ANSWERS, off, _no_answers(left, obstacle))
+
+
+def aggregate_reads_answers(aggregate: Aggregate, off: Off, obstacle: str | None = None) -> Aggregate:
+    """An aggregate of a join's rows: regroup is in the place of the join's resolve.
+
+    ``obstacle``: why groups and values are not in the answers as they are.
+    """
+    table = aggregate.table
+    return _of_join(aggregate, table, rules.AGGREGATE_READS_ANSWERS, off, _no_answers(table, obstacle))
+
+
+def view_reads_answers(view: Derived, off: Off, obstacle: str | None = None) -> Derived:
+    """What is made of a join's rows one by one, on its way to a sink: its resolve is in the place of the join's."""
+    return _of_join(view, view.table, rules.VIEW_READS_ANSWERS, off, obstacle or _no_rows(view.table))
+
+
+def join_keeps_what_it_needs(join: Join, off: Off, obstacle: str | None = None) -> Join:
+    """Columns that the joiner does not read are left out before the first repartition."""
+    return join if join.joiner is None else _with(join, rules.JOIN_KEEPS_WHAT_IT_NEEDS, off, obstacle)
+
+
+def answers_keep_what_is_read(node: N, off: Off, obstacle: str | None = None) -> N:
+    """The same, by what is read of a join's answers, or of joins that are one."""
+    table = node.inputs[0]
+    join = join_below(table)
+    if join is None or join.topics is not None:
+        return node
+    of_many = table is join and shares_stages(join) and join.materialized is None and not periodic(join)
+    return _with(node, rules.ANSWERS_KEEP_WHAT_IS_READ, off, obstacle) if of_many or reads_answers(node) else node
+
+
+def resolve_makes_rows(node: N, off: Off, obstacle: str | None = None) -> N:
+    """Resolve makes the rows out of answers, and Spark none before it."""
+    joiner = isinstance(node, Join) and node.joiner is not None and not shares_stages(node)
+    if not joiner and not (isinstance(node, Derived) and reads_answers(node)):
+        return node
+    return _with(node, rules.RESOLVE_MAKES_ROWS, off, obstacle)
+
+
+def workers_evaluate_steps(node: N, off: Off, obstacle: str | None = None) -> N:
+    """The workers that parse a source's rows evaluate what is made of them."""
+    return _with(node, rules.WORKERS_EVALUATE_STEPS, off, obstacle)
+
+
+def _with(node: N, rule: str, off: Off, obstacle: str | None) -> N:
+    said = (*node.rules, Verdict(rule, off.get(rule, obstacle)))
+    return replace(node, rules=tuple(sorted(said, key=lambda verdict: rules.RULES.index(verdict.rule))))
+
+
+def _of_join(node: N, table: Node, rule: str, off: Off, obstacle: str | None) -> N:
+    """What rules have in common that are for what is made of a join: its rows must not be wanted for themselves."""
+    join = join_below(table)
+    if join is None:
+        return node
+    if join.materialized is not None:
+        obstacle = f"{join.name} keeps its rows, as {join.materialized}"
+    elif periodic(join):
+        obstacle = f"{join.name} is held back"
+    return _with(node, rule, off, obstacle)
+
+
+def _no_rows(table: Node) -> str | None:
+    """Why the rows of the join that a table is, or is made of, are not to be had before resolve."""
+    join = join_below(table)
+    if join is not None and shares_stages(join):
+        return f"{join.name} is one with the join before it"
+    return "the join is staged" if join is not None and join.topics is not None else None
+
+
+def _no_answers(table: Node, obstacle: str | None) -> str | None:
+    """The same of its answers: a staged join has them, to be taken as they are; ``obstacle``: why that is not enough."""
+    why, join = _no_rows(table), join_below(table)
+    if why is None or join is None or shares_stages(join):
+        return why
+    if obstacle is not None:
+        return f"{why}, and {obstacle}"
+    return None if table is join else why

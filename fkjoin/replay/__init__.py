@@ -1,0 +1,1 @@
+"""Traces: recorded changes, replayed in memory and on Spark."""

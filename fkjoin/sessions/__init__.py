@@ -1,0 +1,1 @@
+"""Spark sessions, and what makes local ones start fast."""

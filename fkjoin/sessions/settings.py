@@ -1,0 +1,207 @@
+"""The Spark session that the engine needs: a helper that makes one, and a check of one that is given."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from fkjoin.errors import SessionError, nearest
+from fkjoin.plan.rules import RULES
+from fkjoin.sessions import class_archive
+from fkjoin.sessions.hadoop_settings import forget_sources
+from fkjoin.sessions.launch import jvm_folder, launch
+from fkjoin.sessions.local_files import use_local_files
+from fkjoin.sessions.local_python import use_this_python
+
+BUCKETS = "spark.fkjoin.buckets"
+INDEX_DIR = "spark.fkjoin.index.dir"
+VALIDATE = "spark.fkjoin.validate"
+OPTIMIZE = "spark.fkjoin.optimize"
+EXCLUDED = "spark.fkjoin.optimizer.excludedRules"
+RETENTION = "spark.fkjoin.mark.retention.ms"
+
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+PARTITIONS = "spark.sql.shuffle.partitions"
+
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_REQUIRED = {
+    PROVIDER: (_ROCKSDB, "transformWithState keeps its state in RocksDB only"),
+    FORMAT: ("2", "with format 1 a late task attempt can overwrite committed state"),
+}
+SHORT_LIVED = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""For ``driver_extraJavaOptions`` of a local session that lives for a minute: in so short a time the JVM's optimizing
+compiler takes more of the cores than it gives back (docs/performance.md).  Without it the JVM has room for 48 MiB of compiled
+code, in place of 240, and ends when that is full."""
+
+_WORKERS = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4194304:glibc.malloc.trim_threshold=16777216",
+}
+"""Environment of Python workers, which allocate and free many megabytes a batch: with huge pages they fault half as often, and
+what they have freed is not kept until their next stage (docs/adr/0022-memory-is-given-back.md)."""
+
+_SIMPLE = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "SPARK_SIMPLIFIED_TRACEBACK"
+"""A setting that Spark hands on to the workers of all functions but stateful operators, and the variable by which it does.
+Functions share workers where their environments are equal (docs/adr/0023-workers-share-what-they-import.md)."""
+
+_LOCAL_MEMORY = {
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=16777216:"
+    "glibc.malloc.arena_max=2"
+}
+"""Environment of a local session's JVM: as for workers, in larger pieces, in which it copies to and from them."""
+
+_JAVA = "spark.driver.extraJavaOptions"
+
+_LOCAL = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.shuffle.compress": "false",
+}
+"""Hadoop's other way to a local disk starts a process ``readlink`` for each file that it renames: a third of a small batch.
+What is shuffled between stages is compressed by the workers already (docs/adr/0030-pieces-between-the-jvm-and-workers.md)."""
+
+_SOCKETS, _SOCKET_DIR = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
+"""Sockets of files are a tenth of a small batch faster than those of a network, and closed to others."""
+
+_SOCKET_NAME, _LONGEST_SOCKET = len("/.01234567-89ab-cdef-0123-456789abcdef.sock"), 103
+"""Bytes of the name that Spark gives to a socket, and of the longest path that one may have on any system."""
+
+_DEFAULTS = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2m",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.pollingDelay": "50ms",
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+"""Where nobody chose otherwise.  Spark by itself gathers up to 64 MiB before a worker gets any of it, in buffers that are
+copied as they grow (docs/adr/0030-pieces-between-the-jvm-and-workers.md), and looks for new data every 10 ms: half a core of a
+query that waits."""
+
+
+def session(
+    app_name: str = "fkjoin", master: str | None = None, settings: Mapping[str, Any] | None = None, **conf: Any
+) -> SparkSession:
+    """A Spark session with what fkjoin needs; an active one is reused and completed.
+
+    ``master`` defaults to what ``spark-submit`` gave, else ``local[*]``.  ``conf`` are further settings, with ``_`` for
+    ``.`` and without the leading ``spark.``: ``session(sql_shuffle_partitions=8, fkjoin_buckets=16)``; ``settings`` are some
+    under their full names.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master is None and "MASTER" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        master = "local[*]"
+    chosen: dict[str, Any] = {"spark.app.name": app_name}
+    if master is not None:
+        chosen["spark.master"] = master
+    chosen |= {name: value for name, (value, _) in _REQUIRED.items()} | _DEFAULTS
+    chosen["spark.ui.showConsoleProgress"] = "false"
+    exact = {"spark." + name.replace("_", "."): value for name, value in conf.items()} | dict(settings or {})
+    if (master or "").startswith("local"):
+        exact[_JAVA] = class_archive.options(str(exact.get(_JAVA, "-XX:+UseParallelGC")))
+        chosen |= _LOCAL
+        if hasattr(socket, "AF_UNIX") and (folder := jvm_folder(exact)) is not None:
+            short = len(os.fsencode(folder)) + _SOCKET_NAME <= _LONGEST_SOCKET
+            chosen |= {_SOCKETS: short} | ({_SOCKET_DIR: str(folder)} if short else {})
+        for name, value in _LOCAL_MEMORY.items():
+            os.environ.setdefault(name, value)
+    chosen |= exact
+    texts: dict[str, Any] = {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in chosen.items()
+    }
+    launch(texts)
+    spark = SparkSession.builder.config(map=texts).getOrCreate()
+    prepare(spark)
+    return spark
+
+
+def prepare(spark: SparkSession) -> None:
+    """Complete the session's settings; ``SessionError`` when it has others that rule fkjoin out."""
+    context = _context(spark)
+    # A setting that nobody made reads as None here, not as Spark's default.
+    for name, (value, why) in _REQUIRED.items():
+        given = spark.conf.get(name, None)
+        if given not in (None, value):
+            raise SessionError(f"{name} is {given!r}, fkjoin needs {value!r}: {why}. Remove or change that setting.")
+        spark.conf.set(name, value)
+    for name, value in _DEFAULTS.items():
+        if spark.conf.get(name, None) is None:
+            spark.conf.set(name, value)
+    if spark.conf.get(PARTITIONS, None) is None:
+        spark.conf.set(PARTITIONS, str(max(2, context.defaultParallelism)))
+    for name, value in _WORKERS.items():  # and not in the environment of executors, whose JVM would have it, too
+        context.environment.setdefault(name, value)
+    if spark.conf.get(_SIMPLE[0], "true") == "true":
+        context.environment.setdefault(_SIMPLE[1], "1")
+    if context.master.startswith("local"):
+        use_this_python(context)
+        use_local_files(context)
+        forget_sources(context)
+
+
+def bucket_count(spark: SparkSession) -> int:
+    """How many buckets new state is spread over: ``spark.fkjoin.buckets``, by default the shuffle partitions."""
+    return _positive(spark, BUCKETS, str(spark.conf.get(PARTITIONS)))
+
+
+def retention_ms(spark: SparkSession) -> int:
+    """How long the mark of a deleted row is kept: ``spark.fkjoin.mark.retention.ms``, by default a day."""
+    return _positive(spark, RETENTION, str(24 * 60 * 60 * 1000))
+
+
+def index_dir(spark: SparkSession) -> str:
+    """Where executors keep their indexes: ``spark.fkjoin.index.dir``; empty: under the system's temporary folder."""
+    return spark.conf.get(INDEX_DIR, "") or ""
+
+
+def validated(spark: SparkSession) -> bool:
+    """Whether every batch checks the stores' invariants: ``spark.fkjoin.validate``, by default false."""
+    return _truth(spark, VALIDATE, "false")
+
+
+def time_zone(spark: SparkSession) -> str:
+    """The session's time zone, in which Spark reads clocks that say no zone."""
+    return str(spark.conf.get("spark.sql.session.timeZone"))
+
+
+def switched_off(spark: SparkSession) -> dict[str, str]:
+    """The optimizer's rules that the session does not want, and why: ``spark.fkjoin.optimize=false`` switches off all of
+    them, ``spark.fkjoin.optimizer.excludedRules`` those that it names, with commas between them.
+    """
+    names = [name.strip() for name in (spark.conf.get(EXCLUDED, "") or "").split(",") if name.strip()]
+    for name in names:
+        if name not in RULES:
+            raise SessionError(f"{EXCLUDED}: there is no rule {name!r}; {nearest(name, RULES)}")
+    if not _truth(spark, OPTIMIZE, "true"):
+        return dict.fromkeys(RULES, f"{OPTIMIZE} is false")
+    return dict.fromkeys(names, f"{EXCLUDED} names it")
+
+
+def _truth(spark: SparkSession, name: str, default: str) -> bool:
+    text = (spark.conf.get(name, default) or default).lower()
+    if text not in ("true", "false"):
+        raise SessionError(f"{name} is {text!r}: it must be true or false")
+    return text == "true"
+
+
+def _positive(spark: SparkSession, name: str, default: str) -> int:
+    text = spark.conf.get(name, default) or default
+    if not text.isdigit() or int(text) < 1:
+        raise SessionError(f"{name} is {text!r}: it must be a whole number of at least 1")
+    return int(text)
+
+
+def _context(spark: SparkSession) -> Any:
+    try:
+        return spark.sparkContext
+    except Exception as error:
+        raise SessionError(
+            "fkjoin runs in a classic Spark session and not over Spark Connect: "
+            "build the session with fkjoin.session() or SparkSession.builder.master(...)"
+        ) from error

@@ -1,0 +1,128 @@
+"""A table's changes as records of a topic, and dead letters as records or files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from fkjoin.analysis.bind import texts_of
+from fkjoin.analysis.columns import resolve_column
+from fkjoin.errors import TopologyError
+from fkjoin.kafka.formats import Bytes, Format, Json, String, as_format, writer
+from fkjoin.kafka.positions import HEADER, RootsOf
+from fkjoin.kafka.registry import Registry
+from fkjoin.spark.names import quoted
+from fkjoin.spark.schemas import Expression, arrow_schema, spark_schema
+from fkjoin.spark.topic_values import POSITIONS, MakeRecords, Writer, WriteTexts
+from fkjoin.spark.unpacking import UnpackResults
+
+_HEADERS = "array<struct<key: string, value: binary>>"
+
+
+def _key_format(key_as: Format | str | None, schema: StructType) -> Format:
+    """By default text as text, bytes as bytes, anything else as JSON."""
+    if key_as is not None:
+        return as_format("key", key_as, "key")
+    if len(schema) == 1 and isinstance(schema[0].dataType, StringType):
+        return String()
+    return Bytes() if len(schema) == 1 and isinstance(schema[0].dataType, BinaryType) else Json("")
+
+
+def records(
+    changes: DataFrame,
+    key: tuple[str, ...],
+    row: tuple[str, ...],
+    key_as: Format | str | None,
+    value_as: Format | str | Column | None,
+    headers: Expression | None,
+) -> DataFrame:
+    """``key``, ``value`` (null in a delete) and, if asked for, ``headers`` of the records for ``changes``.
+
+    A column ``POSITIONS`` of ``changes`` becomes a header.
+    """
+    whole_key, key_type = _struct(changes, key)
+    gone = F.col("_operation") == "delete"
+    form = _value_format(value_as)
+    if form is not None:
+        whole_row, row_type = _struct(changes, row)
+        value = _encode("value", form, whole_row, row_type)
+    else:
+        assert isinstance(value_as, str | Column)
+        value = resolve_column("value", value_as, changes, [], "the table").cast("binary")
+    columns = [
+        _encode("key", _key_format(key_as, key_type), whole_key, key_type).alias("key"),
+        F.when(~gone, value).alias("value"),
+    ]
+    written = []
+    if headers is not None:
+        written.append(resolve_column("headers", headers, changes, changes.columns, "the table"))
+    if POSITIONS in changes.columns:
+        written = [F.coalesce(given, F.array().cast(_HEADERS)) for given in written] + [_told()]
+    if written:
+        columns.append((F.concat(*written) if len(written) > 1 else written[0]).alias("headers"))
+    return changes.select(*columns)
+
+
+def packed_records(
+    unpack: UnpackResults,
+    spark: SparkSession,
+    key_type: StructType,
+    row_type: StructType,
+    key_as: Format | str | None,
+    value_as: Format | str | Column | None,
+    positions: RootsOf | None,
+) -> Callable[[DataFrame], DataFrame] | None:
+    """What has Python workers make ``records`` of a table's packed results; None where only Spark's expressions can.
+
+    ``row_type``: of the columns that are not the key's.
+    """
+    key = writer(_key_format(key_as, key_type), key_type, exact=True)
+    form = _value_format(value_as)
+    whole = StructType([*key_type, *row_type])
+    value = writer(form, row_type) if form is not None else _texts(value_as, whole, spark)
+    if key is None or value is None:
+        return None
+    make = MakeRecords(unpack, key, value, positions)
+    schema = spark_schema(make.schema)
+
+    def made(results: DataFrame) -> DataFrame:
+        found = results.mapInArrow(make, schema)
+        return found if positions is None else found.select("key", "value", _told().alias("headers"))
+
+    return made
+
+
+def _value_format(value_as: Format | str | Column | None) -> Format | None:
+    """None: it is an expression."""
+    if value_as is None:
+        return Json("")
+    if isinstance(value_as, Column) or (isinstance(value_as, str) and value_as not in ("string", "bytes")):
+        return None
+    return as_format("value", value_as, "value")
+
+
+def _texts(expression: Any, columns: StructType, spark: SparkSession) -> Writer | None:
+    texts = texts_of(expression, arrow_schema("value", columns), spark)
+    return None if texts is None else WriteTexts(texts)
+
+
+def _told() -> Column:
+    """The headers that say where a record came from."""
+    return F.array(F.struct(F.lit(HEADER).alias("key"), F.col(POSITIONS).cast("binary").alias("value")))
+
+
+def _struct(frame: DataFrame, names: tuple[str, ...]) -> tuple[Column, StructType]:
+    columns = [F.col(quoted(name)) for name in names]
+    return F.struct(*columns), frame.select(*columns).schema
+
+
+def _encode(argument: str, form: Format, row: Column, schema: StructType) -> Column:
+    if not isinstance(form, String | Bytes | Json | Registry):
+        raise TopologyError(
+            f"{argument}: {type(form).__name__} is a format to read only; write String, Bytes, Json or Registry"
+        )
+    return form.encode(row, schema)

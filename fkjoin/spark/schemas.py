@@ -1,0 +1,159 @@
+"""Schemas: Spark's types as Arrow's and back, and how both read in texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from fkjoin.codec.rows import unsupported
+from fkjoin.errors import FormatError, TopologyError
+from fkjoin.spark.kinds import parts
+from fkjoin.spark.names import quoted_if_needed, twice
+
+Expression = str | Column
+
+
+Expressions = Expression | Sequence[Expression]
+
+
+def listed(given: Any) -> list[Any]:
+    """One or several, as a list."""
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def text(given: Expression) -> str:
+    """How an expression reads in ``describe()``."""
+    return given if isinstance(given, str) else str(given).removeprefix("Column<'").removesuffix("'>")
+
+
+def require_plain_keys(argument: str, key: StructType) -> None:
+    """``TopologyError`` if texts in a key have a collation: two of them may be one to Spark, and keys are compared as bytes."""
+    for field in key:
+        kinds = (kind for _, kind in parts(StructType([field])) if isinstance(kind, StringType) and kind != StringType())
+        if (kind := next(kinds, None)) is not None:
+            cast = f"cast({quoted_if_needed(field.name)} as string)"
+            raise TopologyError(
+                f"{argument}: {field.name} is {kind.simpleString()}, and keys are compared byte by byte: make it {cast}, or "
+                f"lower({cast}) if case must not matter, before the table is built"
+            )
+
+
+def arrow_schema(argument: str, schema: DataType) -> pa.Schema:
+    """The Arrow schema of rows of ``schema``, everything nullable.
+
+    ``TopologyError`` if a type has no byte form, or two fields in a column have one name to Spark.
+    """
+    for path, names in _nested(schema):
+        if (pair := twice(names)) is not None:
+            raise TopologyError(f"{argument}: {path} has the fields {pair[0]!r} and {pair[1]!r}, which is one name to Spark")
+    try:
+        arrow = to_arrow_schema(cast(StructType, nullable(schema)), timezone="UTC")
+    except Exception as error:
+        raise TopologyError(f"{argument}: {error}") from error
+    if (problem := unsupported(arrow)) is not None:
+        raise TopologyError(f"{argument}: column {problem}")
+    return arrow
+
+
+def kept_type(said: Mapping[str, Any]) -> StructType:
+    """A struct as a checkpoint keeps it.
+
+    Raises ``FormatError`` if it names a Python class that is not PySpark's own: PySpark would import the class's module.
+    """
+    open_ = [said]
+    while open_:
+        about = open_.pop()
+        if "pyClass" in about and not str(about["pyClass"]).startswith("pyspark."):
+            raise FormatError(
+                f"a type in the checkpoint names the Python class {about['pyClass']!r}, which is not Spark's; nothing was "
+                "imported. Somebody has changed it: restore the checkpoint, or begin a new one"
+            )
+        inside = [item for value in about.values() for item in (value if isinstance(value, list) else [value])]
+        open_ += [item for item in inside if isinstance(item, Mapping)]
+    return StructType.fromJson(dict(said))
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    return from_arrow_schema(schema)
+
+
+def kind_text(kind: pa.DataType) -> str:
+    """The type as Spark calls it."""
+    return spark_schema(pa.schema([("it", kind)]))["it"].dataType.simpleString()
+
+
+def schema_text(schema: pa.Schema) -> str:
+    """Names and types, as a checkpoint remembers them."""
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def types_text(kind: StructType) -> str:
+    """Names and types, as a user has written them."""
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in kind)
+
+
+def fields_of(frame: DataFrame, struct: Column) -> tuple[str, ...]:
+    """The names of a struct expression's fields."""
+    return tuple(struct_type_of(frame, struct).names)
+
+
+def struct_type_of(frame: DataFrame, struct: Column) -> StructType:
+    """The type of a struct expression."""
+    kind = type_of(frame, struct)
+    assert isinstance(kind, StructType)
+    return kind
+
+
+def type_of(frame: DataFrame, column: Column) -> DataType:
+    """The type of an expression over the frame."""
+    return frame.select(column.alias("it")).schema["it"].dataType
+
+
+def nullable(kind: DataType) -> DataType:
+    """The type, with nulls wherever there can be some."""
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, nullable(field.dataType), True) for field in kind])
+    if isinstance(kind, ArrayType):
+        return ArrayType(nullable(kind.elementType), True)
+    if isinstance(kind, MapType):
+        return MapType(nullable(kind.keyType), nullable(kind.valueType), True)
+    return kind
+
+
+def _nested(kind: DataType, above: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Of each struct in the type, where it is and the names of its fields."""
+    if isinstance(kind, StructType):
+        if above:
+            yield above, kind.names
+        for field in kind:
+            yield from _nested(field.dataType, f"{above}.{field.name}".lstrip("."))
+    elif isinstance(kind, ArrayType):
+        yield from _nested(kind.elementType, above)
+    elif isinstance(kind, MapType):
+        yield from _nested(kind.keyType, above)
+        yield from _nested(kind.valueType, above)
+
+
+def struct_type(given: str | StructType, where: str) -> StructType:
+    """The schema, parsed from DDL text if need be."""
+    if isinstance(given, StructType):
+        return given
+    try:
+        kind = DataType.fromDDL(given)
+    except Exception as error:
+        raise TopologyError(f"{where}: schema {given!r} does not parse: {str(error).splitlines()[0]}") from error
+    if not isinstance(kind, StructType):
+        raise TopologyError(f"{where}: schema {given!r} is not a list of columns, such as 'id bigint, name string'")
+    return kind
