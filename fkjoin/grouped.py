@@ -12,14 +12,15 @@ from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, Strin
 
 from fkjoin import aggregates
 from fkjoin.aggregates import Wanted
+from fkjoin.analysis.aggregates import Options, aggregated
 from fkjoin.analysis.columns import resolve_column
 from fkjoin.analysis.projection import Projection
 from fkjoin.errors import TopologyError
 from fkjoin.folds.bulk import bulk_column
 from fkjoin.folds.calls import Called, Reducing, Starting
 from fkjoin.folds.fold import Fold
-from fkjoin.lowering.aggregates import Options, aggregated
-from fkjoin.lowering.recipes import Recipe, remembered
+from fkjoin.lowering.handle import Handle
+from fkjoin.lowering.recipes import Recipe, Remembered, remembered
 from fkjoin.spark.names import quoted
 from fkjoin.spark.scalars import AGGREGATE, Step, compiled
 from fkjoin.spark.schemas import Expression, Expressions, arrow_schema, text
@@ -33,17 +34,16 @@ Expressed = (str, Column)
 _TYPES: dict[type, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}
 
 
-class Grouped:
+class Grouped(Remembered):
     """A table's rows by group; each method makes the table of one row a group, whose key is the group's.
 
     A group without rows has no row.  Versions (``_version``) are a counter of the group.  Methods raise ``TopologyError``.
     """
 
-    def __init__(self, table: Table, key: Expressions, value: Expressions | None, options: Options) -> None:
-        self.recipe = Recipe(Grouped, (table, key, value, options), {})
-        self._table, self._options = table, options
-        self._rows = table.visible()
-        self._names = [*table.row_type.names, *table.key]
+    def __init__(self, table: Handle, key: Expressions, value: Expressions | None, options: Options) -> None:
+        self._recipe = Recipe(Grouped, (table, key, value, options), {})
+        self._of, self._table, self._options = table._of, table._planned, options
+        self._rows, self._names = self._table.visible, self._table.visible_names
         self._key = self._project("key", key)
         self._value = None if value is None else self._project("value", value)
         one = self._value is not None and len(self._value.columns) == 1  # a star may be several
@@ -76,7 +76,7 @@ class Grouped:
             for title, wanted in columns.items()
         )
         described = tuple((title, f"{wanted.kind}({given[title]})") for title, wanted in columns.items())
-        return aggregated(self._table, self._key, value, Fold(schema, made), described, self._options)
+        return self._of(aggregated(self._table, self._key, value, Fold(schema, made), described, self._options))
 
     def count(self, column: Expression | None = None) -> Table:
         """``agg(count=count(column))``."""
@@ -154,7 +154,7 @@ class Grouped:
         title, kind = of.names[0], arrow_schema("returns", of).field(0).type
         fold = Fold(schema, (Called(title, kind, key, schema, self._plain, *functions, row=_row),), nullable=True, ordered=True)
         what = ", ".join(text(one) if isinstance(one, Expressed) else _named(one) for one in given)
-        return aggregated(self._table, self._key, value, fold, ((title, f"{method} by {what}"),), self._options)
+        return self._of(aggregated(self._table, self._key, value, fold, ((title, f"{method} by {what}"),), self._options))
 
     def _step(self, argument: str, given: Any, of: StructType) -> Any:
         """An adder or subtractor, callable."""

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from fkjoin.lowering.emission import Emit
+from fkjoin.analysis import views
+from fkjoin.analysis.aggregates import Options
+from fkjoin.analysis.checks import Deployment, Extractor
+from fkjoin.analysis.emission import Emit
+from fkjoin.analysis.joins import planned_children
+from fkjoin.analysis.unions import merged
+from fkjoin.grouped import Grouped
+from fkjoin.lowering.handle import Handle, planned_of
 from fkjoin.lowering.recipes import remembered
-from fkjoin.lowering.stage import Deployment
 from fkjoin.spark.schemas import Expression, Expressions
 
 if TYPE_CHECKING:
-    from fkjoin.grouped import Grouped
-    from fkjoin.table import Extractor, Table
+    from fkjoin.table import Table
 
 
-class Operators:
+class Operators(Handle):
     """Each returns a new table; nothing runs."""
-
-    @property
-    def _table(self) -> Table:
-        return cast("Table", self)
 
     @remembered
     def filter(self, condition: Expression, *, name: str | None = None, emit: Emit = "on-change") -> Table:
@@ -29,9 +30,7 @@ class Operators:
         drops changes that leave a row as it was (KIP-557), ``on-update`` does not; ``periodic``: see ``fk_join``.  The
         tombstone of a row that was not there is never sent.  Raises ``TopologyError``.
         """
-        from fkjoin.lowering.views import filtered  # it makes tables
-
-        return filtered(self._table, condition, name, emit)
+        return self._of(views.filtered(self._planned, condition, name, emit))
 
     @remembered
     def map_values(self, columns: Expressions, *, name: str | None = None, emit: Emit = "on-change") -> Table:
@@ -39,9 +38,7 @@ class Operators:
 
         ``name``, ``emit``: as for ``filter``.  Raises ``TopologyError``.
         """
-        from fkjoin.lowering.views import mapped  # it makes tables
-
-        return mapped(self._table, columns, name, emit)
+        return self._of(views.mapped(self._planned, columns, name, emit))
 
     def group_by(
         self,
@@ -70,10 +67,7 @@ class Operators:
 
         ``validate``: as for ``fk_join``.  Raises ``TopologyError``.
         """
-        from fkjoin.grouped import Grouped
-        from fkjoin.lowering.aggregates import Options  # these make tables
-
-        return Grouped(self._table, key, value, Options(name, emit, deployment, application, upgrade_from, validate))
+        return Grouped(self, key, value, Options(name, emit, deployment, application, upgrade_from, validate))
 
     @remembered
     def with_children(
@@ -93,9 +87,8 @@ class Operators:
         order of the left keys; in the store each left row is an entry of its own, and a change writes that entry alone.
         ``name``, ``emit``, ``validate``: as for ``fk_join``.  Raises ``TopologyError``.
         """
-        from fkjoin.lowering.children import with_children  # it makes tables
-
-        return with_children(self._table, left, extractor, column, name, emit, validate)
+        children = planned_of("left", left)
+        return self._of(planned_children(self._planned, children, extractor, column, name, emit, validate))
 
     @remembered
     def merge(self, *others: Table, name: str | None = None, emit: Emit = "on-change", validate: bool | None = None) -> Table:
@@ -105,9 +98,8 @@ class Operators:
         that moves from one table to another is not lost to a late tombstone.  ``_version`` is a counter of the row.
         ``name``, ``emit``, ``validate``: as for ``fk_join``.  Raises ``TopologyError``.
         """
-        from fkjoin.lowering.unions import merged  # it makes tables
-
-        return merged((self._table, *others), name, emit, validate)
+        tables = [self._planned, *(planned_of(f"others[{at}]", other) for at, other in enumerate(others))]
+        return self._of(merged(tables, name, emit, validate))
 
     @remembered
     def materialize(self, name: str) -> Table:
@@ -116,8 +108,4 @@ class Operators:
         A checkpoint that was begun without it, or under another name, is refused.  Of a source, changes that leave a row as it
         was are then dropped, its older timestamp stays (KIP-557), and ``_operation`` tells inserts from updates.
         """
-        if self._table.materialized_as is None:
-            from fkjoin.lowering.views import kept  # it makes tables
-
-            return kept(self._table, name)
-        return self._table.materialized_as(name)
+        return self._of(views.materialized(self._planned, name))

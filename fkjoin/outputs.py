@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql.streaming.query import StreamingQuery
@@ -13,17 +13,14 @@ from fkjoin import sinks
 from fkjoin.checkpoint.claim import start_claimed
 from fkjoin.kafka import writing
 from fkjoin.kafka.formats import Format as KafkaFormat
-from fkjoin.lowering.as_begun import as_begun
+from fkjoin.lowering.handle import Handle
 from fkjoin.sinks import RETRY_S, Kafka, Parquet, batches
 from fkjoin.sinks.restored import OnRestore
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.schemas import Expression
 
-if TYPE_CHECKING:
-    from fkjoin.table import Table
 
-
-class Outputs:
+class Outputs(Handle):
     """Each starts a query; ``table.changes`` is for any other sink of Spark's."""
 
     def to_kafka(
@@ -49,11 +46,11 @@ class Outputs:
         Spark's ``DataStreamWriter.trigger``.  ``options``: settings of the producer, ``kafka.…``.  ``query_name``: the table's
         if left out.  Delivery is at least once; Spark's producer partitions as Java's does.
         """
-        spark, place = cast("Table", self).frame.sparkSession, str(checkpoint)
+        spark, place = self._planned.spark, str(checkpoint)
         batches.require_one(spark, place)
 
         def begin() -> StreamingQuery:
-            table = as_begun(cast("Table", self), place)
+            table = self._as_begun(place)
             batches.make_topics(table)
             records = Kafka(topic, bootstrap_servers, key, value, headers, positions).records(table)
             return writing.start(records, topic, bootstrap_servers, place, options, trigger, query_name or table.name)
@@ -79,7 +76,9 @@ class Outputs:
 
         Raises ``TopologyError``; ``FkJoinError`` when the checkpoint is in use, or was set back.
         """
-        return batches.start(cast("Table", self), Parquet(path), str(checkpoint), trigger, query_name, on_restore)
+        return batches.start(
+            self._planned.spark, self._as_begun, Parquet(path), str(checkpoint), trigger, query_name, on_restore
+        )
 
     def to_postgres(
         self,
@@ -114,7 +113,7 @@ class Outputs:
         Raises ``TopologyError``; ``FkJoinError`` when the table cannot be reached or written to, or as of ``to_parquet``.
         """
         sink = sinks.Postgres(into, dsn, on_error, retry_s)
-        return batches.start(cast("Table", self), sink, str(checkpoint), trigger, query_name, on_restore)
+        return self._start(sink, checkpoint, trigger, query_name, on_restore)
 
     def to_delta(
         self,
@@ -139,7 +138,7 @@ class Outputs:
         Raises ``TopologyError``; ``FkJoinError`` when the table cannot be written to, or as of ``to_parquet``.
         """
         sink = sinks.Delta(path, options or {}, retry_s)
-        return batches.start(cast("Table", self), sink, str(checkpoint), trigger, query_name, on_restore)
+        return self._start(sink, checkpoint, trigger, query_name, on_restore)
 
     def to(
         self,
@@ -159,4 +158,16 @@ class Outputs:
 
         Raises ``TopologyError``; ``FkJoinError`` when a place cannot be written to, or as of ``to_parquet``.
         """
-        return batches.start_several(cast("Table", self), places, str(checkpoint).rstrip("/"), trigger, query_name, on_restore)
+        where, start = str(checkpoint).rstrip("/"), batches.start_several
+        return start(self._planned.spark, self._as_begun, places, where, trigger, query_name, on_restore)
+
+    def _start(
+        self,
+        sink: sinks.Sink,
+        checkpoint: str | Path,
+        trigger: Mapping[str, Any] | None,
+        query_name: str | None,
+        on_restore: OnRestore,
+    ) -> StreamingQuery:
+        begun = self._as_begun
+        return batches.start(self._planned.spark, begun, sink, str(checkpoint), trigger, query_name, on_restore)

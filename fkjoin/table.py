@@ -2,121 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from fkjoin.analysis.bind import paths_of
 from fkjoin.analysis.change_columns import ChangeColumns
-from fkjoin.analysis.sources import plain_lines, read_stream
+from fkjoin.analysis.sources import read_stream, with_lines
 from fkjoin.analysis.topics import read_topic
-from fkjoin.codec.rows import Path as FieldPath
+from fkjoin.analysis.views import completed
+from fkjoin.analysis.written import read_written, schema_of
 from fkjoin.files.source import open_files
-from fkjoin.kafka.connection import Connection, OnNewTopic
+from fkjoin.kafka.connection import OnNewTopic
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.kafka.internal import StageQuery
-from fkjoin.kafka.positions import numbers
-from fkjoin.lowering.completed import completed
 from fkjoin.lowering.recipes import Recipe
-from fkjoin.lowering.stage import Answers, Contributions, Early, Narrow
-from fkjoin.lowering.workers import Unread
 from fkjoin.operators import Operators
 from fkjoin.outputs import Outputs
 from fkjoin.plan.describe.render import Format, draw
-from fkjoin.plan.nodes import Node, Source
 from fkjoin.sessions.settings import prepare
-from fkjoin.spark.dead_letters import OnError, union
-from fkjoin.spark.frame import CHAINS, DELETED, KEY, NUMBERS, OPERATION, PROBLEM, ROW, TS, VERSION
-from fkjoin.spark.names import quoted, require_results
-from fkjoin.spark.schemas import Expression, Expressions, arrow_schema, listed
-from fkjoin.spark.unpacking import UnpackResults
-
-if TYPE_CHECKING:
-    from fkjoin.lowering.multi_join import Joins
+from fkjoin.spark.dead_letters import OnError
+from fkjoin.spark.schemas import Expression, Expressions, listed
 
 
-@dataclass(frozen=True, eq=False)
 class Table(Operators, Outputs):
     """A stream of upserts and tombstones by key; immutable, and nothing runs until a query on ``changes`` starts.
 
-    Make one with ``from_stream`` or ``from_files``, or as the result of ``fk_join``.
+    Make one with ``from_stream``, ``from_files``, ``from_kafka`` or ``from_fkjoin``, or as the result of ``fk_join``.
     """
 
-    node: Node
-    frame: DataFrame
-    """Internal: what the engine reads."""
-    key: tuple[str, ...]
-    timestamps: str | None
-    """``"timestamp"`` or ``"bigint"``: the type of the table's timestamps; None without."""
-    on_error: OnError = "dead-letter"
-    """What happens to changes that cannot be used, and to rows on which an expression or a function of the user's throws; what
-    is made of tables has it of the first of them, a join of the left one."""
-    dead: tuple[DataFrame, ...] = ()
-    """Internal: frames, with ``RAW`` and ``PROBLEM``, that dead letters come from."""
-    connection: Connection | None = None
-    """Internal: the topic that the table is read from."""
-    unread: Unread | None = field(default=None, repr=False)
-    """Internal: the lines of JSON files, or a topic's records, and how they are read without ``frame``."""
-    packed: tuple[DataFrame, UnpackResults] | None = field(default=None, repr=False)
-    """Internal: the results of a join before they become rows, and what makes rows of them."""
-    answers: Answers | None = field(default=None, repr=False)
-    """Internal: of a join, for an aggregate to read it without ``frame``."""
-    contributions: Contributions | None = field(default=None, repr=False)
-    """Internal: of an aggregate, for a cogroup to read it without ``frame``."""
-    early: Early | None = field(default=None, repr=False)
-    """Internal: of a join and of views of it, its rows before resolve."""
-    star: Joins | str | None = field(default=None, repr=False)
-    """Internal: of a join, what one by another foreign key of the same left table needs to be one with it; or why it cannot."""
-    narrow: Narrow | None = field(default=None, repr=False)
-    """Internal: of joins that are one, makes ``frame`` with fewer columns."""
-    settled: DataFrame | None = field(default=None, repr=False)
-    """Internal: what sinks read, where that is not ``frame``."""
-    stages: tuple[StageQuery, ...] = ()
-    """Of a join in the staged deployment: the queries that must run besides the one on ``changes``."""
-    materialized_as: Callable[[str], Table] | None = field(default=None, repr=False)
-    """Internal: makes the same table with its rows kept in state."""
-
-    recipe: Recipe | None = field(default=None, repr=False)
-    """Internal: how it was made."""
+    def __init__(self) -> None:
+        raise TypeError("make a Table with Table.from_files, from_kafka, from_stream or from_fkjoin, or with fk_join")
 
     @property
     def name(self) -> str:
-        return self.node.name
+        """What the table is called in metrics, in state and in errors."""
+        return self._planned.name
 
     @property
-    def key_type(self) -> StructType:
-        return _struct(self.frame, KEY)
+    def key(self) -> tuple[str, ...]:
+        """The names of the key's columns."""
+        return self._planned.key
 
     @property
-    def row_type(self) -> StructType:
-        return _struct(self.frame, ROW)
-
-    @property
-    def rest(self) -> tuple[str, ...]:
-        """The row's columns that are not the key's."""
-        return tuple(name for name in self.row_type.names if name not in self.key)
-
-    def reads(self, given: Iterable[Any]) -> list[FieldPath]:
-        """Internal: the fields of ``visible`` that expressions read."""
-        return paths_of(given, self.visible_schema, self.frame.sparkSession)
-
-    @property
-    def visible_schema(self) -> pa.Schema:
-        """Internal: the columns of ``visible`` that are the table's."""
-        row = arrow_schema("row", self.row_type)
-        return pa.schema([*row, *(field for field in arrow_schema("key", self.key_type) if field.name not in row.names)])
-
-    def visible(self, frame: DataFrame | None = None) -> DataFrame:
-        """Internal: ``frame`` with the row's columns, and those of the key that the row lacks, under their names."""
-        row = self.row_type.names
-        key = [F.col(quoted(KEY, name)) for name in self.key if name not in row]
-        return (self.frame if frame is None else frame).select("*", f"{ROW}.*", *key)
+    def stages(self) -> tuple[StageQuery, ...]:
+        """Of operators in the staged deployment: the queries that must run besides the one on ``changes``."""
+        return self._lowered.stages
 
     @property
     def changes(self) -> DataFrame:
@@ -126,27 +59,7 @@ class Table(Operators, Outputs):
         source says ``upsert``), the versions as arrays of bigint (a source has ``_version``, a join ``_left_version`` and
         ``_right_version``, null without a right row), and ``_timestamp`` (null without one).
         """
-        return self.changes_with()
-
-    def changes_with(self, *more: Column) -> DataFrame:
-        """Internal: ``changes``, and columns made from the frame."""
-        require_results(self.name, (*self.key, *self.rest))
-        row = [F.col(quoted(ROW, name)).alias(name) for name in self.rest]
-        key = [F.col(quoted(KEY, name)).alias(name) for name in self.key]
-        if isinstance(self.node, Source):
-            operation = F.when(F.col(DELETED), F.lit("delete")).otherwise(F.lit("upsert"))
-            if CHAINS in self.frame.columns:
-                version = numbers(F.col(CHAINS))
-            else:
-                names = _struct(self.frame, VERSION).names
-                version = F.array(*[F.col(f"{VERSION}.`{name}`").cast("bigint") for name in names])
-            about = [operation.alias("_operation"), version.alias("_version")]
-        else:
-            about = [F.col(OPERATION).alias("_operation")]
-            about += [F.col(f"{NUMBERS}{name}").alias(f"_{name}") for name, _ in self.node.versions]
-        time = F.timestamp_micros(F.col(TS)) if self.timestamps != "bigint" else F.col(TS)
-        usable = (self.frame if self.settled is None else self.settled).where(F.col(PROBLEM).isNull())
-        return usable.select(*key, *row, *about, time.alias("_timestamp"), *more)
+        return self._lowered.changes
 
     @property
     def dead_letters(self) -> DataFrame | None:
@@ -157,11 +70,11 @@ class Table(Operators, Outputs):
         rows on which an expression or a function threw, ``key`` and ``value`` as JSON.  With ``on_error="dead-letter"`` records
         are in it: those of this table, or of all that a join reads.
         """
-        return union(self.dead, self.name)
+        return self._lowered.dead_letters
 
     def describe(self, format: Format = "text") -> str:
         """The topology that makes this table: ``text``, ``json``, ``mermaid`` for a flowchart, or ``svg`` for a picture."""
-        return draw(self.node, format)
+        return draw(self._lowered.node, format)
 
     def _repr_html_(self) -> str:
         """In notebooks: the topology, as a picture."""
@@ -199,7 +112,7 @@ class Table(Operators, Outputs):
         Columns used as version, deleted or timestamp by their plain name are not part of the row.
         Raises ``TopologyError``.
         """
-        return cls(*read_stream(df, key, version, deleted, timestamp, name, log, on_error))
+        return cls._of(read_stream(df, key, version, deleted, timestamp, name, log, on_error))
 
     @classmethod
     def from_files(
@@ -228,12 +141,10 @@ class Table(Operators, Outputs):
         files = open_files(spark, str(path), key, schema, format, options, [*listed(version), timestamp])
         about: dict[str, Any] = {"key": key, "version": version, "deleted": deleted, "timestamp": timestamp, "log": log}
         about["on_error"] = on_error
-        table = cls.from_stream(files.frame, name=name or files.name, **about)
-        assert isinstance(table.node, Source)
-        columns = (key, version, deleted, timestamp)
+        planned = read_stream(files.frame, name=name or files.name, **about)
         about |= {"name": name, "schema": schema, "format": format, "options": options}
         recipe = Recipe(cls.from_files, (spark, path), about, files.schema if files.learned else None)
-        return replace(table, unread=plain_lines(files, table.node, columns, on_error), recipe=recipe)
+        return cls._of(with_lines(planned, files, (key, version, deleted, timestamp)))._with_recipe(recipe)
 
     @classmethod
     def from_fkjoin(
@@ -255,12 +166,11 @@ class Table(Operators, Outputs):
         ``schema``: of the files, with all columns; without it, it is that of the newest batch, and a checkpoint keeps it.
         ``name``, ``on_error``, ``options``: as in ``from_files``.  Raises ``TopologyError``, also when no batch is there yet.
         """
-        from fkjoin.analysis.written import read_written, schema_of  # it reads what sinks write
-
         found = schema_of(spark, str(path)) if schema is None else schema
         about: dict[str, Any] = {"key": key, "name": name, "on_error": on_error, "schema": schema, "options": options}
-        recipe = Recipe(cls.from_fkjoin, (spark, path), about, found if schema is None else None)
-        return cls(*read_written(spark, str(path), key, name, on_error, found, options), recipe=recipe)
+        learned, folder = found if schema is None else None, str(path).rstrip("/")
+        recipe = Recipe(cls.from_fkjoin, (spark, path), about, learned, folder=folder)
+        return cls._of(read_written(spark, str(path), key, name, on_error, found, options))._with_recipe(recipe)
 
     @classmethod
     def from_kafka(
@@ -325,21 +235,8 @@ class Table(Operators, Outputs):
     ) -> Table:
         """``from_kafka``; ``again``: the checkpoint has started over with the topic."""
         prepare(spark)
-        read = read_topic(spark, topic, bootstrap_servers, key, value, columns, **about)
+        planned = read_topic(spark, topic, bootstrap_servers, key, value, columns, **about)
         given = {name: given for name, given in about.items() if name != "again"}
         arguments = spark, topic, bootstrap_servers, key, value, columns
-        recipe = Recipe(cls._of_topic, arguments, given, connection=read.connection)
-        on_error = about["on_error"]
-        dead = (read.dead,) if on_error == "dead-letter" else ()
-        made = cls(read.node, read.frame, read.node.key, read.timestamps, on_error, dead)
-        return completed(replace(made, connection=read.connection, unread=read.unread, recipe=recipe))
-
-
-Extractor = Expressions | Callable[[Any, Any], Any]
-Joiner = Expressions | Callable[[Any, Any], Any]
-
-
-def _struct(frame: DataFrame, column: str) -> StructType:
-    kind = frame.schema[column].dataType
-    assert isinstance(kind, StructType)
-    return kind
+        recipe = Recipe(cls._of_topic, arguments, given, connection=planned.connection)
+        return cls._of(completed(planned))._with_recipe(recipe)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from fkjoin.lowering.completed import completed
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -19,7 +20,6 @@ from fkjoin.codec import versions
 from fkjoin.codec.arrays import as_bytes, masked
 from fkjoin.codec.messages import JOINED, table
 from fkjoin.codec.rows import RowCodec
-from fkjoin.lowering.completed import completed
 from fkjoin.stages import Counters, counters, resolve
 from fkjoin.stages.complete import UNAVAILABLE, Complete
 from fkjoin.state import MemoryStore

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -18,9 +17,6 @@ from fkjoin.errors import set_aside
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW
 from fkjoin.spark.schemas import Expression, text
-
-if TYPE_CHECKING:
-    from fkjoin.table import Table
 
 _TRIED = "__fkjoin_tried"
 
@@ -82,18 +78,6 @@ def attempt(
 
 
 NOTHING = Attempt((), None, None, None)
-
-
-def dead_of(tries: Attempt, table: Table) -> tuple[DataFrame, ...]:
-    """The frame that dead letters come from, of rows of a table on which one of the columns throws."""
-    if tries.reason is None or table.on_error != "dead-letter":
-        return ()
-    return (letters(tries.on(table.visible(every_row(table))), tries.reason, table.name),)
-
-
-def every_row(table: Table) -> DataFrame:
-    """The table's frame; of a join, with all rows before resolve, which passes on the last of a batch."""
-    return table.frame if table.early is None else table.early.frame(table.early.answers)
 
 
 def raising(what: str, key: Column, said: Column) -> Column:

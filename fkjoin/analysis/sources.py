@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -12,12 +14,14 @@ from pyspark.sql.types import StructType
 from fkjoin.analysis.attempt import as_json, attempt
 from fkjoin.analysis.change_columns import ChangeColumns
 from fkjoin.analysis.columns import require_names, resolve_column
+from fkjoin.analysis.planned import Planned, SourceBound
 from fkjoin.analysis.vectorize import vector
 from fkjoin.codec import versions
 from fkjoin.codec.json_values import UTC
 from fkjoin.codec.vectors import Vector
 from fkjoin.errors import TopologyError, set_aside
 from fkjoin.files.source import FilesRead, as_session
+from fkjoin.kafka.connection import Connection
 from fkjoin.plan.nodes import Source, generated_name
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.sessions.settings import prepare, switched_off
@@ -40,8 +44,8 @@ def read_stream(
     *,
     beside: Collection[str] = (),
     places_of: Sequence[str] = (),
-) -> tuple[Source, DataFrame, tuple[str, ...], str | None, OnError, tuple[DataFrame, ...]]:
-    """The node, the frame, the key, the type of the timestamps, and what dead letters come from; see ``Table.from_stream``.
+) -> Planned:
+    """A table of a streaming DataFrame; see ``Table.from_stream``.
 
     ``df`` may have ``RAW`` and ``PROBLEM``, which are no columns of the table.  ``beside``: columns that are not the row's,
     whatever expressions read them.  ``places_of``: names for the last numbers of versions, of records in a topic.
@@ -100,7 +104,36 @@ def read_stream(
         raw.alias(RAW),
     )
     letters = rows.select(F.coalesce(before, _or_null(tried.reason), missing).alias(PROBLEM), raw.alias(RAW))
-    return node, frame, keys, kind_of_time, on_error, (letters,) if on_error == "dead-letter" else ()
+    return planned_source(node, frame, kind_of_time, on_error, letters)
+
+
+def planned_source(
+    node: Source,
+    frame: DataFrame,
+    timestamps: str | None,
+    on_error: OnError,
+    letters: DataFrame,
+    *,
+    undecoded: Any = None,
+    connection: Connection | None = None,
+    starts_over: bool = False,
+) -> Planned:
+    """The table that a source is; ``letters``: the frame that its dead letters come from."""
+    key, row = (frame.schema[column].dataType for column in (KEY, ROW))
+    assert isinstance(key, StructType)
+    assert isinstance(row, StructType)
+    dead = (letters,) if on_error == "dead-letter" else ()
+    bound = SourceBound(frame, dead, undecoded, starts_over)
+    return Planned(node, key, row, frame.sparkSession, bound, timestamps=timestamps, on_error=on_error, connection=connection)
+
+
+def with_lines(
+    table: Planned, files: FilesRead, columns: tuple[Expressions, Expressions, Expression | None, Expression | None]
+) -> Planned:
+    """The table of files, whose lines workers parse where that can be; ``columns``: see ``plain_lines``."""
+    assert isinstance(table.node, Source)
+    lines = plain_lines(files, table.node, columns, table.on_error)
+    return replace(table, bound=replace(table.bound, undecoded=lines))
 
 
 def plain_lines(

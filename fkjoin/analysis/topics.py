@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from fkjoin.analysis.change_columns import ChangeColumns
+from fkjoin.analysis.planned import Planned
 from fkjoin.analysis.record_columns import with_change_columns
+from fkjoin.analysis.sources import planned_source
 from fkjoin.codec import versions
 from fkjoin.errors import TopologyError, set_aside
 from fkjoin.kafka import positions
@@ -29,20 +31,6 @@ from fkjoin.stages.start_over import StartOver
 _MOST_ROOTS = 16
 
 
-class TopicRead(NamedTuple):
-    """A topic's node and frame, and where it comes from."""
-
-    node: Source
-    frame: DataFrame
-    timestamps: str
-    """The type of its timestamps: see ``Table.timestamps``."""
-    connection: Connection
-    dead: DataFrame
-    """``RAW`` and ``PROBLEM``."""
-    unread: tuple[DataFrame, TopicRecords] | None
-    """The records, and how workers read them; None where they cannot."""
-
-
 def read_topic(
     spark: SparkSession,
     topic: str,
@@ -58,7 +46,7 @@ def read_topic(
     roots: int | None,
     options: Mapping[str, Any] | None,
     again: StartOver | None = None,
-) -> TopicRead:
+) -> Planned:
     """See ``Table.from_kafka``; ``again``: the query's checkpoint has started over with the topic."""
     require_on_error(on_error)
     if on_new_topic is not None and on_new_topic not in get_args(OnNewTopic):
@@ -160,7 +148,8 @@ def read_topic(
     new_topic = on_new_topic or ("start-over" if lossy else "fail")
     tombstones = columns.version is None or not hasattr(value_format, "about")
     connection = Connection(topic, bootstrap_servers, chosen, partitions, topic_id, new_topic, tombstones)
-    return TopicRead(node, frame, kind_of_time, connection, dead, unread)
+    asked = on_new_topic == "start-over"
+    return planned_source(node, frame, kind_of_time, on_error, dead, undecoded=unread, connection=connection, starts_over=asked)
 
 
 def _raw(table: str) -> Column:

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from fkjoin.analysis.columns import require_names
+from fkjoin.analysis.planned import Planned
 from fkjoin.analysis.sources import read_stream
 from fkjoin.checkpoint.files import hadoop, read_file
 from fkjoin.codec import versions
@@ -74,8 +75,8 @@ def read_written(
     on_error: OnError,
     schema: StructType,
     options: Mapping[str, Any] | None,
-) -> tuple[Source, DataFrame, tuple[str, ...], str | None, OnError, tuple[DataFrame, ...]]:
-    """What ``read_stream`` returns; see ``Table.from_fkjoin``.  ``schema``: as of ``schema_of``."""
+) -> Planned:
+    """A table of what fkjoin wrote; see ``Table.from_fkjoin``.  ``schema``: as of ``schema_of``."""
     place = path.rstrip("/")
     label, writers, _ = _folders(spark, place)
     said = _said(spark, place)
@@ -90,12 +91,11 @@ def read_written(
     ordering = [F.col(_NUMBERS)[number] for number in range(numbers)] or [_number(label)]
     places = versions.PLACE if numbers and said.get("placed") else ()
     gone, at = F.col(OPERATION) == "delete", None if said.get("timestamps", TIMESTAMP) is None else TIMESTAMP
-    node, rows, keys, timestamps, chosen, letters = read_stream(
-        frame, keys, ordering, gone, at, label_of_table, None, on_error, beside=beside, places_of=places
-    )
+    table = read_stream(frame, keys, ordering, gone, at, label_of_table, None, on_error, beside=beside, places_of=places)
     order = tuple(f"{_NUMBERS}[{number}]" for number in range(numbers)) or (label,)
-    shown = replace(node, version=order, deleted=f"{OPERATION} = 'delete'", origin=f"what fkjoin wrote to {place}")
-    return shown, rows, keys, timestamps, chosen, letters
+    assert isinstance(table.node, Source)
+    shown = replace(table.node, version=order, deleted=f"{OPERATION} = 'delete'", origin=f"what fkjoin wrote to {place}")
+    return replace(table, node=shown)
 
 
 def schema_of(spark: SparkSession, path: str) -> StructType:

@@ -9,17 +9,13 @@ import json
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from fkjoin.checkpoint.files import begun, hadoop, read_file, write_file
-from fkjoin.lowering.recipes import learned_sources
 from fkjoin.spark.schemas import kept_type
-
-if TYPE_CHECKING:
-    from fkjoin.table import Table
 
 SCHEMAS = "fkjoin-schemas.json"
 """Lies in the checkpoint of a query, and of a job."""
@@ -69,25 +65,6 @@ class KeptSchemas:
         return bool(new)
 
 
-def kept_columns(table: Table, checkpoint: str) -> dict[int, dict[str, Any]]:
-    """Arguments for ``made_again``: the columns of files as the query of the checkpoint was begun with them, if it was."""
-    learned = learned_sources(table)
-    if not learned:
-        return {}
-    spark, place = table.frame.sparkSession, checkpoint.rstrip("/")
-    kept = KeptSchemas.of(spark, place)
-    others: dict[int, dict[str, Any]] = {}
-    more = False
-    for name, tables in learned.items():
-        schema = _columns(tables[0])
-        more |= kept.take(name, schema)
-        if kept.schemas[name] != schema:
-            others |= {id(one): {"schema": kept.schemas[name]} for one in tables}
-    if more:
-        kept.write(spark, place)
-    return others
-
-
 def _fields(kind: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
     """The fields of a type, those in structs, lists and maps of it too: their paths, such as ``a.b``, and their types."""
     if isinstance(kind, ArrayType):
@@ -98,9 +75,3 @@ def _fields(kind: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
         for field in kind:
             yield f"{path}{field.name}", field.dataType
             yield from _fields(field.dataType, f"{path}{field.name}.")
-
-
-def _columns(source: Table) -> StructType:
-    assert source.recipe is not None
-    assert source.recipe.learned is not None
-    return source.recipe.learned

@@ -29,7 +29,6 @@ from fkjoin.kafka import Format
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.options import client_options, source_options
 from fkjoin.kafka.writing import start
-from fkjoin.lowering.as_begun import as_begun
 from fkjoin.plan.describe.render import drawn
 from fkjoin.plan.describe.steps import Sink, Step, job_steps
 from fkjoin.plan.nodes import verdicts
@@ -89,7 +88,7 @@ class Job:
         rules = {name: rule for query in self._sink_queries(run=False) for name, rule in query.rules.items()}
         return job_steps(
             [
-                Sink(name, self.tables[sink.table].node, sink.place, verdicts(rules.get(name)))
+                Sink(name, self.tables[sink.table]._lowered.node, sink.place, verdicts(rules.get(name)))
                 for name, sink in self.spec.sinks.items()
             ]
         )
@@ -163,8 +162,8 @@ class Job:
                 format=spec.format,
                 **about,
             )
-        if table.recipe is not None and table.recipe.learned is not None:
-            self._schemas.take(name, table.recipe.learned)
+        if table._recipe is not None and table._recipe.learned is not None:
+            self._schemas.take(name, table._recipe.learned)
         elif spec.columns is None:
             with contextlib.suppress(TopologyError):  # there may be no files any more
                 self._schemas.take(name, _learned(spark, spec))
@@ -286,9 +285,10 @@ class Job:
             if isinstance(sink, sinks.Kafka):
                 return table.to_kafka(**sink.arguments, **common, query_name=name)
             if sink is not None:
-                return batches.start(table, sink, checkpoint, trigger, name, self._on_restore)
+                start = batches.start
+                return start(self._spark, table._as_begun, sink, checkpoint, trigger, name, self._on_restore)
             assert spec.path is not None
-            changes, options = as_begun(table, checkpoint).changes, {n: str(v) for n, v in spec.options.items()}
+            changes, options = table._as_begun(checkpoint).changes, {n: str(v) for n, v in spec.options.items()}
             with owner(self._spark, checkpoint):
                 return batches.start_by_spark(changes, spec.format, options, spec.path, checkpoint, trigger, name)
 
@@ -296,7 +296,7 @@ class Job:
         spec = self.spec.dead_letters
         assert spec is not None
         query = f"dead-letters-{name}"
-        letters = as_begun(self.tables[name], checkpoint).dead_letters
+        letters = self.tables[name]._as_begun(checkpoint).dead_letters
         assert letters is not None
         if spec.path is not None:
             return batches.start_by_spark(letters, "json", {}, spec.path, checkpoint, trigger, query)

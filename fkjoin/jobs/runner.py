@@ -244,7 +244,7 @@ def _manifest(job: Job, spark: SparkSession) -> dict[str, Any]:
     """What a checkpoint is bound to, by table and operator; and which rules of the optimizer there were."""
     found: dict[str, Any] = {}
     for sink in job.spec.sinks.values():
-        found |= manifest(job.tables[sink.table].node)
+        found |= manifest(job.tables[sink.table]._planned.node)
     off = switched_off(spark)
     return {"format": 1, "buckets": bucket_count(spark), "rules": [rule for rule in MOVING if rule not in off], **found}
 

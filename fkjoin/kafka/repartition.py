@@ -64,13 +64,17 @@ class RepartitionTopic:
         create_topics(self.connection.bootstrap_servers, self.connection.options, wanted)
 
 
-def to_records(grouped: DataFrame, topic: RepartitionTopic, upgrade_from: str | None) -> DataFrame:
-    """Envelopes of ``GROUPED`` as records; with ``upgrade_from`` in the form of before KIP-904."""
+def require_release(upgrade_from: str | None) -> None:
+    """Raise ``TopologyError`` if it is no release of before KIP-904."""
     if upgrade_from is not None and upgrade_from not in BEFORE_904:
         raise TopologyError(
             f"upgrade_from: {upgrade_from!r} is not a release of before KIP-904 ({BEFORE_904[0]} to {BEFORE_904[-1]}); "
             "leave it out when all instances run a release that reads the new form"
         )
+
+
+def to_records(grouped: DataFrame, topic: RepartitionTopic, upgrade_from: str | None) -> DataFrame:
+    """Envelopes of ``GROUPED`` as records; with ``upgrade_from`` in the form of before KIP-904."""
     return grouped.mapInArrow(_ToRecords(topic.name, topic.connection.partitions, upgrade_from is not None), RECORD)
 
 

@@ -2,50 +2,60 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
-from fkjoin.files.kept_schemas import kept_columns
+from pyspark.sql import SparkSession
+
+from fkjoin.analysis.written import require_what_was_read
+from fkjoin.files.kept_schemas import KeptSchemas
 from fkjoin.kafka.new_topics import checked_topics
-from fkjoin.lowering.recipes import below, made_again
-from fkjoin.plan.nodes import Source
+from fkjoin.lowering.recipes import Remembered, learned_sources, made_again, recipes_below
 
-if TYPE_CHECKING:
-    from fkjoin.table import Table
+_T = TypeVar("_T", bound=Remembered)
 
 
-def as_begun(table: Table, checkpoint: str) -> Table:
+def as_begun(spark: SparkSession, table: _T, checkpoint: str, *, stateful: bool) -> _T:
     """The table with the columns of files that the checkpoint knows, and with topics that have started over.
 
-    Raises ``FkJoinError`` for a topic that was made anew and is not to start over, and for a folder of ``to_parquet`` whose
-    batches, which the query has read, were set aside.
+    ``stateful``: the query keeps state.  Raises ``FkJoinError`` for a topic that was made anew and is not to start over, and
+    for a folder of ``to_parquet`` whose batches, which the query has read, were set aside.
     """
-    _require_what_was_read(table, checkpoint)
-    others = {**kept_columns(table, checkpoint), **_topics(table, checkpoint)}
+    for _, recipe in recipes_below(table):
+        if recipe.folder is not None:
+            require_what_was_read(spark, checkpoint.rstrip("/"), recipe.folder)
+    others = {**_kept_columns(spark, table, checkpoint), **_topics(spark, table, checkpoint, stateful=stateful)}
     return made_again(table, others) if others else table
 
 
-def _require_what_was_read(table: Table, checkpoint: str) -> None:
-    from fkjoin.analysis.written import require_what_was_read
-    from fkjoin.table import Table  # it starts queries
+def _kept_columns(spark: SparkSession, table: Remembered, checkpoint: str) -> dict[int, dict[str, Any]]:
+    """Arguments for ``made_again``: the columns of files as the query of the checkpoint was begun with them, if it was."""
+    learned = learned_sources(table)
+    if not learned:
+        return {}
+    place = checkpoint.rstrip("/")
+    kept = KeptSchemas.of(spark, place)
+    others: dict[int, dict[str, Any]] = {}
+    more = False
+    for name, tables in learned.items():
+        _, schema = tables[0]
+        more |= kept.take(name, schema)
+        if kept.schemas[name] != schema:
+            others |= {id(one): {"schema": kept.schemas[name]} for one, _ in tables}
+    if more:
+        kept.write(spark, place)
+    return others
 
-    for one in below(table):
-        if one.recipe.make == Table.from_fkjoin:
-            spark, path, *_ = one.recipe.arguments
-            require_what_was_read(spark, checkpoint.rstrip("/"), str(path).rstrip("/"))
 
-
-def _topics(table: Table, checkpoint: str) -> dict[int, dict[str, Any]]:
+def _topics(spark: SparkSession, table: Remembered, checkpoint: str, *, stateful: bool) -> dict[int, dict[str, Any]]:
     """Arguments for ``made_again``: of topics that start over, and of those that have another id since the table was made."""
-    sources = [one for one in below(table) if one.recipe.connection is not None]
+    sources = [(one, recipe.connection) for one, recipe in recipes_below(table) if recipe.connection is not None]
     if not sources:
         return {}
-    connections = [one.recipe.connection for one in sources]
-    stateful = not isinstance(table.node, Source)
-    checked = checked_topics(table.frame.sparkSession, checkpoint, connections, stateful=stateful)
+    checked = checked_topics(spark, checkpoint, [connection for _, connection in sources], stateful=stateful)
     found: dict[int, dict[str, Any]] = {}
-    for one, topic in zip(sources, checked, strict=True):
+    for (one, connection), topic in zip(sources, checked, strict=True):
         if topic.start_over is not None:
             found[id(one)] = {"again": topic.start_over}
-        elif topic.topic_id != one.recipe.connection.topic_id:
+        elif topic.topic_id != connection.topic_id:
             found[id(one)] = {}
     return found

@@ -5,93 +5,51 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pyspark.sql.types import DataType, MapType, StructType
-
-from fkjoin.errors import TopologyError
-from fkjoin.lowering.emission import Emission, Emit, paced
-from fkjoin.lowering.foreign_keys import (
-    dead_frames,
-    described,
-    packed_sides,
-    require_same_timestamps,
-    require_table,
-    with_foreign_key,
-)
-from fkjoin.lowering.stage import counted, frame_of, made_by_operators, pickled, refuse_same_name, stage, stage_spec
-from fkjoin.plan.nodes import Children, generated_name
-from fkjoin.sessions.settings import bucket_count, switched_off, validated
-from fkjoin.spark.names import require_apart
+from fkjoin.analysis.joins import ChildrenBound
+from fkjoin.analysis.planned import Planned
+from fkjoin.lowering.emission import paced
+from fkjoin.lowering.foreign_keys import dead_frames, packed_sides
+from fkjoin.lowering.lowered import Lowered, stages_of
+from fkjoin.lowering.stage import counted, frame_of, made_by_operators, pickled, stage, stage_spec
+from fkjoin.plan.nodes import Children
 from fkjoin.spark.operator import StageName, StageSpec
 from fkjoin.spark.schemas import arrow_schema, schema_text
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.children import Family
-from fkjoin.table import Extractor, Table
 
 
-def with_children(
-    right: Table, left: Table, extractor: Extractor, column: str, name: str | None, emit: Emit, validate: bool | None
-) -> Table:
-    """See ``Table.with_children``."""
-    require_table("left", left)
-    emission = Emission.of(emit)
-    require_same_timestamps(left, right)
-    spark = right.frame.sparkSession
-    if column.lower() in (name.lower() for name in (*right.row_type.names, *right.key)):
-        raise TopologyError(f"column: {right.name} has a column {column!r} already; choose another")
-    require_apart("column", [column], "choose another")
-    rows = with_foreign_key(left, right, extractor)
-    by = described(extractor, "key", "row")
-    label = name or f"{right.name}-with-{left.name}-{generated_name(left.name, right.name, by, column)}"
-    refuse_same_name(label, (left.node, right.node), "table")
-    node = Children(label, left.node, right.node, by, column, emit)
-    buckets, checked = bucket_count(spark), validated(spark) if validate is None else validate
-    child: DataType = left.key_type[0].dataType if len(left.key_type) == 1 else left.key_type
-    result = StructType([*right.row_type]).add(column, MapType(child, left.row_type))
+def lower_children(planned: Planned, right: Lowered, left: Lowered) -> Lowered:
+    """The right table with the map of its left rows."""
+    bound: ChildrenBound = planned.bound
+    settings, emission, label = bound.settings, bound.emission, planned.name
+    assert isinstance(planned.node, Children)
+    node = replace(planned.node, left=left.node, right=right.node)
     left_row, right_row = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
     key, foreign_key = arrow_schema("left", left.key_type), arrow_schema("right", right.key_type)
-    family = Family(key, left_row, right_row, arrow_schema("column", result))
-    bound_to = {
-        "extractor": by,
-        "column": column,
+    family = Family(key, left_row, right_row, arrow_schema("column", bound.result))
+    facts = {
+        "materialized": node.materialized or label,
+        "extractor": node.extractor,
+        "column": node.column,
         "key": schema_text(key),
         "foreign_key": schema_text(foreign_key),
         "left": schema_text(left_row),
         "right": schema_text(right_row),
     }
     kinds = {"key": left.key_type, "foreign_key": right.key_type, "left": left.row_type, "right": right.row_type}
-    about = {**kinds, "result": result, "versions": [["version", 1]], "fused": True}
+    about = {**kinds, "result": bound.result, "versions": [["version", 1]], "fused": True}
+    sides = packed_sides(node, settings, left, right, bound.foreign_key, (key, foreign_key, left_row, right_row))
 
-    def spec(kind: StageName, materialized: str) -> StageSpec:
-        facts = {"materialized": materialized, **bound_to}
+    def spec(kind: StageName) -> StageSpec:
         more: dict[str, Any] = {"every": emission.every, "family": pickled(family) if kind == "children" else b""}
         more["made"] = made_by_operators(node.left if kind == "rekey" else node.right)
         if kind == "rekey":
             more["from_answers"] = sides.from_answers
-        return stage_spec(spark, kind, label, facts, about, validate=checked, **more)
+        return stage_spec(settings, kind, label, facts, about, **more)
 
-    schemas = key, foreign_key, left_row, right_row
-    off = switched_off(spark)
-    sides = packed_sides(node, off, left, right, rows, extractor, schemas, buckets, validate=checked)
-    node = sides.node
-    unpack = UnpackResults(foreign_key, (family.result,), node.versions)
-    dead = dead_frames(left, right, rows, extractor)
-
-    def built(materialized: str | None) -> Table:
-        kept_as = materialized or label
-        rekeyed = stage(sides.left, spec("rekey", kept_as))
-        results = counted(stage(rekeyed.unionAll(sides.right), spec("children", kept_as)), label, "rekey", "children")
-        results = paced(results, label, emission, {**about, "key": right.key_type}, checked)
-        return Table(
-            replace(node, materialized=materialized),
-            frame_of(results, unpack),
-            right.key,
-            left.timestamps or right.timestamps,
-            right.on_error,
-            dead,
-            connection=right.connection or left.connection,
-            packed=(results, unpack),
-            stages=(*left.stages, *right.stages),
-            materialized_as=built,
-        )
-
-    return built(None)
+    rekeyed = stage(sides.left, spec("rekey"))
+    results = counted(stage(rekeyed.unionAll(sides.right), spec("children")), label, "rekey", "children")
+    results = paced(results, label, emission, {**about, "key": right.key_type}, settings)
+    unpack = UnpackResults(foreign_key, (family.result,), sides.node.versions)
+    dead = dead_frames(left, right, bound.foreign_key)
+    return Lowered(planned, sides.node, frame_of(results, unpack), dead, stages_of(left, right), encoded=(results, unpack))

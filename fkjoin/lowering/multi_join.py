@@ -10,17 +10,19 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from fkjoin.analysis.bind import named_fields
+from fkjoin.analysis.checks import Extractor, described, is_function
+from fkjoin.analysis.joins import JoinBound
+from fkjoin.analysis.planned import Planned, Settings
 from fkjoin.codec.messages import LEFT
 from fkjoin.codec.rows import Path
-from fkjoin.lowering.emission import Emission, paced
-from fkjoin.lowering.foreign_keys import described, packed
-from fkjoin.lowering.joiner import is_function
+from fkjoin.lowering.emission import paced
+from fkjoin.lowering.foreign_keys import packed_left_rows, packed_right_rows
+from fkjoin.lowering.lowered import Lowered, Narrow, stages_of
 from fkjoin.lowering.pruning import narrow
-from fkjoin.lowering.stage import Narrow, counted, frame_of, made_by_operators, pickled, stage, stage_spec
+from fkjoin.lowering.stage import counted, frame_of, made_by_operators, pickled, stage, stage_spec
 from fkjoin.plan.nodes import Join, shares_stages, starts_over
-from fkjoin.plan.optimizer import Off, join_keeps_what_it_needs, joins_share_stages
+from fkjoin.plan.optimizer import join_keeps_what_it_needs, joins_share_stages
 from fkjoin.plan.rules import JOIN_KEEPS_WHAT_IT_NEEDS
-from fkjoin.sessions.settings import bucket_count
 from fkjoin.spark.frame import DELETED, KEY, ROW
 from fkjoin.spark.names import quoted, quoted_if_needed
 from fkjoin.spark.operator import StageName
@@ -31,7 +33,6 @@ from fkjoin.stages import How
 from fkjoin.stages.contribute import Place
 from fkjoin.stages.star import KEY as KEY_PART
 from fkjoin.stages.star import Field, Made, Nested, Right, Star, fields_at, fields_of, pruned
-from fkjoin.table import Extractor, Table
 
 _MOST = 100
 _STAGES: tuple[StageName, ...] = ("scatter", "subscription", "gather")
@@ -41,24 +42,24 @@ _STAGES: tuple[StageName, ...] = ("scatter", "subscription", "gather")
 class Joins:
     """A left table and the right tables that it is joined with; for another join of the result to be one with them."""
 
-    left: Table
+    left: Lowered
     rows: DataFrame
     """The left frame with a struct ``foreign_key``: the columns of all foreign keys, one after the other."""
     extractor: tuple[Any, ...]
     """The same, as the user gave them or as names of the left table's fields."""
-    rights: tuple[tuple[Table, How], ...]
+    rights: tuple[tuple[Lowered, How], ...]
     made: Nested
     """Columns of the joined rows."""
 
     def joined(
-        self, table: Table, right: Table, extractor: Extractor, how: How, fields: Mapping[str, Place] | None
+        self, table: Lowered, right: Lowered, extractor: Extractor, how: How, fields: Mapping[str, Place] | None
     ) -> Joins | str:
         """With one more; or why it cannot be one with the others.  ``table`` is the result so far."""
         if fields is None:
             return "the joiner makes more of the rows than fields of them"
         if is_function(extractor):
             return "the extractor is a function, and may read rows of the right tables"
-        named = named_fields(listed(extractor), table.visible_schema, table.frame.sparkSession)
+        named = named_fields(listed(extractor), table.planned.visible_schema, table.spark)
         if named is None:
             return "the foreign key is more than fields"
         found = [self.made.at(path) if path[0] in table.row_type.names else Field(KEY_PART, path) for _, path in named]
@@ -80,49 +81,35 @@ class Joins:
         )
 
 
-def begin(left: Table, right: Table, rows: DataFrame, extractor: Extractor, how: How, fields: Mapping[str, Place]) -> Joins:
-    """A join, for others to be one with it; ``rows``: ``with_foreign_key``'s, ``fields``: where the joined columns are."""
+def begin(left: Lowered, right: Lowered, rows: DataFrame, extractor: Extractor, how: How, fields: Mapping[str, Place]) -> Joins:
+    """A join, for others to be one with it; ``rows``: with foreign keys, ``fields``: where the joined columns are."""
     given = (extractor,) if is_function(extractor) else tuple(listed(extractor))
     return Joins(left, rows, given, ((right, how),), _made(fields, left.key, 0, Field(LEFT, ())))
 
 
-def share(
-    node: Join,
-    off: Off,
-    left: Table,
-    right: Table,
-    extractor: Extractor,
-    fields: Mapping[str, Place] | None,
-    obstacle: str | None,
-) -> tuple[Join, Joins | None]:
+def share(node: Join, alone: str | None, left: Lowered, right: Lowered, bound: JoinBound) -> tuple[Join, Joins | None]:
     """A join, and the joins that ``left`` is with this one more, if they are one.
 
-    ``obstacle``: what is in the way, whatever the rows are.
+    ``alone``: what is in the way, whatever the rows are.
     """
-    found: Joins | str | None = left.star
-    if obstacle is None and isinstance(found, Joins):
-        found = found.joined(left, right, extractor, node.how, fields)
+    off = bound.settings.off
+    found: Joins | str | None = left.joins
+    if alone is None and isinstance(found, Joins):
+        found = found.joined(left, right, bound.foreign_key.given, node.how, bound.fields)
     if not isinstance(found, Joins):
-        return joins_share_stages(node, off, obstacle or found or "its rows are kept"), None
-    node = joins_share_stages(node, off, obstacle)
+        return joins_share_stages(node, off, alone or found or "its rows are kept"), None
+    node = joins_share_stages(node, off, alone)
     return node, found if shares_stages(node) else None
 
 
-def star_table(
-    node: Join,
-    off: Off,
-    joins: Joins,
-    left: Table,
-    emission: Emission,
-    dead: tuple[DataFrame, ...],
-    *,
-    validate: bool,
-) -> Table:
+def lower_joins(planned: Planned, node: Join, joins: Joins, left: Lowered, dead: tuple[DataFrame, ...]) -> Lowered:
     """The table of the joins; ``left`` and ``node`` are those of the last one."""
-    label, whole_rows = node.name, JOIN_KEEPS_WHAT_IT_NEEDS in off
+    bound: JoinBound = planned.bound
+    settings, emission, label = bound.settings, bound.emission, node.name
+    whole_rows = JOIN_KEEPS_WHAT_IT_NEEDS in settings.off
     star = _kept(joins, whole=whole_rows)
     all_read = star == _kept(joins, whole=True)
-    node = join_keeps_what_it_needs(node, off, "the joiner reads every column" if all_read else None)
+    node = join_keeps_what_it_needs(node, settings.off, "the joiner reads every column" if all_read else None)
     versions = {"versions": [list(version) for version in node.versions]}
     about = {"key": joins.left.key_type, "result": spark_schema(star.schema), **versions}
     unpack = UnpackResults(star.key, (star.schema,), node.versions)
@@ -135,30 +122,22 @@ def star_table(
 
     def with_fewer(paths: Sequence[Path], reader: str) -> DataFrame:
         less, some = fewer(paths)
-        results = _results(less, some, label, None, versions, f"{label}-for-{reader}", validate=validate)
+        results = _results(less, some, label, None, versions, f"{label}-for-{reader}", settings)
         return frame_of(results, UnpackResults(some.key, (some.schema,), node.versions))
 
     narrow = Narrow(lambda paths: fewer(paths)[1] != star, with_fewer)
-
-    def built(materialized: str | None) -> Table:
-        results = _results(joins, star, label, materialized, versions, label, validate=validate)
-        results = paced(results, label, emission, about, validate)
-        return Table(
-            replace(node, materialized=materialized),
-            frame_of(results, unpack),
-            joins.left.key,
-            next((table.timestamps for table in tables if table.timestamps), None),
-            joins.left.on_error,
-            dead,
-            connection=next((table.connection for table in tables if table.connection), None),
-            packed=(results, unpack),
-            stages=tuple(query for table in tables for query in table.stages),
-            star=joins,
-            narrow=None if materialized is not None or emission.interval_ms is not None else narrow,
-            materialized_as=built,
-        )
-
-    return built(None)
+    results = _results(joins, star, label, node.materialized, versions, label, settings)
+    results = paced(results, label, emission, about, settings)
+    return Lowered(
+        planned,
+        node,
+        frame_of(results, unpack),
+        dead,
+        stages_of(*tables),
+        encoded=(results, unpack),
+        joins=joins,
+        narrow=None if node.materialized is not None or emission.interval_ms is not None else narrow,
+    )
 
 
 def _results(
@@ -168,12 +147,10 @@ def _results(
     materialized: str | None,
     versions: Mapping[str, Any],
     counted_as: str,
-    *,
-    validate: bool,
+    settings: Settings,
 ) -> DataFrame:
     """The envelopes of what gather sends."""
-    spark = joins.left.frame.sparkSession
-    buckets = bucket_count(spark)
+    buckets, validate = settings.buckets, settings.validate
     kinds = {"key": joins.left.key_type, "left": spark_schema(star.left), "result": spark_schema(star.schema)}
     rights = list(zip((table for table, _ in joins.rights), star.rights, strict=True))
     for at, (table, right) in enumerate(rights):
@@ -190,17 +167,17 @@ def _results(
 
     def through(rows: DataFrame, kind: StageName) -> DataFrame:
         made = made_by_operators(*([joins.left.node] if kind == "scatter" else (table.node for table, _ in joins.rights)))
-        spec = stage_spec(spark, kind, label, facts, about, validate=validate, star=pickled(star), made=made)
+        spec = stage_spec(settings, kind, label, facts, about, star=pickled(star), made=made)
         return stage(rows, spec)
 
     keys = tuple(right.key for right in star.rights)
     anew = starts_over(joins.left.node)
     pack = PackChanges(star.key, None, star.left, buckets, validate, keys, start_over=anew)
-    rows = packed(joins.left, joins.rows, joins.extractor, pack)
+    rows = packed_left_rows(joins.left, joins.rows, joins.extractor, settings, pack)
     sent = through(rows, "scatter")
     for at, (table, right) in enumerate(rights):
         pack = PackChanges(right.key, None, right.row, buckets, validate, number=at, start_over=starts_over(table.node))
-        sent = sent.unionAll(packed(table, table.frame.withColumn("foreign_key", F.lit(None)), None, pack))
+        sent = sent.unionAll(packed_right_rows(table, pack))
     return counted(through(through(sent, "subscription"), "gather"), counted_as, *_STAGES)
 
 

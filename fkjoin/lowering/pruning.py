@@ -8,15 +8,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from fkjoin.analysis.bind import paths_of
+from fkjoin.analysis.checks import Joiner, is_function
 from fkjoin.codec.rows import Path
-from fkjoin.lowering.joiner import is_function
-from fkjoin.lowering.stage import Answers, Kept, Narrow
+from fkjoin.lowering.lowered import Answers, Kept, Narrow
 from fkjoin.plan.nodes import fired
 from fkjoin.plan.optimizer import N, Off, answers_keep_what_is_read
 from fkjoin.plan.rules import ANSWERS_KEEP_WHAT_IS_READ
 from fkjoin.spark.schemas import listed
 from fkjoin.stages.contribute import Place
-from fkjoin.table import Joiner
 
 _ALL_READ = "every column is read"
 

@@ -1,126 +1,38 @@
-"""What joins and aggregates share: stages on a streaming DataFrame, their counters, and the frame of a table that they make."""
+"""Stages applied to a streaming DataFrame: their specs, their counters, and the frame of the table that they make."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from fkjoin.codec.rows import Path
-from fkjoin.errors import TopologyError
-from fkjoin.folds.fold import Fold
+from fkjoin.analysis.planned import Settings
 from fkjoin.plan.nodes import Node, join_below, read_from
-from fkjoin.sessions.settings import bucket_count, index_dir, retention_ms
 from fkjoin.spark.frame import DELETED, KEY, NUMBERS, OPERATION, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.identity import identity_text
-from fkjoin.spark.json_lines import plain_path
 from fkjoin.spark.operator import ENVELOPE, StageName, StageProcessor, StageSpec
 from fkjoin.spark.schemas import spark_schema
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import counters
-from fkjoin.stages.answer_rows import Made
-from fkjoin.stages.contribute import Fields, Place
-
-Deployment = Literal["fused", "staged"]
-"""All stages in one query, or each one a query of its own, with topics between them."""
-
-
-class Kept(NamedTuple):
-    """What is kept of both rows of a join."""
-
-    left: pa.Schema
-    right: pa.Schema
-
-
-@dataclass(frozen=True)
-class Answers:
-    """A join's answers before resolve, where its rows are fields of its inputs' rows."""
-
-    name: str
-    """What they are counted as in the progress: the join's name is that of what resolve sends."""
-    envelopes: DataFrame
-    of: Fields
-    fields: Mapping[str, Place]
-    """What the columns of a joined row are, and those of its key."""
-    stages: tuple[StageName, ...]
-    """Whose counters come with the answers."""
-    less: Callable[[Kept, str], Answers] | None = None
-    """Make them with no more than that of both rows, for a reader of that name; None where the join can only be made whole."""
-
-    @cached_property
-    def counted(self) -> DataFrame:
-        """The answers alone."""
-        return counted(self.envelopes, self.name, *self.stages).where("counter is null")
-
-    def places(self, given: Iterable[Any], row: pa.Schema) -> list[Place | None]:
-        """Where each of what is given over the columns of row and key is; None where it is more than a field."""
-        paths = (plain_path(item, self._visible(row)) for item in given)
-        places = (None if path is None else self._place(path) for path in paths)
-        return [place if place is not None and place[1] else None for place in places]
-
-    def _visible(self, row: pa.Schema) -> pa.Schema:
-        return pa.schema([*row, *(field for field in self.of.key if field.name not in row.names)])
-
-    def _place(self, path: Path) -> Place | None:
-        """Where a field of a joined row is, or with an empty path one of both rows; None if there is no such field."""
-        if path[0] not in self.fields:
-            return None
-        side, above = self.fields[path[0]]
-        return side, (*above, *path[1:])
-
-
-@dataclass(frozen=True)
-class Early:
-    """The rows of a join, and of views of it, before resolve."""
-
-    answers: Answers
-    places: Callable[[Sequence[Path] | None], list[Place] | None]
-    """What of the answers must be there for what is at paths of the rows (None: for all of them); None: everything."""
-    frame: Callable[[Answers], DataFrame]
-    """Make a frame of the rows, by Spark: see ``before_resolve``."""
-    made: Made | str
-    """How workers make rows of answers; or why Spark has to."""
-
-
-@dataclass(frozen=True)
-class Narrow:
-    """Joins that are one, with fewer columns."""
-
-    possible: Callable[[Sequence[Path]], bool]
-    """Whether there are fewer if only what is at paths of the rows is wanted."""
-    frame: Callable[[Sequence[Path], str], DataFrame]
-    """A frame of such rows, for a reader of that name."""
-
-
-@dataclass(frozen=True)
-class Contributions:
-    """What the rows of an aggregate's table contribute, for a cogroup to fold them itself."""
-
-    regrouped: Callable[[int, bool], DataFrame]
-    """Envelopes of ``GROUPED``, as those of the table with that number; true: also of updates that contribute what they did."""
-    fold: Fold
 
 
 def stage_spec(
-    spark: SparkSession, kind: StageName, operator: str, bound_to: Mapping[str, Any], about: Mapping[str, Any], **more: Any
+    settings: Settings, kind: StageName, operator: str, bound_to: Mapping[str, Any], about: Mapping[str, Any], **more: Any
 ) -> StageSpec:
-    """A stage of the operator with that name, under the session's settings.
+    """A stage of the operator with that name, under the settings that were there when it was applied.
 
     ``bound_to``: facts that its checkpoint is bound to, besides name, stage and buckets; ``about``: what is kept for whoever
     reads the state, types among it.  ``more``: of ``StageSpec``.
     """
-    buckets = bucket_count(spark)
-    facts = {"join": operator, "stage": kind, "buckets": buckets, **bound_to}
+    facts = {"join": operator, "stage": kind, "buckets": settings.buckets, **bound_to}
     kept = {name: json.loads(item.json()) if isinstance(item, DataType) else item for name, item in about.items()}
-    return StageSpec(kind, operator, buckets, retention_ms(spark), index_dir(spark), identity_text(facts, kept), **more)
+    common = settings.buckets, settings.retention_ms, settings.index_dir
+    return StageSpec(kind, operator, *common, identity_text(facts, kept), validate=settings.validate, **more)
 
 
 def let_through(node: Node) -> bool:
@@ -196,14 +108,6 @@ def packing_columns(**more: Column) -> list[Column]:
 def pickled(given: object) -> bytes:
     """What a stage needs to know, for a ``StageSpec``."""
     return cloudpickle.dumps(given)  # type: ignore[no-untyped-call]
-
-
-def refuse_same_name(name: str, nodes: Iterable[Node], what: str) -> None:
-    """``TopologyError`` if ``name`` already names something below the new operator."""
-    for node in nodes:
-        if node.name == name:
-            raise TopologyError(f"name: {name!r} already names an input of this {what}; choose another")
-        refuse_same_name(name, node.inputs, what)
 
 
 def once(frames: Iterable[DataFrame]) -> tuple[DataFrame, ...]:

@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
@@ -25,13 +25,10 @@ from fkjoin.checkpoint.claim import start_claimed
 from fkjoin.checkpoint.files import begun, hadoop, query_id, read_file, write_file
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.errors import TopologyError
-from fkjoin.lowering.as_begun import as_begun
+from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.stage import frame_of
 from fkjoin.sinks.restored import OnRestore, ahead, require_spark_at, set_back
 from fkjoin.spark.frame import RAW
-
-if TYPE_CHECKING:
-    from fkjoin.table import Table
 
 PLACES = "fkjoin-sinks.json"
 """Lies in the checkpoint of a query with several sinks: which these are."""
@@ -41,23 +38,27 @@ PLACES = "fkjoin-sinks.json"
 class Batch:
     """A micro-batch of a table's changes."""
 
-    of: Table
+    of: Lowered
     frame: DataFrame
     """The table's packed results of the batch; of a table without any, its frame."""
     began_ms: int | None = None
     """What tells the batch from another one of its number; see ``Mark``."""
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> Lowered:
         """The table whose changes are those of the batch."""
-        if self.of.packed is None:
+        if self.of.encoded is None:
             return replace(self.of, frame=self.frame, settled=None)
-        _, unpack = self.of.packed
-        return replace(self.of, frame=frame_of(self.frame, unpack), settled=None, packed=(self.frame, unpack))
+        _, unpack = self.of.encoded
+        return replace(self.of, frame=frame_of(self.frame, unpack), settled=None, encoded=(self.frame, unpack))
 
 
 Write = Callable[[Batch, str, int], None]
 """Write a batch's changes; with the name under which the place may remember that it has the batch, and the batch's number."""
+
+
+AsBegun = Callable[[str], Lowered]
+"""Lower a table as the query of a checkpoint reads it."""
 
 
 class Sink(Protocol):
@@ -68,13 +69,14 @@ class Sink(Protocol):
         """What it is called in errors, and told apart by."""
         ...
 
-    def begin(self, table: Table) -> Write:
+    def begin(self, table: Lowered) -> Write:
         """Check that the table can be written there, and make what has to be there; ``TopologyError``, ``FkJoinError``."""
         ...
 
 
 def start(
-    table: Table,
+    spark: SparkSession,
+    table: AsBegun,
     sink: Sink,
     checkpoint: str,
     trigger: Mapping[str, Any] | None,
@@ -82,12 +84,11 @@ def start(
     on_restore: OnRestore = "fail",
 ) -> StreamingQuery:
     """Start a query that writes the table's changes to one place."""
-    spark = table.frame.sparkSession
     require_one(spark, checkpoint)
 
     def begin() -> StreamingQuery:
         behind = ahead(spark, checkpoint, {"": sink}, on_restore)
-        begun_as = as_begun(table, checkpoint)
+        begun_as = table(checkpoint)
         write = sink.begin(begun_as)
         set_back(begun_as, checkpoint, behind)
         return _started(begun_as, write, checkpoint, trigger, query_name)
@@ -96,7 +97,8 @@ def start(
 
 
 def start_several(
-    table: Table,
+    spark: SparkSession,
+    table: AsBegun,
     sinks: Sequence[Sink],
     checkpoint: str,
     trigger: Mapping[str, Any] | None,
@@ -105,12 +107,11 @@ def start_several(
 ) -> StreamingQuery:
     """Start a query that writes the table's changes to several places, in their order; see ``Table.to``."""
     _require_sinks(sinks)
-    spark = table.frame.sparkSession
     _require_begun_with(spark, checkpoint, sinks)
 
     def begin() -> StreamingQuery:
         behind = ahead(spark, checkpoint, {f" {sink.place}": sink for sink in sinks}, on_restore)
-        begun_as = as_begun(table, checkpoint)
+        begun_as = table(checkpoint)
         writes = {sink.place: sink.begin(begun_as) for sink in sinks}
         set_back(begun_as, checkpoint, behind)
         write_file(*hadoop(spark, f"{checkpoint}/{PLACES}"), json.dumps(list(writes)).encode())
@@ -153,7 +154,7 @@ def require_one(spark: SparkSession, checkpoint: str) -> None:
         )
 
 
-def make_topics(table: Table) -> None:
+def make_topics(table: Lowered) -> None:
     """The internal topics of what the table is made of, if they are not there."""
     for stage in table.stages:
         stage.topics.create()
@@ -193,10 +194,10 @@ def _require_begun_with(spark: SparkSession, checkpoint: str, sinks: Sequence[Si
 
 
 def _started(
-    table: Table, write: Write, checkpoint: str, trigger: Mapping[str, Any] | None, query_name: str | None
+    table: Lowered, write: Write, checkpoint: str, trigger: Mapping[str, Any] | None, query_name: str | None
 ) -> StreamingQuery:
     make_topics(table)
-    frame = table.frame if table.packed is None else table.packed[0]
+    frame = table.frame if table.encoded is None else table.encoded[0]
     if table.connection is None:
         frame = frame.drop(RAW)  # what dead letters say of changes is long, and of topics alone do sinks read it
 
@@ -210,5 +211,5 @@ def _started(
     writer = (
         frame.writeStream.foreachBatch(write_batch).option("checkpointLocation", checkpoint).queryName(query_name or table.name)
     )
-    with owner(table.frame.sparkSession, checkpoint):
+    with owner(table.spark, checkpoint):
         return (writer.trigger(**trigger) if trigger else writer).start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -15,15 +14,13 @@ from pyspark.sql.types import StructType
 
 from fkjoin.checkpoint.batch_log import BatchLog, Mark, has_batch
 from fkjoin.errors import FkJoinError
+from fkjoin.lowering.lowered import Lowered
 from fkjoin.sinks import RETRY_S, delta_log, delta_types
 from fkjoin.sinks.delta_storage import at_storage
 from fkjoin.sinks.retry import require_retry_s
 from fkjoin.sinks.upserts import Upserts
 from fkjoin.spark.kinds import require_kinds
 from fkjoin.spark.schemas import arrow_schema, types_text
-
-if TYPE_CHECKING:
-    from fkjoin.table import Table
 
 _GONE = "_fkjoin_gone"
 
@@ -84,7 +81,7 @@ class Delta(Upserts):
         except TableNotFoundError:
             return None
 
-    def way_back(self, table: Table, query: str, log: BatchLog) -> Callable[[], None]:
+    def way_back(self, table: Lowered, query: str, log: BatchLog) -> Callable[[], None]:
         at_storage(self.place, lambda: delta_log.require_way_back(self._opened, query, log), self.retry_s)
         return lambda: at_storage(self.place, lambda: self._go_back(query, log), self.retry_s)
 

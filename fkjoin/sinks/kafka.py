@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -15,15 +15,13 @@ from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.formats import Format
 from fkjoin.kafka.options import sink_options
 from fkjoin.kafka.positions import RootsOf, of_roots, relayed
+from fkjoin.lowering.lowered import Lowered
 from fkjoin.plan.nodes import Source, sources, summed_up
 from fkjoin.sinks import records
 from fkjoin.sinks.batches import Batch, Write
 from fkjoin.spark.frame import CHAINS, RAW, VERSION
 from fkjoin.spark.schemas import Expression
 from fkjoin.spark.topic_values import POSITIONS
-
-if TYPE_CHECKING:
-    from fkjoin.table import Table
 
 
 @dataclass(frozen=True)
@@ -47,12 +45,12 @@ class Kafka:
         """Those of ``to_kafka``."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
-    def records(self, table: Table) -> DataFrame:
+    def records(self, table: Lowered) -> DataFrame:
         """What is written of the table's changes: ``key``, ``value`` and perhaps ``headers``."""
         by_spark, packed = self._by_spark(table), self._packed(table)  # the first says what is wrong with the expressions
-        return by_spark if packed is None or table.packed is None else packed(table.packed[0])
+        return by_spark if packed is None or table.encoded is None else packed(table.encoded[0])
 
-    def begin(self, table: Table) -> Write:
+    def begin(self, table: Lowered) -> Write:
         chosen = sink_options(self.options)
         require_topic(self.topic, self.bootstrap_servers, chosen)
         self._by_spark(table)  # what is wrong with the expressions is said now
@@ -65,21 +63,21 @@ class Kafka:
 
         return write
 
-    def _by_spark(self, table: Table) -> DataFrame:
+    def _by_spark(self, table: Lowered) -> DataFrame:
         place = [_positions(table).alias(POSITIONS)] if self.positions else []
         return records.records(table.changes_with(*place), table.key, table.rest, self.key, self.value, self.headers)
 
-    def _packed(self, table: Table) -> Callable[[DataFrame], DataFrame] | None:
+    def _packed(self, table: Lowered) -> Callable[[DataFrame], DataFrame] | None:
         """What makes them of the table's packed results; None where only Spark's expressions can."""
-        if table.packed is None or self.headers is not None:
+        if table.encoded is None or self.headers is not None:
             return None
-        results, unpack = table.packed
+        results, unpack = table.encoded
         rest = StructType([table.row_type[name] for name in table.rest])
         roots = _roots(table) if self.positions else None
         return records.packed_records(unpack, results.sparkSession, table.key_type, rest, self.key, self.value, roots)
 
 
-def _positions(table: Table) -> Column:
+def _positions(table: Lowered) -> Column:
     """The text of the header that says where the rows came from."""
     roots = _roots(table)
     if not isinstance(table.node, Source):
@@ -87,7 +85,7 @@ def _positions(table: Table) -> Column:
     return relayed(F.col(CHAINS) if CHAINS in table.frame.columns else None, F.col(RAW))
 
 
-def _roots(table: Table) -> RootsOf:
+def _roots(table: Lowered) -> RootsOf:
     """What the versions of the rows say of where they came from; ``TopologyError`` if they say nothing."""
     read = sources(table.node)
     if summed_up(table.node):

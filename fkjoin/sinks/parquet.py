@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DayTimeIntervalType
@@ -15,6 +14,7 @@ from fkjoin.analysis.written import ABOUT, about, set_backs
 from fkjoin.checkpoint.batch_log import BatchLog, Mark
 from fkjoin.checkpoint.files import hadoop, write_file
 from fkjoin.errors import FkJoinError
+from fkjoin.lowering.lowered import Lowered
 from fkjoin.sinks.batches import Batch, Write
 from fkjoin.sinks.parquet_folders import (
     batches_of,
@@ -30,9 +30,6 @@ from fkjoin.spark.kinds import require_kinds
 from fkjoin.spark.names import require_results
 from fkjoin.spark.parquet import ChangesOf
 
-if TYPE_CHECKING:
-    from fkjoin.table import Table
-
 
 @dataclass(frozen=True)
 class Parquet:
@@ -44,15 +41,15 @@ class Parquet:
     def place(self) -> str:
         return f"parquet {self.path}"
 
-    def begin(self, table: Table) -> Write:
+    def begin(self, table: Lowered) -> Write:
         require_results(table.name, (*table.key, *table.rest))
         schema = table.changes.schema
         require_kinds("to_parquet", schema, DayTimeIntervalType)
-        spark = table.frame.sparkSession
+        spark = table.spark
         folder = require_renaming(spark, str(self.path))
         label = label_for(spark, folder, (*table.key, *table.rest))
         write_file(*hadoop(spark, f"{folder}/{ABOUT}"), about(table.node, table.timestamps, set_backs(spark, folder)))
-        changes = None if table.packed is None else ChangesOf(table.packed[1], table.timestamps != "bigint")
+        changes = None if table.encoded is None else ChangesOf(table.encoded[1], table.timestamps != "bigint")
 
         @functools.cache
         def writer(query: str) -> str:
@@ -70,8 +67,8 @@ class Parquet:
         folders = batches_of(spark, str(self.path), query)
         return mark_of(spark, folders[-1][1]) if folders else None
 
-    def way_back(self, table: Table, query: str, log: BatchLog) -> Callable[[], None]:
-        spark, place = table.frame.sparkSession, str(self.path)
+    def way_back(self, table: Lowered, query: str, log: BatchLog) -> Callable[[], None]:
+        spark, place = table.spark, str(self.path)
         folders = batches_of(spark, place, query)
         later = [folder for number, folder in folders if number > log.last]
         told = [folder for number, folder in folders if number <= log.last and log.mark(number).began_ms is not None]

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 import pyarrow as pa
@@ -22,6 +22,7 @@ from pyspark.sql.types import BinaryType, DataType, StructType
 from fkjoin.checkpoint.batch_log import BatchLog, Mark, has_batch
 from fkjoin.checkpoint.saved import read_state
 from fkjoin.errors import FkJoinError, set_aside
+from fkjoin.lowering.lowered import Lowered
 from fkjoin.sinks import RETRY_S, postgres_types
 from fkjoin.sinks.counts import LEFT_OUT, count
 from fkjoin.sinks.postgres_refusals import PLACE, Refused, unread, unwritten
@@ -33,9 +34,6 @@ from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.json_texts import written
 from fkjoin.spark.kinds import NESTED
 from fkjoin.spark.names import quoted
-
-if TYPE_CHECKING:
-    from fkjoin.table import Table
 
 BATCHES = "fkjoin_batches"
 """The table beside the target, in its schema, that has the last batch of each query."""
@@ -144,9 +142,9 @@ class Postgres(Upserts):
             return None
         return _mark(row[0]["batch"], row[0].get(_BEGAN), row[0].get(_BEGAN_OF))
 
-    def way_back(self, table: Table, query: str, log: BatchLog) -> Callable[[], None]:
+    def way_back(self, table: Lowered, query: str, log: BatchLog) -> Callable[[], None]:
         """From the state: the table's rows as of the last batch that is done."""
-        spark, names = table.frame.sparkSession, [*table.key, *table.rest]
+        spark, names = table.spark, [*table.key, *table.rest]
         if log.done < 0:
             kept = spark.createDataFrame([], table.changes.schema)
         else:

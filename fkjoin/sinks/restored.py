@@ -7,16 +7,14 @@ has: the sink would leave them out.  So the batches of both are compared when th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint.batch_log import BatchLog, Mark
 from fkjoin.checkpoint.files import begun, hadoop, query_id
 from fkjoin.errors import FkJoinError, TopologyError
-
-if TYPE_CHECKING:
-    from fkjoin.table import Table
+from fkjoin.lowering.lowered import Lowered
 
 OnRestore = Literal["fail", "set-back"]
 _CHOICES = ("fail", "set-back")
@@ -30,7 +28,7 @@ class Remembers(Protocol):
         """The last batch that it has of the query; None without any."""
         ...
 
-    def way_back(self, table: Table, query: str, log: BatchLog) -> Callable[[], None]:
+    def way_back(self, table: Lowered, query: str, log: BatchLog) -> Callable[[], None]:
         """What makes the sink that of the checkpoint's last batch, however often it is called, and ended in between.
 
         Called after ``begin``.  ``FkJoinError``, and nothing has changed, when that cannot be: it says why.
@@ -67,9 +65,9 @@ def ahead(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any], on_res
     return found
 
 
-def set_back(table: Table, checkpoint: str, sinks: list[tuple[str, Any]]) -> None:
+def set_back(table: Lowered, checkpoint: str, sinks: list[tuple[str, Any]]) -> None:
     """Set the sinks back to the checkpoint's last batch; ``FkJoinError``, and nothing has changed, if one cannot be."""
-    log, ways = BatchLog(table.frame.sparkSession, checkpoint), []
+    log, ways = BatchLog(table.spark, checkpoint), []
     for query, sink in sinks:
         try:
             ways.append(sink.way_back(table, query, log))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,18 +10,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from fkjoin.errors import TopologyError
+from fkjoin.lowering.lowered import Lowered
 from fkjoin.plan.nodes import Source
 from fkjoin.sinks.batches import Batch, Write
 from fkjoin.spark.names import require_results
-
-if TYPE_CHECKING:
-    from fkjoin.table import Table
 
 
 class Upserts(ABC):
     """A sink that is a table somewhere else, kept as fkjoin's table is."""
 
-    def begin(self, table: Table) -> Write:
+    def begin(self, table: Lowered) -> Write:
         """See ``Sink``.  ``TopologyError`` of a source; ``FkJoinError`` when the target cannot be reached or written to."""
         if isinstance(table.node, Source):
             raise TopologyError(

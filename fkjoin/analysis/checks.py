@@ -1,0 +1,68 @@
+"""Checks that several operators make of what they are given, and how it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, TypeGuard, get_args
+
+from pyspark.sql import Column
+from pyspark.sql.types import StructType
+
+from fkjoin.analysis.planned import Planned
+from fkjoin.errors import TopologyError
+from fkjoin.plan.nodes import Node
+from fkjoin.spark.schemas import Expressions, arrow_schema, listed, spark_schema, text
+
+Deployment = Literal["fused", "staged"]
+"""All stages in one query, or each one a query of its own, with topics between them."""
+
+Extractor = Expressions | Callable[[Any, Any], Any]
+Joiner = Expressions | Callable[[Any, Any], Any]
+
+
+def is_function(given: Any) -> TypeGuard[Callable[[Any, Any], Any]]:
+    """Whether an extractor or joiner is a Python callable; a Column, which can be called too, is not one."""
+    return callable(given) and not isinstance(given, Column)
+
+
+def described(given: Extractor | Joiner, *arguments: str) -> str:
+    """How an extractor or joiner reads in ``describe()``."""
+    if is_function(given):
+        return f"{getattr(given, '__name__', type(given).__name__)}({', '.join(arguments)})"
+    return ", ".join(text(item) for item in listed(given))
+
+
+def require_deployment(given: str) -> None:
+    """Raise ``TopologyError`` if it is no ``Deployment``."""
+    if given not in get_args(Deployment):
+        raise TopologyError(f'deployment: {given!r} is not one of "fused", "staged"')
+
+
+def require_same_timestamps(left: Planned, right: Planned) -> None:
+    """Raise ``TopologyError`` if both tables have timestamps, of two types."""
+    if left.timestamps and right.timestamps and left.timestamps != right.timestamps:
+        raise TopologyError(
+            f"right: timestamps are {right.timestamps} here and {left.timestamps} in left; make both the same type"
+        )
+
+
+def refuse_same_name(name: str, nodes: Iterable[Node], what: str) -> None:
+    """Raise ``TopologyError`` if ``name`` already names something below the new operator."""
+    for node in nodes:
+        if node.name == name:
+            raise TopologyError(f"name: {name!r} already names an input of this {what}; choose another")
+        refuse_same_name(name, node.inputs, what)
+
+
+def as_emitted(argument: str, kind: StructType) -> StructType:
+    """The type that rows have after a stage: everything in it may be null."""
+    return spark_schema(arrow_schema(argument, kind))
+
+
+def refuse_to_start_over(argument: str, table: Planned) -> None:
+    """Raise ``TopologyError`` if a topic that the table is made of is to start over: the staged deployment cannot."""
+    if any(source.starts_over for source in table.sources):
+        raise TopologyError(
+            f'{argument}: a table with on_new_topic="start-over" cannot be in a staged deployment, which is several queries; '
+            "leave it out, and give the queries new checkpoints when a topic is made anew"
+        )

@@ -1,0 +1,112 @@
+"""The extractor that a user gives, analyzed: the foreign keys of a left table's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from fkjoin.analysis.attempt import NOTHING, Attempt, attempt
+from fkjoin.analysis.checks import Extractor, is_function
+from fkjoin.analysis.columns import resolve_column
+from fkjoin.analysis.planned import Planned
+from fkjoin.errors import AS_BEGUN, FkJoinError, TopologyError
+from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.spark.names import quoted
+from fkjoin.spark.returned import as_type
+from fkjoin.spark.schemas import Expression, listed, text
+from fkjoin.stages.answer_rows import thrown_text
+
+THROWN = "__fkjoin_thrown"
+
+
+@dataclass(frozen=True, eq=False)
+class ForeignKey:
+    """The foreign keys of a left table's rows, as columns over its frame."""
+
+    given: Extractor
+    columns: tuple[Column, ...]
+    tried: Attempt
+    problem: Column
+    """Why a row cannot be used, for reasons old and new."""
+    reason: Column | None
+    """Why the extractor throws; None if it cannot."""
+
+    def on(self, rows: DataFrame) -> DataFrame:
+        """A left table's rows with a struct ``foreign_key``, null in deletes, of the right key's types.
+
+        Where the extractor can throw, ``THROWN`` is why it did.
+        """
+        members = [column.alias(f"k{at}") for at, column in enumerate(self.columns)]
+        foreign_key = F.when(~F.col(DELETED), F.struct(*members)).alias("foreign_key")
+        thrown = [] if self.reason is None else [self.reason.alias(THROWN)]
+        raw = [RAW] if RAW in rows.columns else []
+        about = (KEY, ROW, DELETED, VERSION, SOURCE, TS)
+        return self.tried.on(rows).select(*about, self.problem.alias(PROBLEM), *thrown, *raw, foreign_key)
+
+
+def bound_foreign_key(left: Planned, right: Planned, extractor: Extractor) -> ForeignKey:
+    """The extractor over the rows of ``left``; ``TopologyError`` if it gives no key of ``right``."""
+    rows, wanted = left.visible, right.key_type
+    if is_function(extractor):
+        value = F.col(quoted(KEY, left.key[0])) if len(left.key) == 1 else F.col(KEY)
+        members = StructType([StructField(f"k{at}", field.dataType) for at, field in enumerate(wanted)])
+        kind = StructType([*members, StructField("problem", StringType())])
+        function = _extracting(extractor, members, left.name, fail=left.on_error == "fail")
+        called = F.udf(function, kind)(F.col(PROBLEM), value, F.col(ROW))
+        found = tuple(called.getField(member.name) for member in members)
+        reason = called.getField("problem")
+        return ForeignKey(extractor, found, NOTHING, F.coalesce(F.col(PROBLEM), reason), reason)
+    given = listed(extractor)
+    columns = [resolve_column("extractor", item, rows, left.visible_names, f"left table {left.name}") for item in given]
+    _check_types(rows, given, columns, left, right)
+    tried = attempt("extractor", left.name, given, columns, rows, left.on_error)
+    return ForeignKey(extractor, tried.columns, tried, tried.problems, tried.reason)
+
+
+def _check_types(visible: DataFrame, given: list[Expression], found: list[Column], left: Planned, right: Planned) -> None:
+    wanted = right.key_type
+    if len(found) != len(wanted):
+        raise TopologyError(
+            f"extractor: {len(found)} column{'s' * (len(found) != 1)} given, but the key of right table {right.name} has "
+            f"{len(wanted)} ({', '.join(wanted.names)}); give one for each, in that order"
+        )
+    types = [field.dataType for field in visible.select(*[c.alias(f"k{i}") for i, c in enumerate(found)]).schema]
+    for item, kind, field in zip(given, types, wanted, strict=True):
+        if kind.simpleString() != field.dataType.simpleString():
+            raise TopologyError(
+                f"extractor: {text(item)} of left table {left.name} is {kind.simpleString()}, but key column {field.name} of "
+                f"right table {right.name} is {field.dataType.simpleString()}; cast one of them, for instance "
+                f'extractor="cast({text(item)} as {field.dataType.simpleString()})"{AS_BEGUN}'
+            )
+
+
+def _extracting(
+    extractor: Callable[[Any, Any], Any], kind: StructType, table: str, *, fail: bool
+) -> Callable[[Any, Any, Any], Any]:
+    """The extractor, called for usable rows only; returns its columns and, unless it is to ``fail``, what it threw instead.
+
+    What is not of its ``kind`` counts as thrown.
+    """
+    columns = len(kind)
+
+    def extract(problem: Any, key: Any, row: Any) -> Any:
+        if problem is not None or row is None:
+            return None
+        try:
+            found = extractor(key, row)
+            if columns > 1 and not isinstance(found, list | tuple | None):
+                raise TypeError(f"{found!r:.200} is no tuple of {columns}")
+            values = (None,) * columns if found is None else tuple(found) if columns > 1 else (found,)
+            values = as_type(values, kind)
+        except Exception as error:
+            if fail:
+                raise FkJoinError(thrown_text(f"extractor of {table}", key, error)) from error
+            return (None,) * columns + (f"extractor: {type(error).__name__}: {error}",)
+        return (*values, None)
+
+    return extract

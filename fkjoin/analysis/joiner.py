@@ -1,0 +1,162 @@
+"""The joiner that a user gives, analyzed: what a joined row is made of."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructField, StructType
+
+from fkjoin.analysis.attempt import NOTHING, Attempt, attempt, raising
+from fkjoin.analysis.checks import Joiner, is_function
+from fkjoin.analysis.columns import resolve_column, without_stars
+from fkjoin.analysis.planned import Planned
+from fkjoin.errors import TopologyError
+from fkjoin.spark.dead_letters import OnError
+from fkjoin.spark.names import quoted_if_needed
+from fkjoin.spark.returned import as_type
+from fkjoin.spark.schemas import listed, text
+
+_RETURNS: dict[Any, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}
+
+_CALLED = "__fkjoin_called"
+
+
+@dataclass(frozen=True, eq=False)
+class BoundJoiner:
+    """Columns over answers with the structs ``left`` and ``right``, ``matched``, and ``named``, the left key."""
+
+    row: Column
+    """The joined row, a struct; it may be null."""
+    result: StructType
+    problem: Column | None
+    """Why there is no row, in short; with ``on_error="fail"`` it throws.  None where the joiner cannot throw."""
+    reason: Column | None
+    """Why there is none, in full."""
+    tried: Attempt
+    called: Column | None = None
+    """The call of a joiner that is a function."""
+
+    def on(self, answers: DataFrame) -> DataFrame:
+        """The answers, and the values that the columns read."""
+        return self.tried.on(answers) if self.called is None else answers.withColumn(_CALLED, self.called)
+
+
+def bound_joiner(name: str, joiner: Joiner | None, rows: DataFrame, on_error: OnError) -> BoundJoiner:
+    """The joiner of the join with that ``name``; ``rows``: an empty frame of answers.  None: both rows as they are."""
+    if joiner is None:
+        row = F.struct("left", "right")
+        return BoundJoiner(row, _type_of(rows, row), None, None, NOTHING)
+    if is_function(joiner):
+        return _by_function(name, joiner, rows, on_error)
+    columns = joiner_columns(joiner, rows)
+    kinds = rows.select(*columns).schema
+    usable = F.coalesce(F.col("matched"), F.lit(False))
+    tried = attempt("joiner", name, listed(joiner), columns, rows, on_error, usable=usable, key=F.col("named"))
+    if len(kinds) == 1 and isinstance(kinds[0].dataType, StructType):
+        row = tried.columns[0]
+        result = kinds[0].dataType
+    else:
+        row = F.struct(*[column.alias(field.name) for column, field in zip(tried.columns, kinds, strict=True)])
+        result = kinds
+    return BoundJoiner(row, result, tried.problem, tried.reason, tried)
+
+
+def written_out(joiner: Joiner | None, left: Planned, right: Planned) -> Joiner | None:
+    """The joiner, each ``*`` in it written out; ``left.*`` is without the key, which the result has anyway."""
+    if joiner is None or is_function(joiner):
+        return joiner
+    sides = StructType([StructField("left", left.row_type), StructField("right", right.row_type)])
+    rows = left.spark.createDataFrame([], sides)
+    of_key = {quoted_if_needed(name) for name in left.key}
+    found: list[Any] = []
+    for item in listed(joiner):
+        fields = without_stars(item, rows, rows.columns)
+        whole = re.fullmatch(r"(left|`left`)(\.\*)+", text(item).strip())
+        found += [field for field in fields if not (whole and str(field).split(".", 1)[1] in of_key)]
+    if not found:
+        raise TopologyError(f"joiner: left table {left.name} has no columns besides its key; name columns of right, too")
+    return found
+
+
+def joiner_columns(joiner: Joiner, rows: DataFrame) -> list[Column]:
+    """The columns of a joiner that is no function, over ``rows`` with the structs left and right."""
+    sides = rows.select("left", "right")
+    return [resolve_column("joiner", item, sides, [], "(left, right)") for item in listed(joiner)]
+
+
+def _type_of(rows: DataFrame, row: Column) -> StructType:
+    kind = rows.select(row.alias("row")).schema["row"].dataType
+    assert isinstance(kind, StructType)
+    return kind
+
+
+class _Called(NamedTuple):
+    """A Python joiner and what it returns; ``text`` where it is JSON."""
+
+    function: Callable[[Any, Any], Any]
+    returns: DataType
+    text: bool
+
+
+def _called(joiner: Callable[[Any, Any], Any]) -> _Called:
+    if (returns := getattr(joiner, "returnType", None)) is not None:
+        return _Called(joiner.func, returns, False)  # type: ignore[attr-defined]  # a Spark UDF
+    try:
+        annotation = inspect.signature(joiner, eval_str=True).return_annotation
+    except (TypeError, ValueError, NameError):
+        annotation = None
+    if get_origin(annotation) in (Union, UnionType):
+        kinds = [kind for kind in get_args(annotation) if kind is not NoneType]
+        annotation = kinds[0] if len(kinds) == 1 else None
+    known = _RETURNS.get(annotation)
+    return _Called(joiner, known or StringType(), known is None)
+
+
+def _by_function(name: str, joiner: Callable[[Any, Any], Any], rows: DataFrame, on_error: OnError) -> BoundJoiner:
+    called = _called(joiner)
+    kind = StructType([StructField("value", called.returns), StructField("problem", StringType())])
+    call = F.udf(_catching(called), kind)(F.col("matched"), F.col("left"), F.col("right"))
+    value, thrown = F.col(f"{_CALLED}.value"), F.col(f"{_CALLED}.problem")
+    row = value if isinstance(called.returns, StructType) else F.when(value.isNotNull(), F.struct(value.alias("value")))
+    problem = thrown
+    if on_error == "fail":
+        problem = F.when(thrown.isNotNull(), raising(f"joiner of {name}", F.col("named"), thrown))
+    result = _type_of(rows.withColumn(_CALLED, call), row)
+    return BoundJoiner(row, result, problem, F.concat(F.lit("joiner: "), thrown), NOTHING, call)
+
+
+def _catching(called: _Called) -> Callable[[bool, Any, Any], Any]:
+    """The joiner, called for answers that give a row; returns its value, or what it threw: so does one of another type."""
+
+    def join(there: Any, left: Any, right: Any) -> Any:
+        if not there:
+            return None, None
+        try:
+            found = called.function(left, right)
+            if called.text and found is not None:
+                found = json.dumps(_plain(found), ensure_ascii=False)
+            found = as_type(found, called.returns)
+        except Exception as error:
+            return None, f"{type(error).__name__}: {error}"
+        return found, None
+
+    return join
+
+
+def _plain(value: Any) -> Any:
+    """A value with rows as objects, and what JSON cannot write as text."""
+    if hasattr(value, "asDict"):
+        value = value.asDict()
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

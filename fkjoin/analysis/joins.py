@@ -1,0 +1,189 @@
+"""``fk_join`` and ``with_children``: foreign keys and joiners checked, before anything of the join is a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import get_args
+
+import pyarrow as pa
+from pyspark.sql.types import DataType, MapType, StructType
+
+from fkjoin.analysis.bind import named_fields
+from fkjoin.analysis.checks import (
+    Deployment,
+    Extractor,
+    Joiner,
+    as_emitted,
+    described,
+    is_function,
+    refuse_same_name,
+    refuse_to_start_over,
+    require_deployment,
+    require_same_timestamps,
+)
+from fkjoin.analysis.emission import Emission, Emit
+from fkjoin.analysis.extractor import ForeignKey, bound_foreign_key
+from fkjoin.analysis.joiner import BoundJoiner, bound_joiner, written_out
+from fkjoin.analysis.planned import Planned, Settings
+from fkjoin.errors import TopologyError
+from fkjoin.kafka.staged import InternalTopics, internal_topics
+from fkjoin.kafka.wire import WIRES, Wire
+from fkjoin.plan.nodes import Children, Derived, Join, Node, Source, generated_name
+from fkjoin.sessions.settings import prepare
+from fkjoin.spark.json_lines import kind_at
+from fkjoin.spark.names import require_apart, require_beside
+from fkjoin.spark.schemas import arrow_schema, listed, spark_schema
+from fkjoin.spark.unpacking import UnpackAnswers
+from fkjoin.stages import How
+from fkjoin.stages.contribute import Place
+
+
+@dataclass(frozen=True, eq=False)
+class JoinBound:
+    """What lowering a join needs besides its node."""
+
+    foreign_key: ForeignKey
+    joiner: Joiner | None
+    joining: BoundJoiner
+    fields: Mapping[str, Place] | None
+    """What the columns of a joined row are, and those of its key, if they are fields of both rows."""
+    emission: Emission
+    topics: InternalTopics | None
+    """Of a staged join."""
+    settings: Settings
+
+
+@dataclass(frozen=True, eq=False)
+class ChildrenBound:
+    """What lowering ``with_children`` needs besides its node."""
+
+    foreign_key: ForeignKey
+    result: StructType
+    emission: Emission
+    settings: Settings
+
+
+def planned_join(
+    left: Planned,
+    right: Planned,
+    extractor: Extractor,
+    how: How,
+    joiner: Joiner | None,
+    name: str | None,
+    *,
+    deployment: Deployment,
+    application: str | None,
+    wire: Wire,
+    emit: Emit,
+    validate: bool | None,
+) -> Planned:
+    """See ``fk_join``.  Raises ``TopologyError``."""
+    if how not in get_args(How):
+        raise TopologyError(f'how: {how!r} is not one of "inner", "left"')
+    emission = Emission.of(emit)
+    require_same_timestamps(left, right)
+    prepare(left.spark)
+    joiner = written_out(joiner, left, right)
+    foreign_key = bound_foreign_key(left, right, extractor)
+    by = described(extractor, "key", "row")
+    joining = None if joiner is None else described(joiner, "left", "right")
+    label = name or f"{left.name}-{right.name}-{generated_name(left.name, right.name, by, how, joining)}"
+    refuse_same_name(label, (left.node, right.node), "join")
+    topics = _internal_topics(deployment, application, wire, label, left, right)
+    through = None if topics is None else (topics.registration, topics.response)
+    node = Join(label, left.node, right.node, how, by, joining, through, emit)
+    left_row, right_row = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
+    key = arrow_schema("left", left.key_type)
+    answers = UnpackAnswers(left_row, right_row, how, key)
+    rows = left.spark.createDataFrame([], spark_schema(answers.schema))
+    made = bound_joiner(label, joiner, rows, left.on_error)
+    hint = "name the result's columns in a joiner" if joiner is None else ""
+    require_beside(left.key, "joiner", made.result.names, *([hint] if hint else []))
+    fields = _fields(joiner, left, left_row, right_row)
+    settings = Settings.of(left.spark, validate)
+    return Planned(
+        node,
+        spark_schema(key),
+        as_emitted("joiner", made.result),
+        left.spark,
+        JoinBound(foreign_key, joiner, made, fields, emission, topics, settings),
+        (left, right),
+        left.timestamps or right.timestamps,
+        left.on_error,
+        left.connection or right.connection,
+    )
+
+
+def planned_children(
+    right: Planned, left: Planned, extractor: Extractor, column: str, name: str | None, emit: Emit, validate: bool | None
+) -> Planned:
+    """See ``Table.with_children``.  Raises ``TopologyError``."""
+    emission = Emission.of(emit)
+    require_same_timestamps(left, right)
+    if column.lower() in (name.lower() for name in (*right.row_type.names, *right.key)):
+        raise TopologyError(f"column: {right.name} has a column {column!r} already; choose another")
+    require_apart("column", [column], "choose another")
+    foreign_key = bound_foreign_key(left, right, extractor)
+    by = described(extractor, "key", "row")
+    label = name or f"{right.name}-with-{left.name}-{generated_name(left.name, right.name, by, column)}"
+    refuse_same_name(label, (left.node, right.node), "table")
+    child: DataType = left.key_type[0].dataType if len(left.key_type) == 1 else left.key_type
+    result = StructType([*right.row_type]).add(column, MapType(child, left.row_type))
+    return Planned(
+        Children(label, left.node, right.node, by, column, emit),
+        as_emitted("right", right.key_type),
+        as_emitted("column", result),
+        right.spark,
+        ChildrenBound(foreign_key, result, emission, Settings.of(right.spark, validate)),
+        (right, left),
+        left.timestamps or right.timestamps,
+        right.on_error,
+        right.connection or left.connection,
+    )
+
+
+def _internal_topics(
+    deployment: Deployment, application: str | None, wire: Wire, join: str, left: Planned, right: Planned
+) -> InternalTopics | None:
+    """The topics of a staged join; None for a fused one."""
+    require_deployment(deployment)
+    if wire not in WIRES:
+        raise TopologyError(f'wire: {wire!r} is not one of "headers", "wrapper"')
+    if deployment == "fused":
+        return None
+    for argument, table in (("left", left), ("right", right)):
+        if table.connection is None or not _of_source(table.node):
+            raise TopologyError(
+                f"{argument}: the staged deployment joins tables read from topics (Table.from_kafka), {table.name} is none; "
+                "write it to a topic first, or leave the deployment fused"
+            )
+        refuse_to_start_over(argument, table)
+    assert left.connection is not None
+    assert right.connection is not None
+    name = application or str(left.spark.sparkContext.appName)
+    return internal_topics(name, join, left.connection, right.connection, wire)
+
+
+def _of_source(node: Node) -> bool:
+    """Tell whether the node's rows, and so their versions, are a source's."""
+    while isinstance(node, Derived):
+        node = node.table
+    return isinstance(node, Source)
+
+
+def _fields(joiner: Joiner | None, left: Planned, left_row: pa.Schema, right_row: pa.Schema) -> dict[str, Place] | None:
+    """Where the columns of a joined row are to be had; None if they are more than fields of the inputs' rows."""
+    found: dict[str, Place] = {name: ("key", (name,)) for name in left.key}
+    if joiner is None:
+        return found | {"left": ("left", ()), "right": ("right", ())}
+    rows = pa.schema([("left", pa.struct(list(left_row))), ("right", pa.struct(list(right_row)))])
+    if is_function(joiner):
+        return None
+    named = named_fields(listed(joiner), rows, left.spark)
+    for name, path in named or ():
+        alone = len(named or ()) == 1 and pa.types.is_struct(kind_at(rows, path))  # it becomes the row itself
+        if len(path) < 2 or alone or name in found:
+            return None
+        found[name] = ("left" if path[0] == "left" else "right", path[1:])
+    return None if named is None else found

@@ -1,0 +1,125 @@
+"""A table as it was asked for, before anything of it runs: its node, the types of its rows, and its expressions, analyzed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, StructType
+
+from fkjoin.analysis.bind import paths_of
+from fkjoin.codec.rows import Path
+from fkjoin.kafka.connection import Connection
+from fkjoin.plan.nodes import Node
+from fkjoin.sessions.settings import bucket_count, index_dir, retention_ms, switched_off, validated
+from fkjoin.spark.dead_letters import OnError
+from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
+from fkjoin.spark.names import quoted
+from fkjoin.spark.schemas import arrow_schema
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The session's settings at the moment when an operator is applied."""
+
+    buckets: int
+    retention_ms: int
+    index_dir: str
+    off: Mapping[str, str]
+    """The rules of the optimizer that the session does not want, and why."""
+    validate: bool
+
+    @classmethod
+    def of(cls, spark: SparkSession, validate: bool | None = None) -> Settings:
+        """``validate``: what the user said; None: what the session says."""
+        checked = validated(spark) if validate is None else validate
+        return cls(bucket_count(spark), retention_ms(spark), index_dir(spark), switched_off(spark), checked)
+
+
+@dataclass(frozen=True, eq=False)
+class SourceBound:
+    """What is read; made when the table is, since what there is to read decides what its rows are."""
+
+    frame: DataFrame
+    """See ``spark.frame``."""
+    dead: tuple[DataFrame, ...] = ()
+    """Frames, with ``RAW`` and ``PROBLEM``, that dead letters come from."""
+    undecoded: tuple[DataFrame, Any] | None = None
+    """The lines of files, or a topic's records, and how workers read them without ``frame``."""
+    starts_over: bool = False
+    """The user said so of the topic, should it be made anew."""
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A table to be lowered.  Nothing in it is a frame that streams, but for what a source reads."""
+
+    node: Node
+    key_type: StructType
+    row_type: StructType
+    spark: SparkSession = field(repr=False)
+    bound: Any = field(repr=False)
+    """What lowering needs besides the node: the operator's expressions and settings; its type says which operator it is."""
+    inputs: tuple[Planned, ...] = ()
+    """The tables that the operator reads."""
+    timestamps: str | None = None
+    """``"timestamp"`` or ``"bigint"``: the type of the table's timestamps; None without."""
+    on_error: OnError = "dead-letter"
+    """What happens to rows on which an expression or a function of the user's throws."""
+    connection: Connection | None = None
+    """The topic that the table is read from, or one of those."""
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return tuple(self.key_type.names)
+
+    @property
+    def rest(self) -> tuple[str, ...]:
+        """The row's columns that are not the key's."""
+        return tuple(name for name in self.row_type.names if name not in self.key)
+
+    @property
+    def visible_names(self) -> list[str]:
+        """The columns that expressions may name: the row's, and those of the key that the row lacks."""
+        return [*self.row_type.names, *(name for name in self.key if name not in self.row_type.names)]
+
+    @property
+    def visible_schema(self) -> pa.Schema:
+        """The types of these columns."""
+        row = arrow_schema("row", self.row_type)
+        return pa.schema([*row, *(field for field in arrow_schema("key", self.key_type) if field.name not in row.names)])
+
+    @property
+    def sources(self) -> list[SourceBound]:
+        """What is read by the table and by all that it is made of."""
+        own = [self.bound] if isinstance(self.bound, SourceBound) else []
+        return [*own, *(source for table in self.inputs for source in table.sources)]
+
+    @cached_property
+    def visible(self) -> DataFrame:
+        """An empty frame with the columns of a lowered table, over which expressions are analyzed."""
+        return with_visible(self.spark.createDataFrame([], _internal(self.key_type, self.row_type)), self.key, self.row_type)
+
+    def reads(self, given: Iterable[Any]) -> list[Path]:
+        """The fields of the visible columns that expressions read."""
+        return paths_of(given, self.visible_schema, self.spark)
+
+
+def with_visible(frame: DataFrame, key: Iterable[str], row: StructType) -> DataFrame:
+    """A table's frame with the row's columns, and those of the key that the row lacks, under their names."""
+    return frame.select("*", f"{ROW}.*", *(F.col(quoted(KEY, name)) for name in key if name not in row.names))
+
+
+def _internal(key: StructType, row: StructType) -> StructType:
+    kind = StructType().add(KEY, key).add(ROW, row).add(DELETED, BooleanType())
+    kind = kind.add(VERSION, StructType().add("v0", LongType())).add(SOURCE, BinaryType()).add(TS, LongType())
+    return kind.add(PROBLEM, StringType())

@@ -1,0 +1,142 @@
+"""``merge`` and ``cogroup``: several tables that fit together, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql.types import StructType
+
+from fkjoin.analysis.aggregates import AggregateBound
+from fkjoin.analysis.checks import as_emitted, refuse_same_name, require_same_timestamps
+from fkjoin.analysis.emission import Emission, Emit
+from fkjoin.analysis.planned import Planned, Settings
+from fkjoin.errors import TopologyError
+from fkjoin.folds.cogrouped import CoFold
+from fkjoin.plan.nodes import Aggregate, Cogroup, Merge, Node, generated_name, periodic
+from fkjoin.spark.names import twice
+from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema, types_text
+
+_MOST_MERGED = 100
+
+_MOST_COGROUPED = 256
+"""The number of a table is one byte of each contribution."""
+
+
+@dataclass(frozen=True, eq=False)
+class MergeBound:
+    """What lowering ``merge`` needs besides its node."""
+
+    emission: Emission
+    settings: Settings
+
+
+@dataclass(frozen=True, eq=False)
+class CogroupBound:
+    """What lowering a cogroup needs besides its node."""
+
+    fold: CoFold
+    emission: Emission
+    settings: Settings
+
+
+def merged(tables: Sequence[Planned], name: str | None, emit: Emit, validate: bool | None) -> Planned:
+    """See ``Table.merge``.  Raises ``TopologyError``."""
+    emission = Emission.of(emit)
+    _check_merged(tables)
+    first = tables[0]
+    nodes = tuple(table.node for table in tables)
+    label = name or f"{first.name}-merged-{generated_name(*(node.name for node in nodes))}"
+    refuse_same_name(label, nodes, "merge")
+    bound = MergeBound(emission, Settings.of(first.spark, validate))
+    return _together(tables, Merge(label, nodes, emit), as_emitted("row", first.row_type), bound)
+
+
+def cogrouped(tables: Sequence[Planned], name: str | None, emit: Emit, validate: bool | None) -> Planned:
+    """See ``cogroup``.  Raises ``TopologyError``."""
+    emission = Emission.of(emit)
+    nodes = _check_cogrouped(tables)
+    spark = tables[0].spark
+    label = name or f"{nodes[0].name}-and-{generated_name(*(node.name for node in nodes))}"
+    refuse_same_name(label, nodes, "cogroup")
+    fold = CoFold(tuple(table.bound.fold for table in tables))
+    bound = CogroupBound(fold, emission, Settings.of(spark, validate))
+    return _together(tables, Cogroup(label, nodes, emit), spark_schema(fold.schema), bound)
+
+
+def _together(tables: Sequence[Planned], node: Node, row: StructType, bound: MergeBound | CogroupBound) -> Planned:
+    first = tables[0]
+    return Planned(
+        node,
+        as_emitted("key", first.key_type),
+        row,
+        first.spark,
+        bound,
+        tuple(tables),
+        next((table.timestamps for table in tables if table.timestamps), None),
+        first.on_error,
+        next((table.connection for table in tables if table.connection), None),
+    )
+
+
+def _check_merged(tables: Sequence[Planned]) -> None:
+    if not 2 <= len(tables) <= _MOST_MERGED:
+        raise TopologyError(f"merge: 1 to {_MOST_MERGED - 1} other tables are needed, these are {len(tables) - 1}")
+    first = tables[0]
+    for at, table in enumerate(tables[1:]):
+        argument = f"others[{at}]"
+        if table.name in (other.name for other in tables[: at + 1]):
+            raise TopologyError(f"{argument}: {table.name} is merged with itself, or another table has its name")
+        for what, wanted, kind in (
+            ("key", first.key_type, table.key_type),
+            ("row", _by_name(first.row_type), _by_name(table.row_type)),
+        ):
+            if schema_text(arrow_schema(what, wanted)) != schema_text(arrow_schema(what, kind)):
+                raise TopologyError(
+                    f"{argument}: the {what} of {table.name} is {types_text(kind)}, and that of {first.name} is "
+                    f"{types_text(wanted)}; make both the same, for instance with map_values"
+                )
+        require_same_timestamps(first, table)
+
+
+def _by_name(kind: StructType) -> StructType:
+    return StructType(sorted(kind, key=lambda field: field.name))
+
+
+def _check_cogrouped(tables: Sequence[Planned]) -> tuple[Aggregate, ...]:
+    """The aggregates' nodes."""
+    if not 2 <= len(tables) <= _MOST_COGROUPED:
+        raise TopologyError(f"cogroup: 2 to {_MOST_COGROUPED} tables are needed, these are {len(tables)}")
+    nodes: list[Aggregate] = []
+    columns = list(tables[0].key)
+    for at, table in enumerate(tables):
+        argument, node = f"tables[{at}]", table.node
+        if not isinstance(node, Aggregate) or not isinstance(table.bound, AggregateBound):
+            raise TopologyError(f"{argument}: {table.name} is no aggregate; give it as table.group_by(…).agg(…)")
+        if (obstacle := _obstacle(node)) is not None:
+            raise TopologyError(f"{argument}: {table.name} {obstacle}")
+        if any(other.name == node.name for other in nodes):
+            raise TopologyError(f"{argument}: {table.name} is there twice, or another has its name; give group_by(…, name=…)")
+        if schema_text(arrow_schema("key", table.key_type)) != schema_text(arrow_schema("key", tables[0].key_type)):
+            keys = [types_text(one.key_type) for one in tables]
+            raise TopologyError(
+                f"{argument}: {table.name} is grouped by {keys[at]}, and {tables[0].name} by {keys[0]}; make both the same, "
+                'for instance group_by("cast(buyer as bigint) as customer_id")'
+            )
+        if (pair := twice([*columns, *table.row_type.names])) is not None:
+            raise TopologyError(f"{argument}: another table has the column {pair[1]!r} too; give one of them another name")
+        require_same_timestamps(tables[0], table)
+        columns += table.row_type.names
+        nodes.append(node)
+    return tuple(nodes)
+
+
+def _obstacle(node: Aggregate) -> str | None:
+    """Why a cogroup cannot sum up in the aggregate's place."""
+    if node.topic is not None:
+        return "is staged, and a cogroup is one query; leave its deployment fused"
+    if node.materialized is not None:
+        return "is materialized, and has no store of its own in a cogroup; materialize the cogroup"
+    if periodic(node):
+        return "is held back, and a cogroup sends for it; give the cogroup that emit"
+    return None

@@ -1,0 +1,154 @@
+"""``filter`` and ``map_values``, analyzed: what a view makes of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, StructType
+
+from fkjoin.analysis.attempt import NOTHING, Attempt, attempt
+from fkjoin.analysis.checks import as_emitted, refuse_same_name
+from fkjoin.analysis.columns import resolve_column
+from fkjoin.analysis.emission import Emission, Emit
+from fkjoin.analysis.planned import Planned, Settings
+from fkjoin.analysis.projection import Projection
+from fkjoin.analysis.vectorize import vector, vectors
+from fkjoin.codec.rows import Path
+from fkjoin.codec.vectors import Steps, Where
+from fkjoin.errors import TopologyError
+from fkjoin.plan.nodes import Derived, Source, generated_name
+from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
+from fkjoin.spark.names import named, require_beside
+from fkjoin.spark.schemas import Expression, Expressions, text, type_of
+from fkjoin.stages.complete import UNAVAILABLE
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """What a view makes of each row, as columns over a table's frame."""
+
+    tried: Attempt
+    """The expressions, which row and gone are made of."""
+    row: Column
+    gone: Column
+    """Whether there is none."""
+    reads: Callable[[Sequence[Path] | None], list[Path] | None]
+    """What must be there of the table's rows for what is at paths of the new ones (None: for all of them)."""
+    said: tuple[tuple[str, str], ...]
+    """For people."""
+    evaluate: Callable[[], Steps | None]
+    """The same for workers; None if Spark has to evaluate it."""
+
+    def __str__(self) -> str:
+        return " ".join(*self.said) if self.said else "it"
+
+    def taken(self, visible: DataFrame, *more: str) -> DataFrame:
+        """A table's frame after the step, with columns more of ``visible``."""
+        row, gone, problem = self.row.alias(ROW), self.gone.alias(DELETED), self.tried.problems.alias(PROBLEM)
+        return self.tried.on(visible).select(KEY, row, gone, VERSION, SOURCE, TS, problem, *more)
+
+
+@dataclass(frozen=True, eq=False)
+class ViewBound:
+    """What lowering a view needs besides its node, whose steps are all since the last operator that keeps rows."""
+
+    step: Step
+    """The last of them."""
+    emission: Emission
+    settings: Settings
+
+
+@dataclass(frozen=True, eq=False)
+class CompleteBound:
+    """What lowering a topic's table needs whose events may lack values."""
+
+    settings: Settings
+
+
+def filtered(table: Planned, condition: Expression, name: str | None, emit: Emit) -> Planned:
+    """See ``Table.filter``.  Raises ``TopologyError``."""
+    rows, names = table.visible, table.visible_names
+    holds = resolve_column("condition", condition, rows, names, f"table {table.name}")
+    kind = type_of(rows, holds)
+    if not isinstance(kind, BooleanType):
+        raise TopologyError(f"condition: {text(condition)} is {kind.simpleString()}, a boolean is needed: write a comparison")
+    what = f"filter of {table.name}"
+    tried = attempt("filter", table.name, [condition], [holds], rows, table.on_error)
+    stays = ~F.col(DELETED) & F.coalesce(*tried.columns, F.lit(False))
+
+    def reads(paths: Sequence[Path] | None) -> list[Path] | None:
+        return None if paths is None else [*paths, *table.reads([condition])]
+
+    def evaluate() -> Steps | None:
+        found = vector(holds, rows, names)
+        return None if found is None else (Where(found, what),)
+
+    said = (("filter", text(condition)),)
+    return _view(table, Step(tried, F.when(stays, F.col(ROW)), ~stays, reads, said, evaluate), name, emit)
+
+
+def mapped(table: Planned, columns: Expressions, name: str | None, emit: Emit) -> Planned:
+    """See ``Table.map_values``.  Raises ``TopologyError``."""
+    rows, names = table.visible, table.visible_names
+    made = Projection.of("columns", columns, rows, names, f"table {table.name}")
+    unchanged = {named(item, names) for item in made.texts} & set(table.key)
+    require_beside(table.key, "columns", (name for name in made.schema.names if name not in unchanged))
+    what = f"map_values of {table.name}"
+    tried = attempt("map_values", table.name, made.given, made.columns, rows, table.on_error)
+    step = Step(
+        tried,
+        F.when(~F.col(DELETED), replace(made, columns=tried.columns).struct),
+        F.col(DELETED),
+        lambda _: table.reads(made.given),
+        (("map_values", ", ".join(made.texts)),),
+        lambda: None if (found := vectors(made.named, rows, names, what)) is None else (found,),
+    )
+    return _view(table, step, name, emit)
+
+
+def materialized(table: Planned, name: str) -> Planned:
+    """See ``Table.materialize``: the table, its rows kept in state under the name."""
+    if isinstance(table.node, Source):
+        step = Step(NOTHING, F.col(ROW), F.col(DELETED), lambda paths: None, (), lambda: ())
+        table = _view(table, step, None, "on-change")
+    node: Any = table.node
+    kinds = as_emitted("key", table.key_type), as_emitted("row", table.row_type)
+    return replace(table, node=replace(node, materialized=name), key_type=kinds[0], row_type=kinds[1])
+
+
+def completed(table: Planned) -> Planned:
+    """A topic's table with whole rows; itself if none of its rows can lack values."""
+    if UNAVAILABLE not in table.row_type.names:
+        return table
+    assert isinstance(table.node, Source)
+    whole = StructType([field for field in table.row_type if field.name != UNAVAILABLE])
+    label = f"{table.name}-whole"
+    steps = (("complete", "values that an event lacks are those of the row before"),)
+    source = replace(table.node, columns=tuple(name for name in table.node.columns if name != UNAVAILABLE))
+    return replace(
+        table,
+        node=Derived(label, source, steps, materialized=label),
+        key_type=as_emitted("key", table.key_type),
+        row_type=as_emitted("row", whole),
+        bound=CompleteBound(Settings.of(table.spark)),
+        inputs=(table,),
+    )
+
+
+def _view(table: Planned, step: Step, name: str | None, emit: Emit) -> Planned:
+    emission = Emission.of(emit)
+    below, steps = table.node, step.said
+    if isinstance(below, Derived) and below.materialized is None:
+        steps = (*below.steps, *steps)
+        below = below.table
+    label = name or f"{below.name}-{generated_name(below.name, steps) if steps else 'rows'}"
+    refuse_same_name(label, (below,), "table")
+    kind = step.taken(table.visible).schema[ROW].dataType
+    assert isinstance(kind, StructType)
+    as_emitted("row", kind)  # a type that no store can keep is refused now
+    bound = ViewBound(step, emission, Settings.of(table.spark))
+    return replace(table, node=Derived(label, below, steps, emit), row_type=kind, bound=bound, inputs=(table,))

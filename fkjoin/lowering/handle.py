@@ -1,0 +1,47 @@
+"""What a user's handle of a table holds: the table as it was asked for, and, once somebody reads it, its frames."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from fkjoin.analysis.planned import Planned
+from fkjoin.errors import TopologyError
+from fkjoin.lowering.as_begun import as_begun
+from fkjoin.lowering.lowered import Lowered
+from fkjoin.lowering.planner import lower
+from fkjoin.lowering.recipes import Remembered
+from fkjoin.plan.nodes import Source
+
+
+class Handle(Remembered):
+    """The base of ``Table``."""
+
+    _planned: Planned
+
+    @classmethod
+    def _of(cls, planned: Planned) -> Any:
+        """The handle of a planned table."""
+        handle = cls.__new__(cls)
+        handle._planned = planned
+        return handle
+
+    @cached_property
+    def _lowered(self) -> Lowered:
+        """The table as streaming DataFrames, made once, when somebody reads it."""
+        return lower(self._planned)
+
+    def _as_begun(self, checkpoint: str) -> Lowered:
+        """The table as the query of the checkpoint reads it."""
+        stateful = not isinstance(self._planned.node, Source)
+        return as_begun(self._planned.spark, self, checkpoint, stateful=stateful)._lowered
+
+
+def planned_of(argument: str, table: Any) -> Planned:
+    """The planned table of a handle; ``TopologyError`` with the way out if it is none."""
+    if not isinstance(table, Handle):
+        hint = "wrap it with Table.from_stream(df, key=…, version=…)" if isinstance(table, DataFrame) else "see Table"
+        raise TopologyError(f"{argument}: a Table is needed, this is a {type(table).__name__}; {hint}")
+    return table._planned
