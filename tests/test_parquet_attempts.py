@@ -17,7 +17,7 @@ from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.checkpoint.files import hadoop, moved
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.parquet_folders import clear_drafts, publish
-from fkjoin.spark import parquet
+from fkjoin.sinks import parquet_folders
 
 pytestmark = pytest.mark.spark
 
@@ -94,11 +94,11 @@ def test_of_two_that_publish_at_the_same_time_one_counts(
 ) -> None:
     def slower(path: Any, target: Any, files: Any) -> bool:
         if path.getName() == "ready":
-            monkeypatch.setattr(parquet, "moved", moved)
+            monkeypatch.setattr(parquet_folders, "moved", moved)
             attempt(tmp_path, thousand)
         return moved(path, target, files)
 
-    monkeypatch.setattr(parquet, "moved", slower)
+    monkeypatch.setattr(parquet_folders, "moved", slower)
     attempt(tmp_path, thousand)
     assert parquet.moved is moved, "the second one was there"
     assert there(spark, tmp_path) == 1000
