@@ -16,9 +16,8 @@ from fkjoin.checkpoint.files import moved
 from fkjoin.cli.main import main as cli
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs import runner
-from fkjoin.sinks import Delta, Parquet
+from fkjoin.sinks import Delta, Parquet, parquet_folders
 from fkjoin.sinks.restored import require_spark_at
-from fkjoin.sinks import parquet_folders
 from tests.conftest import small
 from tests.test_sinks import Memory, batch_join, delta, finished
 from tests.test_spark_aggregates import CUSTOMER, ORDER, History, tables
