@@ -32,8 +32,8 @@ topology = TOPOLOGIES.add
 class Topics(Sources):
     """Tables of topics, which may be empty."""
 
-    def __init__(self, spark: SparkSession, folder: Path, broker: Broker) -> None:
-        super().__init__(spark, folder)
+    def __init__(self, spark: SparkSession, folder: Path, read: dict[str, Table], broker: Broker) -> None:
+        super().__init__(spark, folder, read)
         self.broker = broker
 
     def topic(self, topic: str, value: Any, key: Any = "string", **more: Any) -> Table:
@@ -129,7 +129,7 @@ def plans(spark: SparkSession, folder: Path, broker: Broker) -> Plans:
     for topic, partitions in PARTITIONS.items():
         broker.create(topic, partitions=partitions)
     hidden = {broker.bootstrap: "BROKER"}
-    return Plans(spark, folder, lambda: Topics(spark, folder, broker), hidden)
+    return Plans(spark, folder, lambda read: Topics(spark, folder, read, broker), hidden)
 
 
 def main(*names: str) -> None:

@@ -1,4 +1,4 @@
-"""What a table or a job comes to, as text: what of a plan must not move.  All that the tests of plans know of internals is here.
+"""What a table or a job comes to, as text: what of a plan must not move.  What tests of plans know of internals is here.
 
 What a query reads, keeps and counts is taken from the plan that Spark has analyzed, of the frames that a table has for its
 readers and of those that its sinks start with; no query runs.
@@ -15,6 +15,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import utils
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -54,6 +55,17 @@ def rules(spark: SparkSession, choice: str) -> Iterator[None]:
         spark.conf.set(EXCLUDED, "")
 
 
+@contextmanager
+def quick() -> Iterator[None]:
+    """PySpark does not tell the JVM meanwhile from which line each column comes, which takes a quarter of the time."""
+    before = utils._enable_debugging_cache
+    utils._enable_debugging_cache = False
+    try:
+        yield
+    finally:
+        utils._enable_debugging_cache = before
+
+
 @dataclass
 class Text:
     """Lines; a block that stood before is not repeated."""
@@ -85,8 +97,13 @@ class Text:
         self.where = self.where[:-1]
 
 
-def told(built: Table | Job, text: Text, folder: Path) -> None:
-    """Write down what a table or a job, built just now, comes to."""
+def has_verdicts(built: Table | Job) -> bool:
+    """Whether any of the optimizer's rules is for it."""
+    return bool(_verdicts(built.tables.values() if isinstance(built, Job) else [built]))
+
+
+def told(built: Table | Job, text: Text, folder: Path, *, whole: bool) -> None:
+    """Write down what a table or a job, built just now, comes to; ``whole``: of a table, more than its changes."""
     if isinstance(built, Job):
         _told_of_job(built, text)
         return
@@ -96,9 +113,10 @@ def told(built: Table | Job, text: Text, folder: Path) -> None:
     frames = {"changes": built.changes}
     for stage in built.stages:
         frames[f"stage {stage.name}"] = stage.frame
-    frames["to_parquet"] = started(lambda: built.to_parquet(folder / "out", checkpoint=folder / "checkpoint"))
-    if (letters := built.dead_letters) is not None:
-        frames["dead letters"] = letters
+    if whole:
+        frames["to_parquet"] = started(lambda: built.to_parquet(folder / "out", checkpoint=folder / "checkpoint"))
+        if (letters := built.dead_letters) is not None:
+            frames["dead letters"] = letters
     for name, frame in frames.items():
         _told_of_query(name, frame, text)
 
@@ -257,7 +275,7 @@ def _source(leaf: Any) -> str:
     return f"{said} ({about}) {leaf.schema().catalogString()}".replace(" ()", "")
 
 
-class _Started(BaseException):
+class _Started(Exception):  # noqa: N818  (nothing is wrong)
     """A query would start now."""
 
     def __init__(self, frame: DataFrame) -> None:

@@ -47,17 +47,23 @@ SIDES = {
 
 
 class Sources:
-    """Tables of each kind of source, under a folder; each is made once, under the rules that the session then has."""
+    """Tables of each kind of source, under a folder, each made once.
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self.spark, self.folder = spark, folder
+    ``read``: those of files, by name, which are the same whatever rules the session has.
+    """
+
+    def __init__(self, spark: SparkSession, folder: Path, read: dict[str, Table]) -> None:
+        self.spark, self.folder, self.read = spark, folder, read
 
     def files(self, name: str, key: str, schema: str, **more: Any) -> Table:
         """JSON lines with a known schema; the folder is empty."""
         place = self.folder / name
         place.mkdir(exist_ok=True)
-        about: dict[str, Any] = {"version": "lsn", "deleted": "op = 'd'", "format": "json", "name": name} | more
-        return Table.from_files(self.spark, place, key=key.split(", "), schema=f"{schema}, lsn bigint, op string", **about)
+        if name not in self.read:
+            about: dict[str, Any] = {"version": "lsn", "deleted": "op = 'd'", "format": "json", "name": name} | more
+            columns = f"{schema}, lsn bigint, op string"
+            self.read[name] = Table.from_files(self.spark, place, key=key.split(", "), schema=columns, **about)
+        return self.read[name]
 
     def side(self, name: str, **more: Any) -> Table:
         return self.files(name, *SIDES[name], **more)
@@ -575,7 +581,7 @@ def job_with_sinks(of: Sources) -> Job:
     )
 
 
-@topology(SINKS_SHARE_A_QUERY)
+@topology()
 def job_of_everything(of: Sources) -> Job:
     return job(
         of,

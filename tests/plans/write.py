@@ -1,4 +1,4 @@
-"""Write the golden texts of plans with the code at hand: ``python -m tests.plans.write [NAME…]``, by default of all topologies."""
+"""Golden texts of plans with the code at hand: ``python -m tests.plans.write [NAME…]``, by default of all topologies."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
-from fkjoin import session
+from fkjoin import Table, session
 from tests.conftest import small
-from tests.plans.probe import Text, rules, told
+from tests.plans.probe import Text, has_verdicts, quick, rules, told
 from tests.plans.topologies import TOPOLOGIES, Sources, Topologies, Topology
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -28,21 +27,26 @@ class Plans:
         self,
         spark: SparkSession,
         folder: Path,
-        sources: Callable[[], Sources] | None = None,
+        sources: Callable[[dict[str, Table]], Sources] | None = None,
         hidden: Mapping[str, str] | None = None,
     ) -> None:
         self._spark, self._folder = spark, folder
-        self._sources = sources or (lambda: Sources(spark, folder))
+        self._sources = sources or (lambda read: Sources(spark, folder, read))
         self._hidden = {str(folder): "FOLDER", **(hidden or {})}
-        self._made: dict[str, Any] = {}
+        self._made: dict[str, Sources] = {}
+        self._read: dict[str, Table] = {}
 
     def text(self, topology: Topology) -> str:
-        """What the topology comes to with all rules, without those that it names, and with none."""
+        """What it comes to with all rules, without those that it names, and, if any are for it, with none."""
         text = Text()
         for choice in ("all rules", *(f"without {rule}" for rule in topology.without), "no rules"):
-            with rules(self._spark, choice), text.under(choice):
-                sources = self._made.setdefault(choice, self._sources())
-                told(topology.build(sources), text, self._folder)
+            with rules(self._spark, choice), quick(), text.under(choice):
+                if choice not in self._made:
+                    self._made[choice] = self._sources(self._read)
+                built = topology.build(self._made[choice])
+                told(built, text, self._folder, whole=choice in ("all rules", "no rules"))
+            if not has_verdicts(built):
+                break
         found = "\n".join(text.lines) + "\n"
         for what, name in self._hidden.items():
             found = found.replace(what, name)
