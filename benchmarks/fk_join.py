@@ -33,8 +33,8 @@ import fkjoin
 from benchmarks.memory import Footprint
 from benchmarks.topics import measure_topics
 from fkjoin import Table, fk_join
-from fkjoin.lowering.stage import metrics_name
 from fkjoin.sessions.settings import SHORT_LIVED
+from fkjoin.stages.counters import metrics_name
 
 VALUES = {
     "left": "struct<fk:string,amount:double,v:bigint,pad:string>",

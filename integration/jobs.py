@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import Table
-from fkjoin.lowering.stage import metrics_name
 from fkjoin.replay.traces import Event
+from fkjoin.stages.counters import metrics_name
 
 from .broker import Broker, Record
 

@@ -140,7 +140,7 @@ def test_options_of_topics_and_storages_are_shown_without_their_secrets(
         repr(places),
         repr(table),
         repr(kept),
-        repr(table.recipe),
+        repr(table._recipe),
         *(kept.describe(form) for form in ("text", "json", "mermaid")),
     ]
     query = kept.to_kafka(

@@ -115,8 +115,8 @@ def values(rows: dict[Any, Row], columns: list[str]) -> dict[Any, list[Any]]:
 
 def planned(table: Table) -> int:
     """How often the query's results pass through Python outside of operators."""
-    assert table.packed is not None
-    plan = table.packed[0]._jdf.queryExecution().analyzed().toString()
+    assert table._lowered.encoded is not None
+    plan = table._lowered.encoded[0]._jdf.queryExecution().analyzed().toString()
     return int(plan.count("MapInArrow"))
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from fkjoin.lowering.completed import completed
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, fk_join, read_state
+from fkjoin.analysis.views import completed
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import as_bytes, masked
 from fkjoin.codec.messages import JOINED, table
@@ -116,9 +116,9 @@ def test_a_table_keeps_what_its_events_lack(spark: SparkSession, tmp_path: Path,
         schema = f"id int, bio string, n int, {UNAVAILABLE} array<int>, lsn bigint"
         made = Table.from_files(spark, folder, key="id", version="lsn", schema=schema, format="json", name="people")
         if not by_workers:
-            changes = made.frame.select("__fkjoin_row.*", "__fkjoin_version.v0")
+            changes = made._lowered.frame.select("__fkjoin_row.*", "__fkjoin_version.v0")
             made = Table.from_stream(changes, key="id", version="v0", name="people")
-        return completed(made)
+        return Table._of(completed(made._planned))
 
     write(0, {"id": 1, "bio": "long", "n": 1, "lsn": 1}, {"id": 2, "n": 1, UNAVAILABLE: [1], "lsn": 2})
     found = run(people().changes, tmp_path / "checkpoint")
@@ -126,7 +126,7 @@ def test_a_table_keeps_what_its_events_lack(spark: SparkSession, tmp_path: Path,
     found.rows.extend(run(people().changes, tmp_path / "checkpoint").rows)
     shown = {key: (row["bio"], row["n"]) for key, row in table_of(found.rows, "id").items()}
     assert shown == {(1,): ("long", 2), (2,): ("short", 1)}
-    assert people().row_type.names == ["id", "bio", "n"]
+    assert people()._planned.row_type.names == ["id", "bio", "n"]
     assert "values that an event lacks are those of the row before" in people().describe()
     assert {row.bio for row in read_state(spark, tmp_path / "checkpoint", "people-whole").collect()} == {"long", "short"}
     both = people()

@@ -14,7 +14,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from fkjoin import Table, cogroup, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.files.kept_schemas import SCHEMAS
-from fkjoin.lowering.recipes import _below, learned_sources, made_again
+from fkjoin.lowering.recipes import learned_sources, made_again, recipes_below
 from fkjoin.sinks import Parquet
 from tests.test_spark_engine import write_lines
 
@@ -101,19 +101,19 @@ def test_every_kind_of_table_can_be_made_again(spark: SparkSession, tmp_path: Pa
         fk_join(fk_join(source, customers, "customer_id", name="a"), customers, "left.customer_id", name="b"),
         source.materialize("kept").filter("amount > 1"),
     ]
-    assert source.recipe is not None
-    assert source.recipe.learned is not None
-    wide = StructType([*source.recipe.learned, StructField("more_yet", StringType())])
+    assert source._recipe is not None
+    assert source._recipe.learned is not None
+    wide = StructType([*source._recipe.learned, StructField("more_yet", StringType())])
     for table in tables:
-        (same, *_) = learned_sources(table)["orders"]
+        (same, _), *_ = learned_sources(table)["orders"]
         assert same is source
         of = [*learned_sources(table)["orders"], *learned_sources(table).get("others", [])]
-        again = made_again(table, {id(one): {"schema": wide} for one in of})
+        again = made_again(table, {id(one): {"schema": wide} for one, _ in of})
         found = learned_sources(again)
         assert "orders" not in found, "its columns are given now"
-        assert again.node.name == table.node.name
-        given = [one for one in _below(again, set()) if one.recipe.named.get("schema")]
-        assert ["more_yet" in one.row_type.names for one in given] == [True] * len(of)
+        assert again.name == table.name
+        given = [one for one, recipe in recipes_below(again) if recipe.named.get("schema")]
+        assert ["more_yet" in one._planned.row_type.names for one in given] == [True] * len(of)
         assert made_again(table, {}).describe() == table.describe()
 
 

@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from fkjoin import Table, TopologyError, fk_join
-from fkjoin.lowering.stage import metrics_name
+from fkjoin.stages.counters import metrics_name
 from tests.test_spark_engine import run
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
@@ -134,7 +134,7 @@ def test_options_of_sparks_reader_are_sparks_and_lines_that_it_cannot_read_are_l
 ) -> None:
     write(tmp_path / "in", "1.json", GOOD, "/* two */ " + GOOD.replace('"a"', '"b"'), BAD["another type"], BAD["an array"])
     made = table(spark, tmp_path / "in", options={"allowComments": True})
-    assert made.unread is None
+    assert made._lowered.undecoded is None
     rows, counts = rows_and_counts(made.materialize("kept"), tmp_path / "rows")
     assert [row[0] for row in rows] == ["a", "b", "d", "e"], "an array of objects is so many rows, as Spark reads it"
     assert counts["dead-letters"] == 1

@@ -138,7 +138,7 @@ def files(spark: SparkSession, folder: Path, kind: str) -> tuple[Table, Table]:
         spark, folder / "orders", key=quoted(KEY), version=["lsn.x"], deleted="`op``x` = 'd'", name="orders", **more
     )
     customers = Table.from_files(spark, folder / "customers", key=RIGHT, version="`lsn.x`", name="customers", **more)
-    assert (orders.unread is None) == (kind != "json")
+    assert (orders._lowered.undecoded is None) == (kind != "json")
     return orders, customers
 
 

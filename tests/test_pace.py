@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from fkjoin.analysis.emission import Emission
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import RESULT, Operation, table
 from fkjoin.errors import TopologyError
-from fkjoin.lowering.emission import Emission
 from fkjoin.spark.clock import ClockReader
 from fkjoin.stages import Counters, pace
 from fkjoin.state import MemoryStore

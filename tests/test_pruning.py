@@ -17,8 +17,8 @@ from fkjoin import Table, fk_join
 from fkjoin.checkpoint.saved import SavedState
 from fkjoin.codec.arrays import narrowed
 from fkjoin.codec.rows import RowCodec
+from fkjoin.lowering.lowered import Kept
 from fkjoin.lowering.pruning import narrow, needed
-from fkjoin.lowering.stage import Kept
 from fkjoin.plan.rules import JOIN_KEEPS_WHAT_IT_NEEDS
 from fkjoin.sessions.settings import EXCLUDED
 from tests.conftest import small

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, DateType, DecimalType, DoubleType, LongType, StringType, StructType
 
 from fkjoin import FkJoinError, Table, fk_join
-from fkjoin.lowering.foreign_keys import _extracting
-from fkjoin.lowering.joiner import _called, _catching
+from fkjoin.analysis.extractor import _extracting
+from fkjoin.analysis.joiner import _called, _catching
 from fkjoin.spark.returned import as_type
 from tests.conftest import small
 from tests.test_spark_engine import run, write_lines

@@ -130,7 +130,7 @@ def changes(spark: SparkSession, folder: Path, *, fast: bool) -> list[list[tuple
     groups = left.filter("n > 0").group_by("id", value=f"{THROWS} as q", name="groups").agg(sum=agg.sum("q"))
     found: list[list[tuple[str, str]]] = []
     for made in (some, view, groups):
-        rows: list[Row] = run(made.changes, folder / f"{made.node.name}-{fast}").rows
+        rows: list[Row] = run(made.changes, folder / f"{made._planned.node.name}-{fast}").rows
         found.append([(row["id"], row["_operation"]) for row in rows])
     return found
 

@@ -309,9 +309,9 @@ def test_what_cannot_throw_costs_nothing(spark: SparkSession, tmp_path: Path) ->
     orders = Table.from_files(spark, tmp_path / "orders", key="id", version="lsn", schema=schema, format="json")
     some = orders.filter("a > 1 and t in ('x', 'y') or upper(t) is null or a between 1 and 3")
     made = some.map_values(["a", "cast(a as bigint) as b", "coalesce(t, '') || 'x' as c", "if(a > 1, t, id) as d"])
-    assert made.dead == orders.dead
-    assert "tryeval" not in made.frame._jdf.queryExecution().analyzed().toString()
-    assert len(made.filter("a + 1 > 2").dead) == len(orders.dead) + 1
+    assert made._lowered.dead == orders._lowered.dead
+    assert "tryeval" not in made._lowered.frame._jdf.queryExecution().analyzed().toString()
+    assert len(made.filter("a + 1 > 2")._lowered.dead) == len(orders._lowered.dead) + 1
 
 
 def test_a_source_whose_version_cannot_be_read(spark: SparkSession, tmp_path: Path) -> None:
@@ -346,7 +346,9 @@ def test_letters_of_a_topics_rows_are_its_records(spark: SparkSession, tmp_path:
     schema = "id string, a bigint, t string, lsn bigint"
     orders = Table.from_files(spark, tmp_path / "orders", key="id", version="lsn", schema=schema, format="json", name="orders")
     raw = F.struct(F.lit("topic-1").alias("topic"), F.lit(7).alias("offset"), F.lit(b"{}").alias("value"))
-    orders = replace(orders, frame=orders.frame.withColumn(RAW, raw), unread=None)
+    planned = orders._planned
+    bound = replace(planned.bound, frame=planned.bound.frame.withColumn(RAW, raw), undecoded=None)
+    orders = Table._of(replace(planned, bound=bound))
     letters = orders.map_values(["a", "t"], name="same").filter("a + 1 > 2", name="some").dead_letters
     assert letters is not None
     (letter,) = run(letters, tmp_path / "letters")[0]

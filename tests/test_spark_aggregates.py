@@ -16,8 +16,8 @@ from fkjoin import Table, TopologyError, fk_join, read_state
 from fkjoin import aggregates as agg
 from fkjoin.checkpoint.saved import SavedState, look_up
 from fkjoin.checkpoint.upkeep import verify
-from fkjoin.lowering.stage import metrics_name
 from fkjoin.sessions.settings import OPTIMIZE
+from fkjoin.stages.counters import metrics_name
 from tests.conftest import small
 from tests.test_spark_engine import run, table_of, write_lines
 

@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin import Table, fk_join
-from fkjoin.lowering.stage import metrics_name
 from fkjoin.replay.on_spark import replay_on_spark
 from fkjoin.replay.traces import Event, Trace, read_trace
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from fkjoin.spark.buckets import spark_hash
+from fkjoin.stages.counters import metrics_name
 from tests.conftest import trace_files
 from tests.test_traces import assert_agrees, expected
 

@@ -18,9 +18,9 @@ from fkjoin import aggregates as agg
 from fkjoin.checkpoint import upkeep
 from fkjoin.checkpoint.saved import SavedState, SavedStore, look_up
 from fkjoin.checkpoint.upkeep import verify
-from fkjoin.lowering.stage import metrics_name
 from fkjoin.plan.rules import JOINS_SHARE_STAGES
 from fkjoin.sessions.settings import EXCLUDED
+from fkjoin.stages.counters import metrics_name
 from tests.conftest import small
 from tests.test_spark_engine import run, table_of, write_lines
 

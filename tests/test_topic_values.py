@@ -190,8 +190,8 @@ def by_hand(spark: SparkSession, folder: Path, key: str) -> Table:
         keys = struct_type(own, "key").names
         made.append(Table.from_files(spark, folder / name, key=keys, version="v", deleted="gone", schema=schema, format="json"))
     table = fk_join(*made, "customer", how="left")
-    assert table.packed is not None
-    unpack = table.packed[1]
+    assert table._lowered.encoded is not None
+    unpack = table._lowered.encoded[1]
     envelopes = [(0, pack(results(unpack, part)), None, 0) for part in (0, 1)]
     frame = spark.createDataFrame([(0, None, "dead-letters", 3), *envelopes, (0, b"", None, 0)], ENVELOPE)
     return replace(table, frame=frame_of(frame, unpack), packed=(frame, unpack))
@@ -203,9 +203,9 @@ def by_spark(table: Table, key: Any, value: Any, roots: RootsOf | None) -> list[
 
 
 def by_workers(table: Table, key: Any, value: Any, roots: RootsOf | None = None) -> list[Any] | None:
-    assert table.packed is not None
+    assert table._lowered.encoded is not None
     rest = StructType([table.row_type[name] for name in table.rest])
-    frame, unpack = table.packed
+    frame, unpack = table._lowered.encoded
     make = packed_records(unpack, frame.sparkSession, table.key_type, rest, key, value, roots)
     return None if make is None else make(frame).collect()
 

@@ -19,10 +19,10 @@ from rich.table import Table as Grid
 
 from fkjoin.errors import FkJoinError
 from fkjoin.join import fk_join
-from fkjoin.lowering.stage import metrics_name
 from fkjoin.metrics import progress_since
 from fkjoin.sessions.settings import INDEX_DIR, SHORT_LIVED, session
 from fkjoin.stages import counters
+from fkjoin.stages.counters import metrics_name
 from fkjoin.table import Table
 
 PARTS, FIRST_RUN = 8, 6

@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from fkjoin.analysis.checks import Deployment
+from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.files.source import FileFormat
 from fkjoin.jobs.job_kinds import ANY, Kind, PageSpec, Section, Strict
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.connection import OnNewTopic
 from fkjoin.kafka.wire import Wire
-from fkjoin.lowering.emission import Emission, Emit
 from fkjoin.sinks import RETRY_S
 from fkjoin.spark.change_events import PLACEHOLDER
 from fkjoin.spark.dead_letters import OnError

@@ -19,6 +19,7 @@ from fkjoin.spark.operator import ENVELOPE, StageName, StageProcessor, StageSpec
 from fkjoin.spark.schemas import spark_schema
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import counters
+from fkjoin.stages.counters import metrics_name, state_metrics_name
 
 
 def stage_spec(
@@ -69,16 +70,6 @@ def counted(envelopes: DataFrame, name: str, *stages: StageName) -> DataFrame:
     ]
     observed = envelopes.observe(metrics_name(name), *(total(item) for item in counters.ALL))
     return observed.observe(state_metrics_name(name), *about)
-
-
-def metrics_name(operator: str) -> str:
-    """Under which name an operator's counters stand in a query progress' ``observedMetrics``."""
-    return f"fkjoin:{operator}"
-
-
-def state_metrics_name(operator: str) -> str:
-    """Under which name it says how large its state is, how long its stages took (ms of all tasks), and where it is hot."""
-    return f"fkjoin-state:{operator}"
 
 
 def frame_of(results: DataFrame, unpack: UnpackResults) -> DataFrame:

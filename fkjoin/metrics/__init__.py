@@ -28,10 +28,10 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryProgress
 
-from fkjoin.lowering.stage import metrics_name, state_metrics_name
 from fkjoin.metrics.server import Access, Page, PageServer
 from fkjoin.sinks.counts import LEFT_OUT, REPEATED, counted
 from fkjoin.stages import counters
+from fkjoin.stages.counters import metrics_name, state_metrics_name
 
 _COUNTERS, _STATE = metrics_name(""), state_metrics_name("")
 _RECENT = 50

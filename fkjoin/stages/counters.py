@@ -56,3 +56,13 @@ HOT = 1_000
 """From which fan-out on a right row is a hot one."""
 
 Counters = Counter[str]
+
+
+def metrics_name(operator: str) -> str:
+    """Under which name an operator's counters stand in a query progress' ``observedMetrics``."""
+    return f"fkjoin:{operator}"
+
+
+def state_metrics_name(operator: str) -> str:
+    """Under which name it says how large its state is, how long its stages took (ms of all tasks), and where it is hot."""
+    return f"fkjoin-state:{operator}"

@@ -109,7 +109,7 @@ def told(built: Table | Job, text: Text, folder: Path, *, whole: bool) -> None:
         return
     text.block("describe()", built.describe().splitlines())
     text.block("rules", _verdicts([built]))
-    text.block("manifest", _facts(manifest(built.node)))
+    text.block("manifest", _facts(manifest(built._lowered.node)))
     frames = {"changes": built.changes}
     for stage in built.stages:
         frames[f"stage {stage.name}"] = stage.frame
@@ -131,7 +131,7 @@ def _told_of_job(job: Job, text: Text) -> None:
 
 
 def _verdicts(tables: Iterable[Table]) -> list[str]:
-    nodes = in_order(*(table.node for table in tables))
+    nodes = in_order(*(table._lowered.node for table in tables))
     return [f"{node.name}: {verdict}" for node in nodes for verdict in node.rules]
 
 
