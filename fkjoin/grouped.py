@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException, ParseException
@@ -13,6 +14,7 @@ from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, Strin
 from fkjoin import aggregates
 from fkjoin.aggregates import Wanted
 from fkjoin.analysis.aggregates import Options, aggregated
+from fkjoin.analysis.bound import bind, schema_of
 from fkjoin.analysis.columns import resolve_column
 from fkjoin.analysis.projection import Projection
 from fkjoin.errors import TopologyError
@@ -43,10 +45,10 @@ class Grouped(Remembered):
     def __init__(self, table: Handle, key: Expressions, value: Expressions | None, options: Options) -> None:
         self._recipe = Recipe(Grouped, (table, key, value, options), {})
         self._of, self._table, self._options = table._of, table._planned, options
-        self._rows, self._names = self._table.visible, self._table.visible_names
+        self._rows = self._table.visible
         self._key = self._project("key", key)
         self._value = None if value is None else self._project("value", value)
-        one = self._value is not None and len(self._value.columns) == 1  # a star may be several
+        one = self._value is not None and len(self._value.bound) == 1  # a star may be several
         self._plain = one and not isinstance(value, list | tuple)
 
     @remembered
@@ -164,29 +166,26 @@ class Grouped(Remembered):
         key = self._key.schema.names
         if AGGREGATE in (names := [*key, *(name for name in value.schema.names if name not in key)]):
             raise TopologyError(f"{argument}: a column is called {AGGREGATE!r}, as the aggregate is; give it an alias")
-        columns = dict(zip(value.schema.names, value.columns, strict=True)) | dict(zip(key, self._key.columns, strict=True))
+        columns = value.named | self._key.named
         kind = of[0].dataType
         rows = self._rows.select(*(columns[name].alias(name) for name in names), F.lit(None).cast(kind).alias(AGGREGATE))
         found = resolve_column(argument, given, rows, rows.columns, "aggregate, key and value")
         return Step(compiled(argument, found.cast(kind), rows), tuple(key), tuple(value.schema.names), self._plain)
 
     def _project(self, argument: str, given: Expressions) -> Projection:
-        return Projection.of(argument, given, self._rows, self._names, f"table {self._table.name}")
+        return Projection.of(argument, given, self._table.scope)
 
     def _whole_row(self) -> Projection:
         return self._project("value", [F.col(quoted(item)) for item in self._table.row_type.names])
 
     def _numbered(self, needed: dict[str, Expression]) -> Projection:
         """The columns that aggregates need, called ``v0``, ``v1``, …."""
+        names = [f"v{place}" for place in range(len(needed))]
         if self._value is not None:
-            value = self._value
-            found = [value.among("agg", item).alias(f"v{place}") for place, item in enumerate(needed.values())]
-            return Projection(tuple(found), tuple(needed.values()), self._rows.select(*found).schema)
-        chosen = [
-            resolve_column("agg", item, self._rows, self._names, f"table {self._table.name}").alias(f"v{place}")
-            for place, item in enumerate(needed.values())
-        ]
-        return Projection(tuple(chosen), tuple(needed.values()), self._rows.select(*chosen).schema)
+            bound = tuple(replace(self._value.among("agg", item), given=item) for item in needed.values())
+        else:
+            bound = bind("agg", list(needed.values()), self._table.scope)
+        return Projection(bound, schema_of(bound)).renamed(names)
 
 
 def _require_callables(arguments: str, other: Any = (), /, **given: Any) -> None:

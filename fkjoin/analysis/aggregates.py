@@ -70,8 +70,7 @@ def aggregated(
     through = None if topic is None else topic.name
     node = Aggregate(label, table.node, keys, key.texts, value.texts, columns, options.emit, through)
     arrow_schema("key", table.key_type)
-    given = (*key.given, *value.given)
-    tried = attempt("group_by", table.name, given, (*key.columns, *value.columns), table.visible, table.on_error)
+    tried = attempt("group_by", table.name, (*key.bound, *value.bound), table.on_error)
     settings = Settings.of(table.spark, options.validate)
     return Planned(
         node,

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from fkjoin.analysis.throwing import can_throw, cause, tried
+from fkjoin.analysis.bound import Bound
+from fkjoin.analysis.throwing import cause, tried
 from fkjoin.errors import set_aside
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW
-from fkjoin.spark.schemas import Expression, text
 
 _TRIED = "__fkjoin_tried"
 
@@ -46,32 +46,31 @@ class Attempt:
 def attempt(
     operator: str,
     table: str,
-    given: Sequence[Expression],
-    columns: Sequence[Column],
-    rows: DataFrame,
+    bound: Sequence[Bound],
     on_error: OnError,
     *,
     usable: Column | None = None,
     key: Column | None = None,
 ) -> Attempt:
-    """The ``columns`` over ``rows``, evaluated for ``usable`` rows: where not said, those of a table's frame that are there.
+    """Expressions, evaluated for ``usable`` rows: where not said, those of a table's frame that are there.
 
-    ``table``: what the ``operator`` reads; ``given``: the columns as the user wrote them; ``key``: a struct, by default that of
-    the frame.
+    ``table``: what the ``operator`` reads; ``key``: a struct, by default that of the frame.
     """
-    risky = [can_throw(column, rows) for column in columns]
-    if not any(risky):
-        return Attempt(tuple(columns), None, None, None)
+    risky = [one for one in bound if one.can_throw]
+    if not risky:
+        return Attempt(tuple(one.column for one in bound), None, None, None)
     there = F.col(PROBLEM).isNull() & ~F.col(DELETED) if usable is None else usable
-    parts = [column.alias(f"t{place}") for place, column in enumerate(columns) if risky[place]]
-    found = [F.col(_TRIED).getField(f"t{place}") if risky[place] else column for place, column in enumerate(columns)]
+    names = {id(one): f"t{place}" for place, one in enumerate(bound) if one.can_throw}
+    found = [F.col(_TRIED).getField(names[id(one)]) if id(one) in names else one.column for one in bound]
     threw = there & F.col(_TRIED).isNull()
-    texts = ", ".join(text(item) for place, item in enumerate(given) if risky[place])
-    said = F.coalesce(cause([column for place, column in enumerate(columns) if risky[place]], rows), F.lit("it throws"))
+    texts = ", ".join(one.text for one in risky)
+    columns, rows = [one.column for one in risky], risky[0].scope.frame
+    said = F.coalesce(cause(columns, [one.node for one in risky], rows), F.lit("it throws"))
     reason = F.concat(F.lit(f"{operator}: {texts}: "), said)
     problem: Column = F.lit(f"{operator}: {texts}")
     if on_error == "fail":
         problem = raising(f"{operator} of {table}", F.col(KEY) if key is None else key, F.concat(F.lit(f"{texts}: "), said))
+    parts = [one.column.alias(names[id(one)]) for one in risky]
     return Attempt(
         tuple(found), F.when(threw, problem), F.when(threw, reason), F.when(_opaque() & there, tried(F.struct(*parts)))
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -11,41 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin.codec.rows import Path
-from fkjoin.spark.json_lines import plain_path, plain_paths
 from fkjoin.spark.schemas import spark_schema
-
-
-def paths_of(given: Iterable[Any], row: pa.Schema, spark: SparkSession) -> list[Path]:
-    """The paths of what is read by expressions over the columns of ``row``; Spark finds them in what is more than a name."""
-    expressions, found = [], []
-    for item in given:
-        path = plain_path(item, row)
-        if path is None:
-            expressions.append(item)
-        else:
-            found.append(path)
-    if not expressions:
-        return found
-    analyzed = _analyzed(expressions, row, spark)
-    if analyzed is None:
-        return [(name,) for name in row.names]
-    for expression in analyzed:
-        found += _paths(expression, row)
-    return found
-
-
-def named_fields(given: Iterable[Any], row: pa.Schema, spark: SparkSession) -> list[tuple[str, Path]] | None:
-    """What expressions over the columns of ``row`` are called, and the paths that they are; None if one is more than that."""
-    chosen = list(given)
-    if (plain := plain_paths(chosen, row)) is not None:
-        return [(path[-1], path) for path in plain]
-    found = []
-    for expression in _analyzed(chosen, row, spark) or ():
-        path = _field(_unnamed(expression), row)
-        if path is None:
-            return None
-        found.append((str(expression.name()), path))
-    return found or None
 
 
 def texts_of(given: Any, row: pa.Schema, spark: SparkSession) -> tuple[str | Path, ...] | None:
@@ -54,8 +20,8 @@ def texts_of(given: Any, row: pa.Schema, spark: SparkSession) -> tuple[str | Pat
     if analyzed is None:
         return None
     found: list[str | Path] = []
-    for node in _concatenated(_unnamed(analyzed[0])):
-        path = _field(node, row)
+    for node in _concatenated(unnamed(analyzed[0])):
+        path = field_of(node, row)
         if node.dataType().typeName() != "string" or (path is None and node.getClass().getSimpleName() != "Literal"):
             return None
         found.append(node.value().toString() if path is None else path)
@@ -71,7 +37,8 @@ def _concatenated(node: Any) -> Iterator[Any]:
         yield from _concatenated(parts.apply(place))
 
 
-def _unnamed(expression: Any) -> Any:
+def unnamed(expression: Any) -> Any:
+    """An analyzed expression without its alias."""
     return expression.child() if expression.getClass().getSimpleName() == "Alias" else expression
 
 
@@ -86,7 +53,7 @@ def _analyzed(given: list[Any], row: pa.Schema, spark: SparkSession) -> list[Any
     return [parts.apply(place) for place in range(parts.size())]
 
 
-def _field(node: Any, row: pa.Schema) -> Path | None:
+def field_of(node: Any, row: pa.Schema) -> Path | None:
     """The path of the column of ``row``, or of the field in one, that an analyzed expression is; None if it is more."""
     below: list[str] = []
     while node.getClass().getSimpleName() == "GetStructField":
@@ -95,14 +62,15 @@ def _field(node: Any, row: pa.Schema) -> Path | None:
     if node.getClass().getSimpleName() != "AttributeReference":
         return None
     named = {name.lower(): name for name in row.names}  # Spark calls columns as the user has written them
-    return named[node.name().lower()], *below
+    name = named.get(node.name().lower())
+    return None if name is None else (name, *below)
 
 
-def _paths(node: Any, row: pa.Schema) -> Iterator[Path]:
+def paths_in(node: Any, row: pa.Schema) -> Iterator[Path]:
     """What an analyzed expression reads of the columns of ``row``."""
-    if (path := _field(node, row)) is not None:
+    if (path := field_of(node, row)) is not None:
         yield path
         return
     children = node.children()
     for place in range(children.size()):
-        yield from _paths(children.apply(place), row)
+        yield from paths_in(children.apply(place), row)

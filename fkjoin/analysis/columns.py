@@ -95,5 +95,9 @@ def _within(name: str, known: list[str], frame: DataFrame) -> list[str]:
 def _explain(given: str, error: AnalysisException, known: list[str], table: str, frame: DataFrame) -> str:
     if given.isidentifier():
         return _no_column(given, known, table, _within(given, known, frame))
-    first = str(error).split("\n", 1)[0]
-    return f"{given!r} cannot be evaluated over {table} ({', '.join(known)}): {first}"
+    return f"{given!r} cannot be evaluated over {table} ({', '.join(known)}): {first_line(error)}"
+
+
+def first_line(error: AnalysisException) -> str:
+    """What Spark's analyzer says, without the plan."""
+    return str(error).split("\n", 1)[0]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -11,14 +11,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from fkjoin.analysis.attempt import NOTHING, Attempt, attempt
+from fkjoin.analysis.bound import Bound, bind
 from fkjoin.analysis.checks import Extractor, is_function
-from fkjoin.analysis.columns import resolve_column
 from fkjoin.analysis.planned import Planned
 from fkjoin.errors import AS_BEGUN, FkJoinError, TopologyError
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import quoted
 from fkjoin.spark.returned import as_type
-from fkjoin.spark.schemas import Expression, listed, text
+from fkjoin.spark.schemas import listed
 from fkjoin.stages.answer_rows import thrown_text
 
 THROWN = "__fkjoin_thrown"
@@ -29,6 +29,8 @@ class ForeignKey:
     """The foreign keys of a left table's rows, as columns over its frame."""
 
     given: Extractor
+    bound: tuple[Bound, ...] | None
+    """The expressions, analyzed; None of a function."""
     columns: tuple[Column, ...]
     tried: Attempt
     problem: Column
@@ -51,7 +53,7 @@ class ForeignKey:
 
 def bound_foreign_key(left: Planned, right: Planned, extractor: Extractor) -> ForeignKey:
     """The extractor over the rows of ``left``; ``TopologyError`` if it gives no key of ``right``."""
-    rows, wanted = left.visible, right.key_type
+    wanted = right.key_type
     if is_function(extractor):
         value = F.col(quoted(KEY, left.key[0])) if len(left.key) == 1 else F.col(KEY)
         members = StructType([StructField(f"k{at}", field.dataType) for at, field in enumerate(wanted)])
@@ -60,28 +62,27 @@ def bound_foreign_key(left: Planned, right: Planned, extractor: Extractor) -> Fo
         called = F.udf(function, kind)(F.col(PROBLEM), value, F.col(ROW))
         found = tuple(called.getField(member.name) for member in members)
         reason = called.getField("problem")
-        return ForeignKey(extractor, found, NOTHING, F.coalesce(F.col(PROBLEM), reason), reason)
-    given = listed(extractor)
-    columns = [resolve_column("extractor", item, rows, left.visible_names, f"left table {left.name}") for item in given]
-    _check_types(rows, given, columns, left, right)
-    tried = attempt("extractor", left.name, given, columns, rows, left.on_error)
-    return ForeignKey(extractor, tried.columns, tried, tried.problems, tried.reason)
+        return ForeignKey(extractor, None, found, NOTHING, F.coalesce(F.col(PROBLEM), reason), reason)
+    bound = bind("extractor", listed(extractor), replace(left.scope, table=f"left table {left.name}"))
+    _check_types(bound, left, right)
+    tried = attempt("extractor", left.name, bound, left.on_error)
+    return ForeignKey(extractor, bound, tried.columns, tried, tried.problems, tried.reason)
 
 
-def _check_types(visible: DataFrame, given: list[Expression], found: list[Column], left: Planned, right: Planned) -> None:
+def _check_types(bound: Sequence[Bound], left: Planned, right: Planned) -> None:
     wanted = right.key_type
-    if len(found) != len(wanted):
+    if len(bound) != len(wanted):
         raise TopologyError(
-            f"extractor: {len(found)} column{'s' * (len(found) != 1)} given, but the key of right table {right.name} has "
+            f"extractor: {len(bound)} column{'s' * (len(bound) != 1)} given, but the key of right table {right.name} has "
             f"{len(wanted)} ({', '.join(wanted.names)}); give one for each, in that order"
         )
-    types = [field.dataType for field in visible.select(*[c.alias(f"k{i}") for i, c in enumerate(found)]).schema]
-    for item, kind, field in zip(given, types, wanted, strict=True):
+    for one, field in zip(bound, wanted, strict=True):
+        kind = one.field.dataType
         if kind.simpleString() != field.dataType.simpleString():
             raise TopologyError(
-                f"extractor: {text(item)} of left table {left.name} is {kind.simpleString()}, but key column {field.name} of "
+                f"extractor: {one.text} of left table {left.name} is {kind.simpleString()}, but key column {field.name} of "
                 f"right table {right.name} is {field.dataType.simpleString()}; cast one of them, for instance "
-                f'extractor="cast({text(item)} as {field.dataType.simpleString()})"{AS_BEGUN}'
+                f'extractor="cast({one.text} as {field.dataType.simpleString()})"{AS_BEGUN}'
             )
 
 

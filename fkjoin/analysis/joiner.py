@@ -10,19 +10,21 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructField, StructType
 
 from fkjoin.analysis.attempt import NOTHING, Attempt, attempt, raising
+from fkjoin.analysis.bound import Bound, Scope, bind, schema_of
 from fkjoin.analysis.checks import Joiner, is_function
-from fkjoin.analysis.columns import resolve_column, without_stars
+from fkjoin.analysis.columns import without_stars
 from fkjoin.analysis.planned import Planned
 from fkjoin.errors import TopologyError
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.names import quoted_if_needed
 from fkjoin.spark.returned import as_type
-from fkjoin.spark.schemas import listed, text
+from fkjoin.spark.schemas import arrow_schema, listed, text
 
 _RETURNS: dict[Any, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}
 
@@ -41,6 +43,8 @@ class BoundJoiner:
     reason: Column | None
     """Why there is none, in full."""
     tried: Attempt
+    bound: tuple[Bound, ...] | None = None
+    """The expressions over left and right, analyzed; None of a function, and without a joiner."""
     called: Column | None = None
     """The call of a joiner that is a function."""
 
@@ -56,17 +60,18 @@ def bound_joiner(name: str, joiner: Joiner | None, rows: DataFrame, on_error: On
         return BoundJoiner(row, _type_of(rows, row), None, None, NOTHING)
     if is_function(joiner):
         return _by_function(name, joiner, rows, on_error)
-    columns = joiner_columns(joiner, rows)
-    kinds = rows.select(*columns).schema
+    sides = pa.schema([field for field in arrow_schema("joiner", rows.schema) if field.name in ("left", "right")])
+    bound = bind("joiner", listed(joiner), Scope(rows.select("left", "right"), (), "(left, right)", sides))
+    kinds = schema_of(bound)
     usable = F.coalesce(F.col("matched"), F.lit(False))
-    tried = attempt("joiner", name, listed(joiner), columns, rows, on_error, usable=usable, key=F.col("named"))
+    tried = attempt("joiner", name, bound, on_error, usable=usable, key=F.col("named"))
     if len(kinds) == 1 and isinstance(kinds[0].dataType, StructType):
         row = tried.columns[0]
         result = kinds[0].dataType
     else:
         row = F.struct(*[column.alias(field.name) for column, field in zip(tried.columns, kinds, strict=True)])
         result = kinds
-    return BoundJoiner(row, result, tried.problem, tried.reason, tried)
+    return BoundJoiner(row, result, tried.problem, tried.reason, tried, bound)
 
 
 def written_out(joiner: Joiner | None, left: Planned, right: Planned) -> Joiner | None:
@@ -84,12 +89,6 @@ def written_out(joiner: Joiner | None, left: Planned, right: Planned) -> Joiner 
     if not found:
         raise TopologyError(f"joiner: left table {left.name} has no columns besides its key; name columns of right, too")
     return found
-
-
-def joiner_columns(joiner: Joiner, rows: DataFrame) -> list[Column]:
-    """The columns of a joiner that is no function, over ``rows`` with the structs left and right."""
-    sides = rows.select("left", "right")
-    return [resolve_column("joiner", item, sides, [], "(left, right)") for item in listed(joiner)]
 
 
 def _type_of(rows: DataFrame, row: Column) -> StructType:
@@ -130,7 +129,7 @@ def _by_function(name: str, joiner: Callable[[Any, Any], Any], rows: DataFrame, 
     if on_error == "fail":
         problem = F.when(thrown.isNotNull(), raising(f"joiner of {name}", F.col("named"), thrown))
     result = _type_of(rows.withColumn(_CALLED, call), row)
-    return BoundJoiner(row, result, problem, F.concat(F.lit("joiner: "), thrown), NOTHING, call)
+    return BoundJoiner(row, result, problem, F.concat(F.lit("joiner: "), thrown), NOTHING, None, call)
 
 
 def _catching(called: _Called) -> Callable[[bool, Any, Any], Any]:

@@ -6,17 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args
 
-import pyarrow as pa
 from pyspark.sql.types import DataType, MapType, StructType
 
-from fkjoin.analysis.bind import named_fields
 from fkjoin.analysis.checks import (
     Deployment,
     Extractor,
     Joiner,
     as_emitted,
     described,
-    is_function,
     refuse_same_name,
     refuse_to_start_over,
     require_deployment,
@@ -31,9 +28,8 @@ from fkjoin.kafka.staged import InternalTopics, internal_topics
 from fkjoin.kafka.wire import WIRES, Wire
 from fkjoin.plan.nodes import Children, Derived, Join, Node, Source, generated_name
 from fkjoin.sessions.settings import prepare
-from fkjoin.spark.json_lines import kind_at
 from fkjoin.spark.names import require_apart, require_beside
-from fkjoin.spark.schemas import arrow_schema, listed, spark_schema
+from fkjoin.spark.schemas import arrow_schema, spark_schema
 from fkjoin.spark.unpacking import UnpackAnswers
 from fkjoin.stages import How
 from fkjoin.stages.contribute import Place
@@ -100,7 +96,7 @@ def planned_join(
     made = bound_joiner(label, joiner, rows, left.on_error)
     hint = "name the result's columns in a joiner" if joiner is None else ""
     require_beside(left.key, "joiner", made.result.names, *([hint] if hint else []))
-    fields = _fields(joiner, left, left_row, right_row)
+    fields = _fields(joiner, made, left)
     settings = Settings.of(left.spark, validate)
     return Planned(
         node,
@@ -172,18 +168,17 @@ def _of_source(node: Node) -> bool:
     return isinstance(node, Source)
 
 
-def _fields(joiner: Joiner | None, left: Planned, left_row: pa.Schema, right_row: pa.Schema) -> dict[str, Place] | None:
+def _fields(joiner: Joiner | None, bound: BoundJoiner, left: Planned) -> dict[str, Place] | None:
     """Where the columns of a joined row are to be had; None if they are more than fields of the inputs' rows."""
     found: dict[str, Place] = {name: ("key", (name,)) for name in left.key}
     if joiner is None:
         return found | {"left": ("left", ()), "right": ("right", ())}
-    rows = pa.schema([("left", pa.struct(list(left_row))), ("right", pa.struct(list(right_row)))])
-    if is_function(joiner):
+    if bound.bound is None:
         return None
-    named = named_fields(listed(joiner), rows, left.spark)
-    for name, path in named or ():
-        alone = len(named or ()) == 1 and pa.types.is_struct(kind_at(rows, path))  # it becomes the row itself
-        if len(path) < 2 or alone or name in found:
+    for one in bound.bound:
+        alone = len(bound.bound) == 1 and isinstance(one.field.dataType, StructType)  # it becomes the row itself
+        path, name = one.path, one.field.name
+        if path is None or len(path) < 2 or alone or name in found:
             return None
         found[name] = ("left" if path[0] == "left" else "right", path[1:])
-    return None if named is None else found
+    return found

@@ -12,8 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, StructType
 
-from fkjoin.analysis.bind import paths_of
-from fkjoin.codec.rows import Path
+from fkjoin.analysis.bound import Scope
 from fkjoin.kafka.connection import Connection
 from fkjoin.plan.nodes import Node
 from fkjoin.sessions.settings import bucket_count, index_dir, retention_ms, switched_off, validated
@@ -105,13 +104,14 @@ class Planned:
         return [*own, *(source for table in self.inputs for source in table.sources)]
 
     @cached_property
+    def scope(self) -> Scope:
+        """The columns that expressions may name, to be analyzed over."""
+        return Scope(self.visible, tuple(self.visible_names), f"table {self.name}", self.visible_schema)
+
+    @cached_property
     def visible(self) -> DataFrame:
         """An empty frame with the columns of a lowered table, over which expressions are analyzed."""
         return with_visible(self.spark.createDataFrame([], _internal(self.key_type, self.row_type)), self.key, self.row_type)
-
-    def reads(self, given: Iterable[Any]) -> list[Path]:
-        """The fields of the visible columns that expressions read."""
-        return paths_of(given, self.visible_schema, self.spark)
 
 
 def with_visible(frame: DataFrame, key: Iterable[str], row: StructType) -> DataFrame:

@@ -2,60 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
-from fkjoin.analysis.columns import resolve_column, without_stars
+from fkjoin.analysis.bound import Bound, Scope, bind, for_workers, schema_of
+from fkjoin.analysis.columns import without_stars
+from fkjoin.codec.vectors import Columns
 from fkjoin.errors import TopologyError
 from fkjoin.spark.names import named, require_apart
-from fkjoin.spark.schemas import Expression, Expressions, text
+from fkjoin.spark.schemas import Expression, Expressions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Projection:
-    """Columns over rows."""
+    """Expressions side by side."""
 
-    columns: tuple[Column, ...]
-    given: tuple[Expression, ...]
+    bound: tuple[Bound, ...]
     schema: StructType
+    """Their names in the row that they make, and their types."""
+
+    @property
+    def given(self) -> tuple[Expression, ...]:
+        return tuple(one.given for one in self.bound)
 
     @property
     def texts(self) -> tuple[str, ...]:
-        return tuple(map(text, self.given))
+        return tuple(one.text for one in self.bound)
 
     @property
     def named(self) -> dict[str, Column]:
-        return dict(zip(self.schema.names, self.columns, strict=True))
+        return {name: one.column for name, one in zip(self.schema.names, self.bound, strict=True)}
 
-    @property
-    def struct(self) -> Column:
-        return F.struct(*(column.alias(name) for name, column in self.named.items()))
+    def struct_of(self, columns: Sequence[Column]) -> Column:
+        """The row that they make; ``columns``: as an ``Attempt`` has them."""
+        return F.struct(*(column.alias(name) for name, column in zip(self.schema.names, columns, strict=True)))
+
+    def for_workers(self, what: str) -> Columns | None:
+        """The same for workers; None if Spark has to evaluate one of them."""
+        return for_workers(dict(zip(self.schema.names, self.bound, strict=True)), what)
+
+    def renamed(self, names: Sequence[str]) -> Projection:
+        """The same under other names."""
+        fields = [StructField(name, field.dataType, field.nullable) for name, field in zip(names, self.schema, strict=True)]
+        return Projection(self.bound, StructType(fields))
 
     @classmethod
-    def of(cls, argument: str, given: Expressions, rows: DataFrame, names: Iterable[str], table: str) -> Projection:
-        """What is ``given`` over ``rows`` with the columns ``names``, of ``table``.
+    def of(cls, argument: str, given: Expressions, scope: Scope) -> Projection:
+        """What is ``given`` over the columns of a scope.
 
         Raises ``TopologyError`` that says which ``argument`` is wrong, and why.
         """
-        known = list(names)
-        chosen = without_stars(given, rows, known)
+        chosen = without_stars(given, scope.frame, scope.names)
         if not chosen:
             raise TopologyError(f"{argument}: name at least one column or expression")
-        found = [resolve_column(argument, item, rows, known, table) for item in chosen]
-        schema = rows.select(*found).schema
+        bound = bind(argument, chosen, scope)
+        schema = schema_of(bound)
         require_apart(argument, schema.names)
-        return cls(tuple(found), tuple(chosen), schema)
+        return cls(bound, schema)
 
-    def among(self, argument: str, name: object) -> Column:
-        """One of the columns, by its plain name."""
+    def among(self, argument: str, name: object) -> Bound:
+        """One of the expressions, by the plain name of its column."""
         found = named(name, self.schema.names)
         if found is None:
             raise TopologyError(
                 f"{argument}: {name} is not the plain name of a column of the value ({', '.join(self.schema.names)}); put "
                 "expressions into group_by(value=…)"
             )
-        return self.columns[self.schema.names.index(found)]
+        return self.bound[self.schema.names.index(found)]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from fkjoin.analysis.attempt import attempt
+from fkjoin.analysis.bound import Scope, bound_columns
 from fkjoin.analysis.change_columns import ChangeColumns
 from fkjoin.kafka.formats import Format
 from fkjoin.spark.json_lines import no_version
@@ -55,7 +57,8 @@ def with_change_columns(
     time, kind_of_time = columns.time(visible, known, label)
     given = listed(columns.version) if numbers else []
     texts = [*given, *columns.others]
-    said = attempt("source", label, texts, [*numbers, gone, time], visible, "skip", usable=F.lit(True), key=F.col(_KEY))
+    bound = bound_columns(texts, [*numbers, gone, time], Scope(visible, tuple(known), label, pa.schema([])))
+    said = attempt("source", label, bound, "skip", usable=F.lit(True), key=F.col(_KEY))
     *numbers, gone, time = said.columns
     found = said.on(visible).select(
         *[F.col(f"__record_{name}").alias(name) for name in records.columns],

@@ -12,10 +12,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.attempt import as_json, attempt
+from fkjoin.analysis.bound import Scope, bind, bound_columns
 from fkjoin.analysis.change_columns import ChangeColumns
-from fkjoin.analysis.columns import require_names, resolve_column
+from fkjoin.analysis.columns import require_names
 from fkjoin.analysis.planned import Planned, SourceBound
-from fkjoin.analysis.vectorize import vector
 from fkjoin.codec import versions
 from fkjoin.codec.json_values import UTC
 from fkjoin.codec.vectors import Vector
@@ -87,7 +87,8 @@ def read_stream(
     )
     struct, given = F.struct(*[F.col(quoted(column)) for column in keys]), [*ordering, *said.others]
     before = F.col(PROBLEM) if PROBLEM in df.columns else F.lit(None).cast("string")
-    tried = attempt("source", node.name, given, [*places, gone, time], df, on_error, usable=before.isNull(), key=struct)
+    bound = bound_columns(given, [*places, gone, time], Scope(df, tuple(columns), label, pa.schema([])))
+    tried = attempt("source", node.name, bound, on_error, usable=before.isNull(), key=struct)
     *places, gone, time = tried.columns
     rows, raw = tried.on(df), _raw(df, node.name, keys, row)
     missing = _without_version(keys, dict(zip(node.version, places, strict=True)))
@@ -155,7 +156,8 @@ def plain_lines(
     gone = None
     if deleted is not None:
         rows = spark.createDataFrame([], files.schema)
-        gone = vector(resolve_column("deleted", deleted, rows, rows.columns, node.name), rows, rows.columns)
+        (bound,) = bind("deleted", [deleted], Scope(rows, tuple(rows.columns), node.name, arrow))
+        gone = bound.vector
         if gone is not None and gone.can_raise:
             return None
         if gone is not None and not _is_test(gone) and WORKERS_EVALUATE_STEPS in switched_off(spark):

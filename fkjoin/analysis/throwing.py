@@ -41,17 +41,13 @@ def tried(column: Column) -> Column:
     return Column(expressions.column(guarded))
 
 
-def can_throw(column: Column, rows: DataFrame) -> bool:
-    """Whether an expression over ``rows`` may throw on one of them."""
-    return _can_throw(_analyzed(column, rows))
-
-
-def cause(columns: Sequence[Column], rows: DataFrame) -> Column:
+def cause(columns: Sequence[Column], nodes: Sequence[Any], rows: DataFrame) -> Column:
     """The smallest part of the columns that throws, and why; null where it cannot be told.
+
+    ``nodes``: what Spark's analyzer made of the columns over ``rows``.
 
     It stands in a lambda, where Spark makes no code of it: it is seldom evaluated, and may be long.
     """
-    nodes = [_analyzed(column, rows) for column in columns]
     if any("PythonUDF" in _kinds(node) for node in nodes):  # lambdas cannot have these
         return F.lit(None).cast("string")
     said = _first((_throws(column), _why(node)) for column, node in zip(columns, nodes, strict=True))
@@ -63,11 +59,12 @@ def cause(columns: Sequence[Column], rows: DataFrame) -> Column:
     return made
 
 
-def _can_throw(node: Any) -> bool:
+def can_throw(node: Any) -> bool:
+    """Whether an analyzed expression may throw on a row."""
     children = _children(node)
     if _kind(node) == "Cast" and not node.canUpCast(children[0].dataType(), node.dataType()):
         return True
-    return _kind(node) not in {*_NEVER, "Cast"} or any(map(_can_throw, children))
+    return _kind(node) not in {*_NEVER, "Cast"} or any(map(can_throw, children))
 
 
 def _why(node: Any) -> Column:
@@ -75,7 +72,7 @@ def _why(node: Any) -> Column:
     if _kind(node) in ("Alias", "ExprAlias"):
         return _why(node.child())
     here = F.lit(f"{node.sql()}: {_WORDS.get(_kind(node), 'it throws')}")
-    below = _first((_throws(F.expr(child.sql())), _why(child)) for child in _children(node) if _can_throw(child))
+    below = _first((_throws(F.expr(child.sql())), _why(child)) for child in _children(node) if can_throw(child))
     return F.coalesce(below, here)
 
 
@@ -86,10 +83,6 @@ def _first(reasons: Iterable[tuple[Column, Column]]) -> Column:
 
 def _throws(column: Column) -> Column:
     return tried(F.struct(column.alias("it"))).isNull()
-
-
-def _analyzed(column: Column, rows: DataFrame) -> Any:
-    return rows.select(column)._jdf.queryExecution().analyzed().expressions().head()
 
 
 def _kind(node: Any) -> str:

@@ -10,15 +10,15 @@ from __future__ import annotations
 import contextlib
 import datetime
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, DateType, StringType, StructType
 
-from fkjoin.codec.vectors import KERNELS, LAZY, Columns, Vector
+from fkjoin.codec.vectors import KERNELS, LAZY, Vector
 from fkjoin.errors import TopologyError
 from fkjoin.spark.scalars import constant, replaced, type_of
 from fkjoin.spark.schemas import arrow_schema
@@ -29,26 +29,18 @@ _EPOCH = datetime.date(1970, 1, 1)
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
-def vector(column: Column, rows: DataFrame, names: Iterable[str]) -> Vector | None:
-    """The expression over the columns ``names`` of ``rows``, for Arrow; None if Spark has to evaluate it."""
+def vector_of(node: Any, names: Iterable[str], spark: SparkSession) -> Vector | None:
+    """An analyzed expression over the columns ``names``, for Arrow; None if Spark has to evaluate it."""
     known = set(names)
     if len({name.lower() for name in known}) < len(known):
         return None
     try:
-        made = _vector(rows.select(column)._jdf.queryExecution().analyzed().expressions().head(), {})
+        made = _vector(node, {})
     except (_OnlySparkError, TopologyError):
         return None
-    if made.can_raise and rows.sparkSession.conf.get(ANSI) != "true":
+    if made.can_raise and spark.conf.get(ANSI) != "true":
         return None
     return made if made.reads <= {name.lower() for name in known} else None
-
-
-def vectors(columns: Mapping[str, Column], rows: DataFrame, names: Iterable[str], what: str = "") -> Columns | None:
-    """Columns of the operator ``what``, over those of ``rows``; None if Spark has to evaluate one of them."""
-    known = list(names)
-    found = {name: vector(column, rows, known) for name, column in columns.items()}
-    made = tuple((name, one) for name, one in found.items() if one is not None)
-    return Columns(made, what) if len(made) == len(found) else None
 
 
 class _OnlySparkError(Exception):

@@ -11,19 +11,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructType
 
 from fkjoin.analysis.attempt import NOTHING, Attempt, attempt
+from fkjoin.analysis.bound import bind
 from fkjoin.analysis.checks import as_emitted, refuse_same_name
-from fkjoin.analysis.columns import resolve_column
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.planned import Planned, Settings
 from fkjoin.analysis.projection import Projection
-from fkjoin.analysis.vectorize import vector, vectors
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Steps, Where
 from fkjoin.errors import TopologyError
 from fkjoin.plan.nodes import Derived, Source, generated_name
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import named, require_beside
-from fkjoin.spark.schemas import Expression, Expressions, text, type_of
+from fkjoin.spark.schemas import Expression, Expressions, text
 from fkjoin.stages.complete import UNAVAILABLE
 
 
@@ -71,21 +70,19 @@ class CompleteBound:
 
 def filtered(table: Planned, condition: Expression, name: str | None, emit: Emit) -> Planned:
     """See ``Table.filter``.  Raises ``TopologyError``."""
-    rows, names = table.visible, table.visible_names
-    holds = resolve_column("condition", condition, rows, names, f"table {table.name}")
-    kind = type_of(rows, holds)
+    bound = bind("condition", [condition], table.scope)
+    holds, kind = bound[0], bound[0].field.dataType
     if not isinstance(kind, BooleanType):
         raise TopologyError(f"condition: {text(condition)} is {kind.simpleString()}, a boolean is needed: write a comparison")
     what = f"filter of {table.name}"
-    tried = attempt("filter", table.name, [condition], [holds], rows, table.on_error)
+    tried = attempt("filter", table.name, bound, table.on_error)
     stays = ~F.col(DELETED) & F.coalesce(*tried.columns, F.lit(False))
 
     def reads(paths: Sequence[Path] | None) -> list[Path] | None:
-        return None if paths is None else [*paths, *table.reads([condition])]
+        return None if paths is None else [*paths, *holds.paths]
 
     def evaluate() -> Steps | None:
-        found = vector(holds, rows, names)
-        return None if found is None else (Where(found, what),)
+        return None if holds.vector is None else (Where(holds.vector, what),)
 
     said = (("filter", text(condition)),)
     return _view(table, Step(tried, F.when(stays, F.col(ROW)), ~stays, reads, said, evaluate), name, emit)
@@ -93,19 +90,18 @@ def filtered(table: Planned, condition: Expression, name: str | None, emit: Emit
 
 def mapped(table: Planned, columns: Expressions, name: str | None, emit: Emit) -> Planned:
     """See ``Table.map_values``.  Raises ``TopologyError``."""
-    rows, names = table.visible, table.visible_names
-    made = Projection.of("columns", columns, rows, names, f"table {table.name}")
-    unchanged = {named(item, names) for item in made.texts} & set(table.key)
+    made = Projection.of("columns", columns, table.scope)
+    unchanged = {named(item, table.visible_names) for item in made.texts} & set(table.key)
     require_beside(table.key, "columns", (name for name in made.schema.names if name not in unchanged))
     what = f"map_values of {table.name}"
-    tried = attempt("map_values", table.name, made.given, made.columns, rows, table.on_error)
+    tried = attempt("map_values", table.name, made.bound, table.on_error)
     step = Step(
         tried,
-        F.when(~F.col(DELETED), replace(made, columns=tried.columns).struct),
+        F.when(~F.col(DELETED), made.struct_of(tried.columns)),
         F.col(DELETED),
-        lambda _: table.reads(made.given),
+        lambda _: [path for one in made.bound for path in one.paths],
         (("map_values", ", ".join(made.texts)),),
-        lambda: None if (found := vectors(made.named, rows, names, what)) is None else (found,),
+        lambda: None if (found := made.for_workers(what)) is None else (found,),
     )
     return _view(table, step, name, emit)
 

@@ -104,24 +104,25 @@ def _contributed(node: Aggregate, bound: AggregateBound, table: Lowered, pack: P
     """The contributions of the table's rows, packed."""
     assert pack.group is not None
     key, value, tried, off = bound.key, bound.value, bound.tried, bound.settings.off
-    before, given = table.pre_resolve, (*key.given, *value.given)
+    before = table.pre_resolve
+    paths = [path for one in (*key.bound, *value.bound) for path in one.paths]
     taken = _contribute(table, key, value, pack.group, pack.row)
     node = aggregate_reads_answers(node, off, taken if isinstance(taken, str) else None)
-    groups, values = tried.columns[: len(key.given)], tried.columns[len(key.given) :]
-    row, group = replace(value, columns=values).struct, replace(key, columns=groups).struct
+    groups, values = tried.columns[: len(key.bound)], tried.columns[len(key.bound) :]
+    row, group = value.struct_of(values), key.struct_of(groups)
     columns, frame = {"row": F.when(~F.col(DELETED), row), "group": group}, table.frame
     if fired(node, AGGREGATE_READS_ANSWERS) and table.answers is not None and not isinstance(taken, str):
         node, answers = narrowed(node, off, table.answers, taken.places)
         return _Contributed(node, answers.counted, pickled(replace(taken, fields=answers.of)))
     if fired(node, AGGREGATE_READS_ANSWERS):
         assert before is not None
-        node, answers = narrowed(node, off, before.answers, before.places(table.planned.reads(given)))
+        node, answers = narrowed(node, off, before.answers, before.places(paths))
         if isinstance(before.made, Made) and (found := contributing(table, key, value)) is not None:
             made = ContributeRows(AnswerRows(answers.of, before.made, table.on_error == "fail"), *found)
             return _Contributed(node, answers.counted, pickled(made))
         frame, columns["gone"] = before.frame(answers), F.col(LEFT_GONE)
     elif table.narrow is not None:
-        node, fewer = narrowed_rows(node, off, table.narrow, table.planned.reads(given))
+        node, fewer = narrowed_rows(node, off, table.narrow, paths)
         frame = frame if fewer is None else fewer
     else:
         node, by_workers = packed_contributions(node, off, table, key, value, pack)

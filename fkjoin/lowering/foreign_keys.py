@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 
@@ -10,11 +11,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from fkjoin.analysis.attempt import letters
-from fkjoin.analysis.checks import Extractor, is_function
-from fkjoin.analysis.columns import resolve_column
+from fkjoin.analysis.bound import Bound, for_workers
 from fkjoin.analysis.extractor import THROWN, ForeignKey
 from fkjoin.analysis.planned import Settings
-from fkjoin.analysis.vectorize import vectors
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Columns
 from fkjoin.lowering.lowered import Lowered, dead_of_all
@@ -27,7 +26,7 @@ from fkjoin.plan.rules import JOIN_READS_ANSWERS, WORKERS_EVALUATE_STEPS
 from fkjoin.spark.json_lines import plain_paths
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackChanges
-from fkjoin.spark.schemas import arrow_schema, listed
+from fkjoin.spark.schemas import arrow_schema
 from fkjoin.stages.answer_rows import AnswerRows, CarryRows
 from fkjoin.stages.contribute import Carry, leaves
 
@@ -66,7 +65,7 @@ def packed_sides(
     off, buckets, validate = settings.off, settings.buckets, settings.validate
     pack = PackChanges(right_key, None, right_row, buckets, validate, start_over=starts_over(right.node))
     packed_right = packed_right_rows(right, pack)
-    carry = _carry(left, foreign_key.given, right_key, left_row)
+    carry = _carry(left, foreign_key, right_key, left_row)
     node = join_reads_answers(node, off, carry if isinstance(carry, str) else None)
     if fired(node, JOIN_READS_ANSWERS) and left.answers is not None and isinstance(carry, Carry):
         node, answers = narrowed(node, off, left.answers, carry.places)
@@ -75,19 +74,19 @@ def packed_sides(
     if fired(node, JOIN_READS_ANSWERS):
         pre_resolve = left.pre_resolve
         assert pre_resolve is not None
-        places = pre_resolve.places(_read(left, foreign_key.given, left_row))
+        places = pre_resolve.places(_read(foreign_key, left_row))
         node, answers = narrowed(node, off, pre_resolve.answers, places)
-        by = None if isinstance(pre_resolve.made, str) else _for_workers(left, foreign_key.given, settings)
+        by = None if isinstance(pre_resolve.made, str) else _for_workers(left, foreign_key.bound, settings)
         if not isinstance(pre_resolve.made, str) and by is not None:
             carried = CarryRows(AnswerRows(answers.of, pre_resolve.made, left.on_error == "fail"), by, left_row)
             return Sides(node, answers.counted, packed_right, pickled(carried))
         frame = pre_resolve.frame(answers)
     elif left.narrow is not None:
-        node, fewer = narrowed_rows(node, off, left.narrow, _read(left, foreign_key.given, left_row))
+        node, fewer = narrowed_rows(node, off, left.narrow, _read(foreign_key, left_row))
         frame = left.frame if fewer is None else fewer
     pack = PackChanges(key, right_key, left_row, buckets, validate, start_over=starts_over(left.node))
     rows = foreign_key.on(left.visible_in(frame))
-    return Sides(node, packed_left_rows(left, rows, foreign_key.given, settings, pack), packed_right, b"")
+    return Sides(node, packed_left_rows(left, rows, foreign_key.bound, settings, pack), packed_right, b"")
 
 
 def packed_right_rows(right: Lowered, pack: PackChanges) -> DataFrame:
@@ -97,9 +96,14 @@ def packed_right_rows(right: Lowered, pack: PackChanges) -> DataFrame:
     return _packed(right.frame.withColumn("foreign_key", F.lit(None)), pack)
 
 
-def packed_left_rows(left: Lowered, rows: DataFrame, given: Extractor, settings: Settings, pack: PackChanges) -> DataFrame:
-    """The changes of a left table, packed with their foreign keys; ``rows`` is the frame that has them."""
-    if left.undecoded is not None and (by := _for_workers(left, given, settings)) is not None:
+def packed_left_rows(
+    left: Lowered, rows: DataFrame, bound: Sequence[Bound] | None, settings: Settings, pack: PackChanges
+) -> DataFrame:
+    """The changes of a left table, packed with their foreign keys; ``rows`` is the frame that has them.
+
+    ``bound``: the extractor's expressions; None where one is a function.
+    """
+    if left.undecoded is not None and (by := _for_workers(left, bound, settings)) is not None:
         return packed_by_workers(left, pack, by)
     return _packed(rows, pack)
 
@@ -108,31 +112,32 @@ def _packed(rows: DataFrame, pack: PackChanges) -> DataFrame:
     return rows.select(*packing_columns(), "foreign_key").mapInArrow(pack, ENVELOPE)
 
 
-def _read(left: Lowered, extractor: Extractor, row: pa.Schema) -> list[Path] | None:
+def _read(foreign_key: ForeignKey, row: pa.Schema) -> list[Path] | None:
     """The paths of what is read of left rows, of which so much is kept; None: everything."""
-    return None if is_function(extractor) else [*left.planned.reads(listed(extractor)), *leaves(row)]
+    if foreign_key.bound is None:
+        return None
+    return [*(path for one in foreign_key.bound for path in one.paths), *leaves(row)]
 
 
-def _for_workers(left: Lowered, extractor: Extractor, settings: Settings) -> Columns | None:
+def _for_workers(left: Lowered, bound: Sequence[Bound] | None, settings: Settings) -> Columns | None:
     """The foreign key for workers; None if Spark has to evaluate it."""
-    planned, given = left.planned, listed(extractor)
-    rows, names = planned.visible, planned.visible_names
-    if any(map(is_function, given)):
+    if bound is None:
         return None
-    if plain_paths(given, planned.visible_schema) is None and WORKERS_EVALUATE_STEPS in settings.off:
+    plain = plain_paths([one.given for one in bound], left.planned.visible_schema)
+    if plain is None and WORKERS_EVALUATE_STEPS in settings.off:
         return None
-    found = [resolve_column("extractor", item, rows, names, f"left table {left.name}") for item in given]
-    return vectors({f"k{place}": column for place, column in enumerate(found)}, rows, names, f"extractor of {left.name}")
+    return for_workers({f"k{place}": one for place, one in enumerate(bound)}, f"extractor of {left.name}")
 
 
-def _carry(left: Lowered, extractor: Extractor, foreign_key: pa.Schema, row: pa.Schema) -> Carry | str:
+def _carry(left: Lowered, foreign_key: ForeignKey, key: pa.Schema, row: pa.Schema) -> Carry | str:
     """How to take the rows of the join that ``left`` is from its answers; or why they cannot be taken from there."""
     answers = left.answers
     if answers is None:
         return "its rows are more than fields of both rows"
     whole = arrow_schema("left", left.row_type)
-    found = [None] if is_function(extractor) else answers.places(listed(extractor), whole)
+    bound = foreign_key.bound
+    found = [None] if bound is None else answers.places([one.given for one in bound], whole)
     places = tuple(place for place in found if place is not None)
     if len(places) < len(found):
         return "the foreign key is more than a field"
-    return Carry(answers.of, places, tuple(answers.fields[name] for name in row.names), foreign_key, row)
+    return Carry(answers.of, places, tuple(answers.fields[name] for name in row.names), key, row)

@@ -4,33 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.attempt import letters
-from fkjoin.analysis.checks import Joiner, is_function
-from fkjoin.analysis.joiner import BoundJoiner, joiner_columns
-from fkjoin.analysis.vectorize import vectors
+from fkjoin.analysis.bound import for_workers, schema_of
+from fkjoin.analysis.joiner import BoundJoiner
 from fkjoin.codec.vectors import Columns
 from fkjoin.spark.frame import DELETED, KEY, LEFT_GONE, PACKED_KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.schemas import spark_schema
 from fkjoin.spark.unpacking import UnpackAnswers
 
 
-def evaluated(name: str, joiner: Joiner, left: pa.Schema, right: pa.Schema, spark: SparkSession) -> Columns | str:
-    """The joiner of the join ``name`` for workers, over rows of which so much is kept; or why Spark has to evaluate it."""
-    if is_function(joiner):
+def evaluated(name: str, joiner: BoundJoiner) -> Columns | str:
+    """The joiner of the join ``name`` for workers; or why Spark has to evaluate it."""
+    if joiner.bound is None:
         return "the joiner is a function"
-    rows = spark.createDataFrame(
-        [], spark_schema(pa.schema([("left", pa.struct(list(left))), ("right", pa.struct(list(right)))]))
-    )
-    columns = joiner_columns(joiner, rows)
-    kinds = rows.select(*columns).schema
+    kinds = schema_of(joiner.bound)
     if len(kinds) == 1 and isinstance(kinds[0].dataType, StructType):
         return "its one column is a struct, and may be null"
-    found = vectors(dict(zip(kinds.names, columns, strict=True)), rows, rows.columns, f"joiner of {name}")
+    found = for_workers(dict(zip(kinds.names, joiner.bound, strict=True)), f"joiner of {name}")
     return found or "the joiner is left to Spark"
 
 

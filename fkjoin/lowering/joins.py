@@ -142,7 +142,7 @@ class JoinLowering:
     def _needed(self) -> tuple[Join, Kept]:
         """The node after the rule for what the joiner reads, and what is kept of both rows."""
         whole = Kept(arrow_schema("left", self.left.row_type), arrow_schema("right", self.right.row_type))
-        less = needed(self.bound.joiner, whole, self._spark)
+        less = needed(self.bound.joining, whole)
         node = join_keeps_what_it_needs(self.node, self.bound.settings.off, less if isinstance(less, str) else None)
         return node, less if isinstance(less, Kept) and fired(node, JOIN_KEEPS_WHAT_IT_NEEDS) else whole
 
@@ -170,7 +170,7 @@ class JoinLowering:
             return f"{label} is staged" if self.bound.topics is not None else f"{label} is {self.node.emit}"
         if self.bound.fields is None:
             return f"{label} makes more of the rows than fields of them"
-        return begin(self.left, self.right, self.rows, self.bound.foreign_key.given, self.node.how, self.bound.fields)
+        return begin(self.left, self.right, self.rows, self.bound.foreign_key, self.node.how, self.bound.fields)
 
     def _through(
         self,
@@ -264,7 +264,7 @@ class JoinLowering:
             return why
         if self.bound.joiner is None:
             return Made(None)
-        found = evaluated(self.node.name, self.bound.joiner, self._kept.left, self._kept.right, self._spark)
+        found = evaluated(self.node.name, self.bound.joining)
         return found if isinstance(found, str) else Made(found)
 
     @cached_property

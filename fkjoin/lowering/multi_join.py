@@ -9,8 +9,9 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from fkjoin.analysis.bind import named_fields
-from fkjoin.analysis.checks import Extractor, described, is_function
+from fkjoin.analysis.bound import Bound, bind
+from fkjoin.analysis.checks import described
+from fkjoin.analysis.extractor import ForeignKey
 from fkjoin.analysis.joins import JoinBound
 from fkjoin.analysis.planned import Planned, Settings
 from fkjoin.codec.messages import LEFT
@@ -47,44 +48,53 @@ class Joins:
     """The left frame with a struct ``foreign_key``: the columns of all foreign keys, one after the other."""
     extractor: tuple[Any, ...]
     """The same, as the user gave them or as names of the left table's fields."""
+    bound: tuple[Bound, ...] | None
+    """The same, analyzed; None where one is a function."""
     rights: tuple[tuple[Lowered, How], ...]
     made: Nested
     """Columns of the joined rows."""
 
     def joined(
-        self, table: Lowered, right: Lowered, extractor: Extractor, how: How, fields: Mapping[str, Place] | None
+        self, table: Lowered, right: Lowered, foreign_key: ForeignKey, how: How, fields: Mapping[str, Place] | None
     ) -> Joins | str:
         """With one more; or why it cannot be one with the others.  ``table`` is the result so far."""
         if fields is None:
             return "the joiner makes more of the rows than fields of them"
-        if is_function(extractor):
+        if foreign_key.bound is None:
             return "the extractor is a function, and may read rows of the right tables"
-        named = named_fields(listed(extractor), table.planned.visible_schema, table.spark)
-        if named is None:
+        paths = [one.path for one in foreign_key.bound if one.path is not None]
+        if len(paths) < len(foreign_key.bound):
             return "the foreign key is more than fields"
-        found = [self.made.at(path) if path[0] in table.row_type.names else Field(KEY_PART, path) for _, path in named]
+        found = [self.made.at(path) if path[0] in table.row_type.names else Field(KEY_PART, path) for path in paths]
         places = [place for place in found if isinstance(place, Field) and place.part < 0]
         if len(places) < len(found):
             return "the foreign key reads a right table's columns"
         if len(self.rights) >= _MOST:
             return f"{_MOST} right tables are the most"
-        columns = [_column(place) for place in places]
+        named = [place.path[0] if len(place.path) == 1 else ".".join(map(quoted_if_needed, place.path)) for place in places]
+        bound = None if self.bound is None else (*self.bound, *bind("extractor", named, self.left.planned.scope))
         return replace(
             self,
-            rows=_with(self.rows, columns),
-            extractor=(
-                *self.extractor,
-                *(place.path[0] if len(place.path) == 1 else ".".join(map(quoted_if_needed, place.path)) for place in places),
-            ),
+            rows=_with(self.rows, [_column(place) for place in places]),
+            extractor=(*self.extractor, *named),
+            bound=bound,
             rights=(*self.rights, (right, how)),
             made=_made(fields, table.key, len(self.rights), self.made),
         )
 
 
-def begin(left: Lowered, right: Lowered, rows: DataFrame, extractor: Extractor, how: How, fields: Mapping[str, Place]) -> Joins:
+def begin(
+    left: Lowered, right: Lowered, rows: DataFrame, foreign_key: ForeignKey, how: How, fields: Mapping[str, Place]
+) -> Joins:
     """A join, for others to be one with it; ``rows``: with foreign keys, ``fields``: where the joined columns are."""
-    given = (extractor,) if is_function(extractor) else tuple(listed(extractor))
-    return Joins(left, rows, given, ((right, how),), _made(fields, left.key, 0, Field(LEFT, ())))
+    return Joins(
+        left,
+        rows,
+        tuple(listed(foreign_key.given)),
+        foreign_key.bound,
+        ((right, how),),
+        _made(fields, left.key, 0, Field(LEFT, ())),
+    )
 
 
 def share(node: Join, alone: str | None, left: Lowered, right: Lowered, bound: JoinBound) -> tuple[Join, Joins | None]:
@@ -95,7 +105,7 @@ def share(node: Join, alone: str | None, left: Lowered, right: Lowered, bound: J
     off = bound.settings.off
     found: Joins | str | None = left.joins
     if alone is None and isinstance(found, Joins):
-        found = found.joined(left, right, bound.foreign_key.given, node.how, bound.fields)
+        found = found.joined(left, right, bound.foreign_key, node.how, bound.fields)
     if not isinstance(found, Joins):
         return joins_share_stages(node, off, alone or found or "its rows are kept"), None
     node = joins_share_stages(node, off, alone)
@@ -173,7 +183,7 @@ def _results(
     keys = tuple(right.key for right in star.rights)
     anew = starts_over(joins.left.node)
     pack = PackChanges(star.key, None, star.left, buckets, validate, keys, start_over=anew)
-    rows = packed_left_rows(joins.left, joins.rows, joins.extractor, settings, pack)
+    rows = packed_left_rows(joins.left, joins.rows, joins.bound, settings, pack)
     sent = through(rows, "scatter")
     for at, (table, right) in enumerate(rights):
         pack = PackChanges(right.key, None, right.row, buckets, validate, number=at, start_over=starts_over(table.node))

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
-from fkjoin.analysis.bind import paths_of
-from fkjoin.analysis.checks import Joiner, is_function
+from fkjoin.analysis.joiner import BoundJoiner
 from fkjoin.codec.rows import Path
 from fkjoin.lowering.lowered import Answers, Kept, Narrow
 from fkjoin.plan.nodes import fired
 from fkjoin.plan.optimizer import N, Off, answers_keep_what_is_read
 from fkjoin.plan.rules import ANSWERS_KEEP_WHAT_IS_READ
-from fkjoin.spark.schemas import listed
 from fkjoin.stages.contribute import Place
 
 _ALL_READ = "every column is read"
@@ -40,15 +38,14 @@ def narrowed_rows(node: N, off: Off, rows: Narrow, paths: Sequence[Path] | None)
     return node, rows.frame(paths, node.name)
 
 
-def needed(joiner: Joiner | None, whole: Kept, spark: SparkSession) -> Kept | str:
+def needed(joiner: BoundJoiner, whole: Kept) -> Kept | str:
     """What the joiner needs of the rows; or why it needs all of them."""
-    if joiner is None:
-        return "the rows themselves are wanted"
-    if is_function(joiner):
-        return "the joiner is a function, and may read any column"
-    both = pa.schema([("left", pa.struct(list(whole.left))), ("right", pa.struct(list(whole.right)))])
-    paths = paths_of(listed(joiner), both, spark)
-    of_left, of_right = ([path[1:] for path in paths if path[0] == side] for side in both.names)
+    if joiner.bound is None:
+        return (
+            "the rows themselves are wanted" if joiner.called is None else "the joiner is a function, and may read any column"
+        )
+    paths = [path for one in joiner.bound for path in one.paths]
+    of_left, of_right = ([path[1:] for path in paths if path[0] == side] for side in ("left", "right"))
     less = Kept(narrow(whole.left, of_left), narrow(whole.right, of_right))
     return less if less != whole else "the joiner reads every column"
 

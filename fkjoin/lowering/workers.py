@@ -5,7 +5,6 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 
 from fkjoin.analysis.projection import Projection
-from fkjoin.analysis.vectorize import vectors
 from fkjoin.analysis.views import Step
 from fkjoin.codec.vectors import Columns
 from fkjoin.lowering.lowered import Lowered, Undecoded
@@ -59,8 +58,7 @@ def packed_contributions(
 
 def contributing(table: Lowered, key: Projection, value: Projection) -> tuple[Columns, Columns] | None:
     """The groups and the values of the table's rows, for workers; None if Spark has to evaluate them."""
-    rows, names = table.planned.visible, table.planned.visible_names
-    group, values = (vectors(one.named, rows, names, f"group_by of {table.name}") for one in (key, value))
+    group, values = (one.for_workers(f"group_by of {table.name}") for one in (key, value))
     return None if group is None or values is None else (group, values)
 
 

@@ -1,0 +1,110 @@
+"""A user's expressions, analyzed once: everything that the engine wants to know of them is read from that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.types import StructField, StructType
+
+from fkjoin.analysis import throwing, vectorize
+from fkjoin.analysis.bind import field_of, paths_in, unnamed
+from fkjoin.analysis.columns import first_line, resolve_column
+from fkjoin.codec.rows import Path
+from fkjoin.codec.vectors import Columns, Vector
+from fkjoin.errors import TopologyError
+from fkjoin.spark.json_lines import plain_path
+from fkjoin.spark.schemas import Expression, text
+
+
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """The columns that expressions may name: an empty frame that has them, perhaps among others."""
+
+    frame: DataFrame
+    names: tuple[str, ...]
+    """These columns; empty where only structs are named."""
+    table: str
+    """What errors call the table."""
+    schema: pa.Schema
+    """The types of the columns."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """An expression over the columns of a scope."""
+
+    given: Expression
+    """As the user wrote it."""
+    column: Column
+    field: StructField
+    """Its name and type."""
+    node: Any
+    """What Spark's analyzer made of it."""
+    scope: Scope
+
+    @property
+    def text(self) -> str:
+        """How it reads in ``describe()``."""
+        return text(self.given)
+
+    @cached_property
+    def path(self) -> Path | None:
+        """The column that it is, or the field in one; None if it is more than that."""
+        return plain_path(self.given, self.scope.schema) or field_of(unnamed(self.node), self.scope.schema)
+
+    @cached_property
+    def paths(self) -> list[Path]:
+        """What it reads."""
+        return [self.path] if self.path is not None else list(paths_in(self.node, self.scope.schema))
+
+    @cached_property
+    def vector(self) -> Vector | None:
+        """The same for workers; None if Spark has to evaluate it."""
+        return vectorize.vector_of(self.node, self.scope.schema.names, self.scope.frame.sparkSession)
+
+    @cached_property
+    def can_throw(self) -> bool:
+        """Whether it may throw on a row."""
+        return throwing.can_throw(self.node)
+
+
+def bind(argument: str, given: Sequence[Expression], scope: Scope) -> tuple[Bound, ...]:
+    """Expressions over the columns of a scope.
+
+    Raises ``TopologyError`` that says which ``argument`` is wrong, and what the table has instead.
+    """
+    columns = [resolve_column(argument, item, scope.frame, scope.names, scope.table) for item in given]
+    try:
+        return bound_columns(given, columns, scope)
+    except AnalysisException as error:  # each can be evaluated, but not beside the others
+        texts = ", ".join(map(text, given))
+        raise TopologyError(f"{argument}: {texts} cannot be evaluated side by side: {first_line(error)}") from error
+
+
+def bound_columns(given: Sequence[Expression], columns: Sequence[Column], scope: Scope) -> tuple[Bound, ...]:
+    """Columns of which it is known that Spark can evaluate them; all are analyzed in one go."""
+    if not columns:
+        return ()
+    chosen = scope.frame.select(*columns)
+    analyzed = chosen._jdf.queryExecution().analyzed().expressions()
+    nodes = [analyzed.apply(place) for place in range(len(columns))]
+    parts = zip(given, columns, chosen.schema, nodes, strict=True)
+    return tuple(Bound(item, column, field, node, scope) for item, column, field, node in parts)
+
+
+def for_workers(bound: Mapping[str, Bound], what: str = "") -> Columns | None:
+    """Columns of the operator ``what``, for workers; None if Spark has to evaluate one of them."""
+    found = tuple((name, one.vector) for name, one in bound.items())
+    made = tuple((name, vector) for name, vector in found if vector is not None)
+    return Columns(made, what) if len(made) == len(found) else None
+
+
+def schema_of(bound: Sequence[Bound]) -> StructType:
+    """The names and types of expressions side by side."""
+    return StructType([one.field for one in bound])
