@@ -12,7 +12,6 @@ from pyspark.sql import Row, SparkSession
 
 from fkjoin import Table, fk_join, read_state
 from fkjoin import aggregates as agg
-from fkjoin.analysis.vectorize import vector, vectors
 from fkjoin.codec.messages import CHANGE, column, unpack
 from fkjoin.codec.rows import RowCodec
 from fkjoin.codec.vectors import Columns, Vector, Where
@@ -22,6 +21,7 @@ from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.spark.packing import PackChanges
 from fkjoin.spark.stepped import Stepped
 from fkjoin.spark.topic_records import ReadBytes, TopicRecords
+from tests.support.bound import vector, vectors
 from tests.test_answer_rows import values
 from tests.test_spark_aggregates import CUSTOMER, ORDER, History, tables
 from tests.test_spark_engine import run, table_of

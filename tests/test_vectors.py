@@ -15,9 +15,10 @@ from pyspark.errors import ArithmeticException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin.analysis.vectorize import ANSI, vector, vectors
+from fkjoin.analysis.vectorize import ANSI
 from fkjoin.codec.vectors import Where, taken
 from fkjoin.spark.schemas import arrow_schema
+from tests.support.bound import vector, vectors
 
 pytestmark = pytest.mark.spark
 
