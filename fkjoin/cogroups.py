@@ -12,12 +12,13 @@ from fkjoin.folds.cogrouped import CoFold
 from fkjoin.lowering.emission import Emission, Emit, paced
 from fkjoin.lowering.foreign_keys import require_same_timestamps, require_table
 from fkjoin.lowering.recipes import remembered
-from fkjoin.lowering.stage import Contributions, counted, pickled, refuse_same_name, stage, stage_spec
+from fkjoin.lowering.stage import Contributions, counted, refuse_same_name, stage, state_spec
 from fkjoin.lowering.unions import put_together
 from fkjoin.plan.nodes import Aggregate, Cogroup, generated_name, periodic
 from fkjoin.sessions.settings import validated
 from fkjoin.spark.names import twice
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema, types_text
+from fkjoin.spark.specs import AggregateSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.table import Table
 
@@ -52,9 +53,8 @@ def cogroup(*tables: Table, name: str | None = None, emit: Emit = "on-change", v
 
     def built(materialized: str | None) -> Table:
         facts = {"materialized": materialized or label, **bound_to}
-        spec = stage_spec(
-            spark, "aggregate", label, facts, about, validate=checked, every=emission.every, fold=pickled(fold), in_order=True
-        )
+        state = state_spec(spark, AggregateSpec, label, facts, about, validate=checked)
+        spec = AggregateSpec(state, fold=fold, in_order=True, every=emission.every)
         results = paced(counted(stage(grouped, spec), label, "aggregate"), label, emission, about, checked)
         return put_together(tables, replace(node, materialized=materialized), results, unpack, built)
 

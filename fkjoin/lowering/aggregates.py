@@ -25,10 +25,9 @@ from fkjoin.lowering.stage import (
     frame_of,
     let_through,
     packing_columns,
-    pickled,
     refuse_same_name,
     stage,
-    stage_spec,
+    state_spec,
 )
 from fkjoin.lowering.workers import contributing, packed_contributions
 from fkjoin.plan.nodes import Aggregate, fired, generated_name, read_from, starts_over
@@ -37,9 +36,10 @@ from fkjoin.plan.rules import AGGREGATE_READS_ANSWERS
 from fkjoin.sessions.settings import bucket_count, switched_off, validated
 from fkjoin.spark.frame import DELETED, LEFT_GONE, RAW
 from fkjoin.spark.names import require_beside
-from fkjoin.spark.operator import ENVELOPE, StageName
+from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackRows
 from fkjoin.spark.schemas import arrow_schema, require_plain_keys, schema_text, spark_schema, text
+from fkjoin.spark.specs import AggregateSpec, RegroupSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.answer_rows import AnswerRows, ContributeRows, Made
 from fkjoin.stages.contribute import Contribute
@@ -99,27 +99,19 @@ def aggregated(
     tried = _tried(table, key, value)
     node, rows, contribute = _contributed(node, switched_off(spark), table, key, value, tried, pack)
 
-    def through_stage(
-        rows: DataFrame, kind: StageName, materialized: str | None, number: int | None = None, every: bool = emission.every
-    ) -> DataFrame:
-        spec = stage_spec(
-            spark,
-            kind,
-            label,
-            {"materialized": materialized, **bound_to},
-            about,
-            validate=checked,
-            every=every,
-            fold=pickled(fold) if kind == "aggregate" else b"",
-            from_answers=contribute if kind == "regroup" else b"",
-            as_read=kind == "regroup" and read_from(table.node) is not None,
-            in_order=topic is None and (kind == "aggregate" or let_through(table.node)),
-            number=number,
-        )
-        return counted(stage(rows, spec), label if kind == "aggregate" else f"{label}-{kind}", kind)
+    def state(kind: type[StageSpec], materialized: str | None) -> StateSpec:
+        return state_spec(spark, kind, label, {"materialized": materialized, **bound_to}, about, validate=checked)
 
     def regrouped(number: int | None = None, every: bool = emission.every) -> DataFrame:
-        return through_stage(rows, "regroup", None, number, every).where("counter is null")
+        spec = RegroupSpec(
+            state(RegroupSpec, None),
+            as_read=read_from(table.node) is not None,
+            in_order=topic is None and let_through(table.node),
+            every=every,
+            from_answers=contribute,
+            number=number,
+        )
+        return counted(stage(rows, spec), f"{label}-regroup", "regroup").where("counter is null")
 
     grouped = regrouped()
     stages, dead = table.stages, (*table.dead, *dead_of(tried, table))
@@ -131,7 +123,9 @@ def aggregated(
     unpack = UnpackResults(group, (fold.schema,), node.versions)
 
     def built(materialized: str | None) -> Table:
-        results = paced(through_stage(grouped, "aggregate", materialized or label), label, emission, about, checked)
+        kept = state(AggregateSpec, materialized or label)
+        spec = AggregateSpec(kept, fold=fold, in_order=topic is None, every=emission.every)
+        results = paced(counted(stage(grouped, spec), label, "aggregate"), label, emission, about, checked)
         made = replace(node, materialized=materialized)
         return type(table)(
             made,
@@ -156,8 +150,8 @@ class _Contributed(NamedTuple):
     node: Aggregate
     """After all rules."""
     envelopes: DataFrame
-    contribute: bytes
-    """A ``Contribute`` or ``ContributeRows``, pickled, where a join's answers come; else empty."""
+    contribute: Contribute | ContributeRows | None = None
+    """What makes contributions of a join's answers, where those come."""
 
 
 def _contributed(
@@ -173,22 +167,22 @@ def _contributed(
     columns, frame = {"row": F.when(~F.col(DELETED), row), "group": group}, None
     if fired(node, AGGREGATE_READS_ANSWERS) and table.answers is not None and not isinstance(taken, str):
         node, answers = narrowed(node, off, table.answers, taken.places)
-        return _Contributed(node, answers.counted, pickled(replace(taken, fields=answers.of)))
+        return _Contributed(node, answers.counted, replace(taken, fields=answers.of))
     if fired(node, AGGREGATE_READS_ANSWERS):
         assert early is not None
         node, answers = narrowed(node, off, early.answers, early.places(table.reads(given)))
         if isinstance(early.made, Made) and (found := contributing(table, key, value)) is not None:
             made = ContributeRows(AnswerRows(answers.of, early.made, table.on_error == "fail"), *found)
-            return _Contributed(node, answers.counted, pickled(made))
+            return _Contributed(node, answers.counted, made)
         frame, columns["gone"] = early.frame(answers), F.col(LEFT_GONE)
     elif table.narrow is not None:
         node, frame = narrowed_rows(node, off, table.narrow, table.reads(given))
     else:
         node, by_workers = packed_contributions(node, off, table, key, value, pack)
         if by_workers is not None:
-            return _Contributed(node, by_workers, b"")
+            return _Contributed(node, by_workers)
     rows = tried.on(table.visible(frame)).select(*packing_columns(problem=tried.problems, **columns))
-    return _Contributed(node, rows.mapInArrow(pack, ENVELOPE), b"")
+    return _Contributed(node, rows.mapInArrow(pack, ENVELOPE))
 
 
 def _tried(table: Table, key: Projection, value: Projection) -> Attempt:

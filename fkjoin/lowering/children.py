@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from pyspark.sql.types import DataType, MapType, StructType
 
@@ -17,12 +16,12 @@ from fkjoin.lowering.foreign_keys import (
     require_table,
     with_foreign_key,
 )
-from fkjoin.lowering.stage import counted, frame_of, made_by_operators, pickled, refuse_same_name, stage, stage_spec
+from fkjoin.lowering.stage import counted, frame_of, let_through, refuse_same_name, stage, state_spec
 from fkjoin.plan.nodes import Children, generated_name
 from fkjoin.sessions.settings import bucket_count, switched_off, validated
 from fkjoin.spark.names import require_apart
-from fkjoin.spark.operator import StageName, StageSpec
 from fkjoin.spark.schemas import arrow_schema, schema_text
+from fkjoin.spark.specs import ChildrenSpec, RekeySpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.children import Family
 from fkjoin.table import Extractor, Table
@@ -61,13 +60,8 @@ def with_children(
     kinds = {"key": left.key_type, "foreign_key": right.key_type, "left": left.row_type, "right": right.row_type}
     about = {**kinds, "result": result, "versions": [["version", 1]], "fused": True}
 
-    def spec(kind: StageName, materialized: str) -> StageSpec:
-        facts = {"materialized": materialized, **bound_to}
-        more: dict[str, Any] = {"every": emission.every, "family": pickled(family) if kind == "children" else b""}
-        more["made"] = made_by_operators(node.left if kind == "rekey" else node.right)
-        if kind == "rekey":
-            more["from_answers"] = sides.from_answers
-        return stage_spec(spark, kind, label, facts, about, validate=checked, **more)
+    def state(kind: type[StageSpec], materialized: str) -> StateSpec:
+        return state_spec(spark, kind, label, {"materialized": materialized, **bound_to}, about, validate=checked)
 
     schemas = key, foreign_key, left_row, right_row
     off = switched_off(spark)
@@ -78,8 +72,19 @@ def with_children(
 
     def built(materialized: str | None) -> Table:
         kept_as = materialized or label
-        rekeyed = stage(sides.left, spec("rekey", kept_as))
-        results = counted(stage(rekeyed.unionAll(sides.right), spec("children", kept_as)), label, "rekey", "children")
+        rekeyed = stage(
+            sides.left,
+            RekeySpec(
+                state(RekeySpec, kept_as),
+                in_order=let_through(node.left),
+                every=emission.every,
+                from_answers=sides.from_answers,
+            ),
+        )
+        spec = ChildrenSpec(
+            state(ChildrenSpec, kept_as), family=family, rights_in_order=let_through(node.right), every=emission.every
+        )
+        results = counted(stage(rekeyed.unionAll(sides.right), spec), label, "rekey", "children")
         results = paced(results, label, emission, {**about, "key": right.key_type}, checked)
         return Table(
             replace(node, materialized=materialized),

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
-from fkjoin.lowering.stage import counted, frame_of, pickled, stage, stage_spec
+from fkjoin.lowering.stage import counted, frame_of, stage, state_spec
 from fkjoin.lowering.workers import packed_rows
 from fkjoin.plan.nodes import Derived, Source, starts_over
 from fkjoin.sessions.settings import bucket_count, validated
 from fkjoin.spark.packing import PackRows
 from fkjoin.spark.schemas import arrow_schema, schema_text
+from fkjoin.spark.specs import ResolveSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.complete import UNAVAILABLE, Complete
 
@@ -36,13 +37,11 @@ def completed(table: Table) -> Table:
     unpack = UnpackResults(key, (schema,), node.versions)
     bound_to = {"steps": [list(step) for step in steps], "key": schema_text(key), "row": schema_text(schema)}
     about = {"key": table.key_type, "result": whole, "versions": [list(version) for version in node.versions]}
-    complete = pickled(Complete(came))
 
     def built(materialized: str) -> Table:
         facts = {"materialized": materialized, **bound_to}
-        spec = stage_spec(
-            spark, "resolve", label, facts, about, validate=checked, materialized=True, as_read=True, complete=complete
-        )
+        state = state_spec(spark, ResolveSpec, label, facts, about, validate=checked)
+        spec = ResolveSpec(state, materialized=True, as_read=True, complete=Complete(came))
         results = counted(stage(packed, spec), label, "resolve")
         named, frame = replace(node, materialized=materialized), frame_of(results, unpack)
         made = replace(table, node=named, frame=frame, packed=(results, unpack), unread=None)

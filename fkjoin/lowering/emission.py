@@ -11,12 +11,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from fkjoin.errors import TopologyError
-from fkjoin.lowering.stage import counted, stage, stage_spec
+from fkjoin.lowering.stage import counted, stage, state_spec
 from fkjoin.plan.nodes import PERIODIC
 from fkjoin.sessions.settings import bucket_count
 from fkjoin.spark.buckets import bucket_ids
 from fkjoin.spark.clock import ticks
 from fkjoin.spark.operator import TICK
+from fkjoin.spark.specs import PaceSpec
 
 Emit: TypeAlias = str
 """``"on-change"``: a result that differs from what was sent last.  ``"on-update"``: one whenever what it is made of was
@@ -53,12 +54,12 @@ def paced(
     """The operator's results, held back until an interval is over; as they are, if they are sent as they come.
 
     ``about``: the types of key and result, and the names of versions, for whoever reads the state; ``bound_to``: see
-    ``stage_spec``.
+    ``state_spec``.
     """
     if emission.interval_ms is None:
         return results
     spark = results.sparkSession
-    spec = stage_spec(spark, "pace", operator, bound_to, about, validate=checked)
+    spec = PaceSpec(state_spec(spark, PaceSpec, operator, bound_to, about, validate=checked))
     wake = F.explode(F.lit(list(bucket_ids(bucket_count(spark))))).alias("bucket")
     over = ticks(spark, emission.interval_ms).select(wake, F.lit(None).cast("binary"), F.lit(TICK), F.col("tick"))
     return counted(stage(results.where("counter is null").unionAll(over), spec), f"{operator}-pace", "pace")

@@ -19,7 +19,7 @@ from fkjoin.codec.vectors import Columns
 from fkjoin.errors import AS_BEGUN, FkJoinError, TopologyError
 from fkjoin.lowering.joiner import is_function
 from fkjoin.lowering.pruning import narrowed, narrowed_rows
-from fkjoin.lowering.stage import once, packing_columns, pickled
+from fkjoin.lowering.stage import once, packing_columns
 from fkjoin.lowering.workers import packed_by_workers
 from fkjoin.plan.nodes import fired, starts_over
 from fkjoin.plan.optimizer import N, Off, join_reads_answers
@@ -70,8 +70,8 @@ class Sides(Generic[N]):
     """After the rules that are for what reads a join's rows as left rows."""
     left: DataFrame
     right: DataFrame
-    from_answers: bytes
-    """A ``Carry`` or ``CarryRows``, pickled, where ``left`` is those answers as they are; else empty."""
+    from_answers: Carry | CarryRows | None = None
+    """What makes changes of answers, where ``left`` is those as they are."""
 
 
 def packed_sides(
@@ -95,20 +95,20 @@ def packed_sides(
     node = join_reads_answers(node, off, carry if isinstance(carry, str) else None)
     if fired(node, JOIN_READS_ANSWERS) and left.answers is not None and isinstance(carry, Carry):
         node, answers = narrowed(node, off, left.answers, carry.places)
-        return Sides(node, answers.counted, packed_right, pickled(replace(carry, fields=answers.of)))
+        return Sides(node, answers.counted, packed_right, replace(carry, fields=answers.of))
     if fired(node, JOIN_READS_ANSWERS):
         assert left.early is not None
         node, answers = narrowed(node, off, left.early.answers, left.early.places(_read(left, extractor, left_row)))
         if not isinstance(left.early.made, str) and (by := _foreign_key(left, extractor)) is not None:
             carried = CarryRows(AnswerRows(answers.of, left.early.made, left.on_error == "fail"), by, left_row)
-            return Sides(node, answers.counted, packed_right, pickled(carried))
+            return Sides(node, answers.counted, packed_right, carried)
         rows = with_foreign_key(left, right, extractor, left.early.frame(answers))
     elif left.narrow is not None:
         node, fewer = narrowed_rows(node, off, left.narrow, _read(left, extractor, left_row))
         rows = with_foreign_key(left, right, extractor, fewer)
     pack = PackChanges(key, foreign_key, left_row, buckets, validate, start_over=starts_over(left.node))
     packed_left = packed(left, rows, extractor, pack)
-    return Sides(node, packed_left, packed_right, b"")
+    return Sides(node, packed_left, packed_right)
 
 
 def _read(left: Table, extractor: Extractor, row: pa.Schema) -> list[Path] | None:

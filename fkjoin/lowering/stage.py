@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
@@ -22,8 +21,9 @@ from fkjoin.sessions.settings import bucket_count, index_dir, retention_ms
 from fkjoin.spark.frame import DELETED, KEY, NUMBERS, OPERATION, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.identity import identity_text
 from fkjoin.spark.json_lines import plain_path
-from fkjoin.spark.operator import ENVELOPE, StageName, StageProcessor, StageSpec
+from fkjoin.spark.operator import ENVELOPE, StageName, StageProcessor
 from fkjoin.spark.schemas import spark_schema
+from fkjoin.spark.specs import StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import counters
 from fkjoin.stages.answer_rows import Made
@@ -109,18 +109,24 @@ class Contributions:
     fold: Fold
 
 
-def stage_spec(
-    spark: SparkSession, kind: StageName, operator: str, bound_to: Mapping[str, Any], about: Mapping[str, Any], **more: Any
-) -> StageSpec:
-    """A stage of the operator with that name, under the session's settings.
+def state_spec(
+    spark: SparkSession,
+    kind: type[StageSpec],
+    operator: str,
+    bound_to: Mapping[str, Any],
+    about: Mapping[str, Any],
+    *,
+    validate: bool,
+) -> StateSpec:
+    """What a stage of that kind says of its state, as one of the operator with that name, under the session's settings.
 
     ``bound_to``: facts that its checkpoint is bound to, besides name, stage and buckets; ``about``: what is kept for whoever
-    reads the state, types among it.  ``more``: of ``StageSpec``.
+    reads the state, types among it.
     """
     buckets = bucket_count(spark)
-    facts = {"join": operator, "stage": kind, "buckets": buckets, **bound_to}
+    facts = {"join": operator, "stage": kind.stage, "buckets": buckets, **bound_to}
     kept = {name: json.loads(item.json()) if isinstance(item, DataType) else item for name, item in about.items()}
-    return StageSpec(kind, operator, buckets, retention_ms(spark), index_dir(spark), identity_text(facts, kept), **more)
+    return StateSpec(operator, buckets, retention_ms(spark), index_dir(spark), identity_text(facts, kept), validate)
 
 
 def let_through(node: Node) -> bool:
@@ -191,11 +197,6 @@ def packing_columns(**more: Column) -> list[Column]:
     """Columns of a table's frame under the names that packing knows them by; ``more`` come in the place of some, or after."""
     chosen = {outer: F.col(internal) for outer, internal in INTERNAL.items()} | more
     return [column.alias(outer) for outer, column in chosen.items()]
-
-
-def pickled(given: object) -> bytes:
-    """What a stage needs to know, for a ``StageSpec``."""
-    return cloudpickle.dumps(given)  # type: ignore[no-untyped-call]
 
 
 def refuse_same_name(name: str, nodes: Iterable[Node], what: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -22,7 +21,7 @@ from fkjoin.lowering.stage import (
     packing_columns,
     refuse_same_name,
     stage,
-    stage_spec,
+    state_spec,
 )
 from fkjoin.plan.nodes import Cogroup, Merge, generated_name, starts_over
 from fkjoin.sessions.settings import bucket_count, validated
@@ -31,6 +30,7 @@ from fkjoin.spark.names import quoted
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackRows
 from fkjoin.spark.schemas import arrow_schema, schema_text, types_text
+from fkjoin.spark.specs import MergeSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.table import Table
 
@@ -63,8 +63,8 @@ def merged(tables: tuple[Table, ...], name: str | None, emit: Emit, validate: bo
 
     def built(materialized: str | None) -> Table:
         facts = {"materialized": materialized or label, **bound_to}
-        more: Any = {"every": emission.every, "tables": len(tables), "made": made_by_operators(*nodes)}
-        spec = stage_spec(spark, "merge", label, facts, about, validate=checked, **more)
+        state = state_spec(spark, MergeSpec, label, facts, about, validate=checked)
+        spec = MergeSpec(state, in_order=made_by_operators(*nodes), every=emission.every)
         results = paced(counted(stage(rows, spec), label, "merge"), label, emission, about, checked)
         return put_together(tables, replace(node, materialized=materialized), results, unpack, built)
 

@@ -24,7 +24,7 @@ from fkjoin.codec.vectors import Steps, Where
 from fkjoin.errors import TopologyError
 from fkjoin.lowering.emission import Emission, Emit, paced
 from fkjoin.lowering.pruning import narrowed
-from fkjoin.lowering.stage import Early, counted, frame_of, let_through, pickled, refuse_same_name, stage, stage_spec
+from fkjoin.lowering.stage import Early, counted, frame_of, let_through, refuse_same_name, stage, state_spec
 from fkjoin.lowering.workers import packed_rows, with_steps
 from fkjoin.plan.nodes import Derived, fired, generated_name, read_from, starts_over
 from fkjoin.plan.optimizer import resolve_makes_rows, view_reads_answers
@@ -35,6 +35,7 @@ from fkjoin.spark.names import named, require_beside
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackJoined, PackRows
 from fkjoin.spark.schemas import Expression, Expressions, arrow_schema, schema_text, text, type_of
+from fkjoin.spark.specs import ResolveSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.answer_rows import AnswerRows, Joined, Made
 
@@ -146,7 +147,7 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
         "row": schema_text(schema),
     }
     about = {"key": made.key_type, "result": made.row_type, "versions": [list(version) for version in node.versions]}
-    makes, as_read = b"", False
+    makes, as_read = None, False
     if early is not None and fired(node, VIEW_READS_ANSWERS):
         node, answers = narrowed(node, off, early.answers, early.places(None))
         node = resolve_makes_rows(node, off, early.made if isinstance(early.made, str) else None)
@@ -154,7 +155,7 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
             packed = _packed(early.frame(answers), PackJoined(schema, buckets))
         else:
             packed = answers.counted
-            makes = pickled(Joined(AnswerRows(answers.of, early.made, table.on_error == "fail"), schema))
+            makes = Joined(AnswerRows(answers.of, early.made, table.on_error == "fail"), schema)
     else:
         pack = PackRows(key, schema, buckets, validate=checked, start_over=starts_over(below))
         packed, as_read = packed_rows(made, pack), read_from(below) is not None
@@ -162,9 +163,14 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
 
     def built(materialized: str | None) -> Table:
         facts = {"materialized": materialized, **bound_to}
-        more = {"materialized": materialized is not None, "every": emission.every, "from_answers": makes, "as_read": as_read}
-        more["in_order"] = let_through(below)
-        spec = stage_spec(spark, "resolve", label, facts, about, validate=checked, **more)
+        spec = ResolveSpec(
+            state_spec(spark, ResolveSpec, label, facts, about, validate=checked),
+            materialized=materialized is not None,
+            as_read=as_read,
+            in_order=let_through(below),
+            every=emission.every,
+            from_answers=makes,
+        )
         results = counted(stage(packed, spec), label, "resolve")
         results = paced(results, label, emission, about, checked)
         settled, named = frame_of(results, unpack), replace(node, materialized=materialized)
