@@ -5,7 +5,6 @@ The operators, their bucket stores and their files are the real ones.
 
 from __future__ import annotations
 
-import pickle
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,16 @@ from fkjoin.codec.messages import RESULT, unpack
 from fkjoin.folds.fold import Fold
 from fkjoin.spark.buckets import bucket_ids, packed_by_bucket
 from fkjoin.spark.identity import identity_text
-from fkjoin.spark.operator import StageName, StageProcessor, StageSpec
+from fkjoin.spark.operator import StageName, StageProcessor
+from fkjoin.spark.specs import (
+    AggregateSpec,
+    RegroupSpec,
+    RekeySpec,
+    ResolveSpec,
+    StageSpec,
+    StateSpec,
+    SubscriptionSpec,
+)
 from fkjoin.stages import Counters, How
 from tests.oracle import Change, messages
 
@@ -74,7 +82,7 @@ class Engine:
 
     def __init__(self, specs: Sequence[StageSpec]) -> None:
         self.count = Counters()
-        self.buckets = specs[0].buckets
+        self.buckets = specs[0].state.buckets
         self.specs = {spec.stage: spec for spec in specs}
         self._committed: dict[tuple[StageName, int], Handle] = defaultdict(Handle)
         self._attempt: dict[tuple[StageName, int], Handle] = {}
@@ -129,18 +137,21 @@ class LocalEngine(Engine):
     def __init__(
         self, folder: Path, how: How = "inner", buckets: int = 2, *, validate: bool = True, materialized: bool = False
     ) -> None:
-        common = buckets, 60_000, str(folder)
-        identities = (identity_text({"join": "join", "stage": stage}, {}) for stage in STAGES)
+        def state(kind: type[StageSpec]) -> StateSpec:
+            identity = identity_text({"join": "join", "stage": kind.stage}, {})
+            return StateSpec("join", buckets, 60_000, str(folder), identity, validate)
+
         super().__init__(
             [
-                StageSpec(stage, "join", *common, identity, validate, how, materialized=materialized)
-                for stage, identity in zip(STAGES, identities, strict=True)
+                RekeySpec(state(RekeySpec)),
+                SubscriptionSpec(state(SubscriptionSpec), in_order=True),
+                ResolveSpec(state(ResolveSpec), how=how, materialized=materialized, in_order=True),
             ]
         )
 
     def attempt(self, changes: Sequence[Change], *, stop_after: StageName | None = None) -> pa.Table:
         sides = (self.packed(messages(changes, left=left)) for left in (True, False))
-        return self.attempted(dict(zip(("rekey", "subscription"), sides, strict=True)), stop_after=stop_after)  # type: ignore[arg-type]
+        return self.attempted(dict(zip(("rekey", "subscription"), sides, strict=True)), stop_after=stop_after)
 
     def batch(self, changes: Sequence[Change]) -> pa.Table:
         results = self.attempt(changes)
@@ -152,17 +163,13 @@ class LocalAggregate(Engine):
     """One aggregate, of rows that contribute (``JOINED``)."""
 
     def __init__(self, folder: Path, fold: Fold, buckets: int = 2, *, validate: bool = True, every: bool = False) -> None:
-        common = buckets, 60_000, str(folder)
-        stages: tuple[StageName, ...] = ("regroup", "aggregate")
+        def state(kind: type[StageSpec]) -> StateSpec:
+            return StateSpec("sums", buckets, 60_000, str(folder), identity_text({"stage": kind.stage}, {}), validate)
+
         super().__init__(
             [
-                StageSpec(
-                    *(stage, "sums", *common, f'{{"stage": "{stage}"}}', validate),
-                    every=every,
-                    fold=pickle.dumps(fold),
-                    as_read=stage == "regroup",
-                )
-                for stage in stages
+                RegroupSpec(state(RegroupSpec), as_read=True, every=every),
+                AggregateSpec(state(AggregateSpec), fold=fold, in_order=True, every=every),
             ]
         )
 

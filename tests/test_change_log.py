@@ -11,7 +11,8 @@ import pytest
 
 from fkjoin.codec.messages import pack
 from fkjoin.spark.change_log import SparkLog
-from fkjoin.spark.operator import StageProcessor, StageSpec
+from fkjoin.spark.operator import StageProcessor
+from fkjoin.spark.specs import RekeySpec, StateSpec
 from tests.engine import Mapped, Value
 from tests.oracle import Change, messages
 
@@ -121,7 +122,7 @@ def test_an_error_of_the_work_itself_is_the_one_that_is_raised() -> None:
 
 
 def _batch(tmp_path: Path) -> tuple[StageProcessor, pd.DataFrame]:
-    processor = StageProcessor(StageSpec("rekey", "join", 1, 1000, str(tmp_path), "{}"))
+    processor = StageProcessor(RekeySpec(StateSpec("join", 1, 1000, str(tmp_path), "{}")))
     changes = messages([Change(True, b"a", b"row", 1, b"x")], left=True)
     frame = pd.DataFrame({"bucket": [0], "payload": [pack(changes)], "counter": [None], "count": [0]})
     return processor, frame

@@ -137,7 +137,7 @@ def test_a_subscription_that_is_forgotten_is_noticed(engine: LocalEngine, monkey
     def forgetful(subscriptions: pa.Table, *rest: Any, **more: Any) -> Iterator[pa.Table]:
         return subscription(subscriptions.slice(1), *rest, **more)
 
-    monkeypatch.setattr("fkjoin.spark.bucket_run.subscription", forgetful)
+    monkeypatch.setattr("fkjoin.spark.specs.joins.subscription", forgetful)
     with pytest.raises(InvariantError, match="live left rows have their foreign key here, but there are 2 subscriptions"):
         engine.batch([Change(True, b"3", b"z", 4, b"a")])
 
@@ -184,8 +184,8 @@ def test_a_huge_fan_out_is_paged_on_its_way_and_worked_on_in_parts(tmp_path: Pat
         sizes.append(len(joined))
         return resolve(joined, *rest, **more)
 
-    monkeypatch.setattr("fkjoin.spark.bucket_run.PART_BYTES", 2000)
-    monkeypatch.setattr("fkjoin.spark.bucket_run.resolve", sized)
+    monkeypatch.setattr("fkjoin.spark.specs.spec.PART_BYTES", 2000)
+    monkeypatch.setattr("fkjoin.spark.specs.joins.resolve", sized)
     assert [rows(parts.batch(batch)), rows(parts.batch([Change(False, b"a", b"B", 302)]))] == wanted
     assert len(sizes) > 4
     assert max(sizes) < 200

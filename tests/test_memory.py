@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,15 +18,17 @@ from fkjoin.codec.messages import ANSWER, CHANGE
 from fkjoin.spark import worker
 from fkjoin.spark.bucket_run import BucketRun
 from fkjoin.spark.buckets import framed, packed_by_bucket
-from fkjoin.spark.operator import StageName, StageSpec
 from fkjoin.spark.packing import PackChanges, packed_changes
 from fkjoin.spark.parquet import WriteFile
+from fkjoin.spark.specs import RekeySpec, ResolveSpec, StageSpec, StateSpec
 from fkjoin.spark.topic_values import MakeRecords
 from fkjoin.spark.worker import releasing
 from tests.stores import Log
 
 ROWS = 20_000
 ROW_BYTES = 400
+
+STATE = StateSpec("join", 1, 1000, "", "{}")
 
 
 def random(width: int, seed: int = 1) -> pa.Array:
@@ -61,9 +64,9 @@ def pool() -> Iterator[pa.MemoryPool]:
     pa.set_memory_pool(before)
 
 
-@pytest.mark.parametrize(("stage", "given"), [("rekey", changes), ("resolve", answers)])
+@pytest.mark.parametrize(("spec", "given"), [(RekeySpec(STATE), changes), (ResolveSpec(STATE, in_order=True), answers)])
 def test_a_stage_never_holds_more_than_a_batch_twice(
-    tmp_path: Path, pool: pa.MemoryPool, stage: StageName, given: Callable[[], pa.Table]
+    tmp_path: Path, pool: pa.MemoryPool, spec: StageSpec, given: Callable[[], pa.Table]
 ) -> None:
     """As it came and in one piece, and after that in one piece and what is made of it."""
     made = given()
@@ -71,7 +74,8 @@ def test_a_stage_never_holds_more_than_a_batch_twice(
     frames = of_a_task(made)
     del made
     before, sent = pool.bytes_allocated(), 0
-    for frame in BucketRun(StageSpec(stage, "join", 1, 1000, str(tmp_path), "{}"), 0, Log()).process(iter(frames)):
+    spec = replace(spec, state=replace(STATE, index_dir=str(tmp_path)))
+    for frame in BucketRun(spec, 0, Log()).process(iter(frames)):
         sent += sum(len(payload or b"") for payload in frame["payload"])
     assert sent > size / 2
     assert pool.max_memory() - before < 2.15 * size
@@ -97,7 +101,8 @@ def test_memory_goes_back_after_the_last_of_many_large_batches(released: list[st
 def test_operators_give_memory_back(released: list[str], tmp_path: Path) -> None:
     def of(rows: int) -> list[str]:
         frames = of_a_task(answers()[:rows])
-        list(BucketRun(StageSpec("resolve", "join", 1, 1000, str(tmp_path), "{}"), 0, Log()).process(iter(frames)))
+        spec = ResolveSpec(replace(STATE, index_dir=str(tmp_path)), in_order=True)
+        list(BucketRun(spec, 0, Log()).process(iter(frames)))
         return released
 
     assert of(rows=10) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,8 @@ from fkjoin.codec.arrays import BYTES, as_bytes
 from fkjoin.codec.messages import LEFT
 from fkjoin.codec.rows import RowCodec
 from fkjoin.spark.identity import identity_text
-from fkjoin.spark.operator import StageName, StageSpec
+from fkjoin.spark.operator import StageName
+from fkjoin.spark.specs import GatherSpec, MultiSubscriptionSpec, ScatterSpec, StageSpec, StateSpec
 from fkjoin.stages import counters
 from fkjoin.stages.star import Field, Nested, Star, fields_at, pruned
 from tests.engine import Engine
@@ -31,20 +31,18 @@ class LocalStar(Engine):
         key = StructType([StructField("id", StringType())])
         about = {f"foreign_key{at}": json.loads(key.json()) for at in (0, 1)}
         self.joined = Joined(of)
-        stages: tuple[StageName, ...] = ("scatter", "subscription", "gather")
+
+        def state(kind: type[StageSpec]) -> StateSpec:
+            return StateSpec("star", buckets, 60_000, str(folder), identity_text({"stage": kind.stage}, about), True)
+
+        parts = tuple(right.parts for right in of.rights)
         super().__init__(
             [
-                StageSpec(
-                    stage,
-                    "star",
-                    buckets,
-                    60_000,
-                    str(folder),
-                    identity_text({"stage": stage}, about),
-                    True,
-                    star=pickle.dumps(of),
-                )
-                for stage in stages
+                ScatterSpec(state(ScatterSpec), rights=len(parts)),
+                MultiSubscriptionSpec(
+                    state(MultiSubscriptionSpec), right_parts=parts, rights_in_order=tuple(False for _ in parts)
+                ),
+                GatherSpec(state(GatherSpec), star=of),
             ]
         )
 
@@ -64,7 +62,7 @@ def test_attempts_that_fail_leave_no_trace_and_parts_are_worked_on_some_at_a_tim
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every invariant is checked after every batch; a left key's parts are never torn apart."""
-    monkeypatch.setattr("fkjoin.spark.bucket_run.GATHERED_BYTES", 300)
+    monkeypatch.setattr("fkjoin.spark.specs.multi_joins.GATHERED_BYTES", 300)
     rng, how = random.Random(4), ("inner", "left")
     engine, changes = LocalStar(tmp_path, star(*how)), list[Change]()
     for at in range(12):

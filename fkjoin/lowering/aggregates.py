@@ -17,15 +17,16 @@ from fkjoin.kafka.repartition import read_back, to_records
 from fkjoin.lowering.emission import paced
 from fkjoin.lowering.lowered import Contributions, Lowered
 from fkjoin.lowering.pruning import narrowed, narrowed_rows
-from fkjoin.lowering.stage import counted, frame_of, let_through, packing_columns, pickled, stage, stage_spec
+from fkjoin.lowering.stage import counted, frame_of, let_through, packing_columns, stage, state_spec
 from fkjoin.lowering.workers import contributing, packed_contributions
 from fkjoin.plan.nodes import Aggregate, fired, read_from, starts_over
 from fkjoin.plan.optimizer import aggregate_reads_answers
 from fkjoin.plan.rules import AGGREGATE_READS_ANSWERS
 from fkjoin.spark.frame import DELETED, LEFT_GONE, RAW
-from fkjoin.spark.operator import ENVELOPE, StageName
+from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackRows
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema, text
+from fkjoin.spark.specs import AggregateSpec, RegroupSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.answer_rows import AnswerRows, ContributeRows, Made
 from fkjoin.stages.contribute import Contribute
@@ -55,26 +56,19 @@ def lower_aggregate(planned: Planned, table: Lowered) -> Lowered:
     contributed = _contributed(replace(planned.node, table=table.node), bound, table, pack)
     node = contributed.node
 
-    def through_stage(
-        rows: DataFrame, kind: StageName, materialized: str | None, number: int | None = None, every: bool = emission.every
-    ) -> DataFrame:
-        spec = stage_spec(
-            settings,
-            kind,
-            label,
-            {"materialized": materialized, **bound_to},
-            about,
-            every=every,
-            fold=pickled(fold) if kind == "aggregate" else b"",
-            from_answers=contributed.contribute if kind == "regroup" else b"",
-            as_read=kind == "regroup" and read_from(table.node) is not None,
-            in_order=topic is None and (kind == "aggregate" or let_through(table.node)),
-            number=number,
-        )
-        return counted(stage(rows, spec), label if kind == "aggregate" else f"{label}-{kind}", kind)
+    def state(kind: type[StageSpec], materialized: str | None) -> StateSpec:
+        return state_spec(settings, kind, label, {"materialized": materialized, **bound_to}, about)
 
     def regrouped(number: int | None = None, every: bool = emission.every) -> DataFrame:
-        return through_stage(contributed.envelopes, "regroup", None, number, every).where("counter is null")
+        spec = RegroupSpec(
+            state(RegroupSpec, None),
+            as_read=read_from(table.node) is not None,
+            in_order=topic is None and let_through(table.node),
+            every=every,
+            from_answers=contributed.contribute,
+            number=number,
+        )
+        return counted(stage(contributed.envelopes, spec), f"{label}-regroup", "regroup").where("counter is null")
 
     grouped = regrouped()
     stages, dead = table.stages, (*table.dead, *table.dead_of(bound.tried))
@@ -84,8 +78,9 @@ def lower_aggregate(planned: Planned, table: Lowered) -> Lowered:
         grouped, unreadable = read_back(planned.spark, topic, fold.value, settings.buckets)
         dead += (unreadable.withColumn(RAW, F.col(RAW).withField("table", F.lit(label))),)
     unpack = UnpackResults(group, (fold.schema,), node.versions)
-    results = through_stage(grouped, "aggregate", node.materialized or label)
-    results = paced(results, label, emission, about, settings)
+    kept = state(AggregateSpec, node.materialized or label)
+    spec = AggregateSpec(kept, fold=fold, in_order=topic is None, every=emission.every)
+    results = paced(counted(stage(grouped, spec), label, "aggregate"), label, emission, about, settings)
     frame, contributions = frame_of(results, unpack), Contributions(regrouped, fold)
     return Lowered(planned, node, frame, dead, stages, encoded=(results, unpack), contributions=contributions)
 
@@ -96,8 +91,8 @@ class _Contributed(NamedTuple):
     node: Aggregate
     """After all rules."""
     envelopes: DataFrame
-    contribute: bytes
-    """A ``Contribute`` or ``ContributeRows``, pickled, where a join's answers come; else empty."""
+    contribute: Contribute | ContributeRows | None = None
+    """What makes contributions of a join's answers, where those come."""
 
 
 def _contributed(node: Aggregate, bound: AggregateBound, table: Lowered, pack: PackRows) -> _Contributed:
@@ -113,13 +108,13 @@ def _contributed(node: Aggregate, bound: AggregateBound, table: Lowered, pack: P
     columns, frame = {"row": F.when(~F.col(DELETED), row), "group": group}, table.frame
     if fired(node, AGGREGATE_READS_ANSWERS) and table.answers is not None and not isinstance(taken, str):
         node, answers = narrowed(node, off, table.answers, taken.places)
-        return _Contributed(node, answers.counted, pickled(replace(taken, fields=answers.of)))
+        return _Contributed(node, answers.counted, replace(taken, fields=answers.of))
     if fired(node, AGGREGATE_READS_ANSWERS):
         assert before is not None
         node, answers = narrowed(node, off, before.answers, before.places(paths))
         if isinstance(before.made, Made) and (found := contributing(table, key, value)) is not None:
             made = ContributeRows(AnswerRows(answers.of, before.made, table.on_error == "fail"), *found)
-            return _Contributed(node, answers.counted, pickled(made))
+            return _Contributed(node, answers.counted, made)
         frame, columns["gone"] = before.frame(answers), F.col(LEFT_GONE)
     elif table.narrow is not None:
         node, fewer = narrowed_rows(node, off, table.narrow, paths)
@@ -127,9 +122,9 @@ def _contributed(node: Aggregate, bound: AggregateBound, table: Lowered, pack: P
     else:
         node, by_workers = packed_contributions(node, off, table, key, value, pack)
         if by_workers is not None:
-            return _Contributed(node, by_workers, b"")
+            return _Contributed(node, by_workers)
     rows = tried.on(table.visible_in(frame)).select(*packing_columns(problem=tried.problems, **columns))
-    return _Contributed(node, rows.mapInArrow(pack, ENVELOPE), b"")
+    return _Contributed(node, rows.mapInArrow(pack, ENVELOPE))
 
 
 def _contribute(table: Lowered, key: Projection, value: Projection, group: pa.Schema, values: pa.Schema) -> Contribute | str:

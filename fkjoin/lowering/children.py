@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
-
 from fkjoin.analysis.joins import ChildrenBound
 from fkjoin.analysis.planned import Planned
 from fkjoin.lowering.emission import paced
 from fkjoin.lowering.foreign_keys import dead_frames, packed_sides
 from fkjoin.lowering.lowered import Lowered, stages_of
-from fkjoin.lowering.stage import counted, frame_of, made_by_operators, pickled, stage, stage_spec
+from fkjoin.lowering.stage import counted, frame_of, let_through, stage, state_spec
 from fkjoin.plan.nodes import Children
-from fkjoin.spark.operator import StageName, StageSpec
+from fkjoin.spark.specs import ChildrenSpec, RekeySpec
 from fkjoin.spark.schemas import arrow_schema, schema_text
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.children import Family
@@ -40,15 +38,20 @@ def lower_children(planned: Planned, right: Lowered, left: Lowered) -> Lowered:
     about = {**kinds, "result": bound.result, "versions": [["version", 1]], "fused": True}
     sides = packed_sides(node, settings, left, right, bound.foreign_key, (key, foreign_key, left_row, right_row))
 
-    def spec(kind: StageName) -> StageSpec:
-        more: dict[str, Any] = {"every": emission.every, "family": pickled(family) if kind == "children" else b""}
-        more["made"] = made_by_operators(node.left if kind == "rekey" else node.right)
-        if kind == "rekey":
-            more["from_answers"] = sides.from_answers
-        return stage_spec(settings, kind, label, facts, about, **more)
-
-    rekeyed = stage(sides.left, spec("rekey"))
-    results = counted(stage(rekeyed.unionAll(sides.right), spec("children")), label, "rekey", "children")
+    rekey = RekeySpec(
+        state_spec(settings, RekeySpec, label, facts, about),
+        in_order=let_through(node.left),
+        every=emission.every,
+        from_answers=sides.from_answers,
+    )
+    children = ChildrenSpec(
+        state_spec(settings, ChildrenSpec, label, facts, about),
+        family=family,
+        rights_in_order=let_through(node.right),
+        every=emission.every,
+    )
+    rekeyed = stage(sides.left, rekey)
+    results = counted(stage(rekeyed.unionAll(sides.right), children), label, "rekey", "children")
     results = paced(results, label, emission, {**about, "key": right.key_type}, settings)
     unpack = UnpackResults(foreign_key, (family.result,), sides.node.versions)
     dead = dead_frames(left, right, bound.foreign_key)

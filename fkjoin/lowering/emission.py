@@ -10,10 +10,11 @@ from pyspark.sql import functions as F
 
 from fkjoin.analysis.emission import Emission
 from fkjoin.analysis.planned import Settings
-from fkjoin.lowering.stage import counted, stage, stage_spec
+from fkjoin.lowering.stage import counted, stage, state_spec
 from fkjoin.spark.buckets import bucket_ids
 from fkjoin.spark.clock import ticks
 from fkjoin.spark.operator import TICK
+from fkjoin.spark.specs import PaceSpec
 
 
 def paced(
@@ -22,11 +23,11 @@ def paced(
     """The operator's results, held back until an interval is over; as they are, if they are sent as they come.
 
     ``about``: the types of key and result, and the names of versions, for whoever reads the state; ``bound_to``: see
-    ``stage_spec``.
+    ``state_spec``.
     """
     if emission.interval_ms is None:
         return results
-    spec = stage_spec(settings, "pace", operator, bound_to, about)
+    spec = PaceSpec(state_spec(settings, PaceSpec, operator, bound_to, about))
     wake = F.explode(F.lit(list(bucket_ids(settings.buckets)))).alias("bucket")
     over = ticks(results.sparkSession, emission.interval_ms).select(
         wake, F.lit(None).cast("binary"), F.lit(TICK), F.col("tick")

@@ -18,7 +18,7 @@ from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Columns
 from fkjoin.lowering.lowered import Lowered, dead_of_all
 from fkjoin.lowering.pruning import narrowed, narrowed_rows
-from fkjoin.lowering.stage import packing_columns, pickled
+from fkjoin.lowering.stage import packing_columns
 from fkjoin.lowering.workers import packed_by_workers
 from fkjoin.plan.nodes import fired, starts_over
 from fkjoin.plan.optimizer import N, join_reads_answers
@@ -39,8 +39,8 @@ class Sides(Generic[N]):
     """After the rules that are for what reads a join's rows as left rows."""
     left: DataFrame
     right: DataFrame
-    from_answers: bytes
-    """A ``Carry`` or ``CarryRows``, pickled, where ``left`` is those answers as they are; else empty."""
+    from_answers: Carry | CarryRows | None
+    """What makes left rows of answers, where ``left`` is those as they are."""
 
 
 def dead_frames(left: Lowered, right: Lowered, foreign_key: ForeignKey) -> tuple[DataFrame, ...]:
@@ -69,7 +69,7 @@ def packed_sides(
     node = join_reads_answers(node, off, carry if isinstance(carry, str) else None)
     if fired(node, JOIN_READS_ANSWERS) and left.answers is not None and isinstance(carry, Carry):
         node, answers = narrowed(node, off, left.answers, carry.places)
-        return Sides(node, answers.counted, packed_right, pickled(replace(carry, fields=answers.of)))
+        return Sides(node, answers.counted, packed_right, replace(carry, fields=answers.of))
     frame = left.frame
     if fired(node, JOIN_READS_ANSWERS):
         pre_resolve = left.pre_resolve
@@ -79,14 +79,14 @@ def packed_sides(
         by = None if isinstance(pre_resolve.made, str) else _for_workers(left, foreign_key.bound, settings)
         if not isinstance(pre_resolve.made, str) and by is not None:
             carried = CarryRows(AnswerRows(answers.of, pre_resolve.made, left.on_error == "fail"), by, left_row)
-            return Sides(node, answers.counted, packed_right, pickled(carried))
+            return Sides(node, answers.counted, packed_right, carried)
         frame = pre_resolve.frame(answers)
     elif left.narrow is not None:
         node, fewer = narrowed_rows(node, off, left.narrow, _read(foreign_key, left_row))
         frame = left.frame if fewer is None else fewer
     pack = PackChanges(key, right_key, left_row, buckets, validate, start_over=starts_over(left.node))
     rows = foreign_key.on(left.visible_in(frame))
-    return Sides(node, packed_left_rows(left, rows, foreign_key.bound, settings, pack), packed_right, b"")
+    return Sides(node, packed_left_rows(left, rows, foreign_key.bound, settings, pack), packed_right, None)
 
 
 def packed_right_rows(right: Lowered, pack: PackChanges) -> DataFrame:

@@ -22,16 +22,17 @@ from fkjoin.lowering.joiner import Joining, evaluated
 from fkjoin.lowering.lowered import Answers, Kept, Lowered, PreResolve, stages_of
 from fkjoin.lowering.multi_join import Joins, begin, lower_joins, share
 from fkjoin.lowering.pruning import needed
-from fkjoin.lowering.stage import counted, frame_of, made_by_operators, pickled, stage, stage_spec
+from fkjoin.lowering.stage import counted, frame_of, let_through, stage, state_spec
 from fkjoin.plan.nodes import Join, fired
 from fkjoin.plan.optimizer import join_keeps_what_it_needs, resolve_makes_rows
 from fkjoin.plan.rules import JOIN_KEEPS_WHAT_IT_NEEDS, RESOLVE_MAKES_ROWS
 from fkjoin.spark.operator import ENVELOPE, StageName
 from fkjoin.spark.packing import PackJoined
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema
+from fkjoin.spark.specs import RekeySpec, ResolveSpec, StageSpec, StateSpec, SubscriptionSpec
 from fkjoin.spark.unpacking import UnpackAnswers, UnpackResults
-from fkjoin.stages.answer_rows import AnswerRows, Joined, Made
-from fkjoin.stages.contribute import Fields, Place
+from fkjoin.stages.answer_rows import AnswerRows, CarryRows, Joined, Made
+from fkjoin.stages.contribute import Carry, Fields, Place
 
 
 def lower_join(planned: Planned, left: Lowered, right: Lowered) -> Lowered:
@@ -59,8 +60,8 @@ class _Joined(NamedTuple):
     node: Join
     """After all rules."""
     envelopes: DataFrame
-    makes: bytes
-    """A ``Joined``, pickled, where resolve makes rows of answers itself; else empty."""
+    makes: Joined | None
+    """What makes rows of answers, where resolve does so itself."""
     rows: tuple[pa.Schema, ...]
     result: DataType
 
@@ -104,12 +105,8 @@ class JoinLowering:
         """The table of the joined rows."""
         bound, materialized = self.bound, self.node.materialized
         node, left, right = self._joined.node, self.left, self.right
-        resolved = self._through(
-            *("resolve", self._joined.envelopes, self._kept.left, self._kept.right),
-            from_answers=self._joined.makes,
-            materialized=materialized,
-            result=self._joined.result,
-        )
+        resolved = stage(self._joined.envelopes, self._resolve(materialized))
+        resolved = counted(resolved, self.node.name, *self._before, "resolve")
         unpack = UnpackResults(self._key, self._joined.rows, node.versions)
         about = {**self._about, "result": self._joined.result}
         results = paced(resolved, self.node.name, bound.emission, about, bound.settings, joiner=node.joiner)
@@ -172,20 +169,11 @@ class JoinLowering:
             return f"{label} makes more of the rows than fields of them"
         return begin(self.left, self.right, self.rows, self.bound.foreign_key, self.node.how, self.bound.fields)
 
-    def _through(
-        self,
-        kind: StageName,
-        rows: DataFrame,
-        left: pa.Schema,
-        right: pa.Schema,
-        *,
-        from_answers: bytes = b"",
-        materialized: str | None = None,
-        result: DataType | None = None,
-    ) -> DataFrame:
-        """Envelopes through a stage; ``left``, ``right``: what is kept of both rows."""
-        node, fused = self.node, self.bound.topics is None
-        named = {"key": self._key, "foreign_key": self._foreign_key, "left": left, "right": right}
+    def _state(
+        self, kind: type[StageSpec], kept: Kept, materialized: str | None = None, result: DataType | None = None
+    ) -> StateSpec:
+        node = self.node
+        named = {"key": self._key, "foreign_key": self._foreign_key, "left": kept.left, "right": kept.right}
         bound_to = {
             "how": node.how,
             "materialized": materialized,
@@ -193,22 +181,39 @@ class JoinLowering:
             "joiner": node.joiner,
             **{what: schema_text(schema) for what, schema in named.items()},
         }
-        types = {side: spark_schema(schema) for side, schema in (("left", left), ("right", right))}
-        spec = stage_spec(
-            *(self.bound.settings, kind, node.name, bound_to, {**self._about, **types, "result": result}),
-            how=node.how,
-            shared_log=node.left.log is not None and node.left.log == node.right.log,
-            right_parts=node.right.parts,
-            in_order=fused,
-            made=made_by_operators(node.left if kind == "rekey" else node.right),
-            materialized=materialized is not None,
+        types = {"left": spark_schema(kept.left), "right": spark_schema(kept.right)}
+        return state_spec(self.bound.settings, kind, node.name, bound_to, {**self._about, **types, "result": result})
+
+    def _rekey(self, kept: Kept, from_answers: Carry | CarryRows | None) -> RekeySpec:
+        return RekeySpec(
+            self._state(RekeySpec, kept),
+            in_order=let_through(self.node.left),
+            fused=self.bound.topics is None,
+            right_parts=self.node.right.parts,
             every=self.bound.emission.every,
             from_answers=from_answers,
         )
-        done = stage(rows, spec)
-        if kind == "resolve":
-            return counted(done, node.name, *self._before, kind)
-        return done if fused else counted(done, f"{node.name}-{kind}", kind)  # within a query counters travel on
+
+    def _subscription(self, kept: Kept) -> SubscriptionSpec:
+        node, fused = self.node, self.bound.topics is None
+        return SubscriptionSpec(
+            self._state(SubscriptionSpec, kept),
+            in_order=fused,
+            rights_in_order=fused and let_through(node.right),
+            shared_log=node.left.log is not None and node.left.log == node.right.log,
+            right_parts=node.right.parts,
+            every=self.bound.emission.every,
+        )
+
+    def _resolve(self, materialized: str | None) -> ResolveSpec:
+        return ResolveSpec(
+            self._state(ResolveSpec, self._kept, materialized, self._joined.result),
+            how=self.node.how,
+            materialized=materialized is not None,
+            in_order=self.bound.topics is None,
+            every=self.bound.emission.every,
+            from_answers=self._joined.makes,
+        )
 
     def _answering(self, kept: Kept) -> _Answered:
         """The answers with so much of both rows."""
@@ -217,14 +222,16 @@ class JoinLowering:
         schemas = self._key, self._foreign_key, left, right
         sides = packed_sides(self._needed[0], bound.settings, self.left, self.right, bound.foreign_key, schemas)
 
+        specs = {"rekey": self._rekey(kept, sides.from_answers), "subscription": self._subscription(kept)}
+
         def through(rows: DataFrame, kind: StageName) -> DataFrame:
-            return self._through(kind, rows, left, right, from_answers=sides.from_answers if kind == "rekey" else b"")
+            return counted(stage(rows, specs[kind]), f"{label}-{kind}", kind)
 
         if bound.topics is not None:
             buckets = bound.settings.buckets
             return _Answered(sides.node, *staged(sides.left, sides.right, through, label, buckets, bound.topics))
-        rekeyed = through(sides.left, "rekey")
-        return _Answered(sides.node, through(rekeyed.unionAll(sides.right), "subscription"), ())
+        rekeyed = stage(sides.left, specs["rekey"])  # within a query counters travel on
+        return _Answered(sides.node, stage(rekeyed.unionAll(sides.right), specs["subscription"]), ())
 
     @cached_property
     def _answered(self) -> _Answered:
@@ -272,7 +279,7 @@ class JoinLowering:
         left, right = self._kept.left, self._kept.right
         if self.bound.joiner is None:
             both = StructType([StructField("left", self.left.row_type), StructField("right", self.right.row_type)])
-            return _Joined(self._answered.node, self._answered.envelopes, b"", (left, right), both)
+            return _Joined(self._answered.node, self._answered.envelopes, None, (left, right), both)
         named = self._key if self.left.on_error == "fail" else None
         rows = self._joining.joined(self._answered.envelopes, UnpackAnswers(left, right, self.node.how, named))
         result = rows.schema["row"].dataType
@@ -283,6 +290,6 @@ class JoinLowering:
         if isinstance(self._made, str):
             rows = rows.select("key", "version", "ts", "gone", "row", "problem", "counter", "count")
             packed = rows.mapInArrow(PackJoined(schema, self.bound.settings.buckets), ENVELOPE)
-            return _Joined(node, packed, b"", (schema,), result)
-        makes = pickled(Joined(AnswerRows(self._answers.of, self._made, self.left.on_error == "fail"), schema))
+            return _Joined(node, packed, None, (schema,), result)
+        makes = Joined(AnswerRows(self._answers.of, self._made, self.left.on_error == "fail"), schema)
         return _Joined(node, self._answered.envelopes, makes, (schema,), result)

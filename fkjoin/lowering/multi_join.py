@@ -20,7 +20,7 @@ from fkjoin.lowering.emission import paced
 from fkjoin.lowering.foreign_keys import packed_left_rows, packed_right_rows
 from fkjoin.lowering.lowered import Lowered, Narrow, stages_of
 from fkjoin.lowering.pruning import narrow
-from fkjoin.lowering.stage import counted, frame_of, made_by_operators, pickled, stage, stage_spec
+from fkjoin.lowering.stage import counted, frame_of, let_through, made_by_operators, stage, state_spec
 from fkjoin.plan.nodes import Join, shares_stages, starts_over
 from fkjoin.plan.optimizer import join_keeps_what_it_needs, joins_share_stages
 from fkjoin.plan.rules import JOIN_KEEPS_WHAT_IT_NEEDS
@@ -29,6 +29,7 @@ from fkjoin.spark.names import quoted, quoted_if_needed
 from fkjoin.spark.operator import StageName
 from fkjoin.spark.packing import PackChanges
 from fkjoin.spark.schemas import arrow_schema, listed, schema_text, spark_schema
+from fkjoin.spark.specs import GatherSpec, MultiSubscriptionSpec, ScatterSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import How
 from fkjoin.stages.contribute import Place
@@ -175,20 +176,24 @@ def _results(
         **{name: schema_text(arrow_schema(name, kind)) for name, kind in kinds.items()},
     }
 
-    def through(rows: DataFrame, kind: StageName) -> DataFrame:
-        made = made_by_operators(*([joins.left.node] if kind == "scatter" else (table.node for table, _ in joins.rights)))
-        spec = stage_spec(settings, kind, label, facts, about, star=pickled(star), made=made)
-        return stage(rows, spec)
+    def state(kind: type[StageSpec]) -> StateSpec:
+        return state_spec(settings, kind, label, facts, about)
 
     keys = tuple(right.key for right in star.rights)
     anew = starts_over(joins.left.node)
     pack = PackChanges(star.key, None, star.left, buckets, validate, keys, start_over=anew)
     rows = packed_left_rows(joins.left, joins.rows, joins.bound, settings, pack)
-    sent = through(rows, "scatter")
+    sent = stage(rows, ScatterSpec(state(ScatterSpec), rights=len(rights), in_order=let_through(joins.left.node)))
     for at, (table, right) in enumerate(rights):
         pack = PackChanges(right.key, None, right.row, buckets, validate, number=at, start_over=starts_over(table.node))
         sent = sent.unionAll(packed_right_rows(table, pack))
-    return counted(through(through(sent, "subscription"), "gather"), counted_as, *_STAGES)
+    subscription = MultiSubscriptionSpec(
+        state(MultiSubscriptionSpec),
+        right_parts=tuple(right.parts for right in star.rights),
+        rights_in_order=made_by_operators(*(table.node for table, _ in joins.rights)),
+    )
+    gather = GatherSpec(state(GatherSpec), star=star)
+    return counted(stage(stage(sent, subscription), gather), counted_as, *_STAGES)
 
 
 def _kept(joins: Joins, read: Iterable[Field] | None = None, *, whole: bool) -> Star:

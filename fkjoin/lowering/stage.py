@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
@@ -15,25 +14,26 @@ from fkjoin.analysis.planned import Settings
 from fkjoin.plan.nodes import Node, join_below, read_from
 from fkjoin.spark.frame import DELETED, KEY, NUMBERS, OPERATION, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.identity import identity_text
-from fkjoin.spark.operator import ENVELOPE, StageName, StageProcessor, StageSpec
+from fkjoin.spark.operator import ENVELOPE, StageName, StageProcessor
+from fkjoin.spark.specs import StageSpec, StateSpec
 from fkjoin.spark.schemas import spark_schema
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import counters
 from fkjoin.stages.counters import metrics_name, state_metrics_name
 
 
-def stage_spec(
-    settings: Settings, kind: StageName, operator: str, bound_to: Mapping[str, Any], about: Mapping[str, Any], **more: Any
-) -> StageSpec:
-    """A stage of the operator with that name, under the settings that were there when it was applied.
+def state_spec(
+    settings: Settings, kind: type[StageSpec], operator: str, bound_to: Mapping[str, Any], about: Mapping[str, Any]
+) -> StateSpec:
+    """What a stage of the operator says of its state, under the settings that were there when it was applied.
 
     ``bound_to``: facts that its checkpoint is bound to, besides name, stage and buckets; ``about``: what is kept for whoever
-    reads the state, types among it.  ``more``: of ``StageSpec``.
+    reads the state, types among it.
     """
-    facts = {"join": operator, "stage": kind, "buckets": settings.buckets, **bound_to}
+    facts = {"join": operator, "stage": kind.stage, "buckets": settings.buckets, **bound_to}
     kept = {name: json.loads(item.json()) if isinstance(item, DataType) else item for name, item in about.items()}
     common = settings.buckets, settings.retention_ms, settings.index_dir
-    return StageSpec(kind, operator, *common, identity_text(facts, kept), validate=settings.validate, **more)
+    return StateSpec(operator, *common, identity_text(facts, kept), settings.validate)
 
 
 def let_through(node: Node) -> bool:
@@ -94,11 +94,6 @@ def packing_columns(**more: Column) -> list[Column]:
     """Columns of a table's frame under the names that packing knows them by; ``more`` come in the place of some, or after."""
     chosen = {outer: F.col(internal) for outer, internal in INTERNAL.items()} | more
     return [column.alias(outer) for outer, column in chosen.items()]
-
-
-def pickled(given: object) -> bytes:
-    """What a stage needs to know, for a ``StageSpec``."""
-    return cloudpickle.dumps(given)  # type: ignore[no-untyped-call]
 
 
 def once(frames: Iterable[DataFrame]) -> tuple[DataFrame, ...]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -14,13 +12,14 @@ from fkjoin.analysis.planned import Planned
 from fkjoin.analysis.unions import CogroupBound, MergeBound
 from fkjoin.lowering.emission import paced
 from fkjoin.lowering.lowered import Contributions, Lowered, dead_of_all, stages_of
-from fkjoin.lowering.stage import counted, frame_of, made_by_operators, packing_columns, pickled, stage, stage_spec
+from fkjoin.lowering.stage import counted, frame_of, made_by_operators, packing_columns, stage, state_spec
 from fkjoin.plan.nodes import Aggregate, Cogroup, Merge, starts_over
 from fkjoin.spark.frame import ROW
 from fkjoin.spark.names import quoted
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackRows
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema
+from fkjoin.spark.specs import AggregateSpec, MergeSpec
 from fkjoin.spark.unpacking import UnpackResults
 
 
@@ -47,8 +46,8 @@ def lower_merge(planned: Planned, *tables: Lowered) -> Lowered:
         for at, table in enumerate(tables)
     ]
     rows = functools.reduce(DataFrame.unionAll, packed)
-    more: Any = {"every": bound.emission.every, "tables": len(tables), "made": made_by_operators(*node.tables)}
-    spec = stage_spec(settings, "merge", label, facts, about, **more)
+    state = state_spec(settings, MergeSpec, label, facts, about)
+    spec = MergeSpec(state, in_order=made_by_operators(*node.tables), every=bound.emission.every)
     results = paced(counted(stage(rows, spec), label, "merge"), label, bound.emission, about, settings)
     return _together(planned, node, tables, results, UnpackResults(key, (row,), node.versions))
 
@@ -71,7 +70,8 @@ def lower_cogroup(planned: Planned, *tables: Lowered) -> Lowered:
     grouped = functools.reduce(
         DataFrame.unionAll, (_contributions(table).regrouped(at, emission.every) for at, table in enumerate(tables))
     )
-    spec = stage_spec(settings, "aggregate", label, facts, about, every=emission.every, fold=pickled(fold), in_order=True)
+    state = state_spec(settings, AggregateSpec, label, facts, about)
+    spec = AggregateSpec(state, fold=fold, in_order=True, every=emission.every)
     results = paced(counted(stage(grouped, spec), label, "aggregate"), label, emission, about, settings)
     return _together(planned, node, tables, results, UnpackResults(key, (fold.schema,), node.versions))
 

@@ -18,7 +18,7 @@ from fkjoin.analysis.views import CompleteBound, Step, ViewBound
 from fkjoin.lowering.emission import paced
 from fkjoin.lowering.lowered import Lowered, PreResolve
 from fkjoin.lowering.pruning import narrowed
-from fkjoin.lowering.stage import counted, frame_of, let_through, pickled, stage, stage_spec
+from fkjoin.lowering.stage import counted, frame_of, let_through, stage, state_spec
 from fkjoin.lowering.workers import packed_rows, with_step
 from fkjoin.plan.nodes import Derived, Source, fired, read_from, starts_over
 from fkjoin.plan.optimizer import resolve_makes_rows, view_reads_answers
@@ -27,6 +27,7 @@ from fkjoin.spark.frame import DELETED, LEFT_GONE, PACKED_KEY, PROBLEM, RAW, ROW
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackJoined, PackRows
 from fkjoin.spark.schemas import arrow_schema, schema_text
+from fkjoin.spark.specs import ResolveSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.answer_rows import AnswerRows, Joined, Made
 from fkjoin.stages.complete import UNAVAILABLE, Complete
@@ -65,7 +66,7 @@ def lower_view(planned: Planned, table: Lowered) -> Lowered:
         "row": schema_text(schema),
     }
     about = {"key": made.key_type, "result": made.row_type, "versions": [list(version) for version in node.versions]}
-    makes, as_read = b"", False
+    makes, as_read = None, False
     if pre_resolve is not None and fired(node, VIEW_READS_ANSWERS):
         node, answers = narrowed(node, off, pre_resolve.answers, pre_resolve.places(None))
         node = resolve_makes_rows(node, off, pre_resolve.made if isinstance(pre_resolve.made, str) else None)
@@ -73,22 +74,18 @@ def lower_view(planned: Planned, table: Lowered) -> Lowered:
             packed = _packed(pre_resolve.frame(answers), PackJoined(schema, settings.buckets))
         else:
             packed = answers.counted
-            makes = pickled(Joined(AnswerRows(answers.of, pre_resolve.made, table.on_error == "fail"), schema))
+            makes = Joined(AnswerRows(answers.of, pre_resolve.made, table.on_error == "fail"), schema)
     else:
         pack = PackRows(key, schema, settings.buckets, validate=settings.validate, start_over=starts_over(below))
         packed, as_read = packed_rows(made, pack), read_from(below) is not None
     unpack = UnpackResults(key, (schema,), node.versions)
-    spec = stage_spec(
-        settings,
-        "resolve",
-        label,
-        {"materialized": materialized, **bound_to},
-        about,
+    spec = ResolveSpec(
+        state_spec(settings, ResolveSpec, label, {"materialized": materialized, **bound_to}, about),
         materialized=materialized is not None,
-        every=emission.every,
-        from_answers=makes,
         as_read=as_read,
         in_order=let_through(below),
+        every=emission.every,
+        from_answers=makes,
     )
     results = paced(counted(stage(packed, spec), label, "resolve"), label, emission, about, settings)
     settled, encoded = frame_of(results, unpack), (results, unpack)
@@ -115,8 +112,8 @@ def lower_complete(planned: Planned, table: Lowered) -> Lowered:
         "row": schema_text(schema),
     }
     about = {"key": table.key_type, "result": whole, "versions": [list(version) for version in node.versions]}
-    more = {"materialized": True, "as_read": True, "complete": pickled(Complete(came))}
-    spec = stage_spec(settings, "resolve", planned.name, facts, about, **more)
+    state = state_spec(settings, ResolveSpec, planned.name, facts, about)
+    spec = ResolveSpec(state, materialized=True, as_read=True, complete=Complete(came))
     results = counted(stage(packed_rows(table, pack), spec), planned.name, "resolve")
     return replace(
         table, planned=planned, node=node, frame=frame_of(results, unpack), encoded=(results, unpack), undecoded=None

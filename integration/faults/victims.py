@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fkjoin.spark.bucket_run import BucketRun
 from fkjoin.spark.operator import StageProcessor
 from fkjoin.spark.packing import PackChanges
+from fkjoin.spark.specs import Messages, StageSpec
 from fkjoin.state import bucket
 from fkjoin.state.index import RocksIndex
 from fkjoin.state.pending import Waiting
@@ -86,17 +86,17 @@ class Processor(StageProcessor):
             RocksIndex.take_in = around("index write", RocksIndex.take_in)  # type: ignore[method-assign]
             bucket.pending.keep = around("pending file", bucket.pending.keep)
             bucket.pending.waiting = _written_if_told(bucket.pending.waiting)
-            BucketRun._run = around_work(BucketRun._run)  # type: ignore[method-assign]
+            StageSpec.run = around_work(StageSpec.run)  # type: ignore[method-assign]
 
 
 def around_work(run: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    def wrapped(self: BucketRun, messages: Any, *rest: Any) -> Iterator[Any]:
-        if not messages:
+    def wrapped(self: StageSpec, messages: Messages, *rest: Any) -> Iterator[Any]:
+        if not messages.tables:
             yield from run(self, messages, *rest)
             return
-        crash_if_told(self._spec.stage, "before")
+        crash_if_told(self.stage, "before")
         yield from run(self, messages, *rest)  # which takes them out of the list
-        crash_if_told(self._spec.stage, "after")
+        crash_if_told(self.stage, "after")
 
     return wrapped
 

@@ -1,0 +1,23 @@
+"""The kinds of stages: what an operator of each kind has to know, and what it does with a bucket's messages."""
+
+from fkjoin.spark.specs.joins import ChildrenSpec, RekeySpec, ResolveSpec, SubscriptionSpec
+from fkjoin.spark.specs.multi_joins import GatherSpec, MultiSubscriptionSpec, ScatterSpec
+from fkjoin.spark.specs.spec import Messages, StageSpec, StateSpec
+from fkjoin.spark.specs.tables import AggregateSpec, MergeSpec, PaceSpec, RegroupSpec
+
+__all__ = [
+    "AggregateSpec",
+    "ChildrenSpec",
+    "GatherSpec",
+    "MergeSpec",
+    "Messages",
+    "MultiSubscriptionSpec",
+    "PaceSpec",
+    "RegroupSpec",
+    "RekeySpec",
+    "ResolveSpec",
+    "ScatterSpec",
+    "StageSpec",
+    "StateSpec",
+    "SubscriptionSpec",
+]

@@ -1,0 +1,205 @@
+"""The stages of joins by foreign key, and of a right table's map of its left rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from fkjoin.codec import combined_key, versions
+from fkjoin.codec.arrays import Bytes
+from fkjoin.codec.messages import ANSWER, CHANGE, JOINED, SUBSCRIPTION, SUMS, is_answer, pack
+from fkjoin.spark.buckets import Payload, bucket_ids, buckets_of
+from fkjoin.spark.specs import spec
+from fkjoin.spark.specs.spec import Messages, StageSpec, StateSpec
+from fkjoin.stages import Counters, How, children, join_rows, rekey, resolve, subscription
+from fkjoin.stages.answer_rows import CarryRows, Joined
+from fkjoin.stages.children import Family
+from fkjoin.stages.complete import Complete
+from fkjoin.stages.contribute import Carry
+from fkjoin.stages.invariants import Sum, check_subscriptions, expected_subscriptions, sums_message
+from fkjoin.state import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class RekeySpec(StageSpec):
+    """rekey: left changes become subscriptions."""
+
+    stage = "rekey"
+    in_order: bool = False
+    """An operator of the query makes the left table: see ``newest_only``, as for all ``in_order``."""
+    fused: bool = True
+    """The next stage is in the same query, and can check what it has been told."""
+    right_parts: int = 1
+    every: bool = False
+    """Send what is unchanged, too, as for all ``every``."""
+    from_answers: Carry | CarryRows | None = None
+    """What makes the changes of another join's answers, where those come."""
+
+    @property
+    def takes(self) -> tuple[pa.Schema, ...]:
+        return (CHANGE,) if self.from_answers is None else (ANSWER,)
+
+    @property
+    def marks(self) -> bytes:
+        return b"" if self.in_order else b"d"
+
+    @property
+    def part_bytes(self) -> int | None:
+        return None if self.from_answers is None else spec.PART_BYTES
+
+    def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
+        changes, times = self._rows(CHANGE, self.from_answers, messages, count), self._times(messages)
+        yield from rekey(changes, store, count, right_parts=self.right_parts, every=self.every, in_order=self.in_order, **times)
+
+    def validated(self, messages: Messages, store: Store, bucket: int, name: str) -> Iterator[Payload]:
+        return sums(expected_subscriptions(store), bucket, self.state) if self.fused else iter(())
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubscriptionSpec(StageSpec):
+    """subscription: subscriptions and right changes become answers."""
+
+    stage = "subscription"
+    in_order: bool = False
+    """rekey is in the same query."""
+    rights_in_order: bool = False
+    """An operator of the query makes the right table, and rekey is there, too."""
+    shared_log: bool = False
+    right_parts: int = 1
+    every: bool = False
+
+    @property
+    def takes(self) -> tuple[pa.Schema, ...]:
+        return SUBSCRIPTION, CHANGE, SUMS
+
+    @property
+    def marks(self) -> bytes:
+        return b"d" + b"r" * (not self.rights_in_order) + b"s" * (not self.in_order)
+
+    def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
+        yield from subscription(
+            messages.take(SUBSCRIPTION),
+            messages.take(CHANGE),
+            store,
+            count,
+            shared_log=self.shared_log,
+            in_order=self.in_order,
+            rights_in_order=self.rights_in_order,
+            right_parts=self.right_parts,
+            every=self.every,
+            **self._times(messages),
+        )
+
+    def sorted_out(self, payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+        return without_answers(payloads)
+
+    def validated(self, messages: Messages, store: Store, bucket: int, name: str) -> Iterator[Payload]:
+        if self.in_order:
+            check_subscriptions(store, messages.take(SUMS), self.state.buckets, name)
+        return iter(())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolveSpec(StageSpec):
+    """resolve: answers become changes of the joined table."""
+
+    stage = "resolve"
+    how: How = "inner"
+    materialized: bool = False
+    """Keep the results."""
+    complete: Complete | None = None
+    """What makes rows whole that lack values."""
+    as_read: bool = False
+    """The rows come as a source has them; no operator before this one has dropped late ones."""
+    in_order: bool = False
+    every: bool = False
+    from_answers: Joined | None = None
+    """What makes the joined rows, where answers alone come."""
+
+    @property
+    def takes(self) -> tuple[pa.Schema, ...]:
+        return (ANSWER, JOINED) if self.from_answers is None else (ANSWER,)
+
+    @property
+    def marks(self) -> bytes:
+        return b"" if self.in_order else b"d"
+
+    @property
+    def part_bytes(self) -> int | None:
+        return spec.PART_BYTES
+
+    def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
+        yield resolve(
+            self._joined(messages, count),
+            store,
+            count,
+            materialized=self.materialized,
+            every=self.every,
+            as_read=self.as_read,
+            in_order=self.in_order,
+            complete=self.complete,
+            **self._times(messages),
+        )
+
+    def _joined(self, messages: Messages, count: Counters) -> pa.Table:
+        if self.from_answers is not None:
+            return self._rows(JOINED, self.from_answers, messages, count)
+        made = [join_rows(messages.take(ANSWER), self.how), messages.take(JOINED)]
+        return pa.concat_tables([table for table in made if len(table)] or made)  # columns in one piece, where there is one
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildrenSpec(StageSpec):
+    """children: subscriptions and right changes become changes of the right rows' maps; rekey is always in the same query."""
+
+    stage = "children"
+    family: Family
+    rights_in_order: bool = False
+    every: bool = False
+
+    @property
+    def takes(self) -> tuple[pa.Schema, ...]:
+        return SUBSCRIPTION, CHANGE, SUMS
+
+    @property
+    def marks(self) -> bytes:
+        return b"d" if self.rights_in_order else b"dr"
+
+    def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
+        yield from children(
+            messages.take(SUBSCRIPTION),
+            messages.take(CHANGE),
+            store,
+            count,
+            self.family,
+            source=versions.identity(f"children {self.state.operator}"),
+            every=self.every,
+            in_order=True,
+            rights_in_order=self.rights_in_order,
+            **self._times(messages),
+        )
+
+    def sorted_out(self, payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+        own, _ = without_answers(payloads)  # left rows without a foreign key are in no map
+        return own, []
+
+    def validated(self, messages: Messages, store: Store, bucket: int, name: str) -> Iterator[Payload]:
+        check_subscriptions(store, messages.take(SUMS), self.state.buckets, name)
+        return iter(())
+
+
+def without_answers(payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """The payloads for foreign keys, and those for left keys: what rekey and scatter send them is on its way to this bucket."""
+    return [one for one in payloads if not is_answer(one)], [one for one in payloads if is_answer(one)]
+
+
+def sums(expected: Iterable[Bytes], bucket: int, state: StateSpec) -> Iterator[Payload]:
+    """What a bucket says to each bucket of the next stage: the sum of the subscriptions that are ``expected`` there."""
+    found = [Sum()] * state.buckets
+    for combined in expected:
+        numbers = buckets_of(combined_key.decode(combined)[0], state.buckets)
+        found = [had.plus(combined.filter(pa.array(numbers == at))) for at, had in enumerate(found)]
+    for of, summed in zip(bucket_ids(state.buckets), found, strict=True):
+        yield of, pack(sums_message(bucket, summed))

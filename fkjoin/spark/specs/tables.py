@@ -1,0 +1,125 @@
+"""The stages of aggregates, of tables put together, and of periodic emission."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from fkjoin.codec import versions
+from fkjoin.codec.messages import ANSWER, GROUPED, JOINED, NUMBERED, RESULT
+from fkjoin.folds.cogrouped import CoFold, numbered
+from fkjoin.folds.fold import Fold
+from fkjoin.spark.specs import spec
+from fkjoin.spark.specs.spec import Messages, StageSpec
+from fkjoin.stages import Counters, aggregate, merge, pace, regroup
+from fkjoin.stages.answer_rows import ContributeRows
+from fkjoin.stages.contribute import Contribute
+from fkjoin.state import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegroupSpec(StageSpec):
+    """regroup: a table's changes become changes of what its rows contribute to groups."""
+
+    stage = "regroup"
+    as_read: bool = False
+    """The rows come as a source has them; no operator before this one has dropped late ones."""
+    in_order: bool = False
+    every: bool = False
+    from_answers: Contribute | ContributeRows | None = None
+    """What makes the contributions of a join's answers, where those come."""
+    number: int | None = None
+    """Which of a cogroup's tables the rows are of; None where its aggregate is of one table."""
+
+    @property
+    def takes(self) -> tuple[pa.Schema, ...]:
+        return (JOINED,) if self.from_answers is None else (ANSWER,)
+
+    @property
+    def marks(self) -> bytes:
+        return b"" if self.in_order else b"d"
+
+    @property
+    def part_bytes(self) -> int | None:
+        return spec.PART_BYTES
+
+    def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
+        changed = regroup(
+            self._rows(JOINED, self.from_answers, messages, count),
+            store,
+            count,
+            every=self.every,
+            as_read=self.as_read,
+            in_order=self.in_order,
+            **self._times(messages),
+        )
+        yield changed if self.number is None else numbered(changed, self.number)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregateSpec(StageSpec):
+    """aggregate: contributions become changes of a row for each group."""
+
+    stage = "aggregate"
+    fold: Fold | CoFold
+    in_order: bool = False
+    """regroup is in the same query, so that each change comes once."""
+    every: bool = False
+
+    @property
+    def takes(self) -> tuple[pa.Schema, ...]:
+        return (GROUPED,)
+
+    def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
+        yield aggregate(
+            messages.take(GROUPED),
+            store,
+            count,
+            self.fold,
+            source=versions.identity(f"aggregate {self.state.operator}"),
+            every=self.every,
+            guarded=not self.in_order,
+            **self._times(messages),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeSpec(StageSpec):
+    """merge: changes of several tables become those of one."""
+
+    stage = "merge"
+    in_order: tuple[bool, ...]
+    """Of each table, whether an operator of the query makes it."""
+    every: bool = False
+
+    @property
+    def takes(self) -> tuple[pa.Schema, ...]:
+        return (NUMBERED,)
+
+    def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
+        yield merge(
+            messages.take(NUMBERED),
+            store,
+            count,
+            len(self.in_order),
+            source=versions.identity(f"merge {self.state.operator}"),
+            every=self.every,
+            in_order=self.in_order,
+            **self._times(messages),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaceSpec(StageSpec):
+    """pace: changes wait until an interval is over."""
+
+    stage = "pace"
+
+    @property
+    def takes(self) -> tuple[pa.Schema, ...]:
+        return (RESULT,)
+
+    def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
+        yield from pace(messages.take(RESULT), store, count, over=messages.over)
