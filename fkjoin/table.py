@@ -19,6 +19,7 @@ from fkjoin.kafka.connection import OnNewTopic
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.lowering.recipes import Recipe
+from fkjoin.lowering.running import running
 from fkjoin.operators import Operators
 from fkjoin.outputs import Outputs
 from fkjoin.plan.describe.render import Format, draw
@@ -74,7 +75,7 @@ class Table(Operators, Outputs):
 
     def describe(self, format: Format = "text") -> str:
         """The topology that makes this table: ``text``, ``json``, ``mermaid`` for a flowchart, or ``svg`` for a picture."""
-        return draw(self._lowered.node, format)
+        return draw(self._lowered.node, running(self._lowered), format)
 
     def _repr_html_(self) -> str:
         """In notebooks: the topology, as a picture."""

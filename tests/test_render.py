@@ -13,7 +13,9 @@ from fkjoin.plan.describe.picture import svg
 from fkjoin.plan.describe.render import draw, drawn
 from fkjoin.plan.describe.steps import Sink, job_steps
 from fkjoin.plan.nodes import Aggregate, Children, Derived, Join, Source, Verdict, manifest
-from fkjoin.plan.rules import AGGREGATE_READS_ANSWERS, JOIN_READS_ANSWERS, JOINS_SHARE_STAGES
+from fkjoin.plan.rules import JOIN_READS_ANSWERS, JOINS_SHARE_STAGES
+from fkjoin.plan.stages import Running
+from tests.support.plans import drawn_whole, whole
 
 ORDERS = Source("orders", ("id",), ("lsn",), "op = 'd'", None, ("id", "customer"), "stream of id, customer, lsn, op")
 CUSTOMERS = Source("customers", ("customer",), ("offset",), None, "at", ("region",), "kafka topic customers")
@@ -73,8 +75,8 @@ flowchart LR
 
 
 def test_text() -> None:
-    assert draw(TOTALS) == TEXT
-    assert drawn(job_steps([Sink("out", BOOK, "topic-1")])).split("\n")[-9:] == [
+    assert drawn_whole(TOTALS) == TEXT
+    assert drawn(job_steps([Sink("out", BOOK, "topic-1")], whole(BOOK))).split("\n")[-9:] == [
         "with_children book  (on-change)",
         "  right        customers",
         "  left         orders",
@@ -88,7 +90,7 @@ def test_text() -> None:
 
 
 def test_json_says_the_same() -> None:
-    steps = json.loads(draw(TOTALS, "json"))
+    steps = json.loads(drawn_whole(TOTALS, "json"))
     assert [(step["kind"], step["name"], [name for _, name in step["reads"]]) for step in steps] == [
         ("source", "orders", []),
         ("rows", "large", ["orders"]),
@@ -106,23 +108,21 @@ def test_json_says_the_same() -> None:
 
 
 def test_mermaid() -> None:
-    assert drawn(job_steps([Sink("out", BOOK, 'say "hi" </>')]), "mermaid") == MERMAID
+    assert drawn(job_steps([Sink("out", BOOK, 'say "hi" </>')], whole(BOOK)), "mermaid") == MERMAID
 
 
 FIRED = Verdict(JOIN_READS_ANSWERS)
 
 
-def test_a_merged_join_has_no_resolve_unless_somebody_else_reads_it() -> None:
+def test_stages_that_do_not_run_are_not_drawn_and_those_that_run_twice_say_for_what() -> None:
     plain = Join("joined", ORDERS, CUSTOMERS, "inner", "customer", None)
     merged = Aggregate("totals", plain, ("region",), ("right.region",), (), (("n", "count()"),), "on-change", rules=(FIRED,))
-    assert "store joined-resolve" not in draw(merged)
-    assert "store totals-regroup, in place of joined-resolve" in draw(merged)
-    assert "  rule         join-reads-answers fired\n" in draw(merged)
-    assert "store joined-resolve\n" in drawn(job_steps([Sink("a", merged, "x"), Sink("b", plain, "y")]))
-    view = Derived("view", plain, (("filter", "true"),), rules=(FIRED,))
-    assert "store joined-resolve" not in draw(view).replace("in place of joined-resolve", "")
-    reader = Aggregate("sums", view, ("region",), ("right.region",), (), (("n", "count()"),), "on-change")
-    assert "store joined-resolve\n" in draw(reader), "what is not a sink reads the view behind resolve"
+    text = draw(merged, whole(merged, without=("joined-resolve",)))
+    assert "store joined-resolve" not in text.replace("in place of joined-resolve", "")
+    assert "store totals-regroup, in place of joined-resolve" in text
+    assert "  rule         join-reads-answers fired\n" in text
+    twice = [*whole(merged), Running("joined", "rekey", "totals")]
+    assert "  1 rekey         repartition by id; store joined-rekey, 2 times, for it and totals\n" in draw(merged, twice)
 
 
 REGIONS = Source("regions", ("region",), ("lsn",), None, None, ("name",), "stream of region, name, lsn")
@@ -154,18 +154,15 @@ def test_a_join_of_a_join_before_and_after_the_rule() -> None:
     seen = Derived("seen", plain, (("filter", "left.n > 1"),))
 
     def drawn_of(rule: Verdict) -> str:
-        text = draw(Join("both", seen, REGIONS, "left", "right.region", None, rules=(rule,)))
+        both = Join("both", seen, REGIONS, "left", "right.region", None, rules=(rule,))
+        text = draw(both, whole(both, without=("seen-resolve", "joined-resolve" if rule.fired else "")))
         return text[: text.index("source regions")] + text[text.index("fk_join both") :]
 
-    before = draw(ORDERS) + "\n" + draw(CUSTOMERS) + "\n" + TWICE
+    before = draw(ORDERS, []) + "\n" + draw(CUSTOMERS, []) + "\n" + TWICE
     assert drawn_of(Verdict(JOIN_READS_ANSWERS, "no")) == before
     after = before.replace("  3 resolve       repartition by id; store joined-resolve\n", "")
     after = after.replace("did not fire: no", "fired").replace("both-rekey", "both-rekey, in place of joined-resolve")
     assert drawn_of(FIRED) == after
-    children = Children("book", plain, CUSTOMERS, "right.customer", "orders", rules=(FIRED,))
-    assert "store joined-resolve\n" not in draw(children)
-    on_the_right = Join("turned", ORDERS, plain, "inner", "other", None, rules=(FIRED,))
-    assert "store joined-resolve\n" in draw(on_the_right), "a right table is read behind resolve"
 
 
 SHARED = """\
@@ -201,29 +198,19 @@ def test_joins_that_are_one_before_and_after_the_rule() -> None:
     )
     before = SHARED[: SHARED.index("  1 scatter")].replace("fired", "did not fire: no") + stages.replace("NAME", "both")
     before = before.replace("both rows\nfk_join", f"both rows\n{stages.replace('NAME', 'joined')}fk_join")
-    assert joins(draw(both(Verdict(JOINS_SHARE_STAGES, "no")))) + "\n" == before
+    assert joins(drawn_whole(both(Verdict(JOINS_SHARE_STAGES, "no")))) + "\n" == before
     shared = both(Verdict(JOINS_SHARE_STAGES))
-    assert joins(draw(shared)) == SHARED
-
-    with_both = drawn(job_steps([Sink("a", shared, "x"), Sink("b", plain, "y")]))
-    assert "store joined-resolve\n" in with_both, "somebody else reads the first join"
-    sums = Aggregate("n", plain, ("g",), ("g",), (), (), "on-change", rules=(Verdict(AGGREGATE_READS_ANSWERS),))
-    with_sums = drawn(job_steps([Sink("a", shared, "x"), Sink("b", sums, "y")]))
-    assert "store joined-subscription\n" in with_sums
-    assert "store joined-resolve\n" not in with_sums, "the joins that are one do not read what it would send"
-    deeper = Join("more", plain, REGIONS, "inner", "right.region", None, rules=(Verdict(JOIN_READS_ANSWERS),))
-    over = Join("over", deeper, CUSTOMERS, "inner", "left.left.customer", None, rules=(Verdict(JOINS_SHARE_STAGES),))
-    assert "store joined-resolve\n" in draw(over), "what is left of the first of them is read behind resolve"
-    assert "store more-rekey" not in draw(over)
+    without = tuple(f"joined-{stage}" for stage in ("rekey", "subscription", "resolve"))
+    assert joins(draw(shared, whole(shared, without=without))) == SHARED
 
 
 def test_a_rule_that_did_not_fire_says_why() -> None:
     held = Derived("view", JOINED, (("filter", "true"),), rules=(Verdict("a-rule", "the join is staged"),))
-    assert "  rule         a-rule did not fire: the join is staged\n" in draw(held)
+    assert "  rule         a-rule did not fire: the join is staged\n" in drawn_whole(held)
 
 
 def test_a_table_that_is_held_back_has_a_stage_for_it() -> None:
-    lines = draw(Join("joined", ORDERS, CUSTOMERS, "inner", "customer", None, emit="periodic 5 s")).split("\n")
+    lines = drawn_whole(Join("joined", ORDERS, CUSTOMERS, "inner", "customer", None, emit="periodic 5 s")).split("\n")
     assert "fk_join joined  (inner, periodic 5 s)" in lines
     assert lines[-1] == "  4 pace          repartition by id; store joined-pace"
 
@@ -236,7 +223,7 @@ def test_a_checkpoint_is_bound_to_periodic_emission_and_older_ones_need_not_say(
 
 
 def test_the_picture_has_every_step_and_what_flows() -> None:
-    steps = job_steps([Sink("out", TOTALS, "a <topic>"), Sink("book", BOOK, "b")])
+    steps = job_steps([Sink("out", TOTALS, "a <topic>"), Sink("book", BOOK, "b")], whole(TOTALS, BOOK))
     picture = ElementTree.fromstring(svg(steps, {("fk_join joined", "left"): "7/s"}))
     texts = ["".join(text.itertext()) for text in picture.iter("{http://www.w3.org/2000/svg}text")]
     for step in steps:
@@ -252,4 +239,4 @@ def test_the_picture_has_every_step_and_what_flows() -> None:
 
 def test_another_format_is_refused() -> None:
     with pytest.raises(TopologyError, match='format: \'png\' is not one of "text", "json", "mermaid", "svg"'):
-        draw(ORDERS, "png")
+        draw(ORDERS, [], "png")

@@ -29,6 +29,7 @@ from fkjoin.kafka import Format
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.options import client_options, source_options
 from fkjoin.kafka.writing import start
+from fkjoin.lowering.running import running
 from fkjoin.plan.describe.render import drawn
 from fkjoin.plan.describe.steps import Sink, Step, job_steps
 from fkjoin.plan.nodes import verdicts
@@ -85,13 +86,12 @@ class Job:
 
     def steps(self) -> list[Step]:
         """The topology of all sinks, to be drawn."""
-        rules = {name: rule for query in self._sink_queries(run=False) for name, rule in query.rules.items()}
-        return job_steps(
-            [
-                Sink(name, self.tables[sink.table]._lowered.node, sink.place, verdicts(rules.get(name)))
-                for name, sink in self.spec.sinks.items()
-            ]
-        )
+        queries = self._sink_queries(run=False)
+        rules = {name: rule for query in queries for name, rule in query.rules.items()}
+        tables = {name: self.tables[sink.table]._lowered for name, sink in self.spec.sinks.items()}
+        stages = [one for query in queries for one in running(tables[query.sinks[0]], f"sink {' and '.join(query.sinks)}")]
+        ends = [Sink(name, tables[name].node, sink.place, verdicts(rules.get(name))) for name, sink in self.spec.sinks.items()]
+        return job_steps(ends, stages)
 
     def queries(self) -> list[Planned]:
         """Every query of the job, upstream ones first: stages, sinks, dead letters."""

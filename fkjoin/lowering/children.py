@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+
 from fkjoin.analysis.joins import ChildrenBound
 from fkjoin.analysis.planned import Planned
 from fkjoin.lowering.emission import paced
@@ -10,8 +11,8 @@ from fkjoin.lowering.foreign_keys import dead_frames, packed_sides
 from fkjoin.lowering.lowered import Lowered, stages_of
 from fkjoin.lowering.stage import counted, frame_of, let_through, stage, state_spec
 from fkjoin.plan.nodes import Children
-from fkjoin.spark.specs import ChildrenSpec, RekeySpec
 from fkjoin.spark.schemas import arrow_schema, schema_text
+from fkjoin.spark.specs import ChildrenSpec, RekeySpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.children import Family
 

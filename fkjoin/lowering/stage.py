@@ -15,8 +15,8 @@ from fkjoin.plan.nodes import Node, join_below, read_from
 from fkjoin.spark.frame import DELETED, KEY, NUMBERS, OPERATION, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.identity import identity_text
 from fkjoin.spark.operator import ENVELOPE, StageName, StageProcessor
-from fkjoin.spark.specs import StageSpec, StateSpec
 from fkjoin.spark.schemas import spark_schema
+from fkjoin.spark.specs import StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import counters
 from fkjoin.stages.counters import metrics_name, state_metrics_name

@@ -12,13 +12,17 @@ from fkjoin.errors import TopologyError
 from fkjoin.plan.describe.picture import svg
 from fkjoin.plan.describe.steps import Step, steps_of
 from fkjoin.plan.nodes import Node
+from fkjoin.plan.stages import Running
 
 Format = Literal["text", "json", "mermaid", "svg"]
 
 
-def draw(node: Node, form: str = "text") -> str:
-    """The topology that ends in ``node``, sources first; ``TopologyError`` if ``form`` is no ``Format``."""
-    return drawn(steps_of([node]), form)
+def draw(node: Node, running: Sequence[Running], form: str = "text") -> str:
+    """The topology that ends in ``node``, sources first, with the stages that are ``running``.
+
+    Raises ``TopologyError`` if ``form`` is no ``Format``.
+    """
+    return drawn(steps_of([node], running), form)
 
 
 def drawn(steps: Sequence[Step], form: str = "text") -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fkjoin.plan.nodes import (
@@ -23,6 +23,7 @@ from fkjoin.plan.nodes import (
     shares_stages,
 )
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
+from fkjoin.plan.stages import Running
 
 
 @dataclass(frozen=True)
@@ -59,55 +60,29 @@ class Sink:
     rules: tuple[Verdict, ...] = ()
 
 
-def steps_of(ends: Sequence[Node]) -> list[Step]:
-    """Every step once, after what it reads."""
-    nodes = list(in_order(*ends))
+def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
+    """Every step once, after what it reads, with those of its stages that are ``running``."""
+    readers: dict[str, list[str]] = {}
+    for one in running:
+        readers.setdefault(one.store, []).append(one.reader)
     found = []
-    for one in nodes:
-        step = _step(one)
-        if isinstance(one, Derived) and one.materialized is None and one not in ends:
-            rules = tuple(("rule", str(verdict)) for verdict in one.rules if verdict.rule == WORKERS_EVALUATE_STEPS)
-            step = replace(step, facts=(*one.steps, *rules), stages=())  # the rest is for sinks
-        elif isinstance(one, Join) and _within(one, nodes, ends):
-            step = replace(step, stages=())
-        elif isinstance(one, Join) and not _results_read(one, nodes, ends):
-            step = replace(step, stages=step.stages[:-1])  # another stage is in the place of resolve
-        elif (
-            isinstance(one, Aggregate) and one not in ends and all(isinstance(other, Cogroup) for other in _readers(one, nodes))
-        ):
-            step = replace(step, stages=step.stages[:-1])  # the cogroup sums up
-        found.append(step)
+    for node in in_order(*ends):
+        step = _step(node)
+        if isinstance(node, Derived) and node.materialized is None and node not in ends:
+            rules = tuple(("rule", str(verdict)) for verdict in node.rules if verdict.rule == WORKERS_EVALUATE_STEPS)
+            step = replace(step, facts=(*node.steps, *rules))  # the rest is for sinks
+        found.append(
+            replace(step, stages=tuple(_of_readers(stage, readers) for stage in step.stages if stage.store in readers))
+        )
     return found
 
 
-def _results_read(node: Node, nodes: Sequence[Node], ends: Sequence[Node]) -> bool:
-    """Whether anybody reads what the join sends that ``node`` is or is made of, and not only its answers."""
-    if isinstance(node, Join):
-        if node in ends:
-            return True
-    elif node in ends and not reads_answers(node):
-        return True
-    for reader in _readers(node, nodes):
-        if shares_stages(reader) and reader.inputs[0] == node:
-            continue  # it reads what this one reads
-        if isinstance(reader, Derived) and reader.materialized is None:
-            if _results_read(reader, nodes, ends):
-                return True
-            continue
-        of_results = isinstance(reader, Join | Children) and reader.right == node
-        if of_results or not reads_answers(reader) or _within(reader, nodes, ends):
-            return True
-    return False
-
-
-def _within(node: Node, nodes: Sequence[Node], ends: Sequence[Node]) -> bool:
-    """Whether it is only there as part of joins that are one with it."""
-    readers = _readers(node, nodes)
-    return bool(readers) and node not in ends and all(shares_stages(one) and one.inputs[0] == node for one in readers)
-
-
-def _readers(node: Node, nodes: Sequence[Node]) -> list[Node]:
-    return [other for other in nodes if node in other.inputs]
+def _of_readers(stage: Stage, readers: Mapping[str, list[str]]) -> Stage:
+    """The stage; one that runs more than once says for what."""
+    which = readers[stage.store]
+    if len(which) == 1:
+        return stage
+    return replace(stage, notes=(*stage.notes, f"{len(which)} times, for {' and '.join(which)}"))
 
 
 def _step(node: Node) -> Step:
@@ -204,7 +179,7 @@ def _foreign_key(node: Join | Children) -> str:
     return f"{node.extractor} = {node.right.name}({', '.join(node.right.key)})"
 
 
-def job_steps(sinks: Sequence[Sink]) -> list[Step]:
+def job_steps(sinks: Sequence[Sink], running: Sequence[Running]) -> list[Step]:
     """The steps that end in the sinks; what several of them read stands there once."""
     ends = [Step("sink", sink.name, sink.to, (("of", sink.of.name),), _rule(sink), ()) for sink in sinks]
-    return [*steps_of([sink.of for sink in sinks]), *ends]
+    return [*steps_of([sink.of for sink in sinks], running), *ends]
