@@ -64,7 +64,7 @@ def test_csv_is_read_by_name(spark: SparkSession, tmp_path: Path) -> None:
         with pytest.raises(StreamingQueryException, match=r"(?s)city.*name.*2\.csv"):
             kept(narrow, tmp_path / f"mixed-{narrow.name}", "id")
     place = table(spark, tmp_path / "in", schema="id string, a string, b string, lsn bigint", options={"enforceSchema": True})
-    assert place.row_type.names == ["id", "a", "b"]
+    assert place._planned.row_type.names == ["id", "a", "b"]
 
 
 def test_csv_goes_on_with_the_newest_header(spark: SparkSession, tmp_path: Path) -> None:

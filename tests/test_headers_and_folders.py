@@ -21,7 +21,7 @@ def test_a_column_without_a_name_is_left_out(spark: SparkSession, tmp_path: Path
     put(tmp_path / "in", "1.csv", ",id,lsn,n\n0,a,1,5\n1,b,1\n")
     for name, more in {"learned": {}, "given": {"schema": "id string, lsn bigint, n bigint"}}.items():
         made = table(spark, tmp_path / "in", name=name, **more)
-        assert made.row_type.names == ["id", "n"]
+        assert made._planned.row_type.names == ["id", "n"]
         assert kept(made, tmp_path / name, "id", "n") == [("a", 5)]
         assert [bytes(row.value) for row in collected(made.dead_letters, tmp_path / f"{name}-letters")] == [b"1,b,1"]
     with pytest.raises(TopologyError, match=r"1.csv has no column _c0; its header is \(no name\), id, lsn, n\."):
@@ -41,7 +41,7 @@ def test_a_folder_in_the_key_is_text_unless_the_schema_names_it(spark: SparkSess
     made = table(spark, tmp_path / "in", key=["year", "id"], schema="id string, lsn bigint")
     assert kept(made, tmp_path / "kept", "year", "id") == [("007", "a"), ("7", "a")]
     typed = table(spark, tmp_path / "in", key=["year", "id"], schema="id string, lsn bigint, year int")
-    assert typed.key_type["year"].dataType.simpleString() == "int"
+    assert typed._planned.key_type["year"].dataType.simpleString() == "int"
 
 
 def test_a_new_field_in_a_struct_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:

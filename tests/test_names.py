@@ -171,15 +171,15 @@ def test_any_name_works_in_sources_views_joiners_aggregates_sinks_and_state(
     spark.conf.set(OPTIMIZE, str(optimize).lower())
     orders, customers = files(spark, tmp_path, kind)
     assert (*orders.key, *customers.key) == (KEY, RIGHT)
-    assert "lsn.x" not in orders.rest + customers.rest
+    assert "lsn.x" not in orders._planned.rest + customers._planned.rest
     seen = orders.filter("`a.b` = 'a.b!' and `ti``ck` is not null").map_values(
         ["*", 'concat(`two words`, `double"quote`) as `sum of`'], name="seen"
     )
     whole = fk_join(seen, customers, FK, joiner=["left.*", f"right.{quoted('rti`ck')} as `of right.`"], name="whole")
-    assert whole.rest == (*seen.rest, "of right.")
+    assert whole._planned.rest == (*seen._planned.rest, "of right.")
     places = Parquet(tmp_path / "out"), Delta(tmp_path / "delta"), (records := Records())
     whole.materialize("kept").to(*places, checkpoint=tmp_path / "ck", trigger={"availableNow": True}).awaitTermination()
-    wanted = {name: ORDER[name] for name in orders.rest} | {"sum of": 'two words!double"quote!', "of right.": 1}
+    wanted = {name: ORDER[name] for name in orders._planned.rest} | {"sum of": 'two words!double"quote!', "of right.": 1}
     for rows in (
         spark.read.parquet(str(tmp_path / "out")).collect(),
         DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist(),
@@ -198,7 +198,7 @@ def test_any_name_works_in_sources_views_joiners_aggregates_sinks_and_state(
         )
         return
     star = fk_join(whole, customers, FK, joiner=["left.*", "right.`r[x]` as `x.2`"], name="star")
-    assert fired(star.node, JOINS_SHARE_STAGES) == optimize
+    assert fired(star._lowered.node, JOINS_SHARE_STAGES) == optimize
     groups = star.group_by(["`a.b`", "`of right.` as `two.words`"])
     summed = groups.agg(**{"how many": agg.count(), "`most`": agg.max("`[x]`"), "a.sum": agg.sum("`x.2`")})
     got = table_of(run(summed.changes, tmp_path / "ck-groups").rows, "a.b", "two.words")
@@ -213,7 +213,9 @@ def test_any_name_works_in_sources_views_joiners_aggregates_sinks_and_state(
 def test_any_name_can_be_read_from_other_files(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     orders, _ = files(spark, tmp_path, kind)
     rows = run(orders.changes, tmp_path / "ck").rows
-    assert [{name: row[name] for name in orders.rest} for row in rows] == [{name: ORDER[name] for name in orders.rest}] * 2
+    assert [{name: row[name] for name in orders._planned.rest} for row in rows] == [
+        {name: ORDER[name] for name in orders._planned.rest}
+    ] * 2
 
 
 @spark_only
@@ -279,15 +281,17 @@ def test_stars_are_written_out(spark: SparkSession, tmp_path: Path) -> None:
     for star, columns in joins.items():
         for given in (star, F.col(star)) if star != "*" else (star, F.expr("*")):
             made = fk_join(left, right, "a.y", joiner=[given])
-            assert made.rest == columns, star
+            assert made._planned.rest == columns, star
             assert made.changes.columns[: 1 + len(columns)] == ["id", *columns]
     both = fk_join(left, right, "a.y", joiner=["left.*", "right.x as x2"])
     assert "left.name, left.a, left.amount, right.x as x2" in both.describe()
-    assert left.map_values(["id", "name"]).row_type.names == ["id", "name"]
-    assert left.map_values([F.col("id"), F.col("name")]).row_type.names == ["id", "name"]
-    assert left.map_values(["*", "a.*"]).rest == ("name", "a", "amount", "x", "y")
+    assert left.map_values(["id", "name"])._planned.row_type.names == ["id", "name"]
+    assert left.map_values([F.col("id"), F.col("name")])._planned.row_type.names == ["id", "name"]
+    assert left.map_values(["*", "a.*"])._planned.rest == ("name", "a", "amount", "x", "y")
     assert left.group_by("a.*").count().key == ("x", "y")
-    assert left.group_by("id", "a.*").reduce(max, max).row_type.simpleString() == "struct<value:struct<x:int,y:string>>"
+    assert (
+        left.group_by("id", "a.*").reduce(max, max)._planned.row_type.simpleString() == "struct<value:struct<x:int,y:string>>"
+    )
     assert agg.count("*") == agg.count()
 
 

@@ -172,7 +172,7 @@ def test_the_rule_leaves_results_as_they_are_and_less_in_the_state(spark: SparkS
                 more = f"note string, {ORDER}"
                 about: Any = {"key": "order_id", "version": "lsn", "deleted": "op = 'd'", "format": "json"}
                 orders = Table.from_files(spark, tmp_path / "orders", schema=more, **about)
-                assert "note" in orders.row_type.names
+                assert "note" in orders._planned.row_type.names
             joined = fk_join(orders, customers, "customer_id", "left", ["left.items", "upper(right.region) as up"], "joined")
             rows = found.setdefault(rules, list[Row]())
             rows += run(joined.changes, tmp_path / f"ck{rules}").rows

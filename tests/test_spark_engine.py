@@ -237,7 +237,7 @@ def test_several_joins_on_one_table_and_joins_of_joins_in_one_query(spark: Spark
         }
         got = {key: (row.c, row.name) for key, row in table_of(rows, "join", "o").items()}
         assert got == want
-    assert chains["chain"].node.parts == 3
+    assert chains["chain"]._planned.node.parts == 3
 
 
 def test_callables_extract_and_join_and_only_changed_results_are_sent(spark: SparkSession, tmp_path: Path) -> None:

@@ -199,14 +199,14 @@ def by_hand(spark: SparkSession, folder: Path, key: str) -> Table:
 
 def by_spark(table: Table, key: Any, value: Any, roots: RootsOf | None) -> list[Any]:
     place = [] if roots is None else [of_roots(F.col(VERSION), roots).alias(POSITIONS)]
-    return records(table.changes_with(*place), table.key, table.rest, key, value, None).collect()
+    return records(table._lowered.changes_with(*place), table.key, table._planned.rest, key, value, None).collect()
 
 
 def by_workers(table: Table, key: Any, value: Any, roots: RootsOf | None = None) -> list[Any] | None:
     assert table._lowered.encoded is not None
-    rest = StructType([table.row_type[name] for name in table.rest])
+    rest = StructType([table.row_type[name] for name in table._planned.rest])
     frame, unpack = table._lowered.encoded
-    make = packed_records(unpack, frame.sparkSession, table.key_type, rest, key, value, roots)
+    make = packed_records(unpack, frame.sparkSession, table._planned.key_type, rest, key, value, roots)
     return None if make is None else make(frame).collect()
 
 

@@ -53,7 +53,11 @@ def test_a_join_that_was_written_is_read_as_it_is_through_changes_of_both_sides_
         if turn == 0:
             continue
         second = Table.from_fkjoin(spark, tmp_path / "first")
-        assert (second.key, second.rest, second.timestamps) == (("order_id",), ("customer_id", "items", "region"), None)
+        assert (second.key, second._planned.rest, second._planned.timestamps) == (
+            ("order_id",),
+            ("customer_id", "items", "region"),
+            None,
+        )
         rows += run(second.materialize("kept").changes, tmp_path / "second-ck").rows
         (tmp_path / "first" / "_unfinished" / "batch=99999999-x").mkdir(parents=True)
         (tmp_path / "first" / "_unfinished" / "batch=99999999-x" / "part-1.parquet").write_text("no Parquet yet")
@@ -75,7 +79,7 @@ def test_timestamps_and_names_come_along_and_a_column_called_batch_is_kept(spark
     folder = written(table.materialize("kept"), tmp_path, "kept")
     assert [found.Batch for found in spark.read.parquet(str(folder)).collect()] == ["b1"]
     again = Table.from_fkjoin(spark, folder)
-    assert again.rest == ("Batch", "n.o")
+    assert again._planned.rest == ("Batch", "n.o")
     (found,) = run(again.changes, tmp_path / "again-ck").rows
     assert (found.Batch, found["n.o"], found["_timestamp"].isoformat()) == ("b1", 7, "2026-01-02T03:04:05")
     assert "what fkjoin wrote to" in again.describe()

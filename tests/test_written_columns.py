@@ -45,7 +45,7 @@ def test_columns_are_kept_and_new_ones_are_reported_once(
         for planned in made.queries():
             planned.start().awaitTermination()
         assert made.tables["kept"].on_error == "skip"
-        return reported(), made.tables["kept"].rest
+        return reported(), made.tables["kept"]._planned.rest
 
     job.write_text(f'trigger = "available-now"\n{job.read_text()}')
     with caplog.at_level(logging.WARNING, "fkjoin"):
@@ -58,6 +58,6 @@ def test_columns_are_kept_and_new_ones_are_reported_once(
         assert read()[0] == []
         assert run() == (said, ("n",))
         assert run()[0] == []
-        assert Table.from_fkjoin(spark, tmp_path / "kept").rest == ("n", "more"), "those of the newest batch"
+        assert Table.from_fkjoin(spark, tmp_path / "kept")._planned.rest == ("n", "more"), "those of the newest batch"
         write("c", "id string, lsn bigint, more string")
         assert read() == ([], {"a": 1, "b": 1, "c": None}), "a column is not lost"
