@@ -16,9 +16,8 @@ from fkjoin.checkpoint.files import moved
 from fkjoin.cli.main import main as cli
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs import runner
-from fkjoin.sinks import Delta, Parquet
+from fkjoin.sinks import Delta, Parquet, parquet_folders
 from fkjoin.sinks.restored import require_spark_at
-from fkjoin.spark import parquet
 from tests.support.orders import CUSTOMER, ORDER, History, batch_join, tables
 from tests.support.queries import table_of, write_lines
 from tests.support.sessions import small
@@ -104,7 +103,7 @@ def test_a_sink_that_is_ended_amid_being_set_back_is_set_back_by_the_next_start(
             raise KeyboardInterrupt
         return moved(*given)
 
-    monkeypatch.setattr(parquet, "moved", dies)
+    monkeypatch.setattr(parquet_folders, "moved", dies)
     with pytest.raises(KeyboardInterrupt):
         run(spark, tmp_path, *SINKS, on_restore="set-back")
     monkeypatch.undo()
