@@ -78,6 +78,16 @@ def test_code_in_documents_is_python_and_names_what_there_is(path: Path) -> None
     assert fkjoin.__version__
 
 
+def test_tests_that_are_named_are_there() -> None:
+    code = [path for folder in ("fkjoin", "state", "tests", "integration") for path in (ROOT / folder).rglob("*.py")]
+    texts = [*DOCS, *ROOT.glob("*.md"), ROOT / "Makefile", *code]
+    named = {
+        (found, text.name) for text in texts for found in re.findall(r"\b(?:tests|integration)/[\w/]+\.py\b", text.read_text())
+    }
+    assert len(named) > 100
+    assert sorted((found, text) for found, text in named if not (ROOT / found).is_file()) == []
+
+
 def test_the_site_builds_strictly(tmp_path: Path) -> None:
     """No broken link, no page that is left out, no name in the reference that there is not."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path), "--config-file", "mkdocs.yml"]

@@ -156,3 +156,25 @@ def test_no_named_tuple_is_generic() -> None:
     bases = [(made.name, {ast.unparse(base) for base in made.bases}) for made in classes]
     assert len(MODULES) > 100
     assert [name for name, some in bases if "NamedTuple" in some and len(some) > 1] == []
+
+
+TESTS = [*sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "integration").rglob("*.py"))]
+
+
+def from_tests(path: Path) -> set[str]:
+    """The test modules that a file imports, or from which it imports something, also in programs that it has as texts."""
+    found = set()
+    for given in re.findall(r"^ *(?:from|import) [^\n(]*(?:\([^)]*\))?", path.read_text(), re.MULTILINE):
+        found |= set(re.findall(r"\btest_\w+", given))
+    return found & {other.stem for other in TESTS}
+
+
+def test_no_test_module_is_imported() -> None:
+    """What several need is in tests/support, or in a module of integration that has no tests."""
+    assert {path.relative_to(ROOT).as_posix(): found for path in TESTS if (found := from_tests(path))} == {}
+
+
+def test_tests_lie_in_the_rooms_that_they_test() -> None:
+    folders = {path.parent.relative_to(ROOT / "tests").as_posix() for path in (ROOT / "tests").rglob("test_*.py")}
+    assert folders - set(ROOMS) == {"api", "house", "metrics"}
+    assert set(ROOMS) - folders == {"errors", "face"}, "tests of the face are in tests/api"
