@@ -18,7 +18,6 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, fk_join, session
-from tests.support import golden
 from tests.support.places import ROOT
 
 CHECKPOINTS = ROOT / "tests" / "checkpoints"
@@ -95,7 +94,7 @@ def unpack(path: Path, place: Path) -> Path:
     """The checkpoint, as if it had been made in ``place``: Spark keeps absolute paths in it."""
     with tarfile.open(path) as archive:
         archive.extractall(place, filter="data")
-    golden.write_half(place, 1)
+    write_half(place, 1)
     checkpoint = place / "checkpoint"
     found = re.search(r"file:(/[^\"]*)/checkpoint/", (checkpoint / "state/0/_metadata/v2/0").read_text())
     assert found is not None

@@ -42,6 +42,7 @@ path = "{folder}/out"
 
 
 def job(tmp_path: Path, text: str) -> Path:
+    """Write a job file into the folder that it is about."""
     path = tmp_path / "job.toml"
     path.write_text(text.replace("{folder}", str(tmp_path)))
     return path

@@ -17,6 +17,7 @@ CUSTOMER = "customer_id string, region string, lsn bigint, op string"
 
 
 def tables(spark: SparkSession, folder: Path) -> tuple[Table, Table]:
+    """Orders and customers as a ``History`` writes them into ``folder``."""
     for name in ("orders", "customers"):
         (folder / name).mkdir(exist_ok=True)
     about: Any = {"version": "lsn", "deleted": "op = 'd'", "format": "json"}
@@ -72,10 +73,12 @@ class History:
 
 
 def known(rows: list[dict[str, Any]], name: str) -> list[Any]:
+    """The column's values that are not null."""
     return [row[name] for row in rows if row[name] is not None]
 
 
 def batch_join(history: History) -> dict[str, Any]:
+    """Each order's items and region, by order, where its customer is there."""
     return {
         key: {"items": order["items"], "region": history.customers[order["customer_id"]]["region"]}
         for key, order in history.orders.items()

@@ -52,9 +52,11 @@ def table_of(rows: list[Row], *key: str) -> dict[Any, Row]:
 
 
 def write_lines(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
+    """Write ``NAME.json`` with a line for each row."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def values(rows: dict[Any, Row], columns: list[str]) -> dict[Any, list[Any]]:
+    """These columns of the rows, by key."""
     return {key: [row[column] for column in columns] for key, row in rows.items()}

@@ -26,6 +26,14 @@ DAYS = (-719_162, 2_932_896)
 _EXACT = decimal.Context(prec=60)
 TEXTS = st.one_of(st.text(max_size=5), st.sampled_from(["", "\0", "null", "NaN", '"\\', "a\\u0000", "\\.", "\u2028é😀", " "]))
 
+QUICK = settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+"""Without a search for smaller examples, each of which would be a job of Spark's."""
+
 
 def without_nul(text: str) -> str:
     return text.replace("\0", "")
@@ -176,15 +184,6 @@ def _told(value: Any, kind: pa.DataType) -> Any:
         entries = value.items() if isinstance(value, dict) else value
         return sorted((repr(_told(key, kind.key_type)), _told(item, kind.item_type)) for key, item in entries)
     return repr(value) if pa.types.is_floating(kind) else value
-
-
-QUICK = settings(
-    max_examples=12,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-)
-"""Without a search for smaller examples, each of which would be a job of Spark's."""
 
 
 def frame(spark: SparkSession, table: pa.Table) -> DataFrame:

@@ -36,12 +36,14 @@ class Memory:
 
 
 def delta(folder: Path) -> dict[str, Any]:
+    """The rows of a Delta table, by order."""
     from deltalake import DeltaTable
 
     return {row.pop("order_id"): row for row in DeltaTable(str(folder)).to_pyarrow_table().to_pylist()}
 
 
 def finished(query: StreamingQuery) -> StreamingQuery:
+    """The query, after its end."""
     query.awaitTermination()
     return query
 

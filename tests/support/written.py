@@ -20,6 +20,7 @@ def written(table: Table, folder: Path, name: str) -> Path:
 
 
 def single(spark: SparkSession, folder: Path, *rows: dict[str, Any], **about: Any) -> Table:
+    """The table of a folder of JSON lines, to which these rows are added as a file."""
     write_lines(folder / "single", str(len(list(folder.glob("single/*")))), list(rows))
     return Table.from_files(spark, folder / "single", **{"key": "id", "version": "lsn", "name": "single", **about})
 
