@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.support.places import ROOT
-
-if TYPE_CHECKING:
-    pass
-import json
 
 TRACES = ROOT / "tests" / "traces"
 
