@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin.checkpoint.files import moved
-from fkjoin.cli.main import main as cli
+from fkjoin.cli import main as cli
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs import runner
 from fkjoin.sinks import Delta, Parquet, parquet_folders
