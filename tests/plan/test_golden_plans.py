@@ -1,7 +1,7 @@
 """What must not move: for topologies of every shape, with the optimizer's rules and without, sources, state, names, counters.
 
-A checkpoint is bound to all of it.  ``python -m tests.support.plans.write`` writes the golden texts anew: a line that changes is
-a checkpoint that does not open, a name in somebody's dashboard, or a rule that fires no longer.
+A checkpoint is bound to all of it.  ``python -m tests.support.plans.write`` writes the golden texts anew: a line that changes
+is a checkpoint that does not open, a name in somebody's dashboard, or a rule that fires no longer.
 """
 
 from __future__ import annotations
