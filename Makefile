@@ -10,7 +10,7 @@ demo: .venv/ready
 
 # Those in integration/ wait a lot for brokers and clusters: the others run meanwhile, but for some that run after them, so that
 # both come to their ends at about the same time.
-AFTER := tests/test_optimizer.py tests/test_pruning.py tests/test_unread.py
+AFTER := tests/plan/test_optimizer.py tests/plan/test_column_pruning.py tests/plan/test_workers_evaluate_steps.py
 test: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/$(CLASSES)' -Xlog:disable
 test: .venv/ready $(CLASSES) engine
 	@( status=0; $(BIN)/python -m pytest -q integration || status=$$?; $(BIN)/python -m pytest -q $(AFTER) || status=$$?; \
@@ -44,7 +44,7 @@ $(CLASSES): .venv/ready
 	@FKJOIN_CLASSES='$(CURDIR)/$@' $(BIN)/fkjoin prepare
 
 faults: .venv/ready
-	FKJOIN_EVERY_FAULT=1 $(BIN)/python -m pytest -q integration/test_faults.py integration/test_run.py integration/test_broker_outage.py tests/test_ends.py \
+	FKJOIN_EVERY_FAULT=1 $(BIN)/python -m pytest -q integration/test_faults.py integration/test_run.py integration/test_broker_outage.py tests/cli/test_termination.py \
 		-k "killed or nothing_is_left or gone_for_a_minute"
 
 soak: .venv/ready

@@ -18,7 +18,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.conftest import only_session
+from tests.support.sessions import only_session
 
 DOCKER = Path(__file__).parent.parent / "docker"
 

@@ -1,6 +1,7 @@
 """The job behind ``tests/checkpoints/topics-1.tar.gz``: topics in two halves; a release made the checkpoint of the first.
 
-``python -m integration.golden NAME`` writes ``tests/checkpoints/NAME.tar.gz`` with the release at hand; see ``tests.golden``.
+``python -m integration.golden NAME`` writes ``tests/checkpoints/NAME.tar.gz`` with the release at hand; see
+``tests.support.golden``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pyspark.sql import SparkSession
 from fkjoin import Table, fk_join, session
 from fkjoin.kafka import Json
 from integration.broker import Broker, Record
-from tests.golden import CHECKPOINTS
+from tests.support.golden import CHECKPOINTS
 
 ORDERS, CUSTOMERS = "golden-orders", "golden-customers"
 SETTINGS = {"spark.sql.shuffle.partitions": "2", "spark.fkjoin.buckets": "2"}

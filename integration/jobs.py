@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import Table
+from fkjoin.kafka import Json
 from fkjoin.replay.traces import Event
 from fkjoin.stages.counters import metrics_name
 
@@ -109,3 +111,24 @@ def rows(frame: DataFrame, folder: Path) -> list[Any]:
     )
     query.awaitTermination()
     return found
+
+
+def tables(spark: SparkSession, broker: Broker, name: str, **options: Any) -> tuple[Table, Table]:
+    """Tables on the topics ``NAME-left`` and ``NAME-right``."""
+    left = Table.from_kafka(
+        spark, f"{name}-left", broker.bootstrap, key="string", value=Json("fk string, value string"), options=options
+    )
+    right = Table.from_kafka(
+        spark, f"{name}-right", broker.bootstrap, key="string", value=Json("value string"), options=options
+    )
+    return left, right
+
+
+def anew(broker: Broker, topic: str, partitions: int) -> None:
+    """Delete the topic and create it again."""
+    broker.admin.delete_topics([topic])[topic].result(30)
+    deadline = time.monotonic() + 30
+    while topic in broker.admin.list_topics(timeout=10).topics:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    broker.create(topic, partitions=partitions)

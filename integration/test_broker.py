@@ -16,10 +16,10 @@ from fkjoin import Table, TopologyError, fk_join
 from fkjoin.kafka import Json
 from fkjoin.replay.traces import Event
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from integration.jobs import tables
 
 from .broker import Broker, Record
 from .jobs import Running, batch_join, document, joined_rows, left_record, letters, right_record, rows, running
-from .test_join import tables
 
 
 @pytest.fixture(autouse=True)

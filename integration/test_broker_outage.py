@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import Table
-from tests.conftest import small
-from tests.test_spark_engine import write_lines
+from tests.support.queries import write_lines
+from tests.support.sessions import small
 
 from .broker import Broker, Record
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
+from integration.faults.cluster import WORKER_POINTS
+
 from .faults.cluster import Cluster
 
 Table = dict[str, tuple[int, str | None]]
 
-WORKER_POINTS = ("read", "rekey", "subscription", "resolve", "index write", "log write", "pending file")
 FAULTS = [
     ("index write", "after", "worker"),
     ("log write", "before", "worker"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_spark_engine import write_lines
+from tests.support.queries import write_lines
 
 from .conftest import DOCKER, prepared
 

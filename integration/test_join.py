@@ -17,7 +17,8 @@ from fkjoin.kafka.staged import InternalTopics
 from fkjoin.kafka.wire import HEADERS
 from fkjoin.replay.traces import Event, read_trace
 from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, PARTITIONS
-from tests.conftest import trace_files
+from integration.jobs import tables
+from tests.support.traces import trace_files
 
 from .broker import Broker, Record
 from .jobs import Running, batch_join, document, joined_rows, left_record, letters, right_record, running
@@ -31,17 +32,6 @@ def settings(spark: SparkSession, tmp_path: Path) -> None:
     spark.conf.set(PARTITIONS, "2")
     spark.conf.set(BUCKETS, "2")
     spark.conf.set(INDEX_DIR, str(tmp_path / "index"))
-
-
-def tables(spark: SparkSession, broker: Broker, name: str, **options: Any) -> tuple[Table, Table]:
-    """Tables on the topics ``NAME-left`` and ``NAME-right``."""
-    left = Table.from_kafka(
-        spark, f"{name}-left", broker.bootstrap, key="string", value=Json("fk string, value string"), options=options
-    )
-    right = Table.from_kafka(
-        spark, f"{name}-right", broker.bootstrap, key="string", value=Json("value string"), options=options
-    )
-    return left, right
 
 
 def send(broker: Broker, name: str, events: list[Event]) -> None:

@@ -14,9 +14,9 @@ from fkjoin import Table, TopologyError
 from fkjoin.kafka import Json
 from fkjoin.spark.names import quoted
 from integration.broker import Broker, Record
-from integration.test_postgres import select, target
-from tests.conftest import small
-from tests.test_names import KEY, NASTY
+from integration.postgres import select, target
+from tests.support.names import KEY, NASTY
+from tests.support.sessions import small
 
 
 def test_columns_of_any_name_are_made_written_changed_and_deleted(dsn: str) -> None:

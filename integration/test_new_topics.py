@@ -16,7 +16,8 @@ from fkjoin import FkJoinError, Table, TopologyError, fk_join
 from fkjoin.checkpoint.files import write_file
 from fkjoin.kafka import Debezium, Json, new_topics
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
-from tests.conftest import short_lived
+from integration.jobs import anew
+from tests.support.sessions import short_lived
 
 from .broker import Broker, Record
 from .jobs import document
@@ -30,16 +31,6 @@ def settings(spark: SparkSession, tmp_path: Path) -> None:
 
 def send(broker: Broker, topic: str, **rows: Any) -> None:
     broker.send(topic, [Record(key.encode(), None if row is None else document(**row)) for key, row in rows.items()])
-
-
-def anew(broker: Broker, topic: str, partitions: int) -> None:
-    """Delete the topic and create it again."""
-    broker.admin.delete_topics([topic])[topic].result(30)
-    deadline = time.monotonic() + 30
-    while topic in broker.admin.list_topics(timeout=10).topics:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    broker.create(topic, partitions=partitions)
 
 
 class Shop:

@@ -24,9 +24,9 @@ from fkjoin.jobs.web import served
 from fkjoin.metrics import Metrics
 from fkjoin.metrics.server import Access
 from fkjoin.plan.describe.steps import Step
-from tests.test_job import GOOD, job
-from tests.test_metrics import progress
-from tests.test_spark_engine import write_lines
+from tests.support.job_files import GOOD, job
+from tests.support.progress import progress
+from tests.support.queries import write_lines
 
 SUBSCRIBERS = 1_200
 

@@ -6,7 +6,6 @@ import datetime
 import threading
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -17,25 +16,9 @@ from fkjoin import fk_join
 from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.postgres import Postgres
-from fkjoin.spark.schemas import spark_schema
-from tests.conftest import small
-from tests.test_spark_aggregates import History, tables
-
-
-def select(dsn: str, query: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(dsn) as connection:
-        connection.execute("set time zone 'UTC'")
-        return connection.execute(query).fetchall()  # type: ignore[call-overload,no-any-return]
-
-
-IDS = pa.schema([("id", pa.string())])
-NUMBERS = IDS.append(pa.field("n", pa.int64()))
-
-
-def target(dsn: str, schema: pa.Schema, *key: str) -> Postgres:
-    made = Postgres("shop.it", dsn)
-    made.prepare(spark_schema(schema), key)
-    return made
+from integration.postgres import IDS, NUMBERS, batch, gone, select, target
+from tests.support.orders import History, tables
+from tests.support.sessions import small
 
 
 def test_every_type_arrives_as_it_is(dsn: str) -> None:
@@ -61,14 +44,6 @@ def test_every_type_arrives_as_it_is(dsn: str) -> None:
     assert found[0] == (0, "", True, 0.1, Decimal("1.50"), at.date(), at, b"\x00\xff", [1, None])
     assert found[1][2:] == (False, float("inf"), Decimal("-0.01"), at.date(), at, b"", [])
     assert found[4] == (4, *[None] * 8)
-
-
-def batch(**rows: int) -> pa.Table:
-    return pa.table({"id": pa.array(list(rows), pa.string()), "n": pa.array(list(rows.values()), pa.int64())})
-
-
-def gone(*keys: str) -> pa.Table:
-    return pa.table({"id": pa.array(keys, pa.string())})
 
 
 def test_rows_come_change_and_go_and_a_repeated_batch_does_nothing(dsn: str) -> None:

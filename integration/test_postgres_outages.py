@@ -19,7 +19,7 @@ from fkjoin.errors import FkJoinError
 from fkjoin.sinks.postgres import Postgres
 from fkjoin.spark.schemas import spark_schema
 from integration.conftest import DOCKER, prepared
-from integration.test_postgres import NUMBERS, batch, gone, select
+from integration.postgres import NUMBERS, batch, gone, select
 
 
 class Log(logging.Handler):

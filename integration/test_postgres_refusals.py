@@ -26,9 +26,9 @@ from fkjoin.metrics import Metrics
 from fkjoin.sinks.postgres import Postgres
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.schemas import spark_schema
-from integration.test_postgres import IDS, NUMBERS, batch, gone, select
-from tests.conftest import small
-from tests.test_spark_engine import write_lines
+from integration.postgres import IDS, NUMBERS, batch, gone, select
+from tests.support.queries import write_lines
+from tests.support.sessions import small
 
 NAMES = IDS.append(pa.field("name", pa.string()))
 

@@ -15,11 +15,10 @@ from fkjoin.aggregates import count
 from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.postgres import Postgres
-from integration.test_postgres import select
-from tests.conftest import small
-from tests.test_restored import Backup
-from tests.test_sinks import batch_join, finished
-from tests.test_spark_aggregates import History, tables
+from integration.postgres import select
+from tests.support.orders import History, batch_join, tables
+from tests.support.sessions import small
+from tests.support.sinks import Backup, finished
 
 
 @pytest.fixture(autouse=True)

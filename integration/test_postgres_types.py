@@ -21,9 +21,8 @@ from fkjoin.errors import FkJoinError
 from fkjoin.sinks import postgres_types
 from fkjoin.sinks.postgres import Postgres
 from fkjoin.spark.schemas import arrow_schema, spark_schema, struct_type
-from integration.test_postgres import select
-from tests.sink_rows import TEXTS, Rows, differences, without_nul
-from tests.test_sink_types import QUICK, frame, read_json
+from integration.postgres import select
+from tests.support.sink_rows import QUICK, TEXTS, Rows, differences, frame, read_json, without_nul
 
 pytestmark = pytest.mark.usefixtures("spark")  # types are parsed there
 

@@ -19,12 +19,12 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from fkjoin.replay.traces import Event
-from tests.test_cli import fkjoin
+from integration.faults.cluster import WORKER_POINTS
+from tests.support.commands import fkjoin
 
 from .broker import Broker, Record
 from .faults.cluster import ROOT, compiled
 from .jobs import batch_join, joined_rows, left_record, right_record
-from .test_faults import WORKER_POINTS
 
 JOB = """
 name = "{name}"

@@ -19,11 +19,11 @@ from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import JobError, read_job
 from fkjoin.kafka import Json, admin, new_topics, writing
 from fkjoin.sinks import Delta, Kafka
-from integration.test_postgres import select
-from tests.conftest import small
-from tests.test_addresses import CANARY, MALFORMED
-from tests.test_cli import fkjoin
-from tests.test_spark_engine import write_lines
+from integration.postgres import select
+from tests.support.addresses import CANARY, MALFORMED
+from tests.support.commands import fkjoin
+from tests.support.queries import write_lines
+from tests.support.sessions import small
 
 JOB = """
 name = "secrets"

@@ -16,12 +16,12 @@ from fkjoin import FkJoinError, Table, TopologyError
 from fkjoin.jobs.job_file import tomllib
 from fkjoin.kafka import Json
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from integration.jobs import anew
 
 from .broker import Record
 from .conftest import DOCKER, prepared
 from .jobs import document
 from .secured import ALLOWED, PASSWORD, STORE_PASSWORD, SecuredBroker, quoted
-from .test_new_topics import anew
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin.kafka import Debezium, Json
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
-from tests.golden import CHECKPOINTS
+from tests.support.golden import CHECKPOINTS
 
 from . import golden
 from .broker import Broker, Record

@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.processes import Command
+from tests.support.sessions import only_session, small
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 settings.register_profile("fkjoin", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("fkjoin")
-
-TRACES = Path(__file__).parent / "traces"
-
-
-def trace_files() -> list[Path]:
-    return sorted(TRACES.glob("*.in.jsonl"))
-
-
-def short_lived(**more: str) -> dict[str, str]:
-    """An environment for programs that start a JVM for a minute; see ``fkjoin.sessions.settings.SHORT_LIVED``."""
-    from fkjoin.sessions.settings import SHORT_LIVED
-
-    return os.environ | {"JAVA_TOOL_OPTIONS": SHORT_LIVED, **more}
-
-
-def small(spark: SparkSession, folder: Path, buckets: int = 2) -> None:
-    """Settings for tables that are built from here on: few partitions, indexes under ``folder``, all of the optimizer."""
-    from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, OPTIMIZE, PARTITIONS
-
-    chosen = {PARTITIONS: "2", BUCKETS: str(buckets), INDEX_DIR: str(folder / "index"), OPTIMIZE: "true", EXCLUDED: ""}
-    for name, value in chosen.items():
-        spark.conf.set(name, value)
 
 
 @pytest.fixture
@@ -49,23 +29,23 @@ def own_rules(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
     spark.conf.set(EXCLUDED, "")
 
 
-def only_session(name: str, **conf: Any) -> Iterator[SparkSession]:
-    """One local Spark session for all tests of a run that need a JVM."""
-    from fkjoin.sessions.settings import SHORT_LIVED, session
-
-    made = session(
-        name, master="local[2]", ui_enabled="false", driver_host="127.0.0.1", driver_extraJavaOptions=SHORT_LIVED, **conf
-    )
-    made.sparkContext.setLogLevel("ERROR")
-    yield made
-    status = made.sparkContext._gateway.proc.poll()
-    assert status is None, f"the JVM did not live to see the tests' end: it left with status {status}"
-    made.stop()
-
-
 @pytest.fixture(scope="session")
 def spark() -> Iterator[object]:
     yield from only_session("fkjoin tests")
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    """Starts ``fkjoin …`` in a process of its own, and ends it by force after the test."""
+    made: list[Command] = []
+
+    def start(*arguments: str) -> Command:
+        made.append(Command(tmp_path, *arguments))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.end_by_force()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -135,3 +135,6 @@ class Cluster:
         log = (self.folder / f"{name}.log").open("ab")
         command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *arguments]
         return subprocess.Popen(command, env=self._environment, stdout=log, stderr=log, start_new_session=True)
+
+
+WORKER_POINTS = ("read", "rekey", "subscription", "resolve", "index write", "log write", "pending file")

@@ -1,0 +1,156 @@
+"""What fkjoin wrote is a table again: the order of changes, deletes, timestamps, and names that get in each other's way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import Row, SparkSession
+
+from fkjoin import Table, TopologyError, fk_join
+from fkjoin.aggregates import count
+from fkjoin.jobs.job import Job
+from fkjoin.jobs.job_file import JobError, read_job
+from tests.support.orders import History, tables
+from tests.support.queries import run, table_of
+from tests.support.sessions import small
+from tests.support.written import JOB, NOW, single, written
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True)
+def settings(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+
+
+def test_a_join_that_was_written_is_read_as_it_is_through_changes_of_both_sides_and_restarts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Right rows change under the same version of the left row, and all batches are there before the second job begins."""
+    history, rows = History(tmp_path), list[Row]()
+    for turn in range(3):
+        history.write(60)
+        orders, customers = tables(spark, tmp_path)
+        joiner = ["left.customer_id", "left.items", "right.region"]
+        written(fk_join(orders, customers, "customer_id", joiner=joiner, name="first"), tmp_path, "first")
+        if turn == 0:
+            continue
+        second = Table.from_fkjoin(spark, tmp_path / "first")
+        assert (second.key, second._planned.rest, second._planned.timestamps) == (
+            ("order_id",),
+            ("customer_id", "items", "region"),
+            None,
+        )
+        rows += run(second.materialize("kept").changes, tmp_path / "second-ck").rows
+        (tmp_path / "first" / "_unfinished" / "batch=99999999-x").mkdir(parents=True)
+        (tmp_path / "first" / "_unfinished" / "batch=99999999-x" / "part-1.parquet").write_text("no Parquet yet")
+        now = {key: (row.customer_id, row["items"], row.region) for (key,), row in table_of(rows, "order_id").items()}
+        wanted = {
+            key: (row["customer_id"], row["items"], history.customers[row["customer_id"]]["region"])
+            for key, row in history.orders.items()
+            if row["customer_id"] in history.customers
+        }
+        assert now == wanted
+        shutil.rmtree(tmp_path / "first" / "_unfinished")
+    assert {row["_operation"] for row in rows} == {"insert", "update", "delete"}
+
+
+def test_timestamps_and_names_come_along_and_a_column_called_batch_is_kept(spark: SparkSession, tmp_path: Path) -> None:
+    about: Any = {"timestamp": "at", "schema": "id string, Batch string, lsn bigint, at timestamp, `n.o` int"}
+    row = {"id": "a", "Batch": "b1", "lsn": 1, "at": "2026-01-02T03:04:05Z", "n.o": 7}
+    table = single(spark, tmp_path, row, **about)
+    folder = written(table.materialize("kept"), tmp_path, "kept")
+    assert [found.Batch for found in spark.read.parquet(str(folder)).collect()] == ["b1"]
+    again = Table.from_fkjoin(spark, folder)
+    assert again._planned.rest == ("Batch", "n.o")
+    (found,) = run(again.changes, tmp_path / "again-ck").rows
+    assert (found.Batch, found["n.o"], found["_timestamp"].isoformat()) == ("b1", 7, "2026-01-02T03:04:05")
+    assert "what fkjoin wrote to" in again.describe()
+
+
+def test_a_source_that_was_written_is_ordered_by_its_own_versions(spark: SparkSession, tmp_path: Path) -> None:
+    for lsn in (5, 3):  # the older one comes later
+        table = single(spark, tmp_path, {"id": "a", "n": lsn, "lsn": lsn})
+        folder = written(table, tmp_path, "source")
+    said = {"format": 1, "table": "single", "key": ["id"], "timestamps": None, "source": True, "numbers": 1, "placed": False}
+    assert json.loads((folder / "_fkjoin.json").read_text()) == said
+    for noted in (True, False):
+        if not noted:
+            (folder / "_fkjoin.json").unlink()
+        again = Table.from_fkjoin(spark, folder, key="id", name="again")
+        assert again.describe().count("_version[0]") == 1
+    found = table_of(run(again.materialize("m").changes, tmp_path / "again-ck").rows, "id")
+    assert [row.n for row in found.values()] == [5]
+
+
+def test_what_cannot_be_read_rightly_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    table = single(spark, tmp_path, {"id": "a", "n": 1, "lsn": 1}).materialize("kept")
+    with pytest.raises(TopologyError, match=r"path: .*single has no folder batch=…: Table.to_parquet writes them"):
+        Table.from_fkjoin(spark, tmp_path / "single")
+    folder = written(table, tmp_path, "kept")
+    with pytest.raises(TopologyError, match=r"key: the table that was written has the key id, and"):
+        Table.from_fkjoin(spark, folder, key="n")
+    again = Table.from_fkjoin(spark, folder)
+    run(again.changes, tmp_path / "again-ck")
+    table.to_parquet(folder, checkpoint=tmp_path / "other-ck", **NOW).awaitTermination()
+    with pytest.raises(StreamingQueryException, match="of another checkpoint than the others"):
+        run(again.changes, tmp_path / "again-ck")
+    with pytest.raises(TopologyError, match=r"path: .* has batches of 2 checkpoints"):
+        Table.from_fkjoin(spark, folder)
+    shutil.rmtree(min(folder.glob("batch=*")))
+    (folder / "_fkjoin.json").unlink()
+    with pytest.raises(TopologyError, match="key: name the key's columns of kept: an older release"):
+        Table.from_fkjoin(spark, folder)
+
+
+def test_names_that_results_add_are_refused_by_name_or_renamed(spark: SparkSession, tmp_path: Path) -> None:
+    table = single(spark, tmp_path, {"id": "a", "n": 1, "lsn": 1})
+    folder = written(table.materialize("kept"), tmp_path, "kept")
+    by_hand = Table.from_files(
+        spark, folder, key="id", version="_version[0]", deleted="_operation = 'delete'", format="parquet", name="by hand"
+    )
+    for refused in (
+        lambda: by_hand.changes,
+        lambda: by_hand.materialize("m").changes,
+        lambda: by_hand.to_parquet(tmp_path / "x", checkpoint=tmp_path / "ck"),
+        lambda: by_hand.filter("n > 0").changes,
+        lambda: by_hand.filter("n > 0").to_parquet(tmp_path / "x", checkpoint=tmp_path / "ck"),
+        lambda: by_hand.with_children(table, "id").changes,
+        lambda: fk_join(by_hand, table, "id", joiner="left.*").changes,
+        lambda: table.map_values("n as _Timestamp", name="by hand").changes,
+        lambda: table.group_by("id as _version", name="by hand").count().changes,
+        lambda: table.group_by("id", name="by hand").agg(_left_version=count()).changes,
+    ):
+        with pytest.raises(TopologyError, match=r"by hand.*: '_.*' is the name of a column that results add.*from_fkjoin"):
+            refused()
+    assert not (tmp_path / "x").exists()
+    renamed = by_hand.materialize("m").map_values(["n", "_operation as was"])
+    assert [(row.n, row.was) for row in run(renamed.changes, tmp_path / "renamed-ck").rows] == [(1, "insert")]
+
+
+def test_folders_of_another_name_are_not_mixed(spark: SparkSession, tmp_path: Path) -> None:
+    table = single(spark, tmp_path, {"id": "a", "batch": "b", "fkjoin_batch": "c", "lsn": 1})
+    with pytest.raises(TopologyError, match="path: a table with the columns batch and fkjoin_batch leaves no name"):
+        table.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck")
+    (tmp_path / "out" / "batch=00000000-12345678").mkdir(parents=True)
+    narrower = table.map_values(["batch"])
+    with pytest.raises(TopologyError, match="has the folder batch=00000000-12345678 already, which hides the column 'batch'"):
+        narrower.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck")
+
+
+def test_a_job_file_reads_what_was_written(spark: SparkSession, tmp_path: Path) -> None:
+    written(single(spark, tmp_path, {"id": "a", "n": 1, "lsn": 1}).materialize("kept"), tmp_path, "kept")
+    job = tmp_path / "job.toml"
+    job.write_text(JOB.replace("{folder}", str(tmp_path)))
+    assert Job(read_job(job), spark).tables["kept"].key == ("id",)
+    job.write_text(job.read_text().replace('"fkjoin"', '"fkjoin"\nversion = "n"'))
+    with pytest.raises(JobError, match='tables.kept: version: .* read from files of format "fkjoin"; leave it out'):
+        read_job(job)
+    job.write_text(job.read_text().replace('format = "fkjoin"', 'format = "parquet"'))
+    with pytest.raises(JobError, match="tables.kept: key must be given"):
+        read_job(job)

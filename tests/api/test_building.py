@@ -1,0 +1,315 @@
+"""What is said of mistakes while building, and what a topology reads like; no query runs here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import fkjoin
+from fkjoin import SessionError, Table, TopologyError, fk_join
+from fkjoin.analysis.columns import resolve_column
+from fkjoin.sessions.settings import BUCKETS, FORMAT, PROVIDER, SHORT_LIVED, bucket_count, prepare
+from tests.support.queries import write_lines
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def orders(spark: SparkSession, tmp_path: Path) -> Table:
+    write_lines(tmp_path / "orders", "1", [{"order_id": "o", "customer_id": "c", "amount": 1.5, "lsn": 1, "op": "u"}])
+    return Table.from_files(spark, tmp_path / "orders", key="order_id", version="lsn", deleted="op = 'd'")
+
+
+@pytest.fixture
+def customers(spark: SparkSession, tmp_path: Path) -> Table:
+    write_lines(tmp_path / "customers", "1", [{"customer_id": "c", "name": "Ada", "lsn": 1}])
+    return Table.from_files(spark, tmp_path / "customers", key="customer_id", version="lsn")
+
+
+def stream(spark: SparkSession) -> Any:
+    return spark.readStream.format("rate").load().selectExpr("value as id", "timestamp as at", "cast(value as string) as text")
+
+
+def test_the_public_names() -> None:
+    assert fkjoin.__all__ == [
+        "FkJoinError",
+        "FormatError",
+        "InvariantError",
+        "SessionError",
+        "Table",
+        "TopologyError",
+        "TraceError",
+        "cogroup",
+        "fk_join",
+        "read_state",
+        "session",
+    ]
+    assert all(getattr(fkjoin, name).__doc__ for name in fkjoin.__all__)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            {"key": "idd", "version": "id"},
+            r"key: the table has no column 'idd'; did you mean 'id'\? It has: id, at, text\.",
+        ),
+        ({"key": [], "version": "id"}, "key: name at least one column"),
+        ({"key": 3, "version": "id"}, "key: a column name is needed, 3 is a int"),
+        ({"key": "id", "version": "lsn"}, r"version: the table has no column 'lsn'\. It has: id, at, text\."),
+        ({"key": "id", "version": []}, "version: name the columns that order the changes"),
+        ({"key": "id", "version": "text"}, "version: text is string, whole numbers are needed"),
+        ({"key": "id", "version": "at"}, r"version: at is timestamp, whole numbers are needed; cast it.*unix_micros"),
+        ({"key": "id", "version": "id", "deleted": "text"}, "deleted: text is string, a boolean is needed"),
+        ({"key": "id", "version": "id", "deleted": "opp = 'd'"}, r"deleted: \"opp = 'd'\" cannot be evaluated over"),
+        (
+            {"key": "id", "version": "id", "timestamp": "text"},
+            "timestamp: text is string, a timestamp or bigint is needed",
+        ),
+        (
+            {"key": "id", "version": "id", "timestamp": 3},
+            "timestamp: a column name, SQL text or Column is needed, 3 is a int",
+        ),
+    ],
+)
+def test_a_source_described_wrongly_is_refused(spark: SparkSession, arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(TopologyError, match=says):
+        Table.from_stream(stream(spark), **arguments)
+
+
+def test_a_batch_frame_or_no_frame_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(TopologyError, match=r"df: a batch DataFrame has no changes.*readStream"):
+        Table.from_stream(spark.range(3), key="id", version="id")
+    with pytest.raises(TopologyError, match="df: a streaming DataFrame is needed, this is a list"):
+        Table.from_stream([1], key="id", version="id")  # type: ignore[arg-type]
+
+
+def test_files_that_are_not_there_are_named(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(TopologyError, match=r"path: .*nowhere has no \.json"):
+        Table.from_files(spark, tmp_path / "nowhere", key="id", version="id")
+    with pytest.raises(TopologyError, match="path: .*nowhere cannot be read to learn its columns"):
+        Table.from_files(spark, tmp_path / "nowhere", key="id", version="id", format="json")
+    with pytest.raises(TopologyError, match="format: 'orc' is not one of json, parquet, csv"):
+        Table.from_files(spark, tmp_path, key="id", version="id", format="orc")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            {"extractor": "custmer_id"},
+            "extractor: left table orders has no column 'custmer_id'; did you mean 'customer_id'",
+        ),
+        ({"extractor": "upper(nothing)"}, r"extractor: 'upper\(nothing\)' cannot be evaluated over left table orders"),
+        (
+            {"extractor": ["customer_id", "amount"]},
+            r"extractor: 2 columns given, but the key of right table customers has 1",
+        ),
+        (
+            {"extractor": "amount"},
+            r"extractor: amount of left table orders is double, but key column customer_id .* is string",
+        ),
+        ({"extractor": 7}, "extractor: "),
+        ({"extractor": "customer_id", "how": "outer"}, "how: 'outer' is not one of"),
+        ({"extractor": "customer_id", "joiner": "left.amont"}, "joiner: 'left.amont' cannot be evaluated over"),
+        (
+            {"extractor": "customer_id", "joiner": ["left.order_id"]},
+            "joiner: column 'order_id' is already there as the key",
+        ),
+        ({"extractor": "customer_id", "name": "orders"}, "name: 'orders' already names an input"),
+    ],
+)
+def test_a_join_described_wrongly_is_refused(orders: Table, customers: Table, arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(TopologyError, match=says):
+        fk_join(orders, customers, **arguments)
+
+
+def test_a_frame_in_place_of_a_table_is_refused_with_the_way_out(orders: Table) -> None:
+    with pytest.raises(TopologyError, match=r"right: a Table is needed, this is a DataFrame; wrap it with Table\.from_stream"):
+        fk_join(orders, orders.changes, "customer_id")  # type: ignore[arg-type]
+
+
+def test_timestamps_of_two_types_are_refused(spark: SparkSession) -> None:
+    one = Table.from_stream(stream(spark), key="id", version="id", timestamp="at", name="one")
+    other = Table.from_stream(stream(spark), key="id", version="id", timestamp="id", name="other")
+    with pytest.raises(TopologyError, match="right: timestamps are bigint here and timestamp in left"):
+        fk_join(one, other, "id")
+
+
+def test_a_session_with_the_wrong_state_store_is_refused(spark: SparkSession) -> None:
+    other = spark.newSession()
+    other.conf.set(PROVIDER, "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider")
+    with pytest.raises(SessionError, match=r"providerClass is '.*HDFS.*', fkjoin needs '.*RocksDB.*Remove or change"):
+        prepare(other)
+    other.conf.set(PROVIDER, spark.conf.get(PROVIDER))
+    other.conf.set(FORMAT, "1")
+    with pytest.raises(SessionError, match="checkpointFormatVersion is '1', fkjoin needs '2'"):
+        prepare(other)
+    other.conf.set(BUCKETS, "many")
+    with pytest.raises(SessionError, match=r"spark\.fkjoin\.buckets is 'many': it must be a whole number"):
+        bucket_count(other)
+
+
+def test_short_lived_sessions_have_room_for_compiled_code() -> None:
+    """A JVM without its optimizing compiler reserves a fifth of it, and ends when that is full."""
+
+    def room(*options: str) -> str:
+        shown = subprocess.run(
+            ["java", *options, "-XX:+PrintFlagsFinal", "-version"], capture_output=True, text=True, check=True
+        )
+        (line,) = (line for line in shown.stdout.splitlines() if " ReservedCodeCacheSize " in line)
+        return line.split()[3]
+
+    assert room(*SHORT_LIVED.split()) == room()
+
+
+def test_workers_have_settings_for_their_memory_unless_the_user_has_others(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.record_batch({"tunables": [os.environ["GLIBC_TUNABLES"]], "pool": [pa.default_memory_pool().backend_name]})
+
+    def of_a_worker() -> tuple[str, ...]:
+        (row,) = spark.range(1, numPartitions=1).mapInArrow(told, "tunables string, pool string").collect()
+        return tuple(row)
+
+    tunables, pool = of_a_worker()
+    assert ("glibc.malloc.mmap_threshold=4194304" in tunables, pool) == (True, "system")
+    monkeypatch.setitem(spark.sparkContext.environment, "GLIBC_TUNABLES", "glibc.malloc.arena_max=3")
+    prepare(spark)
+    assert of_a_worker() == ("glibc.malloc.arena_max=3", "system")
+
+
+@pytest.mark.parametrize(
+    ("name", "ours", "theirs"),
+    [("spark.sql.streaming.pollingDelay", "50ms", "1s"), ("spark.sql.execution.arrow.maxBytesPerBatch", "2m", "64m")],
+)
+def test_a_plain_session_is_completed(spark: SparkSession, name: str, ours: str, theirs: str) -> None:
+    other = spark.newSession()
+    prepare(other)
+    assert other.conf.get(FORMAT) == "2"
+    assert int(other.conf.get("spark.sql.shuffle.partitions") or 0) == 2
+    other.conf.unset(name)
+    prepare(other)
+    assert other.conf.get(name) == ours
+    other.conf.set(name, theirs)
+    prepare(other)
+    assert other.conf.get(name) == theirs
+
+
+def test_workers_get_a_batch_in_pieces(spark: SparkSession) -> None:
+    def sizes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.record_batch({"bytes": pa.array([batch.nbytes], pa.int64())})
+
+    rows = spark.range(8, numPartitions=1).selectExpr("repeat('x', 1048576) as text")
+    pieces = [row.bytes for row in rows.mapInArrow(sizes, "bytes bigint").collect()]
+    assert sum(pieces) >= 8 << 20
+    assert max(pieces) < 4 << 20
+
+
+class Recorder:
+    """In place of Spark's builder: what it is told, and a session that there is."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark, self.told = spark, dict[str, str]()
+
+    def config(self, *, map: dict[str, str]) -> Recorder:
+        self.told |= map
+        return self
+
+    def getOrCreate(self) -> SparkSession:  # noqa: N802
+        return self.spark
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "compressed"),
+    [("local[2]", {}, "false"), ("local[2]", {"shuffle_compress": True}, "true"), ("spark://elsewhere:7077", {}, None)],
+)
+def test_what_workers_have_compressed_is_not_compressed_again_where_it_does_not_travel(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, master: str, conf: dict[str, Any], compressed: str | None
+) -> None:
+    recorder = Recorder(spark)
+    monkeypatch.setattr(SparkSession, "builder", recorder)
+    assert fkjoin.session("told", master=master, **conf) is spark
+    assert recorder.told["spark.master"] == master
+    assert recorder.told.get("spark.shuffle.compress") == compressed
+
+
+def test_columns_of_the_result(orders: Table, customers: Table) -> None:
+    joined = fk_join(orders, customers, "customer_id")
+    assert joined.changes.isStreaming
+    names = ["order_id", "left", "right", "_operation", "_left_version", "_right_version", "_timestamp"]
+    assert joined.changes.columns == names
+    assert joined.changes.schema["left"].dataType.simpleString() == (
+        "struct<amount:double,customer_id:string,op:string,order_id:string>"
+    )
+    picked = fk_join(orders, customers, "customer_id", joiner=["left.amount", F.upper("right.name").alias("name")])
+    assert picked.changes.columns[:3] == ["order_id", "amount", "name"]
+    assert orders.changes.columns == ["order_id", "amount", "customer_id", "op", "_operation", "_version", "_timestamp"]
+
+
+def test_describe_reads_like_this(orders: Table, customers: Table) -> None:
+    joined = fk_join(orders, customers, "customer_id", name="orders-with-customers")
+    assert joined.describe() == (
+        """\
+source orders
+  from       stream of amount, customer_id, lsn, op, order_id
+  key        order_id
+  version    lsn
+  deleted    op = 'd'
+  timestamp  none
+  columns    amount, customer_id, op, order_id
+source customers
+  from       stream of customer_id, lsn, name
+  key        customer_id
+  version    lsn
+  deleted    never
+  timestamp  none
+  columns    customer_id, name
+fk_join orders-with-customers  (inner)
+  left         orders
+  right        customers
+  foreign key  customer_id = customers(customer_id)
+  joiner       both rows
+  1 rekey         repartition by order_id; store orders-with-customers-rekey
+  2 subscription  repartition by foreign key; store orders-with-customers-subscription
+  3 resolve       repartition by order_id; store orders-with-customers-resolve"""
+    )
+
+
+def test_generated_names_are_stable_and_differ_by_what_is_joined(orders: Table, customers: Table) -> None:
+    inner, again = fk_join(orders, customers, "customer_id"), fk_join(orders, customers, "customer_id")
+    assert inner.name == again.name
+    assert fk_join(orders, customers, "customer_id", how="left").name != inner.name
+    assert fk_join(orders, customers, "upper(customer_id)").name != inner.name
+    assert fk_join(inner, customers, "left.customer_id").name != inner.name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"deployment": "stage"}, 'deployment: \'stage\' is not one of "fused", "staged"'),
+        ({"deployment": "staged"}, r"left: the staged deployment joins tables read from topics .*, orders is none"),
+        ({"wire": "json"}, "wire: 'json' is not one of"),
+    ],
+)
+def test_what_is_said_of_deployments(orders: Table, customers: Table, arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(TopologyError, match=says):
+        fk_join(orders, customers, "customer_id", **arguments)
+
+
+def test_a_field_of_a_column_is_suggested_with_its_column(spark: SparkSession) -> None:
+    """An event's LSN is in its ``source`` block, whatever columns have like names."""
+    frame = spark.createDataFrame([], "id string, lsm bigint, source struct<lsn: bigint>")
+    with pytest.raises(TopologyError, match=r"version: orders has no column 'lsn'; did you mean 'source\.lsn'\? It has: id, "):
+        resolve_column("version", "lsn", frame, frame.columns, "orders")

@@ -1,0 +1,176 @@
+"""Several tables summed up by the same key in one store (KIP-150): each as its own aggregate would say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import Row, SparkSession
+
+from fkjoin import Table, TopologyError, cogroup, fk_join, read_state
+from fkjoin import aggregates as agg
+from fkjoin.checkpoint.upkeep import verify
+from fkjoin.codec.rows import RowCodec
+from fkjoin.folds.calls import Called, Starting
+from fkjoin.folds.cogrouped import CoFold, numbered
+from fkjoin.folds.extremes import Extreme
+from fkjoin.folds.fold import Fold
+from fkjoin.folds.sums import Count, WholeSum
+from fkjoin.stages import Counters, aggregate, regroup
+from fkjoin.state import MemoryStore
+from tests.support.grouping import SOURCE, TIMES, Change, Grouping
+from tests.support.orders import History, tables
+from tests.support.queries import run, table_of
+from tests.support.sessions import small
+
+VALUE = pa.schema([("n", pa.int64())])
+FOLDS = (
+    Fold(VALUE, (Count("rows"), Extreme("least", 0, "min", pa.int64()))),
+    Fold(VALUE, (WholeSum("sum", 0, "sum"), Extreme("most", 0, "max", pa.int64()))),
+)
+STEP = st.tuples(st.booleans(), st.sampled_from("abc"), st.sampled_from(["g1", "g2", None]), st.none() | st.integers(-2, 2))
+
+
+def whole(rows: Iterable[Change]) -> dict[str, tuple[Any, ...]]:
+    """Both aggregates side by side, from nothing; a row's key begins with the number of its table."""
+    newest = {change.key: change for change in rows}
+    found = {}
+    for group in {change.group for change in newest.values() if change.group is not None}:
+        mine = [[one for one in newest.values() if one.group == group and one.key[0] == number] for number in "01"]
+        first, second = ([one.values[0] for one in rows if one.values[0] is not None] for rows in mine)
+        found[group] = (
+            len(mine[0]) or None,
+            min(first, default=None),
+            sum(second) if second else None,
+            max(second, default=None),
+        )
+    return found
+
+
+@given(steps=st.lists(STEP, max_size=40), cut=st.integers(1, 7))
+@settings(max_examples=120)
+def test_each_table_has_its_columns_after_every_batch(steps: list[Any], cut: int) -> None:
+    sides = [Grouping(VALUE, *fold.columns) for fold in FOLDS]
+    both, store = Grouping(VALUE), MemoryStore()
+    both.fold = CoFold(FOLDS)  # type: ignore[assignment]
+    history = [Change(f"{int(second)}{key}", version, group, (n,)) for version, (second, key, group, n) in enumerate(steps)]
+    for start in range(0, len(history), cut):
+        part = history[start : start + cut]
+        grouped = [
+            numbered(regroup(side.messages([c for c in part if c.key[0] == str(at)]), side.rows, side.count, **TIMES), at)
+            for at, side in enumerate(sides)
+        ]
+        both.apply(aggregate(pa.concat_tables(grouped), store, Counters(), CoFold(FOLDS), source=SOURCE, **TIMES))
+        assert both.table == whole(history[: start + cut])
+
+
+def test_a_fold_without_rows_begins_anew() -> None:
+    """What a table's rows had come to does not come back with its next row, also if a subtractor takes nothing back."""
+    key = pa.schema([("g", pa.string())])
+    kept = Called("kept", pa.int64(), key, VALUE, True, Starting(0), lambda _, n, kept: kept + n, lambda _, n, kept: kept)
+    fold = CoFold((FOLDS[0], Fold(VALUE, (kept,), nullable=True, ordered=True)))
+    store, side, seen = MemoryStore(), Grouping(VALUE), []
+    for version, (group, n) in enumerate([("g", 5), (None, 0), ("g", 1)]):
+        changed = regroup(side.messages([Change("1a", version, group, (n,))]), side.rows, side.count, **TIMES)
+        parts = [numbered(changed, 1)]
+        if not version:  # the other table keeps the group
+            parts.append(numbered(regroup(side.messages([Change("0a", 0, "g", (9,))]), MemoryStore(), Counters(), **TIMES), 0))
+        results = aggregate(pa.concat_tables(parts), store, Counters(), fold, source=SOURCE, **TIMES)
+        seen += [tuple(column[0].as_py() for column in RowCodec(fold.schema).decode(results.column("value").combine_chunks()))]
+    assert seen == [(1, 9, 5), (1, 9, None), (1, 9, 1)]
+
+
+def test_extremes_of_one_table_are_not_those_of_another() -> None:
+    """Each column's values are entries of its own in the store: when one leaves, the next is of the same table."""
+    store, sides, table = MemoryStore(), [Grouping(VALUE, *fold.columns) for fold in FOLDS], Grouping(VALUE)
+    table.fold = CoFold(FOLDS)  # type: ignore[assignment]
+    steps = [[("0a", "g", 1), ("0b", "g", 2)], [("1c", "g", 0), ("1d", "g", 3)], [("0a", None, 0)], [("1d", None, 0)]]
+    for version, step in enumerate(steps):
+        at = int(step[0][0][0])
+        changes = [Change(key, version, group, (n,)) for key, group, n in step]
+        grouped = numbered(regroup(sides[at].messages(changes), sides[at].rows, sides[at].count, **TIMES), at)
+        table.apply(aggregate(grouped, store, Counters(), CoFold(FOLDS), source=SOURCE, **TIMES))
+    assert table.table == {"g": (1, 2, 0, 0)}
+
+
+@pytest.fixture
+def sides(spark: SparkSession, tmp_path: Path) -> tuple[Table, Table]:
+    small(spark, tmp_path)
+    return tables(spark, tmp_path)
+
+
+@pytest.mark.spark
+def test_orders_and_joined_rows_by_customer(spark: SparkSession, tmp_path: Path, sides: tuple[Table, Table]) -> None:
+    """An aggregate of a source and one of a join, which reads its answers; kept, read again, and gone on with."""
+    orders, customers = sides
+    history, rows = History(tmp_path), list[Row]()
+    of_orders = orders.group_by("customer_id", name="by-orders").agg(orders=agg.count(), most=agg.max("items"))
+    joined = fk_join(orders, customers, "customer_id", name="joined")
+    of_north = (
+        joined.filter("right.region = 'north'").group_by("left.customer_id", name="by-north").agg(items=agg.sum("left.items"))
+    )
+    both = cogroup(of_orders, of_north, name="per-customer", validate=True).materialize("kept")
+    for _ in range(2):
+        history.write(60)
+        rows += run(both.changes, tmp_path / "checkpoint").rows
+        wanted: dict[Any, tuple[Any, ...]] = {}
+        for key in {order["customer_id"] for order in history.orders.values()}:
+            mine = [order["items"] for order in history.orders.values() if order["customer_id"] == key]
+            north = history.customers.get(key, {}).get("region") == "north"
+            wanted[(key,)] = len(mine), max(mine), sum(mine) if north else None
+        found = {key: (row["orders"], row["most"], row["items"]) for key, row in table_of(rows, "customer_id").items()}
+        assert found == wanted
+    kept = read_state(spark, str(tmp_path / "checkpoint"), "kept").collect()
+    assert {(row.customer_id,): (row.orders, row.most, row["items"]) for row in kept} == wanted
+    assert verify(spark, tmp_path / "checkpoint") == []
+    text = both.describe()
+    assert "store by-orders-aggregate" not in text
+    assert text.split("\n")[-7:] == [
+        "cogroup per-customer  (on-change)",
+        "  of           by-orders",
+        "  of           by-north",
+        "  orders       count() of by-orders",
+        "  most         max(items) of by-orders",
+        "  items        sum(left.items) of by-north",
+        "  1 aggregate     repartition by group; store per-customer-aggregate, materialized as kept",
+    ]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda o, c: (o.group_by("customer_id").count(),), "cogroup: 2 to 256 tables are needed, these are 1"),
+        (
+            lambda o, c: (o.group_by("customer_id").count(), c),
+            r"tables\[1\]: customers is no aggregate; give it as table.group",
+        ),
+        (lambda o, c: (o, o), r"tables\[0\]: orders is no aggregate"),
+        (lambda o, c: (o.group_by("op").count(),) * 2, r"tables\[1\]: orders-by-\w+ is there twice"),
+        (
+            lambda o, c: (o.group_by("op").count(), o.group_by("items").sum("amount")),
+            r"tables\[1\]: orders-by-\w+ is grouped by items bigint, and orders-by-\w+ by op string; make both the same",
+        ),
+        (
+            lambda o, c: (o.group_by("op").count(), c.group_by("op").count()),
+            r"tables\[1\]: another table has the column 'count' too",
+        ),
+        (
+            lambda o, c: (o.group_by("op").count().materialize("x"), c.group_by("op").max("region")),
+            r"tables\[0\]: orders-by-\w+ is materialized, and has no store of its own in a cogroup; materialize the cogroup",
+        ),
+        (
+            lambda o, c: (o.group_by("op").count(), c.group_by("op", emit="periodic").max("region")),
+            r"tables\[1\]: customers-by-\w+ is held back, and a cogroup sends for it",
+        ),
+        (lambda o, c: (o.group_by("op").count(), 3), r"tables\[1\]: a Table is needed, this is a int"),
+    ],
+)
+def test_tables_that_cannot_be_put_together_are_refused(sides: tuple[Table, Table], make: Any, says: str) -> None:
+    with pytest.raises(TopologyError, match=says):
+        cogroup(*make(*sides))

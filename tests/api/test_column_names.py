@@ -1,0 +1,365 @@
+"""Names of columns: any name works everywhere, and one that cannot be told apart is refused when the table is built."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
+
+from fkjoin import Table, TopologyError, cogroup, fk_join, read_state
+from fkjoin import aggregates as agg
+from fkjoin.analysis.topics import _require_names
+from fkjoin.codec.json_read import read_objects
+from fkjoin.codec.rows import RowCodec
+from fkjoin.codec.vectors import Columns, Vector
+from fkjoin.kafka import Debezium, Json
+from fkjoin.kafka.formats import decode_key, key_reader, reader
+from fkjoin.plan.nodes import fired
+from fkjoin.plan.rules import JOINS_SHARE_STAGES
+from fkjoin.sessions.settings import OPTIMIZE
+from fkjoin.sinks import Delta, Kafka, Parquet
+from fkjoin.sinks.batches import Batch, Write
+from fkjoin.sinks.postgres import Postgres
+from fkjoin.spark.names import named, quoted, require_beside, twice
+from tests.support.names import FK, KEY, NASTY, RIGHT
+from tests.support.queries import run, table_of, write_lines
+from tests.support.sessions import small
+
+
+def test_names_in_backticks_are_names_and_expressions_are_not() -> None:
+    assert quoted("left", "a.b", "ti`ck") == "`left`.`a.b`.`ti``ck`"
+    assert [named(given, NASTY) for given in ("a.b", "`a.b`", "`ti``ck`", "upper(`a.b`)", 3, "A.B")] == [
+        *("a.b", "a.b", "ti`ck"),
+        *(None, None, None),
+    ]
+
+
+def test_names_that_differ_in_case_alone_are_the_same_twice() -> None:
+    assert twice(["a", "b", "A"]) == ("a", "A")
+    assert twice(["a", "b", "a"]) == ("a", "a")
+    assert twice(["a", "b"]) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (["ID"], "column 'ID' is already there as the key"),
+        (["a", "A"], "two columns are called 'a' and 'A', which is one name to Spark"),
+        ([""], "a column has no name"),
+        (["__fkjoin_key"], "names that begin as '__fkjoin_key' does are the engine's own"),
+    ],
+)
+def test_a_name_that_cannot_be_told_apart_is_refused(names: list[str], says: str) -> None:
+    with pytest.raises(TopologyError, match=says):
+        require_beside(["id"], "joiner", names)
+
+
+def test_columns_of_a_topics_key_and_value_are_told_apart() -> None:
+    _require_names(["id", "a.b"], ["id", "name"])
+    for key, row, says in (
+        (["ID"], ["id"], "key and value: two columns are called 'ID' and 'id'"),
+        (["a", "A"], [], "key: two columns"),
+        (["id"], ["b", "B"], "value: two columns"),
+        (["id"], ["__fkjoin_ts"], r"value: names that begin .* read it from Json\(…, text=…\) with map_values"),
+    ):
+        with pytest.raises(TopologyError, match=says):
+            _require_names(key, row)
+
+
+def test_any_name_can_be_parsed_encoded_picked_and_evaluated() -> None:
+    kind = pa.struct([(name, pa.struct([(name, pa.int64())])) for name in NASTY])
+    row = {name: {name: place} for place, name in enumerate(NASTY)}
+    rows = read_objects(pa.array([json.dumps(row), json.dumps(row, ensure_ascii=False), '{"a.b": 1']), kind).rows
+    assert rows.to_pylist()[:2] == [row, row]
+    codec = RowCodec(pa.schema(list(kind)))
+    encoded = codec.encode(rows.flatten(), 3)
+    picked = codec.pick(encoded, [(name, name) for name in NASTY])
+    assert [column[0].as_py() for column in picked] == list(range(len(NASTY)))
+    fields = [
+        Vector("GetStructField", pa.int64(), (Vector("AttributeReference", kind[name].type, given=name.lower()),), name)
+        for name in NASTY
+    ]
+    visible = {field.name.lower(): column for field, column in zip(kind, rows.flatten(), strict=True)}
+    made = Columns(tuple(zip(NASTY, fields, strict=True)))(visible, pa.array([False] * 3))
+    assert made[0].as_py() == {name: place for place, name in enumerate(NASTY)}
+
+
+spark_only = pytest.mark.spark
+
+
+@pytest.fixture
+def settings(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
+    small(spark, tmp_path)
+    yield
+    spark.conf.set(OPTIMIZE, "true")
+
+
+ORDER = {KEY: "o1", FK: "c1", **{name: f"{name}!" for name in NASTY}, "lsn.x": 1, "op`x": "u"}
+CUSTOMER = {RIGHT: "c1", **{f"r{name}": place for place, name in enumerate(NASTY)}, "lsn.x": 1}
+
+
+def files(spark: SparkSession, folder: Path, kind: str) -> tuple[Table, Table]:
+    """Orders and customers, as files of that kind; ``json by Spark`` has an option that leaves the lines to Spark."""
+    for name, row in (("orders", ORDER), ("customers", CUSTOMER)):
+        (folder / name).mkdir()
+        rows = [row, {**row, (KEY if name == "orders" else RIGHT): "other"}]
+        if kind == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows), folder / name / "1.parquet")
+        elif kind == "csv":
+            text = io.StringIO()
+            writer = csv.DictWriter(text, list(row))
+            writer.writeheader()
+            writer.writerows(rows)
+            (folder / name / "1.csv").write_text(text.getvalue())
+        else:
+            write_lines(folder / name, "1", rows)
+    more: dict[str, Any] = {"options": {"mode": "PERMISSIVE"}} if kind == "json by Spark" else {}
+    if kind == "csv":
+        more = {"options": {"escape": '"', "ignoreLeadingWhiteSpace": "false"}}
+    orders = Table.from_files(
+        spark, folder / "orders", key=quoted(KEY), version=["lsn.x"], deleted="`op``x` = 'd'", name="orders", **more
+    )
+    customers = Table.from_files(spark, folder / "customers", key=RIGHT, version="`lsn.x`", name="customers", **more)
+    assert (orders._lowered.undecoded is None) == (kind != "json")
+    return orders, customers
+
+
+@dataclass
+class Records:
+    """A sink that has the records of a topic, as workers make them and as Spark does."""
+
+    place: str = "records"
+    found: list[list[Row]] = field(default_factory=list)
+
+    def begin(self, table: Table) -> Write:
+        kafka = Kafka("topic", "broker", value=f"concat({quoted(KEY)}, ' ', `a.b`, ' ', `ti``ck`)")
+        whole = Kafka("topic", "broker")
+
+        def write(batch: Batch, query: str, number: int) -> None:
+            for sink in (kafka, whole):
+                packed = sink._packed(table)
+                assert packed is not None
+                self.found += [packed(batch.frame).collect(), sink._by_spark(batch.table).collect()]
+
+        return write
+
+
+@spark_only
+@pytest.mark.parametrize(("kind", "optimize"), [("json", True), ("json", False), ("json by Spark", True)])
+@pytest.mark.usefixtures("settings")
+def test_any_name_works_in_sources_views_joiners_aggregates_sinks_and_state(
+    spark: SparkSession, tmp_path: Path, kind: str, optimize: bool
+) -> None:
+    spark.conf.set(OPTIMIZE, str(optimize).lower())
+    orders, customers = files(spark, tmp_path, kind)
+    assert (*orders.key, *customers.key) == (KEY, RIGHT)
+    assert "lsn.x" not in orders._planned.rest + customers._planned.rest
+    seen = orders.filter("`a.b` = 'a.b!' and `ti``ck` is not null").map_values(
+        ["*", 'concat(`two words`, `double"quote`) as `sum of`'], name="seen"
+    )
+    whole = fk_join(seen, customers, FK, joiner=["left.*", f"right.{quoted('rti`ck')} as `of right.`"], name="whole")
+    assert whole._planned.rest == (*seen._planned.rest, "of right.")
+    places = Parquet(tmp_path / "out"), Delta(tmp_path / "delta"), (records := Records())
+    whole.materialize("kept").to(*places, checkpoint=tmp_path / "ck", trigger={"availableNow": True}).awaitTermination()
+    wanted = {name: ORDER[name] for name in orders._planned.rest} | {"sum of": 'two words!double"quote!', "of right.": 1}
+    for rows in (
+        spark.read.parquet(str(tmp_path / "out")).collect(),
+        DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist(),
+        read_state(spark, tmp_path / "ck", "kept").collect(),
+    ):
+        assert sorted(row[KEY] for row in rows) == ["o1", "other"]
+        assert [{name: row[name] for name in wanted} for row in rows] == [wanted, wanted]
+    for by_workers, by_spark in zip(records.found[::2], records.found[1::2], strict=True):
+        assert sorted(by_workers) == sorted(by_spark)
+    assert json.loads(min(records.found[2]).value) == wanted
+    if kind == "json by Spark":
+        children = customers.with_children(seen, quoted(FK), column="the.`orders`")
+        (row,) = [row for row in run(children.changes, tmp_path / "ck-children").rows if row[RIGHT] == "c1"]
+        assert {key: order["sum of"] for key, order in row["the.`orders`"].items()} == dict.fromkeys(
+            ("o1", "other"), wanted["sum of"]
+        )
+        return
+    star = fk_join(whole, customers, FK, joiner=["left.*", "right.`r[x]` as `x.2`"], name="star")
+    assert fired(star._lowered.node, JOINS_SHARE_STAGES) == optimize
+    groups = star.group_by(["`a.b`", "`of right.` as `two.words`"])
+    summed = groups.agg(**{"how many": agg.count(), "`most`": agg.max("`[x]`"), "a.sum": agg.sum("`x.2`")})
+    got = table_of(run(summed.changes, tmp_path / "ck-groups").rows, "a.b", "two.words")
+    assert {key: (row["how many"], row["`most`"], row["a.sum"]) for key, row in got.items()} == {
+        ("a.b!", NASTY.index("ti`ck")): (2, "[x]!", 2 * NASTY.index("[x]"))
+    }
+
+
+@spark_only
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.usefixtures("settings")
+def test_any_name_can_be_read_from_other_files(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    orders, _ = files(spark, tmp_path, kind)
+    rows = run(orders.changes, tmp_path / "ck").rows
+    assert [{name: row[name] for name in orders._planned.rest} for row in rows] == [
+        {name: ORDER[name] for name in orders._planned.rest}
+    ] * 2
+
+
+@spark_only
+def test_any_name_works_in_formats_of_topics_by_workers_and_by_spark(spark: SparkSession) -> None:
+    ddl = ", ".join(f"{quoted(name)} string" for name in NASTY)
+    row = {name: f"{name}!" for name in NASTY}
+    for given, message in (Json(ddl, text="the `text`."), row), (Debezium(ddl), {"op": "c", "after": row}):
+        data = json.dumps(message).encode()
+        decoded = given.decode(F.col("data"))
+        found = spark.createDataFrame([(data,)], "data binary").select(decoded.row.alias("it"), decoded.problem).head()
+        read = reader(given)
+        assert found is not None
+        assert read is not None
+        assert found[1] is None
+        assert found["it"].asDict() == read(pa.array([data])).rows[0].as_py() | {name: f"{name}!" for name in NASTY}
+    key = Debezium(ddl)
+    decoded, read = decode_key(key, F.col("data")), key_reader(key)
+    data = json.dumps({"payload": row}).encode()
+    found = spark.createDataFrame([(data,)], "data binary").select(decoded.row.alias("it")).head()
+    assert found is not None
+    assert read is not None
+    assert found["it"].asDict() == read(pa.array([data])).rows[0].as_py() == row
+
+
+@spark_only
+@pytest.mark.usefixtures("settings")
+def test_python_functions_get_rows_with_any_names(spark: SparkSession, tmp_path: Path) -> None:
+    orders, customers = files(spark, tmp_path, "json")
+
+    def join(left: Any, right: Any) -> str:
+        return f"{left['a.b']}{right['rti`ck']}"
+
+    both = fk_join(orders, customers, lambda key, row: row[FK], joiner=join)
+    summed = both.group_by(quoted(KEY)).aggregate([], lambda key, row, all_: [*all_, row.value], _less, returns="array<string>")
+    assert [row.value for row in run(summed.changes, tmp_path / "ck").rows] == [["a.b!1"], ["a.b!1"]]
+    named = orders.group_by("`a.b`", value=["cls", "`sla/sh`"]).aggregate("", lambda key, row, all_: all_ + row["cls"], _less)
+    assert [row.value for row in run(named.changes, tmp_path / "ck-named").rows] == ["cls!cls!"]
+
+
+def _less(key: Any, value: Any, aggregate: Any) -> Any:
+    return aggregate
+
+
+STREAM = "id string, name string collate UTF8_LCASE, a struct<x: int, y: string>, amount bigint, lsn bigint"
+
+
+def table(spark: SparkSession, folder: Path, name: str = "t", schema: str = STREAM, **about: Any) -> Table:
+    (folder / name).mkdir(exist_ok=True)
+    given: dict[str, Any] = {"key": "id", "version": "lsn", "schema": schema, "format": "json", "name": name, **about}
+    return Table.from_files(spark, folder / name, **given)
+
+
+@spark_only
+def test_stars_are_written_out(spark: SparkSession, tmp_path: Path) -> None:
+    left, right = table(spark, tmp_path), table(spark, tmp_path, "u", "no string, x string, lsn bigint", key="no")
+    joins = {
+        "left.*": ("name", "a", "amount"),
+        "*": ("left", "right"),
+        "right.*": ("no", "x"),
+        "left.a.*": ("x", "y"),
+        "`left`.*": ("name", "a", "amount"),
+    }
+    for star, columns in joins.items():
+        for given in (star, F.col(star)) if star != "*" else (star, F.expr("*")):
+            made = fk_join(left, right, "a.y", joiner=[given])
+            assert made._planned.rest == columns, star
+            assert made.changes.columns[: 1 + len(columns)] == ["id", *columns]
+    both = fk_join(left, right, "a.y", joiner=["left.*", "right.x as x2"])
+    assert "left.name, left.a, left.amount, right.x as x2" in both.describe()
+    assert left.map_values(["id", "name"])._planned.row_type.names == ["id", "name"]
+    assert left.map_values([F.col("id"), F.col("name")])._planned.row_type.names == ["id", "name"]
+    assert left.map_values(["*", "a.*"])._planned.rest == ("name", "a", "amount", "x", "y")
+    assert left.group_by("a.*").count().key == ("x", "y")
+    assert (
+        left.group_by("id", "a.*").reduce(max, max)._planned.row_type.simpleString() == "struct<value:struct<x:int,y:string>>"
+    )
+    assert agg.count("*") == agg.count()
+
+
+@spark_only
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda t, u: fk_join(t, u, "a.y", joiner=["left.*", "right.*"]), "joiner: two columns are called 'name'; give"),
+        (
+            lambda t, u: fk_join(t, u, "a.y", joiner=["left.name", "right.Name"]),
+            "joiner: two columns are called 'name' and 'Name'",
+        ),
+        (lambda t, u: fk_join(t, u, "a.y", joiner=["left.name", "right.name"]), "joiner: two columns are called 'name'; give"),
+        (lambda t, u: fk_join(t, u, "a.y", joiner="upper(left.name) as ID"), "joiner: column 'ID' is already there as the key"),
+        (lambda t, u: fk_join(t, u, "left.*"), "extractor: "),
+        (lambda t, u: fk_join(t, u, "a.y", joiner="inline(array(left.a))"), "is 2 columns where one is needed"),
+        (lambda t, u: fk_join(t, u, "name"), r"extractor: name of left table t is string collate.*cast\(name as string\)"),
+        (lambda t, u: t.group_by("id").sum("*"), r"agg: \* is \d+ columns where one is needed"),
+        (lambda t, u: t.filter("*"), r"condition: \* is \d+ columns where one is needed"),
+        (lambda t, u: t.map_values(["*", "amount as Amount"]), "columns: two columns are called 'amount' and 'Amount'"),
+        (lambda t, u: t.map_values("upper(id) as id"), "columns: column 'id' is already there as the key"),
+        (lambda t, u: t.map_values("upper(id) as ID"), "columns: column 'ID' is already there as the key"),
+        (
+            lambda t, u: t.map_values("named_struct('x', 1, 'X', 2) as s"),
+            "s has the fields 'x' and 'X', which is one name to Spark",
+        ),
+        (lambda t, u: t.group_by("amount").agg(n=agg.count(), N=agg.count()), "agg: two columns are called 'n' and 'N'"),
+        (lambda t, u: t.group_by("amount").agg(Amount=agg.count()), "agg: column 'Amount' is already there as the key"),
+        (lambda t, u: t.group_by("name").count(), r"key: name is string collate UTF8_LCASE.*cast\(name as string\)"),
+        (lambda t, u: t.group_by("id").aggregate(0, "aggregate + if(name = 'a', 1, 0)", "aggregate"), "adder: .*UTF8_LCASE"),
+        (lambda t, u: t.with_children(u, "id", column="Name"), "column: t has a column 'Name' already"),
+        (
+            lambda t, u: cogroup(t.group_by("id", name="a").count(), u.group_by("id", name="b").agg(Count=agg.count())),
+            "another table has the column 'Count' too",
+        ),
+    ],
+)
+def test_what_is_one_name_to_spark_is_refused_when_a_table_is_built(
+    spark: SparkSession, tmp_path: Path, build: Any, says: str
+) -> None:
+    with pytest.raises(TopologyError, match=says):
+        build(table(spark, tmp_path), table(spark, tmp_path, "u"))
+
+
+@spark_only
+@pytest.mark.parametrize(
+    ("schema", "about", "says"),
+    [
+        (STREAM, {"key": "name"}, "key: name is string collate UTF8_LCASE, and keys are compared byte by byte"),
+        ("id string, __fkjoin_row string, lsn bigint", {}, "names that begin as '__fkjoin_row' does are the engine's own"),
+        ("id string, `` string, lsn bigint", {}, "df: a column has no name|cannot be|PARSE"),
+        ("left string, lsn bigint", {"key": "left"}, "joiner: column 'left' is already there as the key"),
+    ],
+)
+def test_a_source_says_which_of_its_columns_cannot_be_told_apart(
+    spark: SparkSession, tmp_path: Path, schema: str, about: dict[str, Any], says: str
+) -> None:
+    def build() -> Table:
+        made = table(spark, tmp_path, schema=schema, **about)
+        return fk_join(made, table(spark, tmp_path, "u"), made.key[0])
+
+    with pytest.raises(Exception, match=says):
+        build()
+
+
+@spark_only
+def test_a_stream_with_two_columns_of_one_name_is_refused(spark: SparkSession) -> None:
+    rate = spark.readStream.format("rate").load()
+    with pytest.raises(TopologyError, match="df: two columns are called 'v' and 'V', which is one name to Spark; rename"):
+        Table.from_stream(rate.selectExpr("value as v", "value as V", "value as id"), key="id", version="id")
+
+
+@spark_only
+def test_a_struct_whose_name_begins_with_a_line_is_json_in_postgres_too(spark: SparkSession) -> None:
+    changes = spark.createDataFrame([(["a"], [1])], "_tags array<string>, _version array<bigint>")
+    sink = Postgres("it", "")
+    sink._columns = ("_tags",)
+    assert sink.columns(changes).collect() == [('["a"]',)]

@@ -1,0 +1,142 @@
+"""The test kit for users: what it plays, and that a join goes through it unharmed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fkjoin.testing as kit
+from fkjoin import FkJoinError
+from fkjoin.testing import CRASH, DUPLICATE, REORDER, AggregateTest, JoinTest, change, left, right
+from tests.support.places import ROOT
+
+
+def test_a_test_reads_like_this() -> None:
+    test = JoinTest(
+        extractor="customer", how="left", joiner=lambda order, customer: [order["n"], customer and customer["name"]]
+    )
+    outputs = test.feed(left("o1", {"customer": "c1", "n": 1}), right("c1", {"name": "Ada"}), CRASH)
+    assert outputs == [("o1", "insert", [1, "Ada"])]
+    assert test.subscriptions == {"c1": ["o1"]}
+    assert test.feed(DUPLICATE) == []
+    assert test.count["stale-dropped"] > 0
+    assert test.feed(right("c1", None), REORDER, left("o1", None)) == [("o1", "update", [1, None]), ("o1", "delete", None)]
+    assert (test.table, test.subscriptions) == ({}, {})
+    assert [kind for _, kind, _ in test.outputs] == ["insert", "update", "delete"]
+    assert set(test.stored("resolve")) >= {b"do1"}
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.builds(
+            left,
+            st.sampled_from(["o1", "o2"]),
+            st.none() | st.fixed_dictionaries({"fk": st.sampled_from(["a", "b", None]), "n": st.integers(0, 2)}),
+        ),
+        st.builds(right, st.sampled_from(["a", "b"]), st.none() | st.fixed_dictionaries({"m": st.integers(0, 2)})),
+        st.sampled_from([CRASH, DUPLICATE, REORDER]),
+    ),
+    max_size=25,
+)
+
+
+@given(events=EVENTS, how=st.sampled_from(["inner", "left"]), seed=st.integers(0, 99))
+@settings(max_examples=150)
+def test_whatever_happens_the_table_is_the_batch_join(events: list[Any], how: Any, seed: int) -> None:
+    test = JoinTest(lambda key, row: row["fk"], how, seed=seed)
+    test.feed(*events)
+    rows: dict[str, dict[str, Any]] = {"left": {}, "right": {}}
+    for event in events:
+        if isinstance(event, kit.Event):
+            rows[event.side][event.key] = event.row
+    wanted = {}
+    for key, row in rows["left"].items():
+        other = rows["right"].get(row["fk"]) if row is not None else None
+        if row is not None and (other is not None or how == "left"):
+            wanted[key] = {"left": row, "right": other}
+    assert test.table == wanted
+
+
+def test_versions_may_be_given_and_decide() -> None:
+    test = JoinTest("fk")
+    test.feed(right("a", {"m": 1}), left("o", {"fk": "a", "n": 2}, version=7), left("o", {"fk": "a", "n": 1}, version=5))
+    assert test.table["o"]["left"]["n"] == 2
+
+
+def test_a_foreign_key_that_is_no_text_is_refused() -> None:
+    with pytest.raises(FkJoinError, match="extractor: the key that 'o' names is 3; here keys are texts, or None"):
+        JoinTest("fk").feed(left("o", {"fk": 3}))
+
+
+def test_reordered_messages_arrive_in_another_order() -> None:
+    test, keys = JoinTest("fk"), [f"o{number:02}" for number in range(30)]
+    outputs = test.feed(right("a", {"m": 1}), *(left(key, {"fk": "a"}) for key in keys), REORDER)
+    assert sorted(output.key for output in outputs) == keys
+    assert [output.key for output in outputs] != keys
+
+
+def test_a_crash_really_throws_away_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    test, seen = JoinTest("fk"), []
+    run = JoinTest._run
+    monkeypatch.setattr(JoinTest, "_run", lambda self, batch, stages: seen.append(stages) or run(self, batch, stages))
+    test.feed(right("a", {"m": 1}), left("o", {"fk": "a"}), CRASH)
+    assert seen[:4] == [1, 2, 3, 3]
+    assert len(test.outputs) == 1
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/aggregates.md"])
+def test_examples_in_documents_hold(document: str) -> None:
+    text = (ROOT / document).read_text()
+    (block,) = [part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "fkjoin.testing" in part]
+    exec(block, {})
+
+
+def zoo(**more: Any) -> AggregateTest:
+    return AggregateTest(
+        group="zoo",
+        initializer=set,
+        adder=lambda zoo, row, animals: animals | {row["animal"]},
+        subtractor=lambda zoo, row, animals: animals - {row["animal"]},
+        **more,
+    )
+
+
+def test_a_test_of_an_aggregate_reads_like_this() -> None:
+    test = zoo()
+    outputs = test.feed(change("1", {"zoo": "Berlin", "animal": "tiger"}), change("2", {"zoo": "Bonn", "animal": "owl"}), CRASH)
+    assert sorted(outputs) == [("Berlin", "insert", {"tiger"}), ("Bonn", "insert", {"owl"})]
+    assert test.feed(DUPLICATE) == []
+    assert test.feed(change("2", {"zoo": "Berlin", "animal": "owl"}), REORDER, change("1", None))
+    assert test.table == {"Berlin": {"owl"}}
+    assert test.feed(change("2", {"zoo": None, "animal": "owl"})) == [("Berlin", "delete", None)]
+    assert set(test.stored("regroup")) >= {b"d1", b"d2"}
+    with pytest.raises(FkJoinError, match="group: the key that '3' names is 7; here keys are texts, or None"):
+        test.feed(change("3", {"zoo": 7}))
+
+
+CHANGES = st.builds(
+    change,
+    st.sampled_from(["1", "2", "3", "4", "5", "6"]),
+    st.none() | st.fixed_dictionaries({"zoo": st.sampled_from(["a", "b", None]), "n": st.integers(0, 3)}),
+)
+BATCHES = st.lists(st.tuples(st.lists(CHANGES, max_size=9), st.sampled_from([CRASH, DUPLICATE, REORDER])), max_size=6)
+
+
+@given(batches=BATCHES, seed=st.integers(0, 99))
+@settings(max_examples=150)
+def test_whatever_happens_the_aggregate_is_that_of_the_rows(batches: list[tuple[list[Any], Any]], seed: int) -> None:
+    events = [event for changes, sentinel in batches for event in (*changes, sentinel)]
+    test = AggregateTest(
+        "zoo", 0, lambda zoo, row, total: total + row["n"], lambda zoo, row, total: total - row["n"], seed=seed
+    )
+    test.feed(*events)
+    rows = {event.key: event.row for event in events if isinstance(event, kit.Event)}
+    wanted: dict[str, int] = {}
+    for row in rows.values():
+        if row is not None and row["zoo"] is not None:
+            wanted[row["zoo"]] = wanted.get(row["zoo"], 0) + row["n"]
+    assert test.table == wanted

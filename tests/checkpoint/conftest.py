@@ -1,0 +1,33 @@
+"""Fixtures that tests of checkpoints share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from fkjoin import FkJoinError
+from fkjoin.cli import state as state_cli
+
+
+@pytest.fixture
+def state_command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs ``fkjoin state …`` in the tests' session: exit status and lines."""
+
+    @contextlib.contextmanager
+    def session() -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr(state_cli, "_session", session)
+
+    def run_command(*arguments: str) -> tuple[int, list[str]]:
+        result = CliRunner().invoke(state_cli.app, arguments)
+        if isinstance(result.exception, FkJoinError):
+            raise result.exception
+        return result.exit_code, result.output.splitlines()
+
+    return run_command

@@ -1,0 +1,121 @@
+"""The claim that a query holds on its checkpoint, whichever call starts it: from before its start until it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from fkjoin import Table, TopologyError
+from fkjoin.checkpoint.claim import FILE
+from fkjoin.errors import FkJoinError
+from fkjoin.sinks import Parquet
+from tests.support.orders import History, tables
+from tests.support.sessions import small
+from tests.support.sinks import Memory
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def orders(spark: SparkSession, tmp_path: Path) -> Table:
+    small(spark, tmp_path)
+    History(tmp_path).write(10)
+    return tables(spark, tmp_path)[0]
+
+
+@pytest.fixture
+def another() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is alive."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.wait(30)
+
+
+def waiting() -> list[threading.Thread]:
+    """What waits for queries to end, to give up their claims."""
+    return [thread for thread in threading.enumerate() if thread.name == "fkjoin-claim-of-query"]
+
+
+def ended() -> None:
+    for thread in waiting():
+        thread.join(60)
+    assert waiting() == []
+
+
+def test_a_checkpoint_that_another_process_uses_is_refused_by_every_call(
+    orders: Table, tmp_path: Path, another: subprocess.Popen[bytes]
+) -> None:
+    (tmp_path / "ck").mkdir()
+    owner = json.dumps({"host": socket.gethostname(), "process": another.pid})
+    (tmp_path / "ck" / FILE).write_text(owner)
+    about: Any = {"checkpoint": tmp_path / "ck", "trigger": {"availableNow": True}}
+    calls: list[Callable[[], Any]] = [
+        lambda: orders.to_parquet(tmp_path / "out", **about),
+        lambda: orders.to(Parquet(tmp_path / "out"), **about),
+        lambda: orders.to_kafka("topic", "localhost:1", **about),
+    ]
+    for call in calls:
+        with pytest.raises(
+            FkJoinError, match=rf"checkpoint: .*ck is in use by process {another.pid} on .*: stop that job first"
+        ):
+            call()
+    assert (tmp_path / "ck" / FILE).read_text() == owner
+    assert not (tmp_path / "out").exists()
+    another.kill()
+    another.wait(30)
+    calls[0]().awaitTermination()
+    ended()
+    assert (tmp_path / "ck" / FILE).read_text() == ""
+
+
+def test_a_query_holds_its_claim_until_it_is_stopped_and_may_be_started_again_at_once(orders: Table, tmp_path: Path) -> None:
+    claim = tmp_path / "ck" / FILE
+    for _ in range(2):
+        query = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck")
+        assert json.loads(claim.read_text()) == {"host": socket.gethostname(), "process": os.getpid()}
+        query.processAllAvailable()
+        query.stop()
+    (first, *_) = [*waiting(), None]
+    again = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck")
+    if first is not None:
+        first.join(60)
+    assert claim.read_text(), "the one that ended gives up its own hold only"
+    again.stop()
+    ended()
+    assert claim.read_text() == ""
+
+
+def test_a_query_that_fails_or_does_not_start_gives_up_its_claim(orders: Table, tmp_path: Path) -> None:
+    with pytest.raises(StreamingQueryException, match="disk is full"):
+        orders.to(Memory("disk", {0}), checkpoint=tmp_path / "ck", trigger={"availableNow": True}).awaitTermination()
+    ended()
+    assert (tmp_path / "ck" / FILE).read_text() == ""
+    with pytest.raises(TopologyError, match="on s3a"):
+        orders.to_parquet("s3a://bucket/out", checkpoint=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_two_at_a_time_in_one_session_are_as_spark_has_it(orders: Table, tmp_path: Path) -> None:
+    """The first is stopped, and the second holds the claim."""
+    first = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck")
+    second = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", query_name="second")
+    with contextlib.suppress(StreamingQueryException):
+        first.awaitTermination()
+    assert second.isActive
+    assert (tmp_path / "ck" / FILE).read_text()
+    second.stop()
+    ended()
+    assert (tmp_path / "ck" / FILE).read_text() == ""

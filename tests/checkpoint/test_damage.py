@@ -1,0 +1,138 @@
+"""Checkpoints that are damaged, in use, or another job's: what is said, and what is noticed before anything runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fkjoin import FkJoinError
+from fkjoin.checkpoint import claim
+from fkjoin.checkpoint.claim import claimed
+from fkjoin.checkpoint.damage import check_logs, explain
+from fkjoin.checkpoint.upkeep import verify
+from tests.support.golden import CHECKPOINTS, unpack
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        ("terminated with exception: [CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error occurred", "is damaged.*restore it from"),
+        ("terminated with exception: [STDS_FAILED_TO_READ_OPERATOR_METADATA] Failed", "is damaged.*restore it from"),
+        ("File file:/ck/state/1/_stateSchema/default/0_e does not exist", "is damaged.*restore it from"),
+        ("Multiple streaming queries are concurrently using file:/ck/commits", "another query is writing to checkpoint /ck"),
+        ("There are [2] sources in the checkpoint offsets and now there are [3] sources", "reads another number of tables"),
+    ],
+)
+def test_errors_that_come_from_a_checkpoint_say_what_to_do(error: str, says: str) -> None:
+    found = explain(f"{error}\n=== Streaming Query ===\nplan", "/ck")
+    assert found is not None
+    assert re.search(says, found)
+    for mine in ("json.decoder: Unexpected character", "fkjoin.state.errors.StoreError: CANNOT_LOAD_STATE_STORE"):
+        assert explain(f"PythonException: {mine}", "/ck") is None
+    assert explain("ArithmeticException: / by zero\n=== Streaming Query ===\nCANNOT_LOAD_STATE_STORE", "/ck") is None
+
+
+@pytest.mark.spark
+def test_a_folder_that_sparks_source_of_state_does_not_find_is_not_called_damaged(spark: SparkSession, tmp_path: Path) -> None:
+    place = tmp_path / "my checkpoints"
+    place.mkdir()
+    checkpoint = unpack(CHECKPOINTS / "segments-1.tar.gz", place)
+    with pytest.raises(FkJoinError, match=r"does not find folders with ' ' in their path; read a copy, or a link"):
+        verify(spark, checkpoint)
+    (tmp_path / "linked").symlink_to(checkpoint)
+    assert verify(spark, tmp_path / "linked") == []
+
+
+@pytest.mark.spark
+def test_damage_is_named_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:
+    """Logs whose damage Spark would not notice, and state that cannot be read."""
+    checkpoint = unpack(CHECKPOINTS / "segments-1.tar.gz", tmp_path)
+    saved = tmp_path / "saved"
+    shutil.copytree(checkpoint, saved)
+    check_logs(spark, str(checkpoint))
+    for name in ("offsets/0", "commits/0"):
+        data = bytearray((checkpoint / name).read_bytes())
+        data[len(data) // 2] ^= 1
+        (checkpoint / name).write_bytes(data)
+        with pytest.raises(FkJoinError, match=f"checkpoint .* is damaged: {name} is not as it was written; restore it"):
+            check_logs(spark, str(checkpoint))
+        shutil.rmtree(checkpoint)
+        shutil.copytree(saved, checkpoint)
+    (state,) = checkpoint.glob("state/1/0/1_*.zip")
+    state.write_bytes(state.read_bytes()[:100])
+    with pytest.raises(FkJoinError, match="is damaged, its state cannot be read: restore it from a backup"):
+        verify(spark, checkpoint)
+
+    # Two partitions' files in each other's place, alone and with all that vouches for them.
+    for patterns in (("1_*.zip",), ("1_*.zip*", ".1_*.zip*", "1_*.changelog*", ".1_*.changelog*")):
+        shutil.rmtree(checkpoint)
+        shutil.copytree(saved, checkpoint)
+        for pattern in patterns:
+            pairs = zip(*(sorted(checkpoint.glob(f"state/1/{partition}/{pattern}")) for partition in (0, 1)), strict=True)
+            for one, other in pairs:
+                content = one.read_bytes()
+                one.write_bytes(other.read_bytes())
+                other.write_bytes(content)
+        with pytest.raises(FkJoinError, match="is damaged, its state cannot be read: restore it from a backup"):
+            verify(spark, checkpoint)
+
+
+@pytest.mark.spark
+def test_a_claim_is_refused_while_its_owner_lives(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def owner(host: str, process: int, seconds_ago: float = 0) -> None:
+        (tmp_path / claim.FILE).write_text(json.dumps({"host": host, "process": process}))
+        os.utime(tmp_path / claim.FILE, (time.time() - seconds_ago,) * 2)
+        (tmp_path / f".{claim.FILE}.crc").unlink(missing_ok=True)
+
+    (tmp_path / "metadata").touch()
+    here = socket.gethostname()
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    for host, process in ((here, other.pid), ("elsewhere", 7)):
+        owner(host, process)
+        with pytest.raises(FkJoinError, match=f"in use by process {process} on {host}: stop that job first"):
+            claimed(spark, str(tmp_path)).__enter__()
+    other.kill()
+    other.wait()
+    for host, process, age in ((here, other.pid, 0), (here, os.getpid(), 0), ("elsewhere", 7, 61)):
+        owner(host, process, age)
+        with claimed(spark, str(tmp_path)):
+            assert json.loads((tmp_path / claim.FILE).read_text()) == {"host": here, "process": os.getpid()}
+        assert (tmp_path / claim.FILE).read_text() == "", "it is nobody's"
+
+
+@pytest.mark.spark
+def test_a_claim_is_renewed_and_whole_whenever_its_owner_is_killed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim, "RENEWED_EVERY_S", 0.02)
+    (tmp_path / "metadata").touch()
+    file = tmp_path / claim.FILE
+    deadline = time.monotonic() + 20
+
+    def waiting() -> bool:
+        assert time.monotonic() < deadline, "the claim is not renewed"
+        return True
+
+    with claimed(spark, str(tmp_path)):
+        for _ in range(20):
+            before = file.stat().st_mtime_ns
+            while waiting() and file.stat().st_mtime_ns == before:
+                assert json.loads(file.read_text())["process"] == os.getpid()
+        file.unlink()  # somebody else's doing
+        while waiting() and not file.exists():
+            pass
+        monkeypatch.setattr(claim, "_touched", lambda path, files: False)  # as of an object store
+        file.write_text("")
+        while waiting() and not file.read_text():
+            pass
+    assert file.read_text() == ""

@@ -1,0 +1,163 @@
+"""State that one can look at, verify, rebuild and spread over other partitions, as of any committed batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from fkjoin import FkJoinError, read_state
+from fkjoin.checkpoint.entries import Examine, parse_key
+from fkjoin.checkpoint.upkeep import rescale, verify
+from fkjoin.codec.rows import KeyCodec
+from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS, VALIDATE
+from fkjoin.state import MemoryStore
+from tests.support import golden
+from tests.support.engine import LocalEngine
+from tests.support.oracle import Change
+from tests.support.queries import run, table_of
+from tests.support.stores import array
+
+
+def test_a_key_can_be_typed_as_text_or_json() -> None:
+    name, number = pa.schema([("name", pa.string())]), pa.schema([("n", pa.int32())])
+    both = pa.schema([("region", pa.string()), ("n", pa.int64())])
+    for text in ("12", '"12"', '["12"]'):
+        assert parse_key(name, text).to_pylist() == [b"12"]
+    assert parse_key(number, "12").equals(KeyCodec(number).encode([pa.array([12], pa.int32())], 1))
+    assert parse_key(both, '["eu", 7]').equals(KeyCodec(both).encode([pa.array(["eu"]), pa.array([7])], 1))
+    for schema, text, says in ((number, "x", "key 'x' is not n"), (both, "eu", "a JSON list is needed, of region .*, n")):
+        with pytest.raises(ValueError, match=says):
+            parse_key(schema, text)
+
+
+def test_what_is_wrong_with_a_store_is_named(tmp_path: Path) -> None:
+    class Disagreeing(MemoryStore):
+        def disagreement(self) -> str:
+            return "the index lacks 1 entries"
+
+    engine = LocalEngine(tmp_path, buckets=1)
+    engine.batch([Change(True, b"1", b"x", 1, b"a")])
+    store = Disagreeing()
+    store.write(array([b"d1", b"dbroken"]), array([b"\x01" + bytes(11), b"\x09"]))
+    found = [row for batch in Examine("j-rekey", "rekey", 2)(store, 99) for row in batch.to_pylist()]  # type: ignore[arg-type]
+    problems = [row["problem"] for row in found]
+    assert problems[0] == "the index lacks 1 entries"
+    assert "a stored record has format 9" in problems[1]
+    store.write(array([b"dbroken"]), array([None]))
+    found = [row for batch in Examine("j-rekey", "rekey", 2)(store, 99) for row in batch.to_pylist()]  # type: ignore[arg-type]
+    assert found[1]["problem"] == "1 records of kind left belong to another bucket, first b'1'"
+
+
+EXTRA = {
+    "orders": [{"id": 3, "customer": "c1", "amount": 7.5, "tags": [], "op": "u", "seq": 1001}],
+    "customers": [{"customer": "c1", "name": "renamed", "op": "u", "seq": 1002}, {"customer": "c2", "op": "d", "seq": 1003}],
+}
+
+
+@pytest.fixture(scope="module")
+def place(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A checkpoint of two halves; between them its two partitions were made four."""
+    folder = tmp_path_factory.mktemp("state")
+    for name, value in ((PARTITIONS, "2"), (BUCKETS, "4"), (INDEX_DIR, str(folder / "index")), (VALIDATE, "true")):
+        spark.conf.set(name, value)
+    rows = go_on(spark, folder, 1)
+    rescale(spark, folder / "checkpoint", 4)
+    rows += go_on(spark, folder, 2)
+    assert joined(rows) == golden.batch_join(2)
+    yield folder
+    spark.conf.unset(VALIDATE)
+
+
+def go_on(spark: SparkSession, folder: Path, half: int) -> list[Row]:
+    if half <= 2:
+        golden.write_half(folder, half)
+    return run(golden.joined(spark, folder).materialize("kept").changes, folder / "checkpoint").rows
+
+
+def joined(rows: list[Row]) -> dict[Any, Any]:
+    return {key[0]: content(row) for key, row in table_of(rows, "id").items()}
+
+
+def content(row: Row) -> tuple[Any, ...]:
+    return row.left.customer, row.left.amount, row.right and row.right.name
+
+
+@pytest.mark.spark
+def test_a_materialized_table_is_read_as_of_any_batch(spark: SparkSession, place: Path) -> None:
+    checkpoint = place / "checkpoint"
+    for batch, half in ((0, 1), (1, 1), (2, 2), (None, 2)):
+        frame = read_state(spark, checkpoint, "kept", batch=batch)
+        assert {row.id: content(row) for row in frame.collect()} == golden.batch_join(half)
+    assert frame.columns == ["id", "left", "right", "_left_version", "_right_version", "_timestamp"]
+    assert frame.where("right is null").first()._left_version is not None  # type: ignore[union-attr]
+    with pytest.raises(FkJoinError, match="no table is materialized as 'kep' .*; did you mean 'kept'"):
+        read_state(spark, checkpoint, "kep")
+    with pytest.raises(FkJoinError, match="has batches 0 to 2, not 7"):
+        read_state(spark, checkpoint, "kept", batch=7)
+    with pytest.raises(FkJoinError, match="no state of fkjoin; there are checkpoints in it: checkpoint:"):
+        read_state(spark, place, "kept")
+
+
+@pytest.mark.spark
+def test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything(
+    spark: SparkSession, place: Path, state_command: Any
+) -> None:
+    checkpoint = str(place / "checkpoint")
+    status, lines = state_command("ls", checkpoint)
+    assert status == 0
+    assert [line.split()[0] for line in lines[2:]] == ["golden-rekey", "golden-subscription", "golden-resolve"]
+    wanted = golden.batch_join(2)
+    key = next(key for key, row in wanted.items() if row[2] is not None)
+    status, lines = state_command("get", str(key), checkpoint)
+    found = {entry["kind"]: entry for entry in map(json.loads, lines)}
+    assert list(found) == ["left", "right", "subscription", "result"]
+    customer, amount, name = wanted[key]
+    assert found["left"]["foreign_key"] == found["right"]["foreign_key"] == customer
+    assert found["subscription"]["row"]["amount"] == found["result"]["row"]["left"]["amount"] == amount
+    assert found["right"]["row"]["name"] == name
+    assert state_command("get", "777", checkpoint)[1] == ["nothing is known of 777"]
+    with pytest.raises(FkJoinError, match="key 'abc' is not id"):
+        state_command("get", "abc", checkpoint)
+    out = str(place / "out")
+    status, lines = state_command("export", checkpoint, out, "--store", "golden-resolve")
+    assert lines == [f"{out}/golden-resolve"]
+    exported = spark.read.json(lines[0])
+    assert exported.where("row is not null").count() == len(wanted)
+    assert exported.where("not gone").count() == len(wanted)
+    with pytest.raises(FkJoinError, match="is there already"):
+        state_command("export", checkpoint, out, "--store", "golden-resolve")
+    assert state_command("export", checkpoint, f"{out}-2", "--store", "golden-resolve")[0] == 0
+    with pytest.raises(FkJoinError, match="no store 'golden' in .*; did you mean|no store 'golden'"):
+        state_command("export", checkpoint, out, "--store", "golden")
+
+
+@pytest.mark.spark
+def test_partitions_halved_and_indexes_rebuilt_the_query_goes_on(spark: SparkSession, place: Path, state_command: Any) -> None:
+    checkpoint = place / "checkpoint"
+    with pytest.raises(FkJoinError, match="4 buckets cannot be spread evenly over 3; choose one of 1, 2, 4 "):
+        state_command("rescale", str(checkpoint), "3")
+    status, lines = state_command("rescale", str(checkpoint), "2")
+    assert lines == [f"{checkpoint} has 2 partitions now; start its query as before"]
+    with pytest.raises(FkJoinError, match="has 2 already"):
+        rescale(spark, checkpoint, 2)
+    assert verify(spark, checkpoint) == []
+    status, lines = state_command("rebuild", str(checkpoint), "--index-dir", str(place / "index"))
+    assert status == 0
+    assert all(list(Path(line).glob("*/index-*/CURRENT")) for line in lines)
+    for name, rows in EXTRA.items():
+        (place / name / "extra.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    wanted = golden.batch_join(2) | {3: ("c1", 7.5, "renamed")}
+    wanted = {
+        key: (customer, amount, {"c1": "renamed", "c2": None}.get(customer or "", name))
+        for key, (customer, amount, name) in wanted.items()
+    }
+    before = golden.batch_join(2)
+    changed = {row.id: content(row) for row in go_on(spark, place, 3)}
+    assert changed == {key: row for key, row in wanted.items() if row != before.get(key)}
+    assert state_command("verify", str(checkpoint)) == (0, ["nothing is wrong"])

@@ -1,0 +1,336 @@
+"""No process and no folder is left behind, however and whenever a command is ended."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from pyspark import SparkContext
+
+from fkjoin.sessions import launch, own_folder
+from tests.support.job_files import GOOD, job
+from tests.support.processes import Command, ends, linux
+from tests.support.queries import write_lines
+
+pytestmark = linux
+
+EVERY = bool(os.environ.get("FKJOIN_EVERY_FAULT"))
+"""Set by ``make faults``: every signal at every moment, not a sample."""
+
+
+MOMENTS = ("a shell of Spark's", "the JVM", "a session", "a batch", "the stop")
+
+
+def reached(moment: str, one: Command, folder: Path) -> Callable[[], object]:
+    """Whether the moment is there."""
+    commands = one.processes
+    if moment == "a shell of Spark's":
+        return lambda: any("spark-submit" in line or "spark-class" in line for line in commands().values())
+    if moment == "the JVM":
+        return lambda: one.java() is not None
+    if moment == "a session":
+        return lambda: (folder / "checkpoint").exists()
+    return lambda: (folder / "job.log").exists() and (folder / "job.log").stat().st_size
+
+
+SAMPLE = [
+    ("a shell of Spark's", signal.SIGINT, False),
+    ("the JVM", signal.SIGTERM, False),
+    ("the JVM", signal.SIGKILL, False),
+    ("a batch", signal.SIGKILL, False),
+    ("a batch", signal.SIGKILL, True),
+    ("the stop", signal.SIGINT, False),
+]
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+ALL = [(moment, number, of_java) for moment in MOMENTS for number in SIGNALS for of_java in (False, True)]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("moment", "number", "of_java"), ALL if EVERY else SAMPLE)
+def test_nothing_is_left_of_a_job(
+    command: Callable[..., Command], tmp_path: Path, moment: str, number: signal.Signals, of_java: bool
+) -> None:
+    """The signal goes to the command, or to its JVM."""
+    write_lines(tmp_path / "orders", "1", [{"id": n, "customer": "c", "amount": n, "lsn": 1, "op": "u"} for n in range(9)])
+    write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
+    text = GOOD.replace('trigger = "available-now"\n', "").replace('"spark.fkjoin.index.dir" = "{folder}/index"\n', "")
+    one = command("run", str(job(tmp_path, text)), "--spark-log", str(tmp_path / "spark.log"))
+    one.wait_for(moment, reached(moment, one, tmp_path))
+    victim = one.java() if of_java else one.process.pid
+    if victim is None:
+        pytest.skip(f"{moment}: there is no JVM yet")
+    if moment == "the stop":
+        one.process.send_signal(signal.SIGTERM)
+    if number == signal.SIGINT and not of_java:  # as a terminal does
+        os.killpg(victim, number)
+    else:
+        os.kill(victim, number)
+    if number == signal.SIGINT and of_java and moment != "the stop":  # the JVM leaves it to the command: the job goes on
+        one.wait_for("a batch", reached("a batch", one, tmp_path))
+        one.process.send_signal(signal.SIGTERM)
+    one.ends()
+    if not of_java:
+        assert "Traceback" not in one.said.read_text()
+    own_folder.sweep(one.temporary)  # as the next start does
+    kept = {path.name for path in one.temporary.iterdir()}
+    assert kept <= {f"fkjoin-{os.getuid()}"}, "but indexes, which the next start goes on with"
+
+
+@pytest.mark.spark
+def test_nothing_is_left_of_a_command_that_has_ended(command: Callable[..., Command], tmp_path: Path) -> None:
+    from tests.support.traces import TRACES
+
+    trace = str(TRACES / "left-empty-string-keys.in.jsonl")
+    one = command("replay", trace, "--engine", "spark", "--events-per-batch", "100", "--buckets", "1")
+    one.wait_for("a JVM", lambda: one.java() is not None)
+    one.ends()
+    assert one.process.returncode == 0
+    assert list(one.temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("of_a_thread", [False, True])
+def test_a_process_ends_with_its_parent_but_not_with_a_thread_of_it(of_a_thread: bool) -> None:
+    program = f"""
+import os, subprocess, sys, threading
+from fkjoin.sessions.launch import _bound_to
+children, pipe = [], subprocess.PIPE
+def start():
+    command = ["sh", "-c", "head -c 5; exec sleep 600"]
+    children.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, preexec_fn=_bound_to(os.getpid()), bufsize=0))
+thread = threading.Thread(target=start)
+thread.start() if {of_a_thread} else start()
+while {of_a_thread} and len(os.listdir("/proc/self/task")) > 1:
+    pass
+children[0].stdin.write(b"alive")
+print(children[0].pid, children[0].stdout.read(5).decode(), flush=True)
+sys.stdin.read()
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child, said = parent.stdout.readline().split()
+    assert said == "alive", "the thread has ended, not the process"
+    parent.kill()
+    parent.wait()
+    if of_a_thread:  # a JVM sees that its input has ended
+        os.kill(int(child), signal.SIGKILL)
+    assert ends(int(child))
+
+
+def test_a_folder_is_swept_once_its_owner_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    program = f"""
+import sys, tempfile
+tempfile.tempdir = {str(tmp_path)!r}
+from fkjoin.sessions.own_folder import own_folder
+print(own_folder(), flush=True)
+(own_folder() / "file").touch()
+sys.stdin.read()
+"""
+    owner = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    folder = Path(owner.stdout.readline().strip())
+    own_folder.sweep(tmp_path)
+    assert folder.is_dir(), "its owner is there"
+    owner.kill()
+    owner.communicate()
+    (tmp_path / "fkjoin-0").mkdir()
+    with own_folder.held_folder() as mine:  # which sweeps
+        assert not folder.exists()
+        assert mine.stat().st_mode & 0o777 == 0o700
+    assert {path.name for path in tmp_path.iterdir()} == {"fkjoin-0"}
+
+
+def test_a_folder_is_removed_when_its_process_ends(tmp_path: Path) -> None:
+    program = "from fkjoin.sessions.own_folder import own_folder as f; (f() / 'a').touch(); assert f() == f(); print(f())"
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert Path(run.stdout.strip()).parent == tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_of_other_machines_and_users_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host, kernel = own_folder._machine()
+    names = {
+        "of a container of this kernel": f"111111-{kernel}-a",
+        "of this host, before it started again": f"{host}-222222-a",
+        "of another of the same name": f"{host}-222222-b",
+        "of another host": "111111-222222-a",
+        "without locks": "unlocked-a",
+        "a pipe": f"{host}-{kernel}-pipe",
+        "a link": f"{host}-{kernel}-link",
+    }
+    places = {what: tmp_path / f"{own_folder.PREFIX}{name}" for what, name in names.items()}
+    os.mkfifo(places["a pipe"])
+    for what, path in places.items():
+        if what == "a link":
+            path.symlink_to(places["of another host"])
+        elif what != "a pipe":
+            path.mkdir()
+    for what in ("of this host, before it started again", "of another host"):
+        os.utime(places[what], (1, 1))
+    with monkeypatch.context() as other:
+        other.setattr(own_folder.os, "getuid", lambda: 12345)
+        own_folder.sweep(tmp_path)
+        assert len(list(tmp_path.iterdir())) == len(places), "of another user"
+    own_folder.sweep(tmp_path)
+    gone = {what for what, path in places.items() if not os.path.lexists(path)}
+    assert gone == {"of a container of this kernel", "of this host, before it started again"}
+
+
+def test_a_folder_has_room_for_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with own_folder.held_folder() as mine:
+        assert len(mine.name) <= 40
+
+
+def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    locked, asked = own_folder._locked, []
+
+    def swept(path: Path, *, wait: bool) -> int:
+        asked.append(path)
+        if len(asked) == 1:
+            path.rmdir()
+        return locked(path, wait=wait)
+
+    monkeypatch.setattr(own_folder, "_locked", swept)
+    with own_folder.held_folder() as mine:
+        assert mine.is_dir()
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("says", [errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_folder_that_cannot_be_locked_is_left_to_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: int
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(says, os.strerror(says))
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(own_folder, "_own", None)
+    with monkeypatch.context() as system:
+        system.setattr(fcntl, "flock", no_locks)
+        mine = own_folder.own_folder()
+        assert own_folder.own_lock() is None
+    own_folder.sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == [mine]
+    assert own_folder._own is not None
+    own_folder._let_go(own_folder._own)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path | None]:
+    """The temporary folders with which JVMs are started, in a process that has none."""
+    seen: list[Path | None] = []
+
+    def started(arguments: list[str], temporary: Path | None, answer: Path) -> tuple[Any, int, str]:
+        assert Path(arguments[1]).parent == answer.parent
+        seen.append(temporary)
+        return None, 0, ""
+
+    def initialized(gateway: object) -> None:
+        SparkContext._gateway = gateway  # type: ignore[assignment]
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(own_folder, "_own", None)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(SparkContext, "_jvm", MagicMock())
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", initialized)
+    monkeypatch.setattr(launch, "_is_ours", False)
+    monkeypatch.setattr(launch, "_started", started)
+    monkeypatch.setattr(launch, "_connected", lambda *_: object())
+    return seen
+
+
+def test_a_process_that_has_a_jvm_asks_for_no_folder(
+    tmp_path: Path, starts: list[Path | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as submitted:
+        submitted.setenv("PYSPARK_GATEWAY_PORT", "1")
+        assert launch.jvm_folder({}) is None
+        launch.launch({})
+    monkeypatch.setattr(SparkContext, "_gateway", object())
+    assert launch.jvm_folder({}) is None
+    launch.launch({})
+    assert starts == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_jvm_is_started_for_two_threads(starts: list[Path | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    started, both = launch._started, threading.Barrier(2)
+
+    def held(*arguments: Any) -> Any:
+        assert launch._starting.locked()
+        return started(*arguments)
+
+    def at_once() -> None:
+        both.wait()
+        launch.launch({})
+
+    monkeypatch.setattr(launch, "_started", held)
+    threads = [threading.Thread(target=at_once) for _ in range(2)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert len(starts) == 1
+    assert starts[0] == launch.jvm_folder({})
+    assert [path for path in own_folder.own_folder().iterdir() if path.name.startswith("start-")] == []
+
+
+def test_the_users_temporary_folder_is_that_of_the_jvm(starts: list[Path | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    option = "-Djava.io.tmpdir=/elsewhere"
+    for name in ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
+        with monkeypatch.context() as told:
+            told.setenv(name, f"-Da=b {option}")
+            launch.launch({})
+        SparkContext._gateway = None
+    for name in ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"):
+        launch.launch({name: f"-Da=b {option}"})
+        SparkContext._gateway = None
+    assert starts == [None] * 5
+    launch.launch({})
+    assert starts[5] == own_folder.own_folder()
+
+
+@pytest.mark.spark
+def test_threads_share_a_session_in_the_users_folders(tmp_path: Path) -> None:
+    program = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+import fkjoin
+def made(_):
+    return fkjoin.session(master="local[1]", settings={"spark.local.dir": sys.argv[1], "spark.ui.enabled": False})
+with ThreadPoolExecutor(2) as pool:
+    first, second = pool.map(made, range(2))
+assert first.sparkContext is second.sparkContext
+assert first.createDataFrame([(1,)], "a int").mapInPandas(lambda them: them, "a int").count() == 1
+print(first._jvm.java.lang.System.getProperty("java.io.tmpdir"), *first._jvm.org.apache.spark.util.Utils.getConfiguredLocalDirs(
+    first.sparkContext._jsc.sc().conf()))
+"""
+    (tmp_path / "tmp").mkdir()
+    theirs, local = tmp_path / "theirs", tmp_path / "local"
+    theirs.mkdir()
+    options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Djava.io.tmpdir={theirs}"
+    environment = os.environ | {"TMPDIR": str(tmp_path / "tmp"), "SPARK_SUBMIT_OPTS": options}
+    command = [sys.executable, "-c", program, str(local)]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert run.stdout.split() == [str(theirs), str(local)]
+    for _ in range(600):  # the JVM ends a little later
+        if not list((tmp_path / "tmp").glob(f"{own_folder.PREFIX}*")):
+            return
+        time.sleep(0.1)
+    raise AssertionError(list((tmp_path / "tmp").iterdir()))

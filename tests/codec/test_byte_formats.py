@@ -1,0 +1,317 @@
+"""Laws and golden bytes of every format."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import itertools
+import math
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fkjoin import FormatError
+from fkjoin.codec import combined_key, messages, records, versions
+from fkjoin.codec.arrays import equal, lengths, masked
+from fkjoin.codec.rows import KeyCodec, RowCodec, unsupported
+from fkjoin.spark import buckets as buckets_module
+from fkjoin.spark.buckets import bucket_ids, buckets_of, framed, packed_by_bucket, spark_hash
+from fkjoin.stages import How, join_rows, split_rows
+from tests.support.versions import OTHER, SOURCE, array, version
+
+# CombinedKey
+
+
+@given(st.lists(st.tuples(st.binary(max_size=6), st.binary(max_size=6)), min_size=1))
+def test_combined_keys_round_trip_and_only_a_keys_own_prefix_matches(pairs: list[tuple[bytes, bytes]]) -> None:
+    foreign, left = array(*(pair[0] for pair in pairs)), array(*(pair[1] for pair in pairs))
+    combined = combined_key.encode(foreign, left)
+    assert [part.to_pylist() for part in combined_key.decode(combined)] == [foreign.to_pylist(), left.to_pylist()]
+    assert len(set(combined.to_pylist())) == len(set(pairs))
+    for prefix, key in zip(combined_key.prefixes(foreign).to_pylist(), foreign.to_pylist(), strict=True):
+        matching = [pair[0] for pair, whole in zip(pairs, combined.to_pylist(), strict=True) if whole.startswith(prefix)]
+        assert set(matching) == {key}
+
+
+def test_combined_key_bytes() -> None:
+    assert combined_key.encode(array(b"a", b""), array(b"bc", b""))[0].as_py() == b"\0\0\0\1abc"
+    assert combined_key.encode(array(b""), array(b""))[0].as_py() == b"\0\0\0\0"
+
+
+@pytest.mark.parametrize("broken", [b"", b"\0\0\0", b"\0\0\0\2a", b"\xff\xff\xff\xffa"])
+def test_a_broken_combined_key_is_refused(broken: bytes) -> None:
+    with pytest.raises(FormatError, match="combined key"):
+        combined_key.decode(array(broken))
+
+
+# versions
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+def newer(arriving: bytes, held: bytes) -> bool:
+    return bool(versions.is_newer(array(arriving), array(held))[0])
+
+
+@given(st.lists(INT64, min_size=2, max_size=2), st.lists(INT64, min_size=2, max_size=2))
+def test_versions_of_a_source_compare_as_their_tuples(one: list[int], other: list[int]) -> None:
+    assert versions.decode(version(*one)) == [(SOURCE, tuple(one))]
+    assert newer(version(*one), version(*other)) == (one > other)
+    assert (version(*one) > version(*other)) == (one > other)
+
+
+def test_versions_of_different_sources_start_over() -> None:
+    assert newer(version(1), version(9, source=OTHER))
+    assert newer(version(9, source=OTHER), version(1))
+
+
+def test_starting_over_is_told_from_being_newer_and_from_a_right_row_that_comes_or_goes() -> None:
+    held = version(5) + version(5, source=OTHER)
+    for arriving, restarts in [
+        (version(6) + version(1), False),
+        (version(5) + version(1), True),
+        (version(1, source=OTHER) + version(5, source=OTHER), True),
+        (version(5) + versions.absent(1), False),
+        (held, False),
+    ]:
+        assert versions.compare(array(arriving), array(held))[1].tolist() == [restarts]
+    assert not versions.compare(array(held), array(version(5) + versions.absent(1)))[1].any()
+
+
+def test_pairs_compare_from_the_left_and_an_absent_right_row_is_oldest() -> None:
+    absent = versions.absent(1)
+    ordered = [version(1) + absent, version(1) + version(-5, source=OTHER), version(1) + version(2, source=OTHER)]
+    ordered += [version(2) + absent, version(2) + version(1, source=OTHER)]
+    for low, one in enumerate(ordered):
+        for high, other in enumerate(ordered):
+            assert newer(other, one) == (high > low), (low, high)
+
+
+@given(st.lists(st.tuples(INT64, st.none() | INT64), min_size=1, max_size=8))
+def test_sorting_agrees_with_comparing(pairs: list[tuple[int, int | None]]) -> None:
+    made = [version(a) + (versions.absent(1) if b is None else version(b, source=OTHER)) for a, b in pairs]
+    order = np.lexsort((np.zeros(len(made)), *versions.sort_columns(array(*made))))
+    ordered = [made[place] for place in order]
+    for one, other in itertools.pairwise(ordered):
+        assert other == one or newer(other, one)
+
+
+def test_numbers_of_parts() -> None:
+    both = array(version(1, 2) + version(7, source=OTHER), version(3, 4) + versions.absent(1))
+    assert versions.numbers(both, 0, 1).to_pylist() == [[1, 2], [3, 4]]
+    assert versions.numbers(both, 1, 2).to_pylist() == [[7], None]
+    assert versions.numbers(both, 0, 2).to_pylist() == [[1, 2, 7], [3, 4]]
+
+
+def test_version_bytes() -> None:
+    assert version(1, -1).hex() == "02" + SOURCE.hex() + "8000000000000001" + "7fffffffffffffff"
+    assert SOURCE.hex() == "a88ccdc9fa4974fb"
+
+
+def test_a_cut_off_version_is_refused() -> None:
+    with pytest.raises(FormatError, match="cut off"):
+        versions.decode(version(1)[:-1])
+
+
+# records and messages
+
+
+@given(
+    st.lists(
+        st.none() | st.tuples(st.integers(0, 255), INT64, st.binary(max_size=20), st.binary(max_size=5)),
+        min_size=1,
+    )
+)
+def test_records_round_trip(rows: list[tuple[int, int, bytes, bytes] | None]) -> None:
+    there = [row for row in rows if row is not None]
+    encoded = iter(
+        records.encode(
+            np.array([row[0] for row in there], np.uint8),
+            np.array([row[1] for row in there], np.int64),
+            array(*(row[2] for row in there)),
+            array(*(row[3] for row in there)),
+        ).to_pylist()
+    )
+    decoded = records.decode(array(*(None if row is None else next(encoded) for row in rows)))
+    for place, row in enumerate(rows):
+        assert decoded.found[place] == (row is not None)
+        if row is None:
+            assert decoded.version[place].as_py() == b""
+            assert decoded.body[place].as_py() is None
+        else:
+            found = (
+                decoded.flags[place],
+                decoded.ts[place],
+                decoded.version[place].as_py(),
+                decoded.body[place].as_py(),
+            )
+            assert found == row
+
+
+def test_record_bytes_and_unknown_format() -> None:
+    one = records.encode(np.array([3], np.uint8), np.array([-2]), array(b"ver"), array(b"body"))
+    assert one[0].as_py().hex() == "01" + "03" + "0300" + "feffffffffffffff" + b"verbody".hex()
+    with pytest.raises(FormatError, match="format 9"):
+        records.decode(array(b"\x09" + one[0].as_py()[1:]))
+
+
+def test_packed_messages_round_trip_and_unknown_ones_are_refused() -> None:
+    for schema in (messages.CHANGE, messages.SUBSCRIPTION, messages.ANSWER, messages.JOINED, messages.RESULT):
+        packed = messages.pack(schema.empty_table())
+        assert messages.unpack(packed).schema.equals(schema)
+    assert packed[:2] == b"\x01\x05"
+    for broken in (b"", b"\x02\x01", b"\x01\x0a"):
+        with pytest.raises(FormatError, match="packed messages"):
+            messages.unpack(broken)
+
+
+def over_bytes(items: list[bytes | None]) -> pa.LargeBinaryArray:
+    """An array with bytes under its nulls, as ``masked`` makes them."""
+    made = masked(array(*(b"dead" if item is None else item for item in items)), np.array([item is not None for item in items]))
+    assert lengths(made).sum() == sum(4 if item is None else len(item) for item in items)
+    return made
+
+
+@given(st.lists(st.tuples(st.none() | st.binary(max_size=4), st.none() | st.binary(max_size=4)), min_size=1))
+def test_joined_rows_split_into_what_they_were_made_of(rows: list[tuple[bytes | None, bytes | None]]) -> None:
+    count = len(rows)
+    sides = [[row[0] for row in rows], [row[1] for row in rows]]
+
+    def values(how: How, lefts: pa.LargeBinaryArray, rights: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+        keys, versions = array(*[b"k"] * count), array(*[b""] * count)
+        answers = messages.table(messages.ANSWER, keys, versions, lefts, rights, np.zeros(count, np.int64))
+        return join_rows(answers, how).column("value").combine_chunks()
+
+    for how in get_args(How):
+        made = values(how, *(array(*side) for side in sides))
+        left, right = split_rows(made)
+        assert list(zip(left.to_pylist(), right.to_pylist(), strict=True)) == [
+            (None, None) if one is None or (other is None and how == "inner") else (one, other) for one, other in rows
+        ]
+        assert values(how, *map(over_bytes, sides)).to_pylist() == made.to_pylist()
+
+
+# rows
+
+TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "boolean": (pa.bool_(), st.booleans()),
+    "int": (pa.int32(), st.integers(-(2**31), 2**31 - 1)),
+    "bigint": (pa.int64(), INT64),
+    "double": (pa.float64(), st.floats(allow_nan=False)),
+    "string": (pa.string(), st.text(max_size=5)),
+    "binary": (pa.binary(), st.binary(max_size=5)),
+    "decimal": (pa.decimal128(9, 2), st.integers(-(10**8), 10**8).map(lambda n: decimal.Decimal(n).scaleb(-2))),
+    "date": (pa.date32(), st.dates()),
+    "timestamp": (pa.timestamp("us", "UTC"), st.datetimes(timezones=st.just(dt.timezone.utc))),
+    "array": (pa.list_(pa.string()), st.lists(st.none() | st.text(max_size=3), max_size=3)),
+    "map": (
+        pa.map_(pa.string(), pa.int32()),
+        st.dictionaries(st.text(max_size=2), st.integers(0, 9)).map(lambda d: list(d.items())),
+    ),
+    "struct": (
+        pa.struct([("x", pa.int16()), ("y", pa.struct([("z", pa.list_(pa.list_(pa.int8())))]))]),
+        st.fixed_dictionaries(
+            {
+                "x": st.none() | st.integers(-9, 9),
+                "y": st.none() | st.fixed_dictionaries({"z": st.none() | st.lists(st.lists(st.integers(0, 9)))}),
+            }
+        ),
+    ),
+}
+SCHEMA = pa.schema([(name, kind) for name, (kind, _) in TYPES.items()])
+ROWS = st.lists(
+    st.fixed_dictionaries({name: st.none() | values for name, (_, values) in TYPES.items()}), min_size=1, max_size=6
+)
+
+
+@given(ROWS)
+def test_rows_of_any_type_round_trip_and_equal_rows_have_equal_bytes(rows: list[dict[str, Any]]) -> None:
+    codec = RowCodec(SCHEMA)
+    columns = pa.Table.from_pylist(rows, schema=SCHEMA).combine_chunks()
+    arrays = [column.chunk(0) for column in columns.columns]
+    encoded = codec.encode(arrays, len(rows))
+    for column, decoded in zip(arrays, codec.decode(encoded), strict=True):
+        decoded.validate(full=True)
+        assert decoded.type == column.type
+        assert decoded.to_pylist() == column.to_pylist()
+    for place in range(len(rows)):
+        alone = codec.encode([column.slice(place, 1) for column in arrays], 1)
+        assert equal(alone, encoded.slice(place, 1)).all()
+
+
+def test_no_row_decodes_as_nulls_and_a_short_one_is_refused() -> None:
+    codec = RowCodec(pa.schema([("a", pa.int64())]))
+    assert codec.decode(array(None))[0].to_pylist() == [None]
+    with pytest.raises(FormatError, match="shorter than the 9 bytes"):
+        codec.decode(array(b"\1\0"))
+
+
+def test_row_bytes() -> None:
+    codec = RowCodec(pa.schema([("a", pa.int16()), ("b", pa.string()), ("c", pa.string())]))
+    encoded = codec.encode([pa.array([258], pa.int16()), pa.array(["xy"]), pa.array([None], pa.string())], 1)
+    assert encoded[0].as_py().hex() == "03" + "0201" + "02000000" + "00000000" + b"xy".hex()
+
+
+def test_keys_of_text_are_their_bytes_and_a_null_part_makes_no_key() -> None:
+    assert KeyCodec(pa.schema([("k", pa.string())])).encode([pa.array(["é", None])], 2).to_pylist() == [
+        "é".encode(),
+        None,
+    ]
+    two = KeyCodec(pa.schema([("a", pa.string()), ("b", pa.int64())]))
+    keys = two.encode([pa.array(["x", None, "x"]), pa.array([1, 2, None])], 3)
+    assert [key is None for key in keys.to_pylist()] == [False, True, True]
+    assert [column.to_pylist() for column in two.decode(keys.slice(0, 1))] == [["x"], [1]]
+
+
+def test_keys_that_compare_equal_have_equal_bytes() -> None:
+    codec = KeyCodec(pa.schema([("k", pa.float64())]))
+    odd_nan = np.array([0x7FF8000000000001], np.uint64).view(np.float64)
+    keys = codec.encode([pa.array([0.0, -0.0, math.nan, odd_nan[0]])], 4).to_pylist()
+    assert keys[0] == keys[1]
+    assert keys[2] == keys[3]
+    assert len(set(keys)) == 2
+
+
+def test_a_type_without_byte_form_is_named() -> None:
+    assert unsupported(SCHEMA) is None
+    assert "n: type null has no byte form" in (unsupported(pa.schema([("a", pa.int8()), ("n", pa.null())])) or "")
+
+
+# buckets
+
+
+def test_bucket_ids_spread_evenly_over_every_number_of_partitions_that_divides_them() -> None:
+    assert [spark_hash(value) for value in (0, 1, -1, 42)] == [933211791, -559580957, -1604776387, 29417773]
+    for buckets in (1, 2, 6, 12):
+        ids = bucket_ids(buckets)
+        assert 0 in ids
+        for partitions in (n for n in range(1, buckets + 1) if buckets % n == 0):
+            spread = [spark_hash(one) % partitions for one in ids]
+            assert all(spread.count(one) == buckets // partitions for one in range(partitions))
+
+
+def test_payloads_and_frames_have_all_messages_of_a_bucket_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets_module, "PAYLOAD_BYTES", 2_000)
+    monkeypatch.setattr(buckets_module, "FRAME_BYTES", 4_000)
+    keys = [b"%d" % (number % 70) for number in range(500)]
+    columns = array(*keys), array(*keys), array(*keys), array(*(b"%d" % number for number in range(500)))
+    changes = messages.table(messages.CHANGE, *columns, np.arange(500))
+    payloads = list(packed_by_bucket(changes, "key", 3))
+    frames = list(framed(payloads))
+    assert [payload for frame in frames for payload in frame] == payloads
+    assert 3 < len(frames) <= 1 + sum(len(data) for _, data in payloads) // 4_000 < len(payloads)
+    assert all(sum(len(data) for _, data in frame[:-1]) < 4_000 for frame in frames)
+    found: dict[int, list[int]] = {}
+    for bucket, payload in payloads:
+        found.setdefault(bucket, []).extend(messages.column(messages.unpack(payload), "ts").to_pylist())
+    numbers = buckets_of(array(*keys), 3)
+    assert found == {bucket: np.flatnonzero(numbers == at).tolist() for at, bucket in enumerate(bucket_ids(3))}
+    assert list(packed_by_bucket(changes.slice(0, 0), "key", 3)) == list(framed([])) == []
+
+
+def test_a_keys_bucket_never_changes() -> None:
+    assert buckets_of(array(b"", b"a", b"customer-17"), 1000).tolist() == [138, 719, 452]

@@ -1,0 +1,126 @@
+"""Tables of files without a schema: a checkpoint keeps the columns that it was begun with."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
+
+from fkjoin import Table, cogroup, fk_join
+from fkjoin import aggregates as agg
+from fkjoin.files.kept_schemas import SCHEMAS
+from fkjoin.lowering.recipes import learned_sources, made_again, recipes_below
+from fkjoin.sinks import Parquet
+from tests.support.queries import write_lines
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
+
+
+def put(folder: Path, name: str, *rows: dict[str, Any]) -> None:
+    write_lines(folder, name, list(rows))
+
+
+def orders(spark: SparkSession, folder: Path, **more: Any) -> Table:
+    return Table.from_files(spark, folder / "orders", key="order_id", version="lsn", **more)
+
+
+def joined(spark: SparkSession, folder: Path) -> Table:
+    customers = Table.from_files(spark, folder / "customers", key="customer_id", version="lsn")
+    dear = orders(spark, folder).filter("amount >= 5", name="dear")
+    return fk_join(dear, customers, "customer_id", name="joined")
+
+
+def rows(spark: SparkSession, out: Path) -> dict[str, Any]:
+    return {row.order_id: row for row in spark.read.parquet(str(out)).collect()}
+
+
+def test_a_query_goes_on_with_the_columns_that_it_was_begun_with(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(tmp_path / "customers", "1", {"customer_id": "c1", "name": "Ada", "lsn": 1})
+    put(tmp_path / "orders", "1", {"order_id": "o1", "customer_id": "c1", "amount": 5, "lsn": 1})
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
+
+    def go_on() -> list[str]:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "fkjoin"):
+            joined(spark, tmp_path).to_parquet(out, checkpoint=checkpoint, trigger={"availableNow": True}).awaitTermination()
+        return [record.getMessage() for record in caplog.records if record.name == "fkjoin"]
+
+    assert go_on() == []
+    kept = json.loads((checkpoint / SCHEMAS).read_text())
+    assert sorted(kept) == ["customers", "orders"]
+    put(tmp_path / "orders", "2", {"order_id": "o2", "customer_id": "c1", "amount": 6, "coupon": "SPRING", "lsn": 2})
+    put(tmp_path / "orders", "3", {"order_id": "o3", "customer_id": "c1", "amount": 7.5, "lsn": 3})
+    (said,) = go_on()
+    assert "table orders: its files have a new field coupon (string), which is left out" in said
+    assert "schema=" in said
+    assert go_on() == [], "once"
+    found = rows(spark, out)
+    assert sorted(found) == ["o1", "o2"], "an amount that is none is no null"
+    assert "coupon" not in found["o2"].left
+    assert found["o2"].left.amount == 6
+    (checkpoint / SCHEMAS).unlink()
+    (tmp_path / "orders" / "2.json").unlink()
+    (tmp_path / "orders" / "3.json").unlink()
+    assert go_on() == [], "a checkpoint of before"
+    assert json.loads((checkpoint / SCHEMAS).read_text())["orders"]["schema"] == kept["orders"]["schema"]
+
+
+def test_a_schema_that_is_given_is_used_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "orders", "1", {"order_id": "o1", "amount": 5, "lsn": 1})
+    given = orders(spark, tmp_path, schema="order_id string, amount double, lsn bigint")
+    given.materialize("kept").to(
+        Parquet(tmp_path / "out"), checkpoint=tmp_path / "checkpoint", trigger={"availableNow": True}
+    ).awaitTermination()
+    assert not (tmp_path / "checkpoint" / SCHEMAS).exists()
+    assert learned_sources(given) == {}
+
+
+def test_every_kind_of_table_can_be_made_again(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "orders", "1", {"order_id": "o1", "customer_id": "c1", "amount": 5, "lsn": 1})
+    put(tmp_path / "customers", "1", {"customer_id": "c1", "name": "Ada", "lsn": 1})
+    source = orders(spark, tmp_path)
+    customers = Table.from_files(spark, tmp_path / "customers", key="customer_id", version="lsn")
+    by = source.group_by("customer_id", name="by")
+    tables = [
+        source.filter("amount > 1"),
+        source.map_values("amount + 1 as more"),
+        source.merge(orders(spark, tmp_path, name="others")),
+        customers.with_children(source, "customer_id"),
+        by.agg(sum=agg.sum("amount")),
+        by.count(),
+        by.aggregate(0, "aggregate + amount", "aggregate - amount"),
+        source.group_by("customer_id", "amount", name="sum").reduce(max, min),
+        cogroup(by.agg(sum=agg.sum("amount")), source.group_by("customer_id", name="n").count()),
+        fk_join(fk_join(source, customers, "customer_id", name="a"), customers, "left.customer_id", name="b"),
+        source.materialize("kept").filter("amount > 1"),
+    ]
+    assert source._recipe is not None
+    assert source._recipe.learned is not None
+    wide = StructType([*source._recipe.learned, StructField("more_yet", StringType())])
+    for table in tables:
+        (same, _), *_ = learned_sources(table)["orders"]
+        assert same is source
+        of = [*learned_sources(table)["orders"], *learned_sources(table).get("others", [])]
+        again = made_again(table, {id(one): {"schema": wide} for one, _ in of})
+        found = learned_sources(again)
+        assert "orders" not in found, "its columns are given now"
+        assert again.name == table.name
+        given = [one for one, recipe in recipes_below(again) if recipe.named.get("schema")]
+        assert ["more_yet" in one._planned.row_type.names for one in given] == [True] * len(of)
+        assert made_again(table, {}).describe() == table.describe()
+
+
+def test_sources_of_one_name_are_told_apart_by_their_files(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "a" / "orders", "1", {"order_id": "o1", "lsn": 1})
+    put(tmp_path / "b" / "orders", "1", {"order_id": "o1", "lsn": 1, "more": 1})
+    first, second = orders(spark, tmp_path / "a"), orders(spark, tmp_path / "b")
+    twice = orders(spark, tmp_path / "a")
+    found = learned_sources(fk_join(fk_join(first, second, "order_id", name="x"), twice, "left.order_id", name="y"))
+    assert {name: len(tables) for name, tables in found.items()} == {"orders": 2, "orders#2": 1}

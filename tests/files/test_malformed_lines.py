@@ -1,0 +1,205 @@
+"""Lines of files that do not fit: dead letters with file and line, the same whichever way the lines are read."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from fkjoin import Table, TopologyError, fk_join
+from fkjoin.stages.counters import metrics_name
+from tests.support.files import collected, write
+from tests.support.queries import run
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
+
+SCHEMA = "id string, n bigint, lsn bigint, inner struct<a: double, t: string>"
+OBJECT = "not a JSON object of struct<id:string,n:bigint,lsn:bigint,inner:struct<a:double,t:string>>"
+GOOD = '{"id":"a","n":1,"lsn":1}'
+BAD: dict[str, str | bytes] = {
+    "another type": '{"id":"b","n":5.5,"lsn":1}',
+    "cut off": '{"id":"c","n":1,"lsn"',
+    "an array": '[{"id":"d","n":1,"lsn":1},{"id":"e","n":2,"lsn":1}]',
+    "no JSON": "id=f",
+    "two": '{"id":"g","lsn":1} {"id":"h","lsn":1}',
+    "single quotes": "{'id':'i','lsn':1}",
+    "no text": b'{"id":"j\xff","n":1,"lsn":1}',
+}
+
+
+def table(spark: SparkSession, folder: Path, **more: Any) -> Table:
+    about: dict[str, Any] = {"key": "id", "version": "lsn", "schema": SCHEMA, "format": "json", **more}
+    return Table.from_files(spark, folder, **about)
+
+
+def letters(made: Table, checkpoint: Path) -> set[tuple[Any, ...]]:
+    return {
+        (row.table, row.file.rpartition("/")[2], bytes(row.value), row.reason)
+        for row in collected(made.dead_letters, checkpoint)
+    }
+
+
+def by_spark(made: Table) -> Table:
+    """The table with its rows kept, from its frame: a condition that workers do not evaluate is in between."""
+    found = made.filter("sqrt(length(id)) >= 0 or id is null").materialize("kept")
+    assert found.packed is not None
+    assert "PackLines" not in found.packed[0]._jdf.queryExecution().analyzed().toString()
+    return found
+
+
+def by_workers(made: Table) -> Table:
+    found = made.materialize("kept")
+    assert found.packed is not None
+    assert "PackLines" in found.packed[0]._jdf.queryExecution().analyzed().toString()
+    return found
+
+
+def rows_and_counts(made: Table, checkpoint: Path) -> tuple[list[Any], dict[str, int]]:
+    done = run(made.changes, checkpoint, metrics_name(made.name))
+    return sorted(tuple(row.asDict().values()) for row in done.rows), {
+        name: done.count[name] for name in ("dead-letters", "null-key-dropped")
+    }
+
+
+def test_both_ways_leave_out_the_same_lines_and_say_why(spark: SparkSession, tmp_path: Path) -> None:
+    no_key, no_version = '{"n":1}', '{"id":"k","n":1}'
+    write(tmp_path / "in", "1.json", GOOD, "", " \t", *BAD.values())
+    write(tmp_path / "in", "2.json", no_key, no_version, '{"id":"l","lsn":2,"more":[1]}')
+    source = table(spark, tmp_path / "in")
+    assert source.unread is not None
+    workers = rows_and_counts(by_workers(source), tmp_path / "workers")
+    assert rows_and_counts(by_spark(source), tmp_path / "spark") == workers
+    rows, counts = workers
+    assert [row[0] for row in rows] == ["a", "l"]
+    assert counts == {"dead-letters": len(BAD) + 1, "null-key-dropped": 1}
+    reasons = {line: OBJECT if what != "no text" else "not UTF-8" for what, line in BAD.items()}
+    wanted = {("in", "1.json", line if isinstance(line, bytes) else line.encode(), why) for line, why in reasons.items()}
+    wanted.add(("in", "2.json", no_version.encode(), "no version: lsn is null"))
+    assert letters(by_workers(source), tmp_path / "letters") == wanted
+
+
+@pytest.mark.parametrize("way", [by_spark, by_workers])
+def test_a_line_that_does_not_fit_stops_a_query_that_is_told_to_fail(spark: SparkSession, tmp_path: Path, way: Any) -> None:
+    write(tmp_path / "in", "1.json", GOOD, BAD["another type"])
+    strict = way(table(spark, tmp_path / "in", on_error="fail"))
+    assert strict.dead_letters is None
+    with pytest.raises(
+        StreamingQueryException, match=r'table in: .*"n":5.5,"lsn":1}: not a JSON object of .*on_error="dead-letter"'
+    ):
+        run(strict.changes, tmp_path / "strict")
+
+
+def test_lines_are_skipped_without_letters_and_another_word_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "in", "1.json", GOOD, BAD["cut off"])
+    lenient = by_workers(table(spark, tmp_path / "in", on_error="skip"))
+    assert lenient.dead_letters is None
+    rows, counts = rows_and_counts(lenient, tmp_path / "lenient")
+    assert (len(rows), counts["dead-letters"]) == (1, 1)
+    with pytest.raises(TopologyError, match="on_error: 'never' is not one of fail, dead-letter, skip"):
+        table(spark, tmp_path / "in", on_error="never")
+
+
+def test_dates_have_dead_letters_too(spark: SparkSession, tmp_path: Path) -> None:
+    good = '{"id":"a","day":"2024-02-29","lsn":1,"more":{"line":1}}', ' {"id":"b","lsn":1}'
+    bad = {*BAD.values(), '{"id":"z","day":"soon","lsn":1}', "null", "{"}
+    write(tmp_path / "in", "1.json", *good, " ", *bad)
+    dated = table(spark, tmp_path / "in", schema=f"{SCHEMA}, day date")
+    rows, counts = rows_and_counts(dated.materialize("kept"), tmp_path / "rows")
+    assert [row[:1] for row in rows] == [("a",), ("b",)]
+    assert date(2024, 2, 29) in rows[0]
+    assert counts["dead-letters"] == len(bad)
+    found = {value for _, _, value, _ in letters(dated, tmp_path / "letters")}
+    assert found == {line if isinstance(line, bytes) else line.encode() for line in bad}
+
+
+def test_options_of_sparks_reader_are_sparks_and_lines_that_it_cannot_read_are_letters(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write(tmp_path / "in", "1.json", GOOD, "/* two */ " + GOOD.replace('"a"', '"b"'), BAD["another type"], BAD["an array"])
+    made = table(spark, tmp_path / "in", options={"allowComments": True})
+    assert made._lowered.undecoded is None
+    rows, counts = rows_and_counts(made.materialize("kept"), tmp_path / "rows")
+    assert [row[0] for row in rows] == ["a", "b", "d", "e"], "an array of objects is so many rows, as Spark reads it"
+    assert counts["dead-letters"] == 1
+    narrow = made.map_values("id as it", name="narrow").materialize("narrow")
+    assert rows_and_counts(narrow, tmp_path / "narrow")[1]["dead-letters"] == 1, "whatever columns are read"
+    ((name, file, value, reason),) = letters(made, tmp_path / "letters")
+    assert (name, file, value, reason) == ("in", "1.json", b'{"id":"b","n":5.5,"lsn":1}', OBJECT)
+
+
+@pytest.mark.parametrize(("column", "options"), [("_corrupt_record", {}), ("bad", {"columnNameOfCorruptRecord": "bad"})])
+def test_with_a_column_for_them_lines_that_do_not_fit_are_rows(
+    spark: SparkSession, tmp_path: Path, column: str, options: dict[str, str]
+) -> None:
+    write(tmp_path / "in", "1.json", GOOD, BAD["another type"], BAD["cut off"])
+    about: dict[str, Any] = {"schema": f"{SCHEMA}, {column} string", "version": "coalesce(lsn, 0)", "options": options}
+    made = table(spark, tmp_path / "in", **about)
+    whole = [(None, BAD["cut off"]), ("a", None), ("b", BAD["another type"])]
+    found = {(row["id"], row[column]) for row in collected(made.changes, tmp_path / "source")}
+    assert found == set(whole)
+    kept = {(row["id"], row[column]) for row in collected(made.materialize("kept").changes, tmp_path / "kept")}
+    assert kept == set(whole[1:]), "a row without a key is dropped"
+    assert collected(made.dead_letters, tmp_path / "letters") == []
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz", "date", "time", "array<struct<at: timestamp>>"])
+def test_times_beside_a_column_for_lines_that_do_not_fit_are_refused(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    write(tmp_path / "in", "1.json", GOOD)
+    with pytest.raises(TopologyError, match=r"schema: column t\S* is .* with a column _corrupt_record .* take a bigint column"):
+        table(spark, tmp_path / "in", schema=f"{SCHEMA}, t {kind}, _corrupt_record string")
+
+
+def test_streams_and_parquet_without_a_version_are_letters(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [("a", 1, 1), ("b", 2, None), (None, 3, None)]
+    spark.createDataFrame(rows, "id string, n int, lsn bigint").coalesce(1).write.parquet(str(tmp_path / "in"))
+    files = Table.from_files(spark, tmp_path / "in", key="id", version="lsn")
+    changes = spark.readStream.schema("id string, n int, lsn bigint").parquet(str(tmp_path / "in"))
+    stream = Table.from_stream(changes, key="id", version="lsn", name="it")
+    for made in (files, stream):
+        found, counts = rows_and_counts(made.materialize("kept"), tmp_path / f"{made.name}-rows")
+        assert ([row[0] for row in found], counts) == (["a"], {"dead-letters": 1, "null-key-dropped": 1})
+    (letter,) = collected(files.dead_letters, tmp_path / "files")
+    assert letter.file.endswith(".parquet")
+    assert json.loads(letter.value) == {"id": "b", "n": 2}
+    (letter,) = collected(stream.dead_letters, tmp_path / "stream")
+    assert (letter.table, letter.reason) == ("it", "no version: lsn is null")
+    assert (json.loads(letter.key), json.loads(letter.value)) == ({"id": "b"}, {"id": "b", "n": 2})
+    both = fk_join(files, stream, "id").dead_letters
+    assert both is not None
+    assert both.columns == ["table", "file", "value", "key", "reason"], "by name, whatever the tables are read from"
+    strict = Table.from_stream(changes, key="id", version="lsn", name="it", on_error="fail")
+    with pytest.raises(StreamingQueryException, match=r'table it: {"id":"b"}: .*: no version: lsn is null'):
+        run(strict.changes, tmp_path / "strict")
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "t"]), inner, max_size=2),
+    max_leaves=4,
+)
+objects = st.dictionaries(st.sampled_from(["id", "n", "lsn", "inner", "more"]), values, max_size=5).map(json.dumps)
+some = st.dictionaries(st.sampled_from(["n", "inner"]), values, max_size=2)
+keyed = st.builds(lambda key, lsn, more: json.dumps({"id": key, "lsn": lsn, **more}), st.text("ab"), st.integers(0, 9), some)
+cut = st.builds(lambda line, at: line[: at % (len(line) + 1)], objects, st.integers(0, 99))
+known = st.sampled_from([line if isinstance(line, bytes) else line.encode() for line in (*BAD.values(), GOOD, "", " ")])
+anything = st.one_of(keyed.map(str.encode), objects.map(str.encode), cut.map(str.encode), known, st.binary(max_size=6))
+
+
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(lines=st.lists(anything, min_size=20, max_size=60))
+def test_whatever_lines_there_are_both_ways_give_the_same(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]
+) -> None:
+    folder = tmp_path_factory.mktemp("lines")
+    write(folder / "in", "1.json", *(line.replace(b"\n", b"").replace(b"\r", b"") for line in lines))
+    source = table(spark, folder / "in")
+    workers = rows_and_counts(by_workers(source), folder / "workers")
+    assert str(rows_and_counts(by_spark(source), folder / "spark")) == str(workers)
+    assert len(collected(source.dead_letters, folder / "letters")) == workers[1]["dead-letters"]

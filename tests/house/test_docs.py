@@ -1,0 +1,96 @@
+"""The documents: code in them runs and prints what they say, links lead somewhere, the site builds strictly."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.places import ROOT
+from tests.support.sessions import short_lived
+
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    """A block of code, and the last line of text before it."""
+
+    language: str
+    text: str
+    before: str
+
+
+def blocks(path: Path) -> Iterator[Block]:
+    text = path.read_text()
+    for match in _FENCE.finditer(text):
+        before = [line for line in text[: match.start()].splitlines() if line]
+        yield Block(match[1], match[2], before[-1] if before else "")
+
+
+@pytest.mark.spark
+def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
+    """Files are written under the names in the lines before them, code runs in turn, and what it prints is what follows.
+
+    In a process of its own: Spark takes paths from where it was started.
+    """
+    script, wanted = ["import subprocess", "from pathlib import Path"], []
+    for number, block in enumerate(blocks(ROOT / "docs" / "tutorial.md")):
+        if block.language in ("csv", "toml"):
+            name = re.findall("`([^`]+)`", block.before)[-1]
+            script += [f"Path({name!r}).parent.mkdir(exist_ok=True)", f"Path({name!r}).write_text({block.text!r})"]
+        elif block.language == "python":
+            script += [f"print('<{number}>')", block.text, f"print('</{number}>', flush=True)"]
+        elif block.language == "sh":
+            script.append(f"subprocess.run(['sh', '-ec', {block.text!r}], check=True)")
+        else:
+            assert block.language == "text"
+            wanted.append((number - 1, block.text.strip()))
+    (tmp_path / "tutorial.py").write_text("\n".join(script))
+    environment = short_lived(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", PYTHONPATH=str(ROOT))
+    command = [sys.executable, "tutorial.py"]
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+    assert len(wanted) == 4
+    for number, text in wanted:
+        assert run.stdout.split(f"<{number}>")[1].split(f"</{number}>")[0].strip() == text
+    assert '"name": "Ada"' in run.stdout.rsplit("</", 1)[1], "what fkjoin state get prints"
+    assert len(list((tmp_path / "job").glob("*/batch=*"))) == 2
+
+
+@pytest.mark.parametrize("path", [*DOCS, ROOT / "README.md"], ids=lambda path: path.name)
+def test_code_in_documents_is_python_and_names_what_there_is(path: Path) -> None:
+    import fkjoin
+
+    for block in blocks(path):
+        if block.language == "python":
+            compile(block.text, str(path), "exec")
+            for module, names in re.findall(r"^from (fkjoin[\w.]*) import (.+)$", block.text, re.MULTILINE):
+                found = __import__(module, fromlist=["*"])
+                for name in re.findall(r"(\w+)(?: as \w+)?(?:,|$)", names):
+                    assert hasattr(found, name), f"{path}: {module}.{name}"
+    assert fkjoin.__version__
+
+
+def test_tests_that_are_named_are_there() -> None:
+    code = [path for folder in ("fkjoin", "state", "tests", "integration") for path in (ROOT / folder).rglob("*.py")]
+    texts = [*DOCS, *ROOT.glob("*.md"), ROOT / "Makefile", *code]
+    named = {
+        (found, text.name) for text in texts for found in re.findall(r"\b(?:tests|integration)/[\w/]+\.py\b", text.read_text())
+    }
+    assert len(named) > 100
+    assert sorted((found, text) for found, text in named if not (ROOT / found).is_file()) == []
+
+
+def test_the_site_builds_strictly(tmp_path: Path) -> None:
+    """No broken link, no page that is left out, no name in the reference that there is not."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path), "--config-file", "mkdocs.yml"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert "fk_join" in (tmp_path / "reference" / "index.html").read_text()

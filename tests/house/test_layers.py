@@ -1,0 +1,153 @@
+"""Imports go one way, and the pure part stays pure."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.places import ROOT
+
+ROOMS = [
+    "errors",
+    "state",
+    "codec",
+    "folds",
+    "stages",
+    "plan",
+    "spark",
+    "sessions",
+    "checkpoint",
+    "files",
+    "kafka",
+    "analysis",
+    "lowering",
+    "sinks",
+    "face",
+    "jobs",
+    "replay",
+    "cli",
+]
+"""Each imports only from itself and from those above it in this list."""
+
+FACE = ["aggregates", "cogroups", "grouped", "join", "operators", "outputs", "table", "testing"]
+
+PURE = ("codec", "folds", "stages", "plan")
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """The modules of the package, by their names below ``fkjoin``."""
+    for folder, _, files in os.walk(ROOT / "fkjoin", followlinks=True):
+        for name in files:
+            if name.endswith(".py"):
+                path = Path(folder, name)
+                parts = path.relative_to(ROOT / "fkjoin").with_suffix("").parts
+                yield ".".join(part for part in parts if part != "__init__"), path
+
+
+MODULES = dict(sorted(modules()))
+
+
+def room(module: str) -> str:
+    first = module.split(".")[0]
+    return first if first in ROOMS else "errors" if first == "data" else "face"
+
+
+def imported(path: Path) -> set[str]:
+    """What a file imports, wherever in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {f"{node.module}.{name.name}" for name in node.names}
+    return found
+
+
+def imported_modules(path: Path) -> set[str]:
+    """The modules of the package that a file imports, or from which it imports something."""
+    found = set()
+    for name in imported(path):
+        below = name.removeprefix("fkjoin").lstrip(".")
+        if name.split(".")[0] == "fkjoin":
+            found.add(below if below in MODULES else below.rpartition(".")[0])
+    return found - {""}
+
+
+def test_imports_go_from_room_to_room_one_way() -> None:
+    up = {
+        (module, other)
+        for module, path in MODULES.items()
+        for other in imported_modules(path)
+        if module and ROOMS.index(room(other)) > ROOMS.index(room(module))
+    }
+    assert up == set()
+
+
+def test_only_the_face_lies_in_the_root() -> None:
+    roots = {module for module in MODULES if "." not in module and not (ROOT / "fkjoin" / module).is_dir()}
+    assert roots == {"errors", *FACE}
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if room(module) in PURE or module == "errors"])
+def test_the_pure_part_knows_no_spark_kafka_clock_or_logger(module: str) -> None:
+    forbidden = {"pyspark", "pandas", "rocksdict", "confluent_kafka", "time", "datetime", "logging", "random", "os"}
+    if module == "codec.json_values":
+        forbidden.remove("datetime")  # dates are values there, and no clock is asked
+    assert {name.split(".")[0] for name in imported(MODULES[module])} & forbidden == set()
+
+
+def test_the_store_package_knows_nothing_of_joins() -> None:
+    stores = {module: path for module, path in MODULES.items() if room(module) == "state"}
+    assert len(stores) > 10
+    for module, path in stores.items():
+        assert {room(other) for other in imported_modules(path)} <= {"state"}, module
+        assert not any(name.startswith("pyspark") for name in imported(path)), module
+
+
+def test_modules_fit_in_the_head() -> None:
+    assert {module for module, path in MODULES.items() if len(path.read_text().splitlines()) > 350} == set()
+
+
+def test_every_package_is_installed() -> None:
+    listed = re.search(r"^packages = \[(.*?)\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL)
+    assert listed is not None
+    found = {f"fkjoin.{module}".rstrip(".") for module, path in MODULES.items() if path.name == "__init__.py"}
+    assert set(re.findall(r'"([\w.]+)"', listed[1])) == found
+
+
+def test_no_named_tuple_is_generic() -> None:
+    """Python 3.10 cannot have that, and type checkers do not mind."""
+    classes = [
+        node for path in MODULES.values() for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
+    ]
+    bases = [(made.name, {ast.unparse(base) for base in made.bases}) for made in classes]
+    assert len(MODULES) > 100
+    assert [name for name, some in bases if "NamedTuple" in some and len(some) > 1] == []
+
+
+TESTS = [*sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "integration").rglob("*.py"))]
+
+
+def from_tests(path: Path) -> set[str]:
+    """The test modules that a file imports, or from which it imports something, also in programs that it has as texts."""
+    found = set()
+    for given in re.findall(r"^ *(?:from|import) [^\n(]*(?:\([^)]*\))?", path.read_text(), re.MULTILINE):
+        found |= set(re.findall(r"\btest_\w+", given))
+    return found & {other.stem for other in TESTS}
+
+
+def test_no_test_module_is_imported() -> None:
+    """What several need is in tests/support, or in a module of integration that has no tests."""
+    assert {path.relative_to(ROOT).as_posix(): found for path in TESTS if (found := from_tests(path))} == {}
+
+
+def test_tests_lie_in_the_rooms_that_they_test() -> None:
+    folders = {path.parent.relative_to(ROOT / "tests").as_posix() for path in (ROOT / "tests").rglob("test_*.py")}
+    assert folders - set(ROOMS) == {"api", "house", "metrics"}
+    assert set(ROOMS) - folders == {"errors", "face"}, "tests of the face are in tests/api"

@@ -1,0 +1,293 @@
+"""Messages that name a way out, each with the test that goes it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from tests.support.places import ROOT
+
+REGISTRY = "tests/kafka/test_schema_registry.py::test_a_text_is_json_and_an_instant_an_instant_or_there_is_a_problem"
+EXPORTED = "tests/checkpoint/test_saved_state.py::test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything"
+SINKS = "tests/sinks/test_several_sinks.py::test_a_place_that_comes_later_is_refused_and_one_may_be_left_out"
+LINES = "tests/files/test_bad_lines_after_start.py::test_what_becomes_of_lines_that_do_not_fit_does_not_bind_a_checkpoint"
+PARTITIONS = "tests/checkpoint/test_saved_state.py::test_partitions_halved_and_indexes_rebuilt_the_query_goes_on"
+UPGRADE = "integration/test_aggregates.py::test_a_rolling_upgrade_in_two_restarts_loses_nothing_and_shows_nothing_in_between"
+OPTION = "tests/jobs/test_ways_out.py::test_an_option_that_is_set_by_the_engine_is_left_to_its_argument"
+ANEW = "integration/test_new_topics.py::test_a_topic_made_anew_is_refused_or_read_in_the_place_of_the_one_before"
+BUILDING = "tests/api/test_ways_out_while_building.py::test_the_way_out_that_is_named_is_one"
+JOB_FILES = "tests/jobs/test_ways_out.py::test_a_job_file_is_read_when_it_says_what_the_message_says"
+UNITS = "tests/jobs/test_ways_out.py::test_a_value_is_read_with_the_unit_that_the_message_names"
+TYPES = "tests/jobs/test_ways_out.py::test_a_value_is_read_into_the_type_that_the_message_names"
+FORMATS = "tests/jobs/test_ways_out.py::test_a_format_is_taken_when_it_is_what_the_message_says"
+LEARNED = "tests/files/test_bad_lines_after_start.py::test_an_expression_is_the_way_out_for_a_new_job"
+OUTAGE = "integration/test_postgres_outages.py::test_what_no_repetition_mends_stops_the_query_at_once"
+RESTORED = (
+    "tests/sinks/test_restored_checkpoint.py::test_after_a_restore_a_sink_is_refused_or_set_back_and_then_is_the_batch_join"
+)
+STORAGE = "tests/sinks/test_delta_outages.py::test_a_storage_that_refuses_stops_the_query_at_once"
+APPEND_ONLY = (
+    "tests/sinks/test_delta_outages.py::test_an_append_only_table_stops_the_query_at_once_and_goes_on_when_it_no_longer_is"
+)
+VACUUMED = "tests/sinks/test_delta_rollback.py::test_a_batch_that_is_no_longer_there_is_named"
+SPARKS_SINK = "tests/sinks/test_restored_checkpoint.py::test_a_folder_of_sparks_own_sink_that_is_ahead_is_named"
+
+WAYS: dict[str, str | None] = {
+    "{}: {} is {}, a number is needed; cast it": BUILDING,
+    "{}: {} is {}, which has no order here; cast": BUILDING,
+    "{} of group {}: adder or subtractor returned": None,
+    "{} of group {} does not fit into {}: cast": None,
+    "timestamp: {} is {}, a timestamp or bigint": LEARNED,
+    "deleted: {} is {}, a boolean is needed: write": LEARNED,
+    "version: {} is {}, whole numbers are needed": LEARNED,
+    "column: {} has a column {} already; choose": BUILDING,
+    "{}: {} is no aggregate; give it as table": BUILDING,
+    "{}: {} is there twice, or another has its": BUILDING,
+    "{}: {} is grouped by {}, and {} by {}; make": BUILDING,
+    "{}: another table has the column {} too;": BUILDING,
+    "{}: {} is {} columns where one is needed": BUILDING,
+    "{}: name at least one column of {}; it has": BUILDING,
+    "{}: {} is {}, and keys are compared byte": BUILDING,
+    "schema: {} has no column {}; its header is": BUILDING,
+    "path: {} has several columns {} in its header": BUILDING,
+    "condition: {} is {}, a boolean is needed": BUILDING,
+    'path: {} has {}: give format="json", "parquet"': BUILDING,
+    "path: {} is not there; make the folder first": BUILDING,
+    "path: {} cannot be read to learn its columns": BUILDING,
+    "schema: column {} is {}, and with a column": BUILDING,
+    "right: timestamps are {} here and {} in left": BUILDING,
+    "extractor: {} column{} given, but the key": BUILDING,
+    "extractor: {} of left table {} is {}, but": LEARNED,
+    "agg: name at least one column, such as agg": BUILDING,
+    "returns: give the aggregate's Spark type": BUILDING,
+    "{}: a column is called {}, as the aggregate": None,
+    "key: files have columns; name those that": None,
+    "{}.{}: a table has this name already; choose": None,
+    "give filter, columns, or both (the filter": JOB_FILES,
+    "sinks: those of {} are one query in {}/{}": None,
+    "{}: the staged deployment joins tables read": BUILDING,
+    "joiner: left table {} has no columns besides": BUILDING,
+    '{} is a number without a unit; give units={"…"': UNITS,
+    "{} counts {} of another kind (it is a {})": None,
+    "{} has years or months, which have no fixed": None,
+    'a text may be base64 or hex; give units={"…"': UNITS,
+    "{} {} are no time of day; take a bigint or": TYPES,
+    "{} {} are no whole day; take a timestamp": TYPES,
+    '{} may be base64 or a number; give units={"…"': UNITS,
+    '{}: {} is not a format: give "string", "bytes"': FORMATS,
+    "{}: a format is needed, this is a {}; see": FORMATS,
+    "{}: schema {} is not a list of columns, such": BUILDING,
+    "{} writes one column of text or bytes, these": None,
+    "Json: the schema has a column {} already": BUILDING,
+    "Debezium: a key's column cannot be called": BUILDING,
+    "internal topic {} has {} partitions, {} are": None,
+    "topic {} was created again and has no records": ANEW,
+    "options: {} is set by fkjoin; give it as": OPTION,
+    "{}: {} in a text column; give the column": REGISTRY,
+    "{}: {} is an instant; take a timestamp column": REGISTRY,
+    "{}: bytes are no text; take a binary column": REGISTRY,
+    "Registry: to write, give write_schema= and": None,
+    "{}: {} has no unit here; take a bigint column": REGISTRY,
+    "{}: {} is a clock without a zone; take a": REGISTRY,
+    "upgrade_from: {} is not a release of before": UPGRADE,
+    "deployment: the staged deployment aggregates": BUILDING,
+    "{}: {} is a format to read only; write String": None,
+    "on_new_topic: with roots= rows are of the": None,
+    "version: with roots=, the positions in the": None,
+    "Spark's Kafka connector is not there: start": None,
+    "headers: the value has a column 'headers'": None,
+    "{}: column {} is {}, which could not be read": None,
+    "{}: the {} of {} is {}, and that of {} is": BUILDING,
+    "{}: {} is the name of a column that results": BUILDING,
+    "{}: column {} is already there as the key": BUILDING,
+    "{}: name at least one column or expression": BUILDING,
+    "{}: {} is not the plain name of a column": BUILDING,
+    '{}: a table with on_new_topic="start-over"': None,
+    "a stored record has format {}, this release": None,
+    "type {} has no byte form; cast it, or leave": None,
+    "checkpoint: {} was made with {} = {}, the": None,
+    "checkpoint: {} is of a query that writes": SINKS,
+    "sinks: name one at least, such as fkjoin": BUILDING,
+    "sinks: {} is none of those that {} was last": None,
+    "sinks: a {} is none; give sinks of fkjoin": BUILDING,
+    "checkpoint: {} is of a query with one sink": None,
+    "Delta table {} lacks the columns {} (it has": None,
+    "Delta table {} cannot be made for {}: {}": None,
+    "a row cannot be in Delta table {}: {}. Replace": None,
+    "positions: a row that sums up or merges others": None,
+    "table {} cannot be kept as fkjoin's table": None,
+    "to_postgres: column {} is {}, which no type": None,
+    "{}: a source's changes come as they are read": BUILDING,
+    "checkpoint: {} is in use by process {} on": (
+        "tests/checkpoint/test_damage.py::test_a_claim_is_refused_while_its_owner_lives"
+    ),
+    "{} is empty, so that no classes are kept": (
+        "tests/sessions/test_class_archive.py::test_a_session_begins_with_what_another_has_kept"
+    ),
+    "classes cannot be kept in {}: {}; set {}": (
+        "tests/sessions/test_class_archive.py::test_a_session_begins_with_what_another_has_kept"
+    ),
+    "checkpoint {}: Spark's source of state does": None,
+    "{}: a constant of type {} cannot be used": None,
+    "{}: {} is {}, and is compared byte by byte": None,
+    "{}: {} cannot be evaluated outside of the": None,
+    "division by zero; use try_divide or nullif": None,
+    "division by zero; use nullif": None,
+    'table {}: {}: {}; with on_error="dead-letter"': LINES,
+    "the change of key {} has no version: a version": None,
+    "path: on {}: folders cannot be renamed at": None,
+    "path: a table with the columns {} leaves": BUILDING,
+    "path: {} has the folder {} already{}, and": BUILDING,
+    "{} is {}, fkjoin needs {}: {}. Remove or": None,
+    "fkjoin runs in a classic Spark session and": None,
+    "join: {} is none of {}; name one with --join": None,
+    "checkpoint {} was last written by a release": None,
+    "{} keeps only hashes of its rows in {}: start": None,
+    "checkpoint {} has no state of fkjoin{}: give": (
+        "tests/checkpoint/test_saved_state.py::test_a_materialized_table_is_read_as_of_any_batch"
+    ),
+    'record {}-{} offset {}: {}; with on_error="dead-letter"': None,
+    "partitions: {} buckets cannot be spread evenly": PARTITIONS,
+    "{}: column {} is {}, and the keys of a JSON": None,
+    "out: {} is there already; give a folder that": EXPORTED,
+    "name: {} already names an input of this {}": BUILDING,
+    "df: a batch DataFrame has no changes to follow": BUILDING,
+    "version: name the columns that order the": BUILDING,
+    "{} of {}: a result does not fit; cast to": None,
+    "a record has wire version {}, this release": None,
+    "path: {} has batches of {} checkpoints ({})": None,
+    "key: the table that was written has the key": None,
+    "key: name the key's columns of {}: an older": None,
+    "the checkpoint was made by another job: {}": (
+        "tests/state/test_bucket_store.py::test_another_identity_is_refused_and_says_both"
+    ),
+    "change log segment {} is missing from the": None,
+    "change log segment {} has format {}, this": None,
+    "change log meta has format {}, this release": None,
+    "change log meta has {} bytes, at least {}": None,
+    "change log segment {} is damaged, its checksum": None,
+    "change log segment {} is damaged and does": None,
+    "a type in the checkpoint names the Python": None,
+    "give either {}": JOB_FILES,
+    "{}: nobody can listen at {}:{} ({}); choose": "tests/jobs/test_ways_out.py::test_a_page_is_served_at_another_port",
+    "{}: nobody can listen at port {}; choose one": (
+        "tests/metrics/test_page_server.py::test_a_port_that_there_is_not_is_refused"
+    ),
+    "host: it is empty; leave it out for this machine": (
+        "tests/metrics/test_page_server.py::test_no_host_does_not_mean_all_of_them"
+    ),
+    "names: {} is no name of a host; write it as": (
+        "tests/metrics/test_page_server.py::test_what_is_no_name_of_a_host_is_refused"
+    ),
+    "{} cannot be set back: {}. Start with a new": VACUUMED,
+    "{}: {}. Rows change and go: set its property": APPEND_ONLY,
+    "{} cannot be reached: {}. Mend that and start": STORAGE,
+    "table {} cannot be written to: {}. Mend that": OUTAGE,
+    "a row cannot be in table {}: {}; with on_error": (
+        "integration/test_postgres_refusals.py::test_each_way_out_that_the_error_names"
+    ),
+    "table {} beside {} lacks the columns {} and": None,
+    "postgres: the address cannot be read (it is": (
+        "tests/sinks/test_database_addresses.py::test_the_ways_of_writing_an_address_that_the_error_names"
+    ),
+    "checkpoint: {} is at {}, and {} has batch": SPARKS_SINK,
+    "checkpoint: {} was set back: it is at batch": RESTORED,
+    "on_restore: {} cannot be set back to batch": (
+        "integration/test_postgres_restored.py::"
+        "test_a_table_that_the_state_does_not_have_is_refused_and_the_way_on_is_a_new_checkpoint"
+    ),
+    "{} ({}, retry_s = {}). Start the query again": (
+        "integration/test_postgres_outages.py::test_when_the_time_is_over_the_query_stops_and_says_how_long_it_tried"
+    ),
+    "{} has batch {} of the query already, which": (
+        "tests/sinks/test_restored_checkpoint.py::test_the_checkpoint_that_a_backup_replaced_cannot_be_put_back_under_parquet"
+    ),
+    "{} cannot be removed: {}; remove it as its": None,
+    "path: the checkpoint of {} was set back to": (
+        "tests/sinks/test_restored_checkpoint.py::test_who_has_read_what_was_set_aside_is_refused_and_who_has_not_goes_on"
+    ),
+}
+"""By the beginnings of messages, with ``{}`` for what is filled in: the test that goes the way out; None: no test does yet."""
+
+UNTRIED = 58
+"""How many ways out no test goes.  It may only fall."""
+
+IMPERATIVES = (
+    "add ask build call cast change choose compare configure copy create delete drop end free get give go group install keep "
+    "leave let make map move name open order pass pick put read rebuild remove rename repeat replace restart restore run say "
+    "see select set split start stop take try unset update upgrade use wait write"
+)
+"""The verbs that ways out begin with."""
+
+_WAY_OUT = re.compile(
+    rf"(?:^|[;:.(,]\s+|\b(?:or|and|else|then|first)\s+)(?:or\s+|and\s+|either\s+|else\s+)?(?:{IMPERATIVES.replace(' ', '|')})\b"
+    "|with on_error=",
+    re.IGNORECASE,
+)
+
+
+def messages() -> dict[str, str]:
+    """What errors say that name a way out, with ``{}`` for what is filled in, and where they are raised."""
+    return {text: place for text, place in raised() if _WAY_OUT.search(text)}
+
+
+@cache
+def raised() -> tuple[tuple[str, str], ...]:
+    found = []
+    for file in sorted([*ROOT.glob("fkjoin/**/*.py"), *ROOT.glob("state/**/*.py")]):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Error"):
+                text = "".join(part for argument in node.args for part in _parts(argument))
+                found.append((text, f"{file.relative_to(ROOT)}:{node.lineno}"))
+    return tuple(found)
+
+
+def _parts(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.JoinedStr(values=values):
+            for value in values:
+                yield from _parts(value)
+        case ast.FormattedValue(value=ast.Call(func=ast.Name(id="set_aside")) as call) | (
+            ast.Call(func=ast.Name(id="set_aside")) as call
+        ):
+            yield f'; with on_error="dead-letter" such {"".join(_parts(call.args[0]))} are set aside'
+        case ast.BinOp(left=left, right=right):
+            yield from _parts(left)
+            yield from _parts(right)
+        case _:
+            yield "{}"
+
+
+def test_every_message_that_names_a_way_out_is_in_the_table() -> None:
+    """A new one needs an entry, and a test; one that is gone needs none any more."""
+    said = messages()
+    found = {text: [beginning for beginning in WAYS if text.startswith(beginning)] for text in said}
+    assert {said[text]: text for text, beginnings in found.items() if len(beginnings) != 1} == {}
+    assert set(WAYS) == {beginning for beginnings in found.values() for beginning in beginnings}
+
+
+def test_the_tests_that_go_the_ways_out_are_there() -> None:
+    for way in {way for way in WAYS.values() if way is not None}:
+        file, _, name = way.partition("::")
+        defined = {node.name for node in ast.parse((ROOT / file).read_text()).body if isinstance(node, ast.FunctionDef)}
+        assert name in defined, way
+
+
+def test_the_ways_out_that_no_test_goes_get_fewer() -> None:
+    assert list(WAYS.values()).count(None) == UNTRIED
+
+
+def test_what_a_way_out_is() -> None:
+    for text in (
+        "x: {} is none; give another",
+        "no records. Start when it has",
+        "it is taken, or choose one",
+        "rows; with on_error=x",
+    ):
+        assert _WAY_OUT.search(text), text
+    for text in ("x: {} is none of those that are given", "the name is used", "{} does not parse: {}"):
+        assert not _WAY_OUT.search(text), text

@@ -1,0 +1,120 @@
+"""Tables of files in a job file: ``on_error``, dead letters, and columns that the job keeps."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from fkjoin.errors import FkJoinError
+from fkjoin.files.kept_schemas import SCHEMAS
+from fkjoin.jobs.job import Job
+from fkjoin.jobs.job_file import JobSpec
+from fkjoin.sinks.restored import OnRestore
+from fkjoin.spark.dead_letters import as_records
+from tests.support.files import write
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
+
+
+def job(spark: SparkSession, folder: Path, on_restore: OnRestore = "fail", **orders: Any) -> Job:
+    spec = {
+        "name": "orders",
+        "checkpoint": f"{folder}/checkpoint",
+        "trigger": "available-now",
+        "tables": {
+            "orders": {"path": f"{folder}/orders", "key": "id", "version": "lsn", **orders},
+            "customers": {"path": f"{folder}/customers", "key": "customer", "version": "lsn"},
+        },
+        "joins": {"joined": {"left": "orders", "right": "customers", "extractor": "customer"}},
+        "sinks": {"out": {"table": "joined", "path": f"{folder}/out"}},
+        "dead_letters": {"path": f"{folder}/dead"},
+    }
+    return Job(JobSpec.model_validate(spec), spark, on_restore)
+
+
+def run(made: Job) -> None:
+    made.keep_schemas()
+    for planned in made.queries():
+        planned.start().awaitTermination()
+
+
+def letters(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in sorted(folder.glob("part-*.json")) for line in path.read_text().splitlines()]
+
+
+def test_a_job_keeps_columns_and_has_lines_that_do_not_fit_in_its_dead_letters(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path / "customers", "1.json", '{"customer":"c1","name":"Ada","lsn":1}')
+    write(tmp_path / "orders", "1.json", '{"id":"o1","customer":"c1","amount":5,"lsn":1}', '{"id":"o2","cust')
+    run(job(spark, tmp_path))
+    assert {letter["file"].rpartition("/")[2] for letter in letters(tmp_path / "dead")} == {"1.json"}
+    kept = json.loads((tmp_path / "checkpoint" / SCHEMAS).read_text())
+    names = [field["name"] for field in kept["orders"]["schema"]["fields"]]
+    assert names == ["amount", "customer", "id", "lsn"], "a line that does not fit makes no column"
+    write(tmp_path / "orders", "2.json", '{"id":"o3","customer":"c1","amount":5.5,"lsn":2}')
+    write(tmp_path / "orders", "3.json", '{"id":"o4","customer":"c1","amount":6,"coupon":"X","lsn":"3x"}')
+    write(tmp_path / "orders", "4.json", '{"id":"o5","customer":"c1","amount":6,"coupon":"X","lsn":4}')
+    with caplog.at_level(logging.WARNING, "fkjoin"):
+        made = job(spark, tmp_path)  # though a version has become text
+    assert [record.args[:2] for record in caplog.records if record.name == "fkjoin"] == [("orders", "coupon")]
+    run(made)
+    rows = {row.id: row.left.amount for row in spark.read.parquet(str(tmp_path / "out")).collect()}
+    assert rows == {"o1": 5, "o5": 6}
+    found = {(letter["table"], letter["file"].rpartition("/")[2]) for letter in letters(tmp_path / "dead")}
+    assert found == {("orders", "1.json"), ("orders", "2.json"), ("orders", "3.json")}
+    for name in ("1.json", "2.json", "3.json", "4.json"):
+        (tmp_path / "orders" / name).unlink()
+    write(tmp_path / "orders", "5.json", "")
+    run(job(spark, tmp_path))  # nothing is there to learn from
+
+
+def test_dead_letters_that_have_later_batches_than_a_restored_checkpoint_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for number in range(2):
+        write(tmp_path / "customers", f"{number}.json", f'{{"customer":"c{number}","name":"Ada","lsn":{number}}}')
+        write(tmp_path / "orders", f"{number}.json", '{"id":"o1","customer":"c1","lsn":1}', f"no JSON {number}")
+        run(job(spark, tmp_path))
+        if number == 0:
+            shutil.copytree(tmp_path / "checkpoint", tmp_path / "backup")
+    shutil.rmtree(tmp_path / "checkpoint")
+    shutil.copytree(tmp_path / "backup", tmp_path / "checkpoint")
+    with pytest.raises(FkJoinError, match=r"checkpoint/dead-letters-joined is at batch 0, and .*dead has batch 1 already"):
+        run(job(spark, tmp_path, on_restore="set-back"))
+    for gone in ("checkpoint", "dead", "out"):
+        shutil.rmtree(tmp_path / gone)
+    run(job(spark, tmp_path))
+    assert len(letters(tmp_path / "dead")) == 2
+
+
+def test_a_job_can_stop_at_such_a_line(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "customers", "1.json", '{"customer":"c1","name":"Ada","lsn":1}')
+    write(tmp_path / "orders", "1.json", '{"id":"o1","customer":"c1","lsn":1}', "{")
+    with pytest.raises(StreamingQueryException, match=r"table orders: \{: not a JSON object of"):
+        run(job(spark, tmp_path, on_error="fail"))
+
+
+def test_dead_letters_are_records_with_what_is_known_of_them(spark: SparkSession) -> None:
+    columns = "table string, file string, value binary, topic string, partition int, offset bigint, key binary, reason string"
+    headers = "headers array<struct<key: string, value: binary>>"
+    rows = [("orders", "f", b"{", None, None, None, None, "why"), ("t", None, b"v", "t", 1, 2, b"k", "what")]
+    frame = spark.createDataFrame([(*row, None) for row in rows], f"{columns}, {headers}")
+    of_file, of_topic = as_records(frame).collect()
+    assert {item.key: bytes(item.value) for item in of_file.headers} == {
+        "fkjoin.table": b"orders",
+        "fkjoin.file": b"f",
+        "fkjoin.reason": b"why",
+    }
+    about = ("table", "topic", "partition", "offset", "reason")
+    assert [item.key for item in of_topic.headers] == [f"fkjoin.{name}" for name in about]
+    assert (bytes(of_topic.key), bytes(of_topic.value), of_file.key) == (b"k", b"v", None)
+    files_only = frame.select("table", "file", "value", "reason")
+    assert as_records(files_only).columns == ["key", "value", "headers"]

@@ -1,0 +1,430 @@
+"""Job files: what is said of mistakes, and a job on files from start to end through the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from jsonschema import Draft202012Validator
+from pyspark.sql import SparkSession
+
+from fkjoin import aggregates as agg
+from fkjoin.jobs.job import Job, wanted_of
+from fkjoin.jobs.job_file import FormatSpec, JobError, read_job
+from fkjoin.kafka import Bytes, Debezium, Json, Registry, String
+from fkjoin.kafka.options import masked, sink_options, source_options, with_fetching
+from fkjoin.sinks import RETRY_S
+from tests.support.commands import fkjoin
+from tests.support.queries import write_lines
+from tests.support.sessions import small
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover
+    import tomli as tomllib
+from tests.support.job_files import GOOD, job
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("trigger =", "triger ="), r"triger: there is no such setting; did you mean 'trigger'\?"),
+        (('version = "lsn"\ndeleted', 'versoin = "lsn"\ndeleted'), r"tables.orders.versoin: .*did you mean 'version'\?"),
+        (('key = "id"', 'key = {format = "json", schem = "a int"}'), r"tables.orders.key.schem: .*did you mean 'schema'\?"),
+        (('name = "orders"', ""), "name: must be given"),
+        (("[sinks.out]", '[views.v]\nof = "joined"\n[sinks.out]'), "views.v: give filter, columns, or both"),
+        (("[sinks.out]", '[aggregates.a]\nof = "joined"\n[sinks.out]'), "aggregates.a.group_by: must be given"),
+        (('joiner = ["left', 'how = "outer"\njoiner = ["left'), "joins.joined.how: Input should be 'inner' or 'left'"),
+        (('joiner = ["left', 'emit = "weekly"\njoiner = ["left'), "joins.joined.emit: .*'weekly' is not one of"),
+        (('path = "{folder}/out"', 'path = "out"\ntopic = "out"'), "sinks.out: give either topic, path or postgres"),
+        (('path = "{folder}/out"', 'postgres = "postgresql://db/shop"'), "sinks.out: postgres, .* and into, .* go together"),
+        (('path = "{folder}/orders"', ""), "tables.orders: give either topic or path"),
+        (('version = "lsn"\ndeleted', "deleted"), "tables.orders: files need version"),
+        (('name = "orders"', 'name = "${FKJOIN_NOT_SET}"'), "name: the environment has no variable FKJOIN_NOT_SET"),
+        (("[sinks.out]", "[sinks.out"), "cannot be read as TOML"),
+        (
+            ('version = "lsn"\n', 'version = "lsn"\nroots = 1\n'),
+            "tables.orders: roots: it is a setting of a topic, and this table is read from files; leave it out",
+        ),
+        (
+            ('version = "lsn"\n', 'version = "lsn"\non_new_topic = "fail"\n'),
+            "tables.orders: on_new_topic: it is a setting of a topic",
+        ),
+        (
+            ('path = "{folder}/orders"', 'topic = "o"\nvalue = "string"\nschema = "a int"'),
+            "tables.orders: schema: it is a setting of files, and this table is read from a topic",
+        ),
+        (
+            ('path = "{folder}/out"', 'path = "out"\non_error = "skip"'),
+            "sinks.out: on_error: it is a setting of a table of PostgreSQL, and this sink writes to Parquet files",
+        ),
+        (
+            ('path = "{folder}/out"', 'path = "out"\nretry_s = 5'),
+            "sinks.out: retry_s: .*PostgreSQL or a Delta table",
+        ),
+        (
+            ('path = "{folder}/out"', 'path = "out"\nformat = "delta"\nretry_s = -1'),
+            "sinks.out.retry_s: Input should be greater than or equal to 0",
+        ),
+        (
+            ('path = "{folder}/out"', 'postgres = "host=db"\ninto = "it"\non_error = "stop"'),
+            "sinks.out.on_error: Input should be 'fail', 'dead-letter' or 'skip'",
+        ),
+    ],
+)
+def test_a_mistake_in_a_job_file_says_where_and_what_may_stand_there(
+    tmp_path: Path, change: tuple[str, str], says: str
+) -> None:
+    assert change[0] in GOOD
+    with pytest.raises(JobError, match=says):
+        read_job(job(tmp_path, GOOD.replace(*change, 1)))
+
+
+OF_FILES, OF_OUT = 'path = "{folder}/orders"', 'path = "{folder}/out"'
+
+
+@pytest.mark.parametrize(
+    ("place", "given", "says"),
+    [
+        (OF_FILES, "headers = true", "headers: it is a setting of a topic, and this table is read from files"),
+        (OF_FILES, 'value = "string"', "value: it is a setting of a topic, and this table is read from files"),
+        (OF_OUT, "positions = true", "positions: it is a setting of a topic, and this sink writes to Parquet files"),
+        (OF_OUT, 'headers = "h"', "headers: it is a setting of a topic, and this sink writes to Parquet files"),
+        (OF_OUT, 'key = "string"', "key: it is a setting of a topic, and this sink writes to Parquet files"),
+        (OF_OUT, 'into = "t"', "into: it is a setting of a table of PostgreSQL, and this sink writes to Parquet files"),
+        (OF_OUT, "options = {a = 1}", "options: .*, a Delta table or .*, and this sink writes to Parquet files"),
+        (OF_OUT, 'format = "delta"\npositions = true', "positions: .*, and this sink writes to a Delta table"),
+        (OF_OUT, 'format = "text"\npositions = true', "positions: .*, and this sink writes to files of Spark's own sink"),
+    ],
+)
+def test_a_setting_of_another_kind_is_refused(tmp_path: Path, place: str, given: str, says: str) -> None:
+    text = GOOD.replace(place, f"{place}\n{given}", 1)
+    with pytest.raises(JobError, match=rf"(tables.orders|sinks.out): {says}; leave it out"):
+        read_job(job(tmp_path, text))
+    read_job(job(tmp_path, GOOD))  # as the message says
+
+
+@pytest.mark.parametrize(
+    ("place", "given"),
+    [
+        (OF_FILES, f"{OF_FILES}\nheaders = false"),
+        (OF_OUT, f"{OF_OUT}\npositions = false\noptions = {{}}"),
+        (OF_OUT, f'{OF_OUT}\non_error = "fail"\nretry_s = {RETRY_S}'),
+        (OF_OUT, f'{OF_OUT}\nformat = "delta"\npositions = false'),
+        (OF_OUT, 'topic = "out"\nformat = "parquet"'),
+        (OF_FILES, 'topic = "o"\nvalue = {format = "string", units = {}, unavailable = "problem", registry_settings = {}}'),
+    ],
+)
+def test_a_setting_of_another_kind_that_is_as_by_default_is_left_alone(tmp_path: Path, place: str, given: str) -> None:
+    """Templates write them all."""
+    assert place in GOOD
+    read_job(job(tmp_path, GOOD.replace(place, given, 1)))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ('format = "json"', 'format "json" needs a schema'),
+        ('format = "jsn"', "format: Input should be 'string', "),
+        ('format = "avro", schema = "a int"', 'format "avro" needs registry'),
+        ('format = "string", schema = "a int"', 'schema: .* this is format "string"; leave it out'),
+        ('format = "debezium", schema = "a int", text = "t"', 'text: .* "json" without a registry, .* format "debezium"'),
+        ('format = "json", schema = "a int", source = "b int"', 'source: it is a setting of format "debezium", and'),
+        ('format = "json", schema = "a int", unavailable = "keep"', 'unavailable: .* of format "debezium", and'),
+        ('format = "json", schema = "a int", subject = "s"', "subject: it is a setting of a format with a registry"),
+        (
+            'format = "json", registry = "r", schema = "a int", units = {a = "micros"}',
+            'units: .* "debezium" or .* without a registry',
+        ),
+    ],
+)
+def test_a_setting_of_another_format_is_refused(tmp_path: Path, given: str, says: str) -> None:
+    text = GOOD.replace(OF_FILES, f'topic = "o"\nvalue = {{{given}}}')
+    with pytest.raises(JobError, match=f"tables.orders.value[:.] ?{says}"):
+        read_job(job(tmp_path, text))
+
+
+def test_the_schema_tells_editors_what_a_kind_has(tmp_path: Path) -> None:
+    """A validator agrees with ``read_job`` on what it is of each kind."""
+    validator = Draft202012Validator(json.loads(fkjoin("schema").stdout))
+    topic = 'topic = "o"\nvalue = {format = "json", schema = "a int"}'
+    for change, good in (
+        ((OF_FILES, OF_FILES), True),
+        ((OF_FILES, topic), True),
+        ((OF_FILES, topic.replace("json", "avro")), False),
+        ((OF_FILES, f"{topic}\nlog = 'l'"), False),
+        ((OF_FILES, f'{topic}\npath = "p"'), False),
+        ((OF_FILES, f"{OF_FILES}\nroots = 1"), False),
+        ((OF_FILES, f"{OF_FILES}\nheaders = false"), True),
+        ((OF_FILES, topic.replace('int"', 'int", unavailable = "problem"')), True),
+        ((OF_FILES, topic.replace('int"', 'int", unavailable = "keep"')), False),
+        ((OF_OUT, f'{OF_OUT}\npositions = false\noptions = {{}}\non_error = "fail"'), True),
+        ((OF_FILES, f'{OF_FILES}\nformat = "fkjoin"'), False),
+        (('version = "lsn"', ""), False),
+        ((OF_OUT, f"{OF_OUT}\npositions = true"), False),
+        ((OF_OUT, f'{OF_OUT}\nformat = "delta"\noptions = {{a = 1}}'), True),
+        ((OF_OUT, 'topic = "o"\npositions = true'), True),
+        ((OF_OUT, 'postgres = "d"'), False),
+    ):
+        path = job(tmp_path, GOOD.replace(*change, 1))
+        assert validator.is_valid(tomllib.loads(path.read_text())) == good, change
+        with contextlib.nullcontext() if good else pytest.raises(JobError):
+            read_job(path)
+
+
+def test_variables_of_the_environment_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FKJOIN_NAME", "night")
+    assert read_job(job(tmp_path, GOOD.replace('"orders"', '"${FKJOIN_NAME}-job"', 1))).name == "night-job"
+
+
+def test_formats_of_a_job_file(tmp_path: Path) -> None:
+    text = GOOD.replace('path = "{folder}/orders"', 'topic = "o"\nvalue = {format = "debezium", schema = "a int"}', 1)
+    spec = read_job(job(tmp_path, text)).tables["orders"]
+    assert isinstance(spec.value, FormatSpec)
+    assert spec.value.build("value") == Debezium("a int")
+
+    def built(format: str, **given: Any) -> Any:
+        columns = {} if format in ("string", "bytes") else {"schema": "a int"}
+        return FormatSpec.model_validate({"format": format, **columns, **given}).build("value")
+
+    made = [built("string"), built("bytes", name="n"), built("json")]
+    assert made == [String("value"), Bytes("n"), Json("a int")]
+    assert built("json", text="whole") == Json("a int", text="whole")
+    units = {"a": "micros"}
+    assert built("json", units=units) == Json("a int", units=units)
+    lacking = built("debezium", units=units, unavailable="keep", placeholder="?")
+    assert lacking == Debezium("a int", units=units, placeholder="?", unavailable="keep")
+    assert built("debezium", source="lsn bigint") == Debezium("a int", source="lsn bigint")
+    found = built("avro", registry="http://r", registry_settings={"max.retries": 1})
+    assert found == Registry("avro", "a int", "http://r", (("max.retries", 1),))
+
+
+def test_options_are_checked_and_secrets_are_not_shown() -> None:
+    given = {"kafka.sasl.jaas.config": "password=p", "kafka.ssl.keystore.password": "q", "maxOffsetsPerTrigger": 5}
+    assert masked(source_options(given)) == {
+        "startingOffsets": "earliest",
+        "kafka.sasl.jaas.config": "***",
+        "kafka.ssl.keystore.password": "***",
+        "maxOffsetsPerTrigger": "5",
+    }
+    for wrong, says in (
+        ({"maxOffsetPerTrigger": 1}, "did you mean 'maxOffsetsPerTrigger'"),
+        ({"subscribe": "x"}, "subscribe is set by fkjoin"),
+    ):
+        with pytest.raises(Exception, match=says):
+            source_options(wrong)
+    with pytest.raises(Exception, match="not a setting of the producer"):
+        sink_options({"linger.ms": 1})
+
+
+def test_brokers_may_be_gone_for_more_than_a_minute_or_for_as_long_as_one_says() -> None:
+    """The last of these is also how long a task waits for where a partition is."""
+    limits = "kafka.max.block.ms", "kafka.delivery.timeout.ms", "kafka.default.api.timeout.ms"
+    chosen = {**sink_options({}), **with_fetching(source_options({}))}
+    assert [int(chosen[name]) for name in limits] == [120_000] * 3
+    longer = dict.fromkeys(limits, 600_000)
+    chosen = {**with_fetching(source_options(longer)), **sink_options(longer)}
+    assert [int(chosen[name]) for name in limits] == [600_000] * 3
+
+
+def test_an_aggregates_column_is_read_from_its_text() -> None:
+    assert wanted_of("n", "count()") == wanted_of("n", " COUNT( * ) ") == agg.count()
+    assert wanted_of("n", "sum(left.a + (b))") == agg.sum("left.a + (b)")
+    for text in ("median(x)", "sum()", "count", "sum(x) + 1"):
+        with pytest.raises(JobError, match=r"columns.n: .* is none of count\(\), count\(COLUMN\), sum\(COLUMN\)"):
+            wanted_of("n", text)
+
+
+TOGETHER = """
+[merges.everybody]
+of = ["customers", "others"]
+[tables.others]
+path = "{folder}/customers"
+schema = "customer string, name string, lsn bigint"
+format = "json"
+key = "customer"
+version = "lsn"
+[aggregates.amounts]
+of = "orders"
+group_by = "customer"
+columns = { most = "max(amount)" }
+[aggregates.names]
+of = "everybody"
+group_by = "customer"
+columns = { names = "count()" }
+[cogroups.both]
+of = ["amounts", "names"]
+[sinks.both]
+table = "both"
+path = "{folder}/both"
+"""
+
+
+def built(spark: SparkSession, tmp_path: Path, text: str) -> Job:
+    """The job as ``fkjoin describe`` and ``fkjoin run`` have it; its settings of Spark are those of the tests."""
+    small(spark, tmp_path)
+    return Job(read_job(job(tmp_path, text)), spark)
+
+
+@pytest.mark.spark
+def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path) -> None:
+    write_lines(tmp_path / "orders", "1", [{"id": 1, "customer": "c", "amount": 1, "lsn": 1, "op": "u"}])
+    write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
+    shown = built(spark, tmp_path, GOOD + TOGETHER).describe()
+    assert "merge everybody  (on-change)\n  first        customers\n  then         others\n" in shown
+    assert "cogroup both  (on-change)\n  of           amounts\n  of           names\n" in shown
+    for change, says in (
+        (('"names"]', '"name"]'), r"cogroups\.both\.of\.1: there is no table or join 'name'; did you mean 'names'"),
+        (('of = ["amounts", "names"]', 'of = ["amounts"]'), r"cogroups\.both\.of: List should have at least 2 items"),
+    ):
+        with pytest.raises(JobError, match=says):
+            built(spark, tmp_path, GOOD + TOGETHER.replace(*change))
+
+
+@pytest.mark.spark
+def test_a_sinks_topic_is_asked_for_with_the_sinks_own_options(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("fkjoin.jobs.job.require_topic", lambda topic, _, options: asked.update({topic: options}))
+    write_lines(tmp_path / "orders", "1", [{"id": 1, "customer": "c", "amount": 1, "lsn": 1, "op": "u"}])
+    write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
+    login = 'topic = "out"\noptions = {"kafka.client.id" = "sink"}'
+    shared = '[kafka]\nbootstrap_servers = "b:1"\noptions = {"kafka.client.id" = "all", "kafka.client.rack" = "r"}\n'
+    built(spark, tmp_path, GOOD.replace(OF_OUT, login) + shared + '[dead_letters]\ntopic = "dead"\n')
+    told = {topic: (options["kafka.client.id"], options["kafka.client.rack"]) for topic, options in asked.items()}
+    assert told == {"out": ("sink", "r"), "dead": ("all", "r")}
+
+
+@pytest.mark.spark
+def test_what_a_job_is_made_of_must_be_there(spark: SparkSession, tmp_path: Path) -> None:
+    write_lines(tmp_path / "orders", "1", [{"id": 1, "customer": "c", "amount": 1, "lsn": 1, "op": "u"}])
+    write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
+    for text, says in (
+        (
+            SUMMED_UP.replace('of = "joined"', 'of = "totals"'),
+            "these read each other in a circle: aggregates.totals, views.large",
+        ),
+        ('[sinks.more]\ntable = "totls"\npath = "out"\n', r"sinks\.more\.table: there is no table or join 'totls'"),
+    ):
+        with pytest.raises(JobError, match=says):
+            built(spark, tmp_path, GOOD + text)
+    whole = built(spark, tmp_path, GOOD + SUMMED_UP)
+    assert whole.describe().count("sinks-share-a-query fired") == 2
+    shown = whole.describe("mermaid")
+    assert shown.startswith('flowchart LR\n  n0[/"source orders"/]\n')
+    assert shown.count('"sink ') == 3
+
+
+SUMMED_UP = """
+[views.large]
+of = "joined"
+filter = "amount >= 2"
+columns = ["name", "amount * 2 as twice"]
+[aggregates.totals]
+of = "large"
+group_by = "name"
+columns = { n = "count()", twice = "sum(twice)" }
+[sinks.totals]
+table = "totals"
+path = "{folder}/totals"
+[sinks.delta]
+table = "totals"
+path = "{folder}/delta"
+format = "delta"
+"""
+
+
+@pytest.mark.spark
+def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path) -> None:
+    orders = [{"id": number, "customer": "c", "amount": number, "lsn": number, "op": "u"} for number in range(5)]
+    write_lines(tmp_path / "orders", "1", [*orders, {"id": 0, "customer": "c", "amount": 0, "lsn": 9, "op": "d"}])
+    write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
+    path, log = job(tmp_path, GOOD + SUMMED_UP), ("--spark-log", tmp_path / "spark.log")
+    run = fkjoin("run", path, *log)
+    assert (run.returncode, run.stderr) == (0, "")
+    lines = [json.loads(line) for line in (tmp_path / "job.log").read_text().splitlines()]
+    done = {line["query"]: line for line in lines}
+    sinks = ("sink-out", "sinks-totals")
+    assert {name: (line["batch"], line["inputs"]) for name, line in done.items()} == dict.fromkeys(sinks, (0, 7))
+    assert [(one["name"], one["n"]) for one in DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()] == [("Ada", 3)]
+    assert done["sink-out"]["counters"]["joined"]["out"] == 4
+    assert done["sinks-totals"]["counters"]["totals"]["out"] == 1
+    about = done["sink-out"]
+    assert about["totals"] == about["counters"], "of one batch"
+    assert about["rates"]["joined"]["out"] == round(4 / about["seconds"], 1)
+    assert list((tmp_path / "out").glob("batch=00000000-*/*.parquet"))
+    (totals,) = (tmp_path / "totals").glob("batch=00000000-*/*.parquet")
+    (row,) = pq.read_table(totals).to_pylist()
+    assert (row["name"], row["n"], row["twice"], row["_operation"]) == ("Ada", 3, 18, "insert")
+
+    changed = job(tmp_path, (GOOD + SUMMED_UP).replace("sum(twice)", "max(twice)"))
+    run = fkjoin("run", changed, "--check", *log)
+    assert run.returncode == 1
+    assert 'was made with aggregate totals: columns = ["n = count()", "twice = sum(twice)"], the job now has' in run.stderr
+
+    changed = job(tmp_path, GOOD.replace('extractor = "customer"', 'extractor = "upper(customer)"'))
+    run = fkjoin("run", changed, "--check", *log)
+    assert run.returncode == 1
+    assert 'was made with join joined: extractor = "customer", the job now has "upper(customer)"' in run.stderr
+
+    shown = fkjoin("describe", job(tmp_path, GOOD + SUMMED_UP), "--as-written", "--format", "json", *log)
+    assert [step["name"] for step in json.loads(shown.stdout) if step["kind"] == "sink"] == ["out", "totals", "delta"]
+    assert shown.stdout.count("did not fire: spark.fkjoin.optimize is false") == 5, "of aggregate, joiner and sinks"
+
+    wrong = job(tmp_path, GOOD.replace('right = "customers"', 'right = "custmers"'))
+    run = fkjoin("run", wrong, "--check", *log)
+    assert run.returncode == 1
+    assert "joins.joined.right: there is no table or join 'custmers'; did you mean 'customers'?" in run.stderr
+
+
+PAID = """
+[joins.paid]
+left = "joined"
+right = "customers"
+extractor = "payer"
+joiner = ["left.amount", "left.name", "right.name as payer"]
+"""
+
+
+@pytest.mark.spark
+def test_a_checkpoint_goes_on_with_the_rules_that_it_was_begun_with(tmp_path: Path) -> None:
+    """A release with more rules does not refuse what an older one has begun."""
+    text = GOOD.replace('["left.amount", "right.name"]', '["left.amount", "left.payer", "right.name"]')
+    text = text.replace("[sinks.out]", f"{PAID}[sinks.out]").replace('table = "joined"', 'table = "paid"')
+    later = "joins-share-stages, workers-evaluate-steps"
+    without = text.replace("[tables.orders]", f'"spark.fkjoin.optimizer.excludedRules" = "{later}"\n[tables.orders]')
+    order = {"id": 1, "customer": "c", "payer": "d", "amount": 7, "lsn": 1, "op": "u"}
+    write_lines(tmp_path / "orders", "1", [order])
+    write_lines(tmp_path / "customers", "1", [{"customer": one, "name": name, "lsn": 1} for one, name in ("xA", "yB")])
+    log = ("--spark-log", tmp_path / "spark.log")
+    run = fkjoin("run", job(tmp_path, without), *log)
+    assert (run.returncode, run.stderr) == (0, "")
+
+    manifest = tmp_path / "checkpoint" / "fkjoin-job.json"
+    kept = json.loads(manifest.read_text())
+    assert "join-reads-answers" in kept["rules"]
+    assert not set(later.split(", ")) & set(kept["rules"])
+    assert "sinks-share-a-query" not in kept["rules"], "it moves no state, so that later sinks may share a query"
+    manifest.write_text(json.dumps({name: value for name, value in kept.items() if name != "rules"}))
+    (tmp_path / "checkpoint" / ".fkjoin-job.json.crc").unlink(missing_ok=True)
+    write_lines(tmp_path / "customers", "2", [{"customer": one, "name": "X", "lsn": 2} for one in "cd"])
+    run = fkjoin("run", job(tmp_path, text), *log)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert f"{tmp_path}/checkpoint was begun without {later}: so it goes on" in run.stdout
+    (made,) = (tmp_path / "out").glob("batch=00000001-*/*.parquet")
+    (row,) = pq.read_table(made).to_pylist()
+    assert (row["id"], row["amount"], row["name"], row["payer"]) == (1, 7, "X", "X")
+    assert json.loads(manifest.read_text())["rules"] == kept["rules"]
+
+    off = text.replace("[tables.orders]", '"spark.fkjoin.optimize" = false\n[tables.orders]')
+    write_lines(tmp_path / "customers", "3", [{"customer": "c", "name": "Y", "lsn": 3}])
+    run = fkjoin("run", job(tmp_path, off), *log)
+    assert run.returncode == 1
+    assert "was made by a query with other operators: start this version of the job with a new checkpoint" in run.stderr

@@ -1,0 +1,119 @@
+"""Secrets of a job file reach the JVM without being on any command line, and nothing that is printed has them."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fkjoin.errors import SessionError
+from fkjoin.jobs.job_file import JobError, read_job
+from fkjoin.sessions import launch
+from tests.support.commands import fkjoin
+from tests.support.job_files import GOOD, job
+from tests.support.processes import Command, linux
+from tests.support.queries import write_lines
+
+CANARY = "hush-4f1d9"
+
+
+def test_a_secret_comes_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret").write_text(f"{CANARY}\n")
+    monkeypatch.setenv("FKJOIN_NAME", "night")
+    text = GOOD.replace("[spark]", '[spark]\n"spark.a.password" = "${FKJOIN_NAME}-${file:{folder}/secret}"')
+    assert read_job(job(tmp_path, text)).spark["spark.a.password"] == f"night-{CANARY}", "without the line's end"
+
+
+def test_a_file_that_is_not_there_is_named_and_no_contents_are(tmp_path: Path) -> None:
+    text = GOOD.replace('name = "orders"', 'name = "${file:{folder}/secret}"')
+    path = job(tmp_path, text)
+    with pytest.raises(JobError, match=rf"job.toml: name: {tmp_path}/secret cannot be read: No such file"):
+        read_job(path)
+    (tmp_path / "secret").write_bytes(CANARY.encode() + b"\xff")
+    with pytest.raises(JobError, match="secret cannot be read: it is not UTF-8") as caught:
+        read_job(path)
+    assert CANARY not in repr(caught.value)
+
+
+@pytest.mark.parametrize("wrong", ['version = ["${file:{folder}/secret}", 1]', 'on_error = "${file:{folder}/secret}"'])
+def test_a_secret_in_the_wrong_place_is_not_printed(tmp_path: Path, wrong: str) -> None:
+    (tmp_path / "secret").write_text(CANARY)
+    run = fkjoin("run", job(tmp_path, GOOD.replace('version = "lsn"', wrong, 1)), "--spark-log", tmp_path / "spark.log")
+    assert run.returncode == 1
+    assert "tables.orders." in run.stderr
+    assert CANARY not in run.stderr + run.stdout
+
+
+def test_properties_and_options_are_read_as_they_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In files that nobody else may read; of a file that the user has, Spark reads ours as well."""
+    theirs = tmp_path / "theirs"
+    theirs.write_text("spark.theirs=1")
+    for given, rest in (
+        ("pyspark-shell", ["--load-spark-defaults", "pyspark-shell"]),
+        (f"--properties-file {theirs} --jars x pyspark-shell", ["--jars", "x", "pyspark-shell"]),
+        (f"--jars x --properties-file={theirs} pyspark-shell", ["--jars", "x", "pyspark-shell"]),
+    ):
+        monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", given)
+        settings = {"spark.a b": " x=\u00e9\n\U0001f600", "spark.driver.extraJavaOptions": "-Da='b \\ c' -Xmx1g"}
+        arguments = launch._arguments(settings, tmp_path / "settings", tmp_path / "java")
+        assert arguments == ["--properties-file", str(tmp_path / "settings"), *rest]
+        written = (tmp_path / "settings").read_text()
+        assert written.startswith("spark.theirs=1\n") == ("theirs" in given)
+        assert "spark\\u002ea\\u0020b=\\u0020x\\u003d\\u00e9\\u000a\\ud83d\\ude00\n" in written
+        assert "-Xmx1g".replace("-", "\\u002d") in written, "which Spark refuses, and says why"
+        assert (tmp_path / "java").read_text() == '"-Da=b \\\\ c"\n'
+        for name in ("settings", "java"):
+            assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_properties_file_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--properties-file nowhere pyspark-shell")
+    with pytest.raises(SessionError, match="PYSPARK_SUBMIT_ARGS: --properties-file nowhere cannot be read: No such file"):
+        launch._arguments({}, tmp_path / "settings", tmp_path / "java")
+
+
+@pytest.mark.parametrize("name", ["spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"])
+@pytest.mark.parametrize("wrong", [f"-Da='{CANARY}", f'-Da="{CANARY}', f"-Da={CANARY}\\"])
+def test_options_that_cannot_be_taken_apart_are_refused_and_not_printed(tmp_path: Path, name: str, wrong: str) -> None:
+    with pytest.raises(SessionError, match=f"{name}: a quotation mark has no other one") as caught:
+        launch._arguments({name: wrong}, tmp_path / "settings", tmp_path / "java")
+    assert CANARY not in "".join(traceback.format_exception(caught.value))
+    assert list(tmp_path.iterdir()) == [], "no JVM is started, and nothing is written for one"
+
+
+@linux
+@pytest.mark.spark
+def test_no_process_log_or_file_of_a_job_has_a_secret(command: Callable[..., Command], tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(f"{CANARY}\n")
+    write_lines(tmp_path / "orders", "1", [{"id": 1, "customer": "c", "amount": 1, "lsn": 1, "op": "u"}])
+    write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
+    text = GOOD.replace('trigger = "available-now"\n', "").replace(
+        '"spark.driver.extraJavaOptions" = "',
+        '"spark.hadoop.fs.s3a.secret.key" = "${file:{folder}/secret}"\n'
+        '"spark.driver.extraJavaOptions" = "-Djavax.net.ssl.trustStorePassword=${file:{folder}/secret} ',
+    )
+    one = command("run", str(job(tmp_path, text)), "--spark-log", str(tmp_path / "spark.log"))
+    lines: dict[int, str] = {}
+
+    def batch() -> bool:
+        lines.update(one.processes())
+        return (tmp_path / "job.log").exists() and (tmp_path / "job.log").stat().st_size > 0
+
+    one.wait_for("a batch", batch)
+    assert any("deploy.SparkSubmit" in line for line in lines.values())
+    assert [line for line in lines.values() if CANARY in line] == []
+    environment = Path(f"/proc/{one.java()}/environ").read_bytes()
+    assert CANARY.encode() not in environment
+    (folder,) = one.temporary.glob("fkjoin-run-*")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    os.kill(one.process.pid, 15)
+    one.ends()
+    described = fkjoin("describe", tmp_path / "job.toml", "--spark-log", tmp_path / "spark.log")
+    assert described.returncode == 0, described.stderr
+    assert CANARY not in described.stdout + described.stderr + one.said.read_text()
+    places = [path for path in tmp_path.rglob("*") if path.is_file() and path != tmp_path / "secret"]
+    assert len(places) > 20
+    assert [path for path in places if CANARY.encode() in path.read_bytes()] == []

@@ -1,0 +1,126 @@
+"""Mistakes in job files, in formats and in values, each with the way out that its message names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fkjoin.codec.units import Unit
+from fkjoin.errors import FkJoinError
+from fkjoin.jobs.job_file import read_job
+from fkjoin.jobs.web import served
+from fkjoin.kafka import Json, String
+from fkjoin.kafka.formats import as_format
+from fkjoin.kafka.options import source_options
+from fkjoin.metrics import Metrics
+from fkjoin.metrics.server import Access
+from tests.support.job_files import GOOD, job
+from tests.support.json_values import KINDS, read
+
+JOB_FILES: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {
+    "views.v: give filter, columns, or both": (
+        ("[sinks.out]", '[views.v]\nof = "joined"\n[sinks.out]'),
+        ("[sinks.out]", '[views.v]\nof = "joined"\nfilter = "amount > 1"\n[sinks.out]'),
+    ),
+    "sinks.out: give either topic, path or postgres": (
+        ('path = "{folder}/out"', 'path = "out"\ntopic = "out"'),
+        ('path = "{folder}/out"', 'path = "out"'),
+    ),
+    "sinks.out: postgres, the address of a database, and into": (
+        ('path = "{folder}/out"', 'postgres = "postgresql://db/shop"'),
+        ('path = "{folder}/out"', 'postgres = "postgresql://db/shop"\ninto = "shop.orders"'),
+    ),
+    "tables.orders: give either topic or path": (
+        ('path = "{folder}/orders"', 'path = "o"\ntopic = "o"'),
+        ('path = "{folder}/orders"', 'path = "o"'),
+    ),
+    "tables.orders: roots: it is a setting of a topic": (
+        ('version = "lsn"\n', 'version = "lsn"\nroots = 1\n'),
+        ('version = "lsn"\n', 'version = "lsn"\n'),
+    ),
+    "tables.orders: version: it is a setting of a topic or files, and this table is read from": (
+        ('key = "id"\nversion = "lsn"\ndeleted = "op = \'d\'"\n', 'format = "fkjoin"\nversion = "lsn"\n'),
+        ('key = "id"\nversion = "lsn"\ndeleted = "op = \'d\'"\n', 'format = "fkjoin"\n'),
+    ),
+}
+
+
+@pytest.mark.parametrize("beginning", JOB_FILES)
+def test_a_job_file_is_read_when_it_says_what_the_message_says(tmp_path: Path, beginning: str) -> None:
+    wrong, right = JOB_FILES[beginning]
+    with pytest.raises(FkJoinError) as found:
+        read_job(job(tmp_path, GOOD.replace(*wrong, 1)))
+    assert str(found.value).removeprefix(f"{tmp_path / 'job.toml'}: ").startswith(beginning)
+    read_job(job(tmp_path, GOOD.replace(*right, 1)))
+
+
+VALUES: dict[str, tuple[tuple[str, Unit | None, str], tuple[str, Unit]]] = {
+    "1690366967048491 is a number without a unit": (("at", None, "1690366967048491"), ("at", Unit("micros"))),
+    "'1234' may be base64 or a number": (("price", Unit("unsure"), '"1234"'), ("price", Unit("text"))),
+    "a text may be base64 or hex": (("data", Unit("unsure"), '"abcd"'), ("data", Unit("base64"))),
+}
+
+
+@pytest.mark.parametrize("beginning", VALUES)
+def test_a_value_is_read_with_the_unit_that_the_message_names(beginning: str) -> None:
+    (kind, unit, value), (again, better) = VALUES[beginning]
+    found, told = read(KINDS[kind], unit, value)
+    assert found is None
+    assert beginning in str(told)
+    found, told = read(KINDS[again], better, value)
+    assert (found is None, told) == (False, None)
+
+
+WIDER: dict[str, tuple[str, Unit | None, str, str]] = {
+    "days": ("day", Unit("millis"), "1690366967048", "at"),
+    "clocks": ("time", Unit("micros"), "86400000000", "span"),
+}
+
+
+@pytest.mark.parametrize("what", WIDER)
+def test_a_value_is_read_into_the_type_that_the_message_names(what: str) -> None:
+    kind, unit, value, wider = WIDER[what]
+    found, told = read(KINDS[kind], unit, value)
+    assert found is None
+    assert f"take a {'timestamp' if wider == 'at' else 'bigint or interval'} column" in str(told)
+    found, told = read(KINDS[wider], unit, value)
+    assert (found is None, told) == (False, None)
+
+
+FORMATS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "value: 'jsn' is not a format: give": (
+        lambda: as_format("value", "jsn", "value"),
+        lambda: (as_format("value", "string", "value"), as_format("value", Json("id bigint"), "value")),
+    ),
+    "value: a format is needed, this is a int": (
+        lambda: as_format("value", 3, "value"),  # type: ignore[arg-type]
+        lambda: as_format("value", String("value"), "value"),
+    ),
+}
+
+
+@pytest.mark.parametrize("beginning", FORMATS)
+def test_a_format_is_taken_when_it_is_what_the_message_says(beginning: str) -> None:
+    wrong, right = FORMATS[beginning]
+    with pytest.raises(FkJoinError) as found:
+        wrong()
+    assert str(found.value).startswith(beginning)
+    right()
+
+
+def test_a_page_is_served_at_another_port() -> None:
+    with served("shop", [], Metrics(), 0, Access()) as address:
+        port = int(address.rsplit(":", 1)[1].rstrip("/"))
+        with pytest.raises(FkJoinError, match="--ui: nobody can listen at .*; choose another port"):
+            served("shop", [], Metrics(), port, Access()).__enter__()
+        with served("shop", [], Metrics(), 0, Access()) as other:
+            assert other != address
+
+
+def test_an_option_that_is_set_by_the_engine_is_left_to_its_argument() -> None:
+    with pytest.raises(FkJoinError, match="options: subscribe is set by fkjoin; give it as the argument"):
+        source_options({"subscribe": "orders"})
+    assert source_options({"maxOffsetsPerTrigger": 5})["maxOffsetsPerTrigger"] == "5"

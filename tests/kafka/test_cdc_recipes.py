@@ -1,0 +1,165 @@
+"""The recipes of docs/howto.md for other tools' changes, tried on messages as these tools write them."""
+
+from __future__ import annotations
+
+import ast
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from fkjoin.kafka import Debezium, Json
+from fkjoin.kafka.formats import Format, decode_key
+from tests.support.places import ROOT
+
+pytestmark = pytest.mark.spark
+
+HOWTO = (ROOT / "docs" / "howto.md").read_text()
+
+
+def block(after: str) -> ast.Module:
+    """The code that comes next after the words."""
+    return ast.parse(HOWTO.split(after, 1)[1].split("```python\n", 1)[1].split("```", 1)[0])
+
+
+def calls(code: ast.Module, name: str) -> list[ast.Call]:
+    found = [node for node in ast.walk(code) if isinstance(node, ast.Call)]
+    return [call for call in found if getattr(call.func, "attr", getattr(call.func, "id", None)) == name]
+
+
+def formats(code: ast.Module) -> dict[str, Format]:
+    """The formats that ``from_kafka`` gets."""
+    (call,) = calls(code, "from_kafka")
+    given = {item.arg: item.value for item in call.keywords if isinstance(item.value, ast.Call)}
+    return {str(name): eval(ast.unparse(value), {"Json": Json}) for name, value in given.items()}
+
+
+def decoded(spark: SparkSession, form: Format, *messages: Any) -> DataFrame:
+    frame = spark.createDataFrame(
+        [(at, json.dumps(one).encode()) for at, one in enumerate(messages)], "offset int, value binary"
+    )
+    told = form.decode(F.col("value"))
+    return frame.select("offset", told.row.alias("row"), told.problem.alias("problem"))
+
+
+def rows_of(spark: SparkSession, recipe: str, *messages: Any) -> list[Any]:
+    """What a recipe makes of each message; None where there is no row, a text where there is a problem."""
+    code = block(f"**{recipe}**")
+    (where,), (columns,) = calls(code, "filter"), calls(code, "map_values")
+    condition, wanted = ast.literal_eval(where.args[0]), ast.literal_eval(columns.args[0])
+    frame = decoded(spark, formats(code)["value"], *messages).select("offset", "problem", "row.*")
+    made = {row.offset: tuple(row)[1:] for row in frame.where(condition).selectExpr("offset", *wanted).collect()}
+    problems = {row.offset: row.problem for row in frame.collect()}
+    return [problems[at] or made.get(at) for at in range(len(messages))]
+
+
+def key_of(spark: SparkSession, recipe: str, key: Any) -> Any:
+    told = decode_key(formats(block(f"**{recipe}**"))["key"], F.col("key"))
+    return spark.createDataFrame([(json.dumps(key).encode(),)], "key binary").select(told.row).first()[0]  # type: ignore[index]
+
+
+def test_maxwell(spark: SparkSession) -> None:
+    about = {"database": "shop", "table": "e", "ts": 1477053217, "xid": 23396, "commit": True}
+    data = {"id": 1, "price": 4.2341, "created": "2016-10-21 05:33:37.523000", "comment": "I am a creature of light."}
+    found = rows_of(
+        spark,
+        "Maxwell",
+        about | {"type": "insert", "data": data},
+        about | {"type": "update", "data": data | {"price": 5.5}, "old": {"price": 4.2341}},
+        about | {"type": "delete", "data": data},
+        about | {"type": "bootstrap-insert", "data": data},
+        about | {"type": "bootstrap-start", "data": {}},
+        about | {"type": "insert", "data": data | {"created": 1477028017523}},
+    )
+    assert [row and str(row[1]) for row in found[:2]] == ["2016-10-21 05:33:37.523000"] * 2
+    assert [row and row[0] for row in found[:5]] == [4.2341, 5.5, None, 4.2341, None]
+    assert "created: 1477028017523 is a number without a unit" in found[5]
+    assert key_of(spark, "Maxwell", {"database": "shop", "table": "e", "pk.id": 1})["pk.id"] == 1
+
+
+def test_aws_dms(spark: SparkSession) -> None:
+    about = {"timestamp": "2023-07-26T10:22:47.048491Z", "record-type": "data", "partition-key-type": "primary-key"}
+    data = {"id": 1, "name": "Ada", "more": None}
+    found = rows_of(
+        spark,
+        "AWS DMS",
+        {"data": data, "metadata": about | {"operation": "load"}},
+        {"data": data, "metadata": about | {"operation": "update"}},
+        {"data": data, "metadata": about | {"operation": "delete"}},
+        {"metadata": about | {"record-type": "control", "operation": "create-table"}},
+    )
+    assert found == [("Ada",), ("Ada",), None, None]
+
+
+def test_golden_gate(spark: SparkSession) -> None:
+    about = {
+        "table": "GG.TCUSTMER",
+        "op_ts": "2023-07-26 10:22:47.048491",
+        "current_ts": "2023-07-26T10:22:48.1",
+        "pos": "0001444",
+    }
+    row = {"CUST_CODE": "WILL", "NAME": "BG SOFTWARE CO."}
+    found = rows_of(
+        spark,
+        "GoldenGate",
+        about | {"op_type": "I", "after": row},
+        about | {"op_type": "U", "before": row, "after": row | {"NAME": "OTHER"}},
+        about | {"op_type": "D", "before": row},
+        about | {"op_type": "T"},
+    )
+    assert [row and row[0] for row in found] == ["BG SOFTWARE CO.", "OTHER", None, None]
+    assert str(found[0][1]) == "2023-07-26 10:22:47.048491"
+
+
+def test_mongo_db(spark: SparkSession) -> None:
+    after = '{"_id": {"$numberLong": "1004"},"first_name": "Anne","created": {"$date": 1690366967048}}'
+    source = {"db": "inventory", "collection": "customers", "ord": 31}
+    found = rows_of(
+        spark,
+        "MongoDB",
+        {"schema": {"type": "struct"}, "payload": {"op": "c", "after": after, "source": source}},
+        {"payload": {"op": "u", "after": after, "updateDescription": {"updatedFields": '{"first_name": "Anne"}'}}},
+        {"payload": {"op": "d", "before": None, "after": None}},
+    )
+    assert found == [("Anne",), ("Anne",), None]
+    assert (
+        key_of(spark, "MongoDB", {"schema": {}, "payload": {"id": '{"$numberLong":"1004"}'}}).payload.id
+        == '{"$numberLong":"1004"}'
+    )
+
+
+def test_canal(spark: SparkSession) -> None:
+    code = block("**Canal**")
+    (form,) = calls(code, "Json")
+    steps = {name: [ast.literal_eval(arg) for arg in calls(code, name)[-1].args] for name in ("where",)}
+    first, second = (
+        [ast.literal_eval(arg) for arg in call.args] for call in sorted(calls(code, "selectExpr"), key=lambda call: call.lineno)
+    )
+    about = {"database": "inventory", "table": "products", "es": 1589373560000, "isDdl": False, "pkNames": ["id"]}
+    data = [{"id": "111", "name": "scooter", "weight": "5.18"}, {"id": "112", "name": "ball", "weight": None}]
+    messages = (
+        about | {"type": "INSERT", "data": data},
+        about | {"type": "UPDATE", "data": data[:1], "old": [{"weight": "5.15"}]},
+        about | {"type": "DELETE", "data": data[1:]},
+        about | {"type": "ALTER", "isDdl": True, "data": None, "sql": "ALTER TABLE products …"},
+    )
+    frame = decoded(spark, eval(ast.unparse(form), {"Json": Json}), *messages).select(F.col("row").alias("m"), "offset")
+    made = frame.where(steps["where"][0]).selectExpr(*first).selectExpr(*second).orderBy("offset", "place")
+    assert [tuple(row) for row in made.collect()] == [
+        (111, 5.18, "INSERT", 0, 0),
+        (112, None, "INSERT", 0, 1),
+        (111, 5.18, "UPDATE", 1, 0),
+        (112, None, "DELETE", 2, 0),
+    ]
+
+
+def test_debeziums_units(spark: SparkSession) -> None:
+    (call,) = calls(block("### Times, decimals and bytes"), "Debezium")
+    form: Debezium = eval(ast.unparse(call), {"Debezium": Debezium})
+    after = {"id": 1, "created": 1690366967048491, "day": 19564, "price": "1234", "picture": "3q2+7w=="}
+    (row,) = decoded(spark, form, {"op": "c", "after": after}).collect()
+    assert (row.problem, str(row.row.created), str(row.row.day)) == (None, "2023-07-26 10:22:47.048491", "2023-07-26")
+    assert (row.row.price, bytes(row.row.picture)) == (Decimal("-26588.24"), bytes.fromhex("deadbeef"))

@@ -1,0 +1,179 @@
+"""KIP-904's records of a repartition topic: golden bytes, what is no such record, and both forms on a way that loses order."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import GROUPED, table
+from fkjoin.codec.rows import RowCodec
+from fkjoin.folds.extremes import Extreme
+from fkjoin.folds.sums import Count, WholeSum
+from fkjoin.kafka import wire_repartition as wire_change
+from fkjoin.kafka.wire_repartition import Records
+from fkjoin.stages import aggregate, regroup
+from tests.support.grouping import SOURCE, TIMES, Change, Grouping, recomputed_sums
+
+BODY = st.none() | st.binary(max_size=6)
+
+
+def grouped(*rows: tuple[bytes, bytes, bytes | None, bytes | None], ts: int = 7) -> pa.Table:
+    columns = [pa.array([row[at] for row in rows], BYTES) for at in range(4)]
+    version = versions.encode(SOURCE, [np.arange(len(rows), dtype=np.int64)])
+    return table(GROUPED, columns[0], columns[1], version, *columns[2:], np.full(len(rows), ts, np.int64))
+
+
+def records_of(*records: tuple[bytes | None, bytes | None, tuple[bytes | None, ...]]) -> Records:
+    headers = tuple(pa.array([record[2][at] for record in records], BYTES) for at in range(4))
+    key, value = (pa.array([record[at] for record in records], BYTES) for at in (0, 1))
+    return Records(key, value, headers)  # type: ignore[arg-type]
+
+
+def joined(*parts: Records) -> Records:
+    def together(arrays: Any) -> Any:
+        return pa.concat_arrays(list(arrays))
+
+    headers = tuple(together(part.headers[at] for part in parts) for at in range(4))
+    return Records(together(part.key for part in parts), together(part.value for part in parts), headers)  # type: ignore[arg-type]
+
+
+def picked(records: Records, places: list[int]) -> Records:
+    rows = pa.array(places, pa.int64())
+    return Records(records.key.take(rows), records.value.take(rows), tuple(one.take(rows) for one in records.headers))  # type: ignore[arg-type]
+
+
+def test_golden_bytes() -> None:
+    rows = grouped(
+        (b"g", b"r", b"old", b"new!"), (b"g", b"r", b"old", None), (b"g", b"r", None, b"new!"), (b"g", b"r", b"", b"")
+    )
+    made = wire_change.changes(rows)
+    assert made.value.to_pylist() == [b"\0\0\0\4new!old\2", b"old\0", b"new!\1", b"\0\0\0\0\2"]
+    assert made.key.to_pylist() == [b"g"] * 4
+    version, row, time, pair = (header[0].as_py() for header in made.headers)
+    assert (row, time, pair) == (b"r", b"\0\0\0\0\0\0\0\7", None)
+    assert version == b"\1" + rows.column("version")[0].as_py()
+    old_form = wire_change.changes(rows, two_records=True)
+    assert old_form.value.to_pylist() == [b"old\0", b"new!\1", b"old\0", b"new!\1", b"\0", b"\1"]
+    assert old_form.headers[3].to_pylist() == [b"\1", None, None, None, b"\1", None]
+
+
+@given(st.lists(st.tuples(st.binary(max_size=3), st.binary(max_size=3), BODY, BODY), max_size=8), st.integers(-(1 << 63), 9))
+def test_what_was_written_is_read(rows: list[Any], ts: int) -> None:
+    rows = [row for row in rows if row[2] is not None or row[3] is not None]
+    sent = grouped(*rows, ts=ts)
+    for two_records in (False, True):
+        records = wire_change.changes(sent, two_records=two_records)
+        assert wire_change.problems(records).null_count == len(records.key)
+        read = wire_change.read_changes(records)
+        wanted = sent.to_pylist()
+        if two_records:
+            wanted = [row | {"old": None if row["new"] is not None else row["old"]} for row in wanted]
+        assert read.to_pylist() == wanted
+
+
+GOOD = (b"\1v", b"r", b"\0" * 8, None)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "headers", "says"),
+    [
+        (None, b"x\1", GOOD, "has no key"),
+        (b"g", None, GOOD, "the value is empty"),
+        (b"g", b"", GOOD, "the value is empty"),
+        (b"g", b"x\3", GOOD, "last byte is not 0, 1 or 2"),
+        (b"g", b"\2", GOOD, "the new value is cut off"),
+        (b"g", b"\0\0\0\4new\2", GOOD, "the new value is cut off"),
+        (b"g", b"\xff\0\0\0new!\2", GOOD, "the new value is cut off"),
+        (b"g", b"x\1", (None, b"r", b"\0" * 8, None), "a header fkjoin.version, fkjoin.row or fkjoin.timestamp is missing"),
+        (b"g", b"x\1", (b"\2v", b"r", b"\0" * 8, None), "of another wire version"),
+        (b"g", b"x\1", (b"\1v", b"r", b"\0" * 7, None), "has not 8 bytes"),
+    ],
+)
+def test_what_is_no_such_record_is_told_apart(key: Any, value: Any, headers: Any, says: str) -> None:
+    found = wire_change.problems(records_of((key, value, headers), (b"g", b"fine\1", GOOD))).to_pylist()
+    assert says in found[0]
+    assert found[1] is None
+
+
+@given(st.binary(max_size=12), st.lists(st.none() | st.integers(-9, 9), min_size=1, max_size=3))
+def test_contributions_of_another_length_are_noticed(noise: bytes, numbers: list[int | None]) -> None:
+    codec = RowCodec(pa.schema([("n", pa.int64()), ("t", pa.string())]))
+    rows = codec.encode([pa.array(numbers, pa.int64()), pa.array(["x" * (n or 0) for n in numbers])], len(numbers))
+    assert codec.fits(rows).all()
+    assert codec.fits(pa.array([None], BYTES)).all()
+    if noise:
+        longer = pa.array([row + noise for row in rows.to_pylist()], BYTES)
+        assert not codec.fits(longer).any()
+        assert not codec.fits(pa.array([row[: -len(noise)] for row in rows.to_pylist()], BYTES)).any()
+
+
+N = pa.schema([("n", pa.int64())])
+COLUMNS = (Count("rows"), WholeSum("total", 0, "sum"), Extreme("least", 0, "min", pa.int64()))
+
+
+class Staged(Grouping):
+    """regroup and aggregate, with records between them."""
+
+    def written(self, changes: list[Change], *, two_records: bool = False) -> Records:
+        grouped = regroup(self.messages(changes), self.rows, self.count, **TIMES)
+        return wire_change.changes(grouped, two_records=two_records)
+
+    def read(self, records: Records) -> None:
+        assert wire_change.problems(records).null_count == len(records.key)
+        arrived = wire_change.read_changes(records)
+        results = aggregate(arrived, self.groups, self.count, self.fold, source=SOURCE, guarded=True, **TIMES)
+        self.apply(results)
+
+
+def history(rng: random.Random, size: int) -> list[Change]:
+    return [
+        Change(rng.choice("abcdef"), version, rng.choice(["g", "h", "g", None]), (rng.randrange(5),)) for version in range(size)
+    ]
+
+
+def with_least(changes: list[Change]) -> dict[str, Any]:
+    wide = recomputed_sums(changes)
+    return {group: (row[0], row[2], row[8]) for group, row in wide.items()}
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=40)
+def test_records_that_come_twice_late_and_in_any_order_end_in_the_same_aggregates(seed: int) -> None:
+    rng = random.Random(seed)
+    staged, changes = Staged(N, *COLUMNS), history(rng, 30)
+    parts = [staged.written([change], two_records=rng.random() < 0.5) for change in changes]
+    records = joined(*parts)
+    places = [*range(len(records.key)), *rng.choices(range(len(records.key)), k=10)]
+    rng.shuffle(places)
+    while places:
+        cut = rng.randrange(1, 9)
+        staged.read(picked(records, places[:cut]))
+        places = places[cut:]
+    assert staged.table == with_least(changes)
+
+
+@given(seed=st.integers(0, 10_000), two_records=st.booleans())
+@settings(max_examples=40)
+def test_records_in_order_show_nothing_in_between_wherever_a_batch_ends(seed: int, two_records: bool) -> None:
+    """Also of the two records of the old form, the first of which may be a batch's last; and stretches come again."""
+    rng = random.Random(seed)
+    staged, changes = Staged(N, *COLUMNS), history(rng, 20)
+    parts = [staged.written([change], two_records=two_records) for change in changes]
+    allowed = [with_least(changes[:end]) for end in range(len(changes) + 1)]
+    records = joined(*parts)
+    partitions = {group: [at for at, key in enumerate(records.key.to_pylist()) if key == group] for group in (b"g", b"h")}
+    for group, places in partitions.items():
+        for at in range(len(places)):
+            staged.read(picked(records, places[at : at + 1]))
+            staged.read(picked(records, places[max(0, at - 3) : at + 1]))
+            seen = staged.table.get(group.decode())
+            assert seen in [one.get(group.decode()) for one in allowed]
+    assert staged.table == allowed[-1]

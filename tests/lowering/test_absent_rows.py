@@ -1,0 +1,154 @@
+"""Expressions that throw on nulls, and rows that are not there: deleted, filtered out, without a match, unreadable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from fkjoin import Table, fk_join
+from fkjoin import aggregates as agg
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import ANSWER, column, table
+from fkjoin.codec.rows import KeyCodec, RowCodec
+from fkjoin.codec.vectors import Columns, EvaluationError, Steps, Vector, Where
+from fkjoin.plan.rules import JOIN_READS_ANSWERS, RESOLVE_MAKES_ROWS, WORKERS_EVALUATE_STEPS
+from fkjoin.sessions.settings import EXCLUDED
+from fkjoin.spark.stepped import Stepped
+from fkjoin.stages.answer_rows import AnswerRows, CarryRows, ContributeRows, Joined, Made
+from fkjoin.stages.contribute import Fields
+from tests.support.queries import run, write_lines
+from tests.support.sessions import small
+from tests.support.stepped import Reading
+
+KEY = pa.schema([("id", pa.string())])
+ROW = pa.schema([("n", pa.float64())])
+
+
+def number(given: float) -> Vector:
+    return Vector("Literal", pa.float64(), given=given)
+
+
+def divided(n: Vector) -> Vector:
+    """10 / coalesce(n, 0)."""
+    return Vector("Divide", pa.float64(), (number(10.0), Vector("Coalesce", pa.float64(), (n, number(0.0)))))
+
+
+N, Q = (Vector("AttributeReference", pa.float64(), given=name) for name in "nq")
+LEFT_N = Vector("GetStructField", pa.float64(), (Vector("AttributeReference", pa.struct(list(ROW)), given="left"),), "n")
+POSITIVE = Where(Vector("GreaterThan", pa.bool_(), (N, number(0.0))), "filter")
+ALWAYS = Vector("Divide", pa.float64(), (number(1.0), number(0.0)))
+
+
+def stepped(steps: Steps, some: list[dict[str, Any]], by: Columns | None = None) -> list[dict[str, Any]]:
+    """``some`` have ``n``, or ``deleted``, or ``problem``."""
+    batch = pa.record_batch(
+        {
+            "key": pa.array([{"id": str(place)} for place in range(len(some))], pa.struct(list(KEY))),
+            "row": pa.array([{"n": one["n"]} if "n" in one else None for one in some], pa.struct(list(ROW))),
+            "deleted": pa.array(["deleted" in one for one in some], pa.bool_()),
+            "problem": pa.array([one.get("problem") for one in some], pa.string()),
+        }
+    )
+    packing = Stepped(Reading(), steps).packing(lambda batches: batches, by, failing="it")  # type: ignore[arg-type]
+    return [row for made in packing(iter([batch])) for row in made.to_pylist()]
+
+
+SOME: list[dict[str, Any]] = [{"deleted": True}, {"n": 5.0}, {"problem": "no JSON"}, {"n": 0.0}, {"n": 2.0}]
+
+
+@pytest.mark.parametrize("some", [SOME, SOME[:1], SOME[1:2], []])
+def test_steps_and_foreign_keys_are_of_rows_that_are_there(some: list[dict[str, Any]]) -> None:
+    steps = (POSITIVE, Columns((("q", divided(N)),), "map_values"), Where(Vector("GreaterThan", pa.bool_(), (divided(Q), Q))))
+    found = stepped(steps, some, Columns((("k0", divided(Q)),), "extractor"))
+    wanted = {5.0: {"q": 2.0}, 2.0: None}  # 10 / 2 > 2; 10 / 5 is not greater than 5
+    assert [row["row"] for row in found] == [wanted.get(one.get("n", 0.0)) for one in some]
+    assert [row["foreign_key"]["k0"] for row in found] == [5.0 if one.get("n") == 5.0 else None for one in some]
+    assert [row["problem"] for row in found] == [one.get("problem") for one in some]
+    assert [row["deleted"] for row in found if row["problem"] is None] == [
+        one.get("n") != 5.0 for one in some if "problem" not in one
+    ]
+
+
+def test_what_always_throws_does_not_where_no_row_is_there() -> None:
+    (row,) = stepped((Columns((("q", ALWAYS),), "map_values"),), [{"deleted": True}])
+    assert row["deleted"]
+    assert row["problem"] is None
+
+
+def answers(some: list[tuple[float | None, bool]]) -> pa.Table:
+    """Left rows with this ``n``, and whether there is a right row."""
+    count = len(some)
+    key = KeyCodec(KEY).encode([pa.array([str(place) for place in range(count)])], count)
+    left = RowCodec(ROW).encode([pa.array([n for n, _ in some], pa.float64())], count)
+    right = RowCodec(ROW).encode([pa.array([1.0] * count)], count)
+    matches = pa.array([there for _, there in some])
+    right = pa.array([one if there else None for one, there in zip(right.to_pylist(), matches.to_pylist(), strict=True)], BYTES)
+    made = table(ANSWER, key, pa.array([versions.absent(2)] * count, BYTES), left, right, pa.array([0] * count, pa.int64()))
+    assert made.schema.equals(ANSWER)
+    return made
+
+
+MAKERS: list[Callable[[AnswerRows], Joined | ContributeRows | CarryRows]] = [
+    lambda rows: Joined(rows, pa.schema([("q", pa.float64())])),
+    lambda rows: ContributeRows(rows, Columns((("g", divided(Q)),), "group_by"), Columns((("v", divided(Q)),), "value")),
+    lambda rows: CarryRows(rows, Columns((("k0", divided(Q)),), "extractor"), pa.schema([("q", pa.float64())])),
+]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("steps", [(), (Where(Vector("GreaterThan", pa.bool_(), (divided(Q), number(0.0)))),)])
+def test_joiners_and_what_follows_are_of_answers_with_a_match(make: Any, steps: Steps) -> None:
+    rows = AnswerRows(Fields(KEY, ROW, ROW, "inner"), Made(Columns((("q", divided(LEFT_N)),), "joiner"), steps), fail=True)
+    made = make(rows)(answers([(None, False), (5.0, True), (0.0, False)]))
+    (alone,) = make(rows)(answers([(5.0, True)])).column("value").to_pylist()
+    empty = make(rows)(answers([(None, False)])).column("value").to_pylist()
+    assert column(made, "value").to_pylist() == [*empty, alone, *empty]
+    assert alone not in empty
+    with pytest.raises(EvaluationError, match="division by zero"):
+        make(rows)(answers([(None, False), (0.0, True)]))
+
+
+THROWS = "10 / coalesce(n, 0)"
+
+
+def changes(spark: SparkSession, folder: Path, *, fast: bool) -> list[list[tuple[str, str]]]:
+    """The operations of a mapped table, a view of a join, a join with a view, and groups, batch for batch."""
+    rules = (WORKERS_EVALUATE_STEPS, RESOLVE_MAKES_ROWS, JOIN_READS_ANSWERS)
+    spark.conf.set(EXCLUDED, "" if fast else ",".join(rules))
+    about: Any = {"format": "json", "version": "lsn", "deleted": "del", "on_error": "fail"}
+    left = Table.from_files(spark, folder / "a", key="id", schema="id string, n int, c int, lsn int, del boolean", **about)
+    right = Table.from_files(spark, folder / "b", key="c", schema="c int, m int, lsn int, del boolean", **about)
+    joined = fk_join(left, right, "c", "inner", [f"10 / coalesce(left.n, 0) + right.m as {name}" for name in ("p",)], name="j")
+    some = left.filter("n > 0").map_values([f"{THROWS} as q"], name="mapped")
+    view = joined.map_values(["10 / coalesce(p, 0) as q"], name="view")
+    groups = left.filter("n > 0").group_by("id", value=f"{THROWS} as q", name="groups").agg(sum=agg.sum("q"))
+    found: list[list[tuple[str, str]]] = []
+    for made in (some, view, groups):
+        rows: list[Row] = run(made.changes, folder / f"{made._planned.node.name}-{fast}").rows
+        found.append([(row["id"], row["_operation"]) for row in rows])
+    return found
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("fast", [True, False])
+def test_deletes_are_passed_on_by_workers_and_by_spark(spark: SparkSession, tmp_path: Path, fast: bool) -> None:
+    """With ``on_error="fail"``: nothing of this is an error."""
+    small(spark, tmp_path, buckets=1)
+    write_lines(tmp_path / "b", "0", [{"c": 1, "m": 1, "lsn": 1}])
+    first = [{"id": one, "n": 5, "c": 1, "lsn": 1} for one in ("deleted", "filtered", "unmatched", "kept")]
+    write_lines(tmp_path / "a", "0", first)
+    assert [sorted(rows) for rows in changes(spark, tmp_path, fast=fast)] == [
+        [(one, "insert") for one in ("deleted", "filtered", "kept", "unmatched")]
+    ] * 3
+    gone = {"id": "deleted", "n": None, "c": None, "lsn": 2, "del": True}
+    second = [gone, {"id": "filtered", "n": -5, "c": 2, "lsn": 2}, {"id": "unmatched", "n": None, "c": 7, "lsn": 2}]
+    write_lines(tmp_path / "a", "1", second)
+    assert [sorted(rows) for rows in changes(spark, tmp_path, fast=fast)] == [
+        [(one, "delete") for one in ("deleted", "filtered", "unmatched")]
+    ] * 3

@@ -1,0 +1,114 @@
+"""Periodic emission on Spark: held back through restarts, sent by the clock alone, readable while it waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from fkjoin import Table, fk_join, read_state
+from fkjoin import aggregates as agg
+from fkjoin.checkpoint.saved import SavedState, look_up
+from fkjoin.checkpoint.upkeep import verify
+from tests.support.orders import tables
+from tests.support.queries import run, table_of, write_lines
+from tests.support.sessions import small
+
+pytestmark = pytest.mark.spark
+
+LONG = "periodic 20000 days"
+"""Such an interval began in 2024, and will be over in 2079."""
+SHORT = "periodic 100 ms"
+
+
+@pytest.fixture(autouse=True)
+def settings(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path, buckets=3)
+
+
+def order(key: str, customer: str, amount: float, lsn: int, op: str = "u") -> dict[str, Any]:
+    return {"order_id": key, "customer_id": customer, "amount": amount, "items": 1, "lsn": lsn, "op": op}
+
+
+def joined(orders: Table, customers: Table, emit: str) -> Table:
+    return fk_join(orders, customers, "customer_id", name="joined", emit=emit, validate=True)
+
+
+def summed(orders: Table, customers: Table, emit: str) -> Table:
+    """Of a table that is held back itself."""
+    held = orders.filter("amount > 0", name="usable", emit=emit).materialize("kept")
+    return held.group_by("customer_id", name="sums", emit=emit).agg(total=agg.sum("amount"))
+
+
+def mapped(orders: Table, customers: Table, emit: str) -> Table:
+    return customers.with_children(orders, "customer_id", column="orders", name="book", emit=emit, validate=True)
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "key", "read", "before", "after"),
+    [
+        (joined, "joined", "o1", lambda row: row["left"]["amount"], {("o1",): 1.0, ("o2",): 1.0}, {("o1",): 3.0}),
+        (summed, "sums", "c1", lambda row: row["total"], {("c1",): 2.0}, {("c1",): 3.0}),
+        (mapped, "book", "c1", lambda row: len(row["orders"]), {("c1",): 2}, {("c1",): 1}),
+    ],
+    ids=["fk_join", "group_by", "with_children"],
+)
+def test_changes_wait_through_restarts_and_the_last_one_is_sent(
+    spark: SparkSession,
+    tmp_path: Path,
+    table: Callable[[Table, Table, str], Table],
+    name: str,
+    key: str,
+    read: Callable[[Row], Any],
+    before: dict[Any, Any],
+    after: dict[Any, Any],
+) -> None:
+    checkpoint, sources = tmp_path / "ck", tables(spark, tmp_path)
+
+    def sent(built: Table) -> list[Row]:
+        return run(built.changes, checkpoint).rows
+
+    held, soon = table(*sources, LONG), table(*sources, SHORT)
+
+    write_lines(tmp_path / "customers", "0", [{"customer_id": "c1", "region": "north", "lsn": 1, "op": "u"}])
+    write_lines(tmp_path / "orders", "0", [order("o1", "c1", 1.0, 2), order("o2", "c1", 1.0, 3)])
+    rows = sent(held)
+    assert {name: read(row) for name, row in table_of(rows, *held.key).items()} == before
+    write_lines(tmp_path / "orders", "1", [order("o1", "c1", 3.0, 5), order("o2", "c1", 1.0, 6, "d")])
+    assert sent(held) == []
+    state = SavedState(spark, checkpoint)
+    kinds = {record["kind"] for record in look_up(state, name, key)}
+    if name != "sums":  # there, the table below is what is held back
+        assert {"waiting", "sent"} <= kinds
+        (waiting,) = (record for record in look_up(state, name, key) if record["kind"] == "waiting")
+        assert waiting["row"] is not None
+    assert list(verify(spark, checkpoint)) == []
+
+    more = sent(soon)
+    assert {name: read(row) for name, row in table_of([*rows, *more], *soon.key).items()} == after
+
+
+def test_no_data_need_come_for_an_interval_to_end(spark: SparkSession, tmp_path: Path) -> None:
+    orders, customers = tables(spark, tmp_path)
+    table = joined(orders, customers, "periodic 3 seconds").materialize("joined")
+    query = table.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck")
+    try:
+        write_lines(tmp_path / "customers", "0", [{"customer_id": "c1", "region": "north", "lsn": 1, "op": "u"}])
+        for number in range(3):  # they do not all come with the end of an interval
+            write_lines(tmp_path / "orders", str(number), [order(f"o{number}", "c1", 1.0, 2 + number)])
+            time.sleep(1.3)
+        until = time.monotonic() + 60
+        found: list[str] = []
+        while len(found) < 3 and time.monotonic() < until:
+            time.sleep(0.5)
+            files = [str(file) for file in (tmp_path / "out").glob("batch=*/*.parquet")]
+            found = [row["order_id"] for row in spark.read.parquet(*files).collect()] if files else []
+        assert sorted(found) == ["o0", "o1", "o2"]
+        assert query.exception() is None
+    finally:
+        query.stop()
+    assert read_state(spark, tmp_path / "ck", "joined").count() == 3

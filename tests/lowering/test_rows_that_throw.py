@@ -1,0 +1,399 @@
+"""Rows on which an expression or a function of the user's throws, at each operator: left out, counted, and in dead letters."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType
+
+from fkjoin import Table, TopologyError, fk_join
+from fkjoin import aggregates as agg
+from fkjoin.sessions.settings import OPTIMIZE, PARTITIONS
+from fkjoin.spark.dead_letters import OnError
+from fkjoin.spark.frame import RAW
+from tests.support.queries import write_lines
+from tests.support.sessions import small
+
+pytestmark = pytest.mark.spark
+
+OPERATORS = "fmxjvg"
+"""A column for each: of filter, map_values, extractor, joiner, of a view of the join, and of a group's key."""
+
+ORDER = "id string, f bigint, m bigint, x bigint, j bigint, v bigint, g bigint, lsn bigint, op string"
+CUSTOMER = "c bigint, rate bigint, lsn bigint, op string"
+MOST = 2**63 - 1
+"""One more does not fit."""
+
+
+@pytest.fixture(autouse=True)
+def settings(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path, buckets=1)
+    spark.conf.set(PARTITIONS, "1")
+
+
+class Way(NamedTuple):
+    """How expressions are given; ``more`` is a column and one."""
+
+    more: Callable[[str], str | Column]
+    extractor: Any = None
+    joiner: Any = None
+
+    def named(self, column: str, name: str) -> str | Column:
+        made = self.more(column)
+        return f"{made} as {name}" if isinstance(made, str) else made.alias(name)
+
+
+def only_spark(column: str) -> str:
+    """What workers cannot evaluate."""
+    return f"cast(cast({column} as string) as bigint) + 1"
+
+
+def fitting(number: int) -> int:
+    if number >= MOST:
+        raise OverflowError(f"{number} is too much")
+    return number + 1
+
+
+def join(left, right):  # type: ignore[no-untyped-def]  # Spark warns of hints that are not its own
+    return left.m1, fitting(left.j) + right.rate, left.v, left.g
+
+
+WORKERS = Way(lambda column: f"{column} + 1")
+TEXTS = Way(only_spark)
+COLUMNS = Way(lambda column: F.expr(only_spark(column)))
+FUNCTIONS = Way(
+    only_spark,
+    extractor=lambda key, row: fitting(row.x),
+    joiner=F.udf(join, StructType([StructField(name, LongType()) for name in ("m1", "total", "v", "g")])),
+)
+
+
+class Made(NamedTuple):
+    view: Table
+    groups: Table
+
+
+def made(orders: Table, customers: Table, way: Way) -> Made:
+    condition = way.more("f")
+    some = orders.filter(f"{condition} > 0" if isinstance(condition, str) else condition > 0, name="some")
+    mapped = some.map_values([way.named("m", "m1"), "x", "j", "v", "g"], name="mapped")
+    total = f"{only_spark('left.j')} + right.rate" if way is not WORKERS else "left.j + 1 + right.rate"
+    joiner = way.joiner or ["left.m1", f"{total} as total", "left.v", "left.g"]
+    joined = fk_join(mapped, customers, way.extractor or way.more("x"), "inner", joiner, name="joined")
+    view = joined.map_values(["m1", "total", way.named("v", "v1"), "g"], name="view")
+    groups = view.group_by(way.named("g", "g1"), name="groups").agg(rows=agg.count(), sum=agg.sum("total"))
+    return Made(view, groups)
+
+
+def tables(spark: SparkSession, folder: Path, on_error: OnError, *, stream: bool = False) -> tuple[Table, Table]:
+    about: Any = {"version": "lsn", "deleted": "op = 'd'", "on_error": on_error}
+    made = []
+    for name, key, schema in (("orders", "id", ORDER), ("customers", "c", CUSTOMER)):
+        if stream:
+            frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(folder / name))
+            made.append(Table.from_stream(frame, key=key, name=name, **about))
+        else:
+            options = {"maxFilesPerTrigger": 1}
+            made.append(Table.from_files(spark, folder / name, key=key, schema=schema, format="json", options=options, **about))
+    return made[0], made[1]
+
+
+class History:
+    """Random changes; in some rows a column has a number to which one cannot be added.
+
+    ``often``: rows change more than once in a batch.
+    """
+
+    def __init__(self, folder: Path, seed: int, *, often: bool, batches: int = 2) -> None:
+        rng, lsn = random.Random(seed), 0
+        self.good: dict[str, dict[str, dict[str, int] | None]] = {upto: {} for upto in ("fmxjv", "fmxjvg")}
+        self.thrown: Counter[str] = Counter()
+        customers = [{"c": number, "rate": 10 * number, "lsn": 0, "op": "u"} for number in range(6)]
+        write_lines(folder / "customers", "0", customers)
+        for batch in range(batches):
+            lines = []
+            keys = [f"o{number}" for number in range(40)]
+            for key in rng.choices(keys, k=80) if often else rng.sample(keys, k=36):
+                lsn += 1
+                row = {name: rng.randrange(-2 if name == "f" else 0, 5) for name in OPERATORS}
+                if rng.random() < 0.5:
+                    row[rng.choice(OPERATORS)] = MOST
+                gone = rng.random() < 0.1
+                lines.append({"id": key, **row, "lsn": lsn, "op": "d" if gone else "u"})
+                self._count(key, row, gone)
+            write_lines(folder / "orders", str(batch), lines)
+            os.utime(folder / "orders" / f"{batch}.json", (batch, batch))  # files are read in the order of their times
+
+    def _count(self, key: str, row: dict[str, int], gone: bool) -> None:
+        left = gone or row["f"] + 1 <= 0
+        bad = next((name for name in OPERATORS if row[name] == MOST), None)
+        if not gone and bad == "f":
+            left = False
+        if not left and bad is not None:
+            self.thrown[bad] += 1
+        for upto, rows in self.good.items():
+            if left or bad is None or bad not in upto:
+                rows[key] = None if left else row
+
+    def view(self) -> dict[str, dict[str, Any]]:
+        return {key: joined(row) for key, row in self.good["fmxjv"].items() if row is not None}
+
+    def groups(self) -> dict[str, dict[str, Any]]:
+        groups = defaultdict(list)
+        for row in self.good["fmxjvg"].values():
+            if row is not None:
+                groups[row["g"] + 1].append(joined(row))
+        return {str(g): {"rows": len(some), "sum": sum(row["total"] for row in some)} for g, some in groups.items()}
+
+
+def joined(row: dict[str, int]) -> dict[str, Any]:
+    return {"m1": row["m"] + 1, "total": row["j"] + 1 + 10 * (row["x"] + 1), "v1": row["v"] + 1, "g": row["g"]}
+
+
+def as_text(table: Table) -> DataFrame:
+    rest = [name for name in table.changes.columns if not name.startswith("_") and name not in table.key]
+    key = F.concat_ws(",", *(F.col(name).cast("string") for name in table.key))
+    row = F.to_json(F.struct(*rest), {"ignoreNullFields": "false"})
+    return table.changes.select(F.lit(table.name).alias("table"), key.alias("key"), row.alias("row"), "_operation")
+
+
+def run(frame: DataFrame, checkpoint: Path) -> tuple[list[Row], Counter[str]]:
+    """The rows of all batches, and how many dead letters each operator has counted."""
+    rows: list[Row] = []
+
+    def collect(batch: DataFrame, _: int) -> None:
+        rows.extend(batch.collect())
+
+    writer = frame.writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    dead: Counter[str] = Counter()
+    for progress in query.recentProgress:
+        for name, values in progress.observedMetrics.items():
+            if name.startswith("fkjoin:"):
+                dead[name.removeprefix("fkjoin:")] += values["dead-letters"]
+    return rows, dead
+
+
+def ended(rows: list[Row], table: str) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        if row["table"] == table:
+            if row["_operation"] == "delete":
+                del found[row["key"]]
+            else:
+                found[row["key"]] = json.loads(row["row"])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("way", "optimized", "stream", "on_error"),
+    [
+        pytest.param(WORKERS, True, False, "skip", id="workers"),
+        pytest.param(TEXTS, True, False, "skip", id="texts"),
+        pytest.param(COLUMNS, False, True, "skip", id="columns-of-a-stream"),
+        pytest.param(FUNCTIONS, True, True, "dead-letter", id="functions"),
+    ],
+)
+def test_what_throws_is_left_out_and_the_last_good_row_stays(
+    spark: SparkSession, tmp_path: Path, way: Way, optimized: bool, stream: bool, on_error: OnError
+) -> None:
+    """Of a batch's changes of a row a join passes on the last: where rules do not fuse them, each row changes once a batch."""
+    history = History(tmp_path, seed=7, often=way is WORKERS and optimized)
+    spark.conf.set(OPTIMIZE, str(optimized).lower())
+    found = made(*tables(spark, tmp_path, on_error, stream=stream), way)
+    together = as_text(found.view).unionAll(as_text(found.groups))
+    rows, dead = run(together, tmp_path / "checkpoint")
+    assert ended(rows, "view") == history.view()
+    assert ended(rows, "groups") == history.groups()
+    thrown = history.thrown
+    before, after = sum(thrown[name] for name in "fmx"), thrown["v"]
+    if optimized:  # view and groups read the answers
+        counted = {"joined-answers": before, "view": thrown["j"] + after, "groups-regroup": thrown["j"] + after + thrown["g"]}
+    else:
+        counted = {"joined": before + thrown["j"], "view": after, "groups-regroup": after + thrown["g"]}
+    assert +dead == counted
+    assert min(thrown[name] for name in OPERATORS) > 1
+    letters = found.groups.dead_letters
+    if on_error == "skip":
+        assert letters is None
+        return
+    assert letters is not None
+    found_letters = run(letters, tmp_path / "letters")[0]
+    assert Counter(row["table"] for row in found_letters) == {
+        "orders": thrown["f"],
+        "some": thrown["m"],
+        "mapped": thrown["x"],
+        "joined": thrown["j"] + thrown["v"],
+        "view": thrown["g"],
+    }
+    reasons = {row["reason"] for row in found_letters}
+    assert reasons == REASONS
+    for row in found_letters:
+        value = json.loads(row["value"])
+        assert str(MOST) in row["value"].decode(), value
+        assert json.loads(row["key"])["id"].startswith("o")
+
+
+SAID = "a result that does not fit"
+
+
+def cast(column: str) -> str:
+    return f"cast(cast({column} as string) as bigint) + 1"
+
+
+def cast_said(column: str) -> str:
+    return f"(CAST(CAST({column} AS STRING) AS BIGINT) + CAST(1 AS BIGINT)): {SAID}"
+
+
+REASONS = {
+    f"filter: {cast('f')} > 0: {cast_said('f')}",
+    f"map_values: {cast('m')} as m1: {cast_said('m')}",
+    f"extractor: OverflowError: {MOST} is too much",
+    f"joiner: OverflowError: {MOST} is too much",
+    f"map_values: {cast('v')} as v1: {cast_said('v')}",
+    f"group_by: {cast('g')} as g1: {cast_said('g')}",
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "column", "said"),
+    [
+        pytest.param(
+            WORKERS, "f", "filter of orders, key {'id': 'o1'}: ArithmeticError: overflow of int64", id="workers-filter"
+        ),
+        pytest.param(
+            WORKERS, "j", "joiner of joined, key {'id': 'o1'}: ArithmeticError: overflow of int64", id="workers-joiner"
+        ),
+        pytest.param(TEXTS, "m", f'map_values of some, key {{"id":"o1"}}: {cast("m")} as m1: {cast_said("m")}', id="texts-map"),
+        pytest.param(TEXTS, "j", 'joiner of joined, key {"id":"o1"}: ', id="texts-joiner"),
+        pytest.param(FUNCTIONS, "x", f"extractor of mapped, key o1: OverflowError: {MOST}", id="function-extractor"),
+        pytest.param(FUNCTIONS, "j", f'joiner of joined, key {{"id":"o1"}}: OverflowError: {MOST}', id="function-joiner"),
+    ],
+)
+def test_a_table_that_is_to_fail_names_operator_key_and_cause(
+    spark: SparkSession, tmp_path: Path, way: Way, column: str, said: str
+) -> None:
+    row = dict.fromkeys(OPERATORS, 1) | {"id": "o1", "lsn": 1, "op": "u", column: MOST}
+    write_lines(tmp_path / "orders", "0", [row])
+    write_lines(tmp_path / "customers", "0", [{"c": 2, "rate": 1, "lsn": 1, "op": "u"}])
+    found = made(*tables(spark, tmp_path, "fail"), way)
+    with pytest.raises(StreamingQueryException) as error:
+        run(as_text(found.view), tmp_path / "checkpoint")
+    assert said in str(error.value)
+    assert 'with on_error="dead-letter" such rows are set aside' in str(error.value)
+    assert found.groups.dead_letters is None
+
+
+def test_on_error_is_one_of_three(spark: SparkSession, tmp_path: Path) -> None:
+    write_lines(tmp_path / "orders", "0", [{"id": "o1", "lsn": 1}])
+    with pytest.raises(TopologyError, match="on_error: 'ignore' is not one of fail, dead-letter, skip"):
+        Table.from_files(spark, tmp_path / "orders", key="id", version="lsn", on_error="ignore")  # type: ignore[arg-type]
+
+
+def test_what_cannot_throw_costs_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """Such expressions stay as they are, and have no dead letters."""
+    write_lines(tmp_path / "orders", "0", [{"id": "o1", "a": 1, "t": "x", "lsn": 1}])
+    schema = "id string, a int, t string, lsn bigint"
+    orders = Table.from_files(spark, tmp_path / "orders", key="id", version="lsn", schema=schema, format="json")
+    some = orders.filter("a > 1 and t in ('x', 'y') or upper(t) is null or a between 1 and 3")
+    made = some.map_values(["a", "cast(a as bigint) as b", "coalesce(t, '') || 'x' as c", "if(a > 1, t, id) as d"])
+    assert made._lowered.dead == orders._lowered.dead
+    assert "tryeval" not in made._lowered.frame._jdf.queryExecution().analyzed().toString()
+    assert len(made.filter("a + 1 > 2")._lowered.dead) == len(orders._lowered.dead) + 1
+
+
+def test_a_source_whose_version_cannot_be_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Also whether a row is deleted, which workers do not evaluate where it can throw."""
+    rows = [{"id": "a", "v": "1", "n": 1}, {"id": "a", "v": "two", "n": 2}, {"id": "b", "v": "3", "n": MOST}]
+    write_lines(tmp_path / "rows", "0", rows)
+    about: Any = {"schema": "id string, v string, n bigint", "format": "json", "name": "it"}
+    table = Table.from_files(spark, tmp_path / "rows", key="id", version="cast(v as bigint)", deleted="n + 1 < 0", **about)
+    found, _ = run(as_text(table), tmp_path / "checkpoint")
+    assert [(row["key"], json.loads(row["row"])["n"]) for row in found] == [("a", 1)]
+    assert table.dead_letters is not None
+    letters = run(table.dead_letters, tmp_path / "letters")[0]
+    assert {(row["table"], json.loads(row["value"])["v"]) for row in letters} == {("it", "two"), ("it", "3")}
+    assert {row["reason"].split(": ", 2)[2] for row in letters} == {
+        "CAST(v AS BIGINT): a value that cannot be cast",
+        "(n + CAST(1 AS BIGINT)): a result that does not fit",
+    }
+    assert table.dead_letters.columns[-1] == "reason"
+
+
+def test_letters_of_a_streams_rows_have_their_nulls(spark: SparkSession, tmp_path: Path) -> None:
+    write_lines(tmp_path / "rows", "0", [{"id": "a", "v": "two", "n": None}])
+    frame = spark.readStream.schema("id string, v string, n bigint").json(str(tmp_path / "rows"))
+    table = Table.from_stream(frame, key="id", version="cast(v as bigint)", name="it")
+    assert table.dead_letters is not None
+    (letter,) = run(table.dead_letters, tmp_path / "letters")[0]
+    assert (letter["key"], letter["value"]) == (b'{"id":"a"}', b'{"id":"a","v":"two","n":null}')
+
+
+def test_letters_of_a_topics_rows_are_its_records(spark: SparkSession, tmp_path: Path) -> None:
+    write_lines(tmp_path / "orders", "0", [{"id": "o1", "a": MOST, "t": "x", "lsn": 1}])
+    schema = "id string, a bigint, t string, lsn bigint"
+    orders = Table.from_files(spark, tmp_path / "orders", key="id", version="lsn", schema=schema, format="json", name="orders")
+    raw = F.struct(F.lit("topic-1").alias("topic"), F.lit(7).alias("offset"), F.lit(b"{}").alias("value"))
+    planned = orders._planned
+    bound = replace(planned.bound, frame=planned.bound.frame.withColumn(RAW, raw), undecoded=None)
+    orders = Table._of(replace(planned, bound=bound))
+    letters = orders.map_values(["a", "t"], name="same").filter("a + 1 > 2", name="some").dead_letters
+    assert letters is not None
+    (letter,) = run(letters, tmp_path / "letters")[0]
+    assert (letter["table"], letter["topic"], letter["offset"], letter["value"]) == ("same", "topic-1", 7, b"{}")
+
+
+def test_a_function_in_a_column_is_called_for_the_row(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark calls it, so what it throws stops the query; what else throws in the column does not."""
+    write_lines(tmp_path / "orders", "0", [{"id": "o1", "a": 1, "lsn": 1}, {"id": "o2", "a": MOST, "lsn": 2}])
+    orders = Table.from_files(spark, tmp_path / "orders", key="id", version="lsn", schema="id string, a bigint, lsn bigint")
+    plus = F.udf(lambda number: number, LongType())
+    found, _ = run(as_text(orders.map_values([(plus("a") + 1).alias("b")])), tmp_path / "checkpoint")
+    assert [(row["key"], row["row"]) for row in found] == [("o1", '{"b":2}')]
+
+
+def test_results_stay_while_the_joiner_throws_on_the_right_row(spark: SparkSession, tmp_path: Path) -> None:
+    """A left row that goes meanwhile is deleted; the right row's next good change reaches the others."""
+    for name in ("orders", "customers"):
+        (tmp_path / name).mkdir()
+    orders, customers = tables(spark, tmp_path, "skip")
+    joined = fk_join(orders, customers, "x", joiner=["left.j + right.rate as total"], name="joined")
+    here = {"c": 1, "op": "u"}
+    one, two = ({"id": name, "x": 1, "j": 1, "op": "u"} for name in ("one", "two"))
+    batches: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]] = [
+        ([one | {"lsn": 1}, two | {"lsn": 2}], [here | {"rate": 10, "lsn": 1}]),
+        ([], [here | {"rate": MOST, "lsn": 2}]),
+        ([one | {"lsn": 3, "op": "d"}, two | {"j": 5, "lsn": 4}], []),
+        ([], [here | {"rate": 20, "lsn": 3}]),
+    ]
+    seen, counted = [], []
+    for number, (left, right) in enumerate(batches):
+        write_lines(tmp_path / "orders", str(number), left)
+        write_lines(tmp_path / "customers", str(number), right)
+        rows, dead = run(as_text(joined), tmp_path / "checkpoint")
+        seen.append(sorted((row["key"], row["_operation"], row["row"] and json.loads(row["row"]).get("total")) for row in rows))
+        counted.append(dead["joined"])
+    assert seen == [[("one", "insert", 11), ("two", "insert", 11)], [], [("one", "delete", None)], [("two", "update", 25)]]
+    assert counted == [0, 2, 1, 0]
+
+
+def test_a_part_that_stands_twice_is_not_evaluated_before_all_else(spark: SparkSession, tmp_path: Path) -> None:
+    """Of a stream whose rows are never deleted: Spark could tell that a condition over that always holds."""
+    write_lines(tmp_path / "orders", "0", [{"id": "o1", "a": 1, "lsn": 1}, {"id": "o2", "a": MOST, "lsn": 2}])
+    frame = spark.readStream.schema("id string, a bigint, lsn bigint").json(str(tmp_path / "orders"))
+    twice = [f"{only_spark('a')} as b", f"({only_spark('a')}) * 2 as c"]
+    made = Table.from_stream(frame, key="id", version="lsn", name="orders").map_values(twice)
+    found, _ = run(as_text(made), tmp_path / "checkpoint")
+    assert [(row["key"], row["row"]) for row in found] == [("o1", '{"b":2,"c":4}')]

@@ -1,0 +1,209 @@
+"""What queries say of themselves: from progress events as Spark gives them, to JSON lines and Prometheus."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQueryProgress
+
+from fkjoin.errors import FkJoinError
+from fkjoin.jobs.web import rates_on_arrows, served
+from fkjoin.metrics import Listener, Metrics, progress_since, watch
+from fkjoin.metrics.server import Access
+from fkjoin.plan.describe.steps import Stage, Step
+from tests.support.places import ROOT
+from tests.support.progress import progress
+
+
+class Query:
+    """A streaming query after some batches, of which Spark still keeps the last few."""
+
+    def __init__(self, *batches: int) -> None:
+        self.kept = [SimpleNamespace(batchId=batch) for batch in batches]
+        self.asked_for_all = 0
+
+    @property
+    def lastProgress(self) -> Any:  # noqa: N802
+        return self.kept[-1] if self.kept else None
+
+    @property
+    def recentProgress(self) -> list[Any]:  # noqa: N802
+        self.asked_for_all += 1
+        return self.kept
+
+
+@pytest.mark.parametrize(
+    ("kept", "since", "found", "asked_for_all"),
+    [
+        ((), -1, [], 0),
+        ((0,), -1, [0], 0),
+        ((4, 5, 6), 6, [], 0),
+        ((4, 5, 6), 5, [6], 0),
+        ((4, 5, 6), 4, [5, 6], 1),
+        ((4, 5, 6), -1, [4, 5, 6], 1),
+    ],
+)
+def test_progress_that_is_new(kept: tuple[int, ...], since: int, found: list[int], asked_for_all: int) -> None:
+    """All that Spark keeps is asked for only if more than the last is new: writing out a hundred takes it 0.1 s."""
+    query: Any = Query(*kept)
+    assert [progress.batchId for progress in progress_since(query, since)] == found
+    assert query.asked_for_all == asked_for_all
+
+
+def test_a_batch_as_json() -> None:
+    metrics = Metrics()
+    metrics.take(progress(0), "sink-out")
+    line = metrics.take(progress(1), "sink-out")
+    assert line == {
+        "time": "2026-01-01T00:00:00.000Z",
+        "query": "sink-out",
+        "batch": 1,
+        "inputs": 100,
+        "seconds": 0.5,
+        "counters": {"joined": {"left-in": 90, "right-in": 10, "out": 50, "stale-dropped": 1}},
+        "totals": {"joined": {"left-in": 180, "right-in": 20, "out": 100, "stale-dropped": 2}},
+        "rates": {"joined": {"left-in": 180.0, "right-in": 20.0, "out": 100.0, "stale-dropped": 2.0}},
+        "phases": {"triggerExecution": 0.5, "addBatch": 0.4},
+        "stages": {"joined": {"rekey": 0.2, "subscription": 0.5}},
+        "state": {"joined": {"state-rows": 300, "state-bytes": 9000, "log-bytes": 12000, "index-bytes": 5000}},
+        "lag": {"orders": {"0": 5, "1": 0, "2": 9}},
+        "fan_out": {"joined": 7},
+        "hot_keys": {},
+    }
+    json.dumps(line)
+    assert [batch["batch"] for batch in metrics.snapshot()["sink-out"]["recent"]] == [1, 0]
+
+
+def test_sizes_are_those_of_a_batch_in_which_all_buckets_said_theirs() -> None:
+    metrics = Metrics()
+    metrics.take(progress(0))
+    part = metrics.take(progress(1, buckets=2, **{"state-rows": 9, "state-bytes": 1}))
+    assert part["state"]["joined"]["state-rows"] == 300
+    whole = metrics.take(progress(2, **{"state-rows": 310}))
+    assert whole["state"]["joined"]["state-rows"] == 310
+    assert whole["query"] == "3f9a", "a query without a name goes by its id"
+
+
+def test_the_last_ten_hot_keys_are_known() -> None:
+    metrics = Metrics()
+    for number in range(12):
+        line = metrics.take(progress(number, **{"hot-key": f'"c{number}"', "fan-out-max": 2000 + number}))
+    assert list(line["hot_keys"]["joined"].items()) == [(f'"c{number}"', 2000 + number) for number in range(2, 12)]
+    assert line["fan_out"] == {"joined": 2011}
+
+
+def test_prometheus_reads_it() -> None:
+    metrics = Metrics()
+    metrics.take(progress(0), "a")
+    metrics.take(progress(1), "a")
+    found = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(metrics.prometheus().decode())
+        for sample in family.samples
+    }
+    assert found["fkjoin_batches_total", "a"] == 2
+    assert found["fkjoin_input_rows_total", "a"] == 200
+    assert found["fkjoin_stale_dropped_total", "a", "joined"] == 2
+    assert found["fkjoin_stage_seconds_total", "a", "joined", "subscription"] == 0.5
+    assert found["fkjoin_batch_seconds", "a", "addBatch"] == 0.4
+    assert found["fkjoin_lag_records", "0", "a", "orders"] == 5
+    assert found["fkjoin_log_bytes", "a", "joined"] == 12000
+    assert found["fkjoin_fan_out_max", "a", "joined"] == 7
+
+
+def test_a_listener_takes_every_event() -> None:
+    metrics = Metrics()
+    Listener(metrics).onQueryProgress(SimpleNamespace(progress=progress(4)))  # type: ignore[arg-type]
+    assert metrics.snapshot()["3f9a"]["batch"] == 4
+
+
+def test_what_flows_is_written_on_the_arrows() -> None:
+    metrics = Metrics()
+    metrics.take(progress(0), "sink-out")
+    join = Step("fk_join", "joined", "inner", (("left", "orders"), ("right", "customers")), (), ())
+    view = Step("rows", "large", "", (("of", "joined"),), (), ())
+    sinks = [Step("sink", name, "/out", (("of", name),), (), ()) for name in ("joined", "unknown")]
+    steps = [join, view, *sinks]
+    assert rates_on_arrows(steps, metrics.snapshot()) == {
+        ("fk_join joined", "left"): "180/s",
+        ("fk_join joined", "right"): "20/s",
+        ("rows large", "of"): "100/s",
+        ("sink joined", "of"): "100/s",
+    }
+    summed = {"sums-regroup": {"rows-in": 5.0}, "sums": {"rows-in": 4.0, "out": 1.0}}
+    merged = {"q": {"rates": {"joined-answers-for-sums": {"left-in": 7.0}, **summed}}}
+    sums = Step("aggregate", "sums", "", (("of", "joined"),), (), ())
+    assert rates_on_arrows([join, sums], merged) == {
+        ("fk_join joined", "left"): "7/s",
+        ("aggregate sums", "of"): "5/s",
+    }
+    star = Step(
+        "fk_join", "all", "inner", (("left", "joined"), ("right", "regions")), (), (Stage("scatter", "id", "all-scatter"),)
+    )
+    rates = {"all": {"left-in": 6.0, "right-in": 5.0}}
+    assert rates_on_arrows([star], {"q": {"rates": rates}}) == {("fk_join all", "left"): "6/s"}, "of all right tables together"
+    narrow = {"all-for-sums": {"left-in": 6.0}}
+    assert rates_on_arrows([star], {"q": {"rates": narrow}}) == {("fk_join all", "left"): "6/s"}
+    both = Step("merge", "both", "", (("first", "joined"), ("then", "large")), (), ())
+    assert rates_on_arrows([both], {"q": {"rates": {"both": {"rows-in": 5.0}, "large": {"out": 3.0}}}}) == {}
+    staged = {"a": {"rates": {"joined-rekey": {"left-in": 3.0}}}, "b": {"rates": {"joined-subscription": {"right-in": 2.0}}}}
+    assert rates_on_arrows([join], staged) == {("fk_join joined", "left"): "3/s", ("fk_join joined", "right"): "2/s"}
+
+
+def test_a_page_is_served_and_a_taken_port_is_named() -> None:
+    metrics = Metrics()
+    metrics.take(progress(0), "sink-out")
+    with served("shop", [], metrics, 0, Access()) as address:
+        with urllib.request.urlopen(f"{address}status.json") as answer:
+            status = json.load(answer)
+        assert (status["job"], status["queries"]["sink-out"]["batch"]) == ("shop", 0)
+        port = int(address.rsplit(":", 1)[1].rstrip("/"))
+        with pytest.raises(FkJoinError, match=f"--ui: nobody can listen at 127.0.0.1:{port} .* choose another port"):
+            served("shop", [], metrics, port, Access()).__enter__()
+
+
+@pytest.mark.spark
+def test_queries_of_a_session_are_watched(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a call for each number of an event: of a join there are some 500."""
+    asked = []
+    monkeypatch.setattr(StreamingQueryProgress, "fromJObject", asked.append)
+    metrics = watch(spark)
+    rows = spark.readStream.format("rate").load().observe("fkjoin:rates", F.count("value").alias("rows-in"))
+    query = rows.writeStream.format("noop").trigger(once=True).queryName("rated").start()
+    query.awaitTermination()
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()  # type: ignore[union-attr]
+    line = metrics.snapshot()["rated"]
+    (mine,) = query.recentProgress
+    assert (line["batch"], line["inputs"], line["time"]) == (0, mine.numInputRows, mine.timestamp)
+    assert asked == []
+
+
+@pytest.mark.spark
+def test_a_listener_can_be_taken_away(spark: SparkSession) -> None:
+    metrics = Metrics()
+    listener = Listener(metrics)
+    for _ in range(2):
+        spark.streams.addListener(listener)
+        spark.streams.removeListener(listener)
+    query = spark.readStream.format("rate").load().writeStream.format("noop").trigger(once=True).start()
+    query.awaitTermination()
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()  # type: ignore[union-attr]
+    assert metrics.snapshot() == {}
+
+
+def test_the_dashboard_and_the_page_of_documentation_name_metrics_that_there_are() -> None:
+    metrics = Metrics()
+    metrics.take(progress(0), "a")
+    there = {family.name for family in metrics.collect()} | {f"{family.name}_total" for family in metrics.collect()}
+    for path in ("docker/grafana/fkjoin.json", "docs/watching.md"):
+        named = set(re.findall(r"\bfkjoin_\w+", (ROOT / path).read_text()))
+        assert len(named) > 10
+        assert named <= there, path

@@ -1,0 +1,333 @@
+"""Who may read the page of a job and its metrics, and what clients cannot do to the job; with real sockets."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import http.client
+import io
+import re
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+
+from fkjoin.errors import FkJoinError
+from fkjoin.jobs.job import Job
+from fkjoin.jobs.job_file import JobError, read_job
+from fkjoin.jobs.job_kinds import PageSpec
+from fkjoin.jobs.runner import _report
+from fkjoin.jobs.web import served
+from fkjoin.metrics import Metrics, watch
+from fkjoin.metrics import server as page_server
+from fkjoin.metrics.server import Access, Page, PageServer
+from fkjoin.plan.describe.picture import svg
+from tests.support.job_files import GOOD, job
+
+TOKEN = "c2VjcmV0"
+
+
+@contextmanager
+def page(**access: Any) -> Iterator[int]:
+    """The port of a job's page."""
+    with served("shop", [], Metrics(), 0, Access(**access)) as address:
+        yield int(address.rsplit(":", 1)[1].rstrip("/"))
+
+
+def ask(port: int, path: str = "/status.json", method: str = "GET", **headers: str) -> tuple[int, str, Mapping[str, str]]:
+    """Status, text and headers of the answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text, {name.lower(): value for name, value in answer.getheaders()}
+
+
+def answered(connection: socket.socket) -> bytes:
+    """All that comes until the server closes."""
+    connection.settimeout(20)
+    found = b""
+    while more := connection.recv(65_536):
+        found += more
+    return found
+
+
+def test_the_loopback_address_is_listened_on_unless_another_is_chosen() -> None:
+    with served("shop", [], Metrics(), 0, Access()) as address:
+        assert address.startswith("http://127.0.0.1:")
+        assert reached(address) == ["127.0.0.1"]
+    with served("shop", [], Metrics(), 0, Access("0.0.0.0")) as address:
+        assert reached(address) == ["127.0.0.1", "127.0.0.3"]
+    with served("shop", [], Metrics(), 0, Access("[::1]")) as address:
+        assert address.startswith("http://[::1]:")
+
+
+def reached(address: str) -> list[str]:
+    """At which of this machine's addresses somebody listens."""
+    port = int(address.rsplit(":", 1)[1].rstrip("/"))
+    found = []
+    for host in ("127.0.0.1", "127.0.0.3"):
+        with contextlib.suppress(ConnectionRefusedError), socket.create_connection((host, port), timeout=20):
+            found.append(host)
+    return found
+
+
+def test_metrics_of_a_program_are_served_with_the_same_rules() -> None:
+    spark: Any = SimpleNamespace(streams=SimpleNamespace(addListener=lambda _: None))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    watch(spark, port, token=TOKEN, names=["metrics.example.com"])
+    assert reached(f"http://127.0.0.1:{port}/") == ["127.0.0.1"]
+    assert ask(port, "/metrics")[0] == 401
+    status, text, headers = ask(port, "/metrics", Authorization=f"Bearer {TOKEN}", Host="metrics.example.com")
+    assert (status, headers["x-content-type-options"]) == (200, "nosniff")
+    assert "# HELP fkjoin_batches_total" in text
+    assert ask(port, "/metrics", Authorization=f"Bearer {TOKEN}", Host="rebound.example.com")[0] == 421
+    with pytest.raises(FkJoinError, match=f"port: nobody can listen at 127.0.0.1:{port} .* choose another port"):
+        watch(spark, port)
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:1", "127.0.0.1:8080", "[::1]", "[::1]:8080", "jobs.example.com", "a.b."]
+)
+def test_hosts_that_may_be_asked_for(host: str) -> None:
+    with page(names=("Jobs.example.com", "a.b")) as port:
+        assert ask(port, Host=host)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["rebound.example.com", "localhost.example.com", "127.0.0.2", "", "[::1", "localhost:1:2", "a b"]
+)
+def test_a_name_that_somebody_else_points_here_is_refused(host: str) -> None:
+    """A page of another site can make its own name lead here (DNS rebinding): then this is the Host that a browser sends."""
+    with page() as port:
+        for path in ("/", "/metrics", "/status.json", "/nothing"):
+            status, text, _ = ask(port, path, Host=host)
+            assert status in (400, 421)
+            assert "shop" not in text
+        if status == 421:
+            assert "names" in text
+
+
+def test_the_address_that_a_connection_came_to_is_a_host_of_the_page() -> None:
+    """Prometheus asks for a container's address, which nobody knows before."""
+    with page(host="0.0.0.0") as port:
+        connection = http.client.HTTPConnection("127.0.0.3", port, timeout=20)
+        connection.request("GET", "/metrics")
+        assert connection.getresponse().status == 200
+        connection.close()
+        assert ask(port, Host="127.0.0.3")[0] == 421, "it came to another"
+
+
+def test_a_page_with_a_token_shows_nothing_without_it() -> None:
+    with page(token=TOKEN) as port:
+        for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}, {"Authorization": f"Basic {TOKEN}"}):
+            for path in ("/status.json", "/metrics", "/nothing"):
+                status, text, headers = ask(port, path, **given)
+                assert (status, headers["www-authenticate"]) == (401, "Bearer")
+                assert "shop" not in text
+        assert ask(port, f"/status.json?token={TOKEN}")[0] == 401, "addresses are written down in logs"
+        status, text, _ = ask(port, "/")
+        assert (status, "shop" in text) == (200, False), "the page itself asks for it"
+        for path in ("/status.json", "/metrics"):
+            assert ask(port, path, Authorization=f"bearer {TOKEN}")[0] == 200
+        assert ask(port, "/nothing", Authorization=f"Bearer {TOKEN}")[0] == 404
+
+
+def test_a_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+
+    def compare(one: bytes, other: bytes) -> bool:
+        compared.append({one, other})
+        return False
+
+    monkeypatch.setattr(page_server.hmac, "compare_digest", compare)
+    with page(token=TOKEN) as port:
+        assert ask(port, Authorization="Bearer x")[0] == 401
+    assert compared == [{b"x", TOKEN.encode()}]
+
+
+@pytest.mark.parametrize("token", ["", " ", "two words", "schlüssel", "line\n"])
+def test_a_token_that_no_client_can_send_is_refused(token: str) -> None:
+    with pytest.raises(FkJoinError, match="token: .*openssl rand -hex 32"):
+        Access(token=token)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "*", "https://jobs.example.com/", "a b", "a,b", "jobs..com", "[::1", ".", "schlüssel.example"]
+)
+def test_what_is_no_name_of_a_host_is_refused(name: str) -> None:
+    with pytest.raises(FkJoinError, match=f"^names: {re.escape(repr(name))} is no name of a host; write it as in "):
+        Access(names=("localhost", name))
+    Access(names=("jobs.example.com", "jobs_1", "jobs.example.com:8080", "10.0.0.7", "[fe80::1]", "::1"))  # as it says
+
+
+@pytest.mark.parametrize("host", ["", "[]"])
+def test_no_host_does_not_mean_all_of_them(host: str) -> None:
+    with pytest.raises(FkJoinError, match=r'^host: it is empty; leave it out .*, or give "0\.0\.0\.0" for all addresses'):
+        Access(host)
+    assert [Access().open, Access("0.0.0.0").open] == [False, True]
+
+
+def test_a_page_is_open_where_others_reach_it_and_no_token_is_asked_for() -> None:
+    for host, is_open in (("127.0.0.9", False), ("localhost", False), ("[::1]", False), ("::", True), ("jobs.lan", True)):
+        assert Access(host).open == is_open, host
+        assert not Access(host, token=TOKEN).open
+
+
+@pytest.mark.parametrize(
+    ("ui", "token", "warns"), [("0.0.0.0", None, True), ("0.0.0.0", TOKEN, False), ("127.0.0.1", None, False)]
+)
+def test_a_job_says_so_when_everybody_can_read_its_page(ui: str, token: str | None, warns: bool) -> None:
+    spec = SimpleNamespace(name="shop", ui=PageSpec(token=token), log=None)
+    console = Console(file=io.StringIO(), width=40)
+    with _report(cast(Job, SimpleNamespace(spec=spec, steps=list)), console, (ui, 0)):
+        pass
+    said = cast(io.StringIO, console.file).getvalue().splitlines()[1:]
+    assert [line.partition(":")[0] for line in said] == ["Everybody that reaches this machine can read it"] * warns
+    assert all("token in section [ui] of the job file" in line for line in said)
+
+
+def test_a_page_that_cannot_be_made_is_an_answer_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> bytes:
+        raise ValueError("no such counter")
+
+    server = PageServer({"/metrics": Page(broken, "text/plain")}, 0, Access(), "port")
+    with contextlib.closing(server):
+        port = int(server.address.rsplit(":", 1)[1].rstrip("/"))
+        status, text, _ = ask(port, "/metrics")
+    assert (status, "log says why" in text, "no such counter" in text) == (500, True, False)
+    assert "no such counter" in caplog.text
+    server.close()  # once more is nothing
+
+
+@pytest.mark.parametrize("port", [-1, 65_536, 70_000])
+def test_a_port_that_there_is_not_is_refused(port: int) -> None:
+    with pytest.raises(FkJoinError, match=f"^port: nobody can listen at port {port}; choose one from 1 to 65535$"):
+        PageServer({}, port, Access(), "port")
+    with contextlib.closing(PageServer({}, 0, Access(), "port")) as server:
+        assert 1 <= int(server.address.rsplit(":", 1)[1].rstrip("/")) <= 65_535
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "192.0.2.1", "a..b", "ü" * 80])
+def test_a_host_that_this_machine_is_not_is_refused(host: str) -> None:
+    with pytest.raises(FkJoinError, match=f"^port: nobody can listen at {host}:0 .*; choose another host$"):
+        PageServer({}, 0, Access(host), "port")
+
+
+def test_a_token_is_not_in_texts() -> None:
+    assert TOKEN not in repr(Access(token=TOKEN))
+
+
+def test_a_job_file_says_who_may_see_the_page(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = GOOD + '[ui]\ntoken = "${PAGE_TOKEN}"\nnames = ["jobs.example.com"]\n'
+    monkeypatch.setenv("PAGE_TOKEN", TOKEN)
+    spec = read_job(job(tmp_path, text))
+    assert (spec.ui.token, spec.ui.names) == (TOKEN, ["jobs.example.com"])
+    assert TOKEN not in repr(spec)
+    with pytest.raises(JobError, match=r"ui: names: '\*' is no name of a host"):
+        read_job(job(tmp_path, text.replace("jobs.example.com", "*")))
+    monkeypatch.setenv("PAGE_TOKEN", "")
+    with pytest.raises(JobError, match="ui: token: .*openssl rand -hex 32"):
+        read_job(job(tmp_path, text))
+
+
+def test_every_answer_says_what_a_browser_may_do_with_it() -> None:
+    with page() as port:
+        for path, method in (("/", "GET"), ("/status.json", "GET"), ("/metrics", "HEAD"), ("/nothing", "GET"), ("/", "POST")):
+            headers = ask(port, path, method)[2]
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["referrer-policy"] == "no-referrer"
+            assert headers["cache-control"] == "no-store"
+            assert "default-src 'none'" in headers["content-security-policy"]
+            assert "frame-ancestors 'none'" in headers["content-security-policy"]
+            assert "unsafe" not in headers["content-security-policy"]
+
+
+def test_the_policy_of_the_page_allows_its_own_script_and_styles_and_no_others() -> None:
+    with page() as port:
+        _, text, headers = ask(port, "/")
+    policy = headers["content-security-policy"]
+    for tag, kind, source in (("script", "script-src", text), ("style", "style-src", text), ("style", "style-src", svg([]))):
+        (inside,) = re.findall(f"<{tag}>(.*?)</{tag}>", source, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        (directive,) = [one for one in policy.split("; ") if one.startswith(kind)]
+        assert f"'sha256-{digest}'" in directive
+    assert not re.search(r"\son\w+=|\sstyle=|javascript:", text), "no policy of hashes allows them"
+
+
+def test_methods_and_requests_that_there_are_not() -> None:
+    with page() as port:
+        status, _, headers = ask(port, "/", "POST")
+        assert (status, headers["allow"]) == (405, "GET, HEAD")
+        status, text, headers = ask(port, "/", "HEAD")
+        assert (status, text, int(headers["content-length"]) > 1_000) == (200, "", True)
+        assert ask(port, "/?a=b")[0] == 200
+        for wrong in (b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", port)) as connection:
+                connection.sendall(wrong)
+                assert answered(connection).startswith(b"HTTP/1.1 400 "), wrong
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nX: " + b"x" * (page_server.HEAD_BYTES + 1))
+            assert answered(connection).startswith(b"HTTP/1.1 431 ")
+
+
+def test_a_slow_client_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that sends a byte now and then; the time is that of the whole connection."""
+    monkeypatch.setattr(page_server, "DEADLINE_S", 0.3)
+    with page() as port, socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.settimeout(0.05)
+        ended = False
+        for _ in range(400):
+            try:
+                connection.sendall(b"G")
+                ended = connection.recv(1) == b""
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                ended = True
+            if ended:
+                break
+        assert ended
+        assert ask(port)[0] == 200
+
+
+def test_idle_connections_are_not_threads_and_do_not_shut_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_server, "DEADLINE_S", 600.0)
+    with page() as port:
+        threads = threading.active_count()
+        idle = []
+        try:
+            for _ in range(500):
+                idle.append(socket.create_connection(("127.0.0.1", port)))
+            assert ask(port)[0] == 200
+            assert threading.active_count() == threads
+            ended = 0
+            for connection in idle[: 500 - page_server.CONNECTIONS]:
+                connection.settimeout(20)
+                ended += connection.recv(1) == b""
+            assert ended == 500 - page_server.CONNECTIONS, "the oldest made room"
+        finally:
+            for connection in idle:
+                connection.close()
+        assert ask(port)[0] == 200
+
+
+def test_the_page_ends_with_its_job() -> None:
+    threads = threading.active_count()
+    with page() as port:
+        waiting = socket.create_connection(("127.0.0.1", port))
+        assert ask(port)[0] == 200
+    assert answered(waiting) == b""
+    waiting.close()
+    with pytest.raises(ConnectionRefusedError):
+        ask(port)
+    assert threading.active_count() == threads

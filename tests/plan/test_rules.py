@@ -1,0 +1,212 @@
+"""Each of the optimizer's rules as what it is: a function from topology to topology, here on topologies made by hand.
+
+That results are the same with and without a rule: tests/plan/test_optimizer.py, and what is named there.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fkjoin.plan import optimizer
+from fkjoin.plan.nodes import Aggregate, Children, Derived, Join, Node, Source, fired
+from fkjoin.plan.optimizer import (
+    aggregate_reads_answers,
+    answers_keep_what_is_read,
+    join_keeps_what_it_needs,
+    join_reads_answers,
+    joins_share_stages,
+    resolve_makes_rows,
+    view_reads_answers,
+    workers_evaluate_steps,
+)
+from fkjoin.plan.rules import RULES, SINKS_SHARE_A_QUERY
+from tests.support.drawn import drawn_whole
+
+ORDERS, CUSTOMERS, REGIONS = (
+    Source(name, (key,), ("lsn",), None, None, (key, "n"), f"stream of {key}, n")
+    for name, key in (("orders", "id"), ("customers", "customer"), ("regions", "region"))
+)
+JOINED = Join("joined", ORDERS, CUSTOMERS, "inner", "customer", None)
+STAGED = replace(JOINED, topics=("there", "back"))
+KEPT, HELD = replace(JOINED, materialized="kept"), replace(JOINED, emit="periodic 10 seconds")
+SEEN = Derived("seen", JOINED, (("filter", "left.n > 1"),))
+WITH_REGION = Join("with-region", JOINED, REGIONS, "inner", "right.region", "left.left.n, right.n")
+STAR = joins_share_stages(Join("star", JOINED, REGIONS, "left", "left.region", None), {})
+BOOK = Children("book", JOINED, CUSTOMERS, "left.customer", "orders")
+TOTALS = Aggregate("totals", JOINED, ("region",), ("right.region",), ("left.n",), (("n", "sum(left.n)"),), "on-change")
+LARGE = Derived("large", ORDERS, (("filter", "n > 1"),))
+
+ANSWERED = join_reads_answers(WITH_REGION, {})
+
+Rule = Callable[..., Any]
+FOR_JOINS: list[tuple[Rule, Callable[[Node], Node]]] = [
+    (joins_share_stages, lambda below: replace(WITH_REGION, left=below)),
+    (join_reads_answers, lambda below: replace(WITH_REGION, left=below)),
+    (join_reads_answers, lambda below: replace(BOOK, left=below)),
+    (aggregate_reads_answers, lambda below: replace(TOTALS, table=below)),
+    (view_reads_answers, lambda below: replace(SEEN, table=below)),
+]
+
+
+def name_of(rule: Rule) -> str:
+    return str(rule.__name__).replace("_", "-")
+
+
+def changed(before: Node, after: Node) -> list[str]:
+    """The lines of ``describe()`` that a rule has changed, one space for many; which stages run is for the plans' texts."""
+    lines = difflib.ndiff(drawn_whole(before).splitlines(), drawn_whole(after).splitlines())
+    return [" ".join(line.split()) for line in lines if line[0] in "-+"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "before", "wanted"),
+    [
+        (
+            joins_share_stages,
+            WITH_REGION,
+            [
+                "+ rule joins-share-stages fired",
+                "- 1 rekey repartition by id; store with-region-rekey",
+                "+ 1 scatter repartition by id; store with-region-scatter",
+                "- 2 subscription repartition by foreign key; store with-region-subscription",
+                "+ 2 subscription repartition by foreign key; store with-region-subscription, of customers, regions",
+                "- 3 resolve repartition by id; store with-region-resolve",
+                "+ 3 gather repartition by id; store with-region-gather",
+            ],
+        ),
+        (
+            join_reads_answers,
+            WITH_REGION,
+            [
+                "+ rule join-reads-answers fired",
+                "- 1 rekey repartition by id; store with-region-rekey",
+                "+ 1 rekey repartition by id; store with-region-rekey, in place of joined-resolve",
+            ],
+        ),
+        (
+            join_reads_answers,
+            BOOK,
+            [
+                "+ rule join-reads-answers fired",
+                "- 1 rekey repartition by id; store book-rekey",
+                "+ 1 rekey repartition by id; store book-rekey, in place of joined-resolve",
+            ],
+        ),
+        (
+            aggregate_reads_answers,
+            TOTALS,
+            [
+                "+ rule aggregate-reads-answers fired",
+                "- 1 regroup repartition by id; store totals-regroup",
+                "+ 1 regroup repartition by id; store totals-regroup, in place of joined-resolve",
+            ],
+        ),
+        (
+            view_reads_answers,
+            SEEN,
+            [
+                "+ rule view-reads-answers fired",
+                "- for sinks repartition by id; store seen-resolve",
+                "+ for sinks repartition by id; store seen-resolve, in place of joined-resolve",
+            ],
+        ),
+        (join_keeps_what_it_needs, WITH_REGION, ["+ rule join-keeps-what-it-needs fired"]),
+        (answers_keep_what_is_read, ANSWERED, ["+ rule answers-keep-what-is-read fired"]),
+        (answers_keep_what_is_read, replace(TOTALS, table=STAR), ["+ rule answers-keep-what-is-read fired"]),
+        (resolve_makes_rows, WITH_REGION, ["+ rule resolve-makes-rows fired"]),
+        (resolve_makes_rows, view_reads_answers(SEEN, {}), ["+ rule resolve-makes-rows fired"]),
+        (workers_evaluate_steps, LARGE, ["+ rule workers-evaluate-steps fired"]),
+    ],
+)
+def test_what_a_rule_makes_of_a_topology(rule: Rule, before: Node, wanted: list[str]) -> None:
+    after = rule(before, {})
+    assert changed(before, after) == wanted
+    assert fired(after, name_of(rule))
+    assert replace(after, rules=before.rules) == before, "only verdicts are new"
+    off = rule(before, {name_of(rule): "nobody wants it"}, "it cannot be done")
+    assert changed(before, off) == [f"+ rule {name_of(rule)} did not fire: nobody wants it"]
+    if rule not in (join_reads_answers, aggregate_reads_answers):  # of those: below
+        assert changed(before, rule(before, {}, "it cannot be done")) == [
+            f"+ rule {name_of(rule)} did not fire: it cannot be done"
+        ]
+
+
+def test_there_is_a_function_for_each_rule_of_tables() -> None:
+    assert all(hasattr(optimizer, rule.replace("-", "_")) for rule in RULES if rule != SINKS_SHARE_A_QUERY)
+
+
+@pytest.mark.parametrize(("rule", "on"), FOR_JOINS)
+@pytest.mark.parametrize(
+    ("below", "why"),
+    [
+        (KEPT, "joined keeps its rows, as kept"),
+        (replace(SEEN, table=KEPT), "joined keeps its rows, as kept"),
+        (HELD, "joined is held back"),
+        (replace(SEEN, table=HELD), "joined is held back"),
+    ],
+)
+def test_a_join_whose_rows_are_wanted_is_resolved(rule: Rule, on: Callable[[Node], Node], below: Node, why: str) -> None:
+    assert rule(on(below), {}).rules[-1].why_not == why
+    assert rule(on(below), {}, "it cannot be done").rules[-1].why_not == why
+
+
+@pytest.mark.parametrize(("rule", "on"), FOR_JOINS)
+@pytest.mark.parametrize("below", [ORDERS, LARGE, TOTALS, replace(SEEN, materialized="kept")])
+def test_what_is_not_made_of_a_joins_rows_is_left_alone(rule: Rule, on: Callable[[Node], Node], below: Node) -> None:
+    assert rule(on(below), {}) is not None
+    assert rule(on(below), {}).rules == ()
+
+
+@pytest.mark.parametrize(("rule", "on"), FOR_JOINS[1:])
+def test_answers_are_read_as_rows_where_they_are_to_be_had(rule: Rule, on: Callable[[Node], Node]) -> None:
+    for below in (JOINED, SEEN):
+        assert rule(on(below), {}, "it is more than a field" if rule is not view_reads_answers else None).rules[-1].fired
+    for below in (STAR, replace(SEEN, table=STAR)):
+        assert rule(on(below), {}).rules[-1].why_not == "star is one with the join before it"
+
+
+@pytest.mark.parametrize(("rule", "on"), FOR_JOINS[1:-1])
+def test_answers_of_a_staged_join_are_taken_as_they_are_or_not_at_all(rule: Rule, on: Callable[[Node], Node]) -> None:
+    assert rule(on(STAGED), {}).rules[-1].fired
+    why = rule(on(STAGED), {}, "it is more than a field").rules[-1].why_not
+    assert why == "the join is staged, and it is more than a field"
+    assert rule(on(replace(SEEN, table=STAGED)), {}).rules[-1].why_not == "the join is staged"
+
+
+def test_a_view_of_a_staged_join_is_resolved_twice() -> None:
+    assert view_reads_answers(replace(SEEN, table=STAGED), {}).rules[-1].why_not == "the join is staged"
+
+
+@pytest.mark.parametrize(
+    ("rule", "node"),
+    [
+        (join_reads_answers, STAR),
+        (join_keeps_what_it_needs, JOINED),
+        (answers_keep_what_is_read, WITH_REGION),
+        (answers_keep_what_is_read, JOINED),
+        (answers_keep_what_is_read, replace(TOTALS, table=replace(STAR, materialized="kept"))),
+        (answers_keep_what_is_read, replace(TOTALS, table=replace(STAR, emit="periodic"))),
+        (answers_keep_what_is_read, replace(TOTALS, table=replace(SEEN, table=STAR))),
+        (answers_keep_what_is_read, join_reads_answers(replace(WITH_REGION, left=STAGED), {})),
+        (resolve_makes_rows, JOINED),
+        (resolve_makes_rows, SEEN),
+        (resolve_makes_rows, replace(STAR, joiner="left.n")),
+    ],
+)
+def test_a_rule_leaves_alone_what_it_is_not_for(rule: Rule, node: Node) -> None:
+    assert rule(node, {}) is node
+    assert rule(node, {name_of(rule): "nobody wants it"}) is node
+
+
+def test_verdicts_stand_in_the_order_of_the_rules() -> None:
+    node = resolve_makes_rows(join_reads_answers(join_keeps_what_it_needs(WITH_REGION, {}), {}), {})
+    assert [verdict.rule for verdict in node.rules] == [
+        "join-reads-answers",
+        "join-keeps-what-it-needs",
+        "resolve-makes-rows",
+    ]

@@ -1,0 +1,67 @@
+"""``describe()`` against real checkpoints: it has the stages that there is state of, and no others."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fkjoin import Table
+from fkjoin.checkpoint.saved import SavedState
+from fkjoin.lowering.running import running
+from fkjoin.plan.describe.steps import steps_of
+from tests.support.plans.topologies import TOPOLOGIES, Sources
+from tests.support.sessions import small
+
+pytestmark = pytest.mark.spark
+
+NAMES = (
+    "join",
+    "star",
+    "chain",
+    "chain_through_views",
+    "aggregate_of_a_view_of_a_join",
+    "aggregate_of_an_aggregate",
+    "cogroup_of_one_join",
+    "merge_of_joins_grouped",
+    "join_with_children",
+    "view_of_a_join",
+)
+
+ROWS = {
+    "orders": [{"order_id": "o", "customer_id": "c", "product": {"id": "p", "n": 1}, "shop": "s", "amount": 9.0}],
+    "returns": [{"order_id": "r", "customer_id": "c", "product": {"id": "p", "n": 1}, "shop": "s", "amount": 9.0}],
+    "customers": [{"customer_id": "c", "name": "Ada", "region": "north"}],
+    "products": [{"id": "p", "title": "Pen", "price": 1.0, "maker": "m"}],
+    "shops": [{"shop": "s", "town": "t"}],
+    "regions": [{"region": "north", "boss": "b"}],
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_stages_that_are_described_are_those_with_state(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    small(spark, tmp_path)
+    for table, rows in ROWS.items():
+        (tmp_path / table).mkdir()
+        (tmp_path / table / "0.json").write_text("".join(json.dumps({**row, "lsn": 1}) + "\n" for row in rows))
+    built = TOPOLOGIES.known[name].build(Sources(spark, tmp_path, {}))
+    assert isinstance(built, Table)
+    checkpoint = tmp_path / "checkpoint"
+    built.to_parquet(tmp_path / "out", checkpoint=checkpoint, trigger={"availableNow": True}).awaitTermination()
+
+    there = Counter(store.name for store in SavedState(spark, checkpoint).stores)
+    assert sum(there.values()) == len(list((checkpoint / "state").iterdir()))
+    assert Counter(one.store for one in running(built._lowered)) == there
+    steps = steps_of([built._lowered.node], running(built._lowered))
+    described = {
+        stage.store: 1 if len(stage.notes) == 0 else _times(stage.notes[-1]) for step in steps for stage in step.stages
+    }
+    assert described == there
+
+
+def _times(note: str) -> int:
+    number, what, *_ = note.split()
+    return int(number) if what == "times," else 1

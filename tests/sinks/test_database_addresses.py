@@ -1,0 +1,68 @@
+"""Addresses of databases: those that cannot be read are refused, and nobody sees the passwords in them.
+
+``integration/test_secrets.py`` has what needs a server, a broker or a session.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql.types import LongType, StructType
+
+from fkjoin.errors import FkJoinError
+from fkjoin.sinks import Postgres
+from tests.support.addresses import CANARY, MALFORMED
+
+WELL_FORMED = [
+    f"postgresql://me:{CANARY}@127.0.0.1:1/db",
+    f"postgresql://me:{CANARY}%40%2F@127.0.0.1:1/db?connect_timeout=2",
+    f"postgresql://127.0.0.1:1/db?user=me&password={CANARY}",
+    f"postgresql://me:a?{CANARY}#@127.0.0.1:1/db",
+    f"host=127.0.0.1 port=1 user=me password={CANARY}",
+    f"host=127.0.0.1 port=1 user=me password='{CANARY} \\' more'",
+]
+
+
+def told(work: Callable[[], object]) -> str:
+    """What an error says, and its traceback with all that it was caused by."""
+    with pytest.raises(FkJoinError) as caught:
+        work()
+    return f"{caught.value} {caught.value!r} " + "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("dsn", WELL_FORMED)
+def test_a_server_that_is_not_there_is_named_without_the_password(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    sink = Postgres("shop.it", dsn, retry_s=0.2)
+    with caplog.at_level(logging.DEBUG):
+        text = told(lambda: sink.prepare(StructType().add("id", LongType()), ("id",)))
+    assert "postgres shop.it: connection" in text
+    assert "127.0.0.1" in text
+    assert CANARY not in text + repr(sink) + sink.place + caplog.text
+    assert "tried again" in caplog.text
+
+
+@pytest.mark.parametrize("dsn", MALFORMED)
+def test_an_address_that_cannot_be_read_is_refused_without_being_shown(dsn: str) -> None:
+    text = told(lambda: Postgres("shop.it", dsn))
+    assert "postgres: the address cannot be read" in text
+    assert CANARY not in text
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://ME:a%25%40%2F%3A%3F%23%20@HOST:5432/DATABASE",
+        "host=HOST dbname=DATABASE user=ME password='a%@/:?# '",
+    ],
+)
+def test_the_ways_of_writing_an_address_that_the_error_names(dsn: str) -> None:
+    assert {**Postgres("it", dsn)._settings, "port": "5432"} == {
+        "user": "ME",
+        "password": "a%@/:?# ",
+        "host": "HOST",
+        "port": "5432",
+        "dbname": "DATABASE",
+    }

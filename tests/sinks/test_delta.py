@@ -1,0 +1,107 @@
+"""Delta tables kept up to date: what a batch does, once, and a query through restarts."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from fkjoin import TopologyError, fk_join
+from fkjoin.errors import FkJoinError
+from fkjoin.sinks.delta import Delta
+from fkjoin.spark.schemas import spark_schema
+from tests.support.orders import History, tables
+from tests.support.sessions import small
+
+ARROW = pa.schema(
+    [
+        ("id", pa.string()),
+        ('odd "name', pa.int64()),
+        ("price", pa.decimal128(9, 2)),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("tags", pa.list_(pa.string())),
+    ]
+)
+
+
+def rows(*found: dict[str, Any]) -> pa.Table:
+    return pa.Table.from_pylist(list(found), schema=ARROW)
+
+
+def keys(*found: str) -> pa.Table:
+    return rows(*({"id": key} for key in found)).select(["id"])
+
+
+def row(key: str, number: int | None = None) -> dict[str, Any]:
+    at = datetime.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=datetime.timezone.utc)
+    whole = {"price": Decimal("1.50"), "day": at.date(), "at": at, "tags": ["a", None]}
+    return {"id": key, 'odd "name': number, **(whole if number else dict.fromkeys(whole))}
+
+
+def table_at(path: Path, key: str = "id") -> list[dict[str, Any]]:
+    return sorted(DeltaTable(path).to_pyarrow_table().to_pylist(), key=lambda found: found[key])
+
+
+def prepared(path: Path) -> Delta:
+    made = Delta(str(path))
+    made.prepare(spark_schema(ARROW), ("id",))
+    return made
+
+
+def test_rows_come_change_and_go_and_a_repeated_batch_does_nothing(tmp_path: Path) -> None:
+    delta = prepared(tmp_path)
+    delta.apply("q", 0, rows(row("a", 1), row("b", 2), row("c")), keys())
+    assert table_at(tmp_path) == [row("a", 1), row("b", 2), row("c")]
+    delta.apply("q", 1, rows(row("a", 7)), keys("b", "never there"))
+    assert table_at(tmp_path) == [row("a", 7), row("c")]
+    prepared(tmp_path).apply("q", 1, rows(row("a", 1), row("b", 2)), keys("c"))
+    assert table_at(tmp_path) == [row("a", 7), row("c")]
+    delta.apply("another query", 0, rows(row("d", 4)), keys())
+    assert [found["id"] for found in table_at(tmp_path)] == ["a", "c", "d"]
+    assert (DeltaTable(tmp_path).transaction_version("q"), DeltaTable(tmp_path).transaction_version("another query")) == (1, 0)
+
+
+def test_another_batch_of_a_number_that_is_there_is_refused(tmp_path: Path) -> None:
+    delta = prepared(tmp_path)
+    delta.apply("q", 0, rows(row("a", 1)), keys(), 100)
+    delta.apply("q", 1, rows(row("b", 2)), keys(), 200)
+    delta.apply("q", 1, rows(row("b", 9)), keys(), 200)
+    for batch, began_ms, what in ((1, 201, "another batch of that number"), (0, 100, "batch 0"), (0, None, "batch 0")):
+        says = f"has batch 1 of the query already, which is about to write {what}: the query runs twice"
+        with pytest.raises(FkJoinError, match=says):
+            delta.apply("q", batch, rows(row("c", 3)), keys("b"), began_ms)
+    assert table_at(tmp_path) == [row("a", 1), row("b", 2)]
+
+
+def test_a_table_without_the_columns_is_refused(tmp_path: Path) -> None:
+    DeltaTable.create(str(tmp_path), pa.schema([("id", pa.string())]))
+    with pytest.raises(FkJoinError, match=r"lacks the columns odd \"name, price, day, at, tags \(it has id\): add them"):
+        prepared(tmp_path)
+
+
+@pytest.mark.spark
+def test_a_join_is_kept_as_a_delta_table_through_restarts(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    history = History(tmp_path)
+    for _ in range(2):
+        history.write(60)
+        orders, customers = tables(spark, tmp_path)
+        joined = fk_join(orders, customers, "customer_id", joiner=["left.items", "right.region", "left.customer_id as _of"])
+        query = joined.to_delta(tmp_path / "delta", checkpoint=tmp_path / "ck", trigger={"availableNow": True})
+        query.awaitTermination()
+        written = table_at(tmp_path / "delta", "order_id")
+        found = {one["order_id"]: (one["items"], one["region"], one["_of"]) for one in written}
+        assert found == {
+            key: (order["items"], history.customers[order["customer_id"]]["region"], order["customer_id"])
+            for key, order in history.orders.items()
+            if order["customer_id"] in history.customers
+        }
+    with pytest.raises(TopologyError, match=r'orders: a source.*write .materialize\("orders"\) first'):
+        orders.to_delta(tmp_path / "other", checkpoint=tmp_path / "other-ck")

@@ -1,0 +1,251 @@
+"""Parquet files and Delta tables give back what was written; a Delta table with narrower types is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType, VariantType
+
+from fkjoin import Table, TopologyError, fk_join
+from fkjoin.errors import FkJoinError
+from fkjoin.sinks import Parquet
+from fkjoin.sinks.delta import Delta
+from fkjoin.spark.parquet import WriteFile
+from fkjoin.spark.schemas import spark_schema
+from tests.support.sessions import small
+from tests.support.sink_rows import DAYS, QUICK, Rows, differences
+
+
+def without_intervals(kind: pa.DataType) -> bool:
+    return not (pa.types.is_duration(kind) or pa.types.is_time(kind))
+
+
+IN_DELTA = Rows(days=DAYS, takes=without_intervals)
+
+
+def overlooked(kind: pa.DataType) -> bool:
+    """A time without zone in a map: the package does not make such a table."""
+    return "map<" in str(kind) and "timestamp[us]" in str(kind)
+
+
+IN_PARQUET = Rows(takes=lambda kind: not pa.types.is_time(kind))
+
+
+def delta(path: Path, schema: pa.Schema, *key: str) -> Delta:
+    sink = Delta(path)
+    sink.prepare(spark_schema(schema), key or ("id",))
+    return sink
+
+
+def gone(rows: pa.Table) -> pa.Table:
+    return rows.select(["id"]).slice(0, 0)
+
+
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@given(table=st.one_of(IN_DELTA.tables(8), IN_DELTA.every_type(20)))
+def test_any_row_comes_back_from_a_delta_table(tmp_path: Path, table: pa.Table) -> None:
+    shutil.rmtree(tmp_path / "delta", ignore_errors=True)
+    table = table.select([field.name for field in table.schema if not overlooked(field.type)])
+    sink = delta(tmp_path / "delta", table.schema)
+    for batch in range(2):
+        sink.apply("q", batch, table, gone(table))
+        assert differences(DeltaTable(tmp_path / "delta").to_pyarrow_table(), table) == []
+
+
+@pytest.mark.spark
+@QUICK
+@given(table=st.one_of(IN_PARQUET.tables(8), IN_PARQUET.every_type(20)))
+def test_any_row_comes_back_from_parquet_files(spark: SparkSession, tmp_path: Path, table: pa.Table) -> None:
+    about = spark_schema(table.schema).json().encode()
+    ((file,),) = (written["file"].to_pylist() for written in WriteFile(str(tmp_path), None, about)(iter(table.to_batches())))
+    found = spark.read.parquet(str(tmp_path / file))
+    assert found.schema.simpleString() == spark_schema(table.schema).simpleString()
+    assert differences(found.toArrow(), table) == []
+
+
+@pytest.mark.spark
+def test_a_join_gives_its_types_to_parquet_and_delta(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    rows = {
+        "at": "2026-01-02T03:04:05.000006Z",
+        "local": "2026-01-02T03:04:05.000007",
+        "took": "INTERVAL '0 01:00:00' DAY TO SECOND",
+        "v": 1,
+    }
+    for name, more in ("orders", {"id": "o", "of": "c"}), ("customers", {"id": "c"}):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.json").write_text(json.dumps(rows | more))
+    types = "id string, v bigint, at timestamp, `local` timestamp_ntz, took interval day to second"
+    orders, customers = (
+        Table.from_files(spark, tmp_path / name, key="id", version="v", schema=f"{types}{more}", format="json", name=name)
+        for name, more in (("orders", ", of string"), ("customers", ""))
+    )
+    joined = fk_join(orders, customers, "of", joiner=["left.at", "right.local", "left.took"])
+    joined.to(Parquet(tmp_path / "out"), checkpoint=tmp_path / "ck", trigger={"availableNow": True}).awaitTermination()
+    found = spark.read.parquet(str(tmp_path / "out"))
+    kinds = {field.name: field.dataType.simpleString() for field in found.schema}
+    assert (kinds["at"], kinds["local"], kinds["took"]) == ("timestamp", "timestamp_ntz", "interval day to second")
+    (row,) = found.selectExpr("unix_micros(at) % 1000", "cast(local as string)", "cast(took as string)").collect()
+    assert tuple(row) == (6, "2026-01-02 03:04:05.000007", "INTERVAL '0 01:00:00' DAY TO SECOND")
+    with pytest.raises(TopologyError, match=r"to_delta: column took is interval day to second, which could not be read there"):
+        joined.to_delta(tmp_path / "delta", checkpoint=tmp_path / "delta-ck")
+
+    DeltaTable.create(tmp_path / "there", pa.schema([("id", pa.string()), pa.field("n", pa.int64(), nullable=False)]))
+    count = joined.map_values("at as n").map_values("unix_millis(n) as n")
+    count.to_delta(tmp_path / "there", checkpoint=tmp_path / "there-ck", trigger={"availableNow": True}).awaitTermination()
+    assert DeltaTable(tmp_path / "there").to_pyarrow_table().to_pylist() == [{"id": "o", "n": 1_767_323_045_000}]
+
+
+STRUCT = pa.struct([("a", pa.int32())])
+
+NARROWER = [
+    (pa.float64(), pa.int64()),
+    (pa.float64(), pa.float32()),
+    (pa.float64(), pa.decimal128(10, 2)),
+    (pa.int64(), pa.int32()),
+    (pa.int64(), pa.float64()),
+    (pa.int64(), pa.decimal128(18, 0)),
+    (pa.string(), pa.int64()),
+    (pa.string(), pa.binary()),
+    (pa.binary(), pa.string()),
+    (pa.decimal128(9, 2), pa.decimal128(5, 2)),
+    (pa.decimal128(9, 2), pa.decimal128(10, 1)),
+    (pa.decimal128(18, 2), pa.float64()),
+    (pa.timestamp("us", "UTC"), pa.timestamp("us")),
+    (pa.timestamp("us", "UTC"), pa.date32()),
+    (pa.timestamp("us"), pa.timestamp("us", "UTC")),
+    (pa.date32(), pa.timestamp("us", "UTC")),
+    (STRUCT, pa.struct([("a", pa.int16())])),
+    (STRUCT, pa.struct([("b", pa.int32())])),
+    (STRUCT, pa.struct([pa.field("a", pa.int32(), nullable=False)])),
+    (STRUCT, pa.string()),
+    (pa.list_(pa.int64()), pa.list_(pa.int32())),
+    (pa.map_(pa.string(), pa.float64()), pa.map_(pa.string(), pa.int64())),
+    (pa.map_(pa.int64(), pa.string()), pa.map_(pa.int32(), pa.string())),
+]
+
+WIDER: list[tuple[pa.DataType, pa.DataType, Any]] = [
+    (pa.int8(), pa.int64(), -128),
+    (pa.int32(), pa.float64(), 2**31 - 1),
+    (pa.int64(), pa.decimal128(19, 0), -(2**63)),
+    (pa.int32(), pa.string(), 7),
+    (pa.float32(), pa.float64(), 0.5),
+    (pa.float64(), pa.string(), 0.1),
+    (pa.bool_(), pa.string(), True),
+    (pa.decimal128(9, 2), pa.decimal128(12, 4), Decimal("9999999.99")),
+    (pa.decimal128(9, 2), pa.float64(), Decimal("9999999.99")),
+    (STRUCT, pa.struct([("a", pa.int64())]), {"a": 2**31 - 1}),
+    (pa.list_(pa.int32()), pa.list_(pa.int64()), [None, 1]),
+    (pa.map_(pa.string(), pa.int32()), pa.map_(pa.string(), pa.int64()), [("a", None)]),
+]
+
+
+def there(path: Path, kind: pa.DataType) -> None:
+    DeltaTable.create(path, pa.schema([("id", pa.int64()), ("x", kind)]))
+
+
+@pytest.mark.parametrize(("ours", "theirs"), NARROWER)
+def test_a_narrower_type_is_refused_before_the_first_batch(tmp_path: Path, ours: pa.DataType, theirs: pa.DataType) -> None:
+    there(tmp_path, theirs)
+    with pytest.raises(
+        FkJoinError, match=r"cannot be kept as .*: column x is .*, which cannot hold every .*: make it .*, or cast"
+    ):
+        delta(tmp_path, pa.schema([("id", pa.int64()), ("x", ours)]))
+
+
+@pytest.mark.parametrize(("ours", "theirs", "value"), WIDER)
+def test_a_wider_type_takes_every_value(tmp_path: Path, ours: pa.DataType, theirs: pa.DataType, value: Any) -> None:
+    there(tmp_path, theirs)
+    rows = pa.table({"id": pa.array([1, 2], pa.int64()), "x": pa.array([value, None], ours)})
+    sink = delta(tmp_path, rows.schema)
+    for batch in range(2):
+        sink.apply("q", batch, rows, gone(rows))
+    found = DeltaTable(tmp_path).to_pyarrow_table()
+    assert found.schema.field("x").type == theirs
+    if pa.types.is_string(theirs):
+        assert found.sort_by("id")["x"].to_pylist()[0].lower() == str(value).lower()
+    else:
+        assert found.cast(rows.schema).sort_by("id").equals(rows)
+
+
+def test_both_types_are_named(tmp_path: Path) -> None:
+    there(tmp_path, pa.int64())
+    with pytest.raises(FkJoinError) as caught:
+        delta(tmp_path, pa.schema([("id", pa.int64()), ("x", pa.float64())]))
+    assert str(caught.value) == (
+        f"Delta table {tmp_path} cannot be kept as fkjoin's table is: column x is bigint, which cannot hold every double: "
+        "make it double, or cast the table's column"
+    )
+
+
+def required(path: Path) -> pa.Schema:
+    """Makes a table whose ``x`` takes no nulls; the schema of rows for it."""
+    DeltaTable.create(path, pa.schema([("id", pa.int64()), pa.field("x", pa.int64(), nullable=False)]))
+    return pa.schema([("id", pa.int64()), ("x", pa.int64())])
+
+
+def test_a_column_that_takes_no_nulls_and_that_nobody_writes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FkJoinError, match="column x is bigint NOT NULL, and .* no such column"):
+        delta(tmp_path, required(tmp_path).remove(1))
+
+
+def test_a_null_where_the_target_takes_none_stops_the_batch(tmp_path: Path) -> None:
+    sink = delta(tmp_path, required(tmp_path))
+    first = pa.table({"id": [1, 2], "x": [10, 20]})
+    sink.apply("q", 0, first, gone(first))
+    with pytest.raises(FkJoinError) as caught:
+        sink.apply("q", 1, pa.table({"id": [2, 3], "x": pa.array([21, None], pa.int64())}), pa.table({"id": [1]}))
+    assert str(caught.value).startswith(
+        f"a row cannot be in Delta table {tmp_path}: column x is NOT NULL there, and null in the row with id = 3."
+    )
+    assert DeltaTable(tmp_path).to_pyarrow_table().sort_by("id").to_pydict() == first.to_pydict()
+    sink.apply("q", 1, pa.table({"id": [2, 3], "x": [21, 30]}), pa.table({"id": [1]}))
+    assert DeltaTable(tmp_path).to_pyarrow_table().sort_by("id").to_pydict() == {"id": [2, 3], "x": [21, 30]}
+
+
+def test_a_key_that_takes_no_nulls_is_as_it_should_be(tmp_path: Path) -> None:
+    DeltaTable.create(tmp_path, pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.int64())]))
+    rows = pa.table({"id": pa.array([1, 2]), "x": pa.array([1, None])})
+    sink = delta(tmp_path, rows.schema)
+    sink.apply("q", 0, rows, gone(rows))
+    sink.apply("q", 1, rows.slice(0, 0), rows.select(["id"]).slice(1))
+    assert DeltaTable(tmp_path).to_pyarrow_table().to_pylist() == [{"id": 1, "x": 1}]
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.list_(pa.date32()), pa.struct([("d", pa.date32())])])
+def test_a_date_that_delta_cannot_have_is_refused_before_it_breaks_the_table(tmp_path: Path, kind: pa.DataType) -> None:
+    day = pa.array([2_932_897], pa.int32()).cast(pa.date32())
+    values = {pa.date32(): day, pa.list_(pa.date32()): pa.ListArray.from_arrays([0, 1], day)}
+    x = values[kind] if kind in values else pa.StructArray.from_arrays([day], ["d"])
+    rows = pa.table({"id": [1], "x": x})
+    sink = delta(tmp_path, rows.schema)
+    with pytest.raises(FkJoinError, match="column x has a date outside of the years 1 to 9999, which Delta tables cannot have"):
+        sink.apply("q", 0, rows, gone(rows))
+    assert DeltaTable(tmp_path).version() == 0
+
+
+def test_a_table_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FkJoinError, match="cannot be made for id bigint, x map<string,timestamp_ntz>: .*TIMESTAMP_NTZ"):
+        delta(tmp_path, pa.schema([("id", pa.int64()), ("x", pa.map_(pa.string(), pa.timestamp("us")))]))
+
+
+def test_types_that_delta_does_not_have_are_refused(tmp_path: Path) -> None:
+    for kind, shown in (
+        (pa.duration("us"), "interval day to second"),
+        (pa.time64("us"), "time\\(6\\)"),
+        (pa.struct([]), "struct<>"),
+    ):
+        with pytest.raises(TopologyError, match=rf"to_delta: column x\[\] is {shown}, which could not be read there as it was"):
+            delta(tmp_path, pa.schema([("id", pa.int64()), ("x", pa.list_(kind))]))
+    with pytest.raises(TopologyError, match=r"to_delta: column x is variant"):
+        Delta(tmp_path).prepare(StructType().add("x", VariantType()), ("x",))

@@ -1,0 +1,185 @@
+"""One query with several sinks: each has what it has alone, through restarts and failures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from fkjoin import Table, TopologyError, fk_join
+from fkjoin.jobs.job_file import JobError
+from fkjoin.jobs.job_sinks import sink_queries
+from fkjoin.sessions.settings import EXCLUDED
+from fkjoin.sinks import Delta, Parquet
+from fkjoin.sinks.batches import PLACES
+from tests.support.orders import History, batch_join, tables
+from tests.support.sessions import small
+from tests.support.sinks import Memory, delta, finished
+
+pytestmark = pytest.mark.spark
+
+NOW = {"availableNow": True}
+
+
+def joined(spark: SparkSession, folder: Path) -> Table:
+    return fk_join(*tables(spark, folder), "customer_id", joiner=["left.items", "right.region"], name="joined")
+
+
+def parquet(spark: SparkSession, folder: Path) -> list[str]:
+    return sorted(map(str, spark.read.parquet(str(folder)).drop("batch").collect()))
+
+
+def test_several_sinks_have_what_each_has_alone(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    history, memory = History(tmp_path), Memory()
+    for _ in range(2):
+        history.write(60)
+        sinks = Parquet(tmp_path / "together"), Delta(tmp_path / "delta"), memory
+        finished(joined(spark, tmp_path).to(*sinks, checkpoint=tmp_path / "ck", trigger=NOW))
+        finished(joined(spark, tmp_path).to_parquet(tmp_path / "alone", checkpoint=tmp_path / "alone-ck", trigger=NOW))
+        alone = parquet(spark, tmp_path / "alone")
+        assert parquet(spark, tmp_path / "together") == alone
+        assert sorted(change for batch in memory.taken.values() for change in batch) == alone
+        assert delta(tmp_path / "delta") == batch_join(history)
+    assert memory.kept
+    assert sorted(memory.taken) == [0, 1]
+    (name,) = memory.names  # the same after a restart, and no other sink's
+    assert name.endswith(" memory")
+    assert not spark.sparkContext._jsc.getPersistentRDDs(), "what was kept for a batch is let go"
+
+
+def test_a_batch_that_fails_in_one_sink_counts_once_in_each(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    history, full, before = History(tmp_path), Memory("disk", {1}), Memory("before")
+
+    def sinks() -> tuple[Any, ...]:
+        return before, Parquet(tmp_path / "out"), Delta(tmp_path / "delta"), full
+
+    history.write(60)
+    finished(joined(spark, tmp_path).to(*sinks(), checkpoint=tmp_path / "ck", trigger=NOW))
+    history.write(60)
+    with pytest.raises(StreamingQueryException, match="disk is full"):
+        finished(joined(spark, tmp_path).to(*sinks(), checkpoint=tmp_path / "ck", trigger=NOW))
+    assert (sorted(before.taken), sorted(full.taken)) == ([0, 1], [0])
+    written = parquet(spark, tmp_path / "out")
+    had = before.taken.pop(1)
+    assert not spark.sparkContext._jsc.getPersistentRDDs()
+
+    full.broken.clear()
+    finished(joined(spark, tmp_path).to(*sinks(), checkpoint=tmp_path / "ck", trigger=NOW))
+    assert before.taken[1] == full.taken[1] == had
+    assert parquet(spark, tmp_path / "out") == written
+    assert delta(tmp_path / "delta") == batch_join(history)
+
+
+def test_a_place_that_comes_later_is_refused_and_one_may_be_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    history = History(tmp_path)
+    history.write(30)
+    one, two, three = (Parquet(tmp_path / name) for name in ("one", "two", "three"))
+    table, checkpoint = joined(spark, tmp_path), tmp_path / "ck"
+    finished(table.to(one, two, checkpoint=f"{checkpoint}/", trigger=NOW))
+    says = r"sinks: parquet .*three is none of those that .*ck was last started with \(.*one, .*two\).*checkpoint of its own"
+    with pytest.raises(TopologyError, match=says):
+        table.to(one, two, three, checkpoint=checkpoint, trigger=NOW)
+    history.write(30)
+    finished(table.to(two, checkpoint=checkpoint, trigger=NOW))
+    assert json.loads((checkpoint / PLACES).read_text()) == [two.place]
+    assert len(list((tmp_path / "two").glob("batch=*"))) == 2
+    assert len(list((tmp_path / "one").glob("batch=*"))) == 1
+    with pytest.raises(TopologyError, match=r"one is none of those"):  # it has missed a batch
+        table.to(one, two, checkpoint=checkpoint, trigger=NOW)
+    for alone in (
+        lambda: table.to_parquet(tmp_path / "two", checkpoint=f"{checkpoint}/", trigger=NOW),
+        lambda: table.to_kafka("topic", "localhost:1", checkpoint=checkpoint, trigger=NOW),
+    ):
+        with pytest.raises(TopologyError, match=r"is of a query that writes to parquet .*two: go on with Table\.to"):
+            alone()
+
+
+def test_what_cannot_be_is_said_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    History(tmp_path).write(30)
+    table, out = joined(spark, tmp_path), Parquet(tmp_path / "out")
+    checkpoint = tmp_path / "ck"
+    for sinks, says in (
+        ((), r"sinks: name one at least"),
+        ((out, Parquet(tmp_path / "out")), r"sinks: parquet .*out is there twice"),
+        ((out, str(tmp_path)), r"sinks: a str is none; give sinks of fkjoin\.sinks"),
+        ((out, Parquet("s3a://bucket/out")), r"path: on s3a: folders cannot be renamed"),
+    ):
+        with pytest.raises(TopologyError, match=says):
+            table.to(*sinks, checkpoint=checkpoint, trigger=NOW)  # type: ignore[arg-type]
+    with pytest.raises(TopologyError, match=r'orders: a source.*write .materialize\("orders"\) first'):
+        tables(spark, tmp_path)[0].to(out, Delta(tmp_path / "delta"), checkpoint=checkpoint, trigger=NOW)
+    assert not checkpoint.exists()
+    finished(table.to_parquet(tmp_path / "alone", checkpoint=checkpoint, trigger=NOW))
+    with pytest.raises(TopologyError, match=r"checkpoint: .*ck is of a query with one sink: go on with to_kafka"):
+        table.to(out, checkpoint=checkpoint, trigger=NOW)
+
+
+def test_a_source_goes_to_several_places(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    History(tmp_path).write(30)
+    orders, memory = tables(spark, tmp_path)[0], Memory()
+    finished(orders.to(memory, Parquet(tmp_path / "out"), checkpoint=tmp_path / "ck", trigger=NOW))
+    assert parquet(spark, tmp_path / "out") == memory.taken[0]
+    assert len(memory.taken[0]) == len((tmp_path / "orders" / "0.json").read_text().splitlines())
+
+
+def begun(checkpoint: Path, *places: str) -> None:
+    """As a query leaves its checkpoint; with places, one with several sinks."""
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "metadata").write_text('{"id": "1"}')
+    if places:
+        (checkpoint / PLACES).write_text(json.dumps(places))
+
+
+def test_a_jobs_sinks_are_where_they_were_begun(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    a, b, c = (Parquet(f"/{name}") for name in "abc")
+    three = {"a": ("joined", a), "b": ("joined", b), "c": ("joined", c)}
+    reasons: dict[str, str | None] = {}
+
+    def queries(sinks: dict[str, Any], checkpoint: str, run: bool = True) -> dict[str, tuple[str, ...]]:
+        found = sink_queries(spark, str(tmp_path / checkpoint), sinks, run=run)
+        reasons.clear()
+        reasons.update({name: rule.why_not for query in found for name, rule in query.rules.items()})
+        return {query.name: query.sinks for query in found}
+
+    assert queries({**three, "t": ("totals", a)}, "new") == {"sinks-joined": ("a", "b", "c"), "sink-t": ("t",)}
+    assert reasons == {"a": None, "b": None, "c": None}
+    assert queries({"a": three["a"]}, "new") == {"sink-a": ("a",)}
+    assert reasons == {}
+    assert queries({"a": three["a"], "j": ("joined", None)}, "new") == {"sink-a": ("a",), "sink-j": ("j",)}
+    assert reasons == {"a": "no other sink of joined can", "j": "its format is written by Spark's own sink"}
+
+    assert queries({**three, "d": ("joined", a)}, "new") == {"sinks-joined": ("a", "b", "c"), "sink-d": ("d",)}
+    assert reasons["d"] == "another sink is parquet /a, too"
+
+    begun(tmp_path / "one" / "sink-a")
+    assert queries(three, "one") == {"sinks-joined": ("b", "c"), "sink-a": ("a",)}
+    assert reasons["a"] == "it was begun as a query of its own"
+
+    begun(tmp_path / "two" / "sinks-joined", a.place, b.place)
+    assert queries(three, "two") == {"sinks-joined": ("a", "b"), "sink-c": ("c",)}
+    assert reasons["c"] == "sinks-joined was begun without it"
+    begun(tmp_path / "two" / "sink-d")
+    assert queries({"d": ("joined", a), **three}, "two") == {"sinks-joined": ("a", "b"), "sink-d": ("d",), "sink-c": ("c",)}
+    assert queries({"b": three["b"]}, "two") == {"sinks-joined": ("b",)}, "it goes on where it was"
+    assert queries({"c": three["c"]}, "two") == {"sink-c": ("c",)}
+
+    begun(tmp_path / "three" / "sinks-joined", a.place)
+    (tmp_path / "three" / "sinks-joined" / "metadata").unlink()  # the query did not come to its start
+    assert queries(three, "three") == {"sinks-joined": ("a", "b", "c")}
+
+    spark.conf.set(EXCLUDED, "sinks-share-a-query")
+    assert queries(three, "new") == {"sink-a": ("a",), "sink-b": ("b",), "sink-c": ("c",)}
+    assert queries(three, "two", run=False) == {"sink-a": ("a",), "sink-b": ("b",), "sink-c": ("c",)}
+    with pytest.raises(JobError, match=r"sinks: those of joined are one query in .*two/sinks-joined, and .* names it: leave"):
+        queries(three, "two")
+    spark.conf.unset(EXCLUDED)

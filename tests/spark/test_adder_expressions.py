@@ -1,0 +1,150 @@
+"""Adders and subtractors as Spark expressions: outside of the JVM they return what Spark returns."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from fkjoin import TopologyError
+from fkjoin.spark.scalars import compiled
+from tests.support.orders import History, tables
+from tests.support.queries import run, table_of
+from tests.support.sessions import small
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True)
+def settings(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+
+
+COLUMNS = "a bigint, b int, x double, d decimal(10,2), t string, ok boolean, l array<string>, s struct<n: int, m: string>"
+VALUES: dict[str, list[Any]] = {
+    "a": [None, 0, 7, -7, (1 << 62)],
+    "b": [None, 2, -3],
+    "x": [None, 0.5, -2.0, math.nan, math.inf],
+    "d": [None, Decimal("1.25"), Decimal("-0.05")],
+    "t": [None, "", "b"],
+    "ok": [None, True, False],
+    "l": [None, [], ["b", "a", "b"], [None, "a"]],
+    "s": [None, (1, "m"), (None, None)],
+}
+EXPRESSIONS = [
+    "a + b",
+    "a - 2 * b",
+    "a * 1.5D + x",
+    "x / 2",
+    "a / b",
+    "a div b",
+    "a % b",
+    "-a",
+    "abs(b)",
+    "d + 1",
+    "d * d",
+    "d / 3",
+    "cast(d as int) + a",
+    "cast(x as float)",
+    "cast(b as decimal(10,3)) - d",
+    "cast(ok as int)",
+    "if(a > b, a, b)",
+    "case when ok then 'yes' when a = 7 then t else concat(t, '!') end",
+    "case when x > 1 then 1 end",
+    "coalesce(a, b, 0)",
+    "ifnull(t, 'none')",
+    "greatest(a, b, 1)",
+    "least(x, 1.0D)",
+    "x = x and not ok",
+    "ok or x < 0.5",
+    "a <=> b or t <> 'b'",
+    "a is null and t is not null",
+    "t >= 'a' and x <= x",
+    "array_union(l, array(t))",
+    "array_except(l, array('b'))",
+    "array_intersect(l, array('a', 'a'))",
+    "array_distinct(l)",
+    "array_remove(l, 'b')",
+    "array_contains(l, 'b')",
+    "concat(l, array('z'))",
+    "size(l) + length(t)",
+    "s.n + 1",
+    "concat(s.m, t)",
+]
+
+
+def same(left: Any, right: Any) -> bool:
+    if isinstance(left, float) and isinstance(right, float):
+        return left == right or (math.isnan(left) and math.isnan(right))
+    return type(left) is type(right) and bool(left == right)
+
+
+def test_an_expression_returns_what_spark_returns(spark: SparkSession) -> None:
+    """On combinations of values, nulls and not-a-numbers, none of which make Spark raise."""
+    rows = [dict(zip(VALUES, row, strict=True)) for row in itertools.product(*VALUES.values())][::37]
+    frame = spark.createDataFrame([tuple(row.values()) for row in rows], COLUMNS).coalesce(1)
+    columns = [F.expr(text).alias(f"c{place}") for place, text in enumerate(EXPRESSIONS)]
+    parts = [compiled("adder", column, frame) for column in columns]
+    other = {"spark.sql.ansi.enabled": "false", "spark.sql.legacy.sizeOfNull": "false"}
+    for name, value in other.items():
+        spark.conf.set(name, value)
+    try:
+        wanted = frame.select(*columns).collect()
+    finally:
+        for name in other:
+            spark.conf.unset(name)
+    for row, values in zip(rows, wanted, strict=True):
+        for text, part, value in zip(EXPRESSIONS, parts, values, strict=True):
+            assert same(part(row), value), (text, row, part(row), value)
+
+
+@pytest.mark.parametrize("text", ["a div 0", "(a + 1) / (b - b)", "b % 0", "cast(a * 4 as int)", "a * 9223372036854775807"])
+def test_where_spark_raises_it_raises(spark: SparkSession, text: str) -> None:
+    frame = spark.createDataFrame([(3, 5)], "a bigint, b int")
+    part = compiled("adder", F.expr(text), frame)
+    with pytest.raises(ArithmeticError):
+        part({"a": 1 << 60, "b": 5})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("rand()", r"adder: rand\(.*\) cannot be evaluated outside of the JVM \(Rand\); give a Python callable"),
+        ("aggregate(l, 0, (acc, x) -> acc + 1)", "cannot be evaluated outside of the JVM"),
+        ("try_add(a, 1)", "cannot be evaluated outside of the JVM"),
+        ("cast(t as bigint)", r"cannot be evaluated outside of the JVM \(Cast\)"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused_by_name(spark: SparkSession, text: str, says: str) -> None:
+    frame = spark.createDataFrame([], COLUMNS)
+    with pytest.raises(TopologyError, match=says):
+        compiled("adder", F.expr(text), frame)
+
+
+def test_expressions_as_adder_and_subtractor(spark: SparkSession, tmp_path: Path) -> None:
+    history = History(tmp_path)
+    history.write(120)
+    orders, _ = tables(spark, tmp_path)
+    grouped = orders.group_by("customer_id", value=["order_id", "items"], name="ids")
+    ids = grouped.aggregate(
+        [],
+        "array_union(aggregate, array(order_id))",
+        F.expr("array_except(aggregate, array(order_id))"),
+        returns="array<string>",
+    )
+    wanted: dict[Any, set[str]] = defaultdict(set)
+    for key, order in history.orders.items():
+        wanted[(order["customer_id"],)].add(key)
+    found = table_of(run(ids.changes, tmp_path / "one").rows, "customer_id")
+    assert {key: set(row["value"]) for key, row in found.items()} == wanted
+    with pytest.raises(TopologyError, match="adder: 'aggregate \\+ itms' cannot be evaluated over aggregate, key and value"):
+        grouped.aggregate(0, "aggregate + itms", "aggregate - items")
+    with pytest.raises(TopologyError, match="subtractor: a column is called 'aggregate', as the aggregate is"):
+        orders.group_by("op", value=F.col("items").alias("aggregate")).aggregate(0, max, "aggregate - items")

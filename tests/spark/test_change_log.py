@@ -1,0 +1,149 @@
+"""A bucket's change log in Spark's state: what is written is sent by a thread."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from fkjoin.codec.messages import pack
+from fkjoin.spark.change_log import SparkLog
+from fkjoin.spark.operator import StageProcessor
+from fkjoin.spark.specs import RekeySpec, StateSpec
+from tests.support.engine import Mapped, Value
+from tests.support.oracle import Change, messages
+
+PATIENCE_S = 30
+
+
+class Asked:
+    """States that take the order of their questions down, and answer no write before they may."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.order: list[str] = []
+        self.may, self.fails = threading.Event(), fails
+        self.meta, self.segments = Value(), Mapped()
+
+    def get(self) -> Any:
+        self.order.append("get")
+        return self.meta.get()
+
+    def update(self, data: Any) -> None:
+        self._write("update")
+        self.meta.update(data)
+
+    def getValue(self, key: Any) -> Any:  # noqa: N802
+        self.order.append("getValue")
+        return self.segments.getValue(key)
+
+    def updateValue(self, key: Any, data: Any) -> None:  # noqa: N802
+        self._write("updateValue")
+        self.segments.updateValue(key, data)
+
+    def removeKey(self, key: Any) -> None:  # noqa: N802
+        self._write("removeKey")
+        self.segments.removeKey(key)
+
+    def _write(self, name: str) -> None:
+        if not self.may.wait(PATIENCE_S):
+            raise TimeoutError("nobody let it be written")
+        self.order.append(name)
+        if name == self.fails:
+            raise RuntimeError(f"{name} failed")
+
+
+def test_who_writes_goes_on_and_who_leaves_has_written() -> None:
+    asked = Asked()
+    with SparkLog(asked, asked) as log:
+        assert log.meta() is None
+        log.put_segment(0, b"zero")
+        log.put_segment(1, b"one")
+        log.remove_segment(0)
+        log.set_meta(b"meta")
+        assert log.meta() == b"meta"  # nobody need be asked
+        assert asked.order == ["get"]
+        asked.may.set()
+    assert asked.order == ["get", "updateValue", "updateValue", "removeKey", "update"]
+    assert asked.meta.get() == (b"meta",)
+    assert asked.segments == {(1,): (b"one",)}
+
+
+def test_a_read_waits_for_the_writes_before_it() -> None:
+    asked = Asked()
+    with SparkLog(asked, asked) as log:
+        log.put_segment(7, b"seven")
+        threading.Timer(0.1, asked.may.set).start()
+        assert log.segment(7) == b"seven"
+    assert asked.order == ["updateValue", "getValue"]
+
+
+def _written(asked: Asked) -> None:
+    asked.may.set()
+    with SparkLog(asked, asked) as log:
+        log.put_segment(1, b"one")
+        log.remove_segment(0)
+        log.set_meta(b"meta")
+
+
+@pytest.mark.parametrize("fails", ["updateValue", "removeKey", "update"])
+def test_a_write_that_fails_is_the_last_and_is_told(fails: str) -> None:
+    asked = Asked(fails)
+    asked.segments[0,] = (b"zero",)
+    with pytest.raises(RuntimeError, match=f"{fails} failed"):
+        _written(asked)
+    assert asked.order[-1] == fails
+
+
+def test_what_failed_is_told_by_the_next_read_too() -> None:
+    asked = Asked("updateValue")
+    asked.may.set()
+    log = SparkLog(asked, asked)
+    log.put_segment(1, b"one")
+    with pytest.raises(RuntimeError, match="updateValue failed"):
+        log.segment(0)
+    assert asked.order == ["updateValue"]
+
+
+def _interrupted(asked: Asked) -> None:
+    with SparkLog(asked, asked) as log:
+        log.put_segment(1, b"one")
+        raise ValueError("the work failed")
+
+
+def test_an_error_of_the_work_itself_is_the_one_that_is_raised() -> None:
+    asked = Asked("updateValue")
+    threading.Timer(0.1, asked.may.set).start()
+    with pytest.raises(ValueError, match="work"):
+        _interrupted(asked)
+    assert asked.order == ["updateValue"]  # and nothing is under way any more
+
+
+def _batch(tmp_path: Path) -> tuple[StageProcessor, pd.DataFrame]:
+    processor = StageProcessor(RekeySpec(StateSpec("join", 1, 1000, str(tmp_path), "{}")))
+    changes = messages([Change(True, b"a", b"row", 1, b"x")], left=True)
+    frame = pd.DataFrame({"bucket": [0], "payload": [pack(changes)], "counter": [None], "count": [0]})
+    return processor, frame
+
+
+def test_results_are_handed_on_before_the_log_is_written(tmp_path: Path) -> None:
+    processor, frame = _batch(tmp_path)
+    asked = Asked()
+    processor._meta = processor._segments = asked
+    made = processor.handleInputRows((0,), iter([frame]), None)
+    assert sum(next(made)["payload"].notna())
+    assert set(asked.order) == {"get"}
+    asked.may.set()
+    assert not list(made)
+    assert [name for name in asked.order if name != "get"] == ["updateValue", "update"]
+
+
+def test_a_batch_whose_log_is_not_written_fails(tmp_path: Path) -> None:
+    processor, frame = _batch(tmp_path)
+    asked = Asked("update")
+    asked.may.set()
+    processor._meta = processor._segments = asked
+    with pytest.raises(RuntimeError, match="update failed"):
+        list(processor.handleInputRows((0,), iter([frame]), None))

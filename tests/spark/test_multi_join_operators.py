@@ -1,0 +1,126 @@
+"""A star through its operators and stores: attempts that fail, parts, hot keys; and what its rows are made of."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from fkjoin.codec.arrays import BYTES, as_bytes
+from fkjoin.codec.messages import LEFT
+from fkjoin.codec.rows import RowCodec
+from fkjoin.spark.identity import identity_text
+from fkjoin.spark.operator import StageName
+from fkjoin.spark.specs import GatherSpec, MultiSubscriptionSpec, ScatterSpec, StageSpec, StateSpec
+from fkjoin.stages import counters
+from fkjoin.stages.star import Field, Nested, Star, fields_at, pruned
+from tests.support.engine import Engine
+from tests.support.multi_join import TEXT, Change, Joined, batch_join, messages, right_messages, star
+from tests.support.oracle import rows
+
+
+class LocalStar(Engine):
+    """The operators that a query has, their stores and their files, over Spark's part played by dictionaries."""
+
+    def __init__(self, folder: Path, of: Star, buckets: int = 2) -> None:
+        key = StructType([StructField("id", StringType())])
+        about = {f"foreign_key{at}": json.loads(key.json()) for at in (0, 1)}
+        self.joined = Joined(of)
+
+        def state(kind: type[StageSpec]) -> StateSpec:
+            return StateSpec("star", buckets, 60_000, str(folder), identity_text({"stage": kind.stage}, about), True)
+
+        parts = tuple(right.parts for right in of.rights)
+        super().__init__(
+            [
+                ScatterSpec(state(ScatterSpec), rights=len(parts)),
+                MultiSubscriptionSpec(
+                    state(MultiSubscriptionSpec), right_parts=parts, rights_in_order=tuple(False for _ in parts)
+                ),
+                GatherSpec(state(GatherSpec), star=of),
+            ]
+        )
+
+    def batch(self, changes: list[Change], *, fail_after: StageName | None = None) -> pa.Table:
+        """With ``fail_after``, an attempt that is not committed comes first; it would have sent the same."""
+        sides = {"scatter": self.packed(messages(changes, LEFT)), "subscription": self.packed(right_messages(changes))}
+        failed = self.attempted(sides, stop_after=fail_after)  # type: ignore[arg-type]
+        made = self.attempted(sides)  # type: ignore[arg-type]
+        assert fail_after is not None or rows(failed) == rows(made)
+        assert len(set(made.column("key").to_pylist())) == len(made), "in a batch a row is sent once"
+        self.commit()
+        self.joined.take(made)
+        return made
+
+
+def test_attempts_that_fail_leave_no_trace_and_parts_are_worked_on_some_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every invariant is checked after every batch; a left key's parts are never torn apart."""
+    monkeypatch.setattr("fkjoin.spark.specs.multi_joins.GATHERED_BYTES", 300)
+    rng, how = random.Random(4), ("inner", "left")
+    engine, changes = LocalStar(tmp_path, star(*how)), list[Change]()
+    for at in range(12):
+        for _ in range(25):
+            version, text = len(changes) + 1, rng.choice(("x", "y", None))
+            foreign = rng.choice(("a", "b", None)), rng.choice(("a", "b"))
+            left = Change(LEFT, f"k{rng.randrange(9)}", version, text, foreign)
+            changes.append(left if rng.random() < 0.7 else Change(rng.randrange(2), rng.choice("ab"), version, text))
+        engine.batch(changes[-25:], fail_after=(None, "scatter", "subscription", "gather")[at % 4])  # type: ignore[arg-type]
+        assert engine.joined == batch_join(changes, how)
+        assert len(engine.batch(changes[-40:])) == 0, "what comes again changes nothing"
+    assert engine.joined
+
+
+def test_a_hot_key_is_named_by_its_key(tmp_path: Path) -> None:
+    engine = LocalStar(tmp_path, star("inner", "left"), buckets=1)
+    rights = [Change(0, "a", 1, "first"), Change(1, "b", 1, "second")]
+    engine.batch([*rights, *(Change(LEFT, str(number), 1, "x", ("a", "b")) for number in range(counters.HOT))])
+    engine.batch([Change(1, "b", 2, "changed")])
+    assert engine.count[f'{counters.HOT_KEY}"b"'] == 2 * counters.HOT, "in two attempts"
+    assert len(engine.joined) == counters.HOT
+    assert {row[2] for row in engine.joined.values()} == {"changed"}
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        ([("left",)], ["left"]),
+        ([("left",), ("key",)], ["key", "left"]),
+        ([("both", "first", "text")], ["both"]),
+        ([("both",)], ["both"]),
+        ([], ["key"]),
+    ],
+)
+def test_of_a_star_some_columns_are_made(paths: list[tuple[str, ...]], names: list[str]) -> None:
+    whole = star("left", "left")
+    some = replace(whole, made=pruned(whole.made, paths))
+    assert some.schema.names == names
+    again = Star.of(
+        json.loads(json.dumps(some.facts(), sort_keys=True)),
+        {"key": some.key, "left": TEXT, **{f"{side}{at}": TEXT for side in ("right", "foreign_key") for at in (0, 1)}},
+    )
+    assert (again.made, again.schema) == (some.made, some.schema)
+    left = RowCodec(TEXT).encode([pa.array(["l", "l"])], 2)
+    first = as_bytes(pa.array([*RowCodec(TEXT).encode([pa.array(["r"])], 1).to_pylist(), None], BYTES))
+    rows = some.rows(as_bytes(pa.array(["k", "k"])), left, [first, pa.nulls(2, BYTES)])
+    one, other = pa.table(RowCodec(some.schema).decode(rows), some.schema.names).to_pylist()
+    wanted = {"key": "k", "left": "l", "both": {"first": {"text": "r"}}}
+    assert one == {name: wanted[name] for name in names}
+    assert other == {name: {**wanted, "both": {"first": None}}[name] for name in names}, "no row is not a row of nulls"
+
+
+def test_what_is_read_of_a_star() -> None:
+    made = Nested((("left", Nested((("mine", Field(LEFT, ("a",))), ("theirs", Field(0, ()))))), ("other", Field(1, ("b",)))))
+
+    def at(*paths: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:
+        return [tuple(field) for field in fields_at(made, paths)]
+
+    assert at(("left", "theirs", "x"), ("other", "y")) == [(0, ("x",)), (1, ("b", "y"))]
+    assert at(("left",)) == [(LEFT, ("a",)), (0, ())]
+    assert at(("left", "mine")) == [(LEFT, ("a",))]

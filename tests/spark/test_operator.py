@@ -1,0 +1,60 @@
+"""The stateful operator without Spark: what it yields, with states that are dictionaries."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pyspark import cloudpickle
+
+from fkjoin.spark.buckets import bucket_ids
+from fkjoin.spark.operator import StageProcessor
+from fkjoin.spark.specs import StageSpec, StateSpec, SubscriptionSpec
+from fkjoin.stages import counters
+from tests.support.engine import Handle
+from tests.support.specs import PLAIN
+
+
+@pytest.mark.parametrize("spec", [spec for spec, *_ in PLAIN])
+def test_a_batch_without_changes_yields_no_empty_frame(tmp_path: Path, spec: StageSpec) -> None:
+    """Spark cannot tell the types of a frame without rows: counters that are all zero must not make one."""
+    processor = StageProcessor(replace(spec, state=StateSpec("join", 1, 1000, str(tmp_path), "{}")))
+    processor.init(Handle())  # type: ignore[arg-type]
+    hello = pd.DataFrame({"bucket": [0], "payload": [b""], "counter": [None], "count": [0]})
+    frames = list(processor.handleInputRows((0,), iter([hello]), None))
+    assert all(len(frame) for frame in frames)
+    assert len(frames) == 1  # of frames each costs a millisecond, and a small batch has no more than one per bucket
+    rows = pd.concat(frames)
+    assert [payload for payload in rows["payload"] if payload is not None] == [b""]
+    counted = {name for name in rows["counter"] if name is not None}
+    assert counted <= {*counters.SIZES, f"{spec.stage}-ms"}
+
+
+@pytest.mark.parametrize("validate", [False, True])
+def test_the_next_operator_wakes_up_and_all_its_buckets_if_they_are_to_be_checked(tmp_path: Path, validate: bool) -> None:
+    """A rekey that reads answers has no packed rows to wake it, and each of its buckets has to say what it knows of."""
+    spec = SubscriptionSpec(StateSpec("join", 4, 1000, str(tmp_path), "{}", validate), in_order=True)
+    processor = StageProcessor(spec)
+    processor.init(Handle())  # type: ignore[arg-type]
+    hello = pd.DataFrame({"bucket": [0], "payload": [b""], "counter": [None], "count": [0]})
+    rows = pd.concat(processor.handleInputRows((0,), iter([hello]), None))
+    woken = [bucket for bucket, payload in zip(rows["bucket"], rows["payload"], strict=True) if payload is not None]
+    assert woken == (list(bucket_ids(4)) if validate else [0])
+
+
+def test_a_query_starts_without_what_only_the_work_needs() -> None:
+    """Spark opens each operator in a process of its own, before the first batch, and asks for its states alone."""
+    script = """if True:
+        import pickle, sys, types
+        states = types.SimpleNamespace(getValueState=lambda *_: None, getMapState=lambda *_: None)
+        for processor in pickle.load(sys.stdin.buffer):
+            processor.init(states)
+        print({"pandas", "pyarrow", "numpy", "rocksdict", "fkjoin.spark.specs"} & set(sys.modules))
+    """
+    processors = cloudpickle.dumps([StageProcessor(spec) for spec, *_ in PLAIN])  # type: ignore[no-untyped-call]
+    found = subprocess.run([sys.executable, "-c", script], input=processors, capture_output=True, check=True)
+    assert found.stdout.strip() == b"set()"

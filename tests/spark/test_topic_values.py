@@ -1,0 +1,284 @@
+"""A topic's records made by the workers: what Spark's expressions make."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, StructType
+
+from fkjoin import Table, fk_join
+from fkjoin.analysis.bind import texts_of
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES, concat, masked
+from fkjoin.codec.json_write import objects, texts, writable
+from fkjoin.codec.messages import ANSWER, RESULT, Operation, column, pack, table
+from fkjoin.codec.rows import KeyCodec, RowCodec
+from fkjoin.kafka import Registry
+from fkjoin.kafka.formats import Bytes, Format, Json, String, writer
+from fkjoin.kafka.positions import RootsOf, of_roots
+from fkjoin.lowering.stage import frame_of
+from fkjoin.sinks.records import packed_records, records
+from fkjoin.spark.frame import VERSION
+from fkjoin.spark.operator import ENVELOPE
+from fkjoin.spark.schemas import arrow_schema, struct_type
+from fkjoin.spark.topic_values import POSITIONS, WriteTexts
+from fkjoin.spark.unpacking import UnpackResults
+from fkjoin.stages.join_rows import join_rows
+from tests.support.sessions import small
+
+ROWS = (
+    "text string, yes boolean, tiny tinyint, whole bigint, real double, half float, price decimal(38, 12), "
+    'inner struct<`a "b`: string, c: struct<d: double>>, items array<bigint>, pairs array<struct<x: string, y: array<string>>>'
+)
+TEXTS = ("", "plain", 'with "quotes" and \\ and /', "tab\tnew\nline\r\x00\x1f\x7f\b\f", "é\u2028😀", '{"a": [1]}', "\\\\")
+REALS = (0.0, -0.0, 1.0, -17.0, 0.1, 1e20, 1e-7, 1.7976931348623157e308, 5e-324, 123456789012.0, 2.0**53, 9007199254740993.0)
+ODD = (float("nan"), float("inf"), float("-inf"))
+
+
+def some_row(rng: random.Random) -> dict[str, Any]:
+    def maybe(value: Any) -> Any:
+        return None if rng.random() < 0.2 else value
+
+    def text() -> str:
+        return rng.choice(TEXTS) + rng.choice(TEXTS)
+
+    def real() -> float:
+        return rng.choice([*REALS, *ODD, rng.uniform(-1, 1) * 10 ** rng.randrange(-300, 300)])
+
+    return {
+        "text": maybe(text()),
+        "yes": maybe(rng.random() < 0.5),
+        "tiny": maybe(rng.randrange(-128, 128)),
+        "whole": maybe(rng.choice([0, -(2**63), 2**63 - 1, rng.randrange(10**6)])),
+        "real": maybe(real()),
+        "half": maybe(rng.choice([0.0, 1.0, 0.1, 3.4e38, float("nan"), float("-inf")])),
+        "price": maybe(Decimal(rng.choice([0, 1, -125, 10**24])).scaleb(-rng.choice([0, 2, 12]))),
+        "inner": maybe({'a "b': maybe(text()), "c": maybe({"d": maybe(real())})}),
+        "items": maybe([maybe(rng.randrange(9)) for _ in range(rng.randrange(4))]),
+        "pairs": maybe([maybe({"x": maybe(text()), "y": maybe([text()])}) for _ in range(rng.randrange(3))]),
+    }
+
+
+def read(text: str | bytes | bytearray) -> Any:
+    """JSON, numbers by their worth."""
+    return json.loads(text, parse_int=Decimal, parse_float=Decimal)
+
+
+def test_json_is_what_spark_writes(spark: SparkSession) -> None:
+    rng = random.Random(26)
+    rows = [some_row(rng) for _ in range(600)]
+    kind = struct_type(ROWS, "rows")
+    schema = arrow_schema("rows", kind)
+    frame = spark.createDataFrame(
+        [(at, row) for at, row in enumerate(rows)], StructType().add("at", IntegerType()).add("row", kind)
+    )
+    expected = frame.select("at", Json("").encode(F.col("row"), kind).alias("json")).collect()
+    columns = pa.array(rows, pa.struct(list(schema)))
+    assert writable(columns.type)
+    made = objects(schema.names, columns.flatten()).to_pylist()
+    assert len(made) == len(expected) == len(rows)
+    for row in expected:
+        assert _floats_as_floats(read(made[row.at])) == _floats_as_floats(read(row.json)), rows[row.at]
+
+
+def _floats_as_floats(value: Any) -> Any:
+    """Numbers that are floating in the schema: Java may write more digits than are needed to tell them."""
+    if isinstance(value, dict):
+        return {
+            name: float(item) if name in ("real", "d") and isinstance(item, Decimal) else _floats_as_floats(item)
+            for name, item in value.items()
+        }
+    return [_floats_as_floats(item) for item in value] if isinstance(value, list) else value
+
+
+def test_json_byte_by_byte() -> None:
+    def of(values: list[Any], kind: pa.DataType) -> list[str]:
+        return texts(pa.array(values, kind)).to_pylist()
+
+    assert of(["a", None, 'b"\\\n\x01'], pa.string()) == ['"a"', "null", r'"b\"\\\n\u0001"']
+    assert of([1.0, 0.5, None, 1e20, *ODD], pa.float64()) == [
+        "1.0",
+        "0.5",
+        "null",
+        "1e+20",
+        '"NaN"',
+        '"Infinity"',
+        '"-Infinity"',
+    ]
+    assert of([[1, None], [], None], pa.list_(pa.int64())) == ["[1,null]", "[]", "null"]
+    assert of([{"é": 1}, None], pa.struct([("é", pa.int8())])) == ['{"é":1}', "null"]
+    sliced = pa.array([["cut"], ["a", "b"], None, ["c"]], pa.list_(pa.string())).slice(1, 2)
+    assert texts(sliced).to_pylist() == ['["a","b"]', "null"]
+    assert texts(pa.array(["cut \n", "a"]).slice(1)).to_pylist() == ['"a"']
+    assert texts(pa.array([], pa.list_(pa.string()))).to_pylist() == []
+
+
+def test_which_formats_workers_can_write() -> None:
+    def by(given: Format, columns: str) -> bool:
+        return writer(given, struct_type(columns, "columns")) is not None
+
+    assert by(String(), "a string")
+    assert by(Bytes(), "a binary")
+    assert by(Json(""), ROWS)
+    unwritten = ("at timestamp", "day date", "raw binary", "known map<string, int>", "some array<struct<at: timestamp>>")
+    assert [columns for columns in unwritten if by(Json(""), columns)] == []
+    keys = "a string, b struct<yes: boolean, n: bigint>", "price double", "id int, price decimal(5, 2)"
+    assert [writer(Json(""), struct_type(key, "key"), exact=True) is not None for key in keys] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        ("concat('{\"a\":', left.text, '}')", ('{"a":', ("left", "text"), "}")),
+        ("left.text", (("left", "text"),)),
+        ("LEFT.Text || concat(id, concat('', id)) as it", (("left", "text"), ("id",), "", ("id",))),
+        (lambda: F.concat(F.lit("é"), F.col("id")), ("é", ("id",))),
+        ("'only this'", ("only this",)),
+        ("concat('n', left.n)", None),
+        ("left.n", None),
+        ("upper(id)", None),
+        ("concat(id, null)", None),
+        ("concat(id, cast(null as string))", None),
+        ("concat(array(id), array(id))", None),
+        ("_operation", None),
+        ("nothing.such", None),
+    ],
+)
+def test_texts_that_stand_in_an_expression(spark: SparkSession, given: Any, parts: Any) -> None:
+    row = arrow_schema("row", struct_type("id string, left struct<n: int, text: string>", "row"))
+    assert texts_of(given() if callable(given) else given, row, spark) == parts
+
+
+def test_texts_with_a_null_are_none() -> None:
+    write = WriteTexts(("<", ("a",), ("b",), ("a",), ">"))
+    assert write.paths == (("a",), ("b",))
+    made = write([pa.array(["1", None, "3"]), pa.array([b"x", b"y", None], pa.binary())])
+    assert made.to_pylist() == [b"<1x1>", None, None]
+
+
+def test_fields_of_results_that_are_one_row_each() -> None:
+    row = pa.schema([("id", pa.string()), ("s", pa.struct([("a", pa.string()), ("b", pa.int64())])), ("n", pa.int64())])
+    columns = [pa.array(["not the key", None]), pa.array([{"a": "x", "b": 1}, None], row.field("s").type), pa.array([5, None])]
+    value = pc.if_else(pa.array([True, False]), RowCodec(row).encode(columns, 2), pa.scalar(None, BYTES))
+    keys, nothing = pa.array([b"k", b"l"], BYTES), pa.array([b"", b""], BYTES)
+    made = table(RESULT, keys, np.zeros(2, np.int8), value, nothing, np.zeros(2, np.int64))
+    unpack = UnpackResults(pa.schema([("id", pa.string())]), (row,), ())
+    found = unpack.fields(made, (("n",), ("id",), ("s", "a"), ("id",)))
+    assert [column.to_pylist() for column in found] == [[5, None], ["k", "l"], ["x", None], ["k", "l"]]
+
+
+ORDER, CUSTOMER = "n bigint, customer string, whole string", "name string, tags array<string>"
+
+
+def by_hand(spark: SparkSession, folder: Path, key: str) -> Table:
+    """A left join whose results are those of ``results``, and no stream."""
+    made = []
+    for name, own, row in ("orders", key, ORDER), ("customers", "cid string", CUSTOMER):
+        (folder / name).mkdir()
+        schema = f"{own}, {row}, v bigint, gone boolean"
+        keys = struct_type(own, "key").names
+        made.append(Table.from_files(spark, folder / name, key=keys, version="v", deleted="gone", schema=schema, format="json"))
+    table = fk_join(*made, "customer", how="left")
+    assert table._lowered.encoded is not None
+    unpack = table._lowered.encoded[1]
+    envelopes = [(0, pack(results(unpack, part)), None, 0) for part in (0, 1)]
+    frame = spark.createDataFrame([(0, None, "dead-letters", 3), *envelopes, (0, b"", None, 0)], ENVELOPE)
+    return replace(table, frame=frame_of(frame, unpack), packed=(frame, unpack))
+
+
+def by_spark(table: Table, key: Any, value: Any, roots: RootsOf | None) -> list[Any]:
+    place = [] if roots is None else [of_roots(F.col(VERSION), roots).alias(POSITIONS)]
+    return records(table._lowered.changes_with(*place), table.key, table._planned.rest, key, value, None).collect()
+
+
+def by_workers(table: Table, key: Any, value: Any, roots: RootsOf | None = None) -> list[Any] | None:
+    assert table._lowered.encoded is not None
+    rest = StructType([table.row_type[name] for name in table._planned.rest])
+    frame, unpack = table._lowered.encoded
+    make = packed_records(unpack, frame.sparkSession, table._planned.key_type, rest, key, value, roots)
+    return None if make is None else make(frame).collect()
+
+
+def results(unpack: UnpackResults, part: int) -> pa.Table:
+    """Inserts, updates and deletes of rows with and without a right row."""
+    rows = 40
+    rng = random.Random(part)
+    left, right = unpack.rows
+    keys = KeyCodec(unpack.key).encode([typed(rng, field.type, rows, 0.0) for field in unpack.key], rows)
+    sides = [RowCodec(side).encode([typed(rng, field.type, rows, 0.3) for field in side], rows) for side in (left, right)]
+    seen = np.array([rng.random() < 0.7 for _ in range(rows)])
+    operation = np.array([rng.randrange(3) for _ in range(rows)], np.int8)
+    offsets = np.arange(rows, dtype=np.int64)
+    ours, theirs = (versions.encode(versions.identity(name)[:4] + b"\0\0\0\2", [offsets]) for name in ("orders", "customers"))
+    version = concat(ours, pc.if_else(pa.array(seen), theirs, pa.scalar(versions.absent(1), BYTES)))
+    answers = table(ANSWER, keys, version, sides[0], masked(sides[1], seen), offsets)
+    joined = join_rows(answers, "left")
+    value = masked(column(joined, "value"), operation != Operation.DELETE)
+    return table(RESULT, keys, operation, value, version, offsets)
+
+
+def typed(rng: random.Random, kind: pa.DataType, rows: int, nulls: float) -> pa.Array:
+    if pa.types.is_list(kind):
+        values: list[Any] = [[rng.choice(TEXTS)] * rng.randrange(3) for _ in range(rows)]
+    elif pa.types.is_string(kind):
+        values = [rng.choice(TEXTS) + str(rng.randrange(10)) for _ in range(rows)]
+    else:
+        values = [rng.randrange(100) for _ in range(rows)]
+    return pa.array([None if rng.random() < nulls else value for value in values], kind)
+
+
+CONCAT = "concat('{\"order\":', left.whole, ',\"customer\":', right.name, '}')"
+
+
+@pytest.mark.parametrize(
+    ("key_type", "key", "value", "positions"),
+    [
+        ("id string", None, None, True),
+        ("id string", "string", CONCAT, False),
+        ("id string", Json(""), lambda: F.concat(F.lit("<"), F.col("id"), F.col("left.whole")), False),
+        ("id string", "bytes", "right.name", True),
+        ("id string", None, "concat('only ', 'this')", False),
+        ('id bigint, `a "pa\trt"` string', None, None, False),
+        ("id bigint, part string", None, "concat(part, left.customer)", False),
+    ],
+)
+def test_workers_make_the_records_that_sparks_expressions_make(
+    spark: SparkSession, tmp_path: Path, key_type: str, key: Any, value: Any, positions: bool
+) -> None:
+    small(spark, tmp_path)
+    given = by_hand(spark, tmp_path, key_type)
+    roots = RootsOf.topics(2, ["orders"]) if positions else None
+    value = value() if callable(value) else value
+    expected, found = by_spark(given, key, value, roots), by_workers(given, key, value, roots)
+    assert found is not None
+    assert len(found) == len(expected) == 80
+    assert len({row.value is None for row in found}) == 2
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.asDict() == theirs.asDict()
+    if positions:
+        assert {json.loads(row.headers[0].value)[0][0]["topic"] for row in found} == {"orders"}
+
+
+@pytest.mark.parametrize("value", ["upper(left.whole)", "concat(_operation, id)", Registry("json", "a int", "http://nowhere")])
+def test_what_workers_cannot_make_is_left_to_spark(spark: SparkSession, tmp_path: Path, value: Any) -> None:
+    small(spark, tmp_path)
+    given = by_hand(spark, tmp_path, "id string")
+    assert by_workers(given, None, value) is None
+    assert by_workers(given, None, "left.whole") is not None
+
+
+def test_keys_stay_byte_by_byte_what_they_were(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    given = by_hand(spark, tmp_path, "id string, price double")
+    assert by_workers(given, None, None) is None  # Java spells doubles in its own way

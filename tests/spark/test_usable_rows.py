@@ -1,0 +1,193 @@
+"""What workers make of rows by expressions, where some of the rows cannot be used; no Spark."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import ANSWER, column, table
+from fkjoin.codec.rows import KeyCodec, RowCodec
+from fkjoin.codec.vectors import Columns, Vector, Where, throwing
+from fkjoin.errors import FkJoinError
+from fkjoin.spark.stepped import Stepped
+from fkjoin.stages import Counters, counters
+from fkjoin.stages.answer_rows import AnswerRows, CarryRows, ContributeRows, Joined, Made, usable
+from fkjoin.stages.contribute import Fields
+from tests.support.stepped import Reading
+
+MOST = 2**63 - 1
+KEY = pa.schema([("id", pa.string())])
+ROW = pa.schema([(name, pa.int64()) for name in ("f", "m", "k")])
+RATE = pa.schema([("rate", pa.int64())])
+
+
+def more(child: Vector) -> Vector:
+    return Vector("Add", pa.int64(), (child, Vector("Literal", pa.int64(), given=1)))
+
+
+def named(name: str) -> Vector:
+    return Vector("AttributeReference", pa.int64(), given=name)
+
+
+def of_left(name: str) -> Vector:
+    return Vector("GetStructField", pa.int64(), (Vector("AttributeReference", pa.struct(list(ROW)), given="left"),), name)
+
+
+STEPS = (
+    Where(Vector("GreaterThan", pa.bool_(), (more(named("f")), Vector("Literal", pa.int64(), given=0))), "filter of it"),
+    Columns((("m", more(named("m"))), ("k", named("k"))), "map_values of it"),
+)
+
+
+def rows(rng: random.Random, count: int) -> list[dict[str, int]]:
+    return [{name: MOST if rng.random() < 0.05 else rng.randrange(-2, 9) for name in ROW.names} for _ in range(count)]
+
+
+def good(row: dict[str, int]) -> bool:
+    return row["f"] < MOST and (row["f"] + 1 <= 0 or max(row["m"], row["k"]) < MOST)
+
+
+@pytest.mark.parametrize("bad", [[], [0], [6], [2, 3], list(range(7))])
+def test_rows_that_throw_are_found(bad: list[int]) -> None:
+    def evaluate(first: int, count: int) -> None:
+        if any(first <= place < first + count for place in bad):
+            raise ZeroDivisionError("no")
+
+    assert sorted(throwing(evaluate, 7)) == bad
+    assert throwing(evaluate, 0) == {}
+
+
+def test_what_is_no_error_of_arithmetic_is_thrown_on() -> None:
+    def evaluate(first: int, count: int) -> None:
+        raise KeyError(first)
+
+    with pytest.raises(KeyError):
+        throwing(evaluate, 2)
+
+
+def batch(some: list[dict[str, int]]) -> pa.RecordBatch:
+    count = len(some)
+    key = pa.array([{"id": f"o{place}"} for place in range(count)], pa.struct(list(KEY)))
+    deleted = pa.array([False] * count)
+    return pa.record_batch(
+        {"key": key, "row": pa.array(some, pa.struct(list(ROW))), "deleted": deleted, "problem": pa.nulls(count, pa.string())}
+    )
+
+
+def stepped(some: list[dict[str, int]], failing: str | None = None) -> list[dict[str, object]]:
+    packing = Stepped(Reading(), STEPS).packing(  # type: ignore[arg-type]
+        lambda batches: batches, Columns((("k0", more(named("k"))),), "extractor of it"), failing=failing
+    )
+    made = packing(iter([batch(some)]))
+    return [row for one in made for row in one.to_pylist()]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_that_throw_have_a_problem_and_the_others_are_as_without_them(seed: int) -> None:
+    some = rows(random.Random(seed), 50)
+    found = stepped(some)
+    usable_rows = [row for row in found if row["problem"] is None]
+    assert len(found) == 50
+    assert len(usable_rows) == sum(map(good, some))
+    wanted = []
+    for row in filter(good, some):
+        wanted += stepped([row])
+    assert [row["row"] for row in usable_rows] == [row["row"] for row in wanted]
+    assert [row["foreign_key"] for row in usable_rows] == [row["foreign_key"] for row in wanted]
+
+
+def test_a_table_that_is_to_fail_names_operator_and_key() -> None:
+    some = [{"f": 1, "m": 1, "k": 1}, {"f": 1, "m": MOST, "k": 1}]
+    with pytest.raises(FkJoinError, match=r"map_values of it, key \{'id': 'o1'\}: ArithmeticError: overflow of int64"):
+        stepped(some, "it")
+
+
+def answers(some: list[dict[str, int]]) -> pa.Table:
+    count = len(some)
+    key = KeyCodec(KEY).encode([pa.array([f"o{place}" for place in range(count)])], count)
+    left = RowCodec(ROW).encode([pa.array([row[name] for row in some], pa.int64()) for name in ROW.names], count)
+    right = RowCodec(RATE).encode([pa.array([1] * count, pa.int64())], count)
+    version = pa.array([versions.absent(2)] * count, BYTES)
+    made = table(ANSWER, key, version, left, right, pa.array([0] * count, pa.int64()))
+    assert made.schema.equals(ANSWER)
+    return made
+
+
+JOINER = Columns(
+    (("f", of_left("f")), ("m", of_left("m")), ("k", more(Vector("Add", pa.int64(), (of_left("k"), of_left("k")))))),
+    "joiner of it",
+)
+
+
+def makers(*, fail: bool) -> list[Joined | ContributeRows | CarryRows]:
+    fields = Fields(KEY, ROW, RATE, "inner")
+    made = AnswerRows(fields, Made(JOINER, STEPS), fail)
+    schema = pa.schema([("m", pa.int64()), ("k", pa.int64())])
+    one = Columns((("k0", more(named("k"))),), "extractor of it")
+    return [
+        Joined(made, schema),
+        ContributeRows(made, one, Columns((("m", named("m")),), "group_by of it")),
+        CarryRows(made, one, schema),
+    ]
+
+
+@pytest.mark.parametrize("kind", range(3))
+@pytest.mark.parametrize("seed", range(3))
+def test_answers_on_which_an_expression_throws_are_left_out_and_counted(kind: int, seed: int) -> None:
+    make = makers(fail=False)[kind]
+    some = rows(random.Random(seed), 40)
+    count = Counters()
+    found = usable(make, answers(some), count, "it")
+    left = [place for place, row in enumerate(some) if row["k"] < MOST and good(row)]
+    assert count == {counters.DEAD_LETTERS: 40 - len(left)}
+    assert found.equals(make(answers(some).take(left).combine_chunks()))
+    assert column(found, "key").to_pylist() == column(answers(some), "key").take(pa.array(left)).to_pylist()
+
+
+def test_a_join_that_is_to_fail_names_operator_and_key() -> None:
+    some = [{"f": 1, "m": 1, "k": 1}, {"f": 1, "m": 1, "k": MOST}]
+    for make in makers(fail=True):
+        with pytest.raises(FkJoinError, match=r"joiner of it, key \{'id': 'o1'\}: ArithmeticError: overflow of int64"):
+            usable(make, answers(some), Counters(), "it")
+
+
+def never_null(child: Vector) -> Vector:
+    """One more than the child, which throws on null."""
+    return more(Vector("Coalesce", pa.int64(), (child, Vector("Literal", pa.int64(), given=MOST))))
+
+
+def test_a_row_that_is_gone_is_no_row_on_which_an_expression_throws() -> None:
+    """All its columns are null: deleted rows, and those that a filter leaves out."""
+    columns = Columns((("m", never_null(named("m"))),), "map_values of it")
+    packing = Stepped(Reading(), (STEPS[0], columns)).packing(  # type: ignore[arg-type]
+        lambda batches: batches, Columns((("k0", never_null(named("m"))),), "extractor of it"), failing="it"
+    )
+    some = [{"f": 1, "m": 1, "k": 1}, {"f": -5, "m": 1, "k": 1}, {"f": 1, "m": 1, "k": 1}]
+    came = batch(some)
+    came = came.set_column(came.schema.get_field_index("deleted"), "deleted", pa.array([True, False, False]))
+    found = [row for one in packing(iter([came])) for row in one.to_pylist()]
+    assert [(row["deleted"], row["problem"], row["row"]) for row in found] == [
+        (True, None, None),
+        (True, None, None),
+        (False, None, {"m": 2}),
+    ]
+
+
+@pytest.mark.parametrize("kind", range(3))
+def test_an_answer_without_a_right_row_is_no_row_on_which_an_expression_throws(kind: int) -> None:
+    fields = Fields(KEY, ROW, RATE, "inner")
+    joiner = Columns((("f", of_left("f")), ("m", never_null(of_left("m"))), ("k", of_left("k"))), "joiner of it")
+    steps = (STEPS[0], Columns((("m", never_null(named("m"))), ("k", named("k"))), "map_values of it"))
+    made = AnswerRows(fields, Made(joiner, steps), fail=True)
+    schema = pa.schema([("m", pa.int64()), ("k", pa.int64())])
+    one = Columns((("k0", never_null(named("m"))),), "extractor of it")
+    make = (Joined(made, schema), ContributeRows(made, one, one), CarryRows(made, one, schema))[kind]
+    came = answers([{"f": 1, "m": 1, "k": 1}, {"f": 1, "m": 1, "k": 1}, {"f": -5, "m": 1, "k": 1}])
+    right = column(came, "right").to_pylist()
+    came = came.set_column(came.schema.get_field_index("right"), "right", pa.array([None, *right[1:]], BYTES))
+    found = usable(make, came, Counters(), "it")
+    assert [value is None for value in column(found, "value").to_pylist()] == [True, False, True]

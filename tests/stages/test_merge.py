@@ -1,0 +1,195 @@
+"""Several tables as one: laid over one another, whatever comes first, twice or late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import Row, SparkSession
+
+from fkjoin import Table, TopologyError, fk_join, read_state
+from fkjoin.checkpoint.saved import SavedState, look_up
+from fkjoin.checkpoint.upkeep import verify
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import as_bytes
+from fkjoin.codec.messages import NUMBERED, Operation, table
+from fkjoin.stages import Counters, counters, merge
+from fkjoin.stages.invariants import GuardedStore
+from fkjoin.stages.merge import shown_rows
+from fkjoin.state import MemoryStore
+from tests.support.queries import run, table_of, write_lines
+from tests.support.sessions import small
+
+Event = tuple[int, str, int, bytes | None]
+"""Number of a table, key, version, row."""
+
+ROWS = (None, b"x", b"y", b"")
+EVENT = st.tuples(st.integers(0, 2), st.sampled_from("abc"), st.integers(0, 12)).map(lambda one: (*one, ROWS[one[2] % 4]))
+
+
+def messages(events: list[Event]) -> pa.Table:
+    number, key, version, row = zip(*events, strict=True) if events else ((), (), (), ())
+    values = as_bytes(pa.array(row, pa.large_binary()))
+    at = np.array(version, np.int64)
+    keys = as_bytes(pa.array(key, pa.string()))
+    gone = values.is_null()
+    return table(NUMBERED, keys, versions.encode(b"a-source", [at]), values, gone, at, np.array(number, np.int8))
+
+
+def overlaid(events: list[Event]) -> dict[str, bytes]:
+    newest: dict[tuple[str, int], tuple[int, bytes | None]] = {}
+    for number, key, version, row in events:
+        if version >= newest.get((key, number), (-1, None))[0]:
+            newest[key, number] = version, row
+    found = {}
+    for (key, _), (_, row) in sorted(newest.items(), reverse=True):
+        if row is not None:
+            found[key] = row  # the first table's comes last
+    return found
+
+
+class Merging:
+    """The stage over memory, and the table as whoever reads its changes has it."""
+
+    def __init__(self, **how: Any) -> None:
+        self.memory, self.count, self.how = MemoryStore(), Counters(), {"retention_ms": 1000, "now_ms": 0, **how}
+        self.table: dict[str, bytes] = {}
+        self.versions: dict[str, list[int]] = {}
+
+    def batch(self, events: list[Event], **how: Any) -> list[dict[str, Any]]:
+        store = GuardedStore(self.memory, "merge")
+        made = merge(messages(events), store, self.count, 3, source=b"a-merged", **{**self.how, **how}).to_pylist()
+        for one in made:
+            key, before = one["key"].decode(), self.table.pop(one["key"].decode(), None)
+            wanted = Operation.DELETE if one["value"] is None else Operation.INSERT if before is None else Operation.UPDATE
+            assert one["operation"] == wanted
+            assert one["value"] != before, "neither a stale tombstone nor what is as it was"
+            if one["value"] is not None:
+                self.table[key] = one["value"]
+            (number,) = versions.decode(one["version"])[0][1]
+            self.versions.setdefault(key, []).append(number)
+        return made
+
+
+@given(events=st.lists(EVENT, max_size=40), cut=st.integers(1, 9))
+@settings(max_examples=150)
+def test_the_merged_table_is_the_tables_laid_over_one_another(events: list[Event], cut: int) -> None:
+    """Versions in any order, and records twice."""
+    merging = Merging()
+    for start in range(0, len(events), cut):
+        merging.batch(events[start : start + cut])
+        assert merging.table == overlaid(events[: start + cut])
+    assert all(numbers == sorted(set(numbers)) for numbers in merging.versions.values()), "versions only grow"
+
+
+def test_a_row_that_moves_is_not_lost_to_a_late_tombstone() -> None:
+    merging = Merging()
+    merging.batch([(0, "k", 1, b"eu")])
+    merging.batch([(1, "k", 1, b"us")])
+    assert merging.count[counters.OUT] == 1, "the first table's row is shown"
+    assert merging.count[counters.IDEMPOTENT] == 1
+    (moved,) = merging.batch([(0, "k", 2, None)])
+    assert (moved["value"], moved["operation"], moved["ts"]) == (b"us", Operation.UPDATE, 2)
+    assert merging.batch([(0, "k", 1, b"eu")]) == []
+    assert merging.count[counters.STALE] == 1
+
+
+def test_what_is_not_there_is_never_deleted_and_marks_end() -> None:
+    merging = Merging()
+    assert merging.batch([(0, "k", 5, None)]) == []
+    assert merging.count[counters.TOMBSTONES] == 1
+    assert merging.batch([(0, "k", 4, b"late")], now_ms=999) == []
+    assert merging.batch([(1, "other", 1, b"row")], now_ms=1000)[0]["value"] == b"row"
+    assert merging.batch([(0, "k", 4, b"late")], now_ms=1001)[0]["value"] == b"late", "its mark was swept away"
+    kept = merging.memory.get_many(pa.array([b"dother"], pa.large_binary()))
+    assert kept.is_valid().to_pylist() == [True]
+
+
+def test_every_update_is_sent_if_wanted() -> None:
+    merging = Merging(every=True)
+    merging.batch([(0, "k", 1, b"eu")])
+    store = merging.memory
+    made = merge(messages([(1, "k", 1, b"us"), (0, "j", 1, None)]), store, Counters(), 3, source=b"a-merged", **merging.how)
+    assert made.column("value").to_pylist() == [b"eu"]
+
+
+def test_bodies_show_their_row() -> None:
+    nothing = pa.array([None, None], pa.large_binary())
+    assert shown_rows(nothing).to_pylist() == [None, None]
+
+
+def regional(spark: SparkSession, folder: Path, name: str, row: str = "customer string, items bigint") -> Table:
+    (folder / name).mkdir(exist_ok=True)
+    about: Any = {"version": "lsn", "deleted": "op = 'd'", "format": "json"}
+    schema = f"id string, {row}, lsn bigint, op string"
+    return Table.from_files(spark, folder / name, key="id", schema=schema, **about)
+
+
+@pytest.mark.spark
+def test_two_files_of_orders_are_one_table(spark: SparkSession, tmp_path: Path) -> None:
+    """Merged, joined, kept, and gone on with; the columns of the second are in another order."""
+    small(spark, tmp_path)
+    eu, us = regional(spark, tmp_path, "eu"), regional(spark, tmp_path, "us", "items bigint, customer string")
+    (tmp_path / "customers").mkdir()
+    customers = Table.from_files(
+        spark,
+        tmp_path / "customers",
+        key="customer",
+        version="lsn",
+        schema="customer string, lsn bigint, n bigint",
+        format="json",
+    )
+    orders = eu.merge(us, name="orders", validate=True).materialize("all-orders")
+    joined = fk_join(orders, customers, "customer", joiner=["left.items", "right.n"], name="joined")
+    write_lines(tmp_path / "customers", "0", [{"customer": name, "n": n, "lsn": 0} for n, name in enumerate("ab")])
+    rows = list[Row]()
+    wanted = [
+        {("1",): (1, 0), ("2",): (2, 1), ("3",): (30, 1)},
+        {("1",): (10, 1), ("3",): (30, 1)},
+    ]
+    steps: list[tuple[list[Any], list[Any]]] = [
+        ([("1", "a", 1, "u"), ("2", "b", 2, "u")], [("1", "b", 10, "u"), ("3", "b", 30, "u")]),
+        ([("1", None, None, "d"), ("2", None, None, "d")], [("2", None, None, "d")]),
+    ]
+    for lsn, step in enumerate(steps):
+        for name, lines in zip(("eu", "us"), step, strict=True):
+            named = [dict(zip(("id", "customer", "items", "op"), line, strict=True)) | {"lsn": lsn} for line in lines]
+            write_lines(tmp_path / name, str(lsn), named)
+        rows += run(joined.changes, tmp_path / "checkpoint").rows
+        assert {key: (row["items"], row.n) for key, row in table_of(rows, "id").items()} == wanted[lsn]
+    kept = read_state(spark, str(tmp_path / "checkpoint"), "all-orders").collect()
+    assert {row.id: (row.customer, row["items"]) for row in kept} == {"1": ("b", 10), "3": ("b", 30)}
+    assert verify(spark, tmp_path / "checkpoint") == []
+    (entry,) = look_up(SavedState(spark, tmp_path / "checkpoint"), "orders", "3")
+    assert (entry["kind"], entry["row"]["items"], entry["gone"]) == ("merged", 30, False)
+    assert joined.describe().split("\n")[14:18] == [
+        "merge orders  (on-change)",
+        "  first        eu",
+        "  then         us",
+        "  1 merge         repartition by id; store orders-merge, materialized as all-orders",
+    ]
+
+
+@pytest.mark.spark
+def test_tables_that_cannot_be_merged_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    eu, us = regional(spark, tmp_path, "eu"), regional(spark, tmp_path, "us")
+    with pytest.raises(TopologyError, match="merge: 1 to 99 other tables are needed, these are 0"):
+        eu.merge()
+    with pytest.raises(TopologyError, match=r"others\[1\]: us is merged with itself, or another table has its name"):
+        eu.merge(us, us)
+    with pytest.raises(TopologyError, match=r"others\[0\]: a Table is needed, this is a str"):
+        eu.merge("us")  # type: ignore[arg-type]
+    other = regional(spark, tmp_path, "asia", "customer string, items int")
+    with pytest.raises(TopologyError, match=r"others\[0\]: the row of asia is .*items int.*, and that of eu is .*items bigint"):
+        eu.merge(other)
+    grouped = us.group_by("customer").count()
+    with pytest.raises(TopologyError, match=r"others\[0\]: the key of .* is customer string, and that of eu is id string"):
+        eu.merge(grouped)
+    with pytest.raises(TopologyError, match="positions: a row that sums up or merges others"):
+        eu.merge(us).to_kafka("t", "b", checkpoint="c", positions=True)

@@ -1,0 +1,204 @@
+"""A left table with several right tables at once: what joins in a row would come to, whatever comes first, twice or late."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fkjoin.codec import records, versions
+from fkjoin.codec.arrays import BYTES, as_bytes
+from fkjoin.codec.messages import LEFT, NO_TIMESTAMP, PART, SUBSCRIPTION, Operation
+from fkjoin.stages import Counters, answered, counters, gather, scatter
+from fkjoin.stages.gather import result_rows
+from fkjoin.stages.invariants import GuardedStore, expected_subscriptions
+from fkjoin.state import MemoryStore
+from tests.support.channels import Channel
+from tests.support.multi_join import Change, Joined, batch_join, messages, right_messages, star
+
+TIMES = {"now_ms": 0, "retention_ms": 1000}
+
+
+TEXTS = st.sampled_from(["x", "y", ""])
+FOREIGN = st.sampled_from([None, "a", "b"])
+LEFTS = st.builds(
+    lambda key, text, one, two: (LEFT, key, text or None, (one, two)), st.sampled_from("kj"), TEXTS, FOREIGN, FOREIGN
+)
+RIGHTS = st.builds(lambda at, key, text: (at, key, text or None, (None, None)), st.integers(0, 1), st.sampled_from("ab"), TEXTS)
+
+
+def numbered(events: list[tuple[int, str, str | None, tuple[str | None, str | None]]]) -> list[Change]:
+    return [Change(number, key, at, text, foreign) for at, (number, key, text, foreign) in enumerate(events, 1)]
+
+
+class Running:
+    """The three stages over memory, in the order in which a query has them."""
+
+    def __init__(self, *how: str) -> None:
+        self.of, self.count = star(*how), Counters()
+        self.stores = [MemoryStore() for _ in range(3)]
+        self.joined = Joined(self.of)
+
+    def batch(self, changes: list[Change], *, untimed: bool = False, **times: int) -> pa.Table:
+        """``untimed``: left rows have no timestamps."""
+        lefts = messages(changes, LEFT)
+        if untimed:
+            lefts = lefts.set_column(
+                lefts.schema.get_field_index("ts"), "ts", pa.array([NO_TIMESTAMP] * len(lefts), pa.int64())
+            )
+        scatters, subscribes, gathers = (GuardedStore(store, str(at)) for at, store in enumerate(self.stores))
+        when = {**TIMES, **times}
+        sent = scatter(lefts, scatters, self.count, 2, **when)
+        pages = answered(sent.subscriptions, right_messages(changes), subscribes, self.count, (1, 1), **when)
+        made = gather(pa.concat_tables([sent.rows, *pages]), gathers, self.count, self.of, **when)
+        self.joined.take(made)
+        return made
+
+
+@given(events=st.lists(LEFTS | RIGHTS, max_size=40), cut=st.integers(1, 9), how=st.sampled_from(["ii", "il", "li", "ll"]))
+@settings(max_examples=200)
+def test_a_star_is_the_batch_join_after_every_batch(events: list, cut: int, how: str) -> None:
+    kinds = tuple("inner" if one == "i" else "left" for one in how)
+    running, changes = Running(*kinds), numbered(events)
+    for start in range(0, len(changes), cut):
+        running.batch(changes[start : start + cut])
+        assert running.joined == batch_join(changes[: start + cut], kinds)
+        subscribed = {key[1:] for key, _ in running.stores[1].items() if key.startswith(b"s")}
+        assert subscribed == {key for page in expected_subscriptions(running.stores[0], 2) for key in page.to_pylist()}
+    for history in running.joined.versions.values():
+        assert history == sorted(history), "the left row's version never goes back"
+    kept = [item for item in running.stores[2].items() if item[0].startswith(b"d")]
+    keys = as_bytes(pa.array([key[1:] for key, _ in kept], BYTES))
+    rows, _ = result_rows(keys, records.decode(pa.array([value for _, value in kept], BYTES)), running.of)
+    assert {key.decode() for key, row in zip(keys.to_pylist(), rows.to_pylist(), strict=True) if row is not None} == set(
+        running.joined
+    )
+
+
+def test_values_that_change_ask_no_right_table() -> None:
+    running = Running("inner", "inner")
+    running.batch([Change(0, "a", 1, "first"), Change(1, "b", 1, "second"), Change(LEFT, "k", 1, "x", ("a", "b"))])
+    before = running.stores[1].items()
+    running.batch([Change(LEFT, "k", 2, "y", ("a", "b"))])
+    assert running.joined == {"k": ("y", "first", "second")}
+    assert running.stores[1].items() == before
+    assert running.count[counters.ANSWERS] == 2, "of the two subscriptions of the first batch"
+    running.batch([Change(LEFT, "k", 3, "y", ("b", "b"))])
+    assert running.joined == {}, "there is no first right row of that name"
+    running.batch([Change(0, "a", 2, "other"), Change(1, "b", 2, "last")])
+    assert running.joined == {}
+    running.batch([Change(LEFT, "k", 4, "y", ("a", "b"))])
+    assert running.joined == {"k": ("y", "other", "last")}
+
+
+def test_what_changes_nothing_is_dropped_and_counted() -> None:
+    running = Running("left", "left")
+    running.batch([Change(LEFT, "k", 5, "x", ("a", None)), Change(LEFT, "gone", 1, None)])
+    assert running.joined == {"k": ("x", None, None)}
+    assert running.count[counters.TOMBSTONES] == 0, "a row that was never seen is deleted without a word"
+    assert len(running.batch([Change(LEFT, "k", 6, "x", ("a", None))])) == 0
+    assert running.count[counters.IDEMPOTENT] == 1
+    assert len(running.batch([Change(LEFT, "k", 4, "late", ("a", None))])) == 0
+    assert running.count[counters.STALE] == 1
+    running.batch([Change(0, "a", 1, "first")])
+    made = running.batch([Change(LEFT, "k", 7, None)])
+    assert [one["operation"] for one in made.to_pylist()] == [Operation.DELETE]
+    assert versions.decode(made.column("version")[0].as_py())[1:] == [(bytes(8), ()), (bytes(8), ())]
+
+
+def test_a_mark_outlives_its_row_for_the_retention_time() -> None:
+    running = Running("left", "left")
+    running.batch([Change(LEFT, "k", 5, "x")])
+    running.batch([Change(LEFT, "k", 6, None)])
+    assert len(running.batch([Change(LEFT, "k", 5, "late")], now_ms=999)) == 0
+    running.batch([Change(LEFT, "other", 1, "x")], now_ms=1001)
+    assert [len(store.items()) for store in running.stores] == [1, 0, 1]
+    assert len(running.batch([Change(LEFT, "k", 5, "late")], now_ms=1002)) == 1
+
+
+def test_timestamps_are_of_what_changed() -> None:
+    """Those of joins in a row: of all rows if the left one changed, else of the first right row that did, and later tables'."""
+    running = Running("left", "left")
+    assert running.batch([Change(LEFT, "k", 5, "x", ("a", "a")), Change(0, "a", 9, "r")]).column("ts").to_pylist() == [9]
+    assert running.batch([Change(1, "a", 7, "s")]).column("ts").to_pylist() == [7]
+    assert running.batch([Change(LEFT, "k", 6, "y", ("a", "a"))]).column("ts").to_pylist() == [9]
+    assert running.batch([Change(0, "a", 10, "t"), Change(1, "a", 12, "t")]).column("ts").to_pylist() == [12]
+    assert running.batch([Change(0, "a", 11, "u")]).column("ts").to_pylist() == [12]
+    assert running.batch([Change(1, "a", 13, None)]).column("ts").to_pylist() == [13]
+    assert running.batch([Change(0, "a", 12, "v")]).column("ts").to_pylist() == [12], "a row that is gone has no say"
+    assert running.batch([Change(LEFT, "k", 14, None)]).column("ts").to_pylist() == [14]
+
+
+def test_left_rows_without_timestamps_get_those_of_right_rows() -> None:
+    running, keys = Running("left", "left"), ("a", "b")
+    first = [Change(LEFT, "k", 1, "x", keys), Change(0, "a", 5, "r"), Change(1, "b", 7, "s")]
+    assert running.batch(first, untimed=True).column("ts").to_pylist() == [7]
+    assert running.batch([Change(0, "a", 6, "t"), Change(1, "b", 9, "t")]).column("ts").to_pylist() == [9]
+    assert running.batch([Change(1, "b", 8, "late")]).column("ts").to_pylist() == []
+    assert running.batch([Change(1, "b", 10, None)]).column("ts").to_pylist() == [10]
+    assert running.batch([Change(LEFT, "k", 2, "y", keys)], untimed=True).column("ts").to_pylist() == [6]
+
+
+@given(events=st.lists(LEFTS | RIGHTS, max_size=40), how=st.sampled_from([("inner", "left"), ("left", "left")]))
+@settings(max_examples=100)
+def test_timestamps_of_single_changes(events: list, how: tuple[str, str]) -> None:
+    running, rows = Running(*how), dict[tuple[int, str], Change]()
+    for change in numbered(events):
+        before = rows.get((change.number, change.key))
+        if before is None or (before.text, before.foreign) != (change.text, change.foreign):
+            rows[change.number, change.key] = change  # what leaves a row as it was leaves its timestamp, too
+        for one in running.batch([change]).to_pylist():
+            left = rows[LEFT, one["key"].decode()]
+            named = [rows.get((at, key)) for at, key in enumerate(left.foreign) if key is not None]
+            there = [row for row in named if row is not None and row.text is not None and left.text is not None]
+            later = [row.version for row in there if row.number > change.number]
+            assert one["ts"] == max([change.version, *later])
+
+
+def history(number: int, rng: random.Random) -> list[Change]:
+    changes = []
+    for version in range(1, 8):
+        text = rng.choice("xyz") if rng.random() < 0.75 else None
+        if rng.random() < 0.6:
+            foreign = tuple(rng.choice((f"{number}-a", f"{number}-b", None)) for _ in range(2))
+            changes.append(Change(LEFT, f"{number}-k", version, text, foreign))  # type: ignore[arg-type]
+        else:
+            changes.append(Change(rng.randrange(2), f"{number}-{rng.choice('ab')}", version, text))
+    return changes
+
+
+@pytest.mark.parametrize("how", [("inner", "inner"), ("left", "inner"), ("left", "left")])
+def test_histories_of_random_delivery_end_as_the_batch_join(how: tuple[str, str]) -> None:
+    """Whatever lies between the stages: messages overtake each other, and come again; and no row is ever a mixture."""
+    rng, noise = random.Random(f"{how} star"), np.random.default_rng(7)
+    changes = [change for number in range(4_000) for change in history(number, rng)]
+    lefts, rights = Channel(messages(changes, LEFT), noise), Channel(right_messages(changes), noise)
+    asked, parts = Channel(SUBSCRIPTION.empty_table(), noise), Channel(PART.empty_table(), noise)
+    stores, count = [MemoryStore() for _ in range(3)], Counters()
+    joined = Joined(star(*how))
+    seen = {(change.key, change.version): (change.text, change.foreign) for change in changes if change.number == LEFT}
+    while lefts or rights or asked or parts:
+        sent = scatter(lefts.deliver(0.3), stores[0], count, 2, **TIMES)
+        asked.send(sent.subscriptions)
+        parts.send(sent.rows)
+        share = noise.choice((0.1, 0.3, 0.6))
+        for page in answered(asked.deliver(share), rights.deliver(0.3), stores[1], count, (1, 1), in_order=False, **TIMES):
+            parts.send(page)
+        made = gather(parts.deliver(share), stores[2], count, joined.of, **TIMES)
+        joined.take(made)
+        for one in made.to_pylist():
+            name, (left, *_) = one["key"].decode(), (numbers for _, numbers in versions.decode(one["version"]))
+            if one["value"] is not None:
+                text, foreign = seen[name, left[0]]
+                row = joined[name]
+                assert row[0] == text
+                assert all(right is None or key is not None for right, key in zip(row[1:], foreign, strict=True))
+
+    wanted = batch_join(changes, how)
+    wrong = [key for key in wanted.keys() | joined.keys() if wanted.get(key) != joined.get(key)]
+    assert wrong == []
+    assert count[counters.STALE] > 4_000, "nothing was out of order: the test tests nothing"

@@ -1,0 +1,135 @@
+"""Events that lack values: the table is as if each had carried its whole row."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from fkjoin import Table, fk_join, read_state
+from fkjoin.analysis.views import completed
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import as_bytes, masked
+from fkjoin.codec.messages import JOINED, table
+from fkjoin.codec.rows import RowCodec
+from fkjoin.stages import Counters, counters, resolve
+from fkjoin.stages.complete import UNAVAILABLE, Complete
+from fkjoin.state import MemoryStore
+from tests.support.queries import run, table_of
+from tests.support.sessions import small
+
+WHOLE = pa.schema([("bio", pa.string()), ("n", pa.int64()), ("list", pa.list_(pa.string()))])
+CAME = WHOLE.append(pa.field(UNAVAILABLE, pa.list_(pa.int32())))
+TIMES: Any = {"now_ms": 0, "retention_ms": 1000, "materialized": True}
+
+Row = tuple[Any, ...]
+Event = tuple[str, Row | None, list[int]]
+"""A key, its whole row, and the places of columns that the event lacks."""
+
+rows = st.tuples(
+    st.none() | st.text(max_size=2), st.none() | st.integers(0, 3), st.none() | st.lists(st.text("ab"), max_size=2)
+)
+events = st.lists(st.tuples(st.sampled_from("abc"), st.none() | rows, st.sets(st.integers(0, 2))), max_size=14)
+
+
+def history(drawn: list[tuple[str, Row | None, set[int]]]) -> list[Event]:
+    """What an event lacks is what the key's row was before; of a key without a row, it lacks nothing."""
+    now: dict[str, Row | None] = {}
+    found: list[Event] = []
+    for key, row, lacking in drawn:
+        before = now.get(key)
+        if row is not None and before is not None:
+            row = tuple(before[at] if at in lacking else value for at, value in enumerate(row))
+        now[key] = row
+        found.append((key, row, sorted(lacking) if row is not None and before is not None else []))
+    return found
+
+
+def messages(some: list[tuple[int, Event]], *, whole: bool) -> pa.Table:
+    keys = as_bytes(pa.array([key for _, (key, _, _) in some], pa.string()))
+    schema = WHOLE if whole else CAME
+    columns: list[list[Any]] = [[] for _ in schema]
+    for _, (_, row, lacking) in some:
+        shown = [None if row is None or (at in lacking and not whole) else row[at] for at in range(3)]
+        for column, value in zip(columns, [*shown, lacking or None], strict=False):
+            column.append(value)
+    made = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    there = np.array([row is not None for _, (_, row, _) in some], bool)
+    at = np.array([version for version, _ in some], np.int64)
+    value = masked(RowCodec(schema).encode(made, len(some)), there)
+    return table(JOINED, keys, versions.encode(b"a-source", [at]), value, ~there, at)
+
+
+@given(events, st.lists(st.integers(0, 14), max_size=4), st.randoms(use_true_random=False))
+def test_the_table_is_as_if_every_event_had_its_whole_row(drawn: Any, cuts: list[int], rng: Any) -> None:
+    numbered = list(enumerate(history(drawn)))
+    stores, counts = (MemoryStore(), MemoryStore()), (Counters(), Counters())
+    bounds = sorted({0, len(numbered), *(cut for cut in cuts if cut < len(numbered))})
+    for start, end in itertools.pairwise(bounds):
+        batch = numbered[start:end] * 2  # each comes twice, in any order
+        rng.shuffle(batch)
+        wanted = resolve(messages(batch, whole=True), stores[0], counts[0], **TIMES)
+        found = resolve(messages(batch, whole=False), stores[1], counts[1], **TIMES, complete=Complete(CAME))
+        assert found.equals(wanted)
+    assert counts[0] == counts[1]
+    assert stores[0].items() == stores[1].items()
+
+
+def test_what_lacks_a_value_of_no_row_does_not_count() -> None:
+    """Neither the first event of a key nor the first after its delete; a later whole row does."""
+    store, count = MemoryStore(), Counters()
+    lacking, full = ("a", ("x", 1, None), [0]), ("a", ("y", 2, None), [])
+    gone: Event = ("a", None, [])
+
+    def came(*some: tuple[int, Event]) -> list[Any]:
+        found = resolve(messages(list(some), whole=False), store, count, **TIMES, complete=Complete(CAME))
+        values = RowCodec(WHOLE).decode(as_bytes(found.column("value")))
+        return list(zip(*(column.to_pylist() for column in values), strict=True))
+
+    assert came((1, lacking)) == []
+    assert count[counters.UNAVAILABLE] == 1
+    assert came((2, full), (3, gone), (4, lacking)) == []
+    assert count[counters.UNAVAILABLE] == 2
+    assert came((5, full), (6, lacking)) == [("y", 1, None)]
+    assert count[counters.UNAVAILABLE] == 2
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("by_workers", [True, False])
+def test_a_table_keeps_what_its_events_lack(spark: SparkSession, tmp_path: Path, by_workers: bool) -> None:
+    small(spark, tmp_path)
+    folder = tmp_path / "people"
+    folder.mkdir()
+
+    def write(batch: int, *some: dict[str, Any]) -> None:
+        (folder / f"{batch}.json").write_text("".join(json.dumps(one) + "\n" for one in some))
+
+    def people() -> Table:
+        schema = f"id int, bio string, n int, {UNAVAILABLE} array<int>, lsn bigint"
+        made = Table.from_files(spark, folder, key="id", version="lsn", schema=schema, format="json", name="people")
+        if not by_workers:
+            changes = made._lowered.frame.select("__fkjoin_row.*", "__fkjoin_version.v0")
+            made = Table.from_stream(changes, key="id", version="v0", name="people")
+        return Table._of(completed(made._planned))
+
+    write(0, {"id": 1, "bio": "long", "n": 1, "lsn": 1}, {"id": 2, "n": 1, UNAVAILABLE: [1], "lsn": 2})
+    found = run(people().changes, tmp_path / "checkpoint")
+    write(1, {"id": 1, "n": 2, UNAVAILABLE: [1], "lsn": 3}, {"id": 2, "bio": "short", "n": 1, "lsn": 4})
+    found.rows.extend(run(people().changes, tmp_path / "checkpoint").rows)
+    shown = {key: (row["bio"], row["n"]) for key, row in table_of(found.rows, "id").items()}
+    assert shown == {(1,): ("long", 2), (2,): ("short", 1)}
+    assert people()._planned.row_type.names == ["id", "bio", "n"]
+    assert "values that an event lacks are those of the row before" in people().describe()
+    assert {row.bio for row in read_state(spark, tmp_path / "checkpoint", "people-whole").collect()} == {"long", "short"}
+    both = people()
+    joined = fk_join(both, both.filter("n = 1", name="some"), "n", "left", ["left.bio", "right.bio as of"], name="joined")
+    found = run(joined.changes, tmp_path / "joined")
+    assert {row["bio"]: row["of"] for row in table_of(found.rows, "id").values()} == {"long": "short", "short": None}

@@ -1,0 +1,170 @@
+"""Periodic emission: what has been sent by the end of an interval is the table as it is then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from fkjoin.analysis.emission import Emission
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import RESULT, Operation, table
+from fkjoin.errors import TopologyError
+from fkjoin.spark.clock import ClockReader
+from fkjoin.stages import Counters, pace
+from fkjoin.state import MemoryStore
+from tests.support.stores import contents
+
+Rows = dict[bytes, bytes | None]
+"""Of keys, what they become: a row, or none."""
+
+
+class Paced:
+    """The stage over memory, and the table as whoever reads what is sent has it."""
+
+    def __init__(self) -> None:
+        self.store, self.count, self.batches = MemoryStore(), Counters(), 0
+        self.table: dict[bytes, bytes] = {}
+        self.sent: list[tuple[bytes, str, bytes | None]] = []
+
+    def batch(self, rows: Rows, *, over: bool) -> None:
+        self.changes(list(rows.items()), over=over)
+
+    def changes(self, rows: list[tuple[bytes, bytes | None]], *, over: bool) -> None:
+        self.batches += 1
+        number = np.full(len(rows), self.batches, np.int64)
+        changes = table(
+            RESULT,
+            pa.array([key for key, _ in rows], BYTES),
+            np.zeros(len(rows), np.int8),
+            pa.array([value for _, value in rows], BYTES),
+            versions.encode(versions.identity("test"), [number]),
+            number,
+        )
+        for page in pace(changes, self.store, self.count, over=over):
+            assert page.schema.equals(RESULT)
+            for one in page.to_pylist():
+                self._apply(one)
+
+    def _apply(self, one: dict[str, Any]) -> None:
+        key, value, before = one["key"], one["value"], self.table.get(one["key"])
+        kind = Operation(one["operation"])
+        assert kind == (Operation.DELETE if value is None else Operation.INSERT if before is None else Operation.UPDATE)
+        assert value != before, "sent again as it was, or a tombstone of nothing"
+        self.sent.append((key, kind.name, value))
+        if value is None:
+            del self.table[key]
+        else:
+            self.table[key] = value
+
+
+rows_of_a_batch = st.dictionaries(
+    st.sampled_from([b"a", b"b", b"", b"ab"]), st.sampled_from([None, b"", b"1", b"2"]), max_size=4
+)
+
+
+@given(st.lists(st.tuples(rows_of_a_batch, st.booleans()), max_size=12))
+def test_by_the_end_of_an_interval_the_table_is_sent(batches: list[tuple[Rows, bool]]) -> None:
+    paced, held, waits = Paced(), dict[bytes, bytes](), set[bytes]()
+    for rows, over in batches:
+        held = {key: value for key, value in {**held, **rows}.items() if value is not None}
+        before = len(paced.sent)
+        paced.batch(rows, over=over)
+        if over:
+            assert paced.table == held
+            waits = set()
+        else:
+            assert len(paced.sent) == before
+            waits |= set(rows)
+        kept = contents(paced.store)
+        assert {key[1:] for key in kept if key.startswith(b"p")} == waits
+        assert {key[1:] for key in kept if key.startswith(b"e")} == set(paced.table)
+
+
+def test_what_came_and_went_in_between_is_not_sent_and_counted() -> None:
+    paced = Paced()
+    paced.batch({b"stays": b"1", b"other": b"1"}, over=True)
+    assert paced.sent == [(b"other", "INSERT", b"1"), (b"stays", "INSERT", b"1")]
+    paced.batch({b"stays": b"2", b"flash": b"1", b"other": None}, over=False)
+    paced.batch({b"stays": b"1", b"flash": None}, over=True)
+    assert paced.sent[2:] == [(b"other", "DELETE", None)]
+    assert (paced.count["idempotent-update-skip"], paced.count["tombstones-suppressed"], paced.count["out"]) == (1, 1, 3)
+
+
+def test_of_several_changes_of_a_key_in_a_batch_the_last_counts() -> None:
+    paced = Paced()
+    paced.changes([(b"a", b"1"), (b"b", b"1"), (b"a", None), (b"a", b"2"), (b"b", None)], over=True)
+    assert paced.sent == [(b"a", "INSERT", b"2")]
+
+
+def test_many_waiting_rows_leave_in_pages() -> None:
+    paced = Paced()
+    rows: Rows = {f"{number:06}".encode(): b"x" for number in range(70_000)}
+    paced.batch(rows, over=False)
+    pages = list(pace(RESULT.empty_table(), paced.store, paced.count, over=True))
+    assert [len(page) for page in pages] == [65_536, 70_000 - 65_536]
+    assert list(pace(RESULT.empty_table(), paced.store, paced.count, over=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("on-change", Emission()),
+        ("on-update", Emission(every=True)),
+        ("periodic", Emission(interval_ms=60_000)),
+        ("periodic 10 seconds", Emission(interval_ms=10_000)),
+        ("periodic 1.5s", Emission(interval_ms=1_500)),
+    ],
+)
+def test_what_emit_may_be(text: str, wanted: Emission) -> None:
+    assert Emission.of(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("never", 'emit: \'never\' is not one of "on-change", "on-update", "periodic"'),
+        ("on-change 5 seconds", "is not one of"),
+        ("periodic often", "emit: 'often' is no interval such as"),
+        ("periodic 5 ms", "emit: 5 ms is too short, 100 ms is the least"),
+        ("periodic -1 minute", "is too short"),
+    ],
+)
+def test_what_emit_may_not_be(text: str, message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        Emission.of(text)
+
+
+@given(st.lists(st.integers(-30_000, 30_000), max_size=30), st.integers(1, 5_000))
+def test_a_clock_that_is_set_holds_nothing_back_for_long(jumps: list[int], interval: int) -> None:
+    """The clock goes on by a tenth of an interval at a time; now and then somebody sets it."""
+    reader, wall, real, tick, ended = ClockReader(interval), 1_000_000, 0, 0, 0
+    for jump in [*jumps, 0]:
+        wall += jump
+        for _ in range(25):
+            wall, real = wall + -(-interval // 10), real + -(-interval // 10)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("fkjoin.spark.clock.time.time", lambda wall=wall: wall / 1000)
+                again = reader.latestOffset({"tick": tick}, ReadAllAvailable())["tick"]
+            assert again % interval == 0
+            if again != tick:
+                tick, ended = again, real
+            else:
+                assert real - ended <= 3 * interval + 10, "results wait"
+
+
+def test_a_clock_that_trembles_ends_an_interval_once() -> None:
+    reader, tick = ClockReader(1000), 0
+    ticks = []
+    for wall in (10_000, 9_999, 10_000, 10_001, 9_500, 10_999, 11_000):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("fkjoin.spark.clock.time.time", lambda wall=wall: wall / 1000)
+            tick = reader.latestOffset({"tick": tick}, ReadAllAvailable())["tick"]
+        ticks.append(tick)
+    assert ticks == [10_000] * 6 + [11_000]

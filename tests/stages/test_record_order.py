@@ -1,0 +1,259 @@
+"""One order of a topic's records: it depends neither on batches nor on the numbers of partitions."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import CHANGE, JOINED, NUMBERED, table
+from fkjoin.codec.rows import bytes_codec
+from fkjoin.replay.memory import MemoryJoin
+from fkjoin.stages import Counters, merge, regroup, resolve, scatter
+from fkjoin.state import MemoryStore
+from tests.support.oracle import Change, Joined, apply, batch_join
+
+TOPIC = versions.topic_identity("orders", "id of orders")
+HISTORIES = 4000
+TIMES: Any = {"now_ms": 0, "retention_ms": 1}
+
+
+class Place(NamedTuple):
+    """Where a record is."""
+
+    timestamp: int
+    partition: int
+    offset: int
+
+
+class Sent(NamedTuple):
+    place: Place
+    change: Change
+
+
+def version(*places: Place, source: bytes = TOPIC, before: tuple[int, ...] = ()) -> pa.Array:
+    columns = [np.full(len(places), number) for number in before]
+    columns += [np.array(column, np.int64) for column in zip(*places, strict=True)]
+    return versions.encode(source, columns, placed=True)
+
+
+def offset_of_older_release(partition: int, offset: int, source: bytes = TOPIC) -> pa.Array:
+    return versions.encode(source[:4] + partition.to_bytes(4, "big"), [np.array([offset])])
+
+
+def compared(arriving: pa.Array, held: pa.Array) -> tuple[bool, bool]:
+    newer, restarts = versions.compare(arriving, held)
+    return bool(newer[0]), bool(restarts[0])
+
+
+NEWER, OLDER, STARTS_OVER = (True, False), (False, False), (True, True)
+
+
+def test_in_a_partition_the_offset_decides_and_across_partitions_the_timestamp_and_then_the_partition() -> None:
+    held = version(Place(50, 3, 7))
+    assert compared(version(Place(1, 3, 8)), held) == NEWER
+    assert compared(version(Place(99, 3, 6)), held) == OLDER
+    assert compared(version(Place(99, 3, 7)), held) == OLDER, "the same record"
+    assert compared(version(Place(51, 0, 0)), held) == NEWER
+    assert compared(version(Place(49, 9, 99)), held) == OLDER
+    assert compared(version(Place(50, 4, 0)), held) == NEWER
+    assert compared(version(Place(50, 2, 99)), held) == OLDER
+
+
+def test_a_version_of_the_users_goes_before_the_place() -> None:
+    held = version(Place(50, 3, 7), before=(10, 2))
+    assert compared(version(Place(1, 0, 0), before=(10, 3)), held) == NEWER
+    assert compared(version(Place(99, 3, 99), before=(10, 1)), held) == OLDER
+    assert compared(version(Place(1, 3, 8), before=(10, 2)), held) == NEWER
+    assert compared(version(Place(50, 3, 7), before=(10, 2)), held) == OLDER
+
+
+def test_another_topic_starts_over_and_so_does_one_of_the_same_name_with_another_id() -> None:
+    held = version(Place(50, 3, 7))
+    for other in (versions.topic_identity("payments", "x"), versions.topic_identity("orders", "made anew")):
+        assert compared(version(Place(1, 0, 0), source=other), held) == STARTS_OVER
+    unknown = versions.topic_identity("orders", None)
+    assert compared(version(Place(1, 3, 6), source=unknown), held) == OLDER, "an id that cannot be asked tells nothing"
+    assert compared(version(Place(1, 3, 8), source=unknown), held) == NEWER
+
+
+def test_what_older_releases_wrote_is_ordered_by_its_partition_and_offset() -> None:
+    held = offset_of_older_release(3, 7)
+    assert compared(version(Place(0, 3, 8)), held) == NEWER
+    assert compared(version(Place(99, 3, 7)), held) == OLDER
+    assert compared(version(Place(0, 4, 0)), held) == NEWER, "nothing says when it was written"
+    assert compared(offset_of_older_release(3, 9), version(Place(0, 3, 8))) == NEWER
+    assert compared(offset_of_older_release(4, 9), version(Place(0, 3, 8))) == OLDER
+    assert compared(version(Place(0, 3, 8), source=versions.topic_identity("payments", None)), held) == STARTS_OVER
+
+
+@given(st.data())
+def test_parts_after_one_that_is_the_same_decide(data: st.DataObject) -> None:
+    place = st.builds(Place, *(st.integers(0, 2) for _ in range(3)))
+    first, a, b = data.draw(place), data.draw(place), data.draw(place)
+    both = [pa.array([version(first)[0].as_py() + version(one)[0].as_py()], BYTES) for one in (a, b)]
+    assert compared(*both) == compared(version(a), version(b))
+    alone = pa.array([version(first)[0].as_py() + versions.absent(1)], BYTES)
+    assert (compared(both[0], alone), compared(alone, both[0])) == (NEWER, OLDER)
+
+
+def test_places_are_read_from_versions_of_both_forms() -> None:
+    both = pa.concat_arrays([version(Place(5, 1, 9), before=(3,)), offset_of_older_release(2, 8)])
+    found = versions.first_places(both)
+    assert list(zip(*(column.tolist() for column in found), strict=True)) == [(5, 1, 9), (versions.UNTIMED, 2, 8)]
+    assert versions.numbers(both, 0, 1).to_pylist() == [[3, 5, 1, 9], [8]]
+    assert versions.decode(both[0].as_py()) == [(TOPIC, (3, 5, 1, 9))]
+
+
+def history(number: int, rng: random.Random, *, left: bool) -> list[Sent]:
+    """Records of one side of a small join: partitions are added on the way, clocks go back, and many times are equal."""
+    ends: dict[int, int] = defaultdict(lambda: rng.randrange(3))
+    clock, partitions, sent = 100, 1, list[Sent]()
+    for _ in range(rng.randrange(1, 7)):
+        if rng.random() < 0.3:
+            partitions += 1
+        clock += rng.choice((0, 0, 1, 2, 3))
+        key = b"%d-%c" % (number, rng.choice(b"kl" if left else b"ab"))
+        place = Place(clock - (rng.random() < 0.3) * rng.randrange(6), key[-1] * 7 % partitions, 0)
+        place = place._replace(offset=ends[place.partition])
+        ends[place.partition] += rng.choice((1, 1, 2))
+        value = b"%d" % rng.randrange(1000) if rng.random() < 0.8 else None
+        foreign_key = rng.choice((b"%d-a" % number, b"%d-b" % number, None)) if left else None
+        sent.append(Sent(place, Change(left, key, value, 0, foreign_key)))
+    return sent
+
+
+def ranked(sent: list[Sent]) -> list[Change]:
+    """The changes, with their ranks as versions: a record is no older than those before it in its partition."""
+    latest: dict[tuple[bytes, int], int] = {}
+    placed = []
+    for one in sorted(sent, key=lambda one: one.place.offset):
+        name = one.change.key, one.place.partition
+        latest[name] = max(latest.get(name, 0), one.place.timestamp)
+        placed.append((latest[name], one.place.partition, one.place.offset, one.change))
+    placed.sort(key=lambda item: item[:3])
+    return [change._replace(version=rank) for rank, (*_, change) in enumerate(placed)]
+
+
+def batches(sent: list[Sent], rng: random.Random) -> list[list[Sent]]:
+    """The records in batches: of each partition in the order of offsets, of all partitions as it comes, some again."""
+    waiting: dict[int, list[Sent]] = defaultdict(list)
+    for one in sent:
+        waiting[one.place.partition].append(one)
+    read: list[Sent] = []
+    found = []
+    while any(waiting.values()):
+        batch = []
+        for partition in rng.sample(sorted(waiting), len(waiting)):
+            size = rng.choice((0, 1, 2, 50))
+            batch += waiting[partition][:size]
+            del waiting[partition][:size]
+        if read and rng.random() < 0.2:
+            batch += rng.sample(read, 1)
+        read += batch
+        rng.shuffle(batch)
+        found.append(batch)
+    return found
+
+
+def changes_of(sent: list[Sent], source: bytes = TOPIC) -> pa.Table:
+    places = [one.place for one in sent]
+    rows = [one.change for one in sent]
+    return table(
+        CHANGE,
+        pa.array([row.key for row in rows], BYTES),
+        pa.array([row.foreign_key if row.value is not None else None for row in rows], BYTES),
+        pa.array([row.value for row in rows], BYTES),
+        version(*places, source=source) if places else pa.array([], BYTES),
+        np.array([place.timestamp for place in places], np.int64),
+    )
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_topics_that_grow_end_as_the_batch_join_however_they_are_read(how: Any) -> None:
+    rng = random.Random(f"{how} partitions")
+    histories = [[history(number, rng, left=left) for left in (True, False)] for number in range(HISTORIES)]
+    wanted = batch_join((change for sides in histories for sent in sides for change in ranked(sent)), how)
+    joined, join = Joined(), MemoryJoin(how)
+    waiting = [[batches(sent, rng) for sent in sides] for sides in histories]
+    while any(parts for sides in waiting for parts in sides):
+        now: list[list[Sent]] = [[], []]
+        for sides in waiting:
+            for side, parts in enumerate(sides):
+                if parts and rng.random() < 0.7:
+                    now[side] += parts.pop(0)
+        apply(join.process(*map(changes_of, now)), joined)
+    assert joined == wanted
+    assert join.count["source-restarts"] == 0, "this never happens inside a topic"
+    assert join.count["stale-dropped"] > HISTORIES / 2, "nothing was out of order: the test tests nothing"
+
+
+GROUP = b"\1\0\0\0g"
+"""How contributions begin: with the length of their group's key, and the key."""
+
+
+class Kept:
+    """A table's rows after each batch, as a stage that reads a topic says them."""
+
+    def __init__(self, stage: str) -> None:
+        self.stage, self.store, self.count = stage, MemoryStore(), Counters()
+        self.rows: dict[bytes, bytes | None] = {}
+
+    def batch(self, sent: list[Sent], source: bytes = TOPIC) -> None:
+        read = changes_of(sent, source)
+        gone = pa.array([one.change.value is None for one in sent], pa.bool_())
+        key, marks, value = (read.column(name).combine_chunks() for name in ("key", "version", "value"))
+        if self.stage == "scatter":
+            bodies = bytes_codec(1).encode([pa.array([b"fk"] * len(sent), BYTES)], len(sent))
+            rows = read.set_column(read.schema.get_field_index("foreign_key"), "foreign_key", bodies)
+            made = scatter(rows, self.store, self.count, 1, **TIMES).rows
+        elif self.stage == "regroup":
+            value = pa.array([None if one is None else GROUP + one for one in value.to_pylist()], BYTES)
+            rows = pa.table([key, marks, value, gone, read.column("ts")], schema=JOINED)
+            made = regroup(rows, self.store, self.count, as_read=True, **TIMES)
+            self.rows |= dict(zip(made.column("row").to_pylist(), made.column("new").to_pylist(), strict=True))
+            return
+        else:
+            rows = pa.table([key, marks, value, gone, read.column("ts")], schema=JOINED)
+            if self.stage == "resolve":
+                made = resolve(rows, self.store, self.count, materialized=True, as_read=True, **TIMES)
+            else:
+                numbered = pa.table([*rows.columns, pa.array(np.zeros(len(sent), np.int8))], schema=NUMBERED)
+                made = merge(numbered, self.store, self.count, 2, source=b"merged..", **TIMES)
+        self.rows |= dict(zip(made.column("key").to_pylist(), made.column("value").to_pylist(), strict=True))
+
+
+STAGES = ["resolve", "regroup", "merge", "scatter"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_stage_that_reads_a_topic_ends_the_same_however_it_is_read(stage: str) -> None:
+    rng = random.Random(5)
+    histories = [history(number, rng, left=False) for number in range(HISTORIES // 4)]
+    wanted: dict[bytes, bytes | None] = {}
+    for sent in histories:
+        wanted |= {change.key: change.value for change in ranked(sent)}
+    for seed in range(2):
+        rng, kept = random.Random(seed), Kept(stage)
+        waiting = [batches(sent, rng) for sent in histories]
+        while any(waiting):
+            kept.batch([one for parts in waiting if parts for one in parts.pop(0)])
+        assert {key: value for key, value in kept.rows.items() if value is not None} == {
+            key: value for key, value in wanted.items() if value is not None
+        }
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_restart_of_a_source_is_counted_by_every_stage_that_reads_it(stage: str) -> None:
+    kept = Kept(stage)
+    kept.batch([Sent(Place(5, 0, 0), Change(False, b"a", b"5", 0))])
+    kept.batch([Sent(Place(1, 0, 0), Change(False, b"a", b"1", 0))], versions.topic_identity("orders", "made anew"))
+    assert (kept.count["source-restarts"], kept.rows[b"a"]) == (1, b"1")

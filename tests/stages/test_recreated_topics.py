@@ -1,0 +1,206 @@
+"""A topic that was made anew: after it has been read to its end, tables are what the new topic says."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import CHANGE, JOINED, NUMBERED, RESULT, table
+from fkjoin.stages import Counters, join_rows, merge, regroup, rekey, resolve, subscription
+from fkjoin.stages.start_over import PASSED, StartOver, left_behind, reached
+from fkjoin.state import MemoryStore, Store
+from tests.support.oracle import Joined, apply
+
+BEFORE, ANEW = (versions.topic_identity("orders", "id", generation) for generation in (0, 1))
+TOPIC = StartOver(ANEW, ((0, 7), (2, 3)))
+OTHER = versions.topic_identity("customers", "id")
+TIMES: Any = {"now_ms": 0, "retention_ms": 1}
+
+Row = tuple[str, str | None, str | None]
+"""Key, value and foreign key."""
+
+
+def changes(rows: list[Row], source: bytes, first: int = 0, *, user: bool = False) -> pa.Table:
+    numbers = np.arange(first, first + len(rows))
+    places = [numbers, numbers % 2, numbers // 2]
+    return table(
+        CHANGE,
+        pa.array([key.encode() for key, *_ in rows], BYTES),
+        pa.array([by.encode() if by and value is not None else None for _, value, by in rows], BYTES),
+        pa.array([None if value is None else value.encode() for _, value, _ in rows], BYTES),
+        versions.encode(source, [*([numbers] if user else []), *places], placed=True),
+        numbers,
+    )
+
+
+def joined_of(read: pa.Table) -> pa.Table:
+    columns = [read.column(name).combine_chunks() for name in ("key", "version", "value")]
+    return pa.table([*columns, pa.array(read.column("value").is_null().combine_chunks()), read.column("ts")], schema=JOINED)
+
+
+class Join:
+    """A join whose first stages do with ends what buckets do."""
+
+    def __init__(self, topic: StartOver = TOPIC) -> None:
+        self.topic = topic
+        self.stores, self.count, self.joined = [MemoryStore() for _ in range(3)], Counters(), Joined()
+
+    def batch(self, left: pa.Table | None = None, right: pa.Table | None = None, ended: tuple[str, ...] = ()) -> None:
+        """``ended``: the stage whose topic has been read to its end with this batch."""
+        nothing = CHANGE.empty_table()
+        lefts, rights = [nothing if left is None else left], [nothing if right is None else right]
+        answers = []
+        for part in lefts:
+            rekeyed = rekey(part, self.stores[0], self.count, **TIMES)
+            answers.append(rekeyed.answers)
+            subscribed = [rekeyed.subscriptions]
+            if "rekey" in ended and part is lefts[0]:
+                lefts += left_behind(self.stores[0], "rekey", self.topic)
+            for one in subscribed:
+                answers += subscription(one, rights.pop() if rights else nothing, self.stores[1], self.count, **TIMES)
+        if "subscription" in ended:
+            for gone in left_behind(self.stores[1], "subscription", self.topic):
+                empty = rekey(nothing, self.stores[0], self.count, **TIMES).subscriptions
+                answers += subscription(empty, gone, self.stores[1], self.count, **TIMES)
+        apply(resolve(join_rows(pa.concat_tables(answers), "left"), self.stores[2], self.count, **TIMES), self.joined)
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("user", [False, True])
+def test_rows_that_the_new_topic_lacks_go_when_its_end_has_passed(seed: int, user: bool) -> None:
+    rng = random.Random(seed)
+
+    def orders() -> list[Row]:
+        count = rng.randrange(1, 12)
+        return [(f"o{rng.randrange(5)}", rng.choice(("x", "y", None)), rng.choice(("a", "b", None))) for _ in range(count)]
+
+    join, old, new = Join(), orders(), orders()
+    join.batch(changes(old, BEFORE, user=user), changes([("a", "A", None)], OTHER))
+    cut = rng.randrange(len(new) + 1)
+    join.batch(changes(new[:cut], ANEW, user=user))
+    join.batch(changes(new[cut:], ANEW, cut, user=user), ended=("rekey",))
+    final = {key: (value, by) for key, value, by in new}
+    wanted = {
+        key.encode(): (value.encode(), b"A" if by == "a" else None) for key, (value, by) in final.items() if value is not None
+    }
+    assert join.joined == wanted
+    join.batch(changes([("o1", "again", None)], ANEW, len(new), user=user))
+    assert join.joined == wanted | {b"o1": (b"again", None)}, "later records are newer than what made rows go"
+
+
+def test_right_rows_go_and_their_subscribers_hear_of_it() -> None:
+    join = Join()
+    join.batch(changes([("o1", "x", "a"), ("o2", "y", "b")], OTHER), changes([("a", "A", None), ("b", "B", None)], BEFORE))
+    join.batch(right=changes([("b", "new B", None)], ANEW), ended=("subscription",))
+    assert join.joined == {b"o1": (b"x", None), b"o2": (b"y", b"new B")}
+
+
+def test_what_older_releases_wrote_is_of_the_topic_before() -> None:
+    join = Join()
+    read = changes([("o1", "x", None), ("o2", "y", None)], BEFORE)
+    older = versions.encode(BEFORE[:4] + bytes(4), [np.arange(2)])
+    join.batch(read.set_column(read.schema.get_field_index("version"), "version", older))
+    join.batch(changes([("o2", "y", None)], ANEW), ended=("rekey",))
+    assert join.joined == {b"o2": (b"y", None)}
+
+
+@pytest.mark.parametrize("stage", ["resolve", "regroup", "merge"])
+def test_every_stage_that_reads_a_source_knows_which_rows_are_left_behind(stage: str) -> None:
+    store, count, shown = MemoryStore(), Counters(), dict[bytes, bytes | None]()
+
+    def batch(rows: pa.Table) -> None:
+        if stage == "resolve":
+            made = resolve(rows, store, count, as_read=True, **TIMES)
+        elif stage == "merge":
+            numbered = rows
+            if rows.schema != NUMBERED:
+                number = pa.array([row == b"other" for row in rows.column("key").to_pylist()]).cast(pa.int8())
+                numbered = pa.table([*rows.columns, number], schema=NUMBERED)
+            made = merge(numbered, store, count, 2, source=b"merged..", **TIMES)
+        else:
+            grouped = regroup(rows, store, count, as_read=True, **TIMES)
+            shown.update(zip(grouped.column("row").to_pylist(), grouped.column("new").to_pylist(), strict=True))
+            return
+        assert made.schema == RESULT
+        shown.update(zip(made.column("key").to_pylist(), made.column("value").to_pylist(), strict=True))
+
+    def contributing(read: pa.Table) -> pa.Table:
+        if stage != "regroup":
+            return read
+        group = b"\1\0\0\0g"
+        value = pa.array([None if one is None else group + one for one in read.column("value").to_pylist()], BYTES)
+        return read.set_column(2, "value", value)
+
+    batch(contributing(joined_of(changes([("a", "1", None), ("b", "2", None)], BEFORE))))
+    batch(contributing(joined_of(changes([("other", "3", None)], OTHER))))
+    batch(contributing(joined_of(changes([("b", "2", None)], ANEW))))
+    topic = replace(TOPIC, slot=0 if stage == "merge" else None)
+    for tombstones in left_behind(store, stage, topic):
+        batch(tombstones)
+    assert {key for key, value in shown.items() if value is not None} == {b"b", b"other"}
+    assert sum(map(len, left_behind(store, stage, topic))) == 0
+    assert count["source-restarts"] > 0, "what comes from the new topic starts over"
+
+
+def test_a_merged_table_of_files_that_is_called_as_the_topic_keeps_its_rows() -> None:
+    store = MemoryStore()
+    rows = joined_of(changes([("a", "1", None)], BEFORE))
+    one_number = versions.encode(versions.identity("orders"), [np.array([5])])
+    files = rows.set_column(rows.schema.get_field_index("version"), "version", one_number)
+    numbered = pa.table([*files.columns, pa.array([1], pa.int8())], schema=NUMBERED)
+    merge(numbered, store, Counters(), 2, source=b"merged..", **TIMES)
+    assert [len(one) for one in left_behind(store, "merge", replace(TOPIC, slot=0))] == [0]
+    assert [len(one) for one in left_behind(store, "merge", replace(TOPIC, slot=1))] == [1], "the topic's own would go"
+
+
+def test_a_stars_right_rows_of_another_table_stay() -> None:
+    store = MemoryStore()
+    nothing = rekey(CHANGE.empty_table(), MemoryStore(), Counters(), **TIMES).subscriptions
+    rights = changes([("\x00a", "A", None), ("\x01a", "B", None)], BEFORE)
+    list(subscription(nothing, rights, store, Counters(), **TIMES))
+    (gone,) = left_behind(store, "subscription", replace(TOPIC, slot=1))
+    assert gone.column("key").to_pylist() == [b"\x01a"]
+
+
+@given(st.text(), st.text(), st.text(), st.booleans())
+def test_what_the_new_topic_says_is_last_also_where_right_rows_change_in_the_batch(
+    topic: str, old_id: str, new_id: str, ends: bool
+) -> None:
+    """Answers of both topics meet in resolve then, and are sorted by the bytes of their versions."""
+    before, first, second = (versions.topic_identity(topic, name, at) for at, name in enumerate((old_id, new_id, new_id)))
+    rights = versions.topic_identity("customers", "id")
+    for was, now in ((before, first), (first, second)):
+        join = Join(StartOver(now, ()))
+        join.batch(changes([("o1", "x", "a"), ("o2", "y", "a")], was), changes([("a", "A", None)], rights))
+        came = changes([("o1", "new", None)], now)
+        join.batch(came, changes([("a", "again", None)], rights, 1), ended=("rekey",) if ends else ())
+        assert join.joined == {b"o1": (b"new", None)} | ({} if ends else {b"o2": (b"y", b"again")})
+
+
+def test_ends_are_remembered_until_all_have_passed() -> None:
+    def version(*places: tuple[int, int]) -> pa.StructArray:
+        columns = [pa.array(column, pa.int64()) for column in ([0] * len(places), *zip(*places, strict=True))]
+        return pa.StructArray.from_arrays(columns, list(versions.PLACE))
+
+    assert TOPIC.passed(version((0, 6), (2, 2), (1, 99))) == []
+    (first,) = TOPIC.passed(version((0, 7)))
+    (second,) = TOPIC.passed(version((0, 6), (2, 9)))
+    assert first.startswith(PASSED)
+    store: Store = MemoryStore()
+    assert reached([first], store) == []
+    assert reached([first], store) == []
+    assert reached([second], store) == [TOPIC]
+    assert reached(TOPIC.passed(version((0, 8), (2, 3))), MemoryStore()) == [TOPIC], "in one batch"
+    assert reached([second], store) == [], "it is named once: later records pass the ends, too"
+    later = StartOver(ANEW, ((0, 8), (2, 3)))
+    assert reached(later.passed(version((2, 3))), store) == [], "partition 0 has grown since"
+    assert reached(later.passed(version((0, 8))), store) == [later]

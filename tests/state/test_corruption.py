@@ -1,0 +1,324 @@
+"""Bytes flipped, files cut, deleted and swapped, disks full and read-only: detected or repaired, and never read as data."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fkjoin.state import BucketStore, DamagedIndexError, StateError, database, pending, prefix_range, segments
+from fkjoin.state import index as index_module
+from fkjoin.state.index import RocksIndex
+from fkjoin.state.seal import Seal
+from tests.support.stores import Log, array, contents, index_folder, write
+
+Entries = dict[bytes, bytes | None]
+
+
+class Bucket:
+    """A bucket of three batches, closed: its log, its folder and what is in it."""
+
+    def __init__(self, folder: Path, salt: int = 0) -> None:
+        rng = random.Random(salt)
+        self.folder, self.log, self.entries = folder, Log(), dict[bytes, bytes]()
+        for _ in range(3):
+            self.batch({b"k%04d" % rng.randrange(2000): rng.randbytes(30) for _ in range(700)})
+        with BucketStore(self.log, folder):
+            pass
+
+    def batch(self, entries: Entries) -> None:
+        with BucketStore(self.log, self.folder) as store:
+            write(store, entries)
+            store.commit()
+        self.log.commit()
+        self.entries.update(entries)  # type: ignore[arg-type]
+
+    def check(self) -> bool:
+        """Every way of reading gives what is in it; whether the index was rebuilt."""
+        keys = sorted(self.entries)
+        with BucketStore(self.log, self.folder) as store:
+            assert contents(store) == self.entries
+            assert store.get_many(array(list(keys))).to_pylist() == [self.entries[key] for key in keys]
+            pages = list(store.scan([prefix_range(b"k%02d" % stem) for stem in range(20)], 1500))
+            found = [(page.ranges.tolist(), page.keys.to_pylist()) for page in pages]
+            assert [key for _, part in found for key in part] == keys[:1500]
+            assert [number for numbers, _ in found for number in numbers] == [int(key[1:3]) for key in keys[:1500]]
+            firsts = store.scan([prefix_range(b"k%02d" % stem) for stem in range(20)], each=7)
+            wanted = [key for stem in range(20) for key in [key for key in keys if key.startswith(b"k%02d" % stem)][:7]]
+            assert [key for page in firsts for key in page.keys.to_pylist()] == wanted
+            return store.rebuilt is not None
+
+
+def flip(path: Path, at: int, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def cut(path: Path, rng: random.Random) -> None:
+    path.write_bytes(path.read_bytes()[: rng.randrange(path.stat().st_size)])
+
+
+def remove(path: Path, rng: random.Random) -> None:
+    path.unlink()
+
+
+FILES = ("SEAL", *(f"index-*/{name}" for name in ("CURRENT", "MANIFEST-*", "*.sst", "OPTIONS-*", "IDENTITY")))
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Bucket:
+    return Bucket(tmp_path_factory.mktemp("bucket"))
+
+
+@pytest.fixture
+def copy(bucket: Bucket, tmp_path: Path) -> Bucket:
+    """A bucket with the same log, in a folder of the test's own."""
+    made = Bucket.__new__(Bucket)
+    made.folder, made.log, made.entries = tmp_path / "copy", bucket.log, bucket.entries
+    return made
+
+
+def fresh(copy: Bucket) -> Path:
+    """The folder of its index, made anew and as a new process finds it, with nothing in memory of other files."""
+    database._block_cache.cache_clear()
+    pending._waiting.clear()
+    index_module._readers.clear()
+    shutil.rmtree(copy.folder, ignore_errors=True)
+    with BucketStore(copy.log, copy.folder):
+        pass
+    return index_folder(copy.folder)
+
+
+def one_of(copy: Bucket, pattern: str) -> Path:
+    fresh(copy)
+    (path,) = copy.folder.glob(pattern)
+    return path
+
+
+@pytest.mark.parametrize("pattern", FILES)
+def test_a_flipped_bit_in_the_index_is_repaired(copy: Bucket, pattern: str) -> None:
+    rng = random.Random(pattern)
+    size = one_of(copy, pattern).stat().st_size
+    for at in {0, size - 1, *(rng.randrange(size) for _ in range(12))}:
+        flip(one_of(copy, pattern), min(at, size - 1), rng.randrange(8))
+        assert copy.check()
+
+
+def test_a_bit_that_flips_on_the_disk_is_repaired(copy: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has written to the file, so that its stamp is the old one: RocksDB's checksums notice it."""
+    monkeypatch.setattr(Seal, "require_as_sealed", lambda seal: None)
+    rng = random.Random(7)
+    rebuilt = 0
+    for _ in range(30):
+        path = one_of(copy, "index-*/*.sst")
+        flip(path, rng.randrange(path.stat().st_size), rng.randrange(8))
+        rebuilt += copy.check()
+    assert rebuilt > 20, "some bits are in what is not read"
+
+
+def test_an_older_version_that_rocksdb_would_open_is_not_read(copy: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest that is cut between two of its records is one of an older version, and none begins an empty database."""
+    monkeypatch.setattr(Seal, "require_as_sealed", lambda seal: None)
+    for name in ("CURRENT", "MANIFEST-*"):
+        path = one_of(copy, f"index-*/{name}")
+        size = path.stat().st_size
+        path.unlink()
+        assert copy.check(), name
+    for at in range(0, size, 7):
+        path = one_of(copy, "index-*/MANIFEST-*")
+        os.truncate(path, at)
+        copy.check()
+
+
+def test_an_index_that_was_put_in_the_place_of_one_that_is_kept_open_is_read_anew(copy: Bucket) -> None:
+    fresh(copy)
+    assert not copy.check()
+    for path in fresh(copy).glob("*.sst"):
+        path.write_bytes(bytes(path.stat().st_size))
+    assert copy.check()
+
+
+@pytest.mark.parametrize("pattern", FILES)
+@pytest.mark.parametrize("harm", [cut, remove])
+def test_a_cut_or_deleted_file_of_the_index_is_repaired(
+    copy: Bucket, pattern: str, harm: Callable[[Path, random.Random], None]
+) -> None:
+    harm(one_of(copy, pattern), random.Random(pattern))
+    assert copy.check()
+
+
+def test_any_two_files_that_are_gone_are_noticed(copy: Bucket) -> None:
+    """Such as the one that proves what the index is, and the one without which RocksDB begins an empty database."""
+    names = [path.name for path in fresh(copy).iterdir() if not path.name.startswith(("LOCK", "LOG", "rocksdict"))]
+    for first, second in itertools.combinations([*names, "../SEAL"], 2):
+        index = fresh(copy)
+        for name in (first, second):
+            pattern = "../SEAL" if name == "../SEAL" else f"{name.split('-')[0]}*"
+            next(index.glob(pattern) if pattern != "../SEAL" else iter([copy.folder / "SEAL"])).unlink()
+        assert copy.check(), (first, second)
+
+
+def test_a_file_that_is_added_is_noticed(copy: Bucket) -> None:
+    """RocksDB would read a journal of writes that lies there."""
+    index = fresh(copy)
+    (index / "000099.log").write_bytes(b"")
+    assert copy.check()
+
+
+def test_a_bit_flipped_while_the_index_is_open_is_repaired_in_the_midst_of_a_scan(
+    copy: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks are read when they are needed: the damage shows after some pages have been handed out."""
+    monkeypatch.setattr(RocksIndex, "page_entries", 100)
+    largest = max(fresh(copy).glob("*.sst"), key=lambda path: path.stat().st_size)
+    with BucketStore(copy.log, copy.folder) as store:
+        flip(largest, largest.stat().st_size // 2, 3)
+        pages = store.scan([prefix_range(b"k%02d" % stem) for stem in range(20)])
+        first = next(pages)
+        assert not store.rebuilt
+        rest = list(pages)
+        assert store.rebuilt
+    keys = [key for page in (first, *rest) for key in page.keys.to_pylist()]
+    assert keys == sorted(copy.entries)
+    assert [number for page in (first, *rest) for number in page.ranges.tolist()] == [int(key[1:3]) for key in keys]
+
+
+@pytest.mark.parametrize(("limit", "each"), [(None, 7), (60, 7), (None, 1), (33, None)])
+def test_a_scan_that_is_repaired_gives_no_more_than_was_asked_for(
+    copy: Bucket, monkeypatch: pytest.MonkeyPatch, limit: int | None, each: int | None
+) -> None:
+    fresh(copy)
+    monkeypatch.setattr(RocksIndex, "page_entries", 10)
+    ranges = [prefix_range(b"k%02d" % stem) for stem in range(20)]
+    with BucketStore(copy.log, copy.folder) as store:
+        wanted = [key for page in store.scan(ranges, limit, each) for key in page.keys.to_pylist()]
+        healthy = store._index.scan
+
+        def damaged(*arguments: Any) -> Iterator[Any]:
+            yield next(healthy(*arguments))
+            raise DamagedIndexError("a block is damaged")
+
+        monkeypatch.setattr(store._index, "scan", damaged)
+        found = [key for page in store.scan(ranges, limit, each) for key in page.keys.to_pylist()]
+        assert store.rebuilt
+    assert found == wanted
+
+
+def test_files_and_indexes_of_another_bucket_are_noticed(copy: Bucket, tmp_path: Path) -> None:
+    other = Bucket(tmp_path / "other", salt=1)
+    theirs = index_folder(other.folder)
+    names = [path.name for path in fresh(copy).iterdir() if (theirs / path.name).exists()]
+    assert "CURRENT" in names
+    for name in names:
+        shutil.copy(theirs / name, fresh(copy) / name)
+        copy.check()
+    fresh(copy)
+    (index_folder(copy.folder)).rename(tmp_path / "gone")
+    shutil.copytree(theirs, copy.folder / theirs.name)
+    shutil.copy(other.folder / "SEAL", copy.folder / "SEAL")
+    assert copy.check(), "it is sealed, with the key of another log"
+
+
+@pytest.mark.parametrize(("small", "suffixes"), [(0, {".sst", ".head"}), (1 << 20, {".tail"})])
+def test_a_damaged_pending_file_is_not_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int, suffixes: set[str]
+) -> None:
+    """It is on its way between two batches; the log has the same entries."""
+    monkeypatch.setattr(pending, "TAIL_BYTES", small)
+    bucket = Bucket(tmp_path / "bucket")
+    before, entries = dict(bucket.log.committed), dict(bucket.entries)
+
+    def files() -> list[Path]:
+        """What lies beside an index after one more batch."""
+        shutil.rmtree(bucket.folder)
+        bucket.log.committed, bucket.entries = dict(before), dict(entries)
+        bucket.log.roll_back()
+        with BucketStore(bucket.log, bucket.folder):
+            pass
+        bucket.batch({b"k%04d" % n: b"new" * 3 for n in range(0, 2000, 3)})
+        return sorted(bucket.folder.glob("pending-*"), key=lambda path: path.suffix)
+
+    assert {path.suffix for path in files()} == suffixes
+    rng = random.Random(5)
+    for number in range(len(suffixes)):
+        size = files()[number].stat().st_size
+        harms = [partial(flip, at=at, bit=rng.randrange(8)) for at in rng.sample(range(size), min(size, 60))]
+        for harm in [*harms, partial(cut, rng=rng), partial(remove, rng=rng)]:
+            harm(files()[number])
+            assert not bucket.check()
+
+
+def test_any_flipped_bit_of_a_segment_is_an_error_that_says_what_to_do() -> None:
+    (segment,) = segments.encode_segments(bytes(16), array([b"key%d" % n for n in range(40)]), array([b"value"] * 40))
+    for at in range(len(segment)):
+        damaged = bytearray(segment)
+        damaged[at] ^= 4
+        if 1 <= at <= 16:  # the token is compared, and needs no checksum
+            assert segments.decode_segment(7, bytes(damaged))[0] != bytes(16)
+            continue
+        with pytest.raises(StateError, match="segment 7.*(restore the checkpoint|open the checkpoint with)"):
+            segments.decode_segment(7, bytes(damaged))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", str(place)], capture_output=True, check=False)
+    if mounted.returncode:
+        reason = f"no file system of its own can be mounted: {mounted.stderr.decode().strip()}"
+        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_fails_the_batch_and_loses_nothing(small_disk: Path) -> None:
+    bucket = Bucket(small_disk / "bucket")
+    filler = small_disk / "filler"
+    room = shutil.disk_usage(small_disk).free
+    filler.write_bytes(bytes(room - (64 << 10)))
+    rng = random.Random(2)
+    large: Entries = {b"k%04d" % n: rng.randbytes(800) for n in range(2000)}
+    bucket.batch(large)  # what the batch wrote is in the log; there was no room for a pending file
+    assert not list(bucket.folder.glob("pending-*.sst"))
+    with pytest.raises(StateError, match=r"index .*/bucket/index-.*; the folder must be writable and its disk must have room"):
+        bucket.check()
+    filler.unlink()
+    bucket.check()
+
+
+@pytest.mark.parametrize("left", ["by a process that was killed", "damaged"])
+def test_an_index_that_is_not_read_makes_room_for_the_new_one(small_disk: Path, left: str) -> None:
+    rng = random.Random(3)
+    bucket = Bucket(small_disk / "bucket")
+    for part in range(4):
+        bucket.batch({b"k%04d" % n: rng.randbytes(6500) for n in range(500 * part, 500 * part + 500)})
+    index = index_folder(bucket.folder)
+    with BucketStore(bucket.log, bucket.folder):
+        pass
+    assert sum(path.stat().st_size for path in index.iterdir()) > shutil.disk_usage(small_disk).free
+    (bucket.folder / "SEAL" if left == "by a process that was killed" else index / "CURRENT").unlink()
+    assert bucket.check()
+
+
+def test_a_read_only_folder_fails_the_batch_and_loses_nothing(small_disk: Path) -> None:
+    bucket = Bucket(small_disk / "bucket")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    assert not bucket.check(), "what the index and the tail have can be read"
+    bucket.batch({b"k0000": b"in the log"})
+    with pytest.raises(StateError, match="must be writable and its disk must have room"):
+        bucket.check()
+    with pytest.raises(StateError, match="must be writable and its disk must have room"):
+        BucketStore(bucket.log, small_disk / "elsewhere")
+    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+    assert not bucket.check()

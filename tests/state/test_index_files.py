@@ -1,0 +1,113 @@
+"""The files of an index: when RocksDB merges them, and how they are opened."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fkjoin.state import BucketStore, MemoryStore, database, pending
+from fkjoin.state.database import says
+from fkjoin.state.index import RocksIndex
+from fkjoin.state.positions import Position
+from fkjoin.state.protocol import SLICE_ROWS
+from fkjoin.state.seal import Seal
+from tests.support.stores import KEY, Log, array, batch, contents, index_folder, index_of, write
+
+
+def test_files_that_small_batches_leave_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing stops RocksDB's merging, for which a small batch leaves no time."""
+    monkeypatch.setattr(pending, "TAIL_BATCHES", 0)
+    log, model, files = Log(), MemoryStore(), list[int]()
+    for number in range(40):
+        entries: dict[bytes, bytes | None] = {b"k%03d" % n: b"%d" % number for n in range(number % 7, 800, 7)}
+        batch(log, tmp_path, entries)
+        write(model, entries)
+        files.append(len(list(index_folder(tmp_path).glob("*.sst"))))
+    assert max(files) <= 6, "at most three over one another, one below, and one that has just come or is no longer needed"
+    with BucketStore(log, tmp_path) as store:
+        assert contents(store) == dict(model.items())
+        assert not store.rebuilt
+
+
+def test_a_large_index_is_merged_when_twelve_files_lie_over_one_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not begun to be before: closing would stop it, and the next batch begin it again."""
+    monkeypatch.setattr(database, "_SOON_BYTES", -1)
+    files = list[int]()
+    for number in range(14):  # the first one's file is below
+        index = index_of(tmp_path)
+        keys = array([b"k%05d" % n for n in range(number % 7, 20_000, 7)])
+        index.apply(keys, array([b"%d" % number] * len(keys)), Position(b"t" * 16, number))
+        assert number == 12 or not says(index._db, "compaction-pending") + says(index._db, "num-running-compactions")
+        index.close()
+        files.append(len(list(index_folder(tmp_path).glob("*.sst"))))
+    assert files[:12] == list(range(1, 13))
+    assert files[-1] <= 3, "one below, one over it, and one that is no longer needed"
+
+
+def test_merging_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_SOON_BYTES", -1)
+    slept = list[float]()
+    monkeypatch.setattr(database.time, "sleep", slept.append)
+    monkeypatch.setattr(database, "_MERGED_S", 0.05)
+
+    class Piled:
+        """A database that merges for ever."""
+
+        def __init__(self, files: int) -> None:
+            self.files = files
+
+        def property_value(self, name: str) -> str:
+            return str(self.files) if name == "rocksdb.num-files-at-level0" else "1"
+
+        def live_files(self) -> list[dict[str, Any]]:
+            return []
+
+        def close(self) -> None:
+            pass
+
+    for files, waits in ((11, False), (12, True)):
+        index = index_of(tmp_path / str(files))
+        index._db.close()
+        index._db = Piled(files)  # type: ignore[assignment]
+        slept.clear()
+        index.close()
+        assert bool(slept) == waits
+
+
+def test_an_index_that_is_opened_again_is_read_by_its_filters(tmp_path: Path) -> None:
+    """Filters that are not there cost reads of what is not there four times as much, and nothing else would show it."""
+    rows = 20_000
+    keys = [b"k%06d" % n for n in range(rows)]
+    with contextlib.closing(index_of(tmp_path)) as index:
+        index.apply(array(keys), array([b"v"] * rows), Position(b"t" * 16, 1))  # type: ignore[arg-type]
+    seal = Seal.of(tmp_path, KEY)
+    assert seal is not None
+    for opened in (RocksIndex.standing(seal, KEY), RocksIndex.taken(tmp_path, KEY, 0.0)):
+        assert opened is not None
+        with contextlib.closing(opened) as index:
+            index.get_many(array([b"k000000x"]))
+            held = index._db.property_int_value("rocksdb.estimate-table-readers-mem")
+            assert held is not None
+            assert held > rows, "ten bits a key, and the index of blocks"
+
+
+def test_blocks_that_many_keys_are_in_are_not_kept_in_memory(tmp_path: Path) -> None:
+    """Those that few keys are in are, also after many."""
+    database._block_cache.cache_clear()
+    names = [b"k%05d" % number for number in range(2 * SLICE_ROWS)]
+    values = array([name * 16 for name in names])
+    with contextlib.closing(index_of(tmp_path)) as index:
+        index.apply(array(names), values, None)
+
+        def kept(keys: list[bytes]) -> int:
+            before = says(index._db, "block-cache-usage")
+            assert index.get_many(array(keys)).to_pylist() == [name * 16 for name in keys]
+            return says(index._db, "block-cache-usage") - before
+
+        assert kept(names) < 64 << 10, "a block at each end, which is looked for"
+        assert kept(names[::16]) > 512 << 10

@@ -1,0 +1,48 @@
+"""What a batch overwrites is counted from what it has read, wherever that stands among what it writes."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fkjoin.state import lengths as module
+from fkjoin.state.lengths import lengths, lengths_before
+from fkjoin.state.protocol import Bytes
+from tests.support.stores import array
+
+KEYS = [bytes([letter]) for letter in b"abcdefgh"]
+STORED = dict(zip(KEYS, (b"", None, b"1", b"22", None, b"55555", b"6", None), strict=True))
+
+
+def stored(keys: Bytes) -> Bytes:
+    return array([STORED[key] for key in keys.to_pylist()])
+
+
+@example(written=KEYS, read=[KEYS[2:5], KEYS[:2]])
+@example(written=KEYS[::-1], read=[KEYS[2:5], KEYS[2:3]])
+@example(written=KEYS[2:5], read=[KEYS, []])
+@given(
+    written=st.lists(st.sampled_from(KEYS), unique=True),
+    read=st.lists(st.lists(st.sampled_from(KEYS), max_size=6), max_size=3),
+)
+def test_lengths_are_those_that_the_index_has_and_what_was_read_is_not_read_again(
+    written: list[bytes], read: list[list[bytes]]
+) -> None:
+    asked: list[bytes] = []
+
+    def look_up(keys: Bytes) -> Bytes:
+        asked.extend(keys.to_pylist())
+        return stored(keys)
+
+    found = lengths_before(array(written), [(array(keys), lengths(stored(array(keys)))) for keys in read], look_up)
+    expected = [None if STORED[key] is None else len(STORED[key] or b"") for key in written]
+    assert (found.type, found.to_pylist()) == (pa.int64(), expected)
+    assert sorted(asked) == sorted(set(written) - {key for keys in read for key in keys})
+
+
+def test_what_was_read_and_is_written_as_it_stood_is_not_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = [(array(keys), lengths(stored(array(keys)))) for keys in (KEYS[1:4], KEYS[5:7], KEYS[4:5])]
+    monkeypatch.setattr(module.pc, "index_in", None)
+    assert lengths_before(array(KEYS[1:7]), read, stored).to_pylist() == [None, 1, 2, None, 5, 1]

@@ -1,0 +1,67 @@
+"""The stages that map right rows to their left rows, over memory, and the plain maps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from fkjoin.codec.messages import Operation, column
+from fkjoin.codec.rows import RowCodec
+from fkjoin.stages import Counters, rekey
+from fkjoin.stages.children import Family, children
+from fkjoin.state import MemoryStore
+from tests.support.oracle import Change, messages
+
+ROW = pa.schema([("v", pa.binary())])
+KEY = pa.schema([("id", pa.binary())])
+RESULT = pa.schema([("v", pa.binary()), ("children", pa.map_(pa.binary(), pa.struct(list(ROW))))])
+FAMILY = Family(KEY, ROW, ROW, RESULT)
+TIMES: Any = {"now_ms": 0, "retention_ms": 10}
+Table = dict[bytes, tuple[bytes, list[tuple[bytes, bytes]]]]
+
+
+class Maps:
+    """rekey and children over memory, and the table that the results lead to."""
+
+    def __init__(self, page: int = 1000) -> None:
+        self.stores, self.count, self.table = (MemoryStore(), MemoryStore(page)), Counters(), Table()
+        self.sent = 0
+
+    def batch(self, changes: list[Change], *, every: bool = False) -> None:
+        coded = [
+            row._replace(value=None if row.value is None else RowCodec(ROW).encode([pa.array([row.value])], 1)[0].as_py())
+            for row in changes
+        ]
+        sides = messages(coded, left=True), messages(coded, left=False)
+        rekeyed = rekey(sides[0], self.stores[0], self.count, every=every, **TIMES)
+        pages = children(
+            rekeyed.subscriptions, sides[1], self.stores[1], self.count, FAMILY, source=b"children", every=every, **TIMES
+        )
+        for page in pages:
+            self.apply(page)
+
+    def apply(self, results: pa.Table) -> None:
+        rows = [part.to_pylist() for part in RowCodec(RESULT).decode(column(results, "value"))]
+        for one, value, mapped in zip(results.to_pylist(), *rows, strict=True):
+            key, before = one["key"], self.table.get(one["key"])
+            gone = one["value"] is None
+            assert one["operation"] == (Operation.DELETE if gone else Operation.INSERT if before is None else Operation.UPDATE)
+            self.sent += 1
+            if gone:
+                del self.table[key]
+            else:
+                self.table[key] = value, [(child, row["v"]) for child, row in mapped]
+
+
+def wanted(changes: list[Change]) -> Table:
+    lefts = {change.key: change for change in changes if change.left}
+    rights = {change.key: change.value for change in changes if not change.left}
+    return {
+        key: (
+            value,
+            [(child, row.value) for child, row in sorted(lefts.items()) if row.foreign_key == key and row.value is not None],
+        )
+        for key, value in rights.items()
+        if value is not None
+    }

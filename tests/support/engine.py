@@ -1,0 +1,177 @@
+"""The fused engine in one process: Spark's part (shuffles, state that is committed or rolled back) played by dictionaries.
+
+The operators, their bucket stores and their files are the real ones.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from fkjoin.codec.messages import RESULT, unpack
+from fkjoin.folds.fold import Fold
+from fkjoin.spark.buckets import bucket_ids, packed_by_bucket
+from fkjoin.spark.identity import identity_text
+from fkjoin.spark.operator import StageName, StageProcessor
+from fkjoin.spark.specs import (
+    AggregateSpec,
+    RegroupSpec,
+    RekeySpec,
+    ResolveSpec,
+    StageSpec,
+    StateSpec,
+    SubscriptionSpec,
+)
+from fkjoin.stages import Counters, How
+from tests.support.oracle import Change, messages
+
+STAGES: tuple[StageName, ...] = ("rekey", "subscription", "resolve")
+
+Envelopes = dict[int, list[bytes]]
+
+
+class Value:
+    """A ``ValueState``."""
+
+    def __init__(self, data: Any = None) -> None:
+        self._data = data
+
+    def exists(self) -> bool:
+        return self._data is not None
+
+    def get(self) -> Any:
+        return self._data
+
+    def update(self, data: Any) -> None:
+        self._data = data
+
+
+class Mapped(dict[Any, Any]):
+    """A ``MapState``."""
+
+    getValue = dict.get  # noqa: N815
+    updateValue = dict.__setitem__  # noqa: N815
+    removeKey = dict.pop  # noqa: N815
+
+
+class Handle:
+    """A bucket's states: a copy of what is committed, until the batch is.
+
+    Their types are not texts, which Spark would ask the JVM about in each batch.
+    """
+
+    def __init__(self, meta: Any = None, log: Any = ()) -> None:
+        self.meta, self.log = Value(meta), Mapped(log)
+
+    def getValueState(self, _: str, *types: Any) -> Value:  # noqa: N802
+        assert [kind.simpleString() for kind in types] == ["struct<data:binary>"]
+        return self.meta
+
+    def getMapState(self, _: str, *types: Any) -> Mapped:  # noqa: N802
+        assert [kind.simpleString() for kind in types] == ["struct<number:bigint>", "struct<data:binary>"]
+        return self.log
+
+
+class Engine:
+    """Some stages in a row; a batch is an attempt that is committed afterwards, or not."""
+
+    def __init__(self, specs: Sequence[StageSpec]) -> None:
+        self.count = Counters()
+        self.buckets = specs[0].state.buckets
+        self.specs = {spec.stage: spec for spec in specs}
+        self._committed: dict[tuple[StageName, int], Handle] = defaultdict(Handle)
+        self._attempt: dict[tuple[StageName, int], Handle] = {}
+
+    def attempted(self, given: dict[StageName, Envelopes], *, stop_after: StageName | None = None) -> pa.Table:
+        """Run a batch up to and including a stage; its results.  ``given``: what comes to stages from sources."""
+        self._attempt = {}
+        passed: Envelopes = defaultdict(list)
+        for stage in self.specs:
+            for bucket, payloads in given.get(stage, {}).items():
+                passed[bucket] += payloads
+            passed = self._run(stage, passed)
+            if stage == stop_after:
+                return RESULT.empty_table()
+        found = [unpack(payload) for payloads in passed.values() for payload in payloads if payload]
+        return pa.concat_tables([RESULT.empty_table(), *found])
+
+    def commit(self) -> None:
+        """What Spark does at the end of a batch: all stages' states become durable together."""
+        self._committed.update(self._attempt)
+
+    def packed(self, messages: pa.Table) -> Envelopes:
+        """Messages by key, and an envelope that wakes each bucket."""
+        passed: Envelopes = defaultdict(list)
+        for bucket in bucket_ids(self.buckets):
+            passed[bucket].append(b"")
+        for bucket, payload in packed_by_bucket(messages, "key", self.buckets):
+            passed[bucket].append(payload)
+        return passed
+
+    def _run(self, stage: StageName, passed: Envelopes) -> Envelopes:
+        made: Envelopes = defaultdict(list)
+        for bucket, payloads in passed.items():
+            committed = self._committed[stage, bucket]
+            handle = self._attempt[stage, bucket] = Handle(committed.meta.get(), committed.log)
+            processor = StageProcessor(self.specs[stage])
+            processor.init(handle)  # type: ignore[arg-type]
+            rows = len(payloads)
+            frame = pd.DataFrame({"bucket": bucket, "payload": payloads, "counter": [None] * rows, "count": 0})
+            for out in processor.handleInputRows((bucket,), iter([frame]), None):
+                for target, payload, counter, number in out.itertuples(index=False):
+                    if payload is not None:
+                        made[int(target)].append(payload)
+                    else:
+                        self.count[counter] += int(number)
+        return made
+
+
+class LocalEngine(Engine):
+    """One join."""
+
+    def __init__(
+        self, folder: Path, how: How = "inner", buckets: int = 2, *, validate: bool = True, materialized: bool = False
+    ) -> None:
+        def state(kind: type[StageSpec]) -> StateSpec:
+            identity = identity_text({"join": "join", "stage": kind.stage}, {})
+            return StateSpec("join", buckets, 60_000, str(folder), identity, validate)
+
+        super().__init__(
+            [
+                RekeySpec(state(RekeySpec)),
+                SubscriptionSpec(state(SubscriptionSpec), in_order=True),
+                ResolveSpec(state(ResolveSpec), how=how, materialized=materialized, in_order=True),
+            ]
+        )
+
+    def attempt(self, changes: Sequence[Change], *, stop_after: StageName | None = None) -> pa.Table:
+        sides = (self.packed(messages(changes, left=left)) for left in (True, False))
+        return self.attempted(dict(zip(("rekey", "subscription"), sides, strict=True)), stop_after=stop_after)
+
+    def batch(self, changes: Sequence[Change]) -> pa.Table:
+        results = self.attempt(changes)
+        self.commit()
+        return results
+
+
+class LocalAggregate(Engine):
+    """One aggregate, of rows that contribute (``JOINED``)."""
+
+    def __init__(self, folder: Path, fold: Fold, buckets: int = 2, *, validate: bool = True, every: bool = False) -> None:
+        def state(kind: type[StageSpec]) -> StateSpec:
+            return StateSpec("sums", buckets, 60_000, str(folder), identity_text({"stage": kind.stage}, {}), validate)
+
+        super().__init__(
+            [
+                RegroupSpec(state(RegroupSpec), as_read=True, every=every),
+                AggregateSpec(state(AggregateSpec), fold=fold, in_order=True, every=every),
+            ]
+        )
+
+    def attempt(self, rows: pa.Table, *, stop_after: StageName | None = None) -> pa.Table:
+        return self.attempted({"regroup": self.packed(rows)}, stop_after=stop_after)

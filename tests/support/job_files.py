@@ -1,0 +1,48 @@
+"""A job file that is right."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    pass
+else:  # pragma: no cover
+    pass
+
+GOOD = """
+name = "orders"
+checkpoint = "{folder}/checkpoint"
+trigger = "available-now"
+log = "{folder}/job.log"
+[spark]
+"spark.master" = "local[2]"
+"spark.ui.enabled" = false
+"spark.sql.shuffle.partitions" = 2
+"spark.fkjoin.index.dir" = "{folder}/index"
+"spark.driver.extraJavaOptions" = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
+[tables.orders]
+path = "{folder}/orders"
+key = "id"
+version = "lsn"
+deleted = "op = 'd'"
+[tables.customers]
+path = "{folder}/customers"
+key = "customer"
+version = "lsn"
+[joins.joined]
+left = "orders"
+right = "customers"
+extractor = "customer"
+joiner = ["left.amount", "right.name"]
+[sinks.out]
+table = "joined"
+path = "{folder}/out"
+"""
+
+
+def job(tmp_path: Path, text: str) -> Path:
+    """Write a job file into the folder that it is about."""
+    path = tmp_path / "job.toml"
+    path.write_text(text.replace("{folder}", str(tmp_path)))
+    return path

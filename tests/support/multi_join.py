@@ -1,0 +1,99 @@
+"""A join with two right tables over memory: its messages, its table, and the plain batch join."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES, as_bytes
+from fkjoin.codec.messages import CHANGE, LEFT, NO_TIMESTAMP, Operation, table
+from fkjoin.codec.rows import RowCodec
+from fkjoin.stages.scatter import foreign_keys, tagged
+from fkjoin.stages.star import KEY, Field, Nested, Right, Star
+
+TEXT = pa.schema([("text", pa.string())])
+MADE = Nested((("key", Field(KEY, ("id",))), ("left", Field(LEFT, ("text",))), ("both", Nested((("first", Field(0, ())),)))))
+Row = tuple[str, str | None, str | None]
+
+
+def star(*how: str) -> Star:
+    """Its rows: the key, the left row's text, and in structs the first right row and the second one's text."""
+    made = Nested((*MADE.columns, ("second", Field(1, ("text",)))))
+    rights = tuple(Right(str(at), TEXT, TEXT, 1, one) for at, one in enumerate(how))  # type: ignore[arg-type]
+    return Star(pa.schema([("id", pa.string())]), TEXT, 1, rights, made)
+
+
+class Change(NamedTuple):
+    """Of the left table (``number`` LEFT) or a right one; ``text`` None deletes."""
+
+    number: int
+    key: str
+    version: int
+    text: str | None
+    foreign: tuple[str | None, str | None] = (None, None)
+
+
+def messages(changes: Iterable[Change], number: int) -> pa.Table:
+    rows = [change for change in changes if change.number == number]
+    keys = as_bytes(pa.array([row.key for row in rows], pa.string()))
+    texts = pa.array([row.text for row in rows], pa.string())
+    there = texts.is_valid()
+    value = RowCodec(TEXT).encode([texts], len(rows))
+    value = pa.array([one if here else None for one, here in zip(value.to_pylist(), there.to_pylist(), strict=True)], BYTES)
+    foreign = [as_bytes(pa.array([row.foreign[at] if row.text else None for row in rows], pa.string())) for at in (0, 1)]
+    by = foreign_keys(foreign) if number == LEFT else pa.nulls(len(rows), BYTES)
+    at = np.array([row.version for row in rows], np.int64)
+    key = keys if number == LEFT else tagged(number, keys)
+    return table(CHANGE, key, by, value, versions.encode(b"source-%d" % (number % 3), [at]), at)
+
+
+def right_messages(changes: Iterable[Change]) -> pa.Table:
+    chosen = list(changes)
+    return pa.concat_tables([messages(chosen, number) for number in (0, 1)])
+
+
+def batch_join(changes: Iterable[Change], how: tuple[str, ...]) -> dict[str, Row]:
+    newest: dict[tuple[int, str], Change] = {}
+    for change in sorted(changes, key=lambda change: change.version):
+        newest[change.number, change.key] = change
+    found: dict[str, Row] = {}
+    for (number, key), left in newest.items():
+        if number != LEFT or left.text is None:
+            continue
+        others = [newest.get((at, name)) if name is not None else None for at, name in enumerate(left.foreign)]
+        texts = [None if other is None else other.text for other in others]
+        if all(text is not None or one == "left" for text, one in zip(texts, how, strict=True)):
+            found[key] = (left.text, *texts)  # type: ignore[assignment]
+    return found
+
+
+class Joined(dict[str, Row]):
+    """The table as whoever reads its changes has it."""
+
+    def __init__(self, of: Star) -> None:
+        super().__init__()
+        self.of, self.versions = of, dict[str, list[tuple[int, ...]]]()
+
+    def take(self, results: pa.Table) -> None:
+        values = RowCodec(self.of.schema).decode(results.column("value").combine_chunks())
+        key, left, both, second = (column.to_pylist() for column in values)
+        for at, one in enumerate(results.to_pylist()):
+            name, before = one["key"].decode(), self.pop(one["key"].decode(), None)
+            wanted = Operation.DELETE if one["value"] is None else Operation.INSERT if before is None else Operation.UPDATE
+            assert one["operation"] == wanted, (name, before)
+            parts = versions.decode(one["version"])
+            self.versions.setdefault(name, []).append(parts[0][1])
+            assert len(parts) == 3
+            if one["value"] is None:
+                assert before is not None, f"a tombstone for {name}, which has no result"
+                continue
+            assert key[at] == name
+            first = both[at]["first"]
+            row = (left[at], None if first is None else first["text"], second[at])
+            assert row != before, f"the same result again for {name}"
+            assert one["ts"] != NO_TIMESTAMP
+            self[name] = row

@@ -1,0 +1,100 @@
+"""What the join must come to: a plain batch join of the final tables; and events from which tests make changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import CHANGE, RESULT, Operation, table
+from fkjoin.stages import split_rows
+
+LEFT, RIGHT = versions.identity("left"), versions.identity("right")
+
+Joined = dict[bytes, tuple[bytes, bytes | None]]
+
+
+class Change(NamedTuple):
+    """A change of either table; ``value`` None deletes."""
+
+    left: bool
+    key: bytes
+    value: bytes | None
+    version: int
+    foreign_key: bytes | None = None
+
+
+def batch_join(changes: Iterable[Change], how: str) -> Joined:
+    """The joined table of the rows with the greatest versions."""
+    newest: dict[tuple[bool, bytes], Change] = {}
+    for change in sorted(changes, key=lambda change: change.version):
+        newest[change.left, change.key] = change
+    joined: Joined = {}
+    for (left, key), change in newest.items():
+        if not left or change.value is None:
+            continue
+        other = newest.get((False, change.foreign_key)) if change.foreign_key is not None else None
+        right = other.value if other is not None else None
+        if right is not None or how == "left":
+            joined[key] = (change.value, right)
+    return joined
+
+
+def messages(changes: Iterable[Change], *, left: bool) -> pa.Table:
+    """One side's changes as ``CHANGE``."""
+    rows = [change for change in changes if change.left == left]
+    return table(
+        CHANGE,
+        pa.array([row.key for row in rows], BYTES),
+        pa.array([row.foreign_key if row.value is not None else None for row in rows], BYTES),
+        pa.array([row.value for row in rows], BYTES),
+        versions.encode(LEFT if left else RIGHT, [np.array([row.version for row in rows], np.int64)]),
+        np.array([row.version for row in rows], np.int64),
+    )
+
+
+def apply(results: pa.Table, joined: Joined) -> None:
+    """Bring ``joined`` up to date; fails on a result that changes nothing."""
+    left, right = split_rows(results.column("value").combine_chunks())
+    rows = zip(
+        results.column("key").to_pylist(),
+        results.column("operation").to_pylist(),
+        left.to_pylist(),
+        right.to_pylist(),
+        strict=True,
+    )
+    for key, operation, one, other in rows:
+        before = joined.get(key)
+        expected = Operation.DELETE if one is None else Operation.INSERT if before is None else Operation.UPDATE
+        assert operation == expected, (key, operation, before)
+        if one is None:
+            assert before is not None, f"a tombstone for {key!r}, which has no result"
+            del joined[key]
+        else:
+            assert before != (one, other), f"the same result again for {key!r}"
+            joined[key] = (one, other)
+
+
+EVENT = st.tuples(
+    st.booleans(), st.sampled_from([b"1", b"2", b"3"]), st.sampled_from([b"a", b"b", None]), st.sampled_from([b"x", b"y", None])
+)
+
+
+@st.composite
+def histories(draw: Any, most: int = 24) -> list[Change]:
+    """Changes of three left rows and two right rows, versions counted up."""
+    events = draw(st.lists(EVENT, min_size=1, max_size=most))
+    return [
+        Change(True, key, value, version, foreign_key) if left else Change(False, foreign_key or b"a", value, version)
+        for version, (left, key, foreign_key, value) in enumerate(events)
+    ]
+
+
+def rows(results: pa.Table) -> list[tuple[Any, ...]]:
+    """What of a result reaches a sink, in an order of its own."""
+    return sorted(zip(*(results.column(name).to_pylist() for name in RESULT.names), strict=True), key=repr)

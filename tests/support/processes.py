@@ -1,0 +1,89 @@
+"""Processes that tests start: when they end, and all that come of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+def load(address: str) -> None:
+    """Wait until a fork server has imported its modules: who asks would not wait for longer than some seconds."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(address)
+        asking.shutdown(socket.SHUT_WR)
+        assert asking.recv(1) == b"", "nothing was asked for"
+
+
+def ends(process: int, within_s: float = 10) -> bool:
+    """Whether it ends, which its parent is told."""
+    for _ in range(int(100 * within_s)):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+
+
+class Command:
+    """A command, with all processes that come of it; they have a variable of their own in common."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.temporary, self.said = folder / "tmp", folder / "said.txt"
+        self.temporary.mkdir(exist_ok=True)
+        self._mark = f"FKJOIN_TEST={uuid.uuid4()}".encode()
+        name, _, value = self._mark.decode().partition("=")
+        environment = os.environ | {"TMPDIR": str(self.temporary), name: value, "PYTHONUNBUFFERED": "1"}
+        with self.said.open("wb") as out:
+            command = [sys.executable, "-m", "fkjoin.cli", *arguments]
+            self.process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
+
+    def processes(self) -> dict[int, str]:
+        """Those that are there, with their command lines."""
+        found = {}
+        for place in Path("/proc").glob("[0-9]*"):
+            try:
+                line = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                if line and self._mark in (place / "environ").read_bytes().split(b"\0"):
+                    found[int(place.name)] = line
+            except (OSError, ValueError):  # it has ended
+                pass
+        return found
+
+    def java(self) -> int | None:
+        """The JVM's process."""
+        return next((number for number, line in self.processes().items() if "deploy.SparkSubmit" in line), None)
+
+    def wait_for(self, what: str, reached: Callable[[], object]) -> None:
+        for _ in range(12_000):
+            if reached():
+                return
+            assert self.process.poll() is None, f"{what}: {self.said.read_text()[-3000:]}"
+            time.sleep(0.005)
+        raise AssertionError(f"{what} is not reached: {self.said.read_text()[-3000:]}")
+
+    def ends(self) -> None:
+        """Wait until all processes are gone, long after they should be; else fail with those that are not."""
+        self.process.wait(60)
+        for _ in range(600):
+            if not (left := self.processes()):
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"left: {left}")
+
+    def end_by_force(self) -> None:
+        for number in self.processes():
+            os.kill(number, signal.SIGKILL)
+        self.process.wait()

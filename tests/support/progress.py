@@ -1,0 +1,38 @@
+"""Progress events as Spark gives them."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from fkjoin.stages import counters
+
+SIZES = {"buckets": 6, "state-rows": 300, "state-bytes": 9000, "log-bytes": 12000, "index-bytes": 5000}
+
+
+def progress(batch: int, **state: Any) -> Any:
+    """An event of a query with one join, half a second for 100 rows."""
+    counted = dict.fromkeys(counters.ALL, 0) | {"left-in": 90, "right-in": 10, "out": 50, "stale-dropped": 1}
+    timed = {"rekey-ms": 100, "subscription-ms": 250, "resolve-ms": None}
+    about = {
+        "id": "3f9a",
+        "name": None,
+        "timestamp": "2026-01-01T00:00:00.000Z",
+        "batchId": batch,
+        "numInputRows": 100,
+        "durationMs": {"triggerExecution": 500, "addBatch": 400},
+        "sources": [
+            {
+                "endOffset": {"orders": {"0": 70, "1": 20}},
+                "latestOffset": {"orders": {"0": 75, "1": 20, "2": 9}},
+            },
+            {"endOffset": {"logOffset": 3}, "latestOffset": None},
+        ],
+        "observedMetrics": {
+            "fkjoin:joined": counted,
+            "fkjoin-state:joined": {**SIZES, **timed, "fan-out-max": 7, "hot-key": None, **state},
+            "somebody's own": {"rows": 1},
+        },
+    }
+    return SimpleNamespace(json=json.dumps(about))

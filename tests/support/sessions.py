@@ -1,0 +1,41 @@
+"""Spark sessions of tests, and settings for small tables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def short_lived(**more: str) -> dict[str, str]:
+    """An environment for programs that start a JVM for a minute; see ``fkjoin.sessions.settings.SHORT_LIVED``."""
+    from fkjoin.sessions.settings import SHORT_LIVED
+
+    return os.environ | {"JAVA_TOOL_OPTIONS": SHORT_LIVED, **more}
+
+
+def small(spark: SparkSession, folder: Path, buckets: int = 2) -> None:
+    """Settings for tables that are built from here on: few partitions, indexes under ``folder``, all of the optimizer."""
+    from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, OPTIMIZE, PARTITIONS
+
+    chosen = {PARTITIONS: "2", BUCKETS: str(buckets), INDEX_DIR: str(folder / "index"), OPTIMIZE: "true", EXCLUDED: ""}
+    for name, value in chosen.items():
+        spark.conf.set(name, value)
+
+
+def only_session(name: str, **conf: Any) -> Iterator[SparkSession]:
+    """One local Spark session for all tests of a run that need a JVM."""
+    from fkjoin.sessions.settings import SHORT_LIVED, session
+
+    made = session(
+        name, master="local[2]", ui_enabled="false", driver_host="127.0.0.1", driver_extraJavaOptions=SHORT_LIVED, **conf
+    )
+    made.sparkContext.setLogLevel("ERROR")
+    yield made
+    status = made.sparkContext._gateway.proc.poll()
+    assert status is None, f"the JVM did not live to see the tests' end: it left with status {status}"
+    made.stop()

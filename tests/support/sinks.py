@@ -1,0 +1,60 @@
+"""Sinks of tests, and what sinks have."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from fkjoin import Table
+from fkjoin.sinks.batches import Batch, Write
+
+
+@dataclass
+class Memory:
+    """Keeps each batch's changes; throws before it takes a batch whose number is in ``broken``."""
+
+    place: str = "memory"
+    broken: set[int] = field(default_factory=set)
+    taken: dict[int, list[Any]] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    kept: bool = True
+    """What it was given was worked out once for all sinks."""
+
+    def begin(self, table: Table) -> Write:
+        def write(batch: Batch, query: str, number: int) -> None:
+            self.names.add(query)
+            self.kept &= batch.frame.is_cached
+            if number in self.broken:
+                raise OSError(f"{self.place} is full")
+            self.taken[number] = sorted(map(str, batch.table.changes.collect()))
+
+        return write
+
+
+def delta(folder: Path) -> dict[str, Any]:
+    """The rows of a Delta table, by order."""
+    from deltalake import DeltaTable
+
+    return {row.pop("order_id"): row for row in DeltaTable(str(folder)).to_pyarrow_table().to_pylist()}
+
+
+def finished(query: StreamingQuery) -> StreamingQuery:
+    """The query, after its end."""
+    query.awaitTermination()
+    return query
+
+
+class Backup:
+    """A copy of a checkpoint."""
+
+    def __init__(self, folder: Path, name: str = "backup") -> None:
+        self.folder, self.copy = folder, folder.with_name(name)
+        shutil.copytree(folder, self.copy)
+
+    def restore(self) -> None:
+        shutil.rmtree(self.folder)
+        shutil.copytree(self.copy, self.folder)

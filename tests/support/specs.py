@@ -1,0 +1,62 @@
+"""A spec of each kind of stage."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from fkjoin.codec.messages import ANSWER, CHANGE, GROUPED, JOINED, NUMBERED, PART, RESULT, SUBSCRIPTION, SUMS
+from fkjoin.folds.fold import Fold
+from fkjoin.folds.sums import Count
+from fkjoin.spark.specs import (
+    AggregateSpec,
+    ChildrenSpec,
+    GatherSpec,
+    MergeSpec,
+    MultiSubscriptionSpec,
+    PaceSpec,
+    RegroupSpec,
+    RekeySpec,
+    ResolveSpec,
+    ScatterSpec,
+    StageSpec,
+    StateSpec,
+    SubscriptionSpec,
+)
+from fkjoin.stages.answer_rows import AnswerRows, Joined, Made
+from fkjoin.stages.children import Family
+from fkjoin.stages.contribute import Carry, Contribute, Fields, Place
+from fkjoin.stages.star import Nested, Right, Star
+
+KINDS = (CHANGE, SUBSCRIPTION, ANSWER, JOINED, NUMBERED, PART, GROUPED, RESULT, SUMS)
+
+STATE = StateSpec("orders", 64, 604_800_000, "/tmp/index", "{}", True)
+TEXT = pa.schema([("text", pa.string())])
+FIELDS = Fields(TEXT, TEXT, TEXT, "inner")
+PLACES: tuple[Place, ...] = (("left", ("text",)),)
+STAR = Star(TEXT, TEXT, 1, tuple(Right(name, TEXT, TEXT, 1, "inner") for name in ("first", "second")), Nested(()))
+CARRY, CONTRIBUTE = Carry(FIELDS, PLACES, PLACES, TEXT, TEXT), Contribute(FIELDS, PLACES, PLACES, TEXT, TEXT)
+BOTH = pa.schema([(side, pa.struct(list(TEXT))) for side in ("left", "right")])
+JOINS = Joined(AnswerRows(FIELDS, Made(None)), BOTH)
+FOLD, FAMILY = Fold(TEXT, (Count("count"),)), Family(TEXT, TEXT, TEXT, TEXT)
+
+PLAIN: tuple[tuple[StageSpec, tuple[pa.Schema, ...], bytes], ...] = (
+    (RekeySpec(STATE), (CHANGE,), b"d"),
+    (RekeySpec(STATE, in_order=True, from_answers=CARRY), (ANSWER,), b""),
+    (SubscriptionSpec(STATE), (SUBSCRIPTION, CHANGE, SUMS), b"drs"),
+    (SubscriptionSpec(STATE, in_order=True), (SUBSCRIPTION, CHANGE, SUMS), b"dr"),
+    (SubscriptionSpec(STATE, in_order=True, rights_in_order=True), (SUBSCRIPTION, CHANGE, SUMS), b"d"),
+    (ResolveSpec(STATE), (ANSWER, JOINED), b"d"),
+    (ResolveSpec(STATE, in_order=True, from_answers=JOINS), (ANSWER,), b""),
+    (ChildrenSpec(STATE, family=FAMILY), (SUBSCRIPTION, CHANGE, SUMS), b"dr"),
+    (ChildrenSpec(STATE, family=FAMILY, rights_in_order=True), (SUBSCRIPTION, CHANGE, SUMS), b"d"),
+    (ScatterSpec(STATE, rights=2), (CHANGE,), b"d"),
+    (ScatterSpec(STATE, rights=2, in_order=True), (CHANGE,), b""),
+    (MultiSubscriptionSpec(STATE, right_parts=(1, 1), rights_in_order=(False, False)), (SUBSCRIPTION, CHANGE, SUMS), b"dr"),
+    (MultiSubscriptionSpec(STATE, right_parts=(1, 1), rights_in_order=(True, False)), (SUBSCRIPTION, CHANGE, SUMS), b"d"),
+    (GatherSpec(STATE, star=STAR), (PART,), b""),
+    (RegroupSpec(STATE), (JOINED,), b"d"),
+    (RegroupSpec(STATE, in_order=True, from_answers=CONTRIBUTE), (ANSWER,), b""),
+    (AggregateSpec(STATE, fold=FOLD), (GROUPED,), b"ds"),
+    (MergeSpec(STATE, in_order=(True, False)), (NUMBERED,), b"ds"),
+    (PaceSpec(STATE), (RESULT,), b"ds"),
+)
