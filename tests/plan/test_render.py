@@ -104,6 +104,7 @@ def test_json_says_the_same() -> None:
         "store": "joined-subscription",
         "topic": "registration",
         "notes": [],
+        "readers": ["it"],
     }
 
 

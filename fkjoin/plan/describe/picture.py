@@ -92,7 +92,10 @@ def _column(column: Mapping[str, int], name: str) -> int:
 def _lines(step: Step) -> tuple[str, ...]:
     about = [f"({step.about})"] if step.about and step.kind != "sink" else [step.about] if step.about else []
     facts = [f"{label}: {_short(what)}" for label, what in step.facts]
-    stages = [f"▸ {stage.name} by {_short(stage.repartition_by)}" for stage in step.stages]
+    stages = [
+        f"▸ {stage.name} by {_short(stage.repartition_by)}" + (f", {_short(stage.times)}" if stage.times else "")
+        for stage in step.stages
+    ]
     return (f"{step.kind} {step.name}", *map(_short, about), *facts, *stages)
 
 

@@ -44,7 +44,7 @@ def _text(step: Step) -> list[str]:
     for number, stage in enumerate(step.stages, 1):
         label = stage.name if step.kind == "rows" else f"{number} {stage.name}"
         through = f" through topic {stage.topic}" if stage.topic else ""
-        where = ", ".join((f"store {stage.store}", *stage.notes))
+        where = ", ".join((f"store {stage.store}", *stage.notes, *filter(None, [stage.times])))
         lines.append(f"  {label:<16}repartition by {stage.repartition_by}{through}; {where}")
     return lines
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fkjoin.plan.nodes import (
@@ -35,6 +35,13 @@ class Stage:
     store: str
     topic: str | None = None
     notes: tuple[str, ...] = ()
+    readers: tuple[str, ...] = ()
+    """For what it runs, once for each: tables that read it, or what a query ends in."""
+
+    @property
+    def times(self) -> str | None:
+        """What there is to say of a stage that runs more than once."""
+        return None if len(self.readers) < 2 else f"{len(self.readers)} times, for {' and '.join(self.readers)}"
 
 
 @dataclass(frozen=True)
@@ -71,18 +78,9 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
         if isinstance(node, Derived) and node.materialized is None and node not in ends:
             rules = tuple(("rule", str(verdict)) for verdict in node.rules if verdict.rule == WORKERS_EVALUATE_STEPS)
             step = replace(step, facts=(*node.steps, *rules))  # the rest is for sinks
-        found.append(
-            replace(step, stages=tuple(_of_readers(stage, readers) for stage in step.stages if stage.store in readers))
-        )
+        stages = [replace(stage, readers=tuple(readers[stage.store])) for stage in step.stages if stage.store in readers]
+        found.append(replace(step, stages=tuple(stages)))
     return found
-
-
-def _of_readers(stage: Stage, readers: Mapping[str, list[str]]) -> Stage:
-    """The stage; one that runs more than once says for what."""
-    which = readers[stage.store]
-    if len(which) == 1:
-        return stage
-    return replace(stage, notes=(*stage.notes, f"{len(which)} times, for {' and '.join(which)}"))
 
 
 def _step(node: Node) -> Step:
