@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,14 @@ from fkjoin.plan.nodes import in_order, manifest
 from fkjoin.plan.rules import RULES
 from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE
 from fkjoin.spark.identity import identity_text, read_identity
-from fkjoin.spark.operator import StageSpec
+from fkjoin.spark.specs import StageSpec, StateSpec
 
 STATEFUL, METRICS = "TransformWithStateInPySpark", "CollectMetrics"
 
-_SAID = ("stage", "operator", "identity")
-"""Of a ``StageSpec``: what stands in a line of its own."""
 _OF_ALL = ("buckets", "retention_ms", "index_dir")
 """What the session's settings say, for all operators of a query."""
+_OF_ONE = ("validate",)
+"""What else is said of its state; operator and identity stand in lines of their own."""
 _ENVELOPES = "struct<bucket:int,payload:binary,counter:string,count:bigint>"
 _OPTIONS = ("subscribe", "startingOffsets", "interval_ms")
 """The options of sources that are said; of files all but the path are."""
@@ -157,35 +157,35 @@ def _told_of_query(name: str, frame: DataFrame, text: Text) -> None:
 def _told_of_plan(plan: Plan, text: Text) -> None:
     for number, source in enumerate(plan.sources):
         text.add(f"source {number}: {source}")
-    for settings in sorted({_settings(operator.spec, _OF_ALL) for operator in plan.operators}):
+    for settings in sorted({", ".join(_settings(operator.spec.state, _OF_ALL)) for operator in plan.operators}):
         text.add(f"of every operator: {settings}")
     for number, operator in enumerate(plan.operators):
         spec = operator.spec
-        with text.under(f"operator {number}: {spec.operator}-{spec.stage}"):
+        with text.under(f"operator {number}: {spec.name}"):
             text.add(f"reads {', '.join(operator.reads)}")
-            text.add(_settings(spec, [one.name for one in fields(spec) if one.name not in (*_SAID, *_OF_ALL)]))
+            own = _settings(spec, (one.name for one in fields(spec) if one.name != "state"))
+            text.add(", ".join([*_settings(spec.state, _OF_ONE), *own]) or "all else as by default")
             facts, about = _identity(spec)
             text.block("bound to", facts)
             text.block("about", about)
     text.block("counters", [f"{name}: {', '.join(columns)}" for name, columns in plan.counters])
 
 
-def _settings(spec: StageSpec, names: Iterable[str]) -> str:
-    """Those that are not as they are by default; of what is pickled, what it is."""
+def _settings(spec: StageSpec | StateSpec, names: Iterable[str]) -> Iterator[str]:
+    """Those that are not as they are by default; of what is more than a value, what it is."""
     of = {one.name: one for one in fields(spec)}
-    said = []
     for name in names:
         value = getattr(spec, name)
         if of[name].default is MISSING or value != of[name].default:
-            said.append(f"{name}={type(CloudPickleSerializer().loads(value)).__name__ if isinstance(value, bytes) else value}")
-    return ", ".join(said) or "all else as by default"
+            yield f"{name}={type(value).__name__ if is_dataclass(value) else value}"
 
 
 def _identity(spec: StageSpec) -> tuple[list[str], list[str]]:
     """What a checkpoint is bound to, and what is kept for whoever reads it, but for what says which stage it is."""
-    facts, about = read_identity(spec.identity.encode())
-    assert identity_text(facts, about) == spec.identity
-    assert [facts.pop(name) for name in ("join", "stage", "buckets")] == [spec.operator, spec.stage, spec.buckets]
+    state = spec.state
+    facts, about = read_identity(state.identity.encode())
+    assert identity_text(facts, about) == state.identity
+    assert [facts.pop(name) for name in ("join", "stage", "buckets")] == [state.operator, spec.stage, state.buckets]
     return [f"{name} = {json.dumps(value)}" for name, value in sorted(facts.items())], [
         f"{name} = {_type(value)}" for name, value in sorted(about.items())
     ]
