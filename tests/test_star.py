@@ -19,8 +19,8 @@ from fkjoin.codec.rows import RowCodec
 from fkjoin.stages import Counters, answered, counters, gather, scatter
 from fkjoin.stages.gather import result_rows
 from fkjoin.stages.invariants import GuardedStore, expected_subscriptions
+from fkjoin.stages.multi_join import KEY, Field, MultiJoin, Nested, Right
 from fkjoin.stages.scatter import foreign_keys, tagged
-from fkjoin.stages.star import KEY, Field, Nested, Right, Star
 from fkjoin.state import MemoryStore
 from tests.test_random_delivery import Channel
 
@@ -31,11 +31,11 @@ TIMES = {"now_ms": 0, "retention_ms": 1000}
 Row = tuple[str, str | None, str | None]
 
 
-def star(*how: str) -> Star:
+def star(*how: str) -> MultiJoin:
     """Its rows: the key, the left row's text, and in structs the first right row and the second one's text."""
     made = Nested((*MADE.columns, ("second", Field(1, ("text",)))))
     rights = tuple(Right(str(at), TEXT, TEXT, 1, one) for at, one in enumerate(how))  # type: ignore[arg-type]
-    return Star(pa.schema([("id", pa.string())]), TEXT, 1, rights, made)
+    return MultiJoin(pa.schema([("id", pa.string())]), TEXT, 1, rights, made)
 
 
 class Change(NamedTuple):
@@ -85,7 +85,7 @@ def batch_join(changes: Iterable[Change], how: tuple[str, ...]) -> dict[str, Row
 class Joined(dict[str, Row]):
     """The table as whoever reads its changes has it."""
 
-    def __init__(self, of: Star) -> None:
+    def __init__(self, of: MultiJoin) -> None:
         super().__init__()
         self.of, self.versions = of, dict[str, list[tuple[int, ...]]]()
 
