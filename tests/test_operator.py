@@ -16,7 +16,7 @@ from fkjoin.folds.sums import Count
 from fkjoin.spark.buckets import bucket_ids
 from fkjoin.spark.operator import StageName, StageProcessor, StageSpec
 from fkjoin.stages import counters
-from fkjoin.stages.star import Nested, Right, Star
+from fkjoin.stages.multi_join import MultiJoin, Nested, Right
 from tests.engine import Handle
 
 
@@ -27,7 +27,7 @@ def test_a_batch_without_changes_yields_no_empty_frame(tmp_path: Path, stage: St
     """Spark cannot tell the types of a frame without rows: counters that are all zero must not make one."""
     fold = pickle.dumps(Fold(pa.schema([]), (Count("count"),)))
     text = pa.schema([("text", pa.string())])
-    star = pickle.dumps(Star(text, text, 1, (Right("right", text, text, 1, "inner"),), Nested(())))
+    star = pickle.dumps(MultiJoin(text, text, 1, (Right("right", text, text, 1, "inner"),), Nested(())))
     spec = StageSpec(
         stage, "join", 1, 1000, str(tmp_path), "{}", fold=fold, star=star if stage in ("scatter", "gather") else b""
     )

@@ -18,7 +18,7 @@ from fkjoin.codec.rows import RowCodec
 from fkjoin.spark.identity import identity_text
 from fkjoin.spark.operator import StageName, StageSpec
 from fkjoin.stages import counters
-from fkjoin.stages.star import Field, Nested, Star, fields_at, pruned
+from fkjoin.stages.multi_join import Field, MultiJoin, Nested, fields_at, pruned
 from tests.engine import Engine
 from tests.test_faults import rows
 from tests.test_star import TEXT, Change, Joined, batch_join, messages, right_messages, star
@@ -27,7 +27,7 @@ from tests.test_star import TEXT, Change, Joined, batch_join, messages, right_me
 class LocalStar(Engine):
     """The operators that a query has, their stores and their files, over Spark's part played by dictionaries."""
 
-    def __init__(self, folder: Path, of: Star, buckets: int = 2) -> None:
+    def __init__(self, folder: Path, of: MultiJoin, buckets: int = 2) -> None:
         key = StructType([StructField("id", StringType())])
         about = {f"foreign_key{at}": json.loads(key.json()) for at in (0, 1)}
         self.joined = Joined(of)
@@ -101,13 +101,13 @@ def test_a_hot_key_is_named_by_its_key(tmp_path: Path) -> None:
 )
 def test_of_a_star_some_columns_are_made(paths: list[tuple[str, ...]], names: list[str]) -> None:
     whole = star("left", "left")
-    some = replace(whole, made=pruned(whole.made, paths))
+    some = replace(whole, result=pruned(whole.result, paths))
     assert some.schema.names == names
-    again = Star.of(
+    again = MultiJoin.from_facts(
         json.loads(json.dumps(some.facts(), sort_keys=True)),
         {"key": some.key, "left": TEXT, **{f"{side}{at}": TEXT for side in ("right", "foreign_key") for at in (0, 1)}},
     )
-    assert (again.made, again.schema) == (some.made, some.schema)
+    assert (again.result, again.schema) == (some.result, some.schema)
     left = RowCodec(TEXT).encode([pa.array(["l", "l"])], 2)
     first = as_bytes(pa.array([*RowCodec(TEXT).encode([pa.array(["r"])], 1).to_pylist(), None], BYTES))
     rows = some.rows(as_bytes(pa.array(["k", "k"])), left, [first, pa.nulls(2, BYTES)])

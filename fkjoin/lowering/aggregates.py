@@ -41,7 +41,7 @@ from fkjoin.spark.operator import ENVELOPE, StageName
 from fkjoin.spark.packing import PackRows
 from fkjoin.spark.schemas import arrow_schema, require_plain_keys, schema_text, spark_schema, text
 from fkjoin.spark.unpacking import UnpackResults
-from fkjoin.stages.answer_rows import AnswerRows, ContributeRows, Made
+from fkjoin.stages.answer_rows import AnswerRows, ContributeRows, RowMaker
 from fkjoin.stages.contribute import Contribute
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _contributed(
     if fired(node, AGGREGATE_READS_ANSWERS):
         assert early is not None
         node, answers = narrowed(node, off, early.answers, early.places(table.reads(given)))
-        if isinstance(early.made, Made) and (found := contributing(table, key, value)) is not None:
+        if isinstance(early.made, RowMaker) and (found := contributing(table, key, value)) is not None:
             made = ContributeRows(AnswerRows(answers.of, early.made, table.on_error == "fail"), *found)
             return _Contributed(node, answers.counted, pickled(made))
         frame, columns["gone"] = early.frame(answers), F.col(LEFT_GONE)

@@ -29,7 +29,7 @@ from fkjoin.spark.operator import ENVELOPE, StageName
 from fkjoin.spark.packing import PackJoined
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema
 from fkjoin.spark.unpacking import UnpackAnswers, UnpackResults
-from fkjoin.stages.answer_rows import AnswerRows, Joined, Made
+from fkjoin.stages.answer_rows import AnswerRows, Joined, RowMaker
 from fkjoin.stages.contribute import Fields, Place
 from fkjoin.table import Extractor, Joiner, Table
 
@@ -258,14 +258,14 @@ class JoinPlan:
         return Joining(self.node.name, self.joiner, self.left.on_error)
 
     @cached_property
-    def _made(self) -> Made | str:
+    def _made(self) -> RowMaker | str:
         """How workers make rows of answers, or why Spark has to."""
         if (why := self.off.get(RESOLVE_MAKES_ROWS)) is not None:
             return why
         if self.joiner is None:
-            return Made(None)
+            return RowMaker(None)
         found = evaluated(self.node.name, self.joiner, self._kept.left, self._kept.right, self._spark)
-        return found if isinstance(found, str) else Made(found)
+        return found if isinstance(found, str) else RowMaker(found)
 
     @cached_property
     def _joined(self) -> _Joined:

@@ -26,7 +26,7 @@ from fkjoin.spark.operator import ENVELOPE, StageName, StageProcessor, StageSpec
 from fkjoin.spark.schemas import spark_schema
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import counters
-from fkjoin.stages.answer_rows import Made
+from fkjoin.stages.answer_rows import RowMaker
 from fkjoin.stages.contribute import Fields, Place
 
 Deployment = Literal["fused", "staged"]
@@ -86,7 +86,7 @@ class Early:
     """What of the answers must be there for what is at paths of the rows (None: for all of them); None: everything."""
     frame: Callable[[Answers], DataFrame]
     """Make a frame of the rows, by Spark: see ``before_resolve``."""
-    made: Made | str
+    made: RowMaker | str
     """How workers make rows of answers; or why Spark has to."""
 
 

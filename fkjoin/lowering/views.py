@@ -36,7 +36,7 @@ from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackJoined, PackRows
 from fkjoin.spark.schemas import Expression, Expressions, arrow_schema, schema_text, text, type_of
 from fkjoin.spark.unpacking import UnpackResults
-from fkjoin.stages.answer_rows import AnswerRows, Joined, Made
+from fkjoin.stages.answer_rows import AnswerRows, Joined, RowMaker
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
@@ -180,9 +180,9 @@ def _derived(table: Table, rows: DataFrame, step: _Step, name: str | None, emit:
 def _early(table: Table, before: Early, step: _Step) -> Early:
     """The rows after the step, before resolve; ``before``: the table's own."""
     made = before.made
-    if isinstance(made, Made):
+    if isinstance(made, RowMaker):
         found = step.evaluate()
-        made = f"{step} is left to Spark" if found is None else Made(made.joiner, (*made.steps, *found))
+        made = f"{step} is left to Spark" if found is None else RowMaker(made.joiner, (*made.steps, *found))
     return Early(
         before.answers,
         lambda paths: before.places(step.reads(paths)),

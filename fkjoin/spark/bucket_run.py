@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from fkjoin.codec import combined_key, versions
+from fkjoin.codec import combined_key, tags, versions
 from fkjoin.codec.arrays import as_bytes
 from fkjoin.codec.messages import (
     ANSWER,
@@ -57,7 +57,7 @@ from fkjoin.stages import (
 )
 from fkjoin.stages.answer_rows import usable
 from fkjoin.stages.invariants import GuardedStore, Sum, check_subscriptions, expected_subscriptions, sums_message
-from fkjoin.stages.star import Star
+from fkjoin.stages.multi_join import MultiJoin
 from fkjoin.stages.start_over import PASSED, left_behind, reached
 from fkjoin.state import BucketStore, SegmentLog, Store
 from fkjoin.state.segments import Meta
@@ -223,19 +223,19 @@ class BucketRun:
         """What the keys of the stage's records begin with whose versions decide what is late."""
         spec, late = self._spec, not self._spec.in_order
         if spec.stage in ("rekey", "scatter"):
-            return b"" if any(spec.made) else b"d"
+            return b"" if any(spec.made) else tags.ROW
         if spec.stage in ("subscription", "children"):
-            return b"d" + b"r" * (late or not any(spec.made)) + b"s" * late
+            return tags.ROW + tags.RIGHT * (late or not any(spec.made)) + tags.SUBSCRIBER * late
         if spec.stage in ("resolve", "regroup", "gather"):
-            return b"d" * (late or spec.as_read)
-        return b"ds"
+            return tags.ROW * (late or spec.as_read)
+        return tags.ROW + tags.SUBSCRIBER
 
     def _by_key(self, messages: pa.Table) -> Iterator[Payload]:
         return packed_by_bucket(messages, "key", self._spec.buckets)
 
     @cached_property
-    def _star(self) -> Star:
-        star: Star = pickle.loads(self._spec.star)
+    def _star(self) -> MultiJoin:
+        star: MultiJoin = pickle.loads(self._spec.star)
         return star
 
     def _rows(self, schema: pa.Schema, messages: list[pa.Table], count: Counters) -> pa.Table:
