@@ -160,6 +160,8 @@ def gather(
     emission = Emission.of(had, has, equal(rows, rows_before), among=among).counted(count, among)
     emit = pa.array(emission.emit)
 
+    # A row that waited for answers has changed in several batches, and gets the latest timestamp of them all; so ts is kept up
+    # while it waits.  A part without a timestamp takes nothing away from it.
     latest = after.timestamp(left_ts, moved[LEFT], [moved[part] for part in range(len(join.rights))])
     last_ts = np.where(held.found, held.ts, NO_TIMESTAMP)
     waited = (held.flags & WAITS > 0) | (latest == NO_TIMESTAMP)
@@ -168,6 +170,7 @@ def gather(
     version = after.chosen(emission.emit).versions(join)
     results = emission.results(keys.filter(emit), rows.filter(emit), version, ts[emission.emit])
 
+    # What no left row names is let go, but for answers that came ahead of theirs.
     ahead = [np.zeros(len(keys), bool)] * len(join.rights) if in_order else after.ahead(join.left_parts)
     waits = np.logical_or.reduce([~complete, *ahead])
     needed = [~complete | valid(since) | early for since, early in zip(after.since, ahead, strict=True)]
