@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import combined_key, records, versions
+from fkjoin.codec import combined_key, records, tags, versions
 from fkjoin.codec.arrays import Bytes, after, as_bytes, take, unpaired, untagged, valid
 from fkjoin.codec.messages import NO_TIMESTAMP
 from fkjoin.codec.records import Records
@@ -21,16 +21,15 @@ from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.spark.keys_as_json import _text, keys_as_json
 from fkjoin.stages import split_rows
 from fkjoin.stages.children import Family, stored
+from fkjoin.stages.emission import DIGEST_BYTES, HAS_RESULT
 from fkjoin.stages.gather import result_rows
 from fkjoin.stages.invariants import expected_subscriptions, live_subscriptions
 from fkjoin.stages.join_rows import structs
 from fkjoin.stages.merge import shown_rows
-from fkjoin.stages.pace import SENT, WAITING
+from fkjoin.stages.multi_join import MultiJoin
 from fkjoin.stages.rekey import HAS_FOREIGN_KEY
-from fkjoin.stages.resolve import DIGEST_BYTES, HAS_RESULT
 from fkjoin.stages.retention import GONE
 from fkjoin.stages.scatter import scattered
-from fkjoin.stages.star import Star
 from fkjoin.state import BYTES, BucketStore, Page, StateError, prefix_range
 
 ENTRIES = (
@@ -50,16 +49,16 @@ PROBLEMS = "store string, bucket int, problem string, combined binary"
 """Columns of ``Examine``: problems, and the combined keys that stores of other stages are compared by."""
 
 _KINDS = {
-    "rekey": {b"d": "left"},
-    "subscription": {b"r": "right", b"s": "subscription"},
-    "resolve": {b"d": "result"},
-    "regroup": {b"d": "contribution"},
-    "aggregate": {b"d": "aggregate"},
-    "children": {b"r": "right", b"s": "subscription"},
-    "merge": {b"d": "merged"},
-    "pace": {WAITING: "waiting", SENT: "sent"},
-    "scatter": {b"d": "left"},
-    "gather": {b"d": "result"},
+    "rekey": {tags.ROW: "left"},
+    "subscription": {tags.RIGHT: "right", tags.SUBSCRIBER: "subscription"},
+    "resolve": {tags.ROW: "result"},
+    "regroup": {tags.ROW: "contribution"},
+    "aggregate": {tags.ROW: "aggregate"},
+    "children": {tags.RIGHT: "right", tags.SUBSCRIBER: "subscription"},
+    "merge": {tags.ROW: "merged"},
+    "pace": {tags.WAITING: "waiting", tags.EMITTED: "sent"},
+    "scatter": {tags.ROW: "left"},
+    "gather": {tags.ROW: "result"},
 }
 
 
@@ -77,7 +76,7 @@ class Described:
     """A result is both rows: no joiner has made something else of them."""
     versions: tuple[tuple[str, int], ...]
     """What the parts of a version are called, and how many each is made of."""
-    star: Star | None = None
+    star: MultiJoin | None = None
 
     def result(self, body: Bytes) -> list[pa.Array]:
         """The columns of the results that a store keeps: a resolve store after their hashes."""
@@ -158,7 +157,7 @@ class Results:
             for keys, rows, version, ts in [*stored(store, family), empty]:
                 yield self._batch("foreign_key", keys, RowCodec(family.result).decode(rows), version, ts)
             return
-        for page in [*_pages(store, b"d", None), _no_page()]:
+        for page in [*_pages(store, tags.ROW, None), _no_page()]:
             held = records.decode(page.values)
             if self.of.star is not None:
                 keys = untagged(page.keys)
@@ -276,7 +275,7 @@ Readable = tuple[pa.Array, pa.Array, pa.Array, Bytes]
 """Keys, foreign keys and rows as JSON, and versions."""
 
 
-def of_star(star: Star, kind: str, bare: Bytes, held: Records) -> Readable:
+def of_star(star: MultiJoin, kind: str, bare: Bytes, held: Records) -> Readable:
     """Records of a star's stores: foreign keys by the names of the right tables that they are keys of."""
     nothing = pa.nulls(len(bare), pa.string())
     if kind == "left":
@@ -309,7 +308,7 @@ def _by_right(tagged: Bytes) -> list[tuple[int, np.ndarray]]:
     return [(int(number), np.flatnonzero(heads == number)) for number in np.unique(heads[heads >= 0])]
 
 
-def _named(star: Star, tagged: Bytes) -> list[dict[str, Any] | None]:
+def _named(star: MultiJoin, tagged: Bytes) -> list[dict[str, Any] | None]:
     """Of each key, its right table's name, and what it is."""
     found: list[dict[str, Any] | None] = [None] * len(tagged)
     for number, at in _by_right(tagged):

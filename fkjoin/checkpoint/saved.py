@@ -23,16 +23,15 @@ from pyspark.sql.types import ArrayType, LongType, StructType
 
 from fkjoin.checkpoint.damage import damaged
 from fkjoin.checkpoint.entries import ENTRIES, Described, Entries, Results, parse_key
-from fkjoin.codec import combined_key
+from fkjoin.codec import combined_key, tags
 from fkjoin.codec.arrays import Bytes
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.sessions.own_folder import held_folder
 from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.spark.identity import bucket_folder, home_of, read_identity
 from fkjoin.spark.schemas import arrow_schema, kept_type
-from fkjoin.stages.pace import SENT, WAITING
+from fkjoin.stages.multi_join import MultiJoin
 from fkjoin.stages.scatter import tagged
-from fkjoin.stages.star import Star
 from fkjoin.state import BucketStore
 from fkjoin.state.segments import Meta
 
@@ -165,10 +164,10 @@ class SavedStore:
         return Described(self.name, self.stage, self.schemas(), both_rows, self.versions, self.star)
 
     @property
-    def star(self) -> Star | None:
+    def star(self) -> MultiJoin | None:
         """Of a star's stores: what its rows are made of."""
         _, about = self.identity
-        return Star.of(about["star"], self.schemas()) if "star" in about else None
+        return MultiJoin.from_facts(about["star"], self.schemas()) if "star" in about else None
 
     def entries(self) -> DataFrame:
         """Every record of the store, readable (``ENTRIES``)."""
@@ -280,32 +279,32 @@ def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
     stores = {store.stage: store for store in state.stores if store.identity[0]["join"] == (join or joins[0])}
     found = []
     if "regroup" in stores:
-        found += _under(stores["regroup"], "row_key", key, (b"d",), refuse="aggregate" not in stores)
+        found += _under(stores["regroup"], "row_key", key, (tags.ROW,), refuse="aggregate" not in stores)
     if "aggregate" in stores:
-        found += _under(stores["aggregate"], "key", key, (b"d",), refuse=not found)
+        found += _under(stores["aggregate"], "key", key, (tags.ROW,), refuse=not found)
     if "rekey" in stores:
-        left = _under(stores["rekey"], "key", key, (b"d",))
+        left = _under(stores["rekey"], "key", key, (tags.ROW,))
         foreign = left[0]["foreign_key"] if left else None
         subscribed = stores.get("subscription") or stores.get("children")
         if foreign is not None and subscribed is not None:
             schemas = subscribed.schemas()
             by, wanted = parse_key(schemas["foreign_key"], json.dumps(foreign)), parse_key(schemas["key"], key)
             combined = combined_key.encode(by, wanted)
-            left += subscribed.some(by, (b"s" + combined[0].as_py(), b"r" + by[0].as_py()))
+            left += subscribed.some(by, (tags.SUBSCRIBER + combined[0].as_py(), tags.RIGHT + by[0].as_py()))
         found += left
     if "scatter" in stores:
         found += _of_star(stores, key)
     for stage in ("resolve", "merge", "gather"):
         if stage in stores:
-            found += _under(stores[stage], "key", key, (b"d",))
+            found += _under(stores[stage], "key", key, (tags.ROW,))
     if "pace" in stores:
-        found += _under(stores["pace"], "key", key, (WAITING, SENT), refuse=False)
+        found += _under(stores["pace"], "key", key, (tags.WAITING, tags.EMITTED), refuse=False)
     return found
 
 
 def _of_star(stores: dict[str, SavedStore], key: str) -> list[dict[str, Any]]:
     """What is known of a left row, and the right rows that it names."""
-    found = _under(stores["scatter"], "key", key, (b"d",))
+    found = _under(stores["scatter"], "key", key, (tags.ROW,))
     star = stores["scatter"].star
     named = found[0]["foreign_key"] if found else None
     if named and star is not None and "subscription" in stores:
@@ -314,11 +313,11 @@ def _of_star(stores: dict[str, SavedStore], key: str) -> list[dict[str, Any]]:
             if right.name in named:
                 by = tagged(number, parse_key(right.key, json.dumps(named[right.name])))
                 combined = combined_key.encode(by, tagged(number, wanted))
-                found += stores["subscription"].some(by, (b"s" + combined[0].as_py(), b"r" + by[0].as_py()))
+                found += stores["subscription"].some(by, (tags.SUBSCRIBER + combined[0].as_py(), tags.RIGHT + by[0].as_py()))
     return found
 
 
-def _under(store: SavedStore, schema: str, key: str, tags: tuple[bytes, ...], *, refuse: bool = True) -> list[dict[str, Any]]:
+def _under(store: SavedStore, schema: str, key: str, under: tuple[bytes, ...], *, refuse: bool = True) -> list[dict[str, Any]]:
     """The records of a key, as somebody typed it; of one that is none, ``FkJoinError``, or nothing without ``refuse``."""
     try:
         wanted = parse_key(store.schemas()[schema], key)
@@ -326,7 +325,7 @@ def _under(store: SavedStore, schema: str, key: str, tags: tuple[bytes, ...], *,
         if refuse:
             raise FkJoinError(str(error)) from error
         return []
-    return store.some(wanted, tuple(tag + wanted[0].as_py() for tag in tags))
+    return store.some(wanted, tuple(tag + wanted[0].as_py() for tag in under))
 
 
 def _variable(spark: SparkSession, checkpoint: str, operator: int, name: str, batch: int | None) -> DataFrame:

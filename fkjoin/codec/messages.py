@@ -54,9 +54,10 @@ NUMBERED = pa.schema([*JOINED, ("number", pa.int8())])
 PART = pa.schema(
     [("key", BYTES), ("number", pa.int8()), ("version", BYTES), ("value", BYTES), ("since", BYTES), ("ts", pa.int64())]
 )
-"""To the left key of a star: a row that its result is made of.  ``number`` tells the right tables apart, and ``LEFT`` says that
-it is the left row, with ``since``: from which versions of it each foreign key is what it is (null: there is none).  A right
-row's ``version`` is that one, then the right row's own."""
+"""To the left key of a multi-way join: a row that its result is made of.
+
+``number`` tells the right tables apart, and ``LEFT`` says that it is the left row, with ``since``: from which versions of it
+each foreign key is what it is (null: there is none).  A right row's ``version`` is that one, then the right row's own."""
 LEFT = -1
 
 SUMS = pa.schema([("sender", pa.int64()), ("rows", pa.int64()), ("hashes", pa.int64())])
@@ -88,7 +89,7 @@ def pack(messages: pa.Table) -> bytes:
 
 
 def is_answer(packed: bytes) -> bool:
-    """Whether packed messages are for left keys, told from their head alone: answers, or parts of a star."""
+    """Whether packed messages are for left keys, told from their head alone: answers, or parts of a multi-way join."""
     return packed[:2] in (bytes((FORMAT, 3)), bytes((FORMAT, 9)))
 
 

@@ -1,4 +1,4 @@
-"""Which column sums up what, by the type of what it is of."""
+"""The choice of the column that sums up what is wanted, by the type of its values."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from fkjoin.folds.fold import Aggregate, Kind
 from fkjoin.folds.sums import Count, DecimalSum, DoubleSum, WholeSum
 
 
-def bulk_column(title: str, kind: Kind, place: int | None, schema: pa.Schema, given: str) -> Aggregate:
-    """The column ``title``: a ``kind`` of aggregate of the ``place``-th column of ``schema``, which the user ``given``.
+def bulk_column(title: str, kind: Kind, place: int | None, schema: pa.Schema, text: str) -> Aggregate:
+    """Make the column ``title``: a ``kind`` of aggregate of the ``place``-th column of ``schema``.
 
-    Raises ``TopologyError`` when there is no such aggregate of that column's type.
+    ``text``: what the user calls that column.  Raises ``TopologyError`` when there is no such aggregate of that column's type.
     """
     if place is None:
         return Count(title)
-    of = schema.field(place).type
+    type_ = schema.field(place).type
     if kind == "count":
         return Count(title, place)
     if kind == "min" or kind == "max":
-        if not sortable(of):
-            raise TopologyError(f"{kind}: {given} is {of}, which has no order here; cast it, or take a part of it")
-        return Extreme(title, place, kind, of)
-    if pa.types.is_integer(of):
+        if not sortable(type_):
+            raise TopologyError(f"{kind}: {text} is {type_}, which has no order here; cast it, or take a part of it")
+        return Extreme(title, place, kind, type_)
+    if pa.types.is_integer(type_):
         return WholeSum(title, place, kind)
-    if pa.types.is_floating(of):
+    if pa.types.is_floating(type_):
         return DoubleSum(title, place, kind)
-    if pa.types.is_decimal128(of):
-        return DecimalSum(title, place, kind, of.precision, of.scale)
-    raise TopologyError(f"{kind}: {given} is {of}, a number is needed; cast it, for instance to decimal(20, 2)")
+    if pa.types.is_decimal128(type_):
+        return DecimalSum(title, place, kind, type_.precision, type_.scale)
+    raise TopologyError(f"{kind}: {text} is {type_}, a number is needed; cast it, for instance to decimal(20, 2)")

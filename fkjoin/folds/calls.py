@@ -20,14 +20,15 @@ Row = Callable[[Mapping[str, Any]], Any]
 
 @dataclass(frozen=True)
 class Called:
-    """``adder`` and ``subtractor`` take (key, value, aggregate) and return the aggregate; None is "no result".
+    """A column that the user's functions make.
 
-    ``initializer`` makes the aggregate of a group that has none.  What is kept has the type ``of``; the functions get it as
-    the type that the initializer makes (a set stays a set).
+    ``adder`` and ``subtractor`` take (key, value, aggregate) and return the aggregate; None is "no result".  ``initializer``
+    makes the aggregate of a group that has none.  What is kept has the type ``returns``; the functions get it as the type that
+    the initializer makes (a set stays a set).
     """
 
     name: str
-    of: pa.DataType
+    returns: pa.DataType
     key: pa.Schema
     value: pa.Schema
     plain: bool
@@ -39,7 +40,7 @@ class Called:
 
     @property
     def result(self) -> pa.Field:
-        return pa.field(self.name, self.of)
+        return pa.field(self.name, self.returns)
 
     @property
     def state(self) -> list[pa.Field]:
@@ -50,36 +51,36 @@ class Called:
         keys = self._keys(steps.keys)
         old, new = ([None] * len(steps.group) if not len(side) else self._values(side) for side in (steps.old, steps.new))
         shape = type(self.initializer())
-        if pa.types.is_struct(self.of):
+        if pa.types.is_struct(self.returns):
             aggregates = [None if kept is None else self.row(kept) for kept in aggregates]
         else:
             aggregates = [None if kept is None else _shaped(kept, shape) for kept in aggregates]
         for group, had, has, before, after in zip(
             steps.group.tolist(), steps.had.tolist(), steps.has.tolist(), old, new, strict=True
         ):
-            found = aggregates[group]
+            aggregate = aggregates[group]
             if had:
-                found = self.subtractor(keys[group], before, self.initializer() if found is None else found)
+                aggregate = self.subtractor(keys[group], before, self.initializer() if aggregate is None else aggregate)
             if has:
-                found = self.adder(keys[group], after, self.initializer() if found is None else found)
-            aggregates[group] = found
+                aggregate = self.adder(keys[group], after, self.initializer() if aggregate is None else aggregate)
+            aggregates[group] = aggregate
         return [self._stored(aggregates, keys)]
 
     def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
         return state[0]
 
     def _stored(self, aggregates: list[Any], keys: list[Any]) -> pa.Array:
-        """The aggregates in their type; the error names the first that is not of it."""
+        """Put the aggregates into their type; the error names the first that is not of it."""
         try:
-            return pa.array([_storable(found) for found in aggregates], self.of)
+            return pa.array([_storable(aggregate) for aggregate in aggregates], self.returns)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            for key, found in zip(keys, aggregates, strict=True):
+            for key, aggregate in zip(keys, aggregates, strict=True):
                 try:
-                    pa.array([_storable(found)], self.of)
+                    pa.array([_storable(aggregate)], self.returns)
                 except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                     raise FkJoinError(
-                        f"{self.name} of group {key!r}: adder or subtractor returned {found!r}, which is no {self.of}; "
-                        f"let it return that, or give returns=… ({error})"
+                        f"{self.name} of group {key!r}: adder or subtractor returned {aggregate!r}, which is no "
+                        f"{self.returns}; let it return that, or give returns=… ({error})"
                     ) from error
             raise
 
@@ -119,13 +120,13 @@ def _shaped(kept: Any, shape: type) -> Any:
     return kept if shape is type(None) or isinstance(kept, shape) else shape(kept)
 
 
-def _storable(found: Any) -> Any:
-    """What Arrow takes: sets in an order that does not depend on how they came about."""
-    if isinstance(found, set | frozenset):
+def _storable(aggregate: Any) -> Any:
+    """Make of an aggregate what Arrow takes: sets in an order that does not depend on how they came about."""
+    if isinstance(aggregate, set | frozenset):
         try:
-            return sorted(found)
+            return sorted(aggregate)
         except TypeError:
-            return sorted(found, key=repr)
-    if isinstance(found, tuple) and hasattr(found, "asDict"):
-        return found.asDict(recursive=True)
-    return found
+            return sorted(aggregate, key=repr)
+    if isinstance(aggregate, tuple) and hasattr(aggregate, "asDict"):
+        return aggregate.asDict(recursive=True)
+    return aggregate

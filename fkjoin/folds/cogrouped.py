@@ -1,7 +1,7 @@
 """Several folds over the same groups: what rows of several tables contribute to them (KIP-150).
 
 A contribution begins here with one byte, the number of its table.  *Law*: each fold's columns are what its own aggregate
-would say of the group, null where that has no row; a group is there as long as one of them has.
+would say of the group, null where that has no row; a group has a result as long as one of them has a row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fkjoin.state import Store
 
 
 def numbered(grouped: pa.Table, number: int) -> pa.Table:
-    """Changes of contributions (``GROUPED``) as those of the table with that number."""
+    """Mark changes of contributions (``GROUPED``) as those of the table with that number."""
     tag = constant(bytes((number,)), len(grouped))
     sides = (column(grouped, name) for name in ("old", "new"))
     old, new = (masked(concat(tag, side), valid(side)) for side in sides)
@@ -28,7 +28,7 @@ def numbered(grouped: pa.Table, number: int) -> pa.Table:
 
 @dataclass(frozen=True)
 class CoFold:
-    """As a ``Fold``, of several tables' contributions."""
+    """A ``Fold`` of several tables' contributions."""
 
     folds: tuple[Fold, ...]
 
@@ -38,18 +38,21 @@ class CoFold:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the results: the columns of one fold after those of the other."""
+        """The schema of the results: the columns of one fold after those of the other."""
         return pa.schema([field for fold in self.folds for field in fold.schema])
 
     def apply(self, state: Bytes, keys: Bytes, group: Ints, old: Bytes, new: Bytes, store: Store) -> Folded:
-        """As ``Fold.apply``, of numbered contributions; a step's two are of one table.  A fold without rows begins anew."""
+        """Fold steps as ``Fold.apply`` does, of numbered contributions; a step's two are of one table.
+
+        A fold without rows begins anew.
+        """
         groups = len(state)
         number = np.where(valid(old), _numbers(old), _numbers(new))
         codec = RowCodec(pa.schema([pa.field(str(at), BYTES) for at in range(len(self.folds))]))
         kept: list[Bytes] = []
         columns: list[pa.Array] = []
         entries: list[tuple[Bytes, Bytes]] = []
-        there, rows, first = np.zeros(groups, bool), np.zeros(groups, np.int64), 0
+        has, rows, first = np.zeros(groups, bool), np.zeros(groups, np.int64), 0
         for at, (fold, before) in enumerate(zip(self.folds, codec.decode(state), strict=True)):
             own = np.flatnonzero(number == at)
             sides = [take(side, own) for side in (old, new)]
@@ -59,10 +62,10 @@ class CoFold:
             kept.append(masked(folded.state, folded.rows > 0))
             columns += RowCodec(fold.schema).decode(folded.results)
             entries += folded.entries
-            there |= valid(folded.results)
+            has |= valid(folded.results)
             rows += folded.rows
             first += len(fold.columns)
-        results = masked(RowCodec(self.schema).encode(columns, groups), there)
+        results = masked(RowCodec(self.schema).encode(columns, groups), has)
         return Folded(codec.encode(kept, groups), results, rows, entries)
 
 

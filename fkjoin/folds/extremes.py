@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import combined_key
+from fkjoin.codec import combined_key, tags
 from fkjoin.codec.arrays import (
     BYTES,
     Bools,
@@ -38,7 +38,6 @@ from fkjoin.folds.fold import Steps, totals, whole
 from fkjoin.folds.sums import decimal_words
 from fkjoin.state import Store, byte_order, prefix_range
 
-_TAG = b"o"
 _COUNT = 8
 _LOOKED_AT = 8
 """Entries of a group that are looked at first, for one that is left."""
@@ -51,23 +50,23 @@ class Extreme:
     name: str
     column: int
     kind: Literal["min", "max"]
-    of: pa.DataType
+    type: pa.DataType
 
     @property
     def result(self) -> pa.Field:
-        return pa.field(self.name, self.of)
+        return pa.field(self.name, self.type)
 
     @property
     def state(self) -> list[pa.Field]:
-        return [pa.field("count", pa.int64()), pa.field("value", self.of)]
+        return [pa.field("count", pa.int64()), pa.field("value", self.type)]
 
     def fold(self, state: list[pa.Array], steps: Steps, place: int) -> list[pa.Array]:
         code, sign, _ = steps.signed
         amounts = steps.column(self.column)
-        there = valid(amounts)
-        counted = whole(state[0]) + totals(code, sign * there, len(state[0]))
-        code, sign, amounts = code[there], sign[there], amounts.filter(pa.array(there))
-        prefixes = prefixed(_TAG + bytes((place,)), combined_key.prefixes(steps.keys))
+        present = valid(amounts)
+        counted = whole(state[0]) + totals(code, sign * present, len(state[0]))
+        code, sign, amounts = code[present], sign[present], amounts.filter(pa.array(present))
+        prefixes = prefixed(tags.EXTREME + bytes((place,)), combined_key.prefixes(steps.keys))
         names = concat(take(prefixes, code), self._sorting(amounts))
         number, names = codes(names)
         first = np.zeros(len(names), np.int64)
@@ -75,14 +74,18 @@ class Extreme:
         group, values = code[first], self._codec.encode([take(amounts, first)], len(first))
         stored = steps.store.get_many(names)
         counts = _counts(stored) + np.bincount(number, sign, len(names)).astype(np.int64)
-        left = counts > 0
+        remains = counts > 0
         entries = concat(fixed(counts.astype("<i8").view(np.uint8).reshape(-1, _COUNT)), values)
-        steps.entries.append((names, masked(entries, left)))
+        steps.entries.append((names, masked(entries, remains)))
 
+        # A group's extreme stays unless its last one was taken back; then the least of what the batch brings, and of what the
+        # store has beside it, takes its place.  Only for such groups is the store read in order.
         held = state[1]
         held_names = masked(concat(prefixes, self._sorting(held)), valid(held))
-        lost = valid(pc.index_in(held_names, value_set=names.filter(pa.array(~left)))) & valid(held)
-        best, best_values = _first_of_each(names.filter(pa.array(left)), values.filter(pa.array(left)), group[left], len(held))
+        lost = valid(pc.index_in(held_names, value_set=names.filter(pa.array(~remains)))) & valid(held)
+        best, best_values = _first_of_each(
+            names.filter(pa.array(remains)), values.filter(pa.array(remains)), group[remains], len(held)
+        )
         best, best_values = _less(best, best_values, masked(held_names, ~lost), self._codec.encode([held], len(held)))
         missing = np.flatnonzero(lost)
         if len(missing):
@@ -93,31 +96,31 @@ class Extreme:
             best, best_values = _less(
                 best, best_values, take(stack(kept, nothing), scattered), take(stack(kept_values, nothing), scattered)
             )
-        found = self._codec.decode(masked(best_values, counted > 0))[0]
-        return [pa.array(counted), found]
+        extreme = self._codec.decode(masked(best_values, counted > 0))[0]
+        return [pa.array(counted), extreme]
 
     def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
         return state[1]
 
     @property
     def _codec(self) -> RowCodec:
-        return RowCodec(pa.schema([("value", self.of)]), canonical=True)
+        return RowCodec(pa.schema([("value", self.type)]), canonical=True)
 
     def _sorting(self, values: pa.Array) -> Bytes:
-        found = sorting(values)
+        ascending = sorting(values)
         if self.kind == "min":
-            return found
-        return _complement(_ended(found) if _is_text(self.of) else found)
+            return ascending
+        return _complement(_ended(ascending) if _is_text(self.type) else ascending)
 
 
 def sortable(kind: pa.DataType) -> bool:
-    """Whether ``min`` and ``max`` work on a type."""
+    """Tell whether ``min`` and ``max`` work on a type."""
     tests = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal128, pa.types.is_boolean, pa.types.is_date32
     return _is_text(kind) or pa.types.is_timestamp(kind) or any(test(kind) for test in tests)
 
 
 def sorting(values: pa.Array) -> Bytes:
-    """Bytes that sort as the values do; of nulls anything."""
+    """Bytes that sort as the values do; of nulls any."""
     kind, rows = values.type, len(values)
     if _is_text(kind):
         return pc.fill_null(as_bytes(values), b"")
@@ -145,7 +148,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _ended(texts: Bytes) -> Bytes:
-    """With an end that sorts before anything that might follow, so that the order can be turned round."""
+    """Texts with an end that sorts before anything that might follow, so that the order can be turned round."""
     return concat(pc.replace_substring(texts, b"\0", b"\0\xff"), constant(b"\0\0", len(texts)))
 
 
@@ -157,7 +160,7 @@ def _complement(values: Bytes) -> Bytes:
 
 
 def _counts(entries: Bytes) -> Ints:
-    """How often each value is there, 0 for none."""
+    """The number of times that each group has a value; 0 where there is no entry."""
     data, bounds = buffers(entries)
     raw = np.ascontiguousarray(window(data, bounds[:-1], _COUNT)).view("<i8").reshape(-1)
     return np.where(valid(entries), raw, 0)
@@ -172,7 +175,7 @@ def _first_of_each(names: Bytes, values: Bytes, group: Ints, groups: int) -> tup
 
 
 def _less(names: Bytes, values: Bytes, others: Bytes, other_values: Bytes) -> tuple[Bytes, Bytes]:
-    """Element-wise the lesser name, with its value; null is greater than all."""
+    """The lesser name of each two, with its value; null is greater than all."""
     other: Bools = pc.fill_null(pc.less(others, names), False).to_numpy(zero_copy_only=False)
     other |= ~valid(names)
     chosen = pa.array(other)
@@ -186,7 +189,11 @@ def _ranks(names: Bytes) -> Ints:
 
 
 def _first_stored(store: Store, prefixes: Bytes, touched: Bytes) -> tuple[Bytes, Bytes]:
-    """The first entry under each prefix that the batch has not ``touched``, with its value; null where there is none."""
+    """The first entry under each prefix that the batch has not ``touched``, with its value; null where there is none.
+
+    Mostly it is among the first few entries.  Where a batch has touched all of these, the range goes on after the last one
+    seen, with more entries at a time: without that a group whose first thousand values have gone would have no extreme.
+    """
     ranges = [prefix_range(prefix) for prefix in prefixes.to_pylist()]
     names: list[bytes | None] = [None] * len(ranges)
     values: list[bytes | None] = [None] * len(ranges)

@@ -1,4 +1,4 @@
-"""Folding contributions into aggregates, a whole batch and many groups at a time.
+"""The folding of contributions into aggregates, a whole batch and many groups at a time.
 
 *Law*: after any changes, an aggregate is what it would be if it were computed anew from the contributions that are left
 (of a user's own adder and subtractor: as far as the subtractor takes back what the adder did).
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +17,6 @@ import pyarrow as pa
 from fkjoin.codec.arrays import Bools, Bytes, Ints, changes_from_previous, masked, stack, valid
 from fkjoin.codec.rows import RowCodec
 from fkjoin.state import Store
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass
@@ -30,7 +27,7 @@ class Steps:
     """
 
     keys: Bytes
-    """Of the groups."""
+    """The groups' keys."""
     group: Ints
     """The number of each step's group, ascending."""
     had: Bools
@@ -38,7 +35,7 @@ class Steps:
     old: Sequence[pa.Array]
     new: Sequence[pa.Array]
     store: Store
-    """Where an aggregate may keep entries of its own, under tags that the stage does not use."""
+    """The store, in which an aggregate may keep entries of its own, under tags that the stage does not use."""
     entries: list[tuple[Bytes, Bytes]] = field(default_factory=list)
     """Entries to be written with the batch."""
 
@@ -64,11 +61,11 @@ class Aggregate(Protocol):
 
     @property
     def state(self) -> list[pa.Field]:
-        """What is kept for each group."""
+        """The columns that are kept for each group."""
         ...
 
     def fold(self, state: list[pa.Array], steps: Steps, place: int) -> list[pa.Array]:
-        """The state after the steps; null columns are a group that is new.  ``place``: of this column, among all."""
+        """Make the state after the steps; null columns are a group that is new.  ``place``: of this column, among all."""
         ...
 
     def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
@@ -77,7 +74,7 @@ class Aggregate(Protocol):
 
 
 class Folded(NamedTuple):
-    """What became of groups: encoded states and results (null: none), numbers of rows, and entries to be written."""
+    """The outcome for groups: encoded states and results (null: none), numbers of rows, and entries to be written."""
 
     state: Bytes
     results: Bytes
@@ -92,13 +89,13 @@ class Fold:
     value: pa.Schema
     columns: tuple[Aggregate, ...]
     nullable: bool = False
-    """Where all columns are null there is no result."""
+    """A group has no result where all columns are null."""
     ordered: bool = False
     """The order of a group's steps makes a difference."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the results."""
+        """The schema of the results."""
         return pa.schema([column.result for column in self.columns])
 
     @property
@@ -131,20 +128,20 @@ class Fold:
             kept += folded
             results.append(column.final(folded, rows, steps.keys))
             at += size
-        there = rows > 0
+        has = rows > 0
         if self.nullable:
-            there &= np.logical_or.reduce([valid(result) for result in results])
-        made = masked(RowCodec(self.schema).encode(results, groups), there)
-        return Folded(RowCodec(self.state).encode(kept, groups), made, rows, steps.entries)
+            has &= np.logical_or.reduce([valid(result) for result in results])
+        encoded = masked(RowCodec(self.schema).encode(results, groups), has)
+        return Folded(RowCodec(self.state).encode(kept, groups), encoded, rows, steps.entries)
 
 
 def totals(code: Ints, amounts: Ints, groups: int) -> Ints:
     """The sum of the amounts of each group; ``code`` ascends."""
-    found = np.zeros(groups, np.int64)
+    sums = np.zeros(groups, np.int64)
     if len(code):
         starts = np.flatnonzero(changes_from_previous(code))
-        found[code[starts]] = np.add.reduceat(amounts, starts)
-    return found
+        sums[code[starts]] = np.add.reduceat(amounts, starts)
+    return sums
 
 
 def whole(column: pa.Array) -> Ints:
@@ -153,7 +150,7 @@ def whole(column: pa.Array) -> Ints:
 
 
 def entry_batch(entries: list[tuple[Bytes, Bytes]]) -> tuple[Bytes, Bytes]:
-    """Entries of all columns as one batch."""
+    """Put the entries of all columns into one batch."""
     return stack(*(keys for keys, _ in entries)), stack(*(values for _, values in entries))
 
 

@@ -23,7 +23,7 @@ _MOST_DIGITS = 38
 
 @dataclass(frozen=True)
 class Count:
-    """How many rows; with a ``column``, those in which it is not null."""
+    """The number of rows; with a ``column``, of those in which it is not null."""
 
     name: str
     column: int | None = None
@@ -69,21 +69,21 @@ class WholeSum:
 
     def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
         count, high, low = (whole(part) for part in state)
-        there = count > 0
+        counted = count > 0
         if self.kind == "avg":
-            return pa.array(_quotients(high, low, count), mask=~there)
-        if (beyond := there & ((high < -(1 << 31)) | (high >= 1 << 31))).any():
+            return pa.array(_quotients(high, low, count), mask=~counted)
+        if (beyond := counted & ((high < -(1 << 31)) | (high >= 1 << 31))).any():
             raise _too_large(self.name, keys, beyond, "bigint")
-        return pa.array((high << 32) + low, mask=~there)
+        return pa.array((high << 32) + low, mask=~counted)
 
 
 def _quotients(high: Ints, low: Ints, count: Ints) -> np.ndarray:
-    """Correctly rounded; numbers beyond 53 bits one by one."""
+    """Correctly rounded quotients; numbers beyond 53 bits are divided one by one."""
     count = np.maximum(count, 1)
-    found = (high.astype(np.float64) * 2.0**32 + low) / count
+    quotients = (high.astype(np.float64) * 2.0**32 + low) / count
     for place in np.flatnonzero((high < -(1 << 20)) | (high >= 1 << 20) | (count >= 1 << 53)):
-        found[place] = ((int(high[place]) << 32) + int(low[place])) / int(count[place])
-    return found
+        quotients[place] = ((int(high[place]) << 32) + int(low[place])) / int(count[place])
+    return quotients
 
 
 @dataclass(frozen=True)
@@ -119,10 +119,10 @@ class DoubleSum:
     def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
         count, nans, above, below = (whole(part) for part in state[:4])
         divisors = count.tolist() if self.kind == "avg" else [1] * len(count)
-        found = np.array([_rounded(kept, max(by, 1)) for kept, by in zip(state[4].to_pylist(), divisors, strict=True)], float)
-        found = np.where(above > 0, np.inf, np.where(below > 0, -np.inf, found))
-        found = np.where((nans > 0) | ((above > 0) & (below > 0)), np.nan, found)
-        return pa.array(found, mask=count <= 0)
+        sums = np.array([_rounded(kept, max(by, 1)) for kept, by in zip(state[4].to_pylist(), divisors, strict=True)], float)
+        sums = np.where(above > 0, np.inf, np.where(below > 0, -np.inf, sums))
+        sums = np.where((nans > 0) | ((above > 0) & (below > 0)), np.nan, sums)
+        return pa.array(sums, mask=count <= 0)
 
 
 def _added(kept: list[bytes | None], code: Ints, sign: Ints, amounts: np.ndarray) -> list[bytes]:
@@ -137,16 +137,16 @@ def _added(kept: list[bytes | None], code: Ints, sign: Ints, amounts: np.ndarray
     if len(starts):
         parts = (code[starts], exponent[starts], *(np.add.reduceat(part, starts) for part in (digits & _LOW, digits >> 32)))
         for group, power, low, high in zip(*(part.tolist() for part in parts), strict=True):
-            digits_, base = sums[group]
+            held, base = sums[group]
             amount = low + (high << 32)
             if not amount:
                 continue
-            if not digits_:
+            if not held:
                 sums[group] = amount, power
             elif power >= base:
-                sums[group] = digits_ + (amount << (power - base)), base
+                sums[group] = held + (amount << (power - base)), base
             else:
-                sums[group] = (digits_ << (base - power)) + amount, power
+                sums[group] = (held << (base - power)) + amount, power
     return [_written(*item) for item in sums]
 
 
@@ -203,8 +203,8 @@ class DecimalSum:
         parts = ((low & np.uint64(_LOW)).view(np.int64), (low >> np.uint64(32)).view(np.int64), high & _LOW, high >> 32)
         sums = [totals(code, part * sign, len(counted)).tolist() for part in parts]
         kept = (int.from_bytes(item or b"", "little", signed=True) for item in state[1].to_pylist())
-        made = [base + a + (b << 32) + (c << 64) + (d << 96) for base, a, b, c, d in zip(kept, *sums, strict=True)]
-        return [pa.array(counted), pa.array(map(_signed_bytes, made), BYTES)]
+        whole_sums = [base + a + (b << 32) + (c << 64) + (d << 96) for base, a, b, c, d in zip(kept, *sums, strict=True)]
+        return [pa.array(counted), pa.array(map(_signed_bytes, whole_sums), BYTES)]
 
     def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
         count = whole(state[0])
@@ -213,11 +213,11 @@ class DecimalSum:
         if self.kind == "avg":
             unit = 10 ** (kind.scale - self.scale)
             numbers = [_half_up(number * unit, max(by, 1)) for number, by in zip(numbers, count.tolist(), strict=True)]
-        there = count > 0
-        beyond = there & np.array([abs(number) >= 10**kind.precision for number in numbers], bool)
+        counted = count > 0
+        beyond = counted & np.array([abs(number) >= 10**kind.precision for number in numbers], bool)
         if beyond.any():
             raise _too_large(self.name, keys, beyond, str(kind))
-        return decimals([number if here else None for number, here in zip(numbers, there, strict=True)], kind)
+        return decimals([number if known else None for number, known in zip(numbers, counted, strict=True)], kind)
 
 
 def decimal_words(array: pa.Array) -> np.ndarray:
@@ -232,14 +232,14 @@ def decimals(numbers: Iterable[int | None], kind: pa.DataType) -> pa.Array:
     """Decimals from whole numbers of their smallest unit."""
     listed = list(numbers)
     data = b"".join((number or 0).to_bytes(16, "little", signed=True) for number in listed)
-    there = np.array([number is not None for number in listed], bool)
-    mask = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+    present = np.array([number is not None for number in listed], bool)
+    mask = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
     return pa.Array.from_buffers(kind, len(listed), [mask, pa.py_buffer(data)])
 
 
 def _half_up(number: int, divisor: int) -> int:
-    found = (2 * abs(number) + divisor) // (2 * divisor)
-    return found if number >= 0 else -found
+    rounded = (2 * abs(number) + divisor) // (2 * divisor)
+    return rounded if number >= 0 else -rounded
 
 
 def _signed_bytes(number: int) -> bytes:
@@ -247,7 +247,7 @@ def _signed_bytes(number: int) -> bytes:
 
 
 def _counted(count: pa.Array, steps: Steps, column: int) -> Ints:
-    """How many of each group's rows have a value."""
+    """The number of each group's rows that have a value."""
     code, sign, _ = steps.signed
     return whole(count) + totals(code, sign * valid(steps.column(column)), len(count))
 

@@ -28,7 +28,7 @@ from fkjoin.spark.packing import PackRows
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema, text
 from fkjoin.spark.specs import AggregateSpec, RegroupSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
-from fkjoin.stages.answer_rows import AnswerRows, ContributeRows, Made
+from fkjoin.stages.answer_rows import AnswerRows, ContributeRows, RowMaker
 from fkjoin.stages.contribute import Contribute
 
 
@@ -112,7 +112,7 @@ def _contributed(node: Aggregate, bound: AggregateBound, table: Lowered, pack: P
     if fired(node, AGGREGATE_READS_ANSWERS):
         assert before is not None
         node, answers = narrowed(node, off, before.answers, before.places(paths))
-        if isinstance(before.made, Made) and (found := contributing(table, key, value)) is not None:
+        if isinstance(before.made, RowMaker) and (found := contributing(table, key, value)) is not None:
             made = ContributeRows(AnswerRows(answers.of, before.made, table.on_error == "fail"), *found)
             return _Contributed(node, answers.counted, made)
         frame, columns["gone"] = before.frame(answers), F.col(LEFT_GONE)

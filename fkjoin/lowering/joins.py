@@ -31,7 +31,7 @@ from fkjoin.spark.packing import PackJoined
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema
 from fkjoin.spark.specs import RekeySpec, ResolveSpec, StageSpec, StateSpec, SubscriptionSpec
 from fkjoin.spark.unpacking import UnpackAnswers, UnpackResults
-from fkjoin.stages.answer_rows import AnswerRows, CarryRows, Joined, Made
+from fkjoin.stages.answer_rows import AnswerRows, CarryRows, Joined, RowMaker
 from fkjoin.stages.contribute import Carry, Fields, Place
 
 
@@ -265,14 +265,14 @@ class JoinLowering:
         return Joining(self.node.name, self.bound.joining)
 
     @cached_property
-    def _made(self) -> Made | str:
+    def _made(self) -> RowMaker | str:
         """How workers make rows of answers, or why Spark has to."""
         if (why := self.bound.settings.off.get(RESOLVE_MAKES_ROWS)) is not None:
             return why
         if self.bound.joiner is None:
-            return Made(None)
+            return RowMaker(None)
         found = evaluated(self.node.name, self.bound.joining)
-        return found if isinstance(found, str) else Made(found)
+        return found if isinstance(found, str) else RowMaker(found)
 
     @cached_property
     def _joined(self) -> _Joined:

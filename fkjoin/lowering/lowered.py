@@ -29,7 +29,7 @@ from fkjoin.spark.operator import StageName
 from fkjoin.spark.stepped import Stepped
 from fkjoin.spark.topic_records import TopicRecords
 from fkjoin.spark.unpacking import UnpackResults
-from fkjoin.stages.answer_rows import Made
+from fkjoin.stages.answer_rows import RowMaker
 from fkjoin.stages.contribute import Fields, Place
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class PreResolve:
     """What of the answers must be there for what is at paths of the rows (None: for all of them); None: everything."""
     frame: Callable[[Answers], DataFrame]
     """Make a frame of the rows, by Spark: see ``before_resolve``."""
-    made: Made | str
+    made: RowMaker | str
     """How workers make rows of answers; or why Spark has to."""
 
 

@@ -33,8 +33,8 @@ from fkjoin.spark.specs import GatherSpec, MultiSubscriptionSpec, ScatterSpec, S
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import How
 from fkjoin.stages.contribute import Place
-from fkjoin.stages.star import KEY as KEY_PART
-from fkjoin.stages.star import Field, Made, Nested, Right, Star, fields_at, fields_of, pruned
+from fkjoin.stages.multi_join import KEY as KEY_PART
+from fkjoin.stages.multi_join import Field, MultiJoin, Nested, Origin, Right, fields_at, fields_of, pruned
 
 _MOST = 100
 _STAGES: tuple[StageName, ...] = ("scatter", "subscription", "gather")
@@ -126,7 +126,7 @@ def lower_joins(planned: Planned, node: Join, joins: Joins, left: Lowered, dead:
     unpack = UnpackResults(star.key, (star.schema,), node.versions)
     tables = [joins.left, *(table for table, _ in joins.rights)]
 
-    def fewer(paths: Sequence[Path]) -> tuple[Joins, Star]:
+    def fewer(paths: Sequence[Path]) -> tuple[Joins, MultiJoin]:
         known = [path for path in paths if path[0] in star.schema.names]  # others are the key's
         less = replace(joins, made=pruned(joins.made, known))
         return less, _kept(less, list(fields_at(joins.made, known)), whole=whole_rows)
@@ -153,7 +153,7 @@ def lower_joins(planned: Planned, node: Join, joins: Joins, left: Lowered, dead:
 
 def _results(
     joins: Joins,
-    star: Star,
+    star: MultiJoin,
     label: str,
     materialized: str | None,
     versions: Mapping[str, Any],
@@ -196,7 +196,7 @@ def _results(
     return counted(stage(stage(sent, subscription), gather), counted_as, *_STAGES)
 
 
-def _kept(joins: Joins, read: Iterable[Field] | None = None, *, whole: bool) -> Star:
+def _kept(joins: Joins, read: Iterable[Field] | None = None, *, whole: bool) -> MultiJoin:
     """What is kept of all rows; ``read``: what of the columns, if that is not all of them; ``whole``: all there is."""
     paths: dict[int, list[Path]] = {}
     for part, path in fields_of(joins.made) if read is None else read:
@@ -210,7 +210,7 @@ def _kept(joins: Joins, read: Iterable[Field] | None = None, *, whole: bool) -> 
         for at, (name, (table, how)) in enumerate(zip(_names(joins), joins.rights, strict=True))
     )
     key = arrow_schema("key", joins.left.key_type)
-    return Star(key, kept[LEFT], joins.left.node.parts, rights, joins.made)
+    return MultiJoin(key, kept[LEFT], joins.left.node.parts, rights, joins.made)
 
 
 def _names(joins: Joins) -> list[str]:
@@ -225,7 +225,7 @@ def _names(joins: Joins) -> list[str]:
 def _made(fields: Mapping[str, Place], key: Iterable[str], right: int, left: Field | Nested) -> Nested:
     """The columns of joined rows; ``left`` is what their left row is, ``right`` the number of the right table."""
 
-    def at(place: Place) -> Made:
+    def at(place: Place) -> Origin:
         side, path = place
         if side == "right":
             return Field(right, path)

@@ -29,7 +29,7 @@ from fkjoin.spark.packing import PackJoined, PackRows
 from fkjoin.spark.schemas import arrow_schema, schema_text
 from fkjoin.spark.specs import ResolveSpec
 from fkjoin.spark.unpacking import UnpackResults
-from fkjoin.stages.answer_rows import AnswerRows, Joined, Made
+from fkjoin.stages.answer_rows import AnswerRows, Joined, RowMaker
 from fkjoin.stages.complete import UNAVAILABLE, Complete
 
 
@@ -123,9 +123,9 @@ def lower_complete(planned: Planned, table: Lowered) -> Lowered:
 def _pre_resolve(table: Lowered, before: PreResolve, step: Step) -> PreResolve:
     """The rows after the step, before resolve; ``before``: the table's own."""
     made = before.made
-    if isinstance(made, Made):
+    if isinstance(made, RowMaker):
         found = step.evaluate()
-        made = f"{step} is left to Spark" if found is None else Made(made.joiner, (*made.steps, *found))
+        made = f"{step} is left to Spark" if found is None else RowMaker(made.joiner, (*made.steps, *found))
     return PreResolve(
         before.answers,
         lambda paths: before.places(step.reads(paths)),

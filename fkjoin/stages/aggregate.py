@@ -1,7 +1,9 @@
 """aggregate, by group: folds what rows contribute into one row a group (KIP-904).
 
-*Law*: what is taken back and what is added in its place are one step, and of a batch's steps only the outcome is sent on: no
-value in between is ever seen.  A result is sent if its bytes or its timestamp differ from what was sent last (KIP-557).
+See docs/semantics.md, "Aggregates".
+
+*Law*: what is taken back and what is added in its place are one step, and of a batch's steps only the outcome is emitted: no
+value in between is ever seen.  A result is emitted if its bytes or its timestamp differ from what was emitted last (KIP-557).
 A group whose last row has left is deleted, and starts anew when there are rows again.
 
 Store: ``{'d'}{group's key}`` → a counter as version, the greatest timestamp, and ``{uint32 little-endian: length of the
@@ -13,33 +15,30 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec import records, versions
+from fkjoin.codec import records, tags
 from fkjoin.codec.arrays import (
     Bytes,
     Ints,
-    buffers,
     changes_from_previous,
     chosen,
     codes,
     equal,
-    lengths,
     masked,
     paired,
     prefixed,
     take,
     unpaired,
     valid,
-    window,
 )
-from fkjoin.codec.messages import RESULT, Operation, column, table
+from fkjoin.codec.messages import RESULT, column
 from fkjoin.folds.cogrouped import CoFold
 from fkjoin.folds.fold import Fold, entry_batch
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
+from fkjoin.stages.emission import HAS_RESULT, Emission, entries
 from fkjoin.stages.guard import guard
 from fkjoin.stages.ordering import by_code_and_version
-from fkjoin.stages.resolve import HAS_RESULT
-from fkjoin.stages.retention import GONE, due_entries, later, sweep
+from fkjoin.stages.retention import GONE, later, sweep
 from fkjoin.state import Store
 
 
@@ -58,68 +57,49 @@ def aggregate(
     """Turn changes of contributions (``GROUPED``, each once unless ``guarded``) into changes of the aggregates (``RESULT``).
 
     In a group, changes count in the order of their versions.  ``source``: identity of the aggregate's own versions, which
-    are a counter that never falls behind the clock's milliseconds.  ``every``: send a result for every group that was
-    touched, also if it is as it was.
+    are a counter that never falls behind the clock's milliseconds.  ``every``: emit a result for every group that was
+    touched, also one that is unchanged.
     """
     sweep(store, now_ms)
     count[counters.ROWS_IN] += len(grouped)
-    entries: tuple[Bytes, Bytes] | None = None
+    of_guard: list[tuple[Bytes, Bytes]] = []
     if guarded:
-        grouped, entries = guard(grouped, store, count, now_ms + later(retention_ms))
+        grouped, remembered = guard(grouped, store, count, now_ms + later(retention_ms))
+        of_guard = [remembered]
     if not len(grouped):
-        if entries is not None:
-            store.write(*entries)
+        for remembered in of_guard:
+            store.write(*remembered)
         return RESULT.empty_table()
     code, keys = codes(column(grouped, "key"))
-    names = prefixed(b"d", keys)
+    names = prefixed(tags.ROW, keys)
     held = records.decode(store.get_many(names))
-    had = held.flags & HAS_RESULT > 0
-    before, states = unpaired(masked(held.body, held.flags & GONE == 0))
-    before = masked(before, had)
+    had, known = held.flags & HAS_RESULT > 0, held.flags & GONE == 0
+    results_before, states = unpaired(masked(held.body, known))
+    results_before = masked(results_before, had)
 
     order = by_code_and_version(code, column(grouped, "version")) if fold.ordered else np.argsort(code, kind="stable")
     code = code[order]
     old, new = (take(column(grouped, name), order) for name in ("old", "new"))
     moved = ~(valid(old) & equal(old, new))  # the others bring a timestamp and nothing else
-    states, results, rows, more = fold.apply(states, keys, code[moved], chosen(old, moved), chosen(new, moved), store)
+    states, results, rows, of_fold = fold.apply(states, keys, code[moved], chosen(old, moved), chosen(new, moved), store)
 
-    there, alive = valid(results), rows > 0
+    alive = rows > 0
     latest = _latest(code, take(column(grouped, "ts"), order).to_numpy(), len(keys))
-    ts = np.where(alive & held.found & (held.flags & GONE == 0), np.maximum(held.ts, latest), latest)
-    same = equal(results, before)
-    count[counters.TOMBSTONES] += int((~had & ~there).sum())
-    unchanged = same & there & (ts == held.ts)
-    emit = (had | there) & (every | ~unchanged)
-    count[counters.IDEMPOTENT] += int((unchanged & ~emit).sum())
-    count[counters.OUT] += int(emit.sum())
+    ts = np.where(alive & held.found & known, np.maximum(held.ts, latest), latest)
+    unchanged = equal(results, results_before) & (ts == held.ts)
+    emission = Emission.of(had, valid(results), unchanged, every=every).counted(count)
+    version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
+    changes = emission.results(keys.filter(emit), results.filter(emit), version.filter(emit), ts[emission.emit])
 
-    number = np.maximum(counters_of(held.version) + 1, now_ms)
-    number = np.where(emit | ~held.found, number, counters_of(held.version))
-    version = versions.encode(source, [number])
-    operation = np.where(~there, Operation.DELETE, np.where(had, Operation.UPDATE, Operation.INSERT)).astype(np.int8)
-    sent = pa.array(emit)
-    made = table(RESULT, keys.filter(sent), operation[emit], results.filter(sent), version.filter(sent), ts[emit])
-
-    flags = (np.where(there, HAS_RESULT, 0) | np.where(alive, 0, GONE)).astype(np.uint8)
-    kept = records.encode(flags, ts, version, masked(paired(results, states), alive))
-    gone = pa.array(~alive)
-    due = due_entries(names.filter(gone), version.filter(gone), now_ms + retention_ms)
-    written = entry_batch([(names, kept), due, *more, *([] if entries is None else [entries])])
-    store.write(*written)
-    return made
+    body = masked(paired(results, states), alive)
+    of_groups = entries(names, emission.has, ts, version, body, gone=~alive, due_ms=now_ms + retention_ms)
+    store.write(*entry_batch([of_groups, *of_fold, *of_guard]))
+    return changes
 
 
 def _latest(code: Ints, ts: Ints, groups: int) -> Ints:
     """The greatest timestamp of each group's changes; every group has some."""
-    found = np.empty(groups, np.int64)
+    latest = np.empty(groups, np.int64)
     starts = np.flatnonzero(changes_from_previous(code))
-    found[code[starts]] = np.maximum.reduceat(ts, starts)
-    return found
-
-
-def counters_of(version: Bytes) -> Ints:
-    """The counters that versions are; 0 where there is none."""
-    there = lengths(version) > 0
-    data, bounds = buffers(version)
-    raw = np.ascontiguousarray(window(data, bounds[:-1] + versions.HEAD_BYTES * there, 8)).view(">u8").reshape(-1)
-    return np.where(there, (raw.astype(np.uint64) ^ versions.SIGN).view(np.int64), 0)
+    latest[code[starts]] = np.maximum.reduceat(ts, starts)
+    return latest

@@ -24,8 +24,8 @@ from fkjoin.stages.join_rows import structs, with_value
 from fkjoin.stages.regroup import contributions
 
 
-class Made(NamedTuple):
-    """How rows are made of both rows; without a joiner, they are both."""
+class RowMaker(NamedTuple):
+    """The expressions that make a row of both rows; without a joiner, it begins as both."""
 
     joiner: Columns | None
     steps: Steps = ()
@@ -49,25 +49,25 @@ class AnswerRows:
     """The rows that answers make."""
 
     fields: Fields
-    made: Made
+    maker: RowMaker
     fail: bool = False
     """Throw at a row on which an expression throws; else such rows are left out."""
 
     def __call__(self, answers: pa.Table) -> Rows:
-        there = self.fields.there(answers)
-        gone = pa.array(~there)
+        matched = self.fields.matched(answers)
+        gone = pa.array(~matched)
         sides = ("left", self.fields.left), ("right", self.fields.right)
-        both = {side: structs(schema, masked(column(answers, side), there)) for side, schema in sides}
-        named = KeyCodec(self.fields.key).decode(column(answers, "key"))
-        key = pa.StructArray.from_arrays(named, fields=list(self.fields.key))
+        both = {side: structs(schema, masked(column(answers, side), matched)) for side, schema in sides}
+        columns = KeyCodec(self.fields.key).decode(column(answers, "key"))
+        key = pa.StructArray.from_arrays(columns, fields=list(self.fields.key))
         row = pa.StructArray.from_arrays(list(both.values()), list(both))
-        if self.made.joiner is not None:
-            row = self.made.joiner(both, gone)
-        return Rows(key, *taken(self.made.steps, key, row, gone))
+        if self.maker.joiner is not None:
+            row = self.maker.joiner(both, gone)
+        return Rows(key, *taken(self.maker.steps, key, row, gone))
 
 
 class MakesRows(Protocol):
-    """What makes messages of answers."""
+    """A maker of messages from answers."""
 
     @property
     def rows(self) -> AnswerRows: ...
@@ -76,7 +76,7 @@ class MakesRows(Protocol):
 
 
 def usable(make: MakesRows, answers: pa.Table, count: Counters, operator: str) -> pa.Table:
-    """What ``make`` makes of ``ANSWER``, without those on which an expression throws: they are counted."""
+    """Make messages of ``ANSWER``, without those on which an expression throws: they are counted."""
     try:
         return make(answers)
     except ArithmeticError:
@@ -84,24 +84,25 @@ def usable(make: MakesRows, answers: pa.Table, count: Counters, operator: str) -
         if make.rows.fail:
             place, error = min(thrown.items())
             key = pa.array([answers.column("key")[place].as_py()], BYTES)
-            named = pa.StructArray.from_arrays(KeyCodec(make.rows.fields.key).decode(key), fields=list(make.rows.fields.key))
-            raise FkJoinError(thrown_text(operator, named[0].as_py(), error)) from error
+            columns = KeyCodec(make.rows.fields.key).decode(key)
+            readable = pa.StructArray.from_arrays(columns, fields=list(make.rows.fields.key))
+            raise FkJoinError(thrown_text(operator, readable[0].as_py(), error)) from error
         count[counters.DEAD_LETTERS] += len(thrown)
         return make(answers.filter(without(len(answers), thrown)).combine_chunks())
 
 
 def thrown_text(operator: str, key: object, error: Exception) -> str:
-    """What an operator that is to fail says."""
+    """The message of an operator that is to fail."""
     if isinstance(error, EvaluationError) and isinstance(error.__cause__, Exception):
         operator, error = error.what or operator, error.__cause__
     return f"{operator}, key {key}: {type(error).__name__}: {error}{set_aside('rows')}"
 
 
-def without(rows: int, some: Iterable[int]) -> pa.BooleanArray:
-    """Which rows are left."""
-    left = np.ones(rows, bool)
-    left[list(some)] = False
-    return pa.array(left)
+def without(rows: int, dropped: Iterable[int]) -> pa.BooleanArray:
+    """Tell which of so many rows stay."""
+    stays = np.ones(rows, bool)
+    stays[list(dropped)] = False
+    return pa.array(stays)
 
 
 @dataclass(frozen=True)
@@ -112,25 +113,25 @@ class Joined:
     schema: pa.Schema
 
     def __call__(self, answers: pa.Table) -> pa.Table:
-        """``ANSWER`` → ``JOINED``."""
-        made = self.rows(answers)
-        value = masked(RowCodec(self.schema).encode(made.row.flatten(), len(answers)), ~bools(made.gone))
+        """Make ``JOINED`` of ``ANSWER``."""
+        joined = self.rows(answers)
+        value = masked(RowCodec(self.schema).encode(joined.row.flatten(), len(answers)), ~bools(joined.gone))
         return with_value(answers, value)
 
 
 @dataclass(frozen=True)
 class ContributeRows:
-    """What the rows contribute to groups, for regroup."""
+    """The rows' contributions to groups, for regroup."""
 
     rows: AnswerRows
     group: Columns
     value: Columns
 
     def __call__(self, answers: pa.Table) -> pa.Table:
-        """``ANSWER`` → ``JOINED`` with contributions."""
-        made = self.rows(answers)
-        group, value = (columns(made.visible, made.gone).flatten() for columns in (self.group, self.value))
-        return with_value(answers, contributions(self.group.schema, group, self.value.schema, value, ~bools(made.gone)))
+        """Make ``JOINED`` with contributions of ``ANSWER``."""
+        joined = self.rows(answers)
+        group, value = (columns(joined.visible, joined.gone).flatten() for columns in (self.group, self.value))
+        return with_value(answers, contributions(self.group.schema, group, self.value.schema, value, ~bools(joined.gone)))
 
 
 @dataclass(frozen=True)
@@ -140,13 +141,13 @@ class CarryRows:
     rows: AnswerRows
     foreign_key: Columns
     schema: pa.Schema
-    """What is kept of the rows."""
+    """The columns that are kept of the rows."""
 
     def __call__(self, answers: pa.Table) -> pa.Table:
-        """``ANSWER`` → ``CHANGE``."""
-        made = self.rows(answers)
-        alive, count = ~bools(made.gone), len(answers)
-        columns = dict(zip((field.name for field in made.row.type), made.row.flatten(), strict=True))
+        """Make ``CHANGE`` of ``ANSWER``."""
+        joined = self.rows(answers)
+        alive, count = ~bools(joined.gone), len(answers)
+        columns = dict(zip((field.name for field in joined.row.type), joined.row.flatten(), strict=True))
         value = masked(RowCodec(self.schema).encode(narrowed(columns, self.schema), count), alive)
-        named = KeyCodec(self.foreign_key.schema).encode(self.foreign_key(made.visible, made.gone).flatten(), count)
-        return table(CHANGE, column(answers, "key"), named, value, column(answers, "version"), column(answers, "ts"))
+        foreign_key = KeyCodec(self.foreign_key.schema).encode(self.foreign_key(joined.visible, joined.gone).flatten(), count)
+        return table(CHANGE, column(answers, "key"), foreign_key, value, column(answers, "version"), column(answers, "ts"))

@@ -1,6 +1,6 @@
 """complete, in front of resolve: rows whose source left values out get those that the key's row has.
 
-*Law*: what comes out is as if every change had carried its whole row.  A change that lacks a value of a row that is not there
+*Law*: what comes out is as if every change had carried its whole row.  A change that lacks a value, and whose key has no row,
 cannot be completed: it does not count.
 """
 
@@ -21,7 +21,10 @@ UNAVAILABLE = "__fkjoin_unavailable"
 
 @dataclass(frozen=True)
 class Complete:
-    """``schema``: of the rows as they come, ``UNAVAILABLE`` among its columns; whole rows have the others."""
+    """The completion of rows.
+
+    ``schema``: of the rows as they come, ``UNAVAILABLE`` among its columns; whole rows have the others.
+    """
 
     schema: pa.Schema
 
@@ -30,25 +33,29 @@ class Complete:
         return pa.schema([field for field in self.schema if field.name != UNAVAILABLE])
 
     def __call__(self, values: Bytes, code: Ints, before: Bytes) -> tuple[Bytes, Bools]:
-        """Whole rows, and which of them count.
+        """Make rows whole, and tell which of them count.
 
         ``values``: rows by key and version; ``code``: each one's key, ascending; ``before``: the whole rows that keys have.
         """
-        there = valid(values)
+        present = valid(values)
         columns = dict(zip(self.schema.names, RowCodec(self.schema).decode(values), strict=True))
         lacking = columns.pop(UNAVAILABLE)
-        some = [columns[name] for name in self.whole.names]
+        whole = [columns[name] for name in self.whole.names]
         usable = np.ones(len(values), bool)
         if lacking.null_count < len(lacking):
-            places, usable = _places(lacking, there, code, valid(before), len(some))
+            places, usable = _places(lacking, present, code, valid(before), len(whole))
             old = RowCodec(self.whole).decode(before)
-            pairs = zip(some, old, strict=True)
-            some = [pa.concat_arrays([then, now]).take(pa.array(places[:, at])) for at, (now, then) in enumerate(pairs)]
-        return masked(RowCodec(self.whole).encode(some, len(values)), there), usable
+            pairs = zip(whole, old, strict=True)
+            whole = [pa.concat_arrays([then, now]).take(pa.array(places[:, at])) for at, (now, then) in enumerate(pairs)]
+        return masked(RowCodec(self.whole).encode(whole, len(values)), present), usable
 
 
-def _places(lacking: pa.ListArray, there: Bools, code: Ints, known: Bools, columns: int) -> tuple[Ints, Bools]:
-    """Where each row's columns are: among the rows before, of which there are as many as keys, and then those that came."""
+def _places(lacking: pa.ListArray, present: Bools, code: Ints, known: Bools, columns: int) -> tuple[Ints, Bools]:
+    """The place of each row's columns, among the rows before, of which there are as many as keys, and then those that came.
+
+    ``last`` goes along the rows of a key: the places of the columns that the key's row has by then, or None where it
+    has no row.  A completed row is what the next one of its key is completed from; a deleted one is not.
+    """
     keys = len(known)
     places = np.repeat(keys + np.arange(len(code))[:, None], columns, axis=1)
     usable = np.ones(len(code), bool)
@@ -59,10 +66,10 @@ def _places(lacking: pa.ListArray, there: Bools, code: Ints, known: Bools, colum
         if first[row]:
             last = np.full(columns, code[row]) if known[code[row]] else None
         gaps = lacking[int(row)].as_py()
-        if gaps and there[row]:
+        if gaps and present[row]:
             if last is None:
                 usable[row] = False
                 continue
             places[row, gaps] = last[gaps]
-        last = places[row] if there[row] else None
+        last = places[row] if present[row] else None
     return places, usable

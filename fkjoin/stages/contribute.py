@@ -1,9 +1,9 @@
-"""From answers straight to what the next operator reads: it takes the fields that it needs, and resolve is left out.
+"""The way from answers straight to what the next operator reads: it takes the fields that it needs, and resolve is left out.
 
 *Law*: what ``regroup`` makes of these contributions, and ``rekey`` of these changes, is what it would make of the joined
-rows', since its marks are those of resolve: the pair of versions of the newest answer.  Of a batch's changes of a row, a
-contribution has the timestamp of the one that first led to it; a joined row has that of the one that first led to the whole
-row.
+rows', since its highwater marks are those of resolve: the pair of versions of the newest answer.  Of a batch's changes of a
+row, a contribution has the timestamp of the one that first led to it; a joined row has that of the one that first led to the
+whole row.
 """
 
 from __future__ import annotations
@@ -27,41 +27,44 @@ Place = tuple[Side, Path]
 
 @dataclass(frozen=True)
 class Fields:
-    """Where the fields of joined rows are; the schemas are those of key and rows."""
+    """The places of the fields of joined rows; the schemas are those of key and rows."""
 
     key: pa.Schema
     left: pa.Schema
     right: pa.Schema
     how: How
 
-    def there(self, answers: pa.Table) -> Bools:
-        """Which answers make a joined row."""
+    def matched(self, answers: pa.Table) -> Bools:
+        """Tell which answers make a joined row."""
         return matched(answers, self.how)
 
     def columns(self, answers: pa.Table, *wanted: tuple[Sequence[Place], pa.Schema]) -> list[list[pa.Array]]:
-        """Of ``ANSWER``: for each list of places, the columns there, in the types of the schema."""
-        places = [place for chosen, _ in wanted for place in chosen]
-        found: dict[Place, pa.Array] = {}
+        """Take from ``ANSWER``, for each list of places, the columns at these, in the types of the schema."""
+        all_places = [place for places, _ in wanted for place in places]
+        columns: dict[Place, pa.Array] = {}
         sides: tuple[tuple[Side, pa.Schema], ...] = ("left", self.left), ("right", self.right)
         for side, schema in sides:
-            paths = list(dict.fromkeys(path for of, path in places if of == side))
+            paths = list(dict.fromkeys(path for place_side, path in all_places if place_side == side))
             if not paths:
                 continue
             rows, codec = column(answers, side), RowCodec(schema)
             if () in paths:  # the row, or what is wanted of it
-                kind = next(
-                    one.type for chosen, into in wanted for place, one in zip(chosen, into, strict=True) if place == (side, ())
+                struct = next(
+                    field.type
+                    for places, into in wanted
+                    for place, field in zip(places, into, strict=True)
+                    if place == (side, ())
                 )
-                inner = codec.narrowed(rows, pa.schema(list(kind)))
-                found[side, ()] = pa.StructArray.from_arrays(inner, fields=list(kind), mask=pa.array(~valid(rows)))
+                inner = codec.narrowed(rows, pa.schema(list(struct)))
+                columns[side, ()] = pa.StructArray.from_arrays(inner, fields=list(struct), mask=pa.array(~valid(rows)))
                 paths.remove(())
-            found |= {(side, path): one for path, one in zip(paths, codec.pick(rows, paths), strict=True)}
-        if any(of == "key" for of, _ in places):
+            columns |= {(side, path): values for path, values in zip(paths, codec.pick(rows, paths), strict=True)}
+        if any(side == "key" for side, _ in all_places):
             keys = KeyCodec(self.key).decode(column(answers, "key"))
-            found |= {("key", (name,)): one for name, one in zip(self.key.names, keys, strict=True)}
+            columns |= {("key", (name,)): values for name, values in zip(self.key.names, keys, strict=True)}
         return [
-            [column.cast(field.type) for column, field in zip(_columns(found, chosen, schema), schema, strict=True)]
-            for chosen, schema in wanted
+            [values.cast(field.type) for values, field in zip(_columns(columns, places, schema), schema, strict=True)]
+            for places, schema in wanted
         ]
 
 
@@ -74,13 +77,13 @@ def leaves(fields: Iterable[pa.Field]) -> Iterator[Path]:
             yield (field.name,)
 
 
-def _columns(found: dict[Place, pa.Array], places: Sequence[Place], schema: pa.Schema) -> list[pa.Array]:
-    return narrowed({field.name: found[place] for field, place in zip(schema, places, strict=True)}, schema)
+def _columns(columns: dict[Place, pa.Array], places: Sequence[Place], schema: pa.Schema) -> list[pa.Array]:
+    return narrowed({field.name: columns[place] for field, place in zip(schema, places, strict=True)}, schema)
 
 
 @dataclass(frozen=True)
 class Contribute:
-    """Which fields of a joined row are its group and its value."""
+    """The fields of a joined row that are its group and its value."""
 
     fields: Fields
     group: tuple[Place, ...]
@@ -90,19 +93,19 @@ class Contribute:
 
     @property
     def places(self) -> list[Place]:
-        """What is read."""
+        """The places that are read."""
         return [*self.group, *self.value]
 
     def __call__(self, answers: pa.Table) -> pa.Table:
-        """``ANSWER`` → ``JOINED`` with contributions."""
+        """Make ``JOINED`` with contributions of ``ANSWER``."""
         group, value = self.fields.columns(answers, (self.group, self.group_schema), (self.value, self.value_schema))
-        contributed = contributions(self.group_schema, group, self.value_schema, value, self.fields.there(answers))
+        contributed = contributions(self.group_schema, group, self.value_schema, value, self.fields.matched(answers))
         return with_value(answers, contributed)
 
 
 @dataclass(frozen=True)
 class Carry:
-    """Which fields of a joined row are the row of the next join's left table, and its foreign key."""
+    """The fields of a joined row that are the row of the next join's left table, and its foreign key."""
 
     fields: Fields
     foreign_key: tuple[Place, ...]
@@ -112,16 +115,16 @@ class Carry:
 
     @property
     def places(self) -> list[Place]:
-        """What is read: where the foreign key is, and the row's columns, of structs the fields that are in the row's schema."""
+        """The places that are read: the foreign key, and the row's columns; of a struct, its fields in the row's schema."""
         columns = zip(self.row, self.row_schema, strict=True)
         row = [(side, (*path, *below[1:])) for (side, path), field in columns for below in leaves([field])]
         return [*self.foreign_key, *row]
 
     def __call__(self, answers: pa.Table) -> pa.Table:
-        """``ANSWER`` → ``CHANGE``."""
+        """Make ``CHANGE`` of ``ANSWER``."""
         foreign_key, row = self.fields.columns(
             answers, (self.foreign_key, self.foreign_key_schema), (self.row, self.row_schema)
         )
         named = KeyCodec(self.foreign_key_schema).encode(foreign_key, len(answers))
-        value = masked(RowCodec(self.row_schema).encode(row, len(answers)), self.fields.there(answers))
+        value = masked(RowCodec(self.row_schema).encode(row, len(answers)), self.fields.matched(answers))
         return table(CHANGE, column(answers, "key"), named, value, column(answers, "version"), column(answers, "ts"))

@@ -1,4 +1,4 @@
-"""What the stages count, under the names that ``describe``, metrics and the demo use."""
+"""The names of what the stages count; ``describe``, metrics and the demo use them, so that they never change."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ RESTARTS = "source-restarts"
 """Changes that count because their row came from another topic or log before, whatever their offsets."""
 ANSWERS = "answers"
 TOMBSTONES = "tombstones-suppressed"
+"""Deletions of what has no result, which are not emitted."""
 IDEMPOTENT = "idempotent-update-skip"
+"""Changes that leave something unchanged, and go no further (KIP-557)."""
 OUT = "out"
+"""Results that are emitted."""
 INDEX_REBUILT = "index-rebuilt"
-"""Indexes that were built anew from their logs, as they were not there, or not as they were closed."""
+"""Indexes that were built anew from their logs, as they were missing, or not as they were closed."""
 
 ALL = (
     LEFT_IN,
@@ -41,7 +44,7 @@ ALL = (
 )
 
 BUCKETS = "buckets"
-"""How many buckets said how large they are, in the stages that an operator has."""
+"""The number of buckets that said how large they are, in the stages that an operator has."""
 STATE_ROWS = "state-rows"
 STATE_BYTES = "state-bytes"
 LOG_BYTES = "log-bytes"
@@ -51,9 +54,9 @@ SIZES = (BUCKETS, STATE_ROWS, STATE_BYTES, LOG_BYTES, INDEX_BYTES)
 FAN_OUT = "fan-out-max"
 """The most answers that a batch's changes of one right row led to: a maximum, not a sum."""
 HOT_KEY = "hot-key:"
-"""How the name of a counter begins that has the fan-out of a right row with many subscribers; its key follows."""
+"""The beginning of the name of a counter that has the fan-out of a right row with many subscribers; its key follows."""
 HOT = 1_000
-"""From which fan-out on a right row is a hot one."""
+"""The fan-out from which on a right row is a hot one."""
 
 Counters = Counter[str]
 

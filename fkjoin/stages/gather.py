@@ -1,15 +1,17 @@
-"""gather, by left key: the last stage of a *star*, which puts a left row and the right rows that it names together.
+"""gather, by left key: the last stage of a multi-way join, which puts a left row and the right rows that it names together.
 
-*Law*: a row is sent only when every right row in it was answered for the version since which the left row names it; so no mix
-of a new left row with what an older one named is ever seen, in whatever order the parts come.  What leaves the row's bytes as
-they were is dropped (KIP-557), and so are tombstones of rows that were never there.
+See docs/semantics.md, "Multi-way joins".
+
+*Law*: a row is emitted only when every right row in it was answered for the version since which the left row names it; so no
+mix of a new left row with what an older one named is ever seen, in whatever order the parts come.  What leaves the row's bytes
+unchanged is dropped (KIP-557), and so are tombstones of rows that never were.
 
 A result has the timestamp that joins in a row would give it: where its left row changed, the latest of all its rows', else the
 latest of the first right row that changed and those of later tables.
 
 Store: ``{'d'}{left key}`` → the left row's version, the result's timestamp, and ``{left row}``, for each right table
 ``{version of the answer}{right row}{its timestamp}``, and, while answers are missing, what is waited for and the row that was
-sent last.
+emitted last.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import records, versions
+from fkjoin.codec import records, tags, versions
 from fkjoin.codec.arrays import (
     Bools,
     Bytes,
@@ -37,15 +39,14 @@ from fkjoin.codec.arrays import (
     take,
     valid,
 )
-from fkjoin.codec.messages import LEFT, NO_TIMESTAMP, RESULT, Operation, column, table
+from fkjoin.codec.messages import LEFT, NO_TIMESTAMP, RESULT, column
 from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec, bytes_codec
-from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
+from fkjoin.stages.emission import HAS_RESULT, Emission, entries
+from fkjoin.stages.multi_join import MultiJoin
 from fkjoin.stages.ordering import newest_only
-from fkjoin.stages.resolve import HAS_RESULT
-from fkjoin.stages.retention import GONE, kept, sweep
-from fkjoin.stages.star import Star
+from fkjoin.stages.retention import sweep
 from fkjoin.state import Store
 
 WAITS = 4
@@ -53,10 +54,10 @@ WAITS = 4
 
 
 class Parts(NamedTuple):
-    """What is known under each left key."""
+    """The left row under each left key, and the right rows that go with it."""
 
     version: Bytes
-    """Of the left row; empty where none ever came."""
+    """The left row's version; empty where none ever came."""
     left: Bytes
     since: list[Bytes]
     """For each right table, from which version of the left row its foreign key is what it is; null where there is none."""
@@ -67,69 +68,77 @@ class Parts(NamedTuple):
     """Timestamps of the right rows."""
 
     def complete(self, left_parts: int) -> Bools:
-        """Where nothing is missing."""
-        found: Bools = lengths(self.version) > 0
+        """Tell where no answer is missing."""
+        complete: Bools = lengths(self.version) > 0
         for since, answered in zip(self.since, self.answered, strict=True):
-            found = found & (~valid(since) | equal(since, versions.split(answered, left_parts)[0]))
-        return found
+            complete = complete & (~valid(since) | equal(since, versions.split(answered, left_parts)[0]))
+        return complete
 
-    def early(self, left_parts: int) -> list[Bools]:
-        """For each right table, which answers are for a left row that is yet to come; the last one waits for none there."""
-        found = []
+    def ahead(self, left_parts: int) -> list[Bools]:
+        """For each right table, tell which answers are for a left row that is yet to come.
+
+        The left row that is here names no row of that table, so that it does not wait for the answer, nor shows it.  The answer
+        must be kept all the same: it was given once, and the left row to come will not ask again.
+        """
+        all_ahead = []
         for since, answered in zip(self.since, self.answered, strict=True):
             ahead = ~valid(since) & valid(answered)
             at = np.flatnonzero(ahead)
             heads = versions.split(take(answered, at), left_parts)[0]
             ahead[at] = versions.is_newer(heads, take(self.version, at))
-            found.append(ahead)
-        return found
+            all_ahead.append(ahead)
+        return all_ahead
 
-    def of(self, chosen: Bools) -> Parts:
-        mask = pa.array(chosen)
-        since, answered, rights = ([one.filter(mask) for one in each] for each in (self.since, self.answered, self.rights))
-        times = [one[chosen] for one in self.times]
+    def chosen(self, which: Bools) -> Parts:
+        """The parts of the left keys that are to be kept."""
+        mask = pa.array(which)
+        since, answered, rights = ([part.filter(mask) for part in side] for side in (self.since, self.answered, self.rights))
+        times = [time[which] for time in self.times]
         return Parts(self.version.filter(mask), self.left.filter(mask), since, answered, rights, times)
 
     def named(self) -> list[Bytes]:
         """The right rows that the left rows name."""
         return [masked(row, valid(since)) for row, since in zip(self.rights, self.since, strict=True)]
 
-    def there(self, star: Star) -> Bools:
-        """Which make a row of the result, where nothing is missing."""
-        found = valid(self.left)
-        for right, row in zip(star.rights, self.named(), strict=True):
+    def matched(self, join: MultiJoin) -> Bools:
+        """Tell which make a row of the result, where no answer is missing."""
+        matched = valid(self.left)
+        for right, row in zip(join.rights, self.named(), strict=True):
             if right.how == "inner":
-                found = found & valid(row)
-        return found
+                matched = matched & valid(row)
+        return matched
 
     def timestamp(self, left: Ints, before: Bools, changed: list[Bools]) -> Ints:
-        """Of the result; ``left``: of left rows that changed, ``before``: which did; ``changed``: which right rows did."""
-        found = left
-        for row, times, now in zip(self.named(), self.times, changed, strict=True):
-            found = np.where(now | (before & valid(row)), np.maximum(found, times), found)
-            before = before | now
-        return found
+        """Timestamps of results.
 
-    def versions(self, star: Star) -> Bytes:
-        """Of the result: the left row's, then those of the right rows."""
-        found = []
-        for right, since, answered in zip(star.rights, self.since, self.answered, strict=True):
-            own = versions.split(masked(answered, valid(since)), star.left_parts)[1]
-            found.append(pc.fill_null(own, pa.scalar(versions.absent(right.parts), own.type)))
-        return concat(self.version, *found)
+        ``left``: those of left rows that changed; ``before``, ``changed``: which left rows and which right rows did.
+        """
+        latest = left
+        for row, times, now in zip(self.named(), self.times, changed, strict=True):
+            latest = np.where(now | (before & valid(row)), np.maximum(latest, times), latest)
+            before = before | now
+        return latest
+
+    def versions(self, join: MultiJoin) -> Bytes:
+        """Versions of results: the left row's, then those of the right rows."""
+        of_rights = []
+        for right, since, answered in zip(join.rights, self.since, self.answered, strict=True):
+            own = versions.split(masked(answered, valid(since)), join.left_parts)[1]
+            of_rights.append(pc.fill_null(own, pa.scalar(versions.absent(right.parts), own.type)))
+        return concat(self.version, *of_rights)
 
 
 def gather(
     parts: pa.Table,
     store: Store,
     count: Counters,
-    star: Star,
+    join: MultiJoin,
     *,
     now_ms: int,
     retention_ms: int,
     in_order: bool = False,
 ) -> pa.Table:
-    """Turn ``parts`` (``PART``; any order, duplicates allowed) into changes of the star's table (``RESULT``).
+    """Turn ``parts`` (``PART``; any order, duplicates allowed) into changes of the joined table (``RESULT``).
 
     ``in_order``: see ``newest_only``.
     """
@@ -137,26 +146,72 @@ def gather(
     if not len(parts):
         return RESULT.empty_table()
     code, keys = codes(column(parts, "key"))
-    names = prefixed(b"d", keys)
+    names = prefixed(tags.ROW, keys)
     held = records.decode(store.get_many(names))
-    before, sent = known(held, star)
+    before, emitted_before = known_parts(held, join)
+    after, moved, left_ts = _after(parts, code, before, held, count, join, in_order=in_order)
+
+    taken = np.logical_or.reduce(list(moved.values()))
+    had, complete = held.flags & HAS_RESULT > 0, after.complete(join.left_parts)
+    matched = complete & after.matched(join)
+    has = np.where(complete, matched, had)  # while answers are missing, what was emitted last still stands
+    rows, rows_before = _rows(join, keys, after, matched), _emitted(join, keys, before, emitted_before, had & has)
+    among = taken & complete
+    emission = Emission.of(had, has, equal(rows, rows_before), among=among).counted(count, among)
+    emit = pa.array(emission.emit)
+
+    # A row that waited for answers has changed in several batches, and gets the latest timestamp of them all; so ts is kept up
+    # while it waits.  A part without a timestamp takes nothing away from it.
+    latest = after.timestamp(left_ts, moved[LEFT], [moved[part] for part in range(len(join.rights))])
+    last_ts = np.where(held.found, held.ts, NO_TIMESTAMP)
+    waited = (held.flags & WAITS > 0) | (latest == NO_TIMESTAMP)
+    latest = np.where(waited, np.maximum(latest, last_ts), latest)
+    ts = np.where(emission.emit | (taken & ~complete), latest, last_ts)
+    version = after.chosen(emission.emit).versions(join)
+    results = emission.results(keys.filter(emit), rows.filter(emit), version, ts[emission.emit])
+
+    # What no left row names is let go, but for answers that came ahead of theirs.
+    ahead = [np.zeros(len(keys), bool)] * len(join.rights) if in_order else after.ahead(join.left_parts)
+    waits = np.logical_or.reduce([~complete, *ahead])
+    needed = [~complete | valid(since) | early for since, early in zip(after.since, ahead, strict=True)]
+    body = _encoded(after, needed, waits, masked(rows_before, ~complete))
+    written = entries(
+        names,
+        has,
+        ts,
+        after.version,
+        body,
+        gone=complete & ~valid(after.left),
+        due_ms=now_ms + retention_ms,
+        in_order=in_order,
+        flags=np.where(waits, WAITS, 0),
+        among=taken,
+    )
+    store.write(*written)
+    return results
+
+
+def _after(
+    parts: pa.Table, code: Ints, before: Parts, held: Records, count: Counters, join: MultiJoin, *, in_order: bool
+) -> tuple[Parts, dict[int, Bools], Ints]:
+    """Take in a batch: the parts after it, the left keys that each kind of part changed, and their left rows' timestamps."""
     number, times = column(parts, "number").to_numpy(), column(parts, "ts").to_numpy()
     version, value, since = (column(parts, name) for name in ("version", "value", "since"))
     after = before._replace(answered=list(before.answered), rights=list(before.rights), times=list(before.times))
-    left_ts = np.full(len(keys), NO_TIMESTAMP)
-    moved = {part: np.zeros(len(keys), bool) for part in range(LEFT, len(star.rights))}
+    left_ts = np.full(len(held.ts), NO_TIMESTAMP)
+    moved = {part: np.zeros(len(held.ts), bool) for part in range(LEFT, len(join.rights))}
     for part, changed in moved.items():
         own = np.flatnonzero(number == part)
         if not len(own):
             continue
         last_seen = before.version if part == LEFT else before.answered[part]
-        there = valid(last_seen) & (lengths(last_seen) > 0)
-        marks = Records(there, held.flags, held.ts, pc.fill_null(last_seen, b""), held.body)
-        order, which, newer = newest_only(code[own], take(version, own), marks, count, in_order=in_order)
+        seen = valid(last_seen) & (lengths(last_seen) > 0)
+        highwater = Records(seen, held.flags, held.ts, pc.fill_null(last_seen, b""), held.body)
+        order, which, newer = newest_only(code[own], take(version, own), highwater, count, in_order=in_order)
         last = np.flatnonzero(last_of_run(which))
         place, where, newest = own[order[last]], which[last], take(newer, last)
         if part == LEFT:
-            began = bytes_codec(len(star.rights)).decode(take(since, place))
+            began = bytes_codec(len(join.rights)).decode(take(since, place))
             waits = [replaced(old, where, new) for old, new in zip(after.since, began, strict=True)]
             row = replaced(after.left, where, take(value, place))
             after = after._replace(version=replaced(after.version, where, newest), left=row, since=waits)
@@ -167,78 +222,48 @@ def gather(
             after.times[part] = after.times[part].copy()
             after.times[part][where] = times[place]
         changed[where] = True
-
-    taken = np.logical_or.reduce(list(moved.values()))
-    had, complete = held.flags & HAS_RESULT > 0, after.complete(star.left_parts)
-    there = complete & after.there(star)
-    shown, was = _rows(star, keys, after, there), _sent(star, keys, before, sent, had & (there | ~complete))
-    same = there & had & equal(shown, was)
-    emit = taken & complete & (there | had) & ~same
-    count[counters.TOMBSTONES] += int((taken & complete & ~there & ~had).sum())
-    count[counters.IDEMPOTENT] += int((taken & same).sum())
-    count[counters.OUT] += int(emit.sum())
-    operation = np.where(~there, Operation.DELETE, np.where(had, Operation.UPDATE, Operation.INSERT)).astype(np.int8)
-    latest = after.timestamp(left_ts, moved[LEFT], [moved[part] for part in range(len(star.rights))])
-    last_ts = np.where(held.found, held.ts, NO_TIMESTAMP)
-    waited = (held.flags & WAITS > 0) | (latest == NO_TIMESTAMP)
-    latest = np.where(waited, np.maximum(latest, last_ts), latest)
-    out, ts = pa.array(emit), np.where(emit | (taken & ~complete), latest, last_ts)
-    made = table(RESULT, keys.filter(out), operation[emit], shown.filter(out), after.of(emit).versions(star), ts[emit])
-
-    gone = complete & ~valid(after.left)
-    early = [np.zeros(len(keys), bool)] * len(star.rights) if in_order else after.early(star.left_parts)
-    waits = np.logical_or.reduce([~complete, *early])
-    flags = np.where(gone, GONE, 0) | np.where(waits, WAITS, 0) | np.where(np.where(complete, there, had), HAS_RESULT, 0)
-    needed = [~complete | valid(since) | ahead for since, ahead in zip(after.since, early, strict=True)]
-    body = _encoded(after, needed, waits, masked(was, ~complete))
-    values = records.encode(flags.astype(np.uint8), ts, after.version, body)
-    written = pa.array(taken)
-    entries = names.filter(written), values.filter(written), after.version.filter(written)
-    store.write(*kept(*entries, gone[taken], now_ms + retention_ms, in_order))
-    return made
+    return after, moved, left_ts
 
 
-def known(held: Records, star: Star) -> tuple[Parts, Bytes]:
-    """What records say, and of those that answers are missing for, the row that was sent."""
-    rights = len(star.rights)
+def known_parts(held: Records, join: MultiJoin) -> tuple[Parts, Bytes]:
+    """The parts in records, and of those that answers are missing for, the row that was emitted last."""
+    rights = len(join.rights)
     columns = _codec(rights).decode(held.body)
-    times = [pc.fill_null(one, NO_TIMESTAMP).to_numpy() for one in columns[2 + 3 * rights :]]
+    times = [pc.fill_null(time, NO_TIMESTAMP).to_numpy() for time in columns[2 + 3 * rights :]]
     left, answered, rows = columns[0], columns[1 : 1 + rights], columns[1 + rights : 1 + 2 * rights]
     waits = held.flags & WAITS > 0
     since = []
     for own, waited in zip(answered, columns[1 + 2 * rights : 1 + 3 * rights], strict=True):
-        of_answer = versions.split(own, star.left_parts)[0]
+        of_answer = versions.split(own, join.left_parts)[0]  # where nothing is missing, every answer is for this version
         since.append(pc.if_else(pa.array(waits), waited, of_answer))
     return Parts(held.version, left, since, answered, rows, times), columns[1 + 3 * rights]
 
 
-def result_rows(keys: Bytes, held: Records, star: Star) -> tuple[Bytes, Bytes]:
-    """The rows of the star that records keep, and their versions; null where there is none."""
-    parts, sent = known(held, star)
-    had = held.flags & HAS_RESULT > 0
-    return _sent(star, keys, parts, sent, had), parts.versions(star)
+def result_rows(keys: Bytes, held: Records, join: MultiJoin) -> tuple[Bytes, Bytes]:
+    """The rows of the joined table that records keep, and their versions; null where there is none."""
+    parts, emitted = known_parts(held, join)
+    return _emitted(join, keys, parts, emitted, held.flags & HAS_RESULT > 0), parts.versions(join)
 
 
-def _rows(star: Star, keys: Bytes, parts: Parts, chosen: Bools) -> Bytes:
-    """The rows of the result where they are ``chosen``; null elsewhere."""
-    some, at = parts.of(chosen), np.flatnonzero(chosen)
-    rows = star.rows(keys.filter(pa.array(chosen)), some.left, some.named())
-    return rows if chosen.all() else replaced(constant(None, len(keys)), at, rows)
+def _rows(join: MultiJoin, keys: Bytes, parts: Parts, which: Bools) -> Bytes:
+    """The rows of the result that are asked for; null elsewhere."""
+    chosen, places = parts.chosen(which), np.flatnonzero(which)
+    rows = join.rows(keys.filter(pa.array(which)), chosen.left, chosen.named())
+    return rows if which.all() else replaced(constant(None, len(keys)), places, rows)
 
 
-def _sent(star: Star, keys: Bytes, parts: Parts, sent: Bytes, chosen: Bools) -> Bytes:
-    """The rows that were sent last."""
-    waited = valid(sent)
-    return pc.coalesce(sent, _rows(star, keys, parts, chosen & ~waited))
+def _emitted(join: MultiJoin, keys: Bytes, parts: Parts, emitted: Bytes, which: Bools) -> Bytes:
+    """The rows that were emitted last: those kept as ``emitted`` while answers are missing, and else made of their parts."""
+    return pc.coalesce(emitted, _rows(join, keys, parts, which & ~valid(emitted)))
 
 
-def _encoded(parts: Parts, needed: list[Bools], waits: Bools, sent: Bytes) -> Bytes:
+def _encoded(parts: Parts, needed: list[Bools], waits: Bools, emitted: Bytes) -> Bytes:
     """Bodies of records, without answers that are not ``needed`` any more."""
-    answered = [masked(one, keep) for one, keep in zip(parts.answered, needed, strict=True)]
-    rows = [masked(one, keep) for one, keep in zip(parts.rights, needed, strict=True)]
-    since = [masked(one, waits) for one in parts.since]
-    times = [pa.array(one) for one in parts.times]
-    return _codec(len(rows)).encode([parts.left, *answered, *rows, *since, sent, *times], len(parts.left))
+    answered = [masked(version, keep) for version, keep in zip(parts.answered, needed, strict=True)]
+    rows = [masked(row, keep) for row, keep in zip(parts.rights, needed, strict=True)]
+    since = [masked(version, waits) for version in parts.since]
+    times = [pa.array(time) for time in parts.times]
+    return _codec(len(rows)).encode([parts.left, *answered, *rows, *since, emitted, *times], len(parts.left))
 
 
 def _codec(rights: int) -> RowCodec:

@@ -1,7 +1,7 @@
 """guard, by group: what a row contributes counts once, however often and in whatever order its changes come.
 
 Store: ``{'s'}{CombinedKey of group and row}`` → the version of the last change taken, and the contribution; gone ones are
-remembered for the retention time.  What was there is what is taken back, whatever a message says of it.
+remembered for the retention time.  What is remembered is what is taken back, whatever a message says of it.
 
 *Law*: between regroup and here messages may come twice, late or in any order; at the end each group has what its rows
 contribute (the versions decide, as in the subscription stage).
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec import combined_key, records
+from fkjoin.codec import combined_key, records, tags
 from fkjoin.codec.arrays import Bytes, codes, last_of_run, masked, prefixed, take, valid
 from fkjoin.codec.messages import GROUPED, column, table
 from fkjoin.stages.counters import Counters
@@ -31,9 +31,9 @@ class Guarded(NamedTuple):
 
 
 def guard(grouped: pa.Table, store: Store, count: Counters, due_ms: int) -> Guarded:
-    """The changes newer than what is remembered, with what they replace; marks of what is gone end at ``due_ms``."""
+    """The changes newer than what is remembered, with what they replace; tombstone markers end at ``due_ms``."""
     combined = combined_key.encode(column(grouped, "key"), column(grouped, "row"))
-    code, names = codes(prefixed(b"s", combined))
+    code, names = codes(prefixed(tags.SUBSCRIBER, combined))
     held = records.decode(store.get_many(names))
     order, code, version = newest_only(code, column(grouped, "version"), held, count)
     last = np.flatnonzero(last_of_run(code))
@@ -43,7 +43,6 @@ def guard(grouped: pa.Table, store: Store, count: Counters, due_ms: int) -> Guar
     key, row, ts = (take(column(grouped, name), order) for name in ("key", "row", "ts"))
     gone = ~valid(new)
     counts = pa.array(valid(old) | ~gone)
-    made = table(GROUPED, key, row, version, old, new, ts).filter(counts)
-    named = take(names, code)
+    changes = table(GROUPED, key, row, version, old, new, ts).filter(counts)
     values = records.encode(np.where(gone, GONE, 0).astype(np.uint8), ts.to_numpy(), version, new)
-    return Guarded(made, kept(named, values, version, gone, due_ms))
+    return Guarded(changes, kept(take(names, code), values, version, gone, due_ms))

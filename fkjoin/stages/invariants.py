@@ -1,6 +1,6 @@
-"""What must hold of the stores after every batch, and checks of it: for ``validate=True``, tests and ``fkjoin state verify``.
+"""Invariants of the stores, and checks of them after every batch: for ``validate=True``, tests and ``fkjoin state verify``.
 
-* A mark never goes back: no record is replaced by one with an older version, and only records of rows that are gone (and
+* A highwater mark never goes back: no record is replaced by one with an older version, and only tombstone markers (and
   subscriptions that ended) are deleted.  What comes to a store in order needs no marks.
 * There is one subscription per live left row with a foreign key, and no other (in a fused join, after every batch).
 * A bucket's log and its index hold the same.
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from fkjoin.codec import combined_key, records, versions
+from fkjoin.codec import combined_key, records, tags, versions
 from fkjoin.codec.arrays import Bools, Bytes, equal, take, untagged, valid
 from fkjoin.codec.messages import SUMS, column, table
 from fkjoin.errors import InvariantError
@@ -29,11 +29,14 @@ _MODULUS = 1 << 63
 
 
 class GuardedStore:
-    """A store that refuses writes that would let a mark go back."""
+    """A store that refuses writes that would let a highwater mark go back."""
 
-    def __init__(self, store: Store, name: str, tags: bytes = b"drs") -> None:
-        """``name``: of the store and its bucket, for the error; ``tags``: what the keys of its marks begin with."""
-        self._store, self._name, self._tags = store, name, np.frombuffer(tags, np.uint8)
+    def __init__(self, store: Store, name: str, marked: bytes = tags.ROW + tags.RIGHT + tags.SUBSCRIBER) -> None:
+        """Guard a store.
+
+        ``name``: of the store and its bucket, for the error; ``marked``: the tags of its records that have a highwater mark.
+        """
+        self._store, self._name, self._marked = store, name, np.frombuffer(marked, np.uint8)
 
     def get_many(self, keys: Bytes) -> Bytes:
         return self._store.get_many(keys)
@@ -42,13 +45,13 @@ class GuardedStore:
         return self._store.scan(ranges, limit, each)
 
     def write(self, keys: Bytes, values: Bytes) -> None:
-        """As ``Store.write``; raises ``InvariantError``."""
-        tags = np.array([key[0] for key in keys.to_pylist()], np.uint8)
-        of_records = np.flatnonzero(np.isin(tags, self._tags))
-        names, tags = take(keys, of_records), tags[of_records]
-        old, new = records.decode(self._store.get_many(names)), records.decode(take(values, of_records))
+        """Write as ``Store.write`` does; raises ``InvariantError``."""
+        tag = np.array([key[0] for key in keys.to_pylist()], np.uint8)
+        marked = np.flatnonzero(np.isin(tag, self._marked))
+        names, tag = take(keys, marked), tag[marked]
+        old, new = records.decode(self._store.get_many(names)), records.decode(take(values, marked))
         forward = versions.is_newer(new.version, old.version) | equal(new.version, old.version)
-        may_end = (old.flags & GONE > 0) | (tags == ord("s"))
+        may_end = (old.flags & GONE > 0) | (tag == tags.SUBSCRIBER[0])
         wrong = np.flatnonzero(old.found & ~np.where(new.found, forward, may_end))
         if len(wrong):
             place = int(wrong[0])
@@ -67,7 +70,7 @@ class Sum(NamedTuple):
     hashes: int = 0
 
     def plus(self, combined: Bytes) -> Sum:
-        """With these combined keys as well."""
+        """Add these combined keys."""
         more = sum(map(xxhash.xxh3_64_intdigest, combined.to_pylist()))
         return Sum(self.rows + len(combined), (self.hashes + more) % _MODULUS)
 
@@ -80,38 +83,38 @@ def expected_subscriptions(store: Store, rights: int = 0) -> Iterator[Bytes]:
 
     ``store``: rekey's; or with ``rights``, scatter's of so many right tables.
     """
-    for page in store.scan([prefix_range(b"d")]):
+    for page in store.scan([prefix_range(tags.ROW)]):
         held, keys = records.decode(page.values), untagged(page.keys)
         if not rights:
             live = np.flatnonzero((held.flags & GONE == 0) & (held.flags & HAS_FOREIGN_KEY > 0))
             yield combined_key.encode(take(held.body, live), take(keys, live))
         for right, foreign_key in enumerate(scattered(held.body, rights) if rights else ()):
-            there = pa.array(valid(foreign_key))
-            yield combined_key.encode(foreign_key.filter(there), tagged(right, keys.filter(there)))
+            named = pa.array(valid(foreign_key))
+            yield combined_key.encode(foreign_key.filter(named), tagged(right, keys.filter(named)))
 
 
 def live_subscriptions(store: Store) -> Iterator[Bytes]:
     """The combined keys of a subscription store's subscribers."""
-    for page in store.scan([prefix_range(b"s")]):
+    for page in store.scan([prefix_range(tags.SUBSCRIBER)]):
         live: Bools = records.decode(page.values).flags & GONE == 0
         keys = page.keys.filter(pa.array(live))
         yield untagged(keys)
 
 
-def sums_message(sender: int, found: Sum) -> pa.Table:
-    """What a rekey bucket says to a subscription bucket (``SUMS``)."""
-    return table(SUMS, np.array([sender]), np.array([found.rows]), np.array([found.hashes]))
+def sums_message(sender: int, subscribed: Sum) -> pa.Table:
+    """The message of a rekey bucket to a subscription bucket (``SUMS``)."""
+    return table(SUMS, np.array([sender]), np.array([subscribed.rows]), np.array([subscribed.hashes]))
 
 
 def check_subscriptions(store: Store, sums: pa.Table, senders: int, name: str) -> None:
     """Compare a subscription store with what all ``senders`` rekey buckets say; what only some said is not compared."""
     if len(set(column(sums, "sender").to_pylist())) < senders:
         return
-    found = functools.reduce(Sum.plus, live_subscriptions(store), Sum())
+    stored = functools.reduce(Sum.plus, live_subscriptions(store), Sum())
     told = {row["sender"]: Sum(row["rows"], row["hashes"]) for row in sums.to_pylist()}
     wanted = functools.reduce(Sum.merged, told.values())
-    if found != wanted:
-        which = "other ones" if found.rows == wanted.rows else f"{found.rows}"
+    if stored != wanted:
+        which = "other ones" if stored.rows == wanted.rows else f"{stored.rows}"
         raise InvariantError(
             f"store {name}: {wanted.rows} live left rows have their foreign key here, but there are {which} subscriptions; "
             "fkjoin state verify CHECKPOINT names the keys"

@@ -1,4 +1,4 @@
-"""From answers to joined rows, and the byte form of a joined row that no joiner has changed.
+"""Joined rows from answers, and the byte form of a joined row that no joiner has changed.
 
 ``{1 byte: 1 if a right row follows, else 0}{uint32 little-endian: length of the left row}{left row}{right row}``.
 """
@@ -21,13 +21,13 @@ _HEAD = np.dtype([("right", "u1"), ("left", "<u4")])
 
 
 def matched(answers: pa.Table, how: How) -> Bools:
-    """Which answers give a row: inner, both rows are there; left, the left row is."""
+    """Tell which answers give a row: inner, where there are both rows; left, where there is a left row."""
     left = valid(column(answers, "left"))
     return left & valid(column(answers, "right")) if how == "inner" else left
 
 
 def join_rows(answers: pa.Table, how: How) -> pa.Table:
-    """``ANSWER`` → ``JOINED`` with both rows as the value."""
+    """Make ``JOINED`` of ``ANSWER``, with both rows as the value."""
     assert answers.schema.equals(ANSWER)
     left, right = column(answers, "left"), column(answers, "right")
     head = np.empty(len(answers), _HEAD)
@@ -36,12 +36,12 @@ def join_rows(answers: pa.Table, how: How) -> pa.Table:
     if how == "left":
         right = pc.fill_null(right, b"")
     heads = fixed(head.view(np.uint8).reshape(len(answers), _HEAD.itemsize))
-    both = pc.binary_join_element_wise(heads, left, right, pa.scalar(b"", BYTES))  # null where a row is that must be there
+    both = pc.binary_join_element_wise(heads, left, right, pa.scalar(b"", BYTES))  # null where a row is null that must not be
     return with_value(answers, both)
 
 
 def with_value(answers: pa.Table, value: Bytes) -> pa.Table:
-    """``ANSWER`` → ``JOINED`` with that value."""
+    """Make ``JOINED`` of ``ANSWER``, with that value."""
     key, version, ts = (column(answers, name) for name in ("key", "version", "ts"))
     return table(JOINED, key, version, value, ~valid(column(answers, "left")), ts)
 
@@ -53,10 +53,10 @@ def structs(schema: pa.Schema, rows: Bytes) -> pa.StructArray:
 
 def split_rows(values: Bytes) -> tuple[Bytes, Bytes]:
     """Left rows and right rows of ``join_rows`` values; both null where the value is."""
-    found = valid(values)
+    present = valid(values)
     data, bounds = buffers(values)
     starts = bounds[:-1]
     head = np.ascontiguousarray(window(data, starts, _HEAD.itemsize)).view(_HEAD).reshape(-1)
-    size = np.where(found, head["left"], 0).astype(np.int64)
-    left = slices(data, starts + _HEAD.itemsize, size, found)
-    return left, after(values, _HEAD.itemsize + size, found & (head["right"] > 0))
+    size = np.where(present, head["left"], 0).astype(np.int64)
+    left = slices(data, starts + _HEAD.itemsize, size, present)
+    return left, after(values, _HEAD.itemsize + size, present & (head["right"] > 0))

@@ -1,5 +1,7 @@
 """merge, by key: several tables with the same columns as one; of a key that several have, the first one's row is shown.
 
+See docs/semantics.md, "Merge".
+
 *Law*: after every batch the table is what the tables are, one laid over the other, whatever the order in which their changes
 came: a row that moves from one table to the other is never lost to a late tombstone of the one that it left.
 
@@ -16,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import records, versions
+from fkjoin.codec import records, tags
 from fkjoin.codec.arrays import (
     Bytes,
     after,
@@ -28,24 +30,22 @@ from fkjoin.codec.arrays import (
     last_of_run,
     prefixed,
     replaced,
-    stack,
     take,
     valid,
 )
-from fkjoin.codec.messages import NO_TIMESTAMP, RESULT, Operation, column, table
+from fkjoin.codec.messages import NO_TIMESTAMP, RESULT, column
 from fkjoin.codec.records import Records
 from fkjoin.codec.rows import bytes_codec
 from fkjoin.stages import counters
-from fkjoin.stages.aggregate import counters_of
 from fkjoin.stages.counters import Counters
+from fkjoin.stages.emission import HAS_RESULT, Emission, entries
 from fkjoin.stages.ordering import newest_only
-from fkjoin.stages.resolve import HAS_RESULT
-from fkjoin.stages.retention import GONE, due_entries, sweep
+from fkjoin.stages.retention import sweep
 from fkjoin.state import Store
 
 
 class Slot(NamedTuple):
-    """What a table has under each key."""
+    """The version and the row that a table has under each key."""
 
     version: Bytes
     row: Bytes
@@ -66,17 +66,17 @@ def merge(
     """Turn rows of so many ``tables`` (``NUMBERED``; any order, duplicates allowed) into changes of one (``RESULT``).
 
     ``source``: identity of the table's own versions, which are a counter that never falls behind the clock's milliseconds.
-    ``every``: also send rows that are as they were.  ``in_order``: of each table, see ``newest_only``.
+    ``every``: also emit rows that are unchanged.  ``in_order``: of each table, see ``newest_only``.
     """
     sweep(store, now_ms)
     count[counters.ROWS_IN] += len(rows)
     if not len(rows):
         return RESULT.empty_table()
     code, keys = codes(column(rows, "key"))
-    names = prefixed(b"d", keys)
+    names = prefixed(tags.ROW, keys)
     held = records.decode(store.get_many(names))
     slots = _slots(held.body, tables)
-    before = _shown(slots)
+    shown_before = _shown(slots)
     taken, latest = np.zeros(len(keys), bool), np.full(len(keys), NO_TIMESTAMP)
     number, times = column(rows, "number").to_numpy(), column(rows, "ts").to_numpy()
     for at, slot in enumerate(slots):
@@ -94,25 +94,16 @@ def merge(
         latest[where] = np.maximum(latest[where], times[place])
 
     shown = _shown(slots)
-    had, there = held.flags & HAS_RESULT > 0, valid(shown)
-    same = equal(before, shown)
-    emit = taken & (~same | (there & every))
-    count[counters.TOMBSTONES] += int((taken & same & ~there).sum())
-    count[counters.IDEMPOTENT] += int((taken & same & there & ~emit).sum())
-    count[counters.OUT] += int(emit.sum())
-    counter = np.where(emit | ~held.found, np.maximum(counters_of(held.version) + 1, now_ms), counters_of(held.version))
-    mark = versions.encode(source, [counter])
-    ts = np.where(emit, np.maximum(latest, np.where(held.found, held.ts, NO_TIMESTAMP)), held.ts)
-    operation = np.where(~there, Operation.DELETE, np.where(had, Operation.UPDATE, Operation.INSERT)).astype(np.int8)
-    sent, changed = pa.array(emit), pa.array(taken)
-    made = table(RESULT, keys.filter(sent), operation[emit], shown.filter(sent), mark.filter(sent), ts[emit])
+    had, has = held.flags & HAS_RESULT > 0, valid(shown)
+    emission = Emission.of(had, has, equal(shown_before, shown), every=every, among=taken).counted(count, taken)
+    version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
+    latest = np.maximum(latest, np.where(held.found, held.ts, NO_TIMESTAMP))
+    ts = np.where(emission.emit, latest, held.ts)
+    changes = emission.results(keys.filter(emit), shown.filter(emit), version.filter(emit), ts[emission.emit])
 
-    flags = np.where(there, HAS_RESULT, GONE).astype(np.uint8)
-    gone = pa.array(taken & ~there)
-    due = due_entries(names.filter(gone), mark.filter(gone), now_ms + retention_ms)
-    kept = records.encode(flags, ts, mark, _encoded(slots))
-    store.write(stack(names.filter(changed), due[0]), stack(kept.filter(changed), due[1]))
-    return made
+    due_ms = now_ms + retention_ms
+    store.write(*entries(names, has, ts, version, _encoded(slots), gone=~has, due_ms=due_ms, among=taken))
+    return changes
 
 
 def shown_rows(bodies: Bytes) -> Bytes:
@@ -122,10 +113,10 @@ def shown_rows(bodies: Bytes) -> Bytes:
 
 
 def slots_of(bodies: Bytes) -> list[Slot]:
-    """What each table has under the keys, of bodies of records; nothing where there are no bodies."""
+    """Read from bodies of records what each table has under the keys; no slots where there are no bodies."""
     data, bounds = buffers(bodies)
-    there = np.flatnonzero(np.diff(bounds) > 0)
-    return _slots(bodies, int(data[bounds[there[0]]])) if len(there) else []
+    known = np.flatnonzero(np.diff(bounds) > 0)
+    return _slots(bodies, int(data[bounds[known[0]]])) if len(known) else []
 
 
 def _slots(bodies: Bytes, tables: int) -> list[Slot]:

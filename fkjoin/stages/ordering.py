@@ -1,4 +1,4 @@
-"""Which of a batch's messages count, and in which order: by versions alone, never by arrival."""
+"""The choice of a batch's messages that count, and their order: by versions alone, never by arrival."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def newest_only(
     as_read: bool = False,
     in_order: bool | Bools = False,
 ) -> tuple[Ints, Ints, Bytes]:
-    """The messages newer than what is ``held`` for their code (``or_equal``: or as new), sorted by code and version.
+    """Choose the messages newer than what is ``held`` for their code (``or_equal``: or as new), sorted by code and version.
 
     Returns their places, codes and versions.  Of messages with the same code and version one counts; what does not count
     is counted as stale.  What comes ``in_order`` (all of it, or of which codes) is newer than what is held, whatever its
@@ -54,6 +54,6 @@ def by_code_and_version(code: Ints, version: Bytes) -> Ints:
     alone = changes_from_previous(code[order])
     alone[:-1] &= alone[1:]
     places = np.flatnonzero(~alone)
-    some = order[places]
-    order[places] = some[np.lexsort((*versions.sort_columns(take(version, some)), code[some]))]
+    messages = order[places]
+    order[places] = messages[np.lexsort((*versions.sort_columns(take(version, messages)), code[messages]))]
     return order

@@ -1,10 +1,12 @@
-"""pace, by key: holds changes of a table back until the interval is over, and sends each row's last one (periodic emission).
+"""pace, by key: holds changes of a table back until the interval is over, and emits each row's last one (periodic emission).
 
-*Law*: what has been sent by the end of an interval is the table as it is then.  A row that came and went in between is never
-sent, nor is one that is again as it was sent last.
+See docs/semantics.md, "Emit on change".
+
+*Law*: what has been emitted by the end of an interval is the table as it is then.  A row that came and went in between is never
+emitted, nor is one that is unchanged since it was emitted last.
 
 Store: ``{'p'}{key}`` → the version, the timestamp and the row that wait, or that the row is gone; ``{'e'}{key}`` → version and
-timestamp of what was sent last, and a 128-bit hash of it, for as long as the row is there.
+timestamp of what was emitted last, and a 128-bit hash of it, for as long as the table has the row.
 """
 
 from __future__ import annotations
@@ -14,20 +16,17 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec import records
+from fkjoin.codec import records, tags
 from fkjoin.codec.arrays import codes, constant, equal, masked, prefixed, stack, take, untagged, valid
-from fkjoin.codec.messages import RESULT, Operation, column, table
+from fkjoin.codec.messages import column
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.resolve import HAS_RESULT, digests
+from fkjoin.stages.emission import HAS_RESULT, Emission, digests
 from fkjoin.state import Page, Store, prefix_range
-
-WAITING = b"p"
-SENT = b"e"
 
 
 def pace(results: pa.Table, store: Store, count: Counters, *, over: bool) -> Iterator[pa.Table]:
-    """Take changes (``RESULT``; of a key, the last counts); if the interval is ``over``, send what waits, in pages."""
+    """Take changes (``RESULT``; of a key, the last counts); if the interval is ``over``, emit what waits, in pages."""
     count[counters.ROWS_IN] += len(results)
     if len(results):
         code, keys = codes(column(results, "key"))
@@ -35,35 +34,25 @@ def pace(results: pa.Table, store: Store, count: Counters, *, over: bool) -> Ite
         last[code] = np.arange(len(code))
         value, version, ts = (take(column(results, name), last) for name in ("value", "version", "ts"))
         flags = np.where(valid(value), HAS_RESULT, 0).astype(np.uint8)
-        store.write(prefixed(WAITING, keys), records.encode(flags, ts.to_numpy(), version, value))
+        store.write(prefixed(tags.WAITING, keys), records.encode(flags, ts.to_numpy(), version, value))
     if over:
-        for page in store.scan([prefix_range(WAITING)]):
-            yield _sent(page, store, count)
+        for page in store.scan([prefix_range(tags.WAITING)]):
+            yield _emitted(page, store, count)
 
 
-def _sent(page: Page, store: Store, count: Counters) -> pa.Table:
-    """What of a page of waiting changes differs from what was sent last; written as sent."""
+def _emitted(page: Page, store: Store, count: Counters) -> pa.Table:
+    """The changes in a page of waiting ones that differ from what was emitted last; they are written as emitted."""
     keys, waiting = untagged(page.keys), records.decode(page.values)
-    names = prefixed(SENT, keys)
+    names = prefixed(tags.EMITTED, keys)
     before = records.decode(store.get_many(names))
-    had, there = before.found, waiting.flags & HAS_RESULT > 0
-    value = masked(waiting.body, there)
+    has = waiting.flags & HAS_RESULT > 0
+    value = masked(waiting.body, has)
     digest = digests(value)
-    same = equal(digest, masked(before.body, had))
-    count[counters.TOMBSTONES] += int((same & ~there).sum())
-    count[counters.IDEMPOTENT] += int((same & there).sum())
-    count[counters.OUT] += int((~same).sum())
+    unchanged = equal(digest, masked(before.body, before.found))
+    emission = Emission.of(before.found, has, unchanged).counted(count)
 
-    changed = np.flatnonzero(~same)
-    operation = np.where(~there, Operation.DELETE, np.where(had, Operation.UPDATE, Operation.INSERT)).astype(np.int8)
-    made = table(
-        RESULT,
-        take(keys, changed),
-        operation[changed],
-        take(value, changed),
-        take(waiting.version, changed),
-        waiting.ts[changed],
-    )
-    marks = masked(records.encode(waiting.flags, waiting.ts, waiting.version, digest), there)
-    store.write(stack(page.keys, take(names, changed)), stack(constant(None, len(page.keys)), take(marks, changed)))
-    return made
+    changed = np.flatnonzero(emission.emit)
+    results = emission.results(take(keys, changed), take(value, changed), take(waiting.version, changed), waiting.ts[changed])
+    emitted = masked(records.encode(waiting.flags, waiting.ts, waiting.version, digest), has)
+    store.write(stack(page.keys, take(names, changed)), stack(constant(None, len(page.keys)), take(emitted, changed)))
+    return results

@@ -3,6 +3,8 @@
 A row's value is here its *contribution*: ``{uint32 little-endian: length of the group's key}{group's key}{value}``; null is
 no contribution.  Where the group stays, one message takes back and adds; where it moves, there are two.
 
+See docs/semantics.md, "Aggregates".
+
 Store: as resolve's, with the contributions in place of results.
 """
 
@@ -22,12 +24,13 @@ from fkjoin.stages.resolve import settle
 from fkjoin.state import Store
 
 
-def contributions(group: pa.Schema, groups: list[pa.Array], value: pa.Schema, values: list[pa.Array], there: Bools) -> Bytes:
-    """What rows contribute, from the columns of their groups' keys and of their values; none where not ``there``, or where a
-    group's key has a null.
+def contributions(group: pa.Schema, groups: list[pa.Array], value: pa.Schema, values: list[pa.Array], has_row: Bools) -> Bytes:
+    """Make contributions of the columns of groups' keys and of values.
+
+    There is none without a row, nor where a group's key has a null.
     """
-    keys = KeyCodec(group).encode(groups, len(there))
-    return masked(paired(pc.fill_null(keys, b""), RowCodec(value).encode(values, len(there))), there & valid(keys))
+    keys = KeyCodec(group).encode(groups, len(has_row))
+    return masked(paired(pc.fill_null(keys, b""), RowCodec(value).encode(values, len(has_row))), has_row & valid(keys))
 
 
 def regroup(
@@ -43,8 +46,8 @@ def regroup(
 ) -> pa.Table:
     """Turn rows whose values are contributions (``JOINED``; any order, duplicates allowed) into ``GROUPED``.
 
-    A change that is not newer than the row's last is dropped; one that leaves the contribution as it was too, unless ``every``
-    is to be sent.  ``in_order``: see ``newest_only``.
+    A change that is not newer than the row's last is dropped; one that leaves the contribution unchanged too, unless ``every``
+    one is to be emitted.  ``in_order``: see ``newest_only``.
     """
     count[counters.ROWS_IN] += len(rows)
     how: Any = {"now_ms": now_ms, "retention_ms": retention_ms, "as_read": as_read, "in_order": in_order}
@@ -52,21 +55,20 @@ def regroup(
     results = settled.results
     old_group, old = unpaired(settled.before)
     new_group, new = unpaired(column(results, "value"))
-    left, came = valid(old_group), valid(new_group)
-    stays = left & came & equal(old_group, new_group)
-    both, out, into = (pa.array(chosen) for chosen in (stays, left & ~stays, came & ~stays))
-    parts = both, out, into
+    had, has = valid(old_group), valid(new_group)
+    stays = had & has & equal(old_group, new_group)
+    leaves, joins = had & ~stays, has & ~stays
+    both, out, into = parts = [pa.array(which) for which in (stays, leaves, joins)]
 
     def repeated(name: str) -> pa.Array:
         return pa.concat_arrays([column(results, name).filter(part) for part in parts])
 
-    gone, fresh = int((left & ~stays).sum()), int((came & ~stays).sum())
     return table(
         GROUPED,
         stack(new_group.filter(both), old_group.filter(out), new_group.filter(into)),
         repeated("key"),
         repeated("version"),
-        stack(old.filter(both), old.filter(out), constant(None, fresh)),
-        stack(new.filter(both), constant(None, gone), new.filter(into)),
+        stack(old.filter(both), old.filter(out), constant(None, int(joins.sum()))),
+        stack(new.filter(both), constant(None, int(leaves.sum())), new.filter(into)),
         repeated("ts"),
     )

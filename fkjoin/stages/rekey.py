@@ -1,8 +1,10 @@
-"""rekey, by left key: left changes become subscriptions under their foreign keys (KIP-213, SEMANTICS 1).
+"""rekey, by left key: left changes become subscriptions under their foreign keys (KIP-213).
+
+See docs/semantics.md, "Rekey".
 
 *The law that makes the join converge*: every change of a left row leads to exactly one answer that carries its
 version.  A subscribe is answered by the subscription stage; a change to no foreign key is answered here.  What leaves a row's
-bytes and foreign key as they were is no change, and ends here (KIP-557); its version is remembered all the same.
+bytes and foreign key unchanged is no change, and ends here (KIP-557); its version is remembered all the same.
 
 Store: ``{'d'}{left key}`` → version and foreign key last seen, and, for a retention time, those of rows that are gone.  In the
 place of a record's timestamp stands, with the flag ``HASHED``, a 64-bit hash of the row.
@@ -16,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from fkjoin.codec import records, versions
+from fkjoin.codec import records, tags, versions
 from fkjoin.codec.arrays import (
     Bytes,
     Ints,
@@ -41,7 +43,9 @@ from fkjoin.stages.retention import GONE, kept, sweep
 from fkjoin.state import Store, items
 
 HAS_FOREIGN_KEY = 2
+"""The flag of a record with a foreign key."""
 HASHED = 4
+"""The flag of a record with a hash of the row."""
 
 
 class Rekeyed(NamedTuple):
@@ -66,63 +70,63 @@ def rekey(
 
     A change whose version is not newer than the one remembered is dropped and counted.  A deletion counts as a change
     to no foreign key.  ``right_parts``: of how many parts the right table's versions are made.  ``every``: newer versions
-    that leave a row as it was count as changes.  ``in_order``: see ``newest_only``.
+    that leave a row unchanged count as changes.  ``in_order``: see ``newest_only``.
     """
     sweep(store, now_ms)
     count[counters.LEFT_IN] += len(changes)
     if not len(changes):
         return Rekeyed(SUBSCRIPTION.empty_table(), ANSWER.empty_table())
     code, keys = codes(column(changes, "key"))
-    stored_keys = prefixed(b"d", keys)
-    old = records.decode(store.get_many(stored_keys))
+    names = prefixed(tags.ROW, keys)
+    held = records.decode(store.get_many(names))
 
-    order, code, version = newest_only(code, column(changes, "version"), old, count, as_read=True, in_order=in_order)
+    order, code, version = newest_only(code, column(changes, "version"), held, count, as_read=True, in_order=in_order)
 
     key, value, ts = (take(column(changes, name), order) for name in ("key", "value", "ts"))
     alive = valid(value)
     foreign_key = masked(take(column(changes, "foreign_key"), order), alive)
     first = changes_from_previous(code)
-    rows = np.arange(len(code))
-    remembered = masked(old.body, old.flags & HAS_FOREIGN_KEY > 0)
-    before = take(stack(remembered, foreign_key), np.where(first, code, len(keys) + rows - 1))
-    seen = ~first | old.found[code]
+    rank = np.arange(len(code))
+    foreign_key_before = masked(held.body, held.flags & HAS_FOREIGN_KEY > 0)
+    before = take(stack(foreign_key_before, foreign_key), np.where(first, code, len(keys) + rank - 1))
+    seen = ~first | held.found[code]
     stays = equal(before, foreign_key)
     digest = fingerprints(value)
-    known = np.where(first, (old.flags & HASHED > 0)[code], np.append(False, alive[:-1]))
-    same = alive & known & stays & (digest == np.where(first, old.ts[code], np.append(0, digest[:-1])))
-    count[counters.IDEMPOTENT] += 0 if every else int(same.sum())
+    known = np.where(first, (held.flags & HASHED > 0)[code], np.append(False, alive[:-1]))
+    unchanged = alive & known & stays & (digest == np.where(first, held.ts[code], np.append(0, digest[:-1])))
+    count[counters.IDEMPOTENT] += 0 if every else int(unchanged.sum())
 
-    sends = np.ones(len(code), bool) if every else ~same
-    subscribe = valid(foreign_key) & sends
+    counts = np.ones(len(code), bool) if every else ~unchanged
+    subscribe = valid(foreign_key) & counts
     leave = valid(before) & ~stays
-    answer = ~valid(foreign_key) & (seen | alive) & sends
-    sent = np.concatenate([np.flatnonzero(leave), np.flatnonzero(subscribe)])
-    wanted = np.arange(len(sent)) >= leave.sum()
+    answer = ~valid(foreign_key) & (seen | alive) & counts
+    messages = np.concatenate([np.flatnonzero(leave), np.flatnonzero(subscribe)])
+    wanted = np.arange(len(messages)) >= leave.sum()
     subscriptions = table(
         SUBSCRIPTION,
         stack(chosen(before, leave), chosen(foreign_key, subscribe)),
-        take(key, sent),
+        take(key, messages),
         wanted,
-        take(version, sent),
-        take(value, sent, wanted),
-        take(ts, sent),
+        take(version, messages),
+        take(value, messages, wanted),
+        take(ts, messages),
     )
-    rest = int(answer.sum())
-    both = concat(chosen(version, answer), constant(versions.absent(right_parts), rest))
-    answers = table(ANSWER, chosen(key, answer), both, chosen(value, answer), constant(None, rest), chosen(ts, answer))
+    rows = int(answer.sum())
+    both = concat(chosen(version, answer), constant(versions.absent(right_parts), rows))
+    answers = table(ANSWER, chosen(key, answer), both, chosen(value, answer), constant(None, rows), chosen(ts, answer))
 
     last = np.flatnonzero(last_of_run(code))
     gone, has = ~alive[last], valid(foreign_key)[last]
-    names, last_version = take(stored_keys, code[last]), take(version, last)
+    last_version = take(version, last)
     flags = np.where(gone, GONE, HASHED) | np.where(has, HAS_FOREIGN_KEY, 0)
     values = records.encode(flags.astype(np.uint8), digest[last], last_version, take(foreign_key, last))
-    store.write(*kept(names, values, last_version, gone, now_ms + retention_ms, in_order))
+    store.write(*kept(take(names, code[last]), values, last_version, gone, now_ms + retention_ms, in_order))
     return Rekeyed(subscriptions, answers)
 
 
 def fingerprints(values: Bytes) -> Ints:
     """A 64-bit hash of each value; 0 for null."""
-    there = valid(values)
-    found = np.zeros(len(values), np.uint64)
-    found[there] = np.fromiter(map(xxhash.xxh3_64_intdigest, items(chosen(values, there))), np.uint64, int(there.sum()))
-    return found.view(np.int64)
+    present = valid(values)
+    hashes = np.zeros(len(values), np.uint64)
+    hashes[present] = np.fromiter(map(xxhash.xxh3_64_intdigest, items(chosen(values, present))), np.uint64, int(present.sum()))
+    return hashes.view(np.int64)

@@ -1,11 +1,13 @@
-"""resolve, by left key: propagates only what is newest, and only what changes the result (KIP-213, SEMANTICS 3).
+"""resolve, by left key: emits only what is newest, and only what changes the result (KIP-213).
 
-The highwater mark of a key is the pair (left version, right version) of the newest answer taken.  An answer is taken
-only if its pair is greater.  Of the answers that a batch brings for a key, the last result counts: it is sent on if it
-differs from the result last sent, with the timestamp of the answer that first led to it.
+See docs/semantics.md, "Resolve".
 
-Store: ``{'d'}{left key}`` → mark, whether there is a result, and a 128-bit hash of it, followed by the result itself in a
-table that is materialized.  A mark outlives its row for the retention time.
+*Law*: the highwater mark of a key is the pair (left version, right version) of the newest answer taken, and an answer is taken
+only if its pair is greater.  Of the answers that a batch brings for a key, the last result counts: it is emitted if it differs
+from the result emitted last, with the timestamp of the answer that first led to it.
+
+Store: ``{'d'}{left key}`` → highwater mark, whether there is a result, and a 128-bit hash of it, followed by the result itself
+in a table that is materialized.  The record of a row that is gone is a tombstone marker for the retention time.
 """
 
 from __future__ import annotations
@@ -15,9 +17,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
-from fkjoin.codec import records
+from fkjoin.codec import records, tags
 from fkjoin.codec.arrays import (
     BYTES,
     Bytes,
@@ -37,19 +38,17 @@ from fkjoin.codec.arrays import (
     take,
     valid,
 )
-from fkjoin.codec.messages import RESULT, Operation, column, table
+from fkjoin.codec.messages import RESULT, column
 from fkjoin.stages import counters
 from fkjoin.stages.complete import Complete
 from fkjoin.stages.counters import Counters
+from fkjoin.stages.emission import DIGEST_BYTES, HAS_RESULT, Emission, count_unchanged, digests, entries
 from fkjoin.stages.ordering import newest_only
-from fkjoin.stages.retention import GONE, kept, later, sweep
-from fkjoin.state import Store, items
-
-HAS_RESULT = 2
-DIGEST_BYTES = 16
-
+from fkjoin.stages.retention import later, sweep
+from fkjoin.state import Store
 
 Keep = Literal["hash", "value", "both"]
+"""The part of a result that is kept: enough to see whether the next one differs, the result, or both."""
 
 
 class Settled(NamedTuple):
@@ -74,8 +73,8 @@ def resolve(
 ) -> pa.Table:
     """Turn answers after the joiner (``JOINED``; any order, duplicates allowed) into changes of the joined table.
 
-    ``materialized``: keep the results, with their timestamps.  ``every``: also send results that are as they were (emit on
-    update); never tombstones for what is not there.  ``as_read``, ``in_order``: see ``newest_only``.  ``complete``: of a
+    ``materialized``: keep the results, with their timestamps.  ``every``: also emit results that are unchanged (emit on
+    update); never tombstones of keys without a result.  ``as_read``, ``in_order``: see ``newest_only``.  ``complete``: of a
     table that is materialized, what makes rows whole that lack values.
     """
     keep: Keep = "both" if materialized else "hash"
@@ -96,81 +95,65 @@ def settle(
     in_order: bool = False,
     complete: Complete | None = None,
 ) -> Settled:
-    """``resolve``, with what was there before; ``keep``: what of the results, a hash, the value, or both."""
+    """Resolve, and say what each change replaces."""
     sweep(store, now_ms)
     if not len(joined):
         return Settled(RESULT.empty_table(), pa.array([], BYTES))
     code, keys = codes(column(joined, "key"))
-    stored_keys = prefixed(b"d", keys)
-    old = records.decode(store.get_many(stored_keys))
+    names = prefixed(tags.ROW, keys)
+    held = records.decode(store.get_many(names))
 
-    order, code, version = newest_only(code, column(joined, "version"), old, count, as_read=as_read, in_order=in_order)
-    had = old.flags & HAS_RESULT > 0
-    shown = masked(old.body, had)
+    order, code, version = newest_only(code, column(joined, "version"), held, count, as_read=as_read, in_order=in_order)
+    had = held.flags & HAS_RESULT > 0
+    body_before = masked(held.body, had)
     if complete is not None:
-        joined, code, version = _whole(joined.take(pa.array(order)), code, version, shown, count, complete)
+        joined, code, version = _whole(joined.take(pa.array(order)), code, version, body_before, count, complete)
         order = np.arange(len(code))
     value, ts = column(joined, "value"), take(column(joined, "ts"), order).to_numpy()
 
     digest = take(value if keep == "value" else digests(value), order)
-    held = pc.binary_slice(shown, 0, DIGEST_BYTES) if keep == "both" else shown
+    digest_before = pc.binary_slice(body_before, 0, DIGEST_BYTES) if keep == "both" else body_before
     first, last = changes_from_previous(code), np.flatnonzero(last_of_run(code))
-    rows = np.arange(len(code))
-    previous = take(stack(held, digest), np.where(first, code, len(keys) + rows - 1))
-    same = equal(digest, previous)
-    there = valid(digest)
-    count[counters.TOMBSTONES] += int((same & ~there).sum())
-    count[counters.IDEMPOTENT] += int((same & there).sum())
+    answers = np.arange(len(code))
+    previous = take(stack(digest_before, digest), np.where(first, code, len(keys) + answers - 1))
+    same, has = equal(digest, previous), valid(digest)
+    count_unchanged(count, same & ~has, same & has)  # answer by answer, those that a later one of the batch takes over, too
 
     final = code[last]
-    emit = ~equal(take(digest, last), take(held, final)) | (there[last] & every)
-    time = ts[np.maximum.accumulate(np.where(~same | every, rows, 0))[last]]
+    time = ts[np.maximum.accumulate(np.where(~same | every, answers, 0))[last]]
+    unchanged = equal(take(digest, last), take(digest_before, final))
     if keep == "value":  # a group has the timestamp of its rows' latest changes, also of those that contribute the same
         time = np.maximum.reduceat(ts, np.flatnonzero(first))
-        emit |= there[last] & (time > old.ts[final])
-    operation = np.where(~there[last], Operation.DELETE, np.where(had[final], Operation.UPDATE, Operation.INSERT))
-    sent = last[emit]
-    count[counters.OUT] += len(sent)
-    results = table(
-        RESULT,
-        take(keys, final[emit]),
-        operation[emit].astype(np.int8),
-        take(value, order[sent]),
-        take(version, sent),
-        time[emit],
-    )
+        unchanged &= time <= held.ts[final]
+    emission = Emission.of(had[final], has[last], unchanged, every=every)
+    emit = emission.emit
+    count[counters.OUT] += int(emit.sum())
+    place, newest = order[last], take(version, last)
+    emitted = last[emit]
+    results = emission.results(take(keys, final[emit]), take(value, order[emitted]), take(version, emitted), time[emit])
 
-    gone = bools(take(column(joined, "gone"), order[last]))
-    flags = (np.where(gone, GONE, 0) | np.where(there[last], HAS_RESULT, 0)).astype(np.uint8)
-    names, marks = take(stored_keys, final), take(version, last)
     since, body = np.zeros(len(last), np.int64), take(digest, last)
     if keep != "hash":
-        since = np.where(emit, time, old.ts[final])
+        since = np.where(emit, time, held.ts[final])
     if keep == "both":
-        body = concat(body, take(value, order[last]))
-    values = records.encode(flags, since, marks, body)
-    if not as_read and not in_order:
-        retention_ms = later(retention_ms)
-    store.write(*kept(names, values, marks, gone, now_ms + retention_ms, in_order))
+        body = concat(body, take(value, place))
+    gone = bools(take(column(joined, "gone"), place))
+    due_ms = now_ms + (retention_ms if as_read or in_order else later(retention_ms))
+    written = entries(take(names, final), has[last], since, newest, body, gone=gone, due_ms=due_ms, in_order=in_order)
+    store.write(*written)
     if keep == "hash":
-        return Settled(results, constant(None, len(sent)))
+        return Settled(results, constant(None, len(results)))
     if keep == "both":
-        shown = after(shown, np.full(len(shown), DIGEST_BYTES), valid(shown))
-    return Settled(results, take(shown, final[emit]))
+        body_before = after(body_before, np.full(len(body_before), DIGEST_BYTES), valid(body_before))
+    return Settled(results, take(body_before, final[emit]))
 
 
 def _whole(
-    joined: pa.Table, code: Ints, version: Bytes, kept: Bytes, count: Counters, complete: Complete
+    joined: pa.Table, code: Ints, version: Bytes, body_before: Bytes, count: Counters, complete: Complete
 ) -> tuple[pa.Table, Ints, Bytes]:
     """The changes with whole rows, without those that lack values which nobody has."""
-    before = after(kept, np.full(len(kept), DIGEST_BYTES), valid(kept))
+    before = after(body_before, np.full(len(body_before), DIGEST_BYTES), valid(body_before))
     values, usable = complete(column(joined, "value"), code, before)
     count[counters.UNAVAILABLE] += int((~usable).sum())
     joined = joined.set_column(joined.schema.get_field_index("value"), "value", values)
     return joined.filter(pa.array(usable)), code[usable], chosen(version, usable)
-
-
-def digests(values: Bytes) -> Bytes:
-    """A 128-bit hash of each value; null for null."""
-    digest = xxhash.xxh3_128_digest
-    return pa.array((None if value is None else digest(value) for value in items(values)), BYTES, size=len(values))

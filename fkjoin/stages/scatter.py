@@ -1,4 +1,6 @@
-"""The first two stages of a *star*: a left table joined with several right tables by foreign keys of its own.
+"""The first two stages of a multi-way join: a left table with several right tables, by foreign keys of its own.
+
+See docs/semantics.md, "Multi-way joins".
 
 scatter, by left key: foreign keys that a change of a left row moves become subscriptions, and the row goes to the left key's
 results (gather) by itself, so that a change of nothing but values asks no right table for anything.
@@ -22,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import records
+from fkjoin.codec import records, tags
 from fkjoin.codec.arrays import (
     Bytes,
     codes,
@@ -75,24 +77,24 @@ def scatter(
     if not len(changes):
         return Scattered(SUBSCRIPTION.empty_table(), PART.empty_table())
     code, keys = codes(column(changes, "key"))
-    names = prefixed(b"d", keys)
-    old = records.decode(store.get_many(names))
-    order, code, version = newest_only(code, column(changes, "version"), old, count, as_read=True, in_order=in_order)
+    names = prefixed(tags.ROW, keys)
+    held = records.decode(store.get_many(names))
+    order, code, version = newest_only(code, column(changes, "version"), held, count, as_read=True, in_order=in_order)
     last = np.flatnonzero(last_of_run(code))
     order, code, version = order[last], code[last], take(version, last)
 
     key, value, ts = (take(column(changes, name), order) for name in ("key", "value", "ts"))
-    alive, seen = valid(value), old.found[code]
+    alive, seen = valid(value), held.found[code]
     wanted = bytes_codec(rights).decode(take(column(changes, "foreign_key"), order))
-    held = bytes_codec(2 * rights).decode(take(old.body, code))
-    subscriptions, named = [], []
+    remembered = bytes_codec(2 * rights).decode(take(held.body, code))
+    subscriptions, keys_and_since = [], []
     for right in range(rights):
-        before, began = held[2 * right : 2 * right + 2]
+        before, began = remembered[2 * right : 2 * right + 2]
         foreign_key = masked(wanted[right], alive)
-        there, stays = valid(foreign_key), equal(before, foreign_key)
-        since = masked(pc.if_else(pa.array(stays), began, version), there)
-        named += [foreign_key, since]
-        out, into = pa.array(valid(before) & ~stays), pa.array(there & ~stays)
+        names_row, stays = valid(foreign_key), equal(before, foreign_key)
+        since = masked(pc.if_else(pa.array(stays), began, version), names_row)
+        keys_and_since += [foreign_key, since]
+        out, into = pa.array(valid(before) & ~stays), pa.array(names_row & ~stays)
         leaving, joining = before.filter(out), foreign_key.filter(into)
         subscriptions.append(
             table(
@@ -105,11 +107,12 @@ def scatter(
                 np.full(len(leaving) + len(joining), NO_TIMESTAMP),
             )
         )
-    since = bytes_codec(rights).encode(named[1::2], len(key))
+    since = bytes_codec(rights).encode(keys_and_since[1::2], len(key))
     rows = table(PART, key, np.full(len(key), LEFT, np.int8), version, value, since, ts).filter(pa.array(seen | alive))
 
     flags = np.where(alive, 0, GONE).astype(np.uint8)
-    values = records.encode(flags, np.zeros(len(key), np.int64), version, bytes_codec(2 * rights).encode(named, len(key)))
+    body = bytes_codec(2 * rights).encode(keys_and_since, len(key))
+    values = records.encode(flags, np.zeros(len(key), np.int64), version, body)
     store.write(*kept(take(names, code), values, version, ~alive, now_ms + retention_ms, in_order))
     return Scattered(pa.concat_tables(subscriptions).combine_chunks(), rows)
 
@@ -152,12 +155,12 @@ def tagged(right: int, keys: Bytes) -> Bytes:
     return prefixed(bytes((right,)), keys)
 
 
-def foreign_keys(given: Sequence[Bytes]) -> Bytes:
-    """What scatter takes: of each row, the foreign keys to the right tables; null for none."""
-    return bytes_codec(len(given)).encode(list(given), len(given[0]))
+def foreign_keys(by_right: Sequence[Bytes]) -> Bytes:
+    """The foreign keys of each row to all right tables, as scatter takes them; null for none."""
+    return bytes_codec(len(by_right)).encode(list(by_right), len(by_right[0]))
 
 
 def scattered(bodies: Bytes, rights: int) -> list[Bytes]:
     """The foreign keys, tagged, in bodies of scatter's records; null where there is none."""
-    held = bytes_codec(2 * rights).decode(bodies)[::2]
-    return [masked(tagged(right, one), valid(one)) for right, one in enumerate(held)]
+    by_right = bytes_codec(2 * rights).decode(bodies)[::2]
+    return [masked(tagged(right, keys), valid(keys)) for right, keys in enumerate(by_right)]

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import records, versions
+from fkjoin.codec import records, tags, versions
 from fkjoin.codec.arrays import BYTES, Bools, Bytes, constant, first_bytes, take, untagged, valid
 from fkjoin.codec.messages import CHANGE, JOINED, NO_TIMESTAMP, NUMBERED, table
 from fkjoin.stages.merge import slots_of
@@ -25,9 +25,7 @@ from fkjoin.stages.retention import GONE
 from fkjoin.state import Store, prefix_range
 
 PASSED = "passed:"
-"""How the name of a counter begins that says that a partition's end has passed; what else it says follows."""
-
-_TAG = b"e"
+"""The beginning of the name of a counter that says that a partition's end has passed; what else it says follows."""
 
 Ends = tuple[tuple[int, int], ...]
 """Partitions, and the offsets of the last records that each had at the start; those without any are left out."""
@@ -42,26 +40,26 @@ class StartOver:
     ends: Ends
     """Empty where all have passed before the query's start."""
     slot: int | None = None
-    """Which of the tables the topic is that a stage has in one store."""
+    """The number of the topic among the tables that a stage has in one store."""
 
     def __str__(self) -> str:
         return json.dumps([self.identity.hex(), self.ends, self.slot])
 
     @classmethod
     def parsed(cls, text: str) -> StartOver:
-        """What ``str`` was given."""
+        """The topic of which ``str`` made the text."""
         identity, ends, slot = json.loads(text)
         return cls(bytes.fromhex(identity), tuple((number, end) for number, end in ends), slot)
 
     def passed(self, version: pa.StructArray) -> list[str]:
         """The names of the counters that say which ends are among records with these versions, or lie before them."""
         partition, offset = (version.field(name).to_numpy(zero_copy_only=False) for name in versions.PLACE[1:])
-        found = [number for number, end in self.ends if ((partition == number) & (offset >= end)).any()]
-        return [f"{PASSED}{number}:{self}" for number in found]
+        passed = [number for number, end in self.ends if ((partition == number) & (offset >= end)).any()]
+        return [f"{PASSED}{number}:{self}" for number in passed]
 
 
 def reached(said: Sequence[str], store: Store) -> list[StartOver]:
-    """Remember what counters say that begin with ``PASSED``; the topics that have been read to all of their ends with that.
+    """Remember what counters say that begin with ``PASSED``; return the topics that are read to all of their ends with that.
 
     Each topic is named once: later records pass the ends, too.
     """
@@ -72,20 +70,20 @@ def reached(said: Sequence[str], store: Store) -> list[StartOver]:
     whole = []
     for topic, partitions in passed.items():
         about = StartOver.parsed(topic)
-        name = pa.array([_TAG + about.identity + bytes(() if about.slot is None else (about.slot,))], BYTES)
+        name = pa.array([tags.ENDS + about.identity + bytes(() if about.slot is None else (about.slot,))], BYTES)
         (kept,) = store.get_many(name).to_pylist()
         before = dict(json.loads(kept)) if kept is not None else {}
-        found = before | {number: end for number, end in about.ends if number in partitions}
-        if found != before:
-            store.write(name, pa.array([json.dumps(sorted(found.items())).encode()], BYTES))
-            if all(found.get(number, -1) >= end for number, end in about.ends):
+        ends = before | {number: end for number, end in about.ends if number in partitions}
+        if ends != before:
+            store.write(name, pa.array([json.dumps(sorted(ends.items())).encode()], BYTES))
+            if all(ends.get(number, -1) >= end for number, end in about.ends):
                 whole.append(about)
     return whole
 
 
 def left_behind(store: Store, stage: str, topic: StartOver) -> Iterator[pa.Table]:
     """Tombstones, as the stage takes them, for the rows that it holds of other topics of the same name."""
-    tag = b"r" if stage in ("subscription", "children") else b"d"
+    tag = tags.RIGHT if stage in ("subscription", "children") else tags.ROW
     pages = list(store.scan([prefix_range(tag)]))  # all, since the store is written before the next is asked for
     for page in pages:
         held, keys = records.decode(page.values), untagged(page.keys)
@@ -96,7 +94,7 @@ def left_behind(store: Store, stage: str, topic: StartOver) -> Iterator[pa.Table
             rows = _tombstones(keys, pc.fill_null(slot.version, b""), alive & valid(slot.row), topic, JOINED)
             yield rows.append_column(NUMBERED.field("number"), pa.array(np.full(len(rows), topic.slot, np.int8)))
             continue
-        if topic.slot is not None:  # a star's right tables: the first byte of keys tells them apart
+        if topic.slot is not None:  # several right tables in one store: the first byte of keys tells them apart
             alive &= first_bytes(keys) == topic.slot
         yield _tombstones(keys, held.version, alive, topic, JOINED if stage in ("resolve", "regroup") else CHANGE)
 

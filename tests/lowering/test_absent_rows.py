@@ -20,7 +20,7 @@ from fkjoin.codec.vectors import Columns, EvaluationError, Steps, Vector, Where
 from fkjoin.plan.rules import JOIN_READS_ANSWERS, RESOLVE_MAKES_ROWS, WORKERS_EVALUATE_STEPS
 from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.spark.stepped import Stepped
-from fkjoin.stages.answer_rows import AnswerRows, CarryRows, ContributeRows, Joined, Made
+from fkjoin.stages.answer_rows import AnswerRows, CarryRows, ContributeRows, Joined, RowMaker
 from fkjoin.stages.contribute import Fields
 from tests.support.queries import run, write_lines
 from tests.support.sessions import small
@@ -104,7 +104,7 @@ MAKERS: list[Callable[[AnswerRows], Joined | ContributeRows | CarryRows]] = [
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("steps", [(), (Where(Vector("GreaterThan", pa.bool_(), (divided(Q), number(0.0)))),)])
 def test_joiners_and_what_follows_are_of_answers_with_a_match(make: Any, steps: Steps) -> None:
-    rows = AnswerRows(Fields(KEY, ROW, ROW, "inner"), Made(Columns((("q", divided(LEFT_N)),), "joiner"), steps), fail=True)
+    rows = AnswerRows(Fields(KEY, ROW, ROW, "inner"), RowMaker(Columns((("q", divided(LEFT_N)),), "joiner"), steps), fail=True)
     made = make(rows)(answers([(None, False), (5.0, True), (0.0, False)]))
     (alone,) = make(rows)(answers([(5.0, True)])).column("value").to_pylist()
     empty = make(rows)(answers([(None, False)])).column("value").to_pylist()

@@ -18,7 +18,7 @@ from fkjoin.spark.identity import identity_text
 from fkjoin.spark.operator import StageName
 from fkjoin.spark.specs import GatherSpec, MultiSubscriptionSpec, ScatterSpec, StageSpec, StateSpec
 from fkjoin.stages import counters
-from fkjoin.stages.star import Field, Nested, Star, fields_at, pruned
+from fkjoin.stages.multi_join import Field, MultiJoin, Nested, fields_at, pruned
 from tests.support.engine import Engine
 from tests.support.multi_join import TEXT, Change, Joined, batch_join, messages, right_messages, star
 from tests.support.oracle import rows
@@ -27,7 +27,7 @@ from tests.support.oracle import rows
 class LocalStar(Engine):
     """The operators that a query has, their stores and their files, over Spark's part played by dictionaries."""
 
-    def __init__(self, folder: Path, of: Star, buckets: int = 2) -> None:
+    def __init__(self, folder: Path, of: MultiJoin, buckets: int = 2) -> None:
         key = StructType([StructField("id", StringType())])
         about = {f"foreign_key{at}": json.loads(key.json()) for at in (0, 1)}
         self.joined = Joined(of)
@@ -101,7 +101,7 @@ def test_of_a_star_some_columns_are_made(paths: list[tuple[str, ...]], names: li
     whole = star("left", "left")
     some = replace(whole, made=pruned(whole.made, paths))
     assert some.schema.names == names
-    again = Star.of(
+    again = MultiJoin.from_facts(
         json.loads(json.dumps(some.facts(), sort_keys=True)),
         {"key": some.key, "left": TEXT, **{f"{side}{at}": TEXT for side in ("right", "foreign_key") for at in (0, 1)}},
     )

@@ -15,7 +15,7 @@ from fkjoin.codec.vectors import Columns, Vector, Where, throwing
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.stepped import Stepped
 from fkjoin.stages import Counters, counters
-from fkjoin.stages.answer_rows import AnswerRows, CarryRows, ContributeRows, Joined, Made, usable
+from fkjoin.stages.answer_rows import AnswerRows, CarryRows, ContributeRows, Joined, RowMaker, usable
 from fkjoin.stages.contribute import Fields
 from tests.support.stepped import Reading
 
@@ -125,7 +125,7 @@ JOINER = Columns(
 
 def makers(*, fail: bool) -> list[Joined | ContributeRows | CarryRows]:
     fields = Fields(KEY, ROW, RATE, "inner")
-    made = AnswerRows(fields, Made(JOINER, STEPS), fail)
+    made = AnswerRows(fields, RowMaker(JOINER, STEPS), fail)
     schema = pa.schema([("m", pa.int64()), ("k", pa.int64())])
     one = Columns((("k0", more(named("k"))),), "extractor of it")
     return [
@@ -182,7 +182,7 @@ def test_an_answer_without_a_right_row_is_no_row_on_which_an_expression_throws(k
     fields = Fields(KEY, ROW, RATE, "inner")
     joiner = Columns((("f", of_left("f")), ("m", never_null(of_left("m"))), ("k", of_left("k"))), "joiner of it")
     steps = (STEPS[0], Columns((("m", never_null(named("m"))), ("k", named("k"))), "map_values of it"))
-    made = AnswerRows(fields, Made(joiner, steps), fail=True)
+    made = AnswerRows(fields, RowMaker(joiner, steps), fail=True)
     schema = pa.schema([("m", pa.int64()), ("k", pa.int64())])
     one = Columns((("k0", never_null(named("m"))),), "extractor of it")
     make = (Joined(made, schema), ContributeRows(made, one, one), CarryRows(made, one, schema))[kind]

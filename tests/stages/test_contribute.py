@@ -19,7 +19,7 @@ from fkjoin.folds.fold import Fold
 from fkjoin.folds.sums import Count, WholeSum
 from fkjoin.replay.memory import MemoryJoin
 from fkjoin.stages import Counters, aggregate, join_rows, regroup, rekey, resolve, split_rows, subscription
-from fkjoin.stages.answer_rows import AnswerRows, Joined, Made
+from fkjoin.stages.answer_rows import AnswerRows, Joined, RowMaker
 from fkjoin.stages.contribute import Carry, Contribute, Fields
 from fkjoin.state import MemoryStore
 
@@ -137,7 +137,7 @@ POSITIVE = Where(
 def test_rows_made_of_answers_are_those_made_of_results(events: list[Any], cut: int, how: Any, some: bool) -> None:
     """Where ``some`` are left out, too; and a change that leaves a row as it was is none."""
     steps = (POSITIVE, PICKED) if some else (PICKED,)
-    make = Joined(AnswerRows(Fields(KEY, LEFT, RIGHT, how), Made(None, steps)), ROW)
+    make = Joined(AnswerRows(Fields(KEY, LEFT, RIGHT, how), RowMaker(None, steps)), ROW)
     join, own = MemoryJoin(how), MemoryStore()
     count, whole, fewer = Counters(), dict[bytes, Any](), dict[bytes, Any]()
     numbered = list(enumerate(events))

@@ -1,4 +1,4 @@
-"""Every change of a left row × inner/left × right row present or not (SEMANTICS, table of rekey)."""
+"""Every change of a left row × inner/left × right row present or not (docs/semantics.md, table of rekey)."""
 
 from __future__ import annotations
 

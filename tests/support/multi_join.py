@@ -12,19 +12,19 @@ from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES, as_bytes
 from fkjoin.codec.messages import CHANGE, LEFT, NO_TIMESTAMP, Operation, table
 from fkjoin.codec.rows import RowCodec
+from fkjoin.stages.multi_join import KEY, Field, MultiJoin, Nested, Right
 from fkjoin.stages.scatter import foreign_keys, tagged
-from fkjoin.stages.star import KEY, Field, Nested, Right, Star
 
 TEXT = pa.schema([("text", pa.string())])
 MADE = Nested((("key", Field(KEY, ("id",))), ("left", Field(LEFT, ("text",))), ("both", Nested((("first", Field(0, ())),)))))
 Row = tuple[str, str | None, str | None]
 
 
-def star(*how: str) -> Star:
+def star(*how: str) -> MultiJoin:
     """Its rows: the key, the left row's text, and in structs the first right row and the second one's text."""
     made = Nested((*MADE.columns, ("second", Field(1, ("text",)))))
     rights = tuple(Right(str(at), TEXT, TEXT, 1, one) for at, one in enumerate(how))  # type: ignore[arg-type]
-    return Star(pa.schema([("id", pa.string())]), TEXT, 1, rights, made)
+    return MultiJoin(pa.schema([("id", pa.string())]), TEXT, 1, rights, made)
 
 
 class Change(NamedTuple):
@@ -74,7 +74,7 @@ def batch_join(changes: Iterable[Change], how: tuple[str, ...]) -> dict[str, Row
 class Joined(dict[str, Row]):
     """The table as whoever reads its changes has it."""
 
-    def __init__(self, of: Star) -> None:
+    def __init__(self, of: MultiJoin) -> None:
         super().__init__()
         self.of, self.versions = of, dict[str, list[tuple[int, ...]]]()
 

@@ -22,10 +22,10 @@ from fkjoin.spark.specs import (
     StateSpec,
     SubscriptionSpec,
 )
-from fkjoin.stages.answer_rows import AnswerRows, Joined, Made
+from fkjoin.stages.answer_rows import AnswerRows, Joined, RowMaker
 from fkjoin.stages.children import Family
 from fkjoin.stages.contribute import Carry, Contribute, Fields, Place
-from fkjoin.stages.star import Nested, Right, Star
+from fkjoin.stages.multi_join import MultiJoin, Nested, Right
 
 KINDS = (CHANGE, SUBSCRIPTION, ANSWER, JOINED, NUMBERED, PART, GROUPED, RESULT, SUMS)
 
@@ -33,10 +33,10 @@ STATE = StateSpec("orders", 64, 604_800_000, "/tmp/index", "{}", True)
 TEXT = pa.schema([("text", pa.string())])
 FIELDS = Fields(TEXT, TEXT, TEXT, "inner")
 PLACES: tuple[Place, ...] = (("left", ("text",)),)
-STAR = Star(TEXT, TEXT, 1, tuple(Right(name, TEXT, TEXT, 1, "inner") for name in ("first", "second")), Nested(()))
+STAR = MultiJoin(TEXT, TEXT, 1, tuple(Right(name, TEXT, TEXT, 1, "inner") for name in ("first", "second")), Nested(()))
 CARRY, CONTRIBUTE = Carry(FIELDS, PLACES, PLACES, TEXT, TEXT), Contribute(FIELDS, PLACES, PLACES, TEXT, TEXT)
 BOTH = pa.schema([(side, pa.struct(list(TEXT))) for side in ("left", "right")])
-JOINS = Joined(AnswerRows(FIELDS, Made(None)), BOTH)
+JOINS = Joined(AnswerRows(FIELDS, RowMaker(None)), BOTH)
 FOLD, FAMILY = Fold(TEXT, (Count("count"),)), Family(TEXT, TEXT, TEXT, TEXT)
 
 PLAIN: tuple[tuple[StageSpec, tuple[pa.Schema, ...], bytes], ...] = (

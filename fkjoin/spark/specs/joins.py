@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from fkjoin.codec import combined_key, versions
+from fkjoin.codec import combined_key, tags, versions
 from fkjoin.codec.arrays import Bytes
 from fkjoin.codec.messages import ANSWER, CHANGE, JOINED, SUBSCRIPTION, SUMS, is_answer, pack
 from fkjoin.spark.buckets import Payload, bucket_ids, buckets_of
@@ -43,7 +43,7 @@ class RekeySpec(StageSpec):
 
     @property
     def marks(self) -> bytes:
-        return b"" if self.in_order else b"d"
+        return b"" if self.in_order else tags.ROW
 
     @property
     def part_bytes(self) -> int | None:
@@ -76,7 +76,7 @@ class SubscriptionSpec(StageSpec):
 
     @property
     def marks(self) -> bytes:
-        return b"d" + b"r" * (not self.rights_in_order) + b"s" * (not self.in_order)
+        return tags.ROW + tags.RIGHT * (not self.rights_in_order) + tags.SUBSCRIBER * (not self.in_order)
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield from subscription(
@@ -124,7 +124,7 @@ class ResolveSpec(StageSpec):
 
     @property
     def marks(self) -> bytes:
-        return b"" if self.in_order else b"d"
+        return b"" if self.in_order else tags.ROW
 
     @property
     def part_bytes(self) -> int | None:
@@ -165,7 +165,7 @@ class ChildrenSpec(StageSpec):
 
     @property
     def marks(self) -> bytes:
-        return b"d" if self.rights_in_order else b"dr"
+        return tags.ROW if self.rights_in_order else tags.ROW + tags.RIGHT
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield from children(

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from fkjoin.codec import tags
 from fkjoin.codec.messages import CHANGE, PART, SUBSCRIPTION, SUMS
 from fkjoin.spark.buckets import Payload
 from fkjoin.spark.specs.joins import sums, without_answers
 from fkjoin.spark.specs.spec import Messages, StageSpec
 from fkjoin.stages import Counters, answered, gather, scatter
 from fkjoin.stages.invariants import check_subscriptions, expected_subscriptions
-from fkjoin.stages.star import Star
+from fkjoin.stages.multi_join import MultiJoin
 from fkjoin.state import Store
 
 GATHERED_BYTES = 16 << 20
@@ -35,7 +36,7 @@ class ScatterSpec(StageSpec):
 
     @property
     def marks(self) -> bytes:
-        return b"" if self.in_order else b"d"
+        return b"" if self.in_order else tags.ROW
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         changes = messages.take(CHANGE)
@@ -59,7 +60,7 @@ class MultiSubscriptionSpec(StageSpec):
 
     @property
     def marks(self) -> bytes:
-        return b"d" if any(self.rights_in_order) else b"dr"
+        return tags.ROW if any(self.rights_in_order) else tags.ROW + tags.RIGHT
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         sides, times = (messages.take(SUBSCRIPTION), messages.take(CHANGE)), self._times(messages)
@@ -81,7 +82,7 @@ class GatherSpec(StageSpec):
     """gather: left rows and answers become changes of the joined table."""
 
     stage = "gather"
-    star: Star
+    star: MultiJoin
 
     @property
     def takes(self) -> tuple[pa.Schema, ...]:

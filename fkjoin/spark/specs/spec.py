@@ -9,6 +9,7 @@ from typing import ClassVar, TypedDict
 
 import pyarrow as pa
 
+from fkjoin.codec import tags
 from fkjoin.codec.messages import ANSWER, CHANGE, GROUPED, JOINED, NUMBERED, PART, RESULT, SUBSCRIPTION, SUMS
 from fkjoin.errors import FormatError
 from fkjoin.spark.buckets import Payload
@@ -87,7 +88,7 @@ class StageSpec(ABC):
     @property
     def marks(self) -> bytes:
         """What the keys of its records begin with whose versions decide what is late."""
-        return b"ds"
+        return tags.ROW + tags.SUBSCRIBER
 
     @property
     def part_bytes(self) -> int | None:

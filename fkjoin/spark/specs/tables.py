@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from fkjoin.codec import versions
+from fkjoin.codec import tags, versions
 from fkjoin.codec.messages import ANSWER, GROUPED, JOINED, NUMBERED, RESULT
 from fkjoin.folds.cogrouped import CoFold, numbered
 from fkjoin.folds.fold import Fold
@@ -39,7 +39,7 @@ class RegroupSpec(StageSpec):
 
     @property
     def marks(self) -> bytes:
-        return b"" if self.in_order else b"d"
+        return b"" if self.in_order else tags.ROW
 
     @property
     def part_bytes(self) -> int | None:

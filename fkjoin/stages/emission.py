@@ -1,0 +1,115 @@
+"""Emission: of what a batch leads to, a table gets only what differs from what was emitted last (emit on change, KIP-557).
+
+*Law*: a key without a result gets no second tombstone, and a result that is unchanged goes no further, unless every update is
+wanted.  What counts as unchanged is the stage's to say; what follows from it is the same for all stages, and stands here.
+
+A record with a result has the flag ``HAS_RESULT``; one whose row is gone is a tombstone marker (see ``retention``).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from fkjoin.codec import records, versions
+from fkjoin.codec.arrays import BYTES, Bools, Bytes, Ints, buffers, chosen, lengths, window
+from fkjoin.codec.messages import RESULT, Operation, table
+from fkjoin.codec.records import Records
+from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.retention import GONE, kept
+from fkjoin.state import items
+
+HAS_RESULT = 2
+"""The flag of a record whose key has a result."""
+
+DIGEST_BYTES = 16
+
+
+class Emission(NamedTuple):
+    """The decision about each key that a batch touched."""
+
+    had: Bools
+    """The keys that had a result."""
+    has: Bools
+    """The keys that have one after the batch."""
+    emit: Bools
+    """The keys whose result, or whose end, is emitted."""
+
+    @classmethod
+    def of(cls, had: Bools, has: Bools, unchanged: Bools, *, every: bool = False, among: Bools | None = None) -> Emission:
+        """Decide about keys that ``had`` a result and that ``has`` one.
+
+        ``unchanged``: looked at where there was a result and is one.  ``every``: emit these, too.  ``among``: the keys to
+        decide about; of others nothing is emitted.
+        """
+        emit = (had | has) & (every | ~(had & has & unchanged))
+        return cls(had, has, emit if among is None else emit & among)
+
+    def counted(self, count: Counters, among: Bools | None = None) -> Emission:
+        """Count what is emitted and what is not; ``among``: see ``of``."""
+        held_back = ~self.emit if among is None else among & ~self.emit
+        count_unchanged(count, held_back & ~self.had & ~self.has, held_back & self.has)
+        count[counters.OUT] += int(self.emit.sum())
+        return self
+
+    def results(self, keys: Bytes, value: Bytes, version: Bytes, ts: Ints) -> pa.Table:
+        """Changes of the table (``RESULT``), of columns that have the keys to be emitted and no others."""
+        operation = np.where(~self.has, Operation.DELETE, np.where(self.had, Operation.UPDATE, Operation.INSERT))
+        return table(RESULT, keys, operation[self.emit].astype(np.int8), value, version, ts)
+
+    def own_versions(self, held: Records, source: bytes, now_ms: int) -> Bytes:
+        """Versions of a table that has its own: a counter per key, one more with each result.
+
+        It is never behind the clock's milliseconds.  So a key whose tombstone marker has ended, and whose counter begins anew,
+        still goes on above what was emitted for it.  ``source``: identity of the versions.
+        """
+        counter = counters_of(held.version)
+        return versions.encode(source, [np.where(self.emit | ~held.found, np.maximum(counter + 1, now_ms), counter)])
+
+
+def entries(
+    names: Bytes,
+    has: Bools,
+    ts: Ints,
+    version: Bytes,
+    body: Bytes,
+    *,
+    gone: Bools,
+    due_ms: int,
+    in_order: bool = False,
+    flags: Ints | int = 0,
+    among: Bools | None = None,
+) -> tuple[Bytes, Bytes]:
+    """The entries that remember results, and the due entries of the tombstone markers among them.
+
+    ``flags``: those of the stage's own.  ``among``: which entries to write.
+    """
+    all_flags = flags | np.where(has, HAS_RESULT, 0) | np.where(gone, GONE, 0)
+    values = records.encode(all_flags.astype(np.uint8), ts, version, body)
+    if among is not None:
+        names, values, version, gone = chosen(names, among), chosen(values, among), chosen(version, among), gone[among]
+    return kept(names, values, version, gone, due_ms, in_order)
+
+
+def count_unchanged(count: Counters, absent: Bools, unchanged: Bools) -> None:
+    """Count tombstones of what is ``absent`` anyway, and updates that leave a result ``unchanged``."""
+    count[counters.TOMBSTONES] += int(absent.sum())
+    count[counters.IDEMPOTENT] += int(unchanged.sum())
+
+
+def counters_of(version: Bytes) -> Ints:
+    """The counters that a table's own versions are; 0 where there is none."""
+    known = lengths(version) > 0
+    data, bounds = buffers(version)
+    raw = np.ascontiguousarray(window(data, bounds[:-1] + versions.HEAD_BYTES * known, 8)).view(">u8").reshape(-1)
+    return np.where(known, (raw.astype(np.uint64) ^ versions.SIGN).view(np.int64), 0)
+
+
+def digests(values: Bytes) -> Bytes:
+    """A 128-bit hash of each value, which is kept in its place; null for null."""
+    digest = xxhash.xxh3_128_digest
+    return pa.array((None if value is None else digest(value) for value in items(values)), BYTES, size=len(values))

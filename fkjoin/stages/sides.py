@@ -1,0 +1,191 @@
+"""The two sides that meet under a foreign key: the right row, and the left rows that subscribe to it.
+
+Both stages that work by foreign key, ``subscription`` and ``children``, have this store:
+``{'r'}{foreign key}`` → the right row; ``{'s'}{CombinedKey}`` → a subscriber's version, timestamp and left row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fkjoin.codec import combined_key, records, tags, versions
+from fkjoin.codec.arrays import (
+    BYTES,
+    Bools,
+    Bytes,
+    Ints,
+    bools,
+    changes_from_previous,
+    chosen,
+    codes,
+    constant,
+    equal,
+    first_bytes,
+    last_of_run,
+    masked,
+    prefixed,
+    stack,
+    take,
+    untagged,
+    valid,
+)
+from fkjoin.codec.messages import NO_TIMESTAMP, column
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.ordering import newest_only
+from fkjoin.stages.retention import GONE, kept, later
+from fkjoin.state import Store, prefix_range
+
+
+class Rights(NamedTuple):
+    """Right rows: row ``i < n`` is what was stored for foreign key ``i`` of ``n``; then come the batch's changes.
+
+    The changes are sorted by foreign key and version.
+    """
+
+    stored: int
+    code: Ints
+    version: Bytes
+    value: Bytes
+    ts: Ints
+    since: Ints
+    """Timestamp of the first of the consecutive changes that left the row's bytes unchanged up to here."""
+    differs: Bools
+    """For each of the batch's changes: whether it changes the row's bytes."""
+    in_order: Bools
+    """For each foreign key: whether its changes come in order."""
+
+    @property
+    def changed(self) -> Ints:
+        """The foreign key of each of the batch's changes, ascending."""
+        return self.code[self.stored :]
+
+
+class Subscribes(NamedTuple):
+    """The batch's subscribes and unsubscribes, by combined key and version."""
+
+    names: Bytes
+    """The keys in the store, of which ``combined`` has the numbers."""
+    combined: Ints
+    code: Ints
+    """The number of the foreign key."""
+    key: Bytes
+    wanted: Bools
+    """The subscribes; the others are unsubscribes."""
+    version: Bytes
+    value: Bytes
+    ts: Ints
+    back: Bools
+    """For each combined key: whether the batch's first version is older than the one that is held (see ``fan_out``)."""
+
+
+def read_rights(
+    rights: pa.Table,
+    code: Ints,
+    keys: Bytes,
+    store: Store,
+    count: Counters,
+    parts: int | Sequence[int],
+    in_order: bool | Sequence[bool],
+    answered: Bools | None = None,
+) -> Rights:
+    """Read what is stored for the foreign ``keys``, and put the batch's changes after it.
+
+    ``answered``: the keys whose right row somebody is answered with; the others' are not read.  ``parts``, ``in_order``: of one
+    right table, or of each of several.
+    """
+    held = records.decode(_stored(store, prefixed(tags.RIGHT, keys), answered))
+    key_in_order = np.full(len(keys), in_order is True)
+    if isinstance(in_order, Sequence):
+        key_in_order = np.isin(first_bytes(keys), np.flatnonzero(in_order))
+    order, code, version = newest_only(code, column(rights, "version"), held, count, as_read=True, in_order=key_in_order)
+
+    value, ts = take(column(rights, "value"), order), take(column(rights, "ts"), order).to_numpy()
+    stored = np.arange(len(keys))
+    all_code = np.concatenate([stored, code])
+    all_value = stack(masked(held.body, held.found & (held.flags & GONE == 0)), value)
+    all_ts = np.concatenate([np.where(held.found, held.ts, NO_TIMESTAMP), ts])
+
+    # A result has the timestamp of the change that first led to it.  So of a run of changes with equal bytes each refers to the
+    # run's first, or to the stored row where that has these bytes already.
+    rows = len(keys) + np.arange(len(code))
+    first = changes_from_previous(code)
+    previous = np.where(first, code, rows - 1)
+    unchanged = equal(value, take(all_value, previous))
+    run = np.maximum.accumulate(np.where(first | ~unchanged, np.arange(len(code)), 0)) if len(code) else code
+    since = all_ts[np.where(unchanged[run], code[run], rows[run])]
+    all_since = np.concatenate([all_ts[stored], since])
+
+    if isinstance(parts, int):
+        absent = constant(versions.absent(parts), len(keys))
+    else:
+        absent = take(pa.array(map(versions.absent, parts), BYTES), first_bytes(keys))
+    all_version = stack(pc.if_else(pa.array(held.found), held.version, absent), version)
+    return Rights(len(keys), all_code, all_version, all_value, all_ts, all_since, ~unchanged, key_in_order)
+
+
+def _stored(store: Store, names: Bytes, wanted: Bools | None) -> Bytes:
+    if wanted is None or wanted.all():
+        return store.get_many(names)
+    return take(store.get_many(chosen(names, wanted)), np.cumsum(wanted) - 1, wanted)
+
+
+def read_subscribes(subscriptions: pa.Table, code: Ints, store: Store, count: Counters, in_order: bool) -> Subscribes:
+    """Read what is stored of the batch's subscribers, and leave out what is not newer; ``code``: of the foreign keys."""
+    combined = combined_key.encode(column(subscriptions, "foreign_key"), column(subscriptions, "key"))
+    number, names = codes(prefixed(tags.SUBSCRIBER, combined))
+    held = records.decode(store.get_many(names))
+    order, number, version = newest_only(
+        number, column(subscriptions, "version"), held, count, or_equal=True, in_order=in_order
+    )
+    begins = changes_from_previous(number)
+    first_version, known = take(version, np.flatnonzero(begins)), number[begins]
+    back = held.found[known] & versions.is_newer(take(held.version, known), first_version)
+    number, names = _renumbered(number, names)
+    key, wanted, value, ts = (take(column(subscriptions, name), order) for name in ("key", "subscribe", "value", "ts"))
+    return Subscribes(names, number, code[order], key, bools(wanted), version, value, ts.to_numpy(), back)
+
+
+def _renumbered(number: Ints, names: Bytes) -> tuple[Ints, Bytes]:
+    """Numbers without gaps, for the names that still occur (``number`` is sorted)."""
+    begins = changes_from_previous(number)
+    return np.cumsum(begins) - 1 if len(number) else number, take(names, number[begins])
+
+
+def write_sides(
+    store: Store, keys: Bytes, right: Rights, left: Subscribes, now_ms: int, retention_ms: int, in_order: bool
+) -> None:
+    """Write both sides' last changes; ``in_order``: of the left side."""
+    last = right.stored + np.flatnonzero(last_of_run(right.changed))
+    code = right.code[last]
+    value, version = take(right.value, last), take(right.version, last)
+    gone = ~valid(value)
+    values = records.encode(np.where(gone, GONE, 0).astype(np.uint8), right.ts[last], version, value)
+    names = prefixed(tags.RIGHT, take(keys, code))
+    of_rights = kept(names, values, version, gone, now_ms + retention_ms, right.in_order[code])
+
+    final = np.flatnonzero(last_of_run(left.combined))
+    wanted, version = left.wanted[final], take(left.version, final)
+    flags = np.where(wanted, 0, GONE).astype(np.uint8)
+    values = records.encode(flags, left.ts[final], version, masked(take(left.value, final), wanted))
+    of_lefts = kept(left.names, values, version, ~wanted, now_ms + later(retention_ms), in_order)
+    store.write(stack(of_rights[0], of_lefts[0]), stack(of_rights[1], of_lefts[1]))
+
+
+def subscribed_rights(store: Store, names: Bytes) -> Bools:
+    """Tell which of the records are of right rows that left rows name.
+
+    The answers for these remember the right row's version for good.  Were its tombstone marker swept away, a late change that
+    counts here would be one that they know to be old, and the result would stay what it was.
+    """
+    right = np.flatnonzero(first_bytes(names) == tags.RIGHT[0])
+    prefixes = prefixed(tags.SUBSCRIBER, combined_key.prefixes(untagged(take(names, right)))).to_pylist()
+    subscribed = np.zeros(len(names), bool)
+    order = sorted(range(len(prefixes)), key=prefixes.__getitem__)
+    for page in store.scan([prefix_range(prefixes[at]) for at in order], each=1):
+        subscribed[right[np.array(order)[page.ranges]]] = True
+    return subscribed

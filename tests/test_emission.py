@@ -1,0 +1,80 @@
+"""Emit on change, as all stages have it: what differs from what was emitted last, and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from fkjoin.codec import records, tags, versions
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import Operation
+from fkjoin.stages import Counters, counters
+from fkjoin.stages.emission import HAS_RESULT, Emission, entries
+from fkjoin.stages.retention import GONE
+
+HAD, HAS, UNCHANGED = (np.array(column) for column in zip(*itertools.product([False, True], repeat=3), strict=True))
+"""All there can be: whether there was a result, whether there is one, and whether it is the same."""
+
+OPERATIONS = {(False, True): Operation.INSERT, (True, True): Operation.UPDATE, (True, False): Operation.DELETE}
+
+
+def keys(rows: int) -> pa.Array:
+    return pa.array([b"%d" % row for row in range(rows)], BYTES)
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_what_differs_is_emitted_and_the_rest_is_counted(every: bool) -> None:
+    count = Counters()
+    emission = Emission.of(HAD, HAS, UNCHANGED, every=every).counted(count)
+    wanted = [
+        (had or has) and (every or not (had and has and unchanged))
+        for had, has, unchanged in zip(HAD, HAS, UNCHANGED, strict=True)
+    ]
+    assert emission.emit.tolist() == wanted
+    assert (count[counters.TOMBSTONES], count[counters.IDEMPOTENT]) == (2, 0 if every else 1)
+    assert count[counters.OUT] == sum(wanted)
+
+
+def test_operations_follow_from_what_was_and_is() -> None:
+    emission = Emission.of(HAD, HAS, UNCHANGED)
+    rows = int(emission.emit.sum())
+    results = emission.results(keys(rows), keys(rows), keys(rows), np.zeros(rows, np.int64))
+    pairs = list(zip(HAD[emission.emit].tolist(), HAS[emission.emit].tolist(), strict=True))
+    assert results.column("operation").to_pylist() == [OPERATIONS[pair] for pair in pairs]
+
+
+def test_keys_that_are_left_out_are_neither_emitted_nor_counted() -> None:
+    count, among = Counters(), np.arange(len(HAD)) == len(HAD) - 1
+    emission = Emission.of(HAD, HAS, UNCHANGED, among=among).counted(count, among)
+    assert not emission.emit.any()
+    assert +count == {counters.IDEMPOTENT: 1}
+
+
+def test_own_versions_are_never_behind_the_clock_nor_stand_still() -> None:
+    held = records.decode(
+        records.encode(
+            np.full(2, HAS_RESULT, np.uint8), np.zeros(2, np.int64), versions.encode(b"a-source", [np.array([5, 50])]), keys(2)
+        )
+    )
+    yes = np.ones(2, bool)
+    version = Emission.of(yes, yes, ~yes).own_versions(held, b"a-source", 20)
+    assert [versions.decode(item)[0][1] for item in version.to_pylist()] == [(20,), (51,)]
+    unchanged = Emission.of(yes, yes, yes).own_versions(held, b"a-source", 20)
+    assert unchanged.equals(held.version)
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_a_row_that_is_gone_leaves_a_tombstone_marker_with_an_end(in_order: bool) -> None:
+    gone, ts = np.array([False, True]), np.array([7, 8])
+    names, values = entries(keys(2), ~gone, ts, keys(2), keys(2), gone=gone, due_ms=1, in_order=in_order)
+    written = dict(zip(names.to_pylist(), values.to_pylist(), strict=True))
+    marker, due = written.pop(b"1"), tags.DUE + (1).to_bytes(8, "big") + b"1"
+    assert records.decode(pa.array([written.pop(b"0")], BYTES)).flags.tolist() == [HAS_RESULT]
+    if in_order:  # and so never late
+        assert (marker, written) == (None, {})
+    else:
+        assert records.decode(pa.array([marker], BYTES)).flags.tolist() == [GONE]
+        assert written == {due: b"1"}
