@@ -8,7 +8,7 @@ import re
 import pytest
 
 from fkjoin.codec import tags
-from tests.test_layers import MODULES, room
+from tests.support.rooms import MODULES, room
 
 ROOMS = ("folds", "stages", "spark", "checkpoint")
 IN_ONE_STORE = (

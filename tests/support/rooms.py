@@ -1,0 +1,53 @@
+"""The rooms of the package, and which modules lie in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support.places import ROOT
+
+ROOMS = [
+    "errors",
+    "state",
+    "codec",
+    "folds",
+    "stages",
+    "plan",
+    "spark",
+    "sessions",
+    "checkpoint",
+    "files",
+    "kafka",
+    "analysis",
+    "lowering",
+    "sinks",
+    "face",
+    "jobs",
+    "replay",
+    "cli",
+]
+"""Each imports only from itself and from those above it in this list."""
+
+FACE = ["aggregates", "cogroups", "grouped", "join", "operators", "outputs", "table", "testing"]
+
+PURE = ("codec", "folds", "stages", "plan")
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """The modules of the package, by their names below ``fkjoin``."""
+    for folder, _, files in os.walk(ROOT / "fkjoin", followlinks=True):
+        for name in files:
+            if name.endswith(".py"):
+                path = Path(folder, name)
+                parts = path.relative_to(ROOT / "fkjoin").with_suffix("").parts
+                yield ".".join(part for part in parts if part != "__init__"), path
+
+
+MODULES = dict(sorted(modules()))
+
+
+def room(module: str) -> str:
+    first = module.split(".")[0]
+    return first if first in ROOMS else "errors" if first == "data" else "face"
