@@ -18,6 +18,17 @@ from tests.support.sessions import short_lived
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
+NOT_USED = {
+    r"stars?": "multi-way join",
+    r"early": "pre-resolve rows",
+    r"unread": "undecoded source",
+    r"packed results?": "encoded results",
+    r"as (?:it was|they were)(?! (?:asked|closed|emitted|read|sent|written)\b)": "unchanged",
+    r"(?<!highwater )marks?": "tombstone marker",
+    r"derived tables?": "view",
+}
+"""Words that are not used in documents, and the names in the glossary that are."""
+
 
 class Block(NamedTuple):
     """A block of code, and the last line of text before it."""
@@ -94,3 +105,34 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert "fk_join" in (tmp_path / "reference" / "index.html").read_text()
+
+
+def prose(path: Path) -> str:
+    """A document's text without code, in one line."""
+    return " ".join(re.sub(r"`[^`\n]*`", "", _FENCE.sub("", path.read_text())).split())
+
+
+@pytest.mark.parametrize("path", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda path: path.name)
+def test_documents_keep_to_the_names_of_the_glossary(path: Path) -> None:
+    for words, name in NOT_USED.items():
+        found = re.findall(rf"\b{words}\b", prose(path), re.IGNORECASE)
+        assert found == [], f"{path.name}: the name is {name!r}; see docs/glossary.md"
+
+
+def test_the_glossary_has_the_names_that_documents_keep_to() -> None:
+    glossary = (ROOT / "docs" / "glossary.md").read_text()
+    names = re.findall(r"\*\*([^*]+)\*\*", glossary)
+    assert set(NOT_USED.values()) - set(names) == set()
+    assert len(names) == len(set(names))
+
+
+def test_the_architecture_page_has_a_paragraph_for_each_room_and_names_files_that_are_there() -> None:
+    page, picture = ((ROOT / "docs" / name).read_text() for name in ("architecture.md", "architecture.svg"))
+    rooms = {path.parent.name for path in (ROOT / "fkjoin").glob("*/__init__.py")} - {"data"} | {"face"}
+    assert set(re.findall(r"^\*\*(\w+)\*\*:", page, re.MULTILINE)) == rooms
+    assert rooms - set(re.findall(r'class="name">(\w+)<', picture)) == set()
+    for paragraph in page.split("## Rooms")[1].split("\n\n"):
+        room = re.match(r"\*\*(\w+)\*\*", paragraph)
+        folders = [ROOT, ROOT / "fkjoin", *([ROOT / "fkjoin" / room[1]] if room else [])]
+        for name in re.findall(r"`([\w/.]+(?:\.py|/))`", paragraph):
+            assert any((folder / name).exists() for folder in folders), f"docs/architecture.md: {name}"
