@@ -101,7 +101,7 @@ class StageSpec(ABC):
             if not any(table.schema.equals(kind) for kind in self.takes):
                 raise FormatError(
                     f"store {self.name}: a {self.stage} stage takes {' and '.join(map(_kind, self.takes))}, but "
-                    f"{_kind(table.schema)} came; see that all workers have the driver's release of fkjoin"
+                    f"{_kind(table.schema)} came: a worker has another release of fkjoin than the driver"
                 )
         return self._run(messages, store, count)
 
