@@ -31,7 +31,11 @@ APPEND_ONLY = "tests/test_delta_outages.py::test_an_append_only_table_stops_the_
 VACUUMED = "tests/test_delta_log.py::test_a_batch_that_is_no_longer_there_is_named"
 SPARKS_SINK = "tests/test_restored.py::test_a_folder_of_sparks_own_sink_that_is_ahead_is_named"
 
+HABIT = "tests/test_inspection.py::test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one"
+
 WAYS: dict[str, str | None] = {
+    "a Table has no {}; call {}": HABIT,
+    "make a Table with Table.from_files, from_kafka": "tests/test_inspection.py::test_a_table_is_not_made_by_its_class",
     "{}: {} is {}, a number is needed; cast it": BUILDING,
     "{}: {} is {}, which has no order here; cast": BUILDING,
     "{} of group {}: adder or subtractor returned": None,
