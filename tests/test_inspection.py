@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import functools
+import os
 import re
 import tempfile
 import threading
@@ -25,7 +26,7 @@ from tests.test_spark_engine import write_lines
 
 pytestmark = pytest.mark.spark
 
-ORDERS = "order_id string, customer_id string, amount double, lsn bigint, op string"
+ORDERS = "order_id string, customer_id string, amount double, lsn bigint, gone boolean"
 CUSTOMERS = "customer_id string, name string, lsn bigint"
 
 
@@ -34,8 +35,14 @@ def settings(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
 
 
-def order(name: str, customer: str, amount: float, lsn: int, op: str = "u") -> dict[str, Any]:
-    return {"order_id": name, "customer_id": customer, "amount": amount, "lsn": lsn, "op": op}
+def order(name: str, customer: str, amount: float, lsn: int, *, gone: bool = False) -> dict[str, Any]:
+    return {"order_id": name, "customer_id": customer, "amount": amount, "lsn": lsn, "gone": gone}
+
+
+def write_orders(folder: Path, number: int, *rows: dict[str, Any]) -> None:
+    """A file of orders; those with smaller numbers are read first."""
+    write_lines(folder / "orders", str(number), list(rows))
+    os.utime(folder / "orders" / f"{number}.json", (number, number))
 
 
 @pytest.fixture
@@ -45,7 +52,7 @@ def orders(spark: SparkSession, tmp_path: Path) -> Table:
 
 
 def orders_of(spark: SparkSession, folder: Path, **more: Any) -> Table:
-    about: dict[str, Any] = {"key": "order_id", "version": "lsn", "deleted": "op = 'd'", "schema": ORDERS, "format": "json"}
+    about: dict[str, Any] = {"key": "order_id", "version": "lsn", "deleted": "gone", "schema": ORDERS, "format": "json"}
     return Table.from_files(spark, folder / "orders", **{**about, **more})
 
 
@@ -160,7 +167,7 @@ def test_other_names_are_refused_as_python_does_and_an_error_in_a_property_is_it
 def test_a_preview_is_the_table_as_it_is_now(spark: SparkSession, tmp_path: Path, orders: Table, customers: Table) -> None:
     changes = [
         order("o2", "c1", 26.0, 3),
-        order("o1", "c1", 10.0, 4, "d"),
+        order("o1", "c1", 10.0, 4, gone=True),
         order("o3", "c2", 1.0, 5),
         order("o3", "c2", 0.0, 1),
     ]
@@ -173,11 +180,20 @@ def test_a_preview_is_the_table_as_it_is_now(spark: SparkSession, tmp_path: Path
     assert len(shown(joined.preview(1))) == 1
 
 
+def test_a_table_may_be_looked_at_while_queries_of_it_run(orders: Table, tmp_path: Path) -> None:
+    query = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="1 hour")
+    try:
+        assert len(shown(orders.preview())) == 2
+        assert query.isActive
+    finally:
+        query.stop()
+
+
 @pytest.mark.usefixtures("nothing_left")
 def test_rows_come_change_and_go_from_batch_to_batch(spark: SparkSession, tmp_path: Path, one_file_a_batch: list[int]) -> None:
     write_lines(tmp_path / "orders", "1", [order("o1", "c1", 1.0, 1), order("o2", "c1", 2.0, 2)])
     write_lines(
-        tmp_path / "orders", "2", [order("o1", "c1", 1.0, 3, "d"), order("o2", "c1", 2.5, 4), order("o3", "c1", 3.0, 5)]
+        tmp_path / "orders", "2", [order("o1", "c1", 1.0, 3, gone=True), order("o2", "c1", 2.5, 4), order("o3", "c1", 3.0, 5)]
     )
     write_lines(tmp_path / "orders", "3", [order("o4", "c1", 4.0, 6), order("o5", "c1", 5.0, 7)])
     write_lines(tmp_path / "orders", "4", [order("o2", "c1", 9.0, 8)])
@@ -193,7 +209,7 @@ def test_a_preview_that_finds_nothing_ends(
 ) -> None:
     monkeypatch.setattr(preview, "BATCHES", 2)
     for number in range(4):
-        write_lines(tmp_path / "orders", str(number), [order(f"o{number}", "c1", 1.0, number + 1)])
+        write_orders(tmp_path, number, order(f"o{number}", "c1", 1.0, number + 1))
     nothing = orders_of(spark, tmp_path).filter("amount > 1").preview()
     assert one_file_a_batch == [0, 1]
     assert shown(nothing) == []
@@ -209,7 +225,7 @@ def test_a_preview_that_fails_says_why_and_leaves_nothing(spark: SparkSession, t
 @pytest.mark.usefixtures("nothing_left")
 def test_a_stream_of_ones_own_and_learned_columns_are_previewed(spark: SparkSession, tmp_path: Path, orders: Table) -> None:
     stream = spark.readStream.schema(ORDERS).json(str(tmp_path / "orders"))
-    own = Table.from_stream(stream, key="order_id", version="lsn", deleted="op = 'd'", name="own")
+    own = Table.from_stream(stream, key="order_id", version="lsn", deleted="gone", name="own")
     learned = orders_of(spark, tmp_path, schema=None)
     counts = own.group_by("customer_id").count()
     assert shown(counts.preview()) == [("c1", 1), ("c2", 1)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import threading
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -37,7 +38,7 @@ BATCHES = 10
 """After so many a preview ends, with the rows that there are."""
 
 _OF_TOPICS = {"maxOffsetsPerTrigger": 10_000}
-_OF_FILES = {"maxBytesPerTrigger": "8m"}
+_OF_FILES = {"maxBytesPerTrigger": 8 << 20}
 _BOUNDS = {"maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "maxbytespertrigger", "maxfilespertrigger"}
 """Options of sources, in lower case, that say how much a batch reads."""
 
@@ -93,7 +94,8 @@ class _Rows:
 
 def _run(spark: SparkSession, rows: _Rows, checkpoint: str) -> None:
     """Read until the rows are enough, or the input is at its end."""
-    query = started(rows.of, rows.write, checkpoint, {"availableNow": True}, None)
+    name = f"preview of {rows.of.name} {uuid.uuid4()}"  # a query of the table may run meanwhile, and has its name
+    query = started(rows.of, rows.write, checkpoint, {"availableNow": True}, name)
 
     def stop() -> None:
         rows.ended.wait()
