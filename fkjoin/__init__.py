@@ -9,6 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fkjoin import aggregates as aggregates
+    from fkjoin import kafka as kafka
+    from fkjoin import metrics as metrics
+    from fkjoin import sinks as sinks
+    from fkjoin import testing as testing
     from fkjoin.checkpoint.saved import read_state
     from fkjoin.cogroups import cogroup
     from fkjoin.errors import FkJoinError, FormatError, InvariantError, SessionError, TopologyError, TraceError
@@ -40,13 +45,19 @@ _HOMES = {
     "session": "fkjoin.sessions.settings",
 }
 
+_MODULES = ("aggregates", "kafka", "metrics", "sinks", "testing")
+"""Modules that users call, too."""
+
 
 def __getattr__(name: str) -> Any:
     """Names are imported when they are used: Spark's workers start many times, and need little of this."""
+    if name in _MODULES:
+        return importlib.import_module(f"fkjoin.{name}")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES.get(name, "fkjoin.errors")), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    """What completion offers: not what the module itself imports."""
+    return [*__all__, *_MODULES, "__version__"]

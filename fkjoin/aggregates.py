@@ -54,3 +54,7 @@ def min(column: Expression) -> Wanted:  # noqa: A001  (as in SQL)
 def max(column: Expression) -> Wanted:  # noqa: A001  (as in SQL)
     """The greatest; not-a-number is greater than all numbers, as in Spark."""
     return Wanted("max", column)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -43,13 +43,17 @@ class Grouped(Remembered):
     """
 
     def __init__(self, table: Handle, key: Expressions, value: Expressions | None, options: Options) -> None:
-        self._recipe = Recipe(Grouped, (table, key, value, options), {})
+        self._recipe = Recipe(Grouped, (table, key, value), {"options": options})
         self._of, self._table, self._options = table._of, table._planned, options
         self._rows = self._table.visible
         self._key = self._project("key", key)
         self._value = None if value is None else self._project("value", value)
         one = self._value is not None and len(self._value.bound) == 1  # a star may be several
         self._plain = one and not isinstance(value, list | tuple)
+
+    def __repr__(self) -> str:
+        of = "" if self._value is None else f", of {', '.join(self._value.texts)}"
+        return f"Grouped[{self._table.name} by {', '.join(self._key.texts)}{of}]"
 
     @remembered
     def agg(self, /, **columns: Wanted) -> Table:

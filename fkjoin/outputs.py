@@ -18,6 +18,7 @@ from fkjoin.sinks import RETRY_S, Kafka, Parquet, batches
 from fkjoin.sinks.restored import OnRestore
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.schemas import Expression
+from fkjoin.spark.trigger import Trigger, arguments_of
 
 
 class Outputs(Handle):
@@ -33,7 +34,7 @@ class Outputs(Handle):
         value: KafkaFormat | str | Column | None = None,
         headers: Expression | None = None,
         positions: bool = False,
-        trigger: Mapping[str, Any] | None = None,
+        trigger: Trigger = None,
         options: Mapping[str, Any] | None = None,
         query_name: str | None = None,
     ) -> StreamingQuery:
@@ -42,18 +43,19 @@ class Outputs(Handle):
         ``key``: a format; by default one column of text or bytes as it is, and anything else as a JSON object.  ``value``: a
         format, or an expression over ``changes``; by default the row's columns as a JSON object, nulls included.  ``headers``:
         an expression for the records' headers (``array<struct<key: string, value: binary>>``).  ``positions``: add the header
-        ``fkjoin-positions``, which says where the rows came from; ``from_kafka(…, roots=…)`` reads it.  ``trigger``: as for
-        Spark's ``DataStreamWriter.trigger``.  ``options``: settings of the producer, ``kafka.…``.  ``query_name``: the table's
-        if left out.  Delivery is at least once; Spark's producer partitions as Java's does.
+        ``fkjoin-positions``, which says where the rows came from; ``from_kafka(…, roots=…)`` reads it.  ``trigger``:
+        ``"available-now"`` reads all that is there, and ends; ``"10 seconds"`` begins a batch once in that time; a mapping has
+        arguments of Spark's ``DataStreamWriter.trigger``.  ``options``: settings of the producer, ``kafka.…``.  ``query_name``:
+        the table's if left out.  Delivery is at least once; Spark's producer partitions as Java's does.
         """
-        spark, place = self._planned.spark, str(checkpoint)
+        spark, place, when = self._planned.spark, str(checkpoint), arguments_of(trigger)
         batches.require_one(spark, place)
 
         def begin() -> StreamingQuery:
             table = self._as_begun(place)
             batches.make_topics(table)
             records = Kafka(topic, bootstrap_servers, key, value, headers, positions).records(table)
-            return writing.start(records, topic, bootstrap_servers, place, options, trigger, query_name or table.name)
+            return writing.start(records, topic, bootstrap_servers, place, options, when, query_name or table.name)
 
         return start_claimed(spark, place, begin)
 
@@ -62,7 +64,7 @@ class Outputs(Handle):
         path: str | Path,
         *,
         checkpoint: str | Path,
-        trigger: Mapping[str, Any] | None = None,
+        trigger: Trigger = None,
         query_name: str | None = None,
         on_restore: OnRestore = "fail",
     ) -> StreamingQuery:
@@ -76,9 +78,7 @@ class Outputs(Handle):
 
         Raises ``TopologyError``; ``FkJoinError`` when the checkpoint is in use, or was set back.
         """
-        return batches.start(
-            self._planned.spark, self._as_begun, Parquet(path), str(checkpoint), trigger, query_name, on_restore
-        )
+        return self._start(Parquet(path), checkpoint, trigger, query_name, on_restore)
 
     def to_postgres(
         self,
@@ -88,7 +88,7 @@ class Outputs(Handle):
         checkpoint: str | Path,
         on_error: OnError = "fail",
         retry_s: float = RETRY_S,
-        trigger: Mapping[str, Any] | None = None,
+        trigger: Trigger = None,
         query_name: str | None = None,
         on_restore: OnRestore = "fail",
     ) -> StreamingQuery:
@@ -122,7 +122,7 @@ class Outputs(Handle):
         checkpoint: str | Path,
         options: Mapping[str, str] | None = None,
         retry_s: float = RETRY_S,
-        trigger: Mapping[str, Any] | None = None,
+        trigger: Trigger = None,
         query_name: str | None = None,
         on_restore: OnRestore = "fail",
     ) -> StreamingQuery:
@@ -144,7 +144,7 @@ class Outputs(Handle):
         self,
         *places: sinks.Sink,
         checkpoint: str | Path,
-        trigger: Mapping[str, Any] | None = None,
+        trigger: Trigger = None,
         query_name: str | None = None,
         on_restore: OnRestore = "fail",
     ) -> StreamingQuery:
@@ -159,15 +159,15 @@ class Outputs(Handle):
         Raises ``TopologyError``; ``FkJoinError`` when a place cannot be written to, or as of ``to_parquet``.
         """
         where, start = str(checkpoint).rstrip("/"), batches.start_several
-        return start(self._planned.spark, self._as_begun, places, where, trigger, query_name, on_restore)
+        return start(self._planned.spark, self._as_begun, places, where, arguments_of(trigger), query_name, on_restore)
 
     def _start(
         self,
         sink: sinks.Sink,
         checkpoint: str | Path,
-        trigger: Mapping[str, Any] | None,
+        trigger: Trigger,
         query_name: str | None,
         on_restore: OnRestore,
     ) -> StreamingQuery:
-        begun = self._as_begun
-        return batches.start(self._planned.spark, begun, sink, str(checkpoint), trigger, query_name, on_restore)
+        spark, begun, when = self._planned.spark, self._as_begun, arguments_of(trigger)
+        return batches.start(spark, begun, sink, str(checkpoint), when, query_name, on_restore)

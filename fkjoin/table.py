@@ -15,20 +15,18 @@ from fkjoin.analysis.topics import read_topic
 from fkjoin.analysis.views import completed
 from fkjoin.analysis.written import read_written, schema_of
 from fkjoin.files.source import open_files
+from fkjoin.inspection import Inspection
 from fkjoin.kafka.connection import OnNewTopic
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.lowering.recipes import Recipe
-from fkjoin.lowering.running import running
-from fkjoin.operators import Operators
 from fkjoin.outputs import Outputs
-from fkjoin.plan.describe.render import Format, draw
 from fkjoin.sessions.settings import prepare
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.schemas import Expression, Expressions, listed
 
 
-class Table(Operators, Outputs):
+class Table(Inspection, Outputs):
     """A stream of upserts and tombstones by key; immutable, and nothing runs until a query on ``changes`` starts.
 
     Make one with ``from_stream``, ``from_files``, ``from_kafka`` or ``from_fkjoin``, or as the result of ``fk_join``.
@@ -36,16 +34,6 @@ class Table(Operators, Outputs):
 
     def __init__(self) -> None:
         raise TypeError("make a Table with Table.from_files, from_kafka, from_stream or from_fkjoin, or with fk_join")
-
-    @property
-    def name(self) -> str:
-        """What the table is called in metrics, in state and in errors."""
-        return self._planned.name
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The names of the key's columns."""
-        return self._planned.key
 
     @property
     def stages(self) -> tuple[StageQuery, ...]:
@@ -72,17 +60,6 @@ class Table(Operators, Outputs):
         are in it: those of this table, or of all that a join reads.
         """
         return self._lowered.dead_letters
-
-    def describe(self, format: Format = "text") -> str:
-        """The topology that makes this table: ``text``, ``json``, ``mermaid`` for a flowchart, or ``svg`` for a picture."""
-        return draw(self._lowered.node, running(self._lowered), format)
-
-    def _repr_html_(self) -> str:
-        """In notebooks: the topology, as a picture."""
-        return self.describe("svg")
-
-    def __repr__(self) -> str:
-        return f"Table({self.name}, key={list(self.key)})"
 
     @classmethod
     def from_stream(

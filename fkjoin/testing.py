@@ -341,3 +341,7 @@ def _dumps(value: Any) -> bytes:
 
 
 __all__ = ["CRASH", "DUPLICATE", "REORDER", "AggregateTest", "Event", "JoinTest", "Output", "change", "left", "right"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -30,7 +30,7 @@ def main() -> None:
     customers = table(spark, "customers", "id: bigint, name: string")
     joined = fk_join(orders, customers, extractor="customer_id", joiner=["left.amount", "right.name"], name="joined")
     checkpoint = OUT / "checkpoint"
-    query = joined.materialize("joined").to_parquet(OUT / "changes", checkpoint=checkpoint, trigger={"availableNow": True})
+    query = joined.materialize("joined").to_parquet(OUT / "changes", checkpoint=checkpoint, trigger="available-now")
     query.awaitTermination()
     fkjoin.read_state(spark, checkpoint, "joined").select("id", "amount", "name", "_timestamp").orderBy("id").show(
         truncate=False

@@ -36,6 +36,7 @@ from fkjoin.plan.nodes import verdicts
 from fkjoin.sinks import batches
 from fkjoin.sinks.restored import OnRestore
 from fkjoin.spark.dead_letters import as_records
+from fkjoin.spark.trigger import arguments_of
 from fkjoin.table import Table
 
 
@@ -95,7 +96,7 @@ class Job:
 
     def queries(self) -> list[Planned]:
         """Every query of the job, upstream ones first: stages, sinks, dead letters."""
-        trigger = _trigger(self.spec.trigger)
+        trigger = arguments_of(self.spec.trigger)
         planned: dict[str, Planned] = {}
 
         def plan(name: str, start: Callable[[str], StreamingQuery]) -> None:
@@ -327,10 +328,6 @@ def _format(where: str, given: str | list[str] | FormatSpec, name: str) -> Forma
     if isinstance(given, str):
         return given
     raise JobError(f'{where}: a topic\'s key has a format: "string", "bytes" or {{format = …, schema = …}}')
-
-
-def _trigger(text: str) -> dict[str, Any]:
-    return {"availableNow": True} if text == "available-now" else {"processingTime": text}
 
 
 def _numbered(tables: list[str]) -> dict[str, str]:

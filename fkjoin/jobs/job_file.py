@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -21,6 +22,7 @@ from fkjoin.kafka.wire import Wire
 from fkjoin.sinks import RETRY_S
 from fkjoin.spark.change_events import PLACEHOLDER
 from fkjoin.spark.dead_letters import OnError
+from fkjoin.spark.trigger import arguments_of
 from fkjoin.stages import How
 
 if sys.version_info >= (3, 11):
@@ -31,19 +33,25 @@ else:  # pragma: no cover
 Value = str | int | float | bool
 
 
-def _understood(emit: str) -> str:
-    try:
-        Emission.of(emit)
-    except FkJoinError as error:
-        raise ValueError(str(error).removeprefix("emit: ")) from error
-    return emit
+def _understood(setting: str, understand: Callable[[str], object]) -> AfterValidator:
+    """What makes of a library's error about a text one about its place in the file."""
+
+    def checked(text: str) -> str:
+        try:
+            understand(text)
+        except FkJoinError as error:
+            raise ValueError(str(error).removeprefix(f"{setting}: ")) from error
+        return text
+
+    return AfterValidator(checked)
 
 
 def _needs_columns(of: str) -> dict[str, str]:
     return {"columns": f'format "{of}" needs a schema, such as "id bigint, name string"'}
 
 
-EmitSpec = Annotated[Emit, AfterValidator(_understood)]
+EmitSpec = Annotated[Emit, _understood("emit", Emission.of)]
+TriggerSpec = Annotated[str, _understood("trigger", arguments_of)]
 
 
 class JobError(FkJoinError, ValueError):
@@ -253,7 +261,7 @@ class JobSpec(Strict):
 
     name: str
     checkpoint: str
-    trigger: str = "0 seconds"
+    trigger: TriggerSpec = "0 seconds"
     log: str | None = None
     spark: dict[str, Value] = Field({}, repr=False)
     kafka: KafkaSpec | None = None

@@ -30,6 +30,7 @@ from fkjoin.metrics.server import Access
 from fkjoin.plan.nodes import manifest
 from fkjoin.plan.rules import JOINS_SHARE_STAGES, MOVING, WORKERS_EVALUATE_STEPS
 from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE, bucket_count, session, switched_off
+from fkjoin.spark.trigger import AVAILABLE_NOW
 from fkjoin.stages.counters import RESTARTS
 
 MANIFEST = "fkjoin-job.json"
@@ -76,7 +77,7 @@ def run_job(
             job.keep_schemas()
             for query in planned:
                 check_logs(spark, query.checkpoint)
-            _run(planned, stop, report, one_by_one=spec.trigger == "available-now")
+            _run(planned, stop, report, one_by_one=spec.trigger == AVAILABLE_NOW)
 
 
 def describe_job(path: Path, form: str, *, optimized: bool = True) -> str:

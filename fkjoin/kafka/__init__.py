@@ -4,3 +4,7 @@ from fkjoin.kafka.formats import Bytes, Debezium, Format, Json, String
 from fkjoin.kafka.registry import Registry
 
 __all__ = ["Bytes", "Debezium", "Format", "Json", "Registry", "String"]
+
+
+def __dir__() -> list[str]:
+    return __all__

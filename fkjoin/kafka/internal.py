@@ -19,6 +19,7 @@ from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.new_topics import checked_topics
 from fkjoin.kafka.options import with_fetching
 from fkjoin.kafka.writing import start
+from fkjoin.spark.trigger import Trigger, arguments_of
 
 RECORD = "topic string, partition int, key binary, value binary, headers array<struct<key: string, value: binary>>"
 
@@ -56,16 +57,17 @@ class StageQuery:
     """The topics of tables that it reads."""
 
     def start(
-        self, checkpoint: str | Path, *, trigger: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None
+        self, checkpoint: str | Path, *, trigger: Trigger = None, options: Mapping[str, Any] | None = None
     ) -> StreamingQuery:
         """Start the query with a checkpoint folder of its own.  ``trigger``, ``options``: as for ``Table.to_kafka``."""
+        when = arguments_of(trigger)
 
         def begin() -> StreamingQuery:
             self.topics.create()
             reads = [replace(read, on_new_topic="fail") for read in self.reads]  # other queries would not start over with it
             checked_topics(self.frame.sparkSession, str(checkpoint), reads)
             servers = self.topics.connection.bootstrap_servers
-            return start(self.frame, None, servers, str(checkpoint), options, trigger, self.name)
+            return start(self.frame, None, servers, str(checkpoint), options, when, self.name)
 
         return start_claimed(self.frame.sparkSession, str(checkpoint), begin)
 

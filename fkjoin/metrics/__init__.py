@@ -33,6 +33,8 @@ from fkjoin.sinks.counts import LEFT_OUT, REPEATED, counted
 from fkjoin.stages import counters
 from fkjoin.stages.counters import metrics_name, state_metrics_name
 
+__all__ = ["Metrics", "watch"]
+
 _COUNTERS, _STATE = metrics_name(""), state_metrics_name("")
 _RECENT = 50
 _SIZES = (counters.STATE_ROWS, counters.STATE_BYTES, counters.LOG_BYTES, counters.INDEX_BYTES)
@@ -293,3 +295,7 @@ def _families(queries: Mapping[str, _Query]) -> Iterator[Metric]:
     for (what, place), number in counted().items():
         sinks[what].add_metric([place], number)
     yield from (batches, inputs, phases, lag, stages, fan_out, *totals.values(), *sizes.values(), *sinks.values())
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -36,3 +36,7 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(f"fkjoin.sinks.{module}"), name)
     except ImportError as error:
         raise TopologyError(f"to_{module} needs {_OPTIONAL[name]}: pip install 'fkjoin[{module}]'") from error
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -91,7 +91,7 @@ def start(
         begun_as = table(checkpoint)
         write = sink.begin(begun_as)
         set_back(begun_as, checkpoint, behind)
-        return _started(begun_as, write, checkpoint, trigger, query_name)
+        return started(begun_as, write, checkpoint, trigger, query_name)
 
     return start_claimed(spark, checkpoint, begin)
 
@@ -115,7 +115,7 @@ def start_several(
         writes = {sink.place: sink.begin(begun_as) for sink in sinks}
         set_back(begun_as, checkpoint, behind)
         write_file(*hadoop(spark, f"{checkpoint}/{PLACES}"), json.dumps(list(writes)).encode())
-        return _started(begun_as, functools.partial(_write_all, writes), checkpoint, trigger, query_name)
+        return started(begun_as, functools.partial(_write_all, writes), checkpoint, trigger, query_name)
 
     return start_claimed(spark, checkpoint, begin)
 
@@ -193,9 +193,10 @@ def _require_begun_with(spark: SparkSession, checkpoint: str, sinks: Sequence[Si
         )
 
 
-def _started(
+def started(
     table: Lowered, write: Write, checkpoint: str, trigger: Mapping[str, Any] | None, query_name: str | None
 ) -> StreamingQuery:
+    """The query that writes the table's changes, started."""
     make_topics(table)
     frame = table.frame if table.encoded is None else table.encoded[0]
     if table.connection is None:

@@ -34,7 +34,11 @@ APPEND_ONLY = (
 VACUUMED = "tests/sinks/test_delta_rollback.py::test_a_batch_that_is_no_longer_there_is_named"
 SPARKS_SINK = "tests/sinks/test_restored_checkpoint.py::test_a_folder_of_sparks_own_sink_that_is_ahead_is_named"
 
+HABIT = "tests/api/test_inspection.py::test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one"
+
 WAYS: dict[str, str | None] = {
+    "a Table has no {}; call {}": HABIT,
+    "make a Table with Table.from_files, from_kafka": "tests/api/test_inspection.py::test_a_table_is_not_made_by_its_class",
     "{}: {} is {}, a number is needed; cast it": BUILDING,
     "{}: {} is {}, which has no order here; cast": BUILDING,
     "{} of group {}: adder or subtractor returned": None,

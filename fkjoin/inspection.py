@@ -1,0 +1,169 @@
+"""What a table shows of itself; ``Table`` has these methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructField, StructType
+
+from fkjoin.lowering.running import running
+from fkjoin.operators import Operators
+from fkjoin.plan.describe.render import Format, draw
+from fkjoin.plan.nodes import Source
+from fkjoin.sinks.preview import first_rows
+
+HABITS = {
+    "agg": "table.group_by(key).agg(**wanted)",
+    "cache": "table.materialize(name)",
+    "collect": "table.preview(20).collect()",
+    "count": "table.group_by(key).count()",
+    "drop": "table.map_values(columns)",
+    "dtypes": "table.schema",
+    "explain": "table.describe()",
+    "first": "table.preview(1).first()",
+    "groupBy": "table.group_by(key)",
+    "groupby": "table.group_by(key)",
+    "head": "table.preview(20).head()",
+    "join": "fk_join(table, other, extractor)",
+    "limit": "table.preview(20)",
+    "persist": "table.materialize(name)",
+    "printSchema": "table.preview(20).printSchema()",
+    "select": "table.map_values(columns)",
+    "selectExpr": "table.map_values(columns)",
+    "show": "table.preview(20).show()",
+    "take": "table.preview(20).collect()",
+    "toArrow": "table.preview(20).toArrow()",
+    "toPandas": "table.preview(20).toPandas()",
+    "union": "table.merge(other)",
+    "unionByName": "table.merge(other)",
+    "where": "table.filter(condition)",
+    "withColumn": "table.map_values(columns)",
+    "write": "table.to_parquet(path, checkpoint=folder)",
+    "writeStream": "table.to_parquet(path, checkpoint=folder), or table.changes.writeStream",
+}
+"""What people try on a Table that know DataFrames, and what to call."""
+
+_COLUMNS, _TYPE = 20, 80
+"""So many columns, and letters of a type, does a table's ``repr`` show."""
+
+
+class Inspection(Operators):
+    """Nothing but ``preview`` runs anything."""
+
+    @property
+    def name(self) -> str:
+        """What the table is called in metrics, in state and in errors."""
+        return self._planned.name
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The names of the key's columns."""
+        return self._planned.key
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the table's columns: the key's, then the row's.
+
+        Returns
+        -------
+        list of str
+            As in ``changes``, without those that begin with an underscore and say something of a change.
+
+        Examples
+        --------
+        >>> orders.columns
+        ['order_id', 'customer_id', 'amount']
+        """
+        return self.schema.names
+
+    @property
+    def schema(self) -> StructType:
+        """The types of ``columns``.
+
+        Returns
+        -------
+        pyspark.sql.types.StructType
+
+        Examples
+        --------
+        >>> orders.schema.simpleString()
+        'struct<order_id:string,customer_id:string,amount:double>'
+        """
+        planned = self._planned
+        return StructType([*planned.key_type, *(planned.row_type[name] for name in planned.rest)])
+
+    def preview(self, n: int = 20) -> DataFrame:
+        """Look at some rows of the table; a query of its own finds them, and leaves nothing behind.
+
+        The query reads from the beginning of what the table is made of, a little at a time: 10,000 records of each topic, or
+        8 MiB of files, a file being read whole; a stream of ``from_stream`` as its own options say.  It ends when there are
+        ``n`` rows, when it has read what was there at its start, or after ten such steps.  So a row may be older than the
+        newest, and rows may be missing that later input would bring; but if all input was read, it is the table as it is now.
+
+        What ``emit`` holds back is shown at once, and a staged table is worked out without its topics.  Checkpoint and state
+        are in a temporary folder; on a cluster, on its default file system.
+
+        Parameters
+        ----------
+        n : int, default 20
+            The most rows to show.
+
+        Returns
+        -------
+        pyspark.sql.DataFrame
+            At most ``n`` rows with the table's ``columns``, in no particular order; a batch, not a stream.
+
+        Raises
+        ------
+        TopologyError
+            If ``n`` is not a whole number of at least 1.
+        pyspark.errors.StreamingQueryException
+            If the query fails, as a query on the table would.
+
+        Examples
+        --------
+        >>> orders.preview().orderBy("order_id").show()
+        +--------+-----------+------+
+        |order_id|customer_id|amount|
+        +--------+-----------+------+
+        |      o1|         c1|  10.0|
+        |      o2|         c2|  25.0|
+        +--------+-----------+------+
+        <BLANKLINE>
+        """
+        kept = self.materialize(self.name) if isinstance(self._planned.node, Source) else self
+        return first_rows(kept, self.schema, n)
+
+    def describe(self, format: Format = "text") -> str:
+        """The topology that makes this table: ``text``, ``json``, ``mermaid`` for a flowchart, or ``svg`` for a picture."""
+        return draw(self._lowered.node, running(self._lowered), format)
+
+    def _repr_html_(self) -> str:
+        """In notebooks: the topology, as a picture."""
+        return self.describe("svg")
+
+    def __repr__(self) -> str:
+        planned = self._planned
+        emit = "changes as they are read" if isinstance(planned.node, Source) else planned.node.emit
+        row = [planned.row_type[name] for name in planned.rest]
+        return f"Table[{self.name}; key: {_shown(planned.key_type)}; columns: {_shown(row) or 'none'}; emit: {emit}]"
+
+    if not TYPE_CHECKING:  # else any name would do for type checkers
+
+        def __getattr__(self, name: str) -> Any:
+            if name in HABITS:
+                raise AttributeError(f"a Table has no {name}; call {HABITS[name]}", name=name, obj=self)
+            return object.__getattribute__(self, name)  # raises what there is to say, also of a property that failed
+
+
+def _shown(fields: Iterable[StructField]) -> str:
+    """Columns with their types, for people."""
+    listed = [f"{field.name} {_short(field.dataType.simpleString())}" for field in fields]
+    more = [f"{len(listed) - _COLUMNS} more"] if len(listed) > _COLUMNS else []
+    return ", ".join([*listed[:_COLUMNS], *more])
+
+
+def _short(kind: str) -> str:
+    return kind if len(kind) <= _TYPE else f"{kind[: _TYPE - 1]}…"

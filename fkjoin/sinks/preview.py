@@ -1,0 +1,150 @@
+"""A bounded look at a table: a query of its own reads the beginning of what the table is made of, and leaves nothing behind.
+
+The table is made again, from sources that are read a little at a time.  After each batch the rows that have been seen are those
+of the table of what has been read; the query ends when they are enough, or after ``BATCHES`` batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark import InheritableThread
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from fkjoin.analysis.aggregates import Options
+from fkjoin.checkpoint.files import hadoop
+from fkjoin.codec.rows import KeyCodec
+from fkjoin.errors import TopologyError
+from fkjoin.lowering.handle import Handle
+from fkjoin.lowering.lowered import Lowered
+from fkjoin.lowering.recipes import Recipe, made_again, recipes_below
+from fkjoin.plan.nodes import PERIODIC
+from fkjoin.sessions.own_folder import held_folder
+from fkjoin.sessions.settings import index_dir
+from fkjoin.sinks.batches import Batch, started
+from fkjoin.spark.index_home import index_base
+from fkjoin.spark.schemas import arrow_schema
+
+BATCHES = 10
+"""After so many a preview ends, with the rows that there are."""
+
+_OF_TOPICS = {"maxOffsetsPerTrigger": 10_000}
+_OF_FILES = {"maxBytesPerTrigger": 8 << 20}
+_BOUNDS = {"maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "maxbytespertrigger", "maxfilespertrigger"}
+"""Options of sources, in lower case, that say how much a batch reads."""
+
+
+def first_rows(table: Handle, schema: StructType, n: int) -> DataFrame:
+    """See ``Table.preview``; of a source, ``table`` has to be materialized, so that each batch has a row's last change."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise TopologyError(f"n: {n!r} is not a whole number of at least 1")
+    spark = table._planned.spark
+    bounded = made_again(table, {id(made): other for made, recipe in recipes_below(table) if (other := _other(recipe))})
+    rows = _Rows(bounded._lowered, schema, n)
+    with _checkpoint(spark) as checkpoint:
+        _run(spark, rows, checkpoint)
+    return spark.createDataFrame(rows.table, schema)
+
+
+class _Rows:
+    """The first rows of a table, kept up to date batch by batch."""
+
+    def __init__(self, of: Lowered, schema: StructType, n: int) -> None:
+        self.of, self._n, self._batches = of, n, 0
+        self.ended = threading.Event()
+        """No further batch is wanted."""
+        self._schema = arrow_schema("row", schema)
+        self._key = KeyCodec(arrow_schema("key", of.key_type))
+        self._rows: dict[bytes, pa.Table] = {}
+
+    def write(self, batch: Batch, query: str, number: int) -> None:
+        """Take in the changes of rows that are known, and up to ``n`` rows more.
+
+        As long as there are fewer than ``n`` rows, they are all that there are: so no row is missed that a later batch changes.
+        """
+        if self.ended.is_set():
+            return
+        changes = batch.table.changes.toArrow()
+        rows = changes.select(self._schema.names)
+        keys = self._key.encode([rows[name].combine_chunks() for name in self.of.key], len(rows)).to_pylist()
+        more = 0
+        for place, (key, operation) in enumerate(zip(keys, changes["_operation"].to_pylist(), strict=True)):
+            known = self._rows.pop(key, None) is not None
+            if operation != "delete" and (known or more < self._n):
+                self._rows[key] = rows.slice(place, 1)
+                more += not known
+        self._batches += 1
+        if len(self._rows) >= self._n or self._batches == BATCHES:
+            self.ended.set()
+
+    @property
+    def table(self) -> pa.Table:
+        found = list(self._rows.values())[: self._n]
+        return pa.concat_tables(found) if found else self._schema.empty_table()
+
+
+def _run(spark: SparkSession, rows: _Rows, checkpoint: str) -> None:
+    """Read until the rows are enough, or the input is at its end."""
+    name = f"preview of {rows.of.name} {uuid.uuid4()}"  # a query of the table may run meanwhile, and has its name
+    query = started(rows.of, rows.write, checkpoint, {"availableNow": True}, name)
+
+    def stop() -> None:
+        rows.ended.wait()
+        query.stop()
+
+    # The thread that writes a batch cannot stop the query, which waits for it.
+    stopping = InheritableThread(target=stop, name="fkjoin-preview", daemon=True)
+    stopping.start()
+    try:
+        query.awaitTermination()
+    except StreamingQueryException:
+        if not rows.ended.is_set():  # else the batch after the last one was cut off
+            raise
+    finally:
+        rows.ended.set()
+        stopping.join()
+        shutil.rmtree(index_base(index_dir(spark)) / str(query.id), ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _checkpoint(spark: SparkSession) -> Iterator[str]:
+    """A place for a checkpoint, on the file system that is the session's own: on a cluster all workers reach it."""
+    with held_folder() as folder:
+        try:
+            yield f"{folder}/checkpoint"
+        finally:
+            path, files = hadoop(spark, str(folder))
+            files.delete(path, True)
+
+
+def _other(recipe: Recipe) -> dict[str, Any]:
+    """Arguments in the place of a recipe's own: little is read at a time, nothing waits, and all stages are in one query."""
+    other, options = _at_once(recipe.named), recipe.named.get("options")
+    if isinstance(options, Options):  # of rows by group
+        other["options"] = replace(options, **_at_once(vars(options)))
+    elif "options" in recipe.named:  # of a source
+        given = {name: value for name, value in (options or {}).items() if name.lower() not in _BOUNDS}
+        other["options"] = given | (_OF_FILES if recipe.connection is None else _OF_TOPICS)
+    if recipe.learned is not None:
+        other["schema"] = recipe.learned
+    return other
+
+
+def _at_once(named: Mapping[str, Any]) -> dict[str, Any]:
+    """What is to be said in the place of a periodic emission, and of the staged deployment and what is for it alone."""
+    other: dict[str, Any] = {}
+    if str(named.get("emit")).startswith(PERIODIC):
+        other["emit"] = "on-change"
+    if named.get("deployment") == "staged":
+        other["deployment"] = "fused"
+        other |= {"upgrade_from": None} if "upgrade_from" in named else {}
+    return other

@@ -1,0 +1,252 @@
+"""What a table shows of itself: columns, types, a line, some rows; and what is said to people who know DataFrames."""
+
+from __future__ import annotations
+
+import doctest
+import functools
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from fkjoin import Table, TopologyError, fk_join
+from fkjoin import aggregates as agg
+from fkjoin.inspection import HABITS, Inspection
+from fkjoin.sinks import preview
+from tests.support.queries import write_lines
+from tests.support.sessions import small
+
+pytestmark = pytest.mark.spark
+
+ORDERS = "order_id string, customer_id string, amount double, lsn bigint, gone boolean"
+CUSTOMERS = "customer_id string, name string, lsn bigint"
+
+
+@pytest.fixture(autouse=True)
+def settings(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+
+
+def order(name: str, customer: str, amount: float, lsn: int, *, gone: bool = False) -> dict[str, Any]:
+    return {"order_id": name, "customer_id": customer, "amount": amount, "lsn": lsn, "gone": gone}
+
+
+def write_orders(folder: Path, number: int, *rows: dict[str, Any]) -> None:
+    """A file of orders; those with smaller numbers are read first."""
+    write_lines(folder / "orders", str(number), list(rows))
+    os.utime(folder / "orders" / f"{number}.json", (number, number))
+
+
+@pytest.fixture
+def orders(spark: SparkSession, tmp_path: Path) -> Table:
+    write_lines(tmp_path / "orders", "1", [order("o1", "c1", 10.0, 1), order("o2", "c2", 25.0, 2)])
+    return orders_of(spark, tmp_path)
+
+
+def orders_of(spark: SparkSession, folder: Path, **more: Any) -> Table:
+    about: dict[str, Any] = {"key": "order_id", "version": "lsn", "deleted": "gone", "schema": ORDERS, "format": "json"}
+    return Table.from_files(spark, folder / "orders", **{**about, **more})
+
+
+@pytest.fixture
+def customers(spark: SparkSession, tmp_path: Path) -> Table:
+    rows = [{"customer_id": f"c{number}", "name": name, "lsn": number} for number, name in enumerate(("Ada", "Grace"), 1)]
+    write_lines(tmp_path / "customers", "1", rows)
+    return Table.from_files(spark, tmp_path / "customers", key="customer_id", version="lsn", schema=CUSTOMERS)
+
+
+@pytest.fixture
+def one_file_a_batch(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sources of previews read a file at a time; returns the numbers of batches, as previews take them in."""
+    monkeypatch.setattr(preview, "_OF_FILES", {"maxFilesPerTrigger": 1})
+    numbers: list[int] = []
+    write = preview._Rows.write
+
+    def writing(self: preview._Rows, batch: Any, query: str, number: int) -> None:
+        if not self.ended.is_set():
+            numbers.append(number)
+        write(self, batch, query, number)
+
+    monkeypatch.setattr(preview._Rows, "write", writing)
+    return numbers
+
+
+@pytest.fixture
+def nothing_left(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
+    """Previews leave no folder, index, thread or query behind."""
+
+    def held() -> set[str]:
+        return {path.name for path in Path(tempfile.gettempdir()).glob("fkjoin-run-*/checkpoint")}
+
+    before, threads = held(), {thread.name for thread in threading.enumerate()}
+    yield
+    assert held() == before
+    assert list((tmp_path / "index").glob("*/*")) == []
+    assert spark.streams.active == []
+    assert [thread.name for thread in threading.enumerate() if "preview" in thread.name] == []
+    assert len({thread.name for thread in threading.enumerate() if thread.name.startswith("fkjoin")} - threads) == 0
+
+
+def shown(found: DataFrame) -> list[tuple[Any, ...]]:
+    assert not found.isStreaming
+    return sorted(tuple(row) for row in found.collect())
+
+
+def test_columns_and_types_are_those_of_changes_and_nothing_is_lowered(orders: Table, customers: Table) -> None:
+    joined = fk_join(orders, customers, "customer_id", joiner=["left.amount", "right.name"], name="joined")
+    sums = joined.group_by("name", name="sums").agg(total=agg.sum("amount"))
+    for table in (orders, customers, fk_join(orders, customers, "customer_id"), joined, sums, orders.filter("amount > 1")):
+        columns, schema, text = table.columns, table.schema, repr(table)
+        assert "_lowered" not in vars(table), text
+        changes = [(one.name, one.dataType) for one in table.changes.schema if not one.name.startswith("_")]
+        assert [(one.name, one.dataType) for one in schema] == changes
+        assert columns == schema.names
+    assert joined.columns == ["order_id", "amount", "name"]
+
+
+def test_a_table_reads_as_its_columns_types_and_emission(spark: SparkSession, orders: Table, customers: Table) -> None:
+    joined = fk_join(orders, customers, "customer_id", joiner=["left.amount", "right.name"], name="joined", emit="on-update")
+    row = "columns: customer_id string, amount double"
+    assert repr(orders) == f"Table[orders; key: order_id string; {row}; emit: changes as they are read]"
+    assert repr(joined) == "Table[joined; key: order_id string; columns: amount double, name string; emit: on-update]"
+    assert "right struct<" in repr(fk_join(orders, customers, "customer_id"))
+    many = ", ".join(f"struct({', '.join(f'amount as field_{at}' for at in range(20))}) as c{number}" for number in range(30))
+    wide = orders.map_values(f"{many}".split(", struct")[0])
+    assert "…" in repr(wide)
+    assert "10 more; emit" in repr(orders.map_values([f"amount + {number} as c{number}" for number in range(30)]))
+    assert repr(orders.map_values("order_id")).endswith("columns: none; emit: on-change]")
+
+
+def test_grouped_rows_say_of_what_and_by_what(orders: Table) -> None:
+    assert repr(orders.group_by("customer_id")) == "Grouped[orders by customer_id]"
+    assert repr(orders.group_by(["customer_id", "amount > 3 as much"], "amount")) == (
+        "Grouped[orders by customer_id, amount > 3 as much, of amount]"
+    )
+
+
+def test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one(
+    spark: SparkSession, orders: Table, customers: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Inspection, "preview", functools.cache(Inspection.preview))
+    names = {"fk_join": fk_join, "extractor": "customer_id", "key": "customer_id", "condition": "amount > 1", "name": "kept"}
+    names |= {"columns": ["amount"], "wanted": {"total": agg.sum("amount")}}
+    table, more = orders.filter("true", name="some"), orders_of(spark, tmp_path, name="more")
+    for at, (habit, way) in enumerate(HABITS.items()):
+        assert not hasattr(table, habit)
+        with pytest.raises(AttributeError, match=f"^a Table has no {habit}; call {re.escape(way)}$"):
+            getattr(table, habit)
+        for code in way.split(", or "):
+            there = {"table": table, "other": customers if habit == "join" else more}
+            there |= {"path": tmp_path / f"out{at}", "folder": tmp_path / f"ck{at}"}
+            found = eval(code, {**names, **there})
+            if isinstance(found, StreamingQuery):
+                found.stop()
+    for name in ("show", "collect", "count", "select", "where", "write", "writeStream", "toPandas", "join", "groupBy"):
+        assert name in HABITS
+
+
+def test_other_names_are_refused_as_python_does_and_an_error_in_a_property_is_its_own(
+    orders: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(AttributeError, match="'Table' object has no attribute 'colums'"):
+        orders.colums  # type: ignore[attr-defined]  # noqa: B018
+    monkeypatch.setattr("fkjoin.lowering.handle.lower", lambda planned: planned.nonsense)
+    with pytest.raises(AttributeError, match="nonsense"):
+        orders.changes  # noqa: B018
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_preview_is_the_table_as_it_is_now(spark: SparkSession, tmp_path: Path, orders: Table, customers: Table) -> None:
+    changes = [
+        order("o2", "c1", 26.0, 3),
+        order("o1", "c1", 10.0, 4, gone=True),
+        order("o3", "c2", 1.0, 5),
+        order("o3", "c2", 0.0, 1),
+    ]
+    write_lines(tmp_path / "orders", "2", changes)
+    assert shown(orders.preview()) == [("o2", "c1", 26.0), ("o3", "c2", 1.0)]
+    joined = fk_join(orders, customers, "customer_id", joiner=["left.amount", "right.name"], emit="periodic 1 hour")
+    found = joined.preview()
+    assert found.columns == joined.columns
+    assert shown(found) == [("o2", 26.0, "Ada"), ("o3", 1.0, "Grace")]
+    assert len(shown(joined.preview(1))) == 1
+
+
+def test_a_table_may_be_looked_at_while_queries_of_it_run(orders: Table, tmp_path: Path) -> None:
+    query = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="1 hour")
+    try:
+        assert len(shown(orders.preview())) == 2
+        assert query.isActive
+    finally:
+        query.stop()
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_rows_come_change_and_go_from_batch_to_batch(spark: SparkSession, tmp_path: Path, one_file_a_batch: list[int]) -> None:
+    write_lines(tmp_path / "orders", "1", [order("o1", "c1", 1.0, 1), order("o2", "c1", 2.0, 2)])
+    write_lines(
+        tmp_path / "orders", "2", [order("o1", "c1", 1.0, 3, gone=True), order("o2", "c1", 2.5, 4), order("o3", "c1", 3.0, 5)]
+    )
+    write_lines(tmp_path / "orders", "3", [order("o4", "c1", 4.0, 6), order("o5", "c1", 5.0, 7)])
+    write_lines(tmp_path / "orders", "4", [order("o2", "c1", 9.0, 8)])
+    found = shown(orders_of(spark, tmp_path, options={"maxFilesPerTrigger": 4, "latestFirst": False}).preview(3))
+    assert one_file_a_batch == [0, 1, 2]
+    assert len(found) == 3
+    assert {("o2", "c1", 2.5), ("o3", "c1", 3.0)} <= set(found)
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_preview_that_finds_nothing_ends(
+    spark: SparkSession, tmp_path: Path, one_file_a_batch: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preview, "BATCHES", 2)
+    for number in range(4):
+        write_orders(tmp_path, number, order(f"o{number}", "c1", 1.0, number + 1))
+    nothing = orders_of(spark, tmp_path).filter("amount > 1").preview()
+    assert one_file_a_batch == [0, 1]
+    assert shown(nothing) == []
+    assert nothing.columns == ["order_id", "customer_id", "amount"]
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_preview_that_fails_says_why_and_leaves_nothing(spark: SparkSession, tmp_path: Path, orders: Table) -> None:
+    with pytest.raises(StreamingQueryException, match=r"DIVIDE_BY_ZERO|division by zero"):
+        orders_of(spark, tmp_path, on_error="fail").map_values("amount / (amount - 10) as x").preview()
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_stream_of_ones_own_and_learned_columns_are_previewed(spark: SparkSession, tmp_path: Path, orders: Table) -> None:
+    stream = spark.readStream.schema(ORDERS).json(str(tmp_path / "orders"))
+    own = Table.from_stream(stream, key="order_id", version="lsn", deleted="gone", name="own")
+    learned = orders_of(spark, tmp_path, schema=None)
+    counts = own.group_by("customer_id").count()
+    assert shown(counts.preview()) == [("c1", 1), ("c2", 1)]
+    assert learned.columns == ["order_id", "amount", "customer_id"]
+    assert shown(learned.preview()) == [("o1", 10.0, "c1"), ("o2", 25.0, "c2")]
+
+
+def test_a_table_is_not_made_by_its_class(orders: Table) -> None:
+    with pytest.raises(TypeError, match=r"^make a Table with Table\.from_files, from_kafka, from_stream or from_fkjoin"):
+        type(orders)()
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.5, "20", True])
+def test_a_number_of_rows_is_one(orders: Table, n: Any) -> None:
+    with pytest.raises(TopologyError, match=r"^n: .+ is not a whole number of at least 1$"):
+        orders.preview(n)
+
+
+def test_the_examples_in_docstrings_are_true(orders: Table) -> None:
+    runner, names = doctest.DocTestRunner(), {"orders": orders}
+    tests = [test for test in doctest.DocTestFinder().find(Inspection, "Inspection", globs=names) if test.examples]
+    assert len(tests) == 3
+    for test in tests:
+        assert runner.run(test).failed == 0, test.name

@@ -1,0 +1,108 @@
+"""``trigger=`` as a text: what it means, in Python and in job files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from fkjoin import Table, TopologyError
+from fkjoin.jobs.job_file import JobError, JobSpec, read_job
+from fkjoin.kafka.connection import Connection
+from fkjoin.kafka.internal import StageQuery
+from fkjoin.sinks import Parquet
+from fkjoin.spark.trigger import arguments_of
+from tests.support.job_files import GOOD
+from tests.support.sessions import small
+
+INTERVALS = ["10 seconds", "0 seconds", "1 minute", "INTERVAL 250 Milliseconds", "1 hour 30 minutes", " 1.5 seconds ", "+1 day"]
+WRONG: list[Any] = ["", "now", "available_now", "availableNow", "10", "10 s", "ten seconds", "1 month", "-1 second", 10, True]
+
+
+@pytest.mark.parametrize("text", INTERVALS)
+def test_an_interval_is_the_time_from_batch_to_batch(text: str) -> None:
+    assert arguments_of(text) == {"processingTime": text}
+
+
+def test_what_is_there_now_nothing_and_sparks_own_arguments() -> None:
+    assert arguments_of("available-now") == {"availableNow": True}
+    assert arguments_of(None) == arguments_of({}) == {}
+    assert arguments_of({"once": True}) == {"once": True}
+
+
+@pytest.mark.parametrize("given", WRONG)
+def test_another_text_is_refused(given: Any) -> None:
+    with pytest.raises(TopologyError, match=r'^trigger: .+ is neither "available-now" nor an interval such as "10 seconds"'):
+        arguments_of(given)
+
+
+@pytest.mark.parametrize("text", [text for text in WRONG if isinstance(text, str)])
+def test_a_job_file_refuses_the_same_texts(text: str, tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(GOOD.replace('"available-now"', f'"{text}"'))
+    with pytest.raises(JobError, match=r'job.toml: trigger: .+ is neither "available-now" nor an interval'):
+        read_job(tmp_path / "job.toml")
+
+
+@pytest.mark.parametrize("text", [*INTERVALS, "available-now"])
+def test_a_job_file_takes_the_same_texts(text: str, tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(GOOD.replace('"available-now"', f'"{text}"'))
+    spec: JobSpec = read_job(tmp_path / "job.toml")
+    assert spec.trigger == text
+
+
+class NoTopics:
+    """Topics that must not be made."""
+
+    connection = Connection("topic", "localhost:1", {}, 1)
+
+    def create(self) -> None:
+        raise AssertionError("the trigger is looked at first")
+
+
+STARTS: dict[str, Callable[[Table, Path, Any], Any]] = {
+    "to_kafka": lambda table, folder, trigger: table.to_kafka("out", "localhost:1", checkpoint=folder / "ck", trigger=trigger),
+    "to_parquet": lambda table, folder, trigger: table.to_parquet(folder / "out", checkpoint=folder / "ck", trigger=trigger),
+    "to_postgres": lambda table, folder, trigger: table.to_postgres("t", "dbname=x", checkpoint=folder / "ck", trigger=trigger),
+    "to_delta": lambda table, folder, trigger: table.to_delta(folder / "out", checkpoint=folder / "ck", trigger=trigger),
+    "to": lambda table, folder, trigger: table.to(Parquet(folder / "out"), checkpoint=folder / "ck", trigger=trigger),
+    "stage": lambda table, folder, trigger: StageQuery("stage", table.changes, NoTopics()).start(
+        folder / "ck", trigger=trigger
+    ),
+}
+
+
+@pytest.fixture
+def rows(spark: SparkSession, tmp_path: Path) -> Table:
+    small(spark, tmp_path)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_text('{"id": "a", "lsn": 1}\n')
+    return Table.from_files(spark, tmp_path / "in", key="id", version="lsn", schema="id string, lsn bigint")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("way", STARTS)
+def test_every_start_refuses_a_wrong_text_before_it_makes_anything(rows: Table, tmp_path: Path, way: str) -> None:
+    with pytest.raises(TopologyError, match="^trigger: '10 sconds' is neither"):
+        STARTS[way](rows, tmp_path, "10 sconds")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("way", ["to_parquet", "to"])
+def test_what_is_there_now_is_written_and_the_query_ends(rows: Table, tmp_path: Path, way: str) -> None:
+    STARTS[way](rows, tmp_path, "available-now").awaitTermination()
+    assert len(list((tmp_path / "out").glob("batch=*"))) == 1
+
+
+@pytest.mark.spark
+def test_spark_takes_the_intervals_that_are_taken_and_no_other(spark: SparkSession) -> None:
+    writer = spark.readStream.format("rate").load().writeStream
+    for text in INTERVALS:
+        writer.trigger(**arguments_of(text))
+    for text in ("now", "10", "10 s", "1 month", "-1 second"):
+        with pytest.raises((PySparkException, Exception)):
+            writer.trigger(processingTime=text)
