@@ -43,9 +43,10 @@ bench: .venv/ready $(CLASSES)
 $(CLASSES): .venv/ready
 	@FKJOIN_CLASSES='$(CURDIR)/$@' $(BIN)/fkjoin prepare
 
-faults: .venv/ready
-	FKJOIN_EVERY_FAULT=1 $(BIN)/python -m pytest -q integration/test_faults.py integration/test_run.py integration/test_broker_outage.py tests/test_ends.py \
-		-k "killed or nothing_is_left or gone_for_a_minute"
+# All points of the matrices of which the tests try a sample: FAULT = sink_is_the_batch_join, … runs one of them.
+faults: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/$(CLASSES)' -Xlog:disable
+faults: .venv/ready $(CLASSES) engine
+	FKJOIN_EVERY_FAULT=1 $(BIN)/python -m pytest -q -m faults $(if $(FAULT),-k $(FAULT))
 
 soak: .venv/ready
 	$(BIN)/python -m benchmarks.endurance soak

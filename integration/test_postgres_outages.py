@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import subprocess
@@ -79,8 +80,13 @@ def run(dsn: str, *statements: str) -> None:
 def until_it_waits(dsn: str) -> None:
     """Until a session waits for a lock of another."""
     deadline = time.monotonic() + 30
-    while not select(dsn, "select 1 from pg_stat_activity where cardinality(pg_blocking_pids(pid)) > 0"):
+    while not it_waits(dsn):
         assert time.monotonic() < deadline
+
+
+def it_waits(dsn: str) -> bool:
+    """Whether a session waits for a lock of another."""
+    return bool(select(dsn, "select 1 from pg_stat_activity where cardinality(pg_blocking_pids(pid)) > 0"))
 
 
 def server(dsn: str, *command: str) -> None:
@@ -88,6 +94,19 @@ def server(dsn: str, *command: str) -> None:
     programs = prepared(str(DOCKER / "postgres.sh"))
     who = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
     subprocess.run([*who, f"{programs}/pg_ctl", "-w", *command], check=True, stdout=subprocess.DEVNULL, cwd="/")
+
+
+@contextlib.contextmanager
+def stopped(dsn: str) -> Iterator[None]:
+    """The server is not there."""
+    ((folder,),) = select(dsn, "show data_directory")
+    port = psycopg.conninfo.conninfo_to_dict(dsn)["port"]
+    server(folder, "-D", folder, "-m", "immediate", "stop")
+    try:
+        yield
+    finally:
+        options = f"-p {port} -k {Path(folder).parent} -c listen_addresses=127.0.0.1 -c fsync=off"
+        server(folder, "-D", folder, "-l", f"{Path(folder).parent}/log", "-o", options, "start")
 
 
 FAILS_ONCE = """
@@ -169,15 +188,9 @@ def test_a_serialization_failure_is_repeated(dsn: str, log: Log) -> None:
 def test_a_server_that_restarts_is_waited_for(dsn: str, log: Log) -> None:
     made = sink(dsn)
     made.apply("q", 0, batch(a=1), gone())
-    ((folder,),) = select(dsn, "show data_directory")
-    port = psycopg.conninfo.conninfo_to_dict(dsn)["port"]
-    server(folder, "-D", folder, "-m", "immediate", "stop")
-    try:
+    with stopped(dsn):
         writing = Writing(made, a=2)
         assert log.said.wait(30)
-    finally:
-        options = f"-p {port} -k {Path(folder).parent} -c listen_addresses=127.0.0.1 -c fsync=off"
-        server(folder, "-D", folder, "-l", f"{Path(folder).parent}/log", "-o", options, "start")
     writing.done()
     assert select(dsn, "select * from shop.it") == [("a", 2)]
     assert "connection" in log.lines[0]

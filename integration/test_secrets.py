@@ -13,10 +13,11 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table
 from fkjoin import aggregates as agg
+from fkjoin.analysis import topics
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import JobError, read_job
-from fkjoin.kafka import Json, admin, new_topics, sink, source
+from fkjoin.kafka import Json, admin, new_topics, writing
 from fkjoin.sinks import Delta, Kafka
 from integration.test_postgres import select
 from tests.conftest import small
@@ -127,7 +128,7 @@ def test_options_of_topics_and_storages_are_shown_without_their_secrets(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jaas: str
 ) -> None:
     """Also by a query whose brokers go away after it was built."""
-    for module in (source, sink, new_topics):
+    for module in (topics, writing, new_topics):
         monkeypatch.setattr(module, "require_topic", lambda *_: admin.Topic(1, None))
     small(spark, tmp_path)
     options = options_with(jaas)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,6 +17,16 @@ settings.register_profile("fkjoin", deadline=None, suppress_health_check=[Health
 settings.load_profile("fkjoin")
 
 TRACES = Path(__file__).parent / "traces"
+
+EVERY = bool(os.environ.get("FKJOIN_EVERY_FAULT"))
+"""Set by ``make faults``, which runs the tests marked ``faults``: matrices, of which the others try a sample."""
+
+_T = TypeVar("_T")
+
+
+def sampled(every: Sequence[_T], sample: Sequence[_T]) -> Sequence[_T]:
+    """What of a matrix is to be tried."""
+    return every if EVERY else sample
 
 
 def trace_files() -> list[Path]:
@@ -47,6 +57,27 @@ def own_rules(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
     small(spark, tmp_path)
     yield
     spark.conf.set(EXCLUDED, "")
+
+
+@pytest.fixture
+def fkjoin_here(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """The command line in this process and its session, which a job's settings go into: a JVM takes ten seconds.
+
+    It gives what is printed; ``FkJoinError`` comes as it is.
+    """
+    from typer.testing import CliRunner
+
+    from fkjoin.cli.main import app
+
+    monkeypatch.setattr(type(spark), "stop", lambda session: None)
+
+    def call(*arguments: object) -> str:
+        small(spark, tmp_path)
+        command = [*map(str, arguments), "--spark-log", str(tmp_path / "spark.log")]
+        return str(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
+
+    yield call
+    small(spark, tmp_path)
 
 
 def only_session(name: str, **conf: Any) -> Iterator[SparkSession]:

@@ -20,15 +20,13 @@ import pytest
 from pyspark import SparkContext
 
 from fkjoin.sessions import launch, own_folder
+from tests.conftest import sampled
 from tests.test_fork_server import ends
 from tests.test_job import GOOD, job
 from tests.test_spark_engine import write_lines
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 pytestmark = linux
-
-EVERY = bool(os.environ.get("FKJOIN_EVERY_FAULT"))
-"""Set by ``make faults``: every signal at every moment, not a sample."""
 
 
 class Command:
@@ -114,7 +112,6 @@ def reached(moment: str, one: Command, folder: Path) -> Callable[[], object]:
 SAMPLE = [
     ("a shell of Spark's", signal.SIGINT, False),
     ("the JVM", signal.SIGTERM, False),
-    ("the JVM", signal.SIGKILL, False),
     ("a batch", signal.SIGKILL, False),
     ("a batch", signal.SIGKILL, True),
     ("the stop", signal.SIGINT, False),
@@ -123,8 +120,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 ALL = [(moment, number, of_java) for moment in MOMENTS for number in SIGNALS for of_java in (False, True)]
 
 
+@pytest.mark.faults
 @pytest.mark.spark
-@pytest.mark.parametrize(("moment", "number", "of_java"), ALL if EVERY else SAMPLE)
+@pytest.mark.parametrize(("moment", "number", "of_java"), sampled(ALL, SAMPLE))
 def test_nothing_is_left_of_a_job(
     command: Callable[..., Command], tmp_path: Path, moment: str, number: signal.Signals, of_java: bool
 ) -> None:
