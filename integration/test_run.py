@@ -17,7 +17,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import TopicPartition
+from pyspark.sql import SparkSession
 
+from fkjoin.cli.doctor import examine
+from fkjoin.errors import FkJoinError
+from fkjoin.kafka import admin
 from fkjoin.replay.traces import Event
 from tests.conftest import sampled
 from tests.test_cli import fkjoin
@@ -233,7 +237,9 @@ def dead_place(message: Any) -> tuple[bytes, bytes]:
     return headers["fkjoin.partition"], headers["fkjoin.offset"]
 
 
-def test_offsets_that_are_gone_stop_the_job_with_what_to_do(broker: Broker, connector: str, tmp_path: Path) -> None:
+def test_offsets_that_are_gone_stop_the_job_with_what_to_do(
+    broker: Broker, connector: str, tmp_path: Path, fkjoin_here: Callable[..., str]
+) -> None:
     """The same job keeps its dead letters in a directory."""
     broker.create("gone-left", "gone-right", "gone-out", partitions=1)
     job = tmp_path / "job.toml"
@@ -241,18 +247,19 @@ def test_offsets_that_are_gone_stop_the_job_with_what_to_do(broker: Broker, conn
     text = JOB.format(**about, more="").replace("[spark]", 'trigger = "available-now"\n[spark]', 1)
     job.write_text(text.replace('topic = "gone-dead"', f'path = "{tmp_path}/dead"'))
     broker.send("gone-left", [Record(b"k", b'{"fk": "a"}'), Record(b"k", b"?"), Record(b"k", b'{"fk": "a"}')])
-    run = fkjoin("run", job, "--spark-log", tmp_path / "spark.log")
-    assert (run.returncode, run.stderr) == (0, "")
+    fkjoin_here("run", job)
     letters = [json.loads(line) for path in (tmp_path / "dead").glob("*.json") for line in path.read_text().splitlines()]
     assert [(letter["topic"], letter["offset"], letter["value"]) for letter in letters] == [("gone-left", 1, "Pw==")]
     broker.send("gone-left", [Record(b"k", b'{"fk": "b"}')] * 3)
     broker.admin.delete_records([TopicPartition("gone-left", 0, 5)])[TopicPartition("gone-left", 0)].result(30)
-    run = fkjoin("run", job, "--spark-log", tmp_path / "spark.log")
-    assert run.returncode == 1
-    assert "query sink-out failed: the topic no longer has offsets that were still to be read" in run.stderr
+    says = "query sink-out failed: the topic no longer has offsets that were still to be read"
+    with pytest.raises(FkJoinError, match=says):
+        fkjoin_here("run", job)
 
 
-def test_the_doctor_looks_at_connector_workers_and_brokers(broker: Broker, connector: str) -> None:
+def test_the_doctor_looks_at_connector_workers_and_brokers(
+    broker: Broker, connector: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = fkjoin("doctor", "--jars", connector, "--bootstrap-servers", broker.bootstrap)
     assert run.returncode == 0, run.stdout + run.stderr
     said = [line.split(":")[0] for line in run.stdout.splitlines()]
@@ -264,5 +271,8 @@ def test_the_doctor_looks_at_connector_workers_and_brokers(broker: Broker, conne
     assert "BAD Kafka connector: is not in the session" in run.stdout
     assert "set spark.jars.packages" in run.stdout
     assert "brokers" not in run.stdout, "the connector asks them"
-    run = fkjoin("doctor", "--jars", connector, "--bootstrap-servers", "localhost:1")
-    assert "BAD brokers: bootstrap_servers: no broker answers at localhost:1" in run.stdout
+    monkeypatch.setattr(SparkSession, "stop", lambda session: None)
+    monkeypatch.setattr(admin, "_TIMEOUT_S", 1)
+    brokers = examine("local[2]", "localhost:1", {})[-1]
+    assert (brokers.what, brokers.fine) == ("brokers", False)
+    assert brokers.found.startswith("bootstrap_servers: no broker answers at localhost:1")

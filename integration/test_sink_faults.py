@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -161,7 +162,7 @@ def gone(place: Place, moment: str, at: Callable[[str, Callable[[], Any]], None]
         outage.callback(logging.getLogger("fkjoin").removeHandler, back)
         noticed = False
         for _ in range(2):  # an outage after the write is noticed by the batch that comes next
-            with contextlib.suppress(FkJoinError, PySparkException):
+            with contextlib.suppress(FkJoinError, PySparkException, Py4JJavaError):
                 place.run()
                 noticed |= back not in logging.getLogger("fkjoin").handlers
                 place.history.write(60)
@@ -179,7 +180,7 @@ def followed(place: Place, moment: str, jars: str) -> None:
     checkpoint = place.folder / "ck"
     first = Process(place.folder, command(place.writing, jars))
     try:
-        first.wait_for("the first batch", place.is_right, limit_s=120)
+        first.wait_for("the first batch", place.is_right)
         first.arm(f"sink write|{moment}|driver that stands still")
         place.history.write(60)
         first.wait_for("it stands still", first.stands_still, pause_s=0.05)

@@ -19,7 +19,7 @@ from fkjoin.jobs import runner
 from fkjoin.sinks import Delta, Parquet
 from fkjoin.sinks.restored import require_spark_at
 from fkjoin.spark import parquet
-from tests.conftest import small
+from tests.conftest import sampled, small
 from tests.test_sinks import Memory, batch_join, delta, finished
 from tests.test_spark_aggregates import CUSTOMER, ORDER, History, tables
 from tests.test_spark_engine import table_of, write_lines
@@ -70,7 +70,8 @@ class Backup:
         shutil.copytree(self.copy, self.folder)
 
 
-@pytest.mark.parametrize("kinds", [*([kind] for kind in SINKS), SINKS], ids=" and ".join)
+@pytest.mark.faults
+@pytest.mark.parametrize("kinds", sampled([["parquet"], ["delta"], SINKS], [["parquet"], ["delta"]]), ids=" and ".join)
 def test_after_a_restore_a_sink_is_refused_or_set_back_and_then_is_the_batch_join(
     spark: SparkSession, tmp_path: Path, kinds: list[str]
 ) -> None:

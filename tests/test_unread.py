@@ -22,6 +22,7 @@ from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.spark.packing import PackChanges
 from fkjoin.spark.stepped import Stepped
 from fkjoin.spark.topic_records import ReadBytes, TopicRecords
+from tests.conftest import sampled
 from tests.test_answer_rows import values
 from tests.test_spark_aggregates import CUSTOMER, ORDER, History, tables
 from tests.test_spark_engine import run, table_of
@@ -60,7 +61,8 @@ def kept(orders: Table, customers: Table) -> Table:
     return orders.materialize("it")
 
 
-@pytest.mark.parametrize("made", [star, view, sums, counts, kept])
+@pytest.mark.faults
+@pytest.mark.parametrize("made", sampled([star, view, sums, counts, kept], [star, sums, kept]))
 def test_rows_are_those_that_spark_makes_and_the_state_is_the_same(
     spark: SparkSession, tmp_path: Path, made: Callable[[Table, Table], Table]
 ) -> None:
