@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -162,7 +163,7 @@ def gone(place: Place, moment: str, at: Callable[[str, Callable[[], Any]], None]
         outage.callback(logging.getLogger("fkjoin").removeHandler, back)
         noticed = False
         for _ in range(2):  # an outage after the write is noticed by the batch that comes next
-            with contextlib.suppress(FkJoinError, PySparkException, Py4JJavaError):
+            with contextlib.suppress(FkJoinError, PySparkException, Py4JJavaError, OSError, DeltaError):
                 place.run()
                 noticed |= back not in logging.getLogger("fkjoin").handlers
                 place.history.write(60)

@@ -13,13 +13,19 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-settings.register_profile("fkjoin", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
-settings.load_profile("fkjoin")
-
 TRACES = Path(__file__).parent / "traces"
 
 EVERY = bool(os.environ.get("FKJOIN_EVERY_FAULT"))
-"""Set by ``make faults``, which runs the tests marked ``faults``: matrices, of which the others try a sample."""
+"""Set by ``make faults``, which runs the tests marked ``faults``: matrices and laws, of which other runs try a sample."""
+
+settings.register_profile(
+    "fkjoin",
+    deadline=None,
+    max_examples=200 if EVERY else 60,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+)
+settings.load_profile("fkjoin")
 
 _T = TypeVar("_T")
 
@@ -101,4 +107,7 @@ def spark() -> Iterator[object]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Pure tests first, so that they fail in seconds."""
+    for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.faults)
     items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
