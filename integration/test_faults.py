@@ -21,21 +21,14 @@ Table = dict[str, tuple[int, str | None]]
 WORKER_POINTS = ("read", "rekey", "subscription", "resolve", "index write", "log write", "pending file")
 FAULTS = [
     ("index write", "after", "worker"),
-    ("log write", "before", "worker"),
     ("log write", "after", "zombie"),
     ("state commit", "after", "executor"),
 ]
 """A sample; ``make faults`` tries ``EVERY`` one."""
 
-SUMMED_FAULTS = [
-    ("regroup", "after", "worker"),
-    ("aggregate", "after", "executor"),
-]
+SUMMED_FAULTS = [("aggregate", "after", "executor")]
 
-STAR_FAULTS = [
-    ("gather", "after", "worker"),
-    ("scatter", "after", "executor"),
-]
+STAR_FAULTS = [("gather", "after", "worker")]
 
 EVERY = [
     *[
