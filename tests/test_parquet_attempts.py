@@ -16,8 +16,8 @@ from fkjoin.checkpoint import files as of_spark
 from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.checkpoint.files import hadoop, moved
 from fkjoin.errors import FkJoinError
+from fkjoin.sinks import parquet_folders
 from fkjoin.sinks.parquet_folders import clear_drafts, publish
-from fkjoin.spark import parquet
 
 pytestmark = pytest.mark.spark
 
@@ -94,13 +94,13 @@ def test_of_two_that_publish_at_the_same_time_one_counts(
 ) -> None:
     def slower(path: Any, target: Any, files: Any) -> bool:
         if path.getName() == "ready":
-            monkeypatch.setattr(parquet, "moved", moved)
+            monkeypatch.setattr(parquet_folders, "moved", moved)
             attempt(tmp_path, thousand)
         return moved(path, target, files)
 
-    monkeypatch.setattr(parquet, "moved", slower)
+    monkeypatch.setattr(parquet_folders, "moved", slower)
     attempt(tmp_path, thousand)
-    assert parquet.moved is moved, "the second one was there"
+    assert parquet_folders.moved is moved, "the second one was there"
     assert there(spark, tmp_path) == 1000
 
 

@@ -13,12 +13,11 @@ from typer.testing import CliRunner
 
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin.checkpoint.files import moved
-from fkjoin.cli.main import main as cli
+from fkjoin.cli import main as cli
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs import runner
-from fkjoin.sinks import Delta, Parquet
+from fkjoin.sinks import Delta, Parquet, parquet_folders
 from fkjoin.sinks.restored import require_spark_at
-from fkjoin.spark import parquet
 from tests.conftest import sampled, small
 from tests.test_sinks import Memory, batch_join, delta, finished
 from tests.test_spark_aggregates import CUSTOMER, ORDER, History, tables
@@ -117,7 +116,7 @@ def test_a_sink_that_is_ended_amid_being_set_back_is_set_back_by_the_next_start(
             raise KeyboardInterrupt
         return moved(*given)
 
-    monkeypatch.setattr(parquet, "moved", dies)
+    monkeypatch.setattr(parquet_folders, "moved", dies)
     with pytest.raises(KeyboardInterrupt):
         run(spark, tmp_path, *SINKS, on_restore="set-back")
     monkeypatch.undo()

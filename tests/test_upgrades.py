@@ -6,17 +6,22 @@ import re
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from pyspark.sql import SparkSession
 
-from fkjoin import fk_join
+from fkjoin import Table, fk_join
+from fkjoin.checkpoint.saved import SavedState
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS, VALIDATE
 from fkjoin.spark.identity import difference, identity_text, read_identity
-from tests import golden
+from fkjoin.spark.operator import StageName
+from tests import golden, golden_operators
+from tests.plans.probe import read_plan
 from tests.test_spark_engine import run
 
 GOLDEN = sorted(golden.CHECKPOINTS.glob("segments-*.tar.gz"))
+OPERATORS = sorted(golden.CHECKPOINTS.glob("operators-*.tar.xz"))
 
 
 def test_a_fact_that_an_older_release_did_not_keep_is_no_difference() -> None:
@@ -74,6 +79,45 @@ def test_the_checkpoint_of_an_older_release_goes_on(spark: SparkSession, place: 
         else:
             table[row.id] = (row.left.customer, row.left.amount, row.right and row.right.name)
     assert table == golden.batch_join(2)
+
+
+@pytest.fixture
+def few(spark: SparkSession, place: Path) -> Path:
+    """The folder, with the settings of checkpoints of every kind of operator."""
+    for name, value in golden_operators.SETTINGS.items():
+        spark.conf.set(f"spark.{name.replace('_', '.')}", str(value))
+    return place
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("path", OPERATORS, ids=lambda path: path.name.removesuffix(".tar.xz"))
+def test_checkpoints_with_every_kind_of_operator_go_on(spark: SparkSession, few: Path, path: Path) -> None:
+    for part in (1, 2):
+        golden_operators.write_part(few, part)
+    checkpoints, stages = golden_operators.unpacked(path, few), set[str]()
+    golden_operators.write_part(few, 3)
+    for name, (build, expected) in golden_operators.QUERIES.items():
+        table = build(golden_operators.Tables(spark, few), golden_operators.SHORT)
+        sent = 1 if name == "star" else 2  # what the second part changed is held back
+        before, after = (expected(golden_operators.final(parts)) for parts in (sent, 3))
+        rows = run(table.changes, checkpoints / name).rows
+        assert golden_operators.applied(rows, table.key[0], before) == after, name
+        assert before != after
+        stages |= require_as_numbered(spark, checkpoints / name, table)
+    assert stages == set(get_args(StageName))
+
+
+def require_as_numbered(spark: SparkSession, checkpoint: Path, table: Table) -> set[str]:
+    """Compare the probe of the tests of plans with what Spark has written into a checkpoint; returns the stages in it."""
+    plan, stores = read_plan(table.changes), SavedState(spark, checkpoint).stores
+    assert {store.operator: store.name for store in stores} == {
+        number: f"{operator.spec.operator}-{operator.spec.stage}" for number, operator in enumerate(plan.operators)
+    }
+    assert {int(folder.name) for folder in (checkpoint / "state").iterdir()} == set(range(len(plan.operators)))
+    for number, source in enumerate(plan.sources):
+        read = (checkpoint / "sources" / str(number) / "0").read_text() if "fkjoin-clock" not in source else ""
+        assert (re.findall(r"file://(\S*)/1\.json", read) or ["fkjoin-clock"])[0] in source
+    return {store.stage for store in stores}
 
 
 @pytest.mark.spark

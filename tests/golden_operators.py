@@ -1,0 +1,207 @@
+"""The job behind ``tests/checkpoints/operators-*.tar.xz``: three queries with every kind of operator, of logs in three parts.
+
+``python -m tests.golden_operators NAME`` writes ``tests/checkpoints/NAME.tar.xz``: what the release at hand makes of the first
+part and then of the second.  Make one before a change of what operators are, and never touch those that are there.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Row, SparkSession
+
+from fkjoin import Table, cogroup, fk_join, session
+from fkjoin import aggregates as agg
+from tests.golden import CHECKPOINTS
+
+SETTINGS = {"sql_shuffle_partitions": 1, "fkjoin_buckets": 2}
+PARTS = 3
+
+KINDS = {
+    "orders": ("id", "id int, customer string, product string, amount double"),
+    "customers": ("customer", "customer string, name string, region string"),
+    "products": ("product", "product string, price double"),
+    "regions": ("region", "region string, boss string"),
+}
+
+Rows = dict[Any, dict[str, Any]]
+
+
+def log() -> list[tuple[str, dict[str, Any]]]:
+    """All changes, each with the name of its table: updates, moves, nulls and deletes."""
+    rng = random.Random(39)
+    found = []
+    for seq in range(360):
+        name = rng.choice(("orders", "orders", "orders", *KINDS))
+        row: dict[str, Any] = {
+            "orders": {"id": rng.randrange(40), "customer": rng.choice(("c0", "c1", "c2", "c3", "c4", None))},
+            "customers": {"customer": f"c{rng.randrange(6)}", "name": f"n{rng.randrange(4)}"},
+            "products": {"product": f"p{rng.randrange(4)}", "price": rng.randrange(9) / 2},
+            "regions": {"region": f"r{rng.randrange(3)}", "boss": f"b{rng.randrange(5)}"},
+        }[name]
+        if name == "orders":
+            row |= {"product": f"p{rng.randrange(5)}", "amount": rng.randrange(9) / 4}
+        if name == "customers":
+            row |= {"region": rng.choice(("r0", "r1", "r2", None))}
+        found.append((name, {**row, "op": "d" if rng.random() < 0.15 else "u", "seq": seq}))
+    return found
+
+
+def write_part(folder: Path, part: int) -> None:
+    """The logs' part 1, 2 or 3, where the tables look."""
+    changes = log()
+    size = len(changes) // PARTS
+    for name in KINDS:
+        place = folder / name
+        place.mkdir(parents=True, exist_ok=True)
+        rows = [row for of, row in changes[(part - 1) * size : part * size] if of == name]
+        (place / f"{part}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def final(parts: int) -> dict[str, Rows]:
+    """The tables after so many parts, by their keys."""
+    found: dict[str, Rows] = {name: {} for name in KINDS}
+    changes = log()
+    for name, row in changes[: parts * len(changes) // PARTS]:
+        found[name].pop(row[KINDS[name][0]], None)
+        if row["op"] != "d":
+            found[name][row[KINDS[name][0]]] = row
+    return found
+
+
+class Tables:
+    """The tables of the logs under a folder, and what the queries make of them."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        about: dict[str, Any] = {"version": "seq", "deleted": "op = 'd'", "format": "json"}
+        self.orders, self.customers, self.products, self.regions = (
+            Table.from_files(spark, folder / name, key=key, schema=f"{kind}, op string, seq bigint", **about)
+            for name, (key, kind) in KINDS.items()
+        )
+        self.joined = fk_join(self.orders, self.customers, "customer", "left", name="joined")
+
+
+def plus(key: Any, value: int, total: int) -> int:
+    return total + value
+
+
+def minus(key: Any, value: int, total: int) -> int:
+    return total - value
+
+
+def groups(of: Tables, emit: str) -> Table:
+    """Aggregates of a source and of a join's answers, one by functions, in a cogroup; a view that is kept, in a map; merged."""
+    counts = of.orders.group_by("customer", name="counts").agg(n=agg.count(), most=agg.max("amount"))
+    sums = of.joined.group_by("left.customer", name="sums").agg(total=agg.sum("left.amount"))
+    quarters = of.orders.group_by("customer", "cast(amount * 4 as bigint)", name="quarters")
+    both = cogroup(counts, sums, quarters.aggregate(0, plus, minus, column="quarters"), name="both").materialize("both")
+    large = of.orders.filter("amount > 1", name="large").materialize("large")
+    book = of.customers.with_children(large, "customer", column="orders", name="book")
+    sizes = book.map_values(["cast(cardinality(orders) as bigint) as n", "0L as quarters"], name="sizes")
+    return both.map_values(["n", "quarters"], name="counted").merge(sizes, name="all")
+
+
+def groups_of(tables: dict[str, Rows]) -> Rows:
+    """A customer with orders has their number and sum; another one the number of large ones, which is none."""
+    orders = list(tables["orders"].values())
+    found: Rows = {key: {"n": 0, "quarters": 0} for key in tables["customers"]}
+    for customer in {order["customer"] for order in orders} - {None}:
+        own = [order for order in orders if order["customer"] == customer]
+        found[customer] = {"n": len(own), "quarters": sum(int(4 * order["amount"]) for order in own)}
+    return found
+
+
+def chain(of: Tables, emit: str) -> Table:
+    """A view that reads the answers of a join that reads the answers of a join."""
+    columns = ["left.left.amount", "left.right.name", "right.boss"]
+    both = fk_join(of.joined, of.regions, "right.region", "left", columns, "chain")
+    return both.filter("amount > 0.5 and name is not null", name="seen")
+
+
+def chain_of(tables: dict[str, Rows]) -> Rows:
+    found: Rows = {}
+    for key, order in tables["orders"].items():
+        customer = tables["customers"].get(order["customer"])
+        if customer is not None and order["amount"] > 0.5:
+            boss = tables["regions"].get(customer["region"], {}).get("boss")
+            found[key] = {"amount": order["amount"], "name": customer["name"], "boss": boss}
+    return found
+
+
+def star(of: Tables, emit: str) -> Table:
+    """Joins that are one, held back, and kept."""
+    columns = ["left.left.amount", "left.right.name", "right.price"]
+    return fk_join(of.joined, of.products, "left.product", "left", columns, "star", emit=emit).materialize("star")
+
+
+def star_of(tables: dict[str, Rows]) -> Rows:
+    return {
+        key: {
+            "amount": order["amount"],
+            "name": tables["customers"].get(order["customer"], {}).get("name"),
+            "price": tables["products"].get(order["product"], {}).get("price"),
+        }
+        for key, order in tables["orders"].items()
+    }
+
+
+QUERIES: dict[str, tuple[Callable[[Tables, str], Table], Callable[[dict[str, Rows]], Rows]]] = {
+    "groups": (groups, groups_of),
+    "chain": (chain, chain_of),
+    "star": (star, star_of),
+}
+"""How each is built, and what it comes to."""
+
+LONG, SHORT = "periodic 20000 days", "periodic 100 ms"
+"""Of the first, an interval is over in the first batch, and then until 2079 no more: what changes in the second batch waits."""
+
+
+def applied(rows: list[Row], key: str, table: Rows) -> Rows:
+    """The table after changes, each of which says whether the row was there."""
+    found = dict(table)
+    for row in rows:
+        assert (row[key] in found) == (row["_operation"] != "insert"), row
+        found.pop(row[key], None)
+        if row["_operation"] != "delete":
+            found[row[key]] = {name: row[name] for name in row.asDict() if name != key and not name.startswith("_")}
+    return found
+
+
+def main(name: str) -> None:
+    spark = session("fkjoin golden checkpoint", master="local[2]", ui_enabled="false", **SETTINGS)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for part in (1, 2):
+            write_part(folder, part)
+            for query, (build, _) in QUERIES.items():
+                writer = build(Tables(spark, folder), LONG).changes.writeStream.format("noop")
+                writer = writer.option("checkpointLocation", str(folder / "checkpoint" / query))
+                writer.trigger(availableNow=True).start().awaitTermination()
+        with tarfile.open(CHECKPOINTS / f"{name}.tar.xz", "w:xz") as archive:
+            archive.add(folder / "checkpoint", "checkpoint")
+
+
+def unpacked(path: Path, place: Path) -> Path:
+    """The folder of the queries' checkpoints, as if they had been made in ``place``: Spark keeps absolute paths in them."""
+    with tarfile.open(path) as archive:
+        archive.extractall(place, filter="data")
+    for query in QUERIES:
+        checkpoint = place / "checkpoint" / query
+        found = re.search(r"file:(/[^\"]*)/checkpoint/", (checkpoint / "state/0/_metadata/v2/0").read_text())
+        assert found is not None
+        for entry in [*checkpoint.glob("sources/*/[0-9]*"), *checkpoint.glob("state/*/_metadata/v2/[0-9]*")]:
+            entry.write_text(entry.read_text().replace(found[1], str(place)))
+            entry.with_name(f".{entry.name}.crc").unlink(missing_ok=True)
+    return place / "checkpoint"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

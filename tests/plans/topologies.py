@@ -1,0 +1,624 @@
+"""Topologies of every shape, small, as users write them: what ``test_plans`` pins the plans of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from fkjoin import Table, cogroup, fk_join
+from fkjoin import aggregates as agg
+from fkjoin.jobs.job import Job
+from fkjoin.jobs.job_file import JobSpec
+from fkjoin.plan.rules import (
+    AGGREGATE_READS_ANSWERS,
+    ANSWERS_KEEP_WHAT_IS_READ,
+    JOIN_KEEPS_WHAT_IT_NEEDS,
+    JOIN_READS_ANSWERS,
+    JOINS_SHARE_STAGES,
+    RESOLVE_MAKES_ROWS,
+    SINKS_SHARE_A_QUERY,
+    VIEW_READS_ANSWERS,
+    WORKERS_EVALUATE_STEPS,
+)
+
+LONG = "periodic 2 hours"
+
+ORDER = "order_id string, customer_id string, product struct<id: string, n: bigint>, shop string, amount double"
+SIDES = {
+    "customers": ("customer_id", "customer_id string, name string, region string"),
+    "products": ("id", "id string, title string, price double, maker string"),
+    "shops": ("shop", "shop string, town string"),
+    "regions": ("region", "region string, boss string"),
+    "returns": (
+        "order_id",
+        "order_id string, customer_id string, product struct<id: string, n: bigint>, shop string, amount double",
+    ),
+    "lines": ("order_id, line", "order_id string, line int, seller string, country string, n bigint"),
+    "sellers": ("seller, country", "seller string, country string, name string"),
+}
+
+
+class Sources:
+    """Tables of each kind of source, under a folder, each made once.
+
+    ``read``: those of files, by name, which are the same whatever rules the session has.
+    """
+
+    def __init__(self, spark: SparkSession, folder: Path, read: dict[str, Table]) -> None:
+        self.spark, self.folder, self.read = spark, folder, read
+
+    def files(self, name: str, key: str, schema: str, **more: Any) -> Table:
+        """JSON lines with a known schema; the folder is empty."""
+        place = self.folder / name
+        place.mkdir(exist_ok=True)
+        if name not in self.read:
+            about: dict[str, Any] = {"version": "lsn", "deleted": "op = 'd'", "format": "json", "name": name} | more
+            columns = f"{schema}, lsn bigint, op string"
+            self.read[name] = Table.from_files(self.spark, place, key=key.split(", "), schema=columns, **about)
+        return self.read[name]
+
+    def side(self, name: str, **more: Any) -> Table:
+        return self.files(name, *SIDES[name], **more)
+
+    @cached_property
+    def orders(self) -> Table:
+        return self.files("orders", "order_id", ORDER)
+
+    @cached_property
+    def customers(self) -> Table:
+        return self.side("customers")
+
+    @cached_property
+    def products(self) -> Table:
+        return self.side("products")
+
+    @cached_property
+    def shops(self) -> Table:
+        return self.side("shops")
+
+    @cached_property
+    def regions(self) -> Table:
+        return self.side("regions")
+
+    @cached_property
+    def returns(self) -> Table:
+        return self.side("returns")
+
+    @cached_property
+    def joined(self) -> Table:
+        """Both rows of orders and customers."""
+        return fk_join(self.orders, self.customers, "customer_id", name="joined")
+
+
+Built = Table | Job
+
+
+@dataclass(frozen=True)
+class Topology:
+    """How it is built, and the rules without which its plan is pinned, too, one by one."""
+
+    build: Callable[[Any], Built]
+    without: tuple[str, ...]
+
+
+class Topologies:
+    """Topologies by their names, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Topology] = {}
+
+    def add(self, *without: str) -> Callable[[Callable[[Any], Built]], Callable[[Any], Built]]:
+        """Make a topology of a function of sources, under the name of the function."""
+
+        def added(build: Callable[[Any], Built]) -> Callable[[Any], Built]:
+            self.known[build.__name__] = Topology(build, without)
+            return build
+
+        return added
+
+
+TOPOLOGIES = Topologies()
+topology = TOPOLOGIES.add
+
+
+# Sources
+
+
+@topology()
+def source_of_json(of: Sources) -> Table:
+    return of.orders
+
+
+@topology()
+def source_of_json_that_is_learned(of: Sources) -> Table:
+    place = of.folder / "learned"
+    place.mkdir(exist_ok=True)
+    (place / "1.json").write_text('{"id": 1, "to": "a", "at": "x", "lsn": 1, "gone": false}\n')
+    return Table.from_files(of.spark, place, key="id", version="lsn", deleted="gone", timestamp="lsn", on_error="skip")
+
+
+@topology()
+def source_of_csv(of: Sources) -> Table:
+    place = of.folder / "csv"
+    place.mkdir(exist_ok=True)
+    (place / "1.csv").write_text("id,n,lsn\n1,2,3\n")
+    return Table.from_files(of.spark, place, key="id", version="lsn")
+
+
+@topology()
+def source_of_parquet_in_folders(of: Sources) -> Table:
+    place = of.folder / "parquet" / "country=de"
+    place.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"id": [1], "part": ["a"], "n": [1.5], "major": [1], "minor": [2]}), place / "1.parquet")
+    return Table.from_files(of.spark, of.folder / "parquet", key=["country", "id"], version=["major", "minor"], on_error="fail")
+
+
+@topology()
+def source_of_a_stream_without_a_name(of: Sources) -> Table:
+    return rates(of)
+
+
+def rates(of: Sources, **more: Any) -> Table:
+    frame = of.spark.readStream.format("rate").load()
+    frame = frame.selectExpr("value as id", "value % 3 as other", "timestamp as at", "cast(value as string) as text")
+    return Table.from_stream(frame, key="id", version=F.col("id") + 1, deleted="id % 7 = 0", timestamp="at", **more)
+
+
+@topology()
+def source_that_fkjoin_wrote(of: Sources) -> Table:
+    place = of.folder / "written" / "batch=0-0123abcd"
+    place.mkdir(parents=True, exist_ok=True)
+    rows = {
+        "id": ["a"],
+        "n": [1],
+        "_operation": ["insert"],
+        "_version": [[1]],
+        "_timestamp": pa.array([0], pa.timestamp("us", "UTC")),
+    }
+    pq.write_table(pa.table(rows), place / "part-0.parquet")
+    return Table.from_fkjoin(of.spark, of.folder / "written", key="id")
+
+
+# Views
+
+
+@topology(WORKERS_EVALUATE_STEPS)
+def views_of_a_source(of: Sources) -> Table:
+    return (
+        of.orders.filter("amount > 1 and product.id is not null")
+        .map_values(["shop", "amount * 2 as twice"])
+        .filter("twice < 9")
+    )
+
+
+@topology()
+def view_that_workers_cannot_evaluate(of: Sources) -> Table:
+    return of.orders.map_values(["regexp_replace(shop, 'a+', 'b') as shop", "amount"], name="shown", emit="on-update").filter(
+        "amount > 1"
+    )
+
+
+@topology()
+def view_of_a_stream(of: Sources) -> Table:
+    return rates(of, name="rates", log="clock").filter("other > 0", name="some")
+
+
+@topology()
+def materialized_source(of: Sources) -> Table:
+    return of.orders.materialize("kept")
+
+
+@topology()
+def views_around_a_materialized_one(of: Sources) -> Table:
+    large = of.orders.filter("amount > 1", name="large").materialize("large-orders")
+    return large.map_values(["shop", "amount"], name="brief").filter("shop is not null", name="sold")
+
+
+@topology()
+def periodic_view(of: Sources) -> Table:
+    return of.orders.filter("amount > 1", name="large", emit=LONG).materialize("kept")
+
+
+# Joins
+
+
+@topology()
+def join(of: Sources) -> Table:
+    return fk_join(of.orders, of.customers, "customer_id")
+
+
+@topology(JOIN_KEEPS_WHAT_IT_NEEDS, RESOLVE_MAKES_ROWS)
+def left_join_by_an_expression_with_fields(of: Sources) -> Table:
+    return fk_join(of.orders, of.customers, "upper(customer_id)", "left", ["left.amount", "right.name"])
+
+
+@topology(JOIN_KEEPS_WHAT_IT_NEEDS, RESOLVE_MAKES_ROWS)
+def join_with_expressions(of: Sources) -> Table:
+    joiner = ["left.amount * 2 as twice", "concat(left.shop, right.name) as both", F.upper("right.region").alias("region")]
+    return fk_join(of.orders, of.customers, F.col("customer_id"), joiner=joiner, name="joined", emit="on-update")
+
+
+@topology()
+def join_left_to_spark(of: Sources) -> Table:
+    return fk_join(
+        of.orders, of.customers, "customer_id", "left", "regexp_replace(left.shop, 'a+', right.name) as shown", "joined"
+    )
+
+
+def bought_by(key: Any, row: Any) -> Any:
+    return row["customer_id"]
+
+
+def greeting(left: Any, right: Any) -> str:
+    return f"{left['shop']} {right['name']}"
+
+
+@topology()
+def join_with_functions(of: Sources) -> Table:
+    return fk_join(of.orders, of.customers, bought_by, joiner=greeting)
+
+
+@topology()
+def join_that_fails(of: Sources) -> Table:
+    orders = of.files("strict", "order_id", ORDER, on_error="fail")
+    return fk_join(orders, of.customers, "trim(customer_id)", "left", ["left.amount + 1 as more", "right.name"], "joined")
+
+
+@topology()
+def join_with_composite_keys(of: Sources) -> Table:
+    return fk_join(of.side("lines"), of.side("sellers"), ["seller", "country"], "left", ["left.n", "right.name"])
+
+
+@topology()
+def join_with_itself(of: Sources) -> Table:
+    return fk_join(of.products, of.products, "maker", "left", name="made-by")
+
+
+@topology()
+def join_of_one_log_with_times(of: Sources) -> Table:
+    orders, customers = (
+        of.files(name, key, kind, log="shop", timestamp="lsn")
+        for name, key, kind in (("orders-of-log", "order_id", ORDER), ("customers-of-log", *SIDES["customers"]))
+    )
+    return fk_join(orders, customers, "customer_id", name="joined", validate=True)
+
+
+@topology()
+def join_of_a_stream_and_csv(of: Sources) -> Table:
+    place = of.folder / "others"
+    place.mkdir(exist_ok=True)
+    others = Table.from_files(
+        of.spark, place, key="other", version="lsn", schema="other bigint, name string, lsn bigint", format="csv"
+    )
+    return fk_join(rates(of, name="rates", on_error="skip"), others, "other", name="joined")
+
+
+@topology(WORKERS_EVALUATE_STEPS)
+def join_of_views(of: Sources) -> Table:
+    large = of.orders.filter("amount > 1").map_values(["customer_id", "amount"], name="large")
+    return fk_join(large, of.customers.filter("region is not null"), "lower(customer_id)", name="joined")
+
+
+@topology()
+def join_of_materialized_views(of: Sources) -> Table:
+    large = of.orders.filter("amount > 1", name="large").materialize("large")
+    return fk_join(large, of.customers.materialize("all-customers"), "customer_id", name="joined").materialize("joined-rows")
+
+
+@topology()
+def periodic_join(of: Sources) -> Table:
+    return fk_join(
+        of.orders, of.customers, "customer_id", joiner=["left.amount", "right.name"], name="joined", emit=LONG
+    ).materialize("rows")
+
+
+# Joins of joins
+
+
+@topology(JOINS_SHARE_STAGES, JOIN_KEEPS_WHAT_IT_NEEDS)
+def star(of: Sources) -> Table:
+    return fk_join(
+        of.joined, of.products, "left.product.id", "left", ["left.left.amount", "left.right.name", "right.title"], "star"
+    )
+
+
+@topology(JOINS_SHARE_STAGES)
+def star_of_four_with_one_twice(of: Sources) -> Table:
+    first = fk_join(of.orders, of.customers, "customer_id", "left")
+    second = fk_join(first, of.products, "left.product.id")
+    third = fk_join(second, of.shops, "left.left.shop", "left")
+    return fk_join(third, of.shops, ["left.left.left.customer_id"], emit=LONG)
+
+
+@topology(ANSWERS_KEEP_WHAT_IS_READ)
+def star_that_is_read_in_part(of: Sources) -> Table:
+    both = fk_join(of.joined, of.products, "left.product.id", name="star")
+    return fk_join(both, of.regions, "left.right.region", joiner=["left.left.left.amount", "right.boss"], name="bossed")
+
+
+@topology()
+def star_materialized_and_read_on(of: Sources) -> Table:
+    both = fk_join(of.joined, of.products, "left.product.id", name="star").materialize("star-rows")
+    return fk_join(both, of.shops, "left.left.shop", name="shopped").filter("right.town is not null", name="seen")
+
+
+@topology()
+def join_of_a_materialized_join(of: Sources) -> Table:
+    return fk_join(of.joined.materialize("kept"), of.products, "left.product.id", name="priced")
+
+
+@topology(JOIN_READS_ANSWERS, ANSWERS_KEEP_WHAT_IS_READ)
+def chain(of: Sources) -> Table:
+    joiner = ["left.left.amount", "left.left.shop", "right.boss"]
+    return fk_join(of.joined, of.regions, "right.region", "left", joiner, "chain")
+
+
+@topology(JOIN_READS_ANSWERS)
+def chain_of_rows_that_spark_makes(of: Sources) -> Table:
+    joiner = ["left.shop", "concat(right.region, '') as region"]
+    joined = fk_join(of.orders, of.customers, "customer_id", joiner=joiner, name="joined")
+    return fk_join(joined, of.regions, bought_in, name="chain")
+
+
+def bought_in(key: Any, row: Any) -> Any:
+    return row["region"]
+
+
+@topology(JOIN_READS_ANSWERS, ANSWERS_KEEP_WHAT_IS_READ)
+def chain_through_views(of: Sources) -> Table:
+    seen = of.joined.filter("left.amount > 1").map_values(["left.amount", "upper(right.region) as region"], name="seen")
+    return fk_join(seen, of.regions, "region", joiner=["left.amount * 2 as twice", "right.boss"], name="chain")
+
+
+@topology(JOIN_READS_ANSWERS, JOINS_SHARE_STAGES)
+def three_in_a_row_of_both_kinds(of: Sources) -> Table:
+    first = fk_join(of.orders, of.customers, "customer_id", "left", ["left.product", "left.shop", "right.region"])
+    second = fk_join(first, of.regions, "region", "left", ["left.product", "left.shop", "right.boss"])
+    return fk_join(second, of.shops, "shop", "left", ["left.product", "left.boss", "right.town"])
+
+
+@topology(JOIN_READS_ANSWERS)
+def chain_of_three(of: Sources) -> Table:
+    makers = fk_join(of.orders, of.products, "product.id", joiner=["left.shop", "right.maker"], name="makers")
+    customers = fk_join(makers, of.customers, "maker", joiner=["left.shop", "right.region"], name="makers-as-customers")
+    return fk_join(customers, of.regions, "region", name="bosses")
+
+
+@topology()
+def join_whose_right_side_is_a_join(of: Sources) -> Table:
+    return fk_join(of.side("lines"), of.joined, "order_id", "left", name="lines-of-orders")
+
+
+@topology()
+def join_of_a_periodic_join(of: Sources) -> Table:
+    held = fk_join(of.orders, of.customers, "customer_id", name="held", emit=LONG)
+    return fk_join(held, of.regions, "right.region", name="chain")
+
+
+@topology()
+def join_with_an_aggregate_of_itself(of: Sources) -> Table:
+    counted = of.joined.group_by("right.region", name="counted").count()
+    return fk_join(of.joined, counted, "right.region", joiner=["left.left.amount", "right.count"], name="compared")
+
+
+# Aggregates
+
+
+@topology(WORKERS_EVALUATE_STEPS)
+def aggregates_of_each_kind(of: Sources) -> Table:
+    grouped = of.orders.group_by(["customer_id", "upper(shop) as shop"], name="sums")
+    wanted = {"rows": agg.count(), "known": agg.count("amount"), "total": agg.sum("amount"), "units": agg.sum("product.n")}
+    return grouped.agg(**wanted, mean=agg.avg("amount"), least=agg.min("product.id"), most=agg.max("amount * 2"))
+
+
+@topology()
+def aggregate_without_a_name(of: Sources) -> Table:
+    return of.customers.group_by("region", value=["name"], emit="on-update").count()
+
+
+@topology(AGGREGATE_READS_ANSWERS, ANSWERS_KEEP_WHAT_IS_READ)
+def aggregate_of_a_join(of: Sources) -> Table:
+    return of.joined.group_by("right.region", name="sums").agg(orders=agg.count(), total=agg.sum("left.amount"))
+
+
+@topology()
+def aggregate_of_expressions_of_a_join(of: Sources) -> Table:
+    return of.joined.group_by("lower(right.region) as region", name="sums").agg(total=agg.sum("left.amount * 2"))
+
+
+@topology(AGGREGATE_READS_ANSWERS)
+def aggregate_of_a_view_of_a_join(of: Sources) -> Table:
+    joined = fk_join(of.orders, of.customers, "customer_id", joiner=["left.amount * 2 as twice", "right.region"], name="joined")
+    return joined.filter("twice > 1", name="large").group_by("region", "twice", name="sums").sum("twice")
+
+
+@topology(ANSWERS_KEEP_WHAT_IS_READ)
+def aggregate_of_a_star(of: Sources) -> Table:
+    both = fk_join(of.joined, of.products, "left.product.id", name="star")
+    return both.group_by("right.title", name="sold").agg(total=agg.sum("left.left.amount"))
+
+
+@topology()
+def aggregate_of_an_aggregate(of: Sources) -> Table:
+    by_customer = of.orders.group_by("customer_id", name="by-customer").agg(orders=agg.count())
+    return by_customer.group_by("orders", name="histogram").agg(customers=agg.count()).materialize("kept")
+
+
+@topology()
+def periodic_aggregate_of_a_materialized_join(of: Sources) -> Table:
+    return of.joined.materialize("rows").group_by("right.region", name="counted", emit=LONG).count()
+
+
+def plus(key: Any, value: Any, total: Any) -> Any:
+    return total + value
+
+
+def minus(key: Any, value: Any, total: Any) -> Any:
+    return total - value
+
+
+def longest(total: Any, value: Any) -> Any:
+    return max(total, value)
+
+
+@topology()
+def aggregate_by_functions(of: Sources) -> Table:
+    return of.orders.group_by("shop", "amount", name="sums").aggregate(0.0, plus, minus, column="total")
+
+
+@topology()
+def aggregate_by_expressions(of: Sources) -> Table:
+    grouped = of.joined.group_by("right.region", ["left.amount", "left.shop"], name="sums")
+    return grouped.aggregate(0.0, "aggregate + amount", "aggregate - amount", returns="double")
+
+
+@topology()
+def reduced(of: Sources) -> Table:
+    return of.orders.group_by("customer_id", "shop", name="names").reduce(longest, longest, column="longest")
+
+
+# Several tables as one
+
+
+@topology(WORKERS_EVALUATE_STEPS)
+def cogroup_of_sources(of: Sources) -> Table:
+    bought = of.orders.group_by("customer_id", name="bought").agg(bought=agg.count())
+    brought = of.returns.group_by("customer_id", name="brought").agg(brought=agg.sum("amount"))
+    return cogroup(bought, brought, emit="on-update")
+
+
+@topology(AGGREGATE_READS_ANSWERS)
+def cogroup_of_one_join(of: Sources) -> Table:
+    counted = of.joined.group_by("right.region", name="counted").agg(orders=agg.count())
+    summed = of.joined.group_by("right.region", name="summed").agg(total=agg.sum("left.amount"))
+    return cogroup(counted, summed, name="both").materialize("kept")
+
+
+@topology()
+def merge_of_sources(of: Sources) -> Table:
+    return of.orders.merge(of.returns)
+
+
+@topology(WORKERS_EVALUATE_STEPS)
+def merge_of_views(of: Sources) -> Table:
+    cheap, dear = of.orders.filter("amount < 2", name="cheap"), of.returns.filter("amount >= 2", name="dear")
+    return cheap.merge(dear, name="some", emit=LONG).materialize("kept").filter("shop is not null", name="seen")
+
+
+@topology()
+def merge_of_joins_grouped(of: Sources) -> Table:
+    one, other = (
+        fk_join(table, of.customers, "customer_id", joiner=["left.amount", "right.region"], name=f"{table.name}-joined")
+        for table in (of.orders, of.returns)
+    )
+    return one.merge(other, name="all", emit="on-update").group_by("region", name="counted").count()
+
+
+@topology()
+def children_of_a_source(of: Sources) -> Table:
+    return of.customers.with_children(of.orders, "customer_id")
+
+
+@topology(JOIN_READS_ANSWERS)
+def children_of_a_join(of: Sources) -> Table:
+    book = of.customers.with_children(of.joined, "left.customer_id", column="orders", name="book", emit="on-update")
+    return book.materialize("the-book")
+
+
+@topology()
+def join_with_children(of: Sources) -> Table:
+    book = of.customers.with_children(
+        of.orders.filter("amount > 1"), "lower(customer_id)", column="orders", name="book", emit=LONG
+    )
+    sizes = book.map_values(["region", "cardinality(orders) as n"], name="sizes")
+    return fk_join(of.returns, sizes, "customer_id", name="returned")
+
+
+# Views of them
+
+
+@topology(VIEW_READS_ANSWERS, RESOLVE_MAKES_ROWS)
+def view_of_a_join(of: Sources) -> Table:
+    joined = fk_join(of.orders, of.customers, "customer_id", "left", ["left.amount", "upper(right.region) as region"], "joined")
+    return joined.filter("amount > 1").map_values(["region"])
+
+
+@topology(VIEW_READS_ANSWERS)
+def view_of_a_join_that_spark_evaluates(of: Sources) -> Table:
+    return of.joined.filter("regexp_replace(right.name, 'a+', '') <> ''", name="seen").materialize("kept")
+
+
+@topology()
+def view_of_a_star(of: Sources) -> Table:
+    return fk_join(of.joined, of.products, "left.product.id", name="star").map_values(
+        ["left.left.amount", "right.title"], name="seen"
+    )
+
+
+@topology()
+def view_of_an_aggregate(of: Sources) -> Table:
+    return of.orders.group_by("shop", name="counted").count().filter("count > 1", name="seen", emit="on-update")
+
+
+# Jobs
+
+
+@topology(SINKS_SHARE_A_QUERY, VIEW_READS_ANSWERS)
+def job_with_sinks(of: Sources) -> Job:
+    return job(
+        of,
+        joins={"joined": {"left": "orders", "right": "customers", "extractor": "customer_id"}},
+        views={"seen": {"of": "joined", "filter": "left.amount > 1"}},
+        sinks={"one": "joined", "two": "joined", "views": "seen"},
+    )
+
+
+@topology()
+def job_of_everything(of: Sources) -> Job:
+    return job(
+        of,
+        joins={
+            "joined": {"left": "orders", "right": "customers", "extractor": "customer_id", "how": "left"},
+            "star": {"left": "joined", "right": "regions", "extractor": "left.shop"},
+            "chain": {
+                "left": "joined",
+                "right": "regions",
+                "extractor": "right.region",
+                "joiner": ["left.left.amount", "right.boss"],
+            },
+        },
+        aggregates={
+            "sums": {"of": "joined", "group_by": "left.customer_id as customer_id", "columns": {"total": "sum(left.amount)"}},
+            "counts": {"of": "orders", "group_by": "customer_id", "columns": {"n": "count()"}},
+        },
+        cogroups={"both": {"of": ["sums", "counts"], "emit": LONG}},
+        views={"brief": {"of": "chain", "columns": ["amount"]}, "plain": {"of": "orders", "columns": ["amount"]}},
+        merges={"all": {"of": ["brief", "plain"]}},
+        sinks={"star": "star", "both": "both", "both-again": "both", "all": "all", "orders": "orders"},
+    )
+
+
+def job(of: Sources, sinks: dict[str, str], **made: Any) -> Job:
+    """A job of orders, customers and regions, whose sinks are Parquet files."""
+    tables = {}
+    for name, key, kind in (("orders", "order_id", ORDER), *((side, *SIDES[side]) for side in ("customers", "regions"))):
+        (of.folder / name).mkdir(exist_ok=True)
+        about = {"path": str(of.folder / name), "key": key, "schema": f"{kind}, lsn bigint, op string", "format": "json"}
+        tables[name] = {**about, "version": "lsn", "deleted": "op = 'd'"}
+    spec = {
+        "name": "shop",
+        "checkpoint": str(of.folder / "checkpoint"),
+        "tables": tables,
+        **made,
+        "sinks": {name: {"table": table, "path": f"{of.folder}/out/{name}"} for name, table in sinks.items()},
+        "dead_letters": {"path": str(of.folder / "dead")},
+    }
+    return Job(JobSpec.model_validate(spec), of.spark)
