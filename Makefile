@@ -8,15 +8,22 @@ CLASSES := .venv/share/fkjoin/classes.jsa
 demo: .venv/ready
 	$(BIN)/fkjoin demo
 
-# Those in integration/ wait a lot for brokers and clusters: the others run meanwhile, but for some that run after them, so that
-# both come to their ends at about the same time.
-AFTER := tests/plan/test_optimizer.py tests/plan/test_column_pruning.py tests/plan/test_workers_evaluate_steps.py
+# Three lanes at a time: tests on brokers and databases, and those that start processes, wait a lot, while others keep the
+# machine busy. Each of these two goes on with some that do not wait, so that all three come to their ends at about the same time.
+BROKERS = integration $(PROCESSES:%=--ignore=%)
+AFTER_BROKERS := $(addprefix tests/,plan/test_optimizer.py plan/test_column_pruning.py plan/test_workers_evaluate_steps.py lowering/test_multi_join.py api/test_aggregates.py)
+PROCESSES := $(addprefix integration/test_,faults.py run.py page.py image.py)
+AFTER_PROCESSES := $(addprefix tests/,cli/test_termination.py api/test_examples.py sessions/test_class_archive.py cli/test_commands.py house/test_docs.py checkpoint/test_saved_state.py sinks/test_several_sinks.py sinks/test_restored_checkpoint.py analysis/test_written.py)
+REST = tests $(AFTER_BROKERS:%=--ignore=%) $(AFTER_PROCESSES:%=--ignore=%)
+PYTEST := $(BIN)/python -m pytest -q
 test: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/$(CLASSES)' -Xlog:disable
 test: .venv/ready $(CLASSES) engine
-	@( status=0; $(BIN)/python -m pytest -q integration || status=$$?; $(BIN)/python -m pytest -q $(AFTER) || status=$$?; \
-	exit $$status ) >.integration.log 2>&1 & other=$$!; trap "kill $$other" INT TERM; \
-	status=0; $(BIN)/python -m pytest -q tests $(AFTER:%=--ignore=%) || status=$$?; \
-	echo "the tests on a broker and a cluster, and of the optimizer:"; wait $$other || status=$$?; cat .integration.log; exit $$status
+	@lane() { status=0; $(PYTEST) $$1 || status=1; $(PYTEST) $$2 || status=1; return $$status; }; \
+	lane "$(BROKERS)" "$(AFTER_BROKERS)" >.brokers.log 2>&1 & brokers=$$!; \
+	lane "$(PROCESSES)" "$(AFTER_PROCESSES)" >.processes.log 2>&1 & processes=$$!; \
+	trap "kill $$brokers $$processes" INT TERM; status=0; $(PYTEST) $(REST) || status=1; \
+	echo "on brokers and databases:"; wait $$brokers || status=1; cat .brokers.log; \
+	echo "that start processes:"; wait $$processes || status=1; cat .processes.log; exit $$status
 
 # Before the tests, which keep the machine busy: an engine that comes up slowly gives up. Tests say why there is none.
 engine:
@@ -43,9 +50,11 @@ bench: .venv/ready $(CLASSES)
 $(CLASSES): .venv/ready
 	@FKJOIN_CLASSES='$(CURDIR)/$@' $(BIN)/fkjoin prepare
 
-faults: .venv/ready
-	FKJOIN_EVERY_FAULT=1 $(BIN)/python -m pytest -q integration/test_faults.py integration/test_run.py integration/test_broker_outage.py tests/cli/test_termination.py \
-		-k "killed or nothing_is_left or gone_for_a_minute"
+# All points of the matrices of which the tests try a sample, and laws on more examples; FAULT=sink_is_the_batch_join runs one.
+faults: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/$(CLASSES)' -Xlog:disable
+faults: .venv/ready $(CLASSES) engine
+	@status=0; for folder in integration tests; do \
+	FKJOIN_EVERY_FAULT=1 $(PYTEST) -m faults $$folder $(if $(FAULT),-k $(FAULT)) || [ $$? = 5 ] || status=1; done; exit $$status
 
 soak: .venv/ready
 	$(BIN)/python -m benchmarks.endurance soak

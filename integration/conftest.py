@@ -18,7 +18,9 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.sessions import only_session
+from tests.support.sessions import fkjoin_here, only_session
+
+__all__ = ["fkjoin_here"]
 
 DOCKER = Path(__file__).parent.parent / "docker"
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +22,7 @@ from fkjoin.replay.traces import Event
 from fkjoin.stages.counters import metrics_name
 
 from .broker import Broker, Record
+from .faults.cluster import ROOT
 
 
 class Running:
@@ -132,3 +137,54 @@ def anew(broker: Broker, topic: str, partitions: int) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     broker.create(topic, partitions=partitions)
+
+
+class Process:
+    """A driver that may be told to crash; it, its JVM and workers are one process group."""
+
+    def __init__(self, folder: Path, command: list[str]) -> None:
+        self._folder = folder
+        self._log = (self._folder / "out.txt").open("ab")
+        self._fault = self._folder / "fault"
+        environment = os.environ | {"FKJOIN_FAULT": str(self._fault)}
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=self._log, stderr=self._log, start_new_session=True
+        )
+
+    def arm(self, fault: str) -> None:
+        """Let a process be killed at a point: ``point|before or after|victim``."""
+        draft = self._folder / "fault.draft"
+        draft.write_text(fault)
+        draft.rename(self._fault)
+
+    def struck(self) -> bool:
+        """Whether somebody was killed."""
+        return not self._fault.exists()
+
+    def wait_for_its_end(self) -> None:
+        """The job's own, after its JVM was killed."""
+        assert self._process.wait(60) != 0
+        self.kill()
+
+    def wait_for(self, what: str, reached: Callable[[], bool], pause_s: float = 0.5, limit_s: float = 240) -> None:
+        deadline = time.monotonic() + limit_s
+        while not reached():
+            assert self._process.poll() is None, (self._folder / "out.txt").read_text()[-4000:]
+            assert time.monotonic() < deadline, f"{what} is not reached: {(self._folder / 'out.txt').read_text()[-2000:]}"
+            time.sleep(pause_s)
+
+    def terminate(self) -> int:
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(120)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def stands_still(self) -> bool:
+        return Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+    def go_on(self) -> None:
+        """Let it, after it stood still."""
+        os.killpg(self._process.pid, signal.SIGCONT)

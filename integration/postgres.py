@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -9,6 +14,7 @@ import pyarrow as pa
 
 from fkjoin.sinks.postgres import Postgres
 from fkjoin.spark.schemas import spark_schema
+from integration.conftest import DOCKER, prepared
 
 
 def select(dsn: str, query: str) -> list[tuple[Any, ...]]:
@@ -33,3 +39,32 @@ def batch(**rows: int) -> pa.Table:
 
 def gone(*keys: str) -> pa.Table:
     return pa.table({"id": pa.array(keys, pa.string())})
+
+
+def it_waits(dsn: str) -> bool:
+    """Whether a session waits for a lock of another."""
+    return bool(select(dsn, "select 1 from pg_stat_activity where cardinality(pg_blocking_pids(pid)) > 0"))
+
+
+def server(dsn: str, *command: str) -> None:
+    """``pg_ctl``, for the server at ``dsn`` or at a folder."""
+    programs = prepared(str(DOCKER / "postgres.sh"))
+    who = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+    subprocess.run([*who, f"{programs}/pg_ctl", "-w", *command], check=True, stdout=subprocess.DEVNULL, cwd="/")
+
+
+@contextlib.contextmanager
+def stopped(dsn: str) -> Iterator[None]:
+    """The server is not there."""
+    ((folder,),) = select(dsn, "show data_directory")
+    port = psycopg.conninfo.conninfo_to_dict(dsn)["port"]
+    server(folder, "-D", folder, "-m", "immediate", "stop")
+    try:
+        yield
+    finally:
+        options = f"-p {port} -k {Path(folder).parent} -c listen_addresses=127.0.0.1 -c fsync=off"
+        server(folder, "-D", folder, "-l", f"{Path(folder).parent}/log", "-o", options, "start")
+
+
+def kept_rows(dsn: str) -> dict[str, Any]:
+    return {key: tuple(rest) for key, *rest in select(dsn, "select * from shop.it")}

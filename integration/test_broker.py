@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError, fk_join
-from fkjoin.kafka import Json
+from fkjoin.kafka import Json, admin
 from fkjoin.replay.traces import Event
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from integration.jobs import tables
@@ -29,11 +29,14 @@ def settings(spark: SparkSession, tmp_path: Path) -> None:
     spark.conf.set(INDEX_DIR, str(tmp_path / "index"))
 
 
-def test_a_topic_that_is_not_there_and_a_broker_that_is_not(spark: SparkSession, broker: Broker) -> None:
+def test_a_topic_that_is_not_there_and_a_broker_that_is_not(
+    spark: SparkSession, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broker.create("there-orders", partitions=1)
     with pytest.raises(TopologyError, match=r"no topic 'there-order' at .*; did you mean 'there-orders'\?"):
         Table.from_kafka(spark, "there-order", broker.bootstrap, key="string", value="string")
-    with pytest.raises(TopologyError, match="bootstrap_servers: no broker answers at localhost:1 within 10 s"):
+    monkeypatch.setattr(admin, "_TIMEOUT_S", 1)
+    with pytest.raises(TopologyError, match="bootstrap_servers: no broker answers at localhost:1 within 1 s"):
         Table.from_kafka(spark, "there-orders", "localhost:1", key="string", value="string")
 
 
@@ -68,7 +71,7 @@ def test_a_broker_restarted_and_a_topic_with_more_partitions(spark: SparkSession
         broker.send("moved-right", [right_record(event) for event in new if not event.left])
         events.extend(new)
 
-    left, right = tables(spark, broker, "moved")
+    left, right = tables(spark, broker, "moved", **{"kafka.metadata.max.age.ms": 500})
     joined = fk_join(left, right, "fk", how="left", name="moved")
     with running(joined, "moved-out", broker, tmp_path) as job:
         round_of(0)
@@ -82,7 +85,7 @@ def test_a_broker_restarted_and_a_topic_with_more_partitions(spark: SparkSession
         job.drain()
         deadline = time.monotonic() + 120
         while joined_rows(broker, "moved-out") != batch_join(events, "left") and time.monotonic() < deadline:
-            time.sleep(1)  # Spark learns of new partitions with the next refresh of its metadata
+            time.sleep(0.5)  # Spark learns of new partitions with the next refresh of its metadata
             job.drain()
     assert joined_rows(broker, "moved-out") == batch_join(events, "left")
 

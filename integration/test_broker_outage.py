@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table
 from tests.support.queries import write_lines
+from tests.support.sampling import EVERY
 from tests.support.sessions import small
 
 from .broker import Broker, Record
@@ -18,7 +18,8 @@ GONE_S = 75
 """The producer's own limit is 60 s, and it takes Spark some seconds until a task asks it for the topic."""
 
 
-@pytest.mark.skipif("FKJOIN_EVERY_FAULT" not in os.environ, reason="it waits for more than a minute: make faults")
+@pytest.mark.faults
+@pytest.mark.skipif(not EVERY, reason="it waits for more than a minute: make faults")
 def test_batches_wait_for_a_broker_that_is_gone_for_a_minute(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """One that is to be written to a topic, and one that is to be read from one."""
     small(spark, tmp_path)

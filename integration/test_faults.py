@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import time
 from collections import defaultdict
@@ -13,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from integration.faults.cluster import WORKER_POINTS
+from integration.faults.cluster import WORKER_POINTS, written
+from tests.support.sampling import sampled
 
 from .faults.cluster import Cluster
 
@@ -21,21 +21,14 @@ Table = dict[str, tuple[int, str | None]]
 
 FAULTS = [
     ("index write", "after", "worker"),
-    ("log write", "before", "worker"),
     ("log write", "after", "zombie"),
     ("state commit", "after", "executor"),
 ]
 """A sample; ``make faults`` tries ``EVERY`` one."""
 
-SUMMED_FAULTS = [
-    ("regroup", "after", "worker"),
-    ("aggregate", "after", "executor"),
-]
+SUMMED_FAULTS = [("aggregate", "after", "executor")]
 
-STAR_FAULTS = [
-    ("gather", "after", "worker"),
-    ("scatter", "after", "executor"),
-]
+STAR_FAULTS = [("gather", "after", "worker")]
 
 EVERY = [
     *[
@@ -97,44 +90,34 @@ class Logs:
         return {customer: (len(amounts), sum(amounts), max(amounts)) for customer, amounts in groups.items()}
 
 
-def written(folder: Path, key: str = "o", columns: Sequence[str] = ("amount", "name")) -> dict[str, Any]:
-    """The table that the sink's batches lead to; fails on a change that changes nothing, and on one that cannot be."""
-    table: dict[str, Any] = {}
-    for path in sorted((folder / "out").glob("*.jsonl")):
-        for line in path.read_text().splitlines():
-            row = json.loads(line)
-            before = table.get(row[key])
-            if row["op"] == "delete":
-                assert before is not None, (path.name, row)
-                del table[row[key]]
-            else:
-                now = tuple(row.get(name) for name in columns)
-                assert (row["op"] == "insert") == (before is None), (path.name, row)
-                assert now != before, (path.name, row)
-                table[row[key]] = now
-    return table
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    made = Cluster(tmp_path_factory.mktemp("cluster"))
     yield made
     made.stop()
 
 
-def killed_in_turn(cluster: Cluster, logs: Logs, faults: Sequence[tuple[str, str, str]], right: Callable[[], bool]) -> None:
+@pytest.fixture
+def cluster(processes: Cluster) -> Iterator[Cluster]:
+    """All tests have one: a test's job is its own."""
+    yield processes
+    processes.end()
+
+
+def killed_in_turn(
+    cluster: Cluster, job: str, logs: Logs, faults: Sequence[tuple[str, str, str]], right: Callable[[], bool]
+) -> None:
     """One batch per fault; whoever dies is started again, by Spark or by us, and the table must come out ``right``.
 
     A zombie is an executor that stands still until Spark has given its tasks to the other one, and then goes on.
     """
-    folder = cluster.folder
     logs.grow()
-    cluster.start()
+    cluster.begin(logs.folder, job)
     cluster.wait("the first batch", right)
     took = {}
     for point, when, victim in faults:
         begun = time.monotonic()
-        draft = folder / "fault.draft"
+        draft = cluster.fault.with_name("fault.draft")
         draft.write_text(f"{point}|{when}|{victim}")
         draft.rename(cluster.fault)
         logs.grow()
@@ -148,28 +131,28 @@ def killed_in_turn(cluster: Cluster, logs: Logs, faults: Sequence[tuple[str, str
     print(took)
 
 
-def test_processes_killed_at_points_of_a_batch_on_a_cluster(cluster: Cluster) -> None:
-    logs = Logs(cluster.folder)
-    faults = EVERY if os.environ.get("FKJOIN_EVERY_FAULT") else FAULTS
-    killed_in_turn(cluster, logs, faults, lambda: written(cluster.folder) == logs.joined())
+@pytest.mark.faults
+def test_processes_killed_at_points_of_a_batch_on_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    logs = Logs(tmp_path)
+    killed_in_turn(cluster, "joined", logs, sampled(EVERY, FAULTS), lambda: written(tmp_path) == logs.joined())
 
 
-def test_sums_are_exact_whoever_is_killed(cluster: Cluster) -> None:
-    logs, cluster.job = Logs(cluster.folder), "summed"
-    faults = SUMMED_FAULTS
-    if os.environ.get("FKJOIN_EVERY_FAULT"):
-        stages = {"resolve": "regroup"}
-        faults = [(stages.get(point, point), when, victim) for point, when, victim in EVERY]
-        faults += [("aggregate", when, victim) for when in ("before", "after") for victim in ("worker", "executor", "driver")]
+@pytest.mark.faults
+def test_sums_are_exact_whoever_is_killed(cluster: Cluster, tmp_path: Path) -> None:
+    logs, stages = Logs(tmp_path), {"resolve": "regroup"}
+    every = [(stages.get(point, point), when, victim) for point, when, victim in EVERY]
+    every += [("aggregate", when, victim) for when in ("before", "after") for victim in ("worker", "executor", "driver")]
     columns = ("orders", "amount", "largest")
-    killed_in_turn(cluster, logs, faults, lambda: written(cluster.folder, "c", columns) == logs.summed())
+    killed_in_turn(
+        cluster, "summed", logs, sampled(every, SUMMED_FAULTS), lambda: written(tmp_path, "c", columns) == logs.summed()
+    )
 
 
-def test_joins_that_are_one_converge_whoever_is_killed(cluster: Cluster) -> None:
-    logs, cluster.job = Logs(cluster.folder), "star"
-    faults = STAR_FAULTS
-    if os.environ.get("FKJOIN_EVERY_FAULT"):
-        stages = {"rekey": "scatter", "resolve": "gather"}
-        faults = [(stages.get(point, point), when, victim) for point, when, victim in EVERY]
+@pytest.mark.faults
+def test_joins_that_are_one_converge_whoever_is_killed(cluster: Cluster, tmp_path: Path) -> None:
+    logs, stages = Logs(tmp_path), {"rekey": "scatter", "resolve": "gather"}
+    every = [(stages.get(point, point), when, victim) for point, when, victim in EVERY]
     columns = ("amount", "name", "payer")
-    killed_in_turn(cluster, logs, faults, lambda: written(cluster.folder, "o", columns) == logs.with_payers())
+    killed_in_turn(
+        cluster, "star", logs, sampled(every, STAR_FAULTS), lambda: written(tmp_path, "o", columns) == logs.with_payers()
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fkjoin.kafka.wire import HEADERS
 from fkjoin.replay.traces import Event, read_trace
 from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, PARTITIONS
 from integration.jobs import tables
+from tests.support.sampling import sampled
 from tests.support.traces import trace_files
 
 from .broker import Broker, Record
@@ -50,8 +52,13 @@ def all_traces(how: str) -> list[Event]:
     return events
 
 
-@pytest.mark.parametrize("deployment", DEPLOYMENTS)
-@pytest.mark.parametrize("how", HOWS)
+EVERY_WAY = list(product(HOWS, DEPLOYMENTS))
+WAYS = [("left", "fused"), ("inner", "staged"), ("left", "staged")]
+"""A sample, with both wire forms; ``make faults`` tries ``EVERY_WAY``."""
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("how", "deployment"), sampled(EVERY_WAY, WAYS))
 def test_the_traces_final_tables(spark: SparkSession, broker: Broker, tmp_path: Path, how: Any, deployment: Any) -> None:
     name = f"traces-{how}-{deployment}"
     broker.create(f"{name}-left", partitions=3)
@@ -125,9 +132,8 @@ def workload(rights: int, lefts: int, updates: int) -> list[Event]:
     return events
 
 
-@pytest.mark.parametrize(
-    ("deployment", "how"), [("fused", "inner"), ("fused", "left"), ("staged", "inner"), ("staged", "left")]
-)
+@pytest.mark.faults
+@pytest.mark.parametrize(("how", "deployment"), sampled(EVERY_WAY, [("left", "fused"), ("inner", "staged")]))
 def test_a_workload_equals_the_batch_join(
     spark: SparkSession, broker: Broker, tmp_path: Path, deployment: Any, how: Any
 ) -> None:
@@ -203,7 +209,8 @@ class Proxy:
         del self._waiting[:going]
 
 
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.faults
+@pytest.mark.parametrize("how", sampled(HOWS, ["left"]))
 def test_races_converge_when_internal_records_are_late_doubled_and_reordered(
     spark: SparkSession, broker: Broker, tmp_path: Path, how: Any
 ) -> None:

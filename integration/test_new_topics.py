@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from fkjoin.checkpoint.files import write_file
 from fkjoin.kafka import Debezium, Json, new_topics
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from integration.jobs import anew
-from tests.support.sessions import short_lived
 
 from .broker import Broker, Record
 from .jobs import document
@@ -46,7 +44,7 @@ class Shop:
 
     def run(self, kind: str, **options: Any) -> dict[str, Any]:
         """Read all there is; the table that the changes so far make."""
-        orders = self.table(self.orders, "customer string, n int", options={"maxOffsetsPerTrigger": 4}, **options)
+        orders = self.table(self.orders, "customer string, n int", options={"maxOffsetsPerTrigger": 8}, **options)
         customers = self.table(self.customers, "name string", **options)
         if kind == "join":
             table = fk_join(orders, customers, "customer", how="left", joiner=["left.n as n", "right.name as name"])
@@ -237,14 +235,15 @@ def test_what_cannot_start_over_says_so(shop: Shop, broker: Broker) -> None:
         fk_join(orders, customers, "customer", deployment="staged")
 
 
-def test_a_job_starts_over_on_the_command_line(shop: Shop, broker: Broker, connector: str, tmp_path: Path) -> None:
+def test_a_job_starts_over_on_the_command_line(
+    shop: Shop, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
+) -> None:
     job = tmp_path / "job.toml"
     job.write_text(
         f"""
         name = "again"
         checkpoint = "{tmp_path}/job-ck"
         trigger = "available-now"
-        spark = {{ "spark.jars" = "{connector}", "spark.master" = "local[1]", "spark.ui.enabled" = false }}
         kafka = {{ bootstrap_servers = "{broker.bootstrap}" }}
         tables.orders = {{ topic = "{shop.orders}", key = "string", value = {{ format = "json", schema = "n int" }} }}
         views.all = {{ of = "orders", filter = "true" }}
@@ -252,21 +251,15 @@ def test_a_job_starts_over_on_the_command_line(shop: Shop, broker: Broker, conne
         """
     )
 
-    def run(*options: str) -> subprocess.CompletedProcess[str]:
-        command = [str(Path(sys.executable).parent / "fkjoin"), "run", str(job), "--spark-log", str(tmp_path / "log"), *options]
-        return subprocess.run(command, capture_output=True, text=True, env=short_lived(COLUMNS="200"), check=False)
-
     send(broker, shop.orders, a={"n": 1}, b={"n": 2})
-    assert run().returncode == 0
+    fkjoin_here("run", job)
     anew(broker, shop.orders, partitions=1)
     send(broker, shop.orders, b={"n": 3})
-    refused = run()
-    assert refused.returncode == 1
-    assert f"fkjoin run --start-over {shop.orders}" in refused.stderr + refused.stdout
-    wrong = run("--start-over", "order")
-    assert "--start-over: no table of the job is read from topic 'order'" in wrong.stderr + wrong.stdout
-    done = run("--start-over", shop.orders)
-    assert done.returncode == 0, done.stderr
+    with pytest.raises(FkJoinError, match=f"fkjoin run --start-over {shop.orders}"):
+        fkjoin_here("run", job)
+    with pytest.raises(FkJoinError, match="--start-over: no table of the job is read from topic 'order'"):
+        fkjoin_here("run", job, "--start-over", "order")
+    fkjoin_here("run", job, "--start-over", shop.orders)
     rows = shop.spark.read.parquet(str(tmp_path / "out")).orderBy("batch").collect()
     assert {(row.key, row._operation) for row in rows[2:]} == {("b", "update"), ("a", "delete")}
     assert json.loads((tmp_path / "job-ck/sink-out/fkjoin-topics.json").read_text())[shop.orders]["ends"] == [[0, 0]]

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -18,8 +15,7 @@ from psycopg.conninfo import make_conninfo
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.postgres import Postgres
 from fkjoin.spark.schemas import spark_schema
-from integration.conftest import DOCKER, prepared
-from integration.postgres import NUMBERS, batch, gone, select
+from integration.postgres import NUMBERS, batch, gone, it_waits, select, stopped
 
 
 class Log(logging.Handler):
@@ -79,15 +75,8 @@ def run(dsn: str, *statements: str) -> None:
 def until_it_waits(dsn: str) -> None:
     """Until a session waits for a lock of another."""
     deadline = time.monotonic() + 30
-    while not select(dsn, "select 1 from pg_stat_activity where cardinality(pg_blocking_pids(pid)) > 0"):
+    while not it_waits(dsn):
         assert time.monotonic() < deadline
-
-
-def server(dsn: str, *command: str) -> None:
-    """``pg_ctl``, for the server at ``dsn`` or at a folder."""
-    programs = prepared(str(DOCKER / "postgres.sh"))
-    who = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
-    subprocess.run([*who, f"{programs}/pg_ctl", "-w", *command], check=True, stdout=subprocess.DEVNULL, cwd="/")
 
 
 FAILS_ONCE = """
@@ -169,15 +158,9 @@ def test_a_serialization_failure_is_repeated(dsn: str, log: Log) -> None:
 def test_a_server_that_restarts_is_waited_for(dsn: str, log: Log) -> None:
     made = sink(dsn)
     made.apply("q", 0, batch(a=1), gone())
-    ((folder,),) = select(dsn, "show data_directory")
-    port = psycopg.conninfo.conninfo_to_dict(dsn)["port"]
-    server(folder, "-D", folder, "-m", "immediate", "stop")
-    try:
+    with stopped(dsn):
         writing = Writing(made, a=2)
         assert log.said.wait(30)
-    finally:
-        options = f"-p {port} -k {Path(folder).parent} -c listen_addresses=127.0.0.1 -c fsync=off"
-        server(folder, "-D", folder, "-l", f"{Path(folder).parent}/log", "-o", options, "start")
     writing.done()
     assert select(dsn, "select * from shop.it") == [("a", 2)]
     assert "connection" in log.lines[0]

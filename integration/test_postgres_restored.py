@@ -15,7 +15,7 @@ from fkjoin.aggregates import count
 from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.postgres import Postgres
-from integration.postgres import select
+from integration.postgres import kept_rows, select
 from tests.support.orders import History, batch_join, tables
 from tests.support.sessions import small
 from tests.support.sinks import Backup, finished
@@ -47,10 +47,6 @@ def total_rows(history: History) -> dict[str, Any]:
     return {customer: (customers.count(customer),) for customer in customers}
 
 
-def rows(dsn: str) -> dict[str, Any]:
-    return {key: tuple(rest) for key, *rest in select(dsn, "select * from shop.it")}
-
-
 def run(table: Table, dsn: str, folder: Path, **more: Any) -> None:
     finished(table.to_postgres("shop.it", dsn, checkpoint=folder / "ck", trigger={"availableNow": True}, **more))
 
@@ -74,7 +70,7 @@ def test_a_table_whose_rows_are_in_the_state_is_set_back(
         run(made(spark, tmp_path), dsn, tmp_path)
     for _ in range(2):
         run(made(spark, tmp_path), dsn, tmp_path, on_restore="set-back")
-        assert rows(dsn) == wanted(history)
+        assert kept_rows(dsn) == wanted(history)
         history.write(60)
     ((number, began_ms),) = select(dsn, "select batch, began_ms from shop.fkjoin_batches")
     assert number == 2
@@ -91,16 +87,16 @@ def test_a_table_that_the_state_does_not_have_is_refused_and_the_way_on_is_a_new
     history.write(60)
     run(join(spark, tmp_path), dsn, tmp_path)
     backup.restore()
-    before = rows(dsn)
+    before = kept_rows(dsn)
     says = r"on_restore: postgres shop\.it cannot be set back to batch 0 of .*joined keeps only hashes of its rows.*materialize"
     with pytest.raises(FkJoinError, match=rf"{says}.*\. Start with a new checkpoint and an empty target"):
         run(join(spark, tmp_path), dsn, tmp_path, on_restore="set-back")
-    assert rows(dsn) == before == joined_rows(history)
+    assert kept_rows(dsn) == before == joined_rows(history)
     with psycopg.connect(dsn) as connection:
         connection.execute("truncate shop.it")
     backup.folder.rename(tmp_path / "ck-before")
     run(join(spark, tmp_path), dsn, tmp_path)
-    assert rows(dsn) == joined_rows(history)
+    assert kept_rows(dsn) == joined_rows(history)
 
 
 def test_a_checkpoint_from_before_its_first_batch_was_done_makes_the_table_empty(
@@ -117,8 +113,8 @@ def test_a_checkpoint_from_before_its_first_batch_was_done_makes_the_table_empty
     sink, log = Postgres("shop.it", dsn), Log()
     sink.begin(join(spark, tmp_path))
     ((query,),) = select(dsn, "select query from shop.fkjoin_batches")
-    assert rows(dsn)
+    assert kept_rows(dsn)
     for _ in range(2):
         sink.way_back(join(spark, tmp_path), query, log)()  # type: ignore[arg-type]
-        assert rows(dsn) == {}
+        assert kept_rows(dsn) == {}
         assert sink.last(spark, query) is None

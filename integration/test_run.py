@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import random
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,13 +12,19 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import TopicPartition
+from pyspark.sql import SparkSession
 
+from fkjoin.cli.doctor import examine
+from fkjoin.errors import FkJoinError
+from fkjoin.kafka import admin
 from fkjoin.replay.traces import Event
 from integration.faults.cluster import WORKER_POINTS
+from integration.jobs import Process
 from tests.support.commands import fkjoin
+from tests.support.sampling import sampled
 
 from .broker import Broker, Record
-from .faults.cluster import ROOT, compiled
+from .faults.cluster import compiled
 from .jobs import batch_join, joined_rows, left_record, right_record
 
 JOB = """
@@ -84,60 +85,21 @@ EVERY_STRIKE = [
 ]
 
 
-class Process:
-    """A running job; its driver, JVM and workers are one process group."""
-
-    def __init__(self, job: Path) -> None:
-        self._folder = job.parent
-        self._log = (self._folder / "out.txt").open("ab")
-        self._fault = self._folder / "fault"
-        compiled(self._folder / "classes")
-        command = [sys.executable, "-m", "integration.faults.job", "run", str(job)]
-        command += ["--spark-log", str(self._folder / "spark.log")]
-        environment = os.environ | {"FKJOIN_FAULT": str(self._fault)}
-        self._process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=self._log, stderr=self._log, start_new_session=True
-        )
-
-    def arm(self, fault: str) -> None:
-        """Let a process be killed at a point: ``point|before or after|victim``."""
-        draft = self._folder / "fault.draft"
-        draft.write_text(fault)
-        draft.rename(self._fault)
-
-    def struck(self) -> bool:
-        """Whether somebody was killed."""
-        return not self._fault.exists()
-
-    def wait_for_its_end(self) -> None:
-        """The job's own, after its JVM was killed."""
-        assert self._process.wait(60) != 0
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-    def wait_for(self, what: str, reached: Callable[[], bool], pause_s: float = 0.5, limit_s: float = 240) -> None:
-        deadline = time.monotonic() + limit_s
-        while not reached():
-            assert self._process.poll() is None, (self._folder / "out.txt").read_text()[-4000:]
-            assert time.monotonic() < deadline, f"{what} is not reached: {(self._folder / 'out.txt').read_text()[-2000:]}"
-            time.sleep(pause_s)
-
-    def terminate(self) -> int:
-        self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(120)
-
-    def kill(self) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+def running(job: Path) -> Process:
+    """A process that runs the job."""
+    compiled(job.parent / "classes")
+    command = [sys.executable, "-m", "integration.faults.job", "run", str(job)]
+    return Process(job.parent, [*command, "--spark-log", str(job.parent / "spark.log")])
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("deployment", ["fused", "staged"])
 def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     broker: Broker, connector: str, tmp_path: Path, deployment: str
 ) -> None:
-    """Workers and the JVM, at points of the stages' work and of Spark's commits; and a second start is refused.
+    """Workers and the JVM, at points of the stages' work and of Spark's commits.
 
-    The fused job writes to files, too, in the same query.
+    The fused job writes to files, too, in the same query; it is killed between batches first, and a second start is refused.
     """
     name = f"killed-{deployment}"
     broker.create(*(f"{name}-{end}" for end in ("left", "right", "out", "dead")), partitions=2)
@@ -147,9 +109,12 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     job.write_text(JOB.format(**about, more=FAULTS.format(folder=tmp_path)) + several)
     rng = random.Random(5)
     events: list[Event] = []
+    sends = 0
 
     def send(size: int) -> None:
         """Changes on both sides, and one record that cannot be used."""
+        nonlocal sends
+        sends += 1
         new = []
         for _ in range(size):
             left, deleted = rng.random() < 0.8, rng.random() < 0.1
@@ -170,17 +135,17 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
         return looked_at != before and joined_rows(broker, f"{name}-out") == batch_join(events, "left")
 
     send(3000)
-    process = Process(job)
+    process = running(job)
     process.wait_for("the first table", equal)
-    process.kill()  # between batches
-    send(3000)
-    process = Process(job)
-    process.wait_for("the second table", equal)
     if deployment == "fused":
+        process.kill()  # between batches
+        send(3000)
+        process = running(job)
+        process.wait_for("the second table", equal)
         second = fkjoin("run", str(job), "--spark-log", str(tmp_path / "second.log"))
         assert second.returncode == 1
         assert f"checkpoint: {tmp_path}/checkpoint is in use by process" in second.stderr
-    strikes = EVERY_STRIKE if os.environ.get("FKJOIN_EVERY_FAULT") else STRIKES
+    strikes = sampled(EVERY_STRIKE, STRIKES)
     for point, when, victim in strikes:
         what = f"{victim} killed {when} {point}"
         process.arm(f"{point}|{when}|{victim}")
@@ -188,10 +153,10 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
         process.wait_for(what, process.struck, pause_s=0.01)
         if victim == "jvm":
             process.wait_for_its_end()
-            process = Process(job)
+            process = running(job)
         process.wait_for(f"{what}: the table", equal)
     dead = f"{name}-dead"
-    process.wait_for("the dead letters", lambda: len({dead_place(m) for m in broker.read(dead)}) == 2 + len(strikes))
+    process.wait_for("the dead letters", lambda: len({dead_place(m) for m in broker.read(dead)}) == sends)
     assert process.terminate() == 0
     assert {(m.key(), m.value()) for m in broker.read(dead)} == {(b"bad", b"{")}
     lines = [json.loads(line) for line in (tmp_path / "job.log").read_text().splitlines()]
@@ -217,7 +182,9 @@ def dead_place(message: Any) -> tuple[bytes, bytes]:
     return headers["fkjoin.partition"], headers["fkjoin.offset"]
 
 
-def test_offsets_that_are_gone_stop_the_job_with_what_to_do(broker: Broker, connector: str, tmp_path: Path) -> None:
+def test_offsets_that_are_gone_stop_the_job_with_what_to_do(
+    broker: Broker, connector: str, tmp_path: Path, fkjoin_here: Callable[..., str]
+) -> None:
     """The same job keeps its dead letters in a directory."""
     broker.create("gone-left", "gone-right", "gone-out", partitions=1)
     job = tmp_path / "job.toml"
@@ -225,18 +192,19 @@ def test_offsets_that_are_gone_stop_the_job_with_what_to_do(broker: Broker, conn
     text = JOB.format(**about, more="").replace("[spark]", 'trigger = "available-now"\n[spark]', 1)
     job.write_text(text.replace('topic = "gone-dead"', f'path = "{tmp_path}/dead"'))
     broker.send("gone-left", [Record(b"k", b'{"fk": "a"}'), Record(b"k", b"?"), Record(b"k", b'{"fk": "a"}')])
-    run = fkjoin("run", job, "--spark-log", tmp_path / "spark.log")
-    assert (run.returncode, run.stderr) == (0, "")
+    fkjoin_here("run", job)
     letters = [json.loads(line) for path in (tmp_path / "dead").glob("*.json") for line in path.read_text().splitlines()]
     assert [(letter["topic"], letter["offset"], letter["value"]) for letter in letters] == [("gone-left", 1, "Pw==")]
     broker.send("gone-left", [Record(b"k", b'{"fk": "b"}')] * 3)
     broker.admin.delete_records([TopicPartition("gone-left", 0, 5)])[TopicPartition("gone-left", 0)].result(30)
-    run = fkjoin("run", job, "--spark-log", tmp_path / "spark.log")
-    assert run.returncode == 1
-    assert "query sink-out failed: the topic no longer has offsets that were still to be read" in run.stderr
+    says = "query sink-out failed: the topic no longer has offsets that were still to be read"
+    with pytest.raises(FkJoinError, match=says):
+        fkjoin_here("run", job)
 
 
-def test_the_doctor_looks_at_connector_workers_and_brokers(broker: Broker, connector: str) -> None:
+def test_the_doctor_looks_at_connector_workers_and_brokers(
+    broker: Broker, connector: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = fkjoin("doctor", "--jars", connector, "--bootstrap-servers", broker.bootstrap)
     assert run.returncode == 0, run.stdout + run.stderr
     said = [line.split(":")[0] for line in run.stdout.splitlines()]
@@ -248,5 +216,8 @@ def test_the_doctor_looks_at_connector_workers_and_brokers(broker: Broker, conne
     assert "BAD Kafka connector: is not in the session" in run.stdout
     assert "set spark.jars.packages" in run.stdout
     assert "brokers" not in run.stdout, "the connector asks them"
-    run = fkjoin("doctor", "--jars", connector, "--bootstrap-servers", "localhost:1")
-    assert "BAD brokers: bootstrap_servers: no broker answers at localhost:1" in run.stdout
+    monkeypatch.setattr(SparkSession, "stop", lambda session: None)
+    monkeypatch.setattr(admin, "_TIMEOUT_S", 1)
+    brokers = examine("local[2]", "localhost:1", {})[-1]
+    assert (brokers.what, brokers.fine) == ("brokers", False)
+    assert brokers.found.startswith("bootstrap_servers: no broker answers at localhost:1")

@@ -10,12 +10,21 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.processes import Command
-from tests.support.sessions import only_session, small
+from tests.support.sampling import EVERY
+from tests.support.sessions import fkjoin_here, only_session, small
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-settings.register_profile("fkjoin", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+__all__ = ["fkjoin_here"]
+
+settings.register_profile(
+    "fkjoin",
+    deadline=None,
+    max_examples=200 if EVERY else 60,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+)
 settings.load_profile("fkjoin")
 
 
@@ -50,4 +59,7 @@ def command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Pure tests first, so that they fail in seconds."""
+    for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.faults)
     items.sort(key=lambda item: item.get_closest_marker("spark") is not None)

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,33 +33,44 @@ def compiled(folder: Path) -> Path:
 
 
 class Cluster:
-    """Processes in ``folder``; everything is killed by ``stop``."""
+    """Processes in a folder, for one job after another; everything is killed by ``stop``."""
 
-    def __init__(self, folder: Path, workers: int = 2) -> None:
-        self.folder, self.fault = folder, folder / "fault"
-        self.job = "joined"
+    def __init__(self, home: Path, workers: int = 2) -> None:
+        self._home, self.fault = home, home / "fault"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.master = f"spark://127.0.0.1:{port}"
-        self._classes = compiled(folder / "classes")
+        self._classes = compiled(home / "classes")
         self._environment = os.environ | {
             "FKJOIN_FAULT": str(self.fault),
             "PYTHONPATH": str(ROOT),
             "SPARK_HOME": str(SPARK_HOME),
-            "SPARK_LOCAL_DIRS": str(folder / "local"),
+            "SPARK_LOCAL_DIRS": str(home / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
             "PYSPARK_PYTHON": sys.executable,
         }
         host = ["--host", "127.0.0.1"]
         self._processes = [self._daemon("master", "master.Master", *host, "--port", str(port), "--webui-port", "0")]
         for number in range(workers):
-            about = ["-c", "1", "-m", "1g", "-d", str(folder / f"worker-{number}"), "--webui-port", "0"]
+            about = ["-c", "1", "-m", "1g", "-d", str(home / f"worker-{number}"), "--webui-port", "0"]
             self._processes.append(self._daemon(f"worker-{number}", "worker.Worker", *host, *about, self.master))
         self.driver: subprocess.Popen[bytes] | None = None
 
+    def begin(self, folder: Path, job: str) -> None:
+        """Take up a job (see ``driver``) in a folder of its own."""
+        self.folder, self.job = folder, job
+        self.start()
+
+    def end(self) -> None:
+        """Kill the job's driver; its executors go with it."""
+        self.kill_remains()
+        self.wake_zombies()
+        self.fault.unlink(missing_ok=True)
+        self.driver = None
+
     def start(self, **conf: str) -> None:
-        """Start the driver (of ``job``: see ``driver``); it goes on from its checkpoint."""
+        """Start the driver; it goes on from its checkpoint."""
         settings = {
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
@@ -93,15 +104,14 @@ class Cluster:
         )
 
     def stop(self) -> None:
-        self.kill_remains()
-        self.wake_zombies()
+        self.end()
         for process in self._processes:  # their executors go with them
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
     def wake_zombies(self) -> None:
         """Let those go on that stood still."""
-        zombies = self.folder / ZOMBIES_FILE
+        zombies = self.fault.with_name(ZOMBIES_FILE)
         if zombies.exists():
             for process in map(int, zombies.read_text().split()):
                 with contextlib.suppress(ProcessLookupError):
@@ -132,9 +142,27 @@ class Cluster:
         return log.read_text(errors="replace")[-4000:] if log.exists() else ""
 
     def _daemon(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
-        log = (self.folder / f"{name}.log").open("ab")
+        log = (self._home / f"{name}.log").open("ab")
         command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *arguments]
         return subprocess.Popen(command, env=self._environment, stdout=log, stderr=log, start_new_session=True)
 
 
 WORKER_POINTS = ("read", "rekey", "subscription", "resolve", "index write", "log write", "pending file")
+
+
+def written(folder: Path, key: str = "o", columns: Sequence[str] = ("amount", "name")) -> dict[str, Any]:
+    """The table that the sink's batches lead to; fails on a change that changes nothing, and on one that cannot be."""
+    table: dict[str, Any] = {}
+    for path in sorted((folder / "out").glob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            row = json.loads(line)
+            before = table.get(row[key])
+            if row["op"] == "delete":
+                assert before is not None, (path.name, row)
+                del table[row[key]]
+            else:
+                now = tuple(row.get(name) for name in columns)
+                assert (row["op"] == "insert") == (before is None), (path.name, row)
+                assert now != before, (path.name, row)
+                table[row[key]] = now
+    return table

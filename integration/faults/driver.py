@@ -30,7 +30,7 @@ CUSTOMERS = "c string, name string, op string, seq bigint"
 
 def main(config: dict[str, Any]) -> None:
     folder = Path(config["folder"])
-    (folder / DRIVER_FILE).write_text(str(os.getpgid(0)))
+    Path(os.environ["FKJOIN_FAULT"]).with_name(DRIVER_FILE).write_text(str(os.getpgid(0)))
     fkjoin.lowering.stage.StageProcessor = Processor  # type: ignore[misc]
     fkjoin.lowering.foreign_keys.PackChanges = fkjoin.lowering.multi_join.PackChanges = Packing  # type: ignore[misc]
     spark = session("faults", master=config["master"], settings=config["conf"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from jsonschema import Draft202012Validator
 from pyspark.sql import SparkSession
 
 from fkjoin import aggregates as agg
+from fkjoin.errors import FkJoinError
 from fkjoin.jobs.job import Job, wanted_of
 from fkjoin.jobs.job_file import FormatSpec, JobError, read_job
 from fkjoin.kafka import Bytes, Debezium, Json, Registry, String
@@ -342,12 +344,11 @@ format = "delta"
 
 
 @pytest.mark.spark
-def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path) -> None:
+def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path, fkjoin_here: Callable[..., str]) -> None:
     orders = [{"id": number, "customer": "c", "amount": number, "lsn": number, "op": "u"} for number in range(5)]
     write_lines(tmp_path / "orders", "1", [*orders, {"id": 0, "customer": "c", "amount": 0, "lsn": 9, "op": "d"}])
     write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
-    path, log = job(tmp_path, GOOD + SUMMED_UP), ("--spark-log", tmp_path / "spark.log")
-    run = fkjoin("run", path, *log)
+    run = fkjoin("run", job(tmp_path, GOOD + SUMMED_UP), "--spark-log", tmp_path / "spark.log")
     assert (run.returncode, run.stderr) == (0, "")
     lines = [json.loads(line) for line in (tmp_path / "job.log").read_text().splitlines()]
     done = {line["query"]: line for line in lines}
@@ -364,24 +365,20 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path)
     (row,) = pq.read_table(totals).to_pylist()
     assert (row["name"], row["n"], row["twice"], row["_operation"]) == ("Ada", 3, 18, "insert")
 
-    changed = job(tmp_path, (GOOD + SUMMED_UP).replace("sum(twice)", "max(twice)"))
-    run = fkjoin("run", changed, "--check", *log)
-    assert run.returncode == 1
-    assert 'was made with aggregate totals: columns = ["n = count()", "twice = sum(twice)"], the job now has' in run.stderr
+    says = r'was made with aggregate totals: columns = \["n = count\(\)", "twice = sum\(twice\)"\], the job now has'
+    with pytest.raises(JobError, match=says):
+        fkjoin_here("run", job(tmp_path, (GOOD + SUMMED_UP).replace("sum(twice)", "max(twice)")), "--check")
+    says = r'was made with join joined: extractor = "customer", the job now has "upper\(customer\)"'
+    with pytest.raises(JobError, match=says):
+        fkjoin_here("run", job(tmp_path, GOOD.replace('extractor = "customer"', 'extractor = "upper(customer)"')), "--check")
 
-    changed = job(tmp_path, GOOD.replace('extractor = "customer"', 'extractor = "upper(customer)"'))
-    run = fkjoin("run", changed, "--check", *log)
-    assert run.returncode == 1
-    assert 'was made with join joined: extractor = "customer", the job now has "upper(customer)"' in run.stderr
-
-    shown = fkjoin("describe", job(tmp_path, GOOD + SUMMED_UP), "--as-written", "--format", "json", *log)
-    assert [step["name"] for step in json.loads(shown.stdout) if step["kind"] == "sink"] == ["out", "totals", "delta"]
-    assert shown.stdout.count("did not fire: spark.fkjoin.optimize is false") == 5, "of aggregate, joiner and sinks"
+    shown = fkjoin_here("describe", job(tmp_path, GOOD + SUMMED_UP), "--as-written", "--format", "json")
+    assert [step["name"] for step in json.loads(shown) if step["kind"] == "sink"] == ["out", "totals", "delta"]
+    assert shown.count("did not fire: spark.fkjoin.optimize is false") == 5, "of aggregate, joiner and sinks"
 
     wrong = job(tmp_path, GOOD.replace('right = "customers"', 'right = "custmers"'))
-    run = fkjoin("run", wrong, "--check", *log)
-    assert run.returncode == 1
-    assert "joins.joined.right: there is no table or join 'custmers'; did you mean 'customers'?" in run.stderr
+    with pytest.raises(JobError, match=r"joins.joined.right: there is no table or join 'custmers'; did you mean 'customers'\?"):
+        fkjoin_here("run", wrong, "--check")
 
 
 PAID = """
@@ -394,7 +391,7 @@ joiner = ["left.amount", "left.name", "right.name as payer"]
 
 
 @pytest.mark.spark
-def test_a_checkpoint_goes_on_with_the_rules_that_it_was_begun_with(tmp_path: Path) -> None:
+def test_a_checkpoint_goes_on_with_the_rules_that_it_was_begun_with(tmp_path: Path, fkjoin_here: Callable[..., str]) -> None:
     """A release with more rules does not refuse what an older one has begun."""
     text = GOOD.replace('["left.amount", "right.name"]', '["left.amount", "left.payer", "right.name"]')
     text = text.replace("[sinks.out]", f"{PAID}[sinks.out]").replace('table = "joined"', 'table = "paid"')
@@ -403,9 +400,7 @@ def test_a_checkpoint_goes_on_with_the_rules_that_it_was_begun_with(tmp_path: Pa
     order = {"id": 1, "customer": "c", "payer": "d", "amount": 7, "lsn": 1, "op": "u"}
     write_lines(tmp_path / "orders", "1", [order])
     write_lines(tmp_path / "customers", "1", [{"customer": one, "name": name, "lsn": 1} for one, name in ("xA", "yB")])
-    log = ("--spark-log", tmp_path / "spark.log")
-    run = fkjoin("run", job(tmp_path, without), *log)
-    assert (run.returncode, run.stderr) == (0, "")
+    fkjoin_here("run", job(tmp_path, without))
 
     manifest = tmp_path / "checkpoint" / "fkjoin-job.json"
     kept = json.loads(manifest.read_text())
@@ -415,9 +410,8 @@ def test_a_checkpoint_goes_on_with_the_rules_that_it_was_begun_with(tmp_path: Pa
     manifest.write_text(json.dumps({name: value for name, value in kept.items() if name != "rules"}))
     (tmp_path / "checkpoint" / ".fkjoin-job.json.crc").unlink(missing_ok=True)
     write_lines(tmp_path / "customers", "2", [{"customer": one, "name": "X", "lsn": 2} for one in "cd"])
-    run = fkjoin("run", job(tmp_path, text), *log)
-    assert (run.returncode, run.stderr) == (0, "")
-    assert f"{tmp_path}/checkpoint was begun without {later}: so it goes on" in run.stdout
+    said = fkjoin_here("run", job(tmp_path, text))
+    assert f"{tmp_path}/checkpoint was begun without {later}: so it goes on" in said
     (made,) = (tmp_path / "out").glob("batch=00000001-*/*.parquet")
     (row,) = pq.read_table(made).to_pylist()
     assert (row["id"], row["amount"], row["name"], row["payer"]) == (1, 7, "X", "X")
@@ -425,6 +419,6 @@ def test_a_checkpoint_goes_on_with_the_rules_that_it_was_begun_with(tmp_path: Pa
 
     off = text.replace("[tables.orders]", '"spark.fkjoin.optimize" = false\n[tables.orders]')
     write_lines(tmp_path / "customers", "3", [{"customer": "c", "name": "Y", "lsn": 3}])
-    run = fkjoin("run", job(tmp_path, off), *log)
-    assert run.returncode == 1
-    assert "was made by a query with other operators: start this version of the job with a new checkpoint" in run.stderr
+    says = "was made by a query with other operators: start this version of the job with a new checkpoint"
+    with pytest.raises(FkJoinError, match=says):
+        fkjoin_here("run", job(tmp_path, off))

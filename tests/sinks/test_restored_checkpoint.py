@@ -11,17 +11,18 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from fkjoin import Table, TopologyError, fk_join
+from fkjoin import Table, TopologyError
 from fkjoin.checkpoint.files import moved
 from fkjoin.cli import main as cli
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs import runner
 from fkjoin.sinks import Delta, Parquet, parquet_folders
 from fkjoin.sinks.restored import require_spark_at
-from tests.support.orders import CUSTOMER, ORDER, History, batch_join, tables
-from tests.support.queries import table_of, write_lines
+from tests.support.orders import CUSTOMER, ORDER, History, batch_join
+from tests.support.queries import write_lines
+from tests.support.sampling import sampled
 from tests.support.sessions import small
-from tests.support.sinks import Backup, Memory, delta, finished
+from tests.support.sinks import Backup, Memory, delta, finished, joined, there
 
 pytestmark = pytest.mark.spark
 
@@ -32,10 +33,6 @@ SINKS: list[Any] = ["parquet", "delta"]
 @pytest.fixture(autouse=True)
 def settings(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
-
-
-def joined(spark: SparkSession, folder: Path) -> Table:
-    return fk_join(*tables(spark, folder), "customer_id", joiner=["left.items", "right.region"], name="joined")
 
 
 def run(spark: SparkSession, folder: Path, *kinds: str, **more: Any) -> None:
@@ -49,15 +46,8 @@ def run(spark: SparkSession, folder: Path, *kinds: str, **more: Any) -> None:
         finished(getattr(table, f"to_{kind}")(folder / kind, **about))
 
 
-def there(spark: SparkSession, folder: Path, kind: str) -> dict[str, Any]:
-    """The table that the sink has."""
-    if kind == "delta":
-        return delta(folder / kind)
-    rows = spark.read.parquet(str(folder / kind)).orderBy("batch").collect()
-    return {key: {"items": row["items"], "region": row.region} for (key,), row in table_of(rows, "order_id").items()}
-
-
-@pytest.mark.parametrize("kinds", [*([kind] for kind in SINKS), SINKS], ids=" and ".join)
+@pytest.mark.faults
+@pytest.mark.parametrize("kinds", sampled([["parquet"], ["delta"], SINKS], [["parquet"], ["delta"]]), ids=" and ".join)
 def test_after_a_restore_a_sink_is_refused_or_set_back_and_then_is_the_batch_join(
     spark: SparkSession, tmp_path: Path, kinds: list[str]
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from fkjoin import Table, TopologyError, fk_join
+from fkjoin import TopologyError
 from fkjoin.jobs.job_file import JobError
 from fkjoin.jobs.job_sinks import sink_queries
 from fkjoin.sessions.settings import EXCLUDED
@@ -18,15 +18,11 @@ from fkjoin.sinks import Delta, Parquet
 from fkjoin.sinks.batches import PLACES
 from tests.support.orders import History, batch_join, tables
 from tests.support.sessions import small
-from tests.support.sinks import Memory, delta, finished
+from tests.support.sinks import Memory, delta, finished, joined
 
 pytestmark = pytest.mark.spark
 
 NOW = {"availableNow": True}
-
-
-def joined(spark: SparkSession, folder: Path) -> Table:
-    return fk_join(*tables(spark, folder), "customer_id", joiner=["left.items", "right.region"], name="joined")
 
 
 def parquet(spark: SparkSession, folder: Path) -> list[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,3 +41,24 @@ def only_session(name: str, **conf: Any) -> Iterator[SparkSession]:
     status = made.sparkContext._gateway.proc.poll()
     assert status is None, f"the JVM did not live to see the tests' end: it left with status {status}"
     made.stop()
+
+
+@pytest.fixture
+def fkjoin_here(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """The command line in this process and its session, which a job's settings go into: a JVM takes ten seconds.
+
+    It gives what is printed; ``FkJoinError`` comes as it is.
+    """
+    from typer.testing import CliRunner
+
+    from fkjoin.cli.main import app
+
+    monkeypatch.setattr(type(spark), "stop", lambda session: None)
+
+    def call(*arguments: object) -> str:
+        small(spark, tmp_path)
+        command = [*map(str, arguments), "--spark-log", str(tmp_path / "spark.log")]
+        return str(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
+
+    yield call
+    small(spark, tmp_path)

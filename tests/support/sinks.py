@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin import Table
+from fkjoin import Table, fk_join
 from fkjoin.sinks.batches import Batch, Write
+from tests.support.orders import tables
+from tests.support.queries import table_of
 
 
 @dataclass
@@ -58,3 +61,15 @@ class Backup:
     def restore(self) -> None:
         shutil.rmtree(self.folder)
         shutil.copytree(self.copy, self.folder)
+
+
+def joined(spark: SparkSession, folder: Path) -> Table:
+    return fk_join(*tables(spark, folder), "customer_id", joiner=["left.items", "right.region"], name="joined")
+
+
+def there(spark: SparkSession, folder: Path, kind: str) -> dict[str, Any]:
+    """The table that the sink has."""
+    if kind == "delta":
+        return delta(folder / kind)
+    rows = spark.read.parquet(str(folder / kind)).orderBy("batch").collect()
+    return {key: {"items": row["items"], "region": row.region} for (key,), row in table_of(rows, "order_id").items()}

@@ -1,0 +1,145 @@
+"""A table written to a sink of any kind, whose moments may be heard of: ``python -m integration.faults.sinks ABOUT.json``.
+
+The table is a materialized join of the growing logs of ``tests.support.orders.History``.  As a program it is a driver
+that may be told to crash, or to stand still, at a moment of a batch's write.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from deltalake.table import TableMerger
+from psycopg import Connection
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from fkjoin import session
+from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS, SHORT_LIVED
+from fkjoin.sinks import Delta, Kafka, Parquet, Postgres, parquet_folders
+from integration.faults.victims import crash_if_told
+from tests.support.sinks import joined
+
+KINDS = ("parquet", "delta", "postgres", "topic", "function")
+"""The last is a user's own, for ``foreachBatch``."""
+
+BEFORE, AT_COMMIT, AFTER = "before", "at the commit of", "after"
+"""The moments of a batch's write.  At its commit all is ready, and nobody can see it."""
+
+TOPIC_OPTIONS = {"kafka.max.block.ms": "2000", "kafka.delivery.timeout.ms": "2000", "kafka.request.timeout.ms": "1000"}
+"""A producer that waits two minutes for brokers is too patient for a test."""
+
+
+@dataclass(frozen=True)
+class Writing:
+    """What is written, and where; ``address``: of the database or the brokers."""
+
+    kind: str
+    folder: str
+    address: str = ""
+
+    @property
+    def place(self) -> Path:
+        """The folder that the sink writes to, if it does."""
+        return Path(self.folder) / {"function": "out"}.get(self.kind, self.kind)
+
+    @property
+    def topic(self) -> str:
+        return f"faults-{Path(self.folder).name}"
+
+    def start(self, spark: SparkSession, **more: Any) -> StreamingQuery:
+        """Start the query, or go on with it."""
+        folder = Path(self.folder)
+        table, checkpoint = joined(spark, folder).materialize("kept"), str(folder / "ck")
+        if self.kind == "function":
+            writer = table.changes.writeStream.foreachBatch(lambda frame, number: write(frame, number, self.place))
+            return writer.option("checkpointLocation", checkpoint).trigger(**more["trigger"]).start()
+        made: dict[str, Callable[[], Any]] = {
+            "parquet": lambda: Parquet(self.place),
+            "delta": lambda: Delta(self.place),
+            "postgres": lambda: Postgres("shop.it", self.address),
+            "topic": lambda: Kafka(self.topic, self.address, options=TOPIC_OPTIONS),
+        }
+        return table.to(made[self.kind](), checkpoint=checkpoint, **more)
+
+
+def write(frame: DataFrame, number: int, place: Path) -> None:
+    """A user's function: a file a batch, under its number, whole or not at all."""
+    columns = "_operation as op", "order_id as o", "items", "region"
+    place.mkdir(exist_ok=True)
+    draft = place.with_suffix(".draft")
+    draft.write_text("\n".join(map(str, frame.selectExpr(*columns).toJSON().collect())))
+    draft.rename(place / f"{number:06d}.jsonl")
+
+
+def moments(told: Callable[[str], None]) -> list[tuple[Any, str, Any]]:
+    """Of what to set which attribute to what, so that ``told`` hears of the moments of each batch's write."""
+    writes = False
+
+    def around(function: Callable[..., None]) -> Callable[..., None]:
+        def wrapped(*given: Any) -> None:
+            nonlocal writes
+            told(BEFORE)
+            writes = True
+            try:
+                function(*given)
+            finally:
+                writes = False
+            told(AFTER)
+
+        return wrapped
+
+    def begins(begin: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda sink, table: around(begin(sink, table))
+
+    def commits(function: Callable[..., Any], is_one: Callable[..., bool] = lambda *_: True) -> Callable[..., Any]:
+        def wrapped(*given: Any) -> Any:
+            if writes and is_one(*given):
+                told(AT_COMMIT)
+            return function(*given)
+
+        return wrapped
+
+    return [
+        *((kind, "begin", begins(kind.begin)) for kind in (Parquet, Kafka, Delta, Postgres)),
+        (parquet_folders, "moved", commits(parquet_folders.moved, lambda path, *_: path.getName() == "ready")),
+        (TableMerger, "execute", commits(TableMerger.execute)),
+        (Connection, "commit", commits(Connection.commit)),
+        (sys.modules[__name__], "write", around(write)),
+    ]
+
+
+def main(about: Path) -> None:
+    given = json.loads(about.read_text())
+    writing = Writing(**given["writing"])
+    for place in moments(lambda moment: crash_if_told("sink write", moment)):
+        setattr(*place)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
+        "spark.jars": given["jars"],
+        PARTITIONS: "2",
+        BUCKETS: "2",
+        INDEX_DIR: f"{writing.folder}/index-of-driver",
+    }
+    spark = session("writer", master="local[2]", settings=settings)
+    spark.sparkContext.setLogLevel("ERROR")
+    writing.start(spark, trigger={"processingTime": "100 milliseconds"}).awaitTermination()
+
+
+def command(writing: Writing, jars: str) -> list[str]:
+    """The program, for the writing."""
+    about = Path(writing.folder) / "about.json"
+    about.write_text(json.dumps({"writing": asdict(writing), "jars": jars}))
+    return [sys.executable, "-m", "integration.faults.sinks", str(about)]
+
+
+if __name__ == "__main__":
+    from integration.faults import sinks  # not __main__: what is to be patched is there
+
+    sinks.main(Path(sys.argv[1]))

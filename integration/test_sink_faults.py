@@ -1,0 +1,238 @@
+"""Each kind of sink, through restores, second drivers and outages at each moment of a batch's write, is the batch join."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from fkjoin.checkpoint.claim import FILE as CLAIM
+from fkjoin.errors import FkJoinError
+from fkjoin.kafka import admin
+from integration.faults.cluster import written
+from integration.faults.sinks import AFTER, AT_COMMIT, BEFORE, KINDS, Writing, command, moments
+from integration.jobs import Process
+from integration.postgres import it_waits, kept_rows, select, stopped
+from tests.support.orders import History, batch_join
+from tests.support.sampling import sampled
+from tests.support.sessions import small
+from tests.support.sinks import Backup, there
+
+FAULTS = RESTORE, SECOND, OUTAGE = "a restore to a backup taken", "a second driver, started", "an outage that begins"
+
+NO_POINT = {
+    (RESTORE, "topic"): "a topic is never set back: docs/sinks.md says what a table made from it may have",
+    (RESTORE, "function"): "what a function has written, its user sets back",
+    (AT_COMMIT, "topic"): "each record can be seen as soon as it is there",
+    (AT_COMMIT, "function"): "nobody knows where a user's function has it",
+}
+"""Why a kind of sink has no point for a fault, or at a moment."""
+
+EVERY = [
+    (fault, moment, kind)
+    for fault, moment, kind in product(FAULTS, (BEFORE, AT_COMMIT, AFTER), KINDS)
+    if not {(fault, kind), (moment, kind)} & NO_POINT.keys()
+]
+
+SAMPLE = [
+    (RESTORE, AT_COMMIT, "delta"),
+    (SECOND, BEFORE, "parquet"),
+    (OUTAGE, AT_COMMIT, "postgres"),
+]
+"""A few; ``make faults`` tries ``EVERY`` one."""
+
+NOW: Any = {"trigger": {"availableNow": True}}
+
+
+class Place:
+    """A sink, what has been written to it, and how it goes away."""
+
+    def __init__(self, kind: str, spark: SparkSession, folder: Path, request: pytest.FixtureRequest) -> None:
+        self.kind, self.spark, self.folder = kind, spark, folder
+        self.broker = request.getfixturevalue("broker") if kind == "topic" else None
+        self.dsn = request.getfixturevalue("dsn") if kind == "postgres" else ""
+        self.writing = Writing(kind, str(folder), self.broker.bootstrap if self.broker else self.dsn)
+        if self.broker:
+            self.broker.create(self.writing.topic, partitions=2)
+        self.history = History(folder)
+        self.history.write(60)
+
+    def run(self, **more: Any) -> None:
+        self.writing.start(self.spark, **NOW, **more).awaitTermination()
+
+    def is_right(self) -> bool:
+        """Whether it is the batch join; fails when a change is there twice."""
+        wanted = {key: tuple(row.values()) for key, row in batch_join(self.history).items()}
+        return self._rows() == wanted
+
+    def _rows(self) -> dict[str, Any]:
+        if self.kind == "postgres":
+            return kept_rows(self.dsn) if select(self.dsn, "select to_regclass('shop.it')") != [(None,)] else {}
+        if self.kind == "function":
+            return written(self.folder, "o", ("items", "region"))
+        if self.broker:
+            found = {key.decode(): json.loads(value) for key, value in self.broker.table(self.writing.topic).items()}
+        else:
+            begun = {"parquet": "batch=*", "delta": "_delta_log/*.json"}[self.kind]
+            found = there(self.spark, self.folder, self.kind) if list(self.writing.place.glob(begun)) else {}
+        return {key: (row["items"], row["region"]) for key, row in found.items()}
+
+    @contextlib.contextmanager
+    def gone(self) -> Iterator[None]:
+        """Its server answers nobody; a folder's disk is not there."""
+        if self.kind == "postgres":
+            with stopped(self.dsn):
+                yield
+        elif self.broker:
+            with self.broker.gone():
+                yield
+        else:
+            place, away = self.writing.place, self.folder / "away"
+            place.rename(away)
+            place.touch()
+            yield
+            place.unlink()
+            away.rename(place)
+
+
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], Any]], None]:
+    """Have a function called at the next moment of that name of a batch's write in this process."""
+    waiting: dict[str, Callable[[], Any]] = {}
+    for place in moments(lambda moment: waiting.pop(moment, lambda: None)()):
+        monkeypatch.setattr(*place)
+    return waiting.__setitem__
+
+
+def restored(place: Place, moment: str, at: Callable[[str, Callable[[], Any]], None]) -> None:
+    place.run()
+    place.history.write(60)
+    backups: list[Backup] = []
+    at(moment, lambda: backups.append(Backup(place.folder / "ck")))
+    place.run()
+    place.history.write(60)
+    place.run()
+    (backup,) = backups
+    backup.restore()
+    place.history.write(60)
+    with pytest.raises(FkJoinError, match=r"ck was set back: it is at batch 1, and .* has batch 2 of its query\."):
+        place.run()
+    place.run(on_restore="set-back")
+    assert place.is_right()
+
+
+class Back(logging.Handler):
+    """Ends an outage once the log ``fkjoin`` says that something is tried again."""
+
+    def __init__(self, outage: contextlib.ExitStack) -> None:
+        super().__init__()
+        self.outage = outage
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.outage.close()
+
+
+def gone(place: Place, moment: str, at: Callable[[str, Callable[[], Any]], None]) -> None:
+    """It waits for the sink to be back, or stops and goes on with the batch when it is started again."""
+    place.run()
+    place.history.write(60)
+    begun: list[str] = []
+    with contextlib.ExitStack() as outage:
+
+        def begin() -> None:
+            outage.enter_context(place.gone())
+            begun.append(moment)
+
+        at(moment, begin)
+        back = Back(outage)
+        logging.getLogger("fkjoin").addHandler(back)
+        outage.callback(logging.getLogger("fkjoin").removeHandler, back)
+        noticed = False
+        for _ in range(2):  # an outage after the write is noticed by the batch that comes next
+            with contextlib.suppress(FkJoinError, PySparkException, Py4JJavaError, OSError, DeltaError):
+                place.run()
+                noticed |= back not in logging.getLogger("fkjoin").handlers
+                place.history.write(60)
+                continue
+            noticed = True
+            break
+        assert begun
+        assert noticed, "nobody has seen the outage: the test tests nothing"
+    place.run()
+    assert place.is_right()
+
+
+def followed(place: Place, moment: str, jars: str) -> None:
+    """The first driver stands still, its claim lapses, and it goes on when the second has done its batch, and others."""
+    checkpoint = place.folder / "ck"
+    first = Process(place.folder, command(place.writing, jars))
+    try:
+        first.wait_for("the first batch", place.is_right)
+        first.arm(f"sink write|{moment}|driver that stands still")
+        place.history.write(60)
+        first.wait_for("it stands still", first.stands_still, pause_s=0.05)
+        if place.kind != "function":  # which fkjoin does not start
+            with pytest.raises(FkJoinError, match="ck is in use by process"):
+                place.run()
+            os.utime(checkpoint / CLAIM, (0, 0))
+        second = place.writing.start(place.spark, **NOW)
+        while second.isActive and not (place.dsn and it_waits(place.dsn)):
+            time.sleep(0.05)
+        if not second.isActive and place.kind != "topic":
+            second.awaitTermination()
+            place.history.write(60)
+            place.run()
+            assert place.is_right()
+        first.go_on()
+        second_did_it = True
+        try:
+            second.awaitTermination()
+        except PySparkException:  # Spark lets one of the two write that the batch is done
+            second_did_it = False
+        if second_did_it:
+            first.wait_for_its_end()
+    finally:
+        first.kill()
+    place.history.write(60)
+    place.run()
+    assert place.is_right()
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("fault", "moment", "kind"),
+    sampled(EVERY, SAMPLE),
+    ids=lambda word: word.replace(" ", "-"),
+)
+def test_a_sink_is_the_batch_join_after(
+    fault: str,
+    moment: str,
+    kind: str,
+    spark: SparkSession,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    at: Callable[[str, Callable[[], Any]], None],
+    connector: str,
+) -> None:
+    small(spark, tmp_path)
+    monkeypatch.setattr(admin, "_TIMEOUT_S", 3)
+    place = Place(kind, spark, tmp_path, request)
+    if fault == RESTORE:
+        restored(place, moment, at)
+    elif fault == OUTAGE:
+        gone(place, moment, at)
+    else:
+        followed(place, moment, connector)
