@@ -48,7 +48,7 @@ SAMPLE = [
     ("a batch", signal.SIGKILL, False),
     ("a batch", signal.SIGKILL, True),
 ]
-"""A few; ``make faults`` tries ``ALL``.  Of the stop: tests/test_secrets.py, no process has a secret."""
+"""A few; ``make faults`` tries ``ALL``.  Of the stop: tests/jobs/test_secrets.py, no process has a secret."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 ALL = [(moment, number, of_java) for moment in MOMENTS for number in SIGNALS for of_java in (False, True)]
 
