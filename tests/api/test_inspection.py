@@ -118,9 +118,8 @@ def test_a_table_reads_as_its_columns_types_and_emission(spark: SparkSession, or
     assert repr(orders) == f"Table[orders; key: order_id string; {row}; emit: changes as they are read]"
     assert repr(joined) == "Table[joined; key: order_id string; columns: amount double, name string; emit: on-update]"
     assert "right struct<" in repr(fk_join(orders, customers, "customer_id"))
-    many = ", ".join(f"struct({', '.join(f'amount as field_{at}' for at in range(20))}) as c{number}" for number in range(30))
-    wide = orders.map_values(f"{many}".split(", struct")[0])
-    assert "…" in repr(wide)
+    wide = f"struct({', '.join(f'amount as field_{at}' for at in range(20))}) as wide"
+    assert repr(orders.map_values(wide)).endswith("field_4:do…; emit: on-change]")
     assert "10 more; emit" in repr(orders.map_values([f"amount + {number} as c{number}" for number in range(30)]))
     assert repr(orders.map_values("order_id")).endswith("columns: none; emit: on-change]")
 
