@@ -44,7 +44,7 @@ class Shop:
 
     def run(self, kind: str, **options: Any) -> dict[str, Any]:
         """Read all there is; the table that the changes so far make."""
-        orders = self.table(self.orders, "customer string, n int", options={"maxOffsetsPerTrigger": 8}, **options)
+        orders = self.table(self.orders, "customer string, n int", options={"maxOffsetsPerTrigger": 16}, **options)
         customers = self.table(self.customers, "name string", **options)
         if kind == "join":
             table = fk_join(orders, customers, "customer", how="left", joiner=["left.n as n", "right.name as name"])
