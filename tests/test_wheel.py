@@ -56,6 +56,7 @@ for number, customer in enumerate([b"Ada", b"Ben", b"Ben"]):
 print(json.dumps({"fkjoin": fkjoin.__file__, "state": state.WHOSE, "found": found}))
 """
 
+
 def run(*command: str | Path, folder: Path, **variables: str) -> str:
     """What a command prints, in an environment in which nothing says where fkjoin is."""
     left_out = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
