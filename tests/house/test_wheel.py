@@ -16,8 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from fkjoin.sessions.settings import SHORT_LIVED
-
 ROOT = next(folder for folder in Path(__file__).parents if (folder / "pyproject.toml").exists())
 
 WORK = """
@@ -56,20 +54,6 @@ for number, customer in enumerate([b"Ada", b"Ben", b"Ben"]):
         found.append([[row["foreign_key"].decode(), row["subscribe"]] for row in made.subscriptions.to_pylist()])
         store.commit()
 print(json.dumps({"fkjoin": fkjoin.__file__, "state": state.WHOSE, "found": found}))
-"""
-
-SPARK = """
-import state, fkjoin
-from fkjoin import Table, fk_join
-
-spark = fkjoin.session("a job beside a state.py", master="local[1]", ui_enabled="false", sql_shuffle_partitions=1)
-spark.conf.set("spark.fkjoin.buckets", "1")
-orders = Table.from_files(spark, "orders", key="id", version="lsn")
-customers = Table.from_files(spark, "customers", key="id", version="lsn")
-joined = fk_join(orders, customers, extractor="customer", joiner=["right.name"])
-joined.to_parquet("joined", checkpoint="ck", trigger={"availableNow": True}).awaitTermination()
-print(fkjoin.__file__, state.WHOSE, [tuple(row) for row in spark.read.parquet("joined").select("id", "name").collect()])
-spark.stop()
 """
 
 
@@ -216,16 +200,3 @@ def test_a_state_of_the_user_changes_nothing_with_a_checkout_on_the_path(bare: P
     place, state = works(bare, job(tmp_path / "job", WORK, own=True), PYTHONPATH=str(ROOT))
     assert Path(place).is_relative_to(ROOT)
     assert state == "of the user"
-
-
-@pytest.mark.spark
-def test_workers_of_an_installed_wheel_have_its_stores(installed: Path, tmp_path: Path) -> None:
-    folder = job(tmp_path / "job", SPARK, own=True)
-    rows = {"orders": {"id": 1, "customer": 7, "lsn": 1}, "customers": {"id": 7, "name": "Ada", "lsn": 1}}
-    for name, row in rows.items():
-        (folder / name).mkdir()
-        (folder / name / "1.json").write_text(json.dumps(row))
-    said = run(installed, "job.py", folder=folder, JAVA_TOOL_OPTIONS=SHORT_LIVED)
-    place, rest = said.strip().splitlines()[-1].split(" ", 1)
-    assert Path(place).is_relative_to(installed.parent.parent)
-    assert rest == "of the user [(1, 'Ada')]"
