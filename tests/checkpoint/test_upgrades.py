@@ -97,7 +97,7 @@ def require_as_numbered(spark: SparkSession, checkpoint: Path, table: Table) -> 
     """Compare the probe of the tests of plans with what Spark has written into a checkpoint; returns the stages in it."""
     plan, stores = read_plan(table.changes), SavedState(spark, checkpoint).stores
     assert {store.operator: store.name for store in stores} == {
-        number: f"{operator.spec.operator}-{operator.spec.stage}" for number, operator in enumerate(plan.operators)
+        number: operator.spec.name for number, operator in enumerate(plan.operators)
     }
     assert {int(folder.name) for folder in (checkpoint / "state").iterdir()} == set(range(len(plan.operators)))
     for number, source in enumerate(plan.sources):
