@@ -47,7 +47,8 @@ EVERY = [
 ]
 
 SAMPLE = [
-    (RESTORE, AT_COMMIT, "delta"),
+    (RESTORE, AT_COMMIT, "parquet"),
+    (RESTORE, AFTER, "delta"),
     (SECOND, BEFORE, "parquet"),
     (OUTAGE, AT_COMMIT, "postgres"),
 ]

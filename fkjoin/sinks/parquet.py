@@ -70,8 +70,8 @@ class Parquet:
     def way_back(self, table: Lowered, query: str, log: BatchLog) -> Callable[[], None]:
         spark, place = table.spark, str(self.path)
         folders = batches_of(spark, place, query)
-        later = [folder for number, folder in folders if number > log.last]
-        told = [folder for number, folder in folders if number <= log.last and log.mark(number).began_ms is not None]
+        later = [folder for number, folder in folders if number > log.done]
+        told = [folder for number, folder in folders if number <= log.done and log.mark(number).began_ms is not None]
         for folder in told:
             if (mark := mark_of(spark, folder)) is not None and not log.has(mark):
                 raise FkJoinError(f"{folder} is of another run of the query than the checkpoint")

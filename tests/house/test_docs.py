@@ -83,8 +83,9 @@ def test_code_in_documents_is_python_and_names_what_there_is(path: Path) -> None
         if block.language == "python":
             compile(block.text, str(path), "exec")
             for module, names in re.findall(r"^from (fkjoin[\w.]*) import (.+)$", block.text, re.MULTILINE):
-                found = __import__(module, fromlist=["*"])
-                for name in re.findall(r"(\w+)(?: as \w+)?(?:,|$)", names):
+                wanted = re.findall(r"(\w+)(?: as \w+)?(?:,|$)", names)
+                found = __import__(module, fromlist=wanted)  # a module below it is imported, too
+                for name in wanted:
                     assert hasattr(found, name), f"{path}: {module}.{name}"
     assert fkjoin.__version__
 
