@@ -99,13 +99,13 @@ def test_a_hot_key_is_named_by_its_key(tmp_path: Path) -> None:
 )
 def test_of_a_star_some_columns_are_made(paths: list[tuple[str, ...]], names: list[str]) -> None:
     whole = star("left", "left")
-    some = replace(whole, made=pruned(whole.made, paths))
+    some = replace(whole, result=pruned(whole.result, paths))
     assert some.schema.names == names
     again = MultiJoin.from_facts(
         json.loads(json.dumps(some.facts(), sort_keys=True)),
         {"key": some.key, "left": TEXT, **{f"{side}{at}": TEXT for side in ("right", "foreign_key") for at in (0, 1)}},
     )
-    assert (again.made, again.schema) == (some.made, some.schema)
+    assert (again.result, again.schema) == (some.result, some.schema)
     left = RowCodec(TEXT).encode([pa.array(["l", "l"])], 2)
     first = as_bytes(pa.array([*RowCodec(TEXT).encode([pa.array(["r"])], 1).to_pylist(), None], BYTES))
     rows = some.rows(as_bytes(pa.array(["k", "k"])), left, [first, pa.nulls(2, BYTES)])

@@ -27,6 +27,7 @@ from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.kafka import Registry
 from fkjoin.kafka.formats import Bytes, Format, Json, String, writer
 from fkjoin.kafka.positions import RootsOf, of_roots
+from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.stage import frame_of
 from fkjoin.sinks.records import packed_records, records
 from fkjoin.spark.frame import VERSION
@@ -181,7 +182,7 @@ def test_fields_of_results_that_are_one_row_each() -> None:
 ORDER, CUSTOMER = "n bigint, customer string, whole string", "name string, tags array<string>"
 
 
-def by_hand(spark: SparkSession, folder: Path, key: str) -> Table:
+def by_hand(spark: SparkSession, folder: Path, key: str) -> Lowered:
     """A left join whose results are those of ``results``, and no stream."""
     made = []
     for name, own, row in ("orders", key, ORDER), ("customers", "cid string", CUSTOMER):
@@ -189,24 +190,24 @@ def by_hand(spark: SparkSession, folder: Path, key: str) -> Table:
         schema = f"{own}, {row}, v bigint, gone boolean"
         keys = struct_type(own, "key").names
         made.append(Table.from_files(spark, folder / name, key=keys, version="v", deleted="gone", schema=schema, format="json"))
-    table = fk_join(*made, "customer", how="left")
-    assert table._lowered.encoded is not None
-    unpack = table._lowered.encoded[1]
+    table = fk_join(*made, "customer", how="left")._lowered
+    assert table.encoded is not None
+    unpack = table.encoded[1]
     envelopes = [(0, pack(results(unpack, part)), None, 0) for part in (0, 1)]
     frame = spark.createDataFrame([(0, None, "dead-letters", 3), *envelopes, (0, b"", None, 0)], ENVELOPE)
-    return replace(table, frame=frame_of(frame, unpack), packed=(frame, unpack))
+    return replace(table, frame=frame_of(frame, unpack), encoded=(frame, unpack))
 
 
-def by_spark(table: Table, key: Any, value: Any, roots: RootsOf | None) -> list[Any]:
+def by_spark(table: Lowered, key: Any, value: Any, roots: RootsOf | None) -> list[Any]:
     place = [] if roots is None else [of_roots(F.col(VERSION), roots).alias(POSITIONS)]
-    return records(table._lowered.changes_with(*place), table.key, table._planned.rest, key, value, None).collect()
+    return records(table.changes_with(*place), table.key, table.rest, key, value, None).collect()
 
 
-def by_workers(table: Table, key: Any, value: Any, roots: RootsOf | None = None) -> list[Any] | None:
-    assert table._lowered.encoded is not None
-    rest = StructType([table.row_type[name] for name in table._planned.rest])
-    frame, unpack = table._lowered.encoded
-    make = packed_records(unpack, frame.sparkSession, table._planned.key_type, rest, key, value, roots)
+def by_workers(table: Lowered, key: Any, value: Any, roots: RootsOf | None = None) -> list[Any] | None:
+    assert table.encoded is not None
+    rest = StructType([table.row_type[name] for name in table.rest])
+    frame, unpack = table.encoded
+    make = packed_records(unpack, frame.sparkSession, table.key_type, rest, key, value, roots)
     return None if make is None else make(frame).collect()
 
 
