@@ -111,10 +111,10 @@ def test_a_checkpoint_from_before_its_first_batch_was_done_makes_the_table_empty
     History(tmp_path).write(60)
     run(join(spark, tmp_path), dsn, tmp_path)
     sink, log = Postgres("shop.it", dsn), Log()
-    sink.begin(join(spark, tmp_path))
+    sink.begin(join(spark, tmp_path)._lowered)
     ((query,),) = select(dsn, "select query from shop.fkjoin_batches")
     assert kept_rows(dsn)
     for _ in range(2):
-        sink.way_back(join(spark, tmp_path), query, log)()  # type: ignore[arg-type]
+        sink.way_back(join(spark, tmp_path)._lowered, query, log)()  # type: ignore[arg-type]
         assert kept_rows(dsn) == {}
         assert sink.last(spark, query) is None

@@ -85,8 +85,8 @@ def test_each_documented_way_in_reads_writes_and_checks_topics(
     with pytest.raises(TopologyError, match=f"no topic '{name}-im' at .*; did you mean '{name}-in'"):
         table(f"{name}-im")
     read = table(f"{name}-in")
-    assert read.connection is not None
-    assert (read.connection.partitions, read.connection.topic_id is None) == (2, False)
+    assert read._planned.connection is not None
+    assert (read._planned.connection.partitions, read._planned.connection.topic_id is None) == (2, False)
     how: Any = {"checkpoint": tmp_path, "trigger": {"availableNow": True}, "options": options}
     with pytest.raises(TopologyError, match=f"no topic '{name}-pout' at .*; did you mean '{name}-out'"):
         read.to_kafka(f"{name}-pout", place, **how)

@@ -44,7 +44,7 @@ def test_columns_are_kept_and_new_ones_are_reported_once(
         made.keep_schemas()
         for planned in made.queries():
             planned.start().awaitTermination()
-        assert made.tables["kept"].on_error == "skip"
+        assert made.tables["kept"]._planned.on_error == "skip"
         return reported(), made.tables["kept"]._planned.rest
 
     job.write_text(f'trigger = "available-now"\n{job.read_text()}')

@@ -203,12 +203,14 @@ WAYS: dict[str, Way] = {
         lambda t: t.orders.group_by("customer").aggregate([], max, max, returns="array<string>"),
     ),
     "orders: a source's changes come as they are read": (
-        lambda t: Delta(t.folder / "delta").begin(t.orders),
-        lambda t: Delta(t.folder / "delta").begin(t.orders.map_values(["text"]).materialize("orders")),
+        lambda t: Delta(t.folder / "delta").begin(t.orders._lowered),
+        lambda t: Delta(t.folder / "delta").begin(t.orders.map_values(["text"]).materialize("orders")._lowered),
     ),
     "named: '_version' is the name of a column that results": (
-        lambda t: Delta(t.folder / "d").begin(t.orders.map_values(["text as _version"], name="named").materialize("named")),
-        lambda t: Delta(t.folder / "d").begin(t.orders.map_values(["text as was"], name="named").materialize("named")),
+        lambda t: Delta(t.folder / "d").begin(
+            t.orders.map_values(["text as _version"], name="named").materialize("named")._lowered
+        ),
+        lambda t: Delta(t.folder / "d").begin(t.orders.map_values(["text as was"], name="named").materialize("named")._lowered),
     ),
     "path: a table with the columns batch and fkjoin_batch": (
         lambda t: written(t, t.orders.map_values(["text as batch", "text as fkjoin_batch"]), Parquet(t.folder / "o")),
