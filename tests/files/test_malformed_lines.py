@@ -49,15 +49,15 @@ def letters(made: Table, checkpoint: Path) -> set[tuple[Any, ...]]:
 def by_spark(made: Table) -> Table:
     """The table with its rows kept, from its frame: a condition that workers do not evaluate is in between."""
     found = made.filter("sqrt(length(id)) >= 0 or id is null").materialize("kept")
-    assert found.packed is not None
-    assert "PackLines" not in found.packed[0]._jdf.queryExecution().analyzed().toString()
+    assert found._lowered.encoded is not None
+    assert "PackLines" not in found._lowered.encoded[0]._jdf.queryExecution().analyzed().toString()
     return found
 
 
 def by_workers(made: Table) -> Table:
     found = made.materialize("kept")
-    assert found.packed is not None
-    assert "PackLines" in found.packed[0]._jdf.queryExecution().analyzed().toString()
+    assert found._lowered.encoded is not None
+    assert "PackLines" in found._lowered.encoded[0]._jdf.queryExecution().analyzed().toString()
     return found
 
 
@@ -73,7 +73,7 @@ def test_both_ways_leave_out_the_same_lines_and_say_why(spark: SparkSession, tmp
     write(tmp_path / "in", "1.json", GOOD, "", " \t", *BAD.values())
     write(tmp_path / "in", "2.json", no_key, no_version, '{"id":"l","lsn":2,"more":[1]}')
     source = table(spark, tmp_path / "in")
-    assert source.unread is not None
+    assert source._lowered.undecoded is not None
     workers = rows_and_counts(by_workers(source), tmp_path / "workers")
     assert rows_and_counts(by_spark(source), tmp_path / "spark") == workers
     rows, counts = workers
