@@ -76,7 +76,7 @@ class Command:
 
     def ends(self) -> None:
         """Wait until all processes are gone, long after they should be; else fail with those that are not."""
-        self.process.wait(60)
+        self.process.wait(180)
         for _ in range(600):
             if not (left := self.processes()):
                 return
