@@ -72,6 +72,8 @@ class Planned:
     """What happens to rows on which an expression or a function of the user's throws."""
     connection: Connection | None = None
     """The topic that the table is read from, or one of those."""
+    lowered: list[Any] = field(init=False, repr=False, default_factory=list)
+    """What lowering has made of it, once: several tables that stand on it are of the same frames."""
 
     @property
     def name(self) -> str:

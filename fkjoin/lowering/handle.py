@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -28,7 +27,7 @@ class Handle(Remembered):
         handle._planned = planned
         return handle
 
-    @cached_property
+    @property
     def _lowered(self) -> Lowered:
         """The table as streaming DataFrames, made once, when somebody reads it."""
         return lower(self._planned)

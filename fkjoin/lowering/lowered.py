@@ -118,7 +118,7 @@ Undecoded: TypeAlias = tuple[DataFrame, JsonLines | TopicRecords | Stepped]
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """A table as streaming DataFrames; one for each handle of the user's, made when a query starts."""
+    """A table as streaming DataFrames, made once, when somebody reads it."""
 
     planned: Planned
     node: Node

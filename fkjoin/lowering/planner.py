@@ -18,15 +18,15 @@ from fkjoin.lowering.views import lower_complete, lower_view
 
 
 def lower(planned: Planned) -> Lowered:
-    """The table as frames, and so all that it is made of; a table that several operators read is lowered once."""
-    done: dict[int, Lowered] = {}
+    """The table as frames, and so all that it is made of; each is lowered once, whatever reads it.
 
-    def visit(table: Planned) -> Lowered:
-        if id(table) not in done:
-            done[id(table)] = _LOWER[type(table.bound)](table, *map(visit, table.inputs))
-        return done[id(table)]
-
-    return visit(planned)
+    Else a query on the changes of two tables that stand on one would observe that one under the same names twice, which
+    Spark refuses.
+    """
+    if not planned.lowered:
+        planned.lowered.append(_LOWER[type(planned.bound)](planned, *map(lower, planned.inputs)))
+    lowered: Lowered = planned.lowered[0]
+    return lowered
 
 
 def _lower_source(planned: Planned) -> Lowered:
