@@ -59,5 +59,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What completion offers: not what the module itself imports."""
+    """The public names, for completion, without what the module itself imports."""
     return [*__all__, *_MODULES, "__version__"]

@@ -1,1 +1,1 @@
-"""What users write, checked against Spark's analyzer where the call stands."""
+"""Checks of a user's calls against Spark's analyzer, made where each call stands."""

@@ -19,7 +19,7 @@ from fkjoin.spark.schemas import arrow_schema, require_plain_keys, spark_schema
 
 @dataclass(frozen=True)
 class Options:
-    """What ``Table.group_by`` is told besides key and value."""
+    """The arguments of ``Table.group_by`` besides key and value."""
 
     name: str | None = None
     emit: Emit = "on-change"
@@ -31,7 +31,7 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class AggregateBound:
-    """What lowering an aggregate needs besides its node."""
+    """The facts that lowering an aggregate needs besides its node."""
 
     key: Projection
     value: Projection
@@ -39,7 +39,7 @@ class AggregateBound:
     """The columns of groups' keys, and those of values."""
     fold: Fold
     topic: RepartitionTopic | None
-    """Of a staged aggregate."""
+    """The topic between the stages of a staged aggregate; None where both are in one query."""
     upgrade_from: str | None
     emission: Emission
     settings: Settings

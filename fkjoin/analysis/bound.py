@@ -30,7 +30,7 @@ class Scope:
     names: tuple[str, ...]
     """These columns; empty where only structs are named."""
     table: str
-    """What errors call the table."""
+    """The name of the table in errors."""
     schema: pa.Schema
     """The types of the columns."""
 
@@ -40,12 +40,12 @@ class Bound:
     """An expression over the columns of a scope."""
 
     given: Expression
-    """As the user wrote it."""
+    """The user's own text or column."""
     column: Column
     field: StructField
     """Its name and type."""
     node: Any
-    """What Spark's analyzer made of it."""
+    """The expression in Spark's analyzed plan."""
     scope: Scope
 
     @property

@@ -24,7 +24,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.names import quoted_if_needed
 from fkjoin.spark.returned import as_type
-from fkjoin.spark.schemas import arrow_schema, listed, text
+from fkjoin.spark.schemas import arrow_schema, listed, struct_type_of, text
 
 _RETURNS: dict[Any, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}
 
@@ -57,7 +57,7 @@ def bound_joiner(name: str, joiner: Joiner | None, rows: DataFrame, on_error: On
     """The joiner of the join with that ``name``; ``rows``: an empty frame of answers.  None: both rows as they are."""
     if joiner is None:
         row = F.struct("left", "right")
-        return BoundJoiner(row, _type_of(rows, row), None, None, NOTHING)
+        return BoundJoiner(row, struct_type_of(rows, row), None, None, NOTHING)
     if is_function(joiner):
         return _by_function(name, joiner, rows, on_error)
     sides = pa.schema([field for field in arrow_schema("joiner", rows.schema) if field.name in ("left", "right")])
@@ -91,12 +91,6 @@ def written_out(joiner: Joiner | None, left: Planned, right: Planned) -> Joiner 
     return found
 
 
-def _type_of(rows: DataFrame, row: Column) -> StructType:
-    kind = rows.select(row.alias("row")).schema["row"].dataType
-    assert isinstance(kind, StructType)
-    return kind
-
-
 class _Called(NamedTuple):
     """A Python joiner and what it returns; ``text`` where it is JSON."""
 
@@ -128,7 +122,7 @@ def _by_function(name: str, joiner: Callable[[Any, Any], Any], rows: DataFrame, 
     problem = thrown
     if on_error == "fail":
         problem = F.when(thrown.isNotNull(), raising(f"joiner of {name}", F.col("named"), thrown))
-    result = _type_of(rows.withColumn(_CALLED, call), row)
+    result = struct_type_of(rows.withColumn(_CALLED, call), row)
     return BoundJoiner(row, result, problem, F.concat(F.lit("joiner: "), thrown), NOTHING, None, call)
 
 

@@ -15,7 +15,7 @@ from fkjoin.analysis.projection import Projection
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.repartition import read_back, to_records
 from fkjoin.lowering.emission import paced
-from fkjoin.lowering.lowered import Contributions, Lowered
+from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.pruning import narrowed, narrowed_rows
 from fkjoin.lowering.stage import counted, frame_of, let_through, packing_columns, stage, state_spec
 from fkjoin.lowering.workers import contributing, packed_contributions
@@ -81,8 +81,7 @@ def lower_aggregate(planned: Planned, table: Lowered) -> Lowered:
     kept = state(AggregateSpec, node.materialized or label)
     spec = AggregateSpec(kept, fold=fold, in_order=topic is None, every=emission.every)
     results = paced(counted(stage(grouped, spec), label, "aggregate"), label, emission, about, settings)
-    frame, contributions = frame_of(results, unpack), Contributions(regrouped, fold)
-    return Lowered(planned, node, frame, dead, stages, encoded=(results, unpack), contributions=contributions)
+    return Lowered(planned, node, frame_of(results, unpack), dead, stages, encoded=(results, unpack), contributions=regrouped)
 
 
 class _Contributed(NamedTuple):
@@ -133,7 +132,7 @@ def _contribute(table: Lowered, key: Projection, value: Projection, group: pa.Sc
     if answers is None:
         return "its rows are more than fields of both rows"
     given = (*key.given, *value.given)
-    places = answers.places(given, arrow_schema("row", table.row_type))
+    places = answers.places(given, table.planned.scope.schema)
     if None in places:
         return f"{text(given[places.index(None)])} is more than a field"
     found = tuple(place for place in places if place is not None)

@@ -22,7 +22,7 @@ def paced(
 ) -> DataFrame:
     """The operator's results, held back until an interval is over; as they are, if they are sent as they come.
 
-    ``about``: the types of key and result, and the names of versions, for whoever reads the state; ``bound_to``: see
+    ``about``: the types of key and result, and the names of versions, for tools that read the state; ``bound_to``: see
     ``state_spec``.
     """
     if emission.interval_ms is None:

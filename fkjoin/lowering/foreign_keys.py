@@ -26,7 +26,6 @@ from fkjoin.plan.rules import JOIN_READS_ANSWERS, WORKERS_EVALUATE_STEPS
 from fkjoin.spark.json_lines import plain_paths
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackChanges
-from fkjoin.spark.schemas import arrow_schema
 from fkjoin.stages.answer_rows import AnswerRows, CarryRows
 from fkjoin.stages.contribute import Carry, leaves
 
@@ -123,7 +122,7 @@ def _for_workers(left: Lowered, bound: Sequence[Bound] | None, settings: Setting
     """The foreign key for workers; None if Spark has to evaluate it."""
     if bound is None:
         return None
-    plain = plain_paths([one.given for one in bound], left.planned.visible_schema)
+    plain = plain_paths([one.given for one in bound], left.planned.scope.schema)
     if plain is None and WORKERS_EVALUATE_STEPS in settings.off:
         return None
     return for_workers({f"k{place}": one for place, one in enumerate(bound)}, f"extractor of {left.name}")
@@ -134,9 +133,8 @@ def _carry(left: Lowered, foreign_key: ForeignKey, key: pa.Schema, row: pa.Schem
     answers = left.answers
     if answers is None:
         return "its rows are more than fields of both rows"
-    whole = arrow_schema("left", left.row_type)
     bound = foreign_key.bound
-    found = [None] if bound is None else answers.places([one.given for one in bound], whole)
+    found = [None] if bound is None else answers.places([one.given for one in bound], left.planned.scope.schema)
     places = tuple(place for place in found if place is not None)
     if len(places) < len(found):
         return "the foreign key is more than a field"

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructField, StructType
 
 from fkjoin.analysis.joins import JoinBound
@@ -122,10 +122,6 @@ class JoinLowering:
             pre_resolve=None if bound.topics is not None else before,
             joins=None if materialized is not None else self._joins,
         )
-
-    @property
-    def _spark(self) -> SparkSession:
-        return self.planned.spark
 
     @cached_property
     def _key(self) -> pa.Schema:

@@ -15,7 +15,6 @@ from pyspark.sql.types import StructType
 from fkjoin.analysis.attempt import Attempt, letters
 from fkjoin.analysis.planned import Planned, with_visible
 from fkjoin.codec.rows import Path
-from fkjoin.folds.fold import Fold
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.positions import numbers
@@ -63,14 +62,11 @@ class Answers:
         """The answers alone."""
         return counted(self.envelopes, self.name, *self.stages).where("counter is null")
 
-    def places(self, given: Iterable[Any], row: pa.Schema) -> list[Place | None]:
-        """Where each of what is given over the columns of row and key is; None where it is more than a field."""
-        paths = (plain_path(item, self._visible(row)) for item in given)
+    def places(self, given: Iterable[Any], columns: pa.Schema) -> list[Place | None]:
+        """Where each of what is given over the columns of a joined row is; None where it is more than a field."""
+        paths = (plain_path(item, columns) for item in given)
         places = (None if path is None else self._place(path) for path in paths)
         return [place if place is not None and place[1] else None for place in places]
-
-    def _visible(self, row: pa.Schema) -> pa.Schema:
-        return pa.schema([*row, *(field for field in self.of.key if field.name not in row.names)])
 
     def _place(self, path: Path) -> Place | None:
         """Where a field of a joined row is, or with an empty path one of both rows; None if there is no such field."""
@@ -103,15 +99,6 @@ class Narrow:
     """A frame of such rows, for a reader of that name."""
 
 
-@dataclass(frozen=True)
-class Contributions:
-    """What the rows of an aggregate's table contribute, for a cogroup to fold them itself."""
-
-    regrouped: Callable[[int, bool], DataFrame]
-    """Envelopes of ``GROUPED``, as those of the table with that number; true: also of updates that contribute what they did."""
-    fold: Fold
-
-
 Undecoded: TypeAlias = tuple[DataFrame, JsonLines | TopicRecords | Stepped]
 """The lines of files, or a topic's records, and what is in them."""
 
@@ -135,8 +122,11 @@ class Lowered:
     """The results of the last stage before they become rows, and what makes rows of them."""
     answers: Answers | None = field(default=None, repr=False)
     """Of a join: what an operator may read in the place of its rows."""
-    contributions: Contributions | None = field(default=None, repr=False)
-    """Of an aggregate: what a cogroup reads in the place of its rows."""
+    contributions: Callable[[int, bool], DataFrame] | None = field(default=None, repr=False)
+    """Of an aggregate: envelopes of ``GROUPED`` for a cogroup, which folds them itself, as of its table with that number.
+
+    True: also of updates that contribute what they did.
+    """
     pre_resolve: PreResolve | None = field(default=None, repr=False)
     """Of a join and of views of it: its rows before resolve."""
     joins: Joins | str | None = field(default=None, repr=False)

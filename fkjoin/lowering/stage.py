@@ -27,8 +27,8 @@ def state_spec(
 ) -> StateSpec:
     """What a stage of the operator says of its state, under the settings that were there when it was applied.
 
-    ``bound_to``: facts that its checkpoint is bound to, besides name, stage and buckets; ``about``: what is kept for whoever
-    reads the state, types among it.
+    ``bound_to``: facts that its checkpoint is bound to, besides name, stage and buckets; ``about``: what is kept for tools
+    that read the state, types among it.
     """
     facts = {"join": operator, "stage": kind.stage, "buckets": settings.buckets, **bound_to}
     kept = {name: json.loads(item.json()) if isinstance(item, DataType) else item for name, item in about.items()}

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from fkjoin.analysis.planned import Planned
 from fkjoin.analysis.unions import CogroupBound, MergeBound
 from fkjoin.lowering.emission import paced
-from fkjoin.lowering.lowered import Contributions, Lowered, dead_of_all, stages_of
+from fkjoin.lowering.lowered import Lowered, dead_of_all, stages_of
 from fkjoin.lowering.stage import counted, frame_of, made_by_operators, packing_columns, stage, state_spec
 from fkjoin.plan.nodes import Aggregate, Cogroup, Merge, starts_over
 from fkjoin.spark.frame import ROW
@@ -69,7 +69,7 @@ def lower_cogroup(planned: Planned, *tables: Lowered) -> Lowered:
     }
     about = {"key": first.key_type, "result": spark_schema(fold.schema), "versions": [["version", 1]]}
     grouped = functools.reduce(
-        DataFrame.unionAll, (_contributions(table).regrouped(at, emission.every) for at, table in enumerate(tables))
+        DataFrame.unionAll, (_contributions(table, at, emission.every) for at, table in enumerate(tables))
     )
     state = state_spec(settings, AggregateSpec, label, facts, about)
     spec = AggregateSpec(state, fold=fold, in_order=True, every=emission.every)
@@ -77,9 +77,9 @@ def lower_cogroup(planned: Planned, *tables: Lowered) -> Lowered:
     return _together(planned, node, tables, results, UnpackResults(key, (fold.schema,), node.versions))
 
 
-def _contributions(table: Lowered) -> Contributions:
+def _contributions(table: Lowered, number: int, every: bool) -> DataFrame:
     assert table.contributions is not None
-    return table.contributions
+    return table.contributions(number, every)
 
 
 def _together(

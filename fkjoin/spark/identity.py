@@ -11,7 +11,7 @@ _HOME = "home"
 
 
 def identity_text(facts: Mapping[str, Any], about: Mapping[str, Any]) -> str:
-    """``facts`` must stay the same as long as the checkpoint lives; ``about`` is only kept for whoever reads the state."""
+    """``facts`` must stay the same as long as the checkpoint lives; ``about`` is only kept for tools that read the state."""
     return json.dumps({**facts, _ABOUT: about}, sort_keys=True)
 
 

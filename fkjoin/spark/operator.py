@@ -41,7 +41,7 @@ class StageProcessor(StatefulProcessor):
 
     def __init__(self, spec: StageSpec) -> None:
         self._pickled: bytes = cloudpickle.dumps(spec)  # type: ignore[no-untyped-call]
-        """Not as it is: whoever only asks for the operator's states need not load what it is made of."""
+        """The spec's bytes: a task that only asks for the operator's states need not load the spec."""
 
     @cached_property
     def _spec(self) -> StageSpec:

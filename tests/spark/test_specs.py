@@ -53,8 +53,6 @@ WHOLE = (
 )
 """Of each kind, a spec with all that it can have, and the bytes of a spec for all kinds that says the same."""
 
-"""Specs, what they take, and which records of their stores are guarded: those whose keys begin with these bytes."""
-
 
 def test_every_kind_of_stage_has_a_spec() -> None:
     kinds = set(StageSpec.__subclasses__())

@@ -54,7 +54,7 @@ def overlaid(events: list[Event]) -> dict[str, bytes]:
 
 
 class Merging:
-    """The stage over memory, and the table as whoever reads its changes has it."""
+    """The stage over memory, and the table as a reader of its changes has it."""
 
     def __init__(self, **how: Any) -> None:
         self.memory, self.count, self.how = MemoryStore(), Counters(), {"retention_ms": 1000, "now_ms": 0, **how}

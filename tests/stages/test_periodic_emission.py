@@ -26,7 +26,7 @@ Rows = dict[bytes, bytes | None]
 
 
 class Paced:
-    """The stage over memory, and the table as whoever reads what is sent has it."""
+    """The stage over memory, and the table as a reader of what is sent has it."""
 
     def __init__(self) -> None:
         self.store, self.count, self.batches = MemoryStore(), Counters(), 0

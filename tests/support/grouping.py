@@ -39,7 +39,7 @@ class Change(NamedTuple):
 
 
 class Grouping:
-    """Both stages over memory, and the aggregated table as whoever reads the results has it."""
+    """Both stages over memory, and the aggregated table as a reader of the results has it."""
 
     def __init__(self, value: pa.Schema, *columns: Aggregate, every: bool = False) -> None:
         self.fold, self.every = Fold(value, columns), every

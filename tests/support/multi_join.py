@@ -72,7 +72,7 @@ def batch_join(changes: Iterable[Change], how: tuple[str, ...]) -> dict[str, Row
 
 
 class Joined(dict[str, Row]):
-    """The table as whoever reads its changes has it."""
+    """The table as a reader of its changes has it."""
 
     def __init__(self, of: MultiJoin) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from fkjoin.codec.arrays import Bytes
 from fkjoin.codec.messages import ANSWER, CHANGE, JOINED, SUBSCRIPTION, SUMS, is_answer, pack
 from fkjoin.spark.buckets import Payload, bucket_ids, buckets_of
 from fkjoin.spark.specs import spec
-from fkjoin.spark.specs.spec import Messages, StageSpec, StateSpec
+from fkjoin.spark.specs.spec import ByRow, Messages, StageSpec, StateSpec
 from fkjoin.stages import Counters, How, children, join_rows, rekey, resolve, subscription
 from fkjoin.stages.answer_rows import CarryRows, Joined
 from fkjoin.stages.children import Family
@@ -23,12 +23,11 @@ from fkjoin.state import Store
 
 
 @dataclass(frozen=True, kw_only=True)
-class RekeySpec(StageSpec):
+class RekeySpec(ByRow, StageSpec):
     """rekey: left changes become subscriptions."""
 
     stage = "rekey"
     in_order: bool = False
-    """An operator of the query makes the left table: see ``newest_only``, as for all ``in_order``."""
     fused: bool = True
     """The next stage is in the same query, and can check what it has been told."""
     right_parts: int = 1
@@ -42,10 +41,6 @@ class RekeySpec(StageSpec):
         return (CHANGE,) if self.from_answers is None else (ANSWER,)
 
     @property
-    def marks(self) -> bytes:
-        return b"" if self.in_order else tags.ROW
-
-    @property
     def part_bytes(self) -> int | None:
         return None if self.from_answers is None else spec.PART_BYTES
 
@@ -57,8 +52,25 @@ class RekeySpec(StageSpec):
         return sums(expected_subscriptions(store), bucket, self.state) if self.fused else iter(())
 
 
+class ByForeignKey:
+    """What stages have in common that join subscriptions with right changes: their records are by foreign key."""
+
+    state: StateSpec
+
+    @property
+    def takes(self) -> tuple[pa.Schema, ...]:
+        return SUBSCRIPTION, CHANGE, SUMS
+
+    def sorted_out(self, payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+        return without_answers(payloads)
+
+    def validated(self, messages: Messages, store: Store, bucket: int, name: str) -> Iterator[Payload]:
+        check_subscriptions(store, messages.take(SUMS), self.state.buckets, name)
+        return iter(())
+
+
 @dataclass(frozen=True, kw_only=True)
-class SubscriptionSpec(StageSpec):
+class SubscriptionSpec(ByForeignKey, StageSpec):
     """subscription: subscriptions and right changes become answers."""
 
     stage = "subscription"
@@ -69,10 +81,6 @@ class SubscriptionSpec(StageSpec):
     shared_log: bool = False
     right_parts: int = 1
     every: bool = False
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return SUBSCRIPTION, CHANGE, SUMS
 
     @property
     def marks(self) -> bytes:
@@ -92,17 +100,12 @@ class SubscriptionSpec(StageSpec):
             **self._times(messages),
         )
 
-    def sorted_out(self, payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-        return without_answers(payloads)
-
     def validated(self, messages: Messages, store: Store, bucket: int, name: str) -> Iterator[Payload]:
-        if self.in_order:
-            check_subscriptions(store, messages.take(SUMS), self.state.buckets, name)
-        return iter(())
+        return super().validated(messages, store, bucket, name) if self.in_order else iter(())
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResolveSpec(StageSpec):
+class ResolveSpec(ByRow, StageSpec):
     """resolve: answers become changes of the joined table."""
 
     stage = "resolve"
@@ -121,10 +124,6 @@ class ResolveSpec(StageSpec):
     @property
     def takes(self) -> tuple[pa.Schema, ...]:
         return (ANSWER, JOINED) if self.from_answers is None else (ANSWER,)
-
-    @property
-    def marks(self) -> bytes:
-        return b"" if self.in_order else tags.ROW
 
     @property
     def part_bytes(self) -> int | None:
@@ -151,17 +150,13 @@ class ResolveSpec(StageSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChildrenSpec(StageSpec):
+class ChildrenSpec(ByForeignKey, StageSpec):
     """children: subscriptions and right changes become changes of the right rows' maps; rekey is always in the same query."""
 
     stage = "children"
     family: Family
     rights_in_order: bool = False
     every: bool = False
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return SUBSCRIPTION, CHANGE, SUMS
 
     @property
     def marks(self) -> bytes:
@@ -184,10 +179,6 @@ class ChildrenSpec(StageSpec):
     def sorted_out(self, payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
         own, _ = without_answers(payloads)  # left rows without a foreign key are in no map
         return own, []
-
-    def validated(self, messages: Messages, store: Store, bucket: int, name: str) -> Iterator[Payload]:
-        check_subscriptions(store, messages.take(SUMS), self.state.buckets, name)
-        return iter(())
 
 
 def without_answers(payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from fkjoin.codec import tags
-from fkjoin.codec.messages import CHANGE, PART, SUBSCRIPTION, SUMS
+from fkjoin.codec.messages import CHANGE, PART, SUBSCRIPTION
 from fkjoin.spark.buckets import Payload
-from fkjoin.spark.specs.joins import sums, without_answers
-from fkjoin.spark.specs.spec import Messages, StageSpec
+from fkjoin.spark.specs.joins import ByForeignKey, sums
+from fkjoin.spark.specs.spec import ByRow, Messages, StageSpec
 from fkjoin.stages import Counters, answered, gather, scatter
-from fkjoin.stages.invariants import check_subscriptions, expected_subscriptions
+from fkjoin.stages.invariants import expected_subscriptions
 from fkjoin.stages.multi_join import MultiJoin
 from fkjoin.state import Store
 
@@ -22,7 +22,7 @@ GATHERED_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScatterSpec(StageSpec):
+class ScatterSpec(ByRow, StageSpec):
     """scatter: left changes become subscriptions, and left rows for gather."""
 
     stage = "scatter"
@@ -34,10 +34,6 @@ class ScatterSpec(StageSpec):
     def takes(self) -> tuple[pa.Schema, ...]:
         return (CHANGE,)
 
-    @property
-    def marks(self) -> bytes:
-        return b"" if self.in_order else tags.ROW
-
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         changes = messages.take(CHANGE)
         yield from scatter(changes, store, count, self.rights, in_order=self.in_order, **self._times(messages))
@@ -47,16 +43,12 @@ class ScatterSpec(StageSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultiSubscriptionSpec(StageSpec):
+class MultiSubscriptionSpec(ByForeignKey, StageSpec):
     """subscription, with all right tables in one store: foreign keys begin with a byte that tells them apart."""
 
     stage = "subscription"
     right_parts: tuple[int, ...]
     rights_in_order: tuple[bool, ...]
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return SUBSCRIPTION, CHANGE, SUMS
 
     @property
     def marks(self) -> bytes:
@@ -65,13 +57,6 @@ class MultiSubscriptionSpec(StageSpec):
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         sides, times = (messages.take(SUBSCRIPTION), messages.take(CHANGE)), self._times(messages)
         yield from answered(*sides, store, count, self.right_parts, rights_in_order=self.rights_in_order, **times)
-
-    def sorted_out(self, payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-        return without_answers(payloads)
-
-    def validated(self, messages: Messages, store: Store, bucket: int, name: str) -> Iterator[Payload]:
-        check_subscriptions(store, messages.take(SUMS), self.state.buckets, name)
-        return iter(())
 
     def hot_key(self, foreign_key: bytes) -> tuple[str, bytes]:
         return f"foreign_key{foreign_key[0]}", foreign_key[1:]

@@ -139,6 +139,17 @@ class StageSpec(ABC):
         return of(answers) if isinstance(of, Carry | Contribute) else usable(of, answers, count, self.state.operator)
 
 
+class ByRow:
+    """What stages have in common whose records are by the keys of a table's rows."""
+
+    in_order: bool
+    """An operator of the query makes the table: see ``newest_only``, as for all ``in_order``."""
+
+    @property
+    def marks(self) -> bytes:
+        return b"" if self.in_order else tags.ROW
+
+
 FromAnswers = Carry | Contribute | MakesRows
 """What makes of a join's answers what a stage needs."""
 

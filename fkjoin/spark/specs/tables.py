@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from fkjoin.codec import tags, versions
+from fkjoin.codec import versions
 from fkjoin.codec.messages import ANSWER, GROUPED, JOINED, NUMBERED, RESULT
 from fkjoin.folds.cogrouped import CoFold, numbered
 from fkjoin.folds.fold import Fold
 from fkjoin.spark.specs import spec
-from fkjoin.spark.specs.spec import Messages, StageSpec
+from fkjoin.spark.specs.spec import ByRow, Messages, StageSpec
 from fkjoin.stages import Counters, aggregate, merge, pace, regroup
 from fkjoin.stages.answer_rows import ContributeRows
 from fkjoin.stages.contribute import Contribute
@@ -20,7 +20,7 @@ from fkjoin.state import Store
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegroupSpec(StageSpec):
+class RegroupSpec(ByRow, StageSpec):
     """regroup: a table's changes become changes of what its rows contribute to groups."""
 
     stage = "regroup"
@@ -36,10 +36,6 @@ class RegroupSpec(StageSpec):
     @property
     def takes(self) -> tuple[pa.Schema, ...]:
         return (JOINED,) if self.from_answers is None else (ANSWER,)
-
-    @property
-    def marks(self) -> bytes:
-        return b"" if self.in_order else tags.ROW
 
     @property
     def part_bytes(self) -> int | None:
