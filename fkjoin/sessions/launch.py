@@ -6,6 +6,7 @@ interrupted (docs/adr/0038-fkjoin-starts-the-jvm.md).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shlex
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -117,14 +118,16 @@ def _started(arguments: list[str], temporary: Path | None, answer: Path) -> tupl
         quoted = str(temporary).replace("\\", "\\\\").replace('"', '\\"')
         environment["SPARK_SUBMIT_OPTS"] = f'{os.environ.get("SPARK_SUBMIT_OPTS", "")} {_TEMPORARY}"{quoted}"'.lstrip()
     lock = own_lock()
-    process = subprocess.Popen(
-        [str(Path(_find_spark_home()) / "bin" / "spark-submit"), *arguments],
-        stdin=subprocess.PIPE,  # the JVM ends when it closes
-        env=environment,
-        pass_fds=[] if lock is None else [lock],
-        preexec_fn=_bound_to(os.getpid()),
-    )
+    process: subprocess.Popen[bytes] | None = None
     try:
+        with _signals_held_back():
+            process = subprocess.Popen(
+                [str(Path(_find_spark_home()) / "bin" / "spark-submit"), *arguments],
+                stdin=subprocess.PIPE,  # the JVM ends when it closes
+                env=environment,
+                pass_fds=[] if lock is None else [lock],
+                preexec_fn=_bound_to(os.getpid()),
+            )
         while not answer.is_file():
             if process.poll() is not None:
                 raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
@@ -132,9 +135,34 @@ def _started(arguments: list[str], temporary: Path | None, answer: Path) -> tupl
         with answer.open("rb") as info:
             return process, read_int(info), UTF8Deserializer().loads(info)  # type: ignore[no-untyped-call]
     except BaseException:
-        process.kill()
-        process.wait()
+        if process is not None:
+            process.kill()
+            process.wait()
         raise
+
+
+@contextlib.contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Deliver SIGINT and SIGTERM after the block.
+
+    Python drops what a handler raises within a fork hook, such as logging's: the process would go on as if nobody had told it
+    to end.
+    """
+    if threading.current_thread() is not threading.main_thread():  # handlers run in the main thread only
+        yield
+        return
+    held: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: handler for number, handler in handlers.items() if handler is not None}  # None: not Python's
+    for number in before:
+        signal.signal(number, lambda told, _: held.append(told))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for told in held:
+            signal.raise_signal(told)
 
 
 def _bound_to(parent: int) -> Callable[[], None]:

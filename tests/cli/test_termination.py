@@ -125,6 +125,34 @@ sys.stdin.read()
     assert ends(int(child))
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_within_a_fork_hook_ends_the_start_of_a_jvm(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "bin").mkdir()
+    shell = tmp_path / "bin" / "spark-submit"
+    shell.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/process\nexec sleep 600\n")
+    shell.chmod(0o755)
+    program = f"""
+import os, signal
+from pathlib import Path
+from fkjoin.jobs.ending import end_when_told
+from fkjoin.sessions import launch
+launch._find_spark_home = lambda: {str(tmp_path)!r}
+def hook():
+    while not Path({str(tmp_path)!r}, "process").exists() or not Path({str(tmp_path)!r}, "process").read_text():
+        pass
+    signal.raise_signal({int(number)})
+end_when_told()
+os.register_at_fork(after_in_parent=hook)
+try:
+    launch._started([], None, Path({str(tmp_path)!r}) / "answer")
+except (KeyboardInterrupt, SystemExit) as told:
+    print(type(told).__name__)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout.strip() == {signal.SIGINT: "KeyboardInterrupt", signal.SIGTERM: "SystemExit"}[number]
+    assert ends(int((tmp_path / "process").read_text()))
+
+
 def test_a_folder_is_swept_once_its_owner_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     program = f"""
