@@ -13,6 +13,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.folds.fold import Fold
 from fkjoin.kafka.repartition import RepartitionTopic, require_release
 from fkjoin.plan.nodes import Aggregate, generated_name
+from fkjoin.sessions.access import access
 from fkjoin.spark.names import require_beside
 from fkjoin.spark.schemas import arrow_schema, require_plain_keys, spark_schema
 
@@ -63,7 +64,7 @@ def aggregated(
     require_beside(keys, "agg", fold.schema.names, "give it another name")
     topic = None
     if options.deployment == "staged":
-        application = options.application or str(table.spark.sparkContext.appName)
+        application = options.application or access(table.spark).application()
         topic = RepartitionTopic.of(application, label, table.connection, table.name)
         refuse_to_start_over("deployment", table)
         require_release(options.upgrade_from)

@@ -13,8 +13,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from fkjoin.analysis.bound import Bound
-from fkjoin.analysis.throwing import cause, tried
+from fkjoin.analysis.throwing import cause
 from fkjoin.errors import set_aside
+from fkjoin.sessions.access import access
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW
 
@@ -71,6 +72,7 @@ def attempt(
     if on_error == "fail":
         problem = raising(f"{operator} of {table}", F.col(KEY) if key is None else key, F.concat(F.lit(f"{texts}: "), said))
     parts = [one.column.alias(names[id(one)]) for one in risky]
+    tried = access(rows.sparkSession).tried
     return Attempt(
         tuple(found), F.when(threw, problem), F.when(threw, reason), F.when(_opaque() & there, tried(F.struct(*parts)))
     )

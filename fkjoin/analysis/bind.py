@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin.codec.rows import Path
+from fkjoin.sessions.access import access
 from fkjoin.spark.schemas import spark_schema
 
 
@@ -43,14 +44,12 @@ def unnamed(expression: Any) -> Any:
 
 
 def _analyzed(given: list[Any], row: pa.Schema, spark: SparkSession) -> list[Any] | None:
-    """The expressions as Spark understands them; None if it does not: whoever evaluates them says what is wrong."""
+    """The expressions as Spark understands them; None if it does not, or cannot be asked: their evaluation says what is wrong."""
     expressions = [F.expr(item) if isinstance(item, str) else item for item in given]
     try:
-        analyzed = spark.createDataFrame([], spark_schema(row)).select(*expressions)._jdf.queryExecution().analyzed()
+        return access(spark).analyzed(spark.createDataFrame([], spark_schema(row)).select(*expressions))
     except AnalysisException:
         return None
-    parts = analyzed.expressions()
-    return [parts.apply(place) for place in range(parts.size())]
 
 
 def field_of(node: Any, row: pa.Schema) -> Path | None:

@@ -18,6 +18,7 @@ from fkjoin.analysis.columns import first_line, resolve_column
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Columns, Vector
 from fkjoin.errors import TopologyError
+from fkjoin.sessions.access import access
 from fkjoin.spark.json_lines import plain_path
 from fkjoin.spark.schemas import Expression, text
 
@@ -45,7 +46,7 @@ class Bound:
     field: StructField
     """Its name and type."""
     node: Any
-    """The expression in Spark's analyzed plan."""
+    """The expression in Spark's analyzed plan; None where nobody can ask for it."""
     scope: Scope
 
     @property
@@ -55,23 +56,28 @@ class Bound:
 
     @cached_property
     def path(self) -> Path | None:
-        """The column that it is, or the field in one; None if it is more than that."""
-        return plain_path(self.given, self.scope.schema) or field_of(unnamed(self.node), self.scope.schema)
+        """The column that it is, or the field in one; None if it is more than that, or nobody knows."""
+        plain = plain_path(self.given, self.scope.schema)
+        return plain if plain or self.node is None else field_of(unnamed(self.node), self.scope.schema)
 
     @cached_property
     def paths(self) -> list[Path]:
-        """What it reads."""
-        return [self.path] if self.path is not None else list(paths_in(self.node, self.scope.schema))
+        """What it reads; where nobody knows, all columns."""
+        if self.path is not None:
+            return [self.path]
+        return [(name,) for name in self.scope.schema.names] if self.node is None else list(paths_in(self.node, self.scope.schema))
 
     @cached_property
     def vector(self) -> Vector | None:
         """The same for workers; None if Spark has to evaluate it."""
+        if self.node is None:
+            return None if self.path is None else vectorize.at(self.path, self.scope.schema)
         return vectorize.vector_of(self.node, self.scope.schema.names, self.scope.frame.sparkSession)
 
     @cached_property
     def can_throw(self) -> bool:
-        """Whether it may throw on a row."""
-        return throwing.can_throw(self.node)
+        """Whether it may throw on a row, as far as anybody knows."""
+        return self.path is None if self.node is None else throwing.can_throw(self.node)
 
 
 def bind(argument: str, given: Sequence[Expression], scope: Scope) -> tuple[Bound, ...]:
@@ -92,8 +98,7 @@ def bound_columns(given: Sequence[Expression], columns: Sequence[Column], scope:
     if not columns:
         return ()
     chosen = scope.frame.select(*columns)
-    analyzed = chosen._jdf.queryExecution().analyzed().expressions()
-    nodes = [analyzed.apply(place) for place in range(len(columns))]
+    nodes = access(chosen.sparkSession).analyzed(chosen) or [None] * len(columns)
     parts = zip(given, columns, chosen.schema, nodes, strict=True)
     return tuple(Bound(item, column, field, node, scope) for item, column, field, node in parts)
 

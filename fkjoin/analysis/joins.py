@@ -27,6 +27,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.kafka.staged import InternalTopics, internal_topics
 from fkjoin.kafka.wire import WIRES, Wire
 from fkjoin.plan.nodes import Children, Derived, Join, Node, Source, generated_name
+from fkjoin.sessions.access import access
 from fkjoin.sessions.settings import prepare
 from fkjoin.spark.names import require_apart, require_beside
 from fkjoin.spark.schemas import arrow_schema, spark_schema
@@ -157,7 +158,7 @@ def _internal_topics(
         refuse_to_start_over(argument, table)
     assert left.connection is not None
     assert right.connection is not None
-    name = application or str(left.spark.sparkContext.appName)
+    name = application or access(left.spark).application()
     return internal_topics(name, join, left.connection, right.connection, wire)
 
 

@@ -1,17 +1,20 @@
 """Which of Spark's expressions can throw on a row, and which part of one did.
 
-Catalyst's ``TryEval`` makes null of what throws.
+A session makes null of what throws: see ``Access.tried``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
-from pyspark import SparkContext
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+
+from fkjoin.sessions.access import access
+
+Tried: TypeAlias = Callable[[Column], Column]
 
 _NEVER = {
     *("Alias", "ExprAlias", "AttributeReference", "Literal", "GetStructField", "CreateNamedStruct", "CreateArray"),
@@ -32,15 +35,6 @@ _WORDS = {
 """What is wrong where a part of that kind throws, and nothing in it does."""
 
 
-def tried(column: Column) -> Column:
-    """The column, null where it throws."""
-    context = SparkContext._active_spark_context
-    jvm: Any = None if context is None else context._jvm
-    expressions = jvm.org.apache.spark.sql.classic.ExpressionUtils
-    guarded = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(expressions.expression(column._jc))
-    return Column(expressions.column(guarded))
-
-
 def cause(columns: Sequence[Column], nodes: Sequence[Any], rows: DataFrame) -> Column:
     """The smallest part of the columns that throws, and why; null where it cannot be told.
 
@@ -48,9 +42,10 @@ def cause(columns: Sequence[Column], nodes: Sequence[Any], rows: DataFrame) -> C
 
     It stands in a lambda, where Spark makes no code of it: it is seldom evaluated, and may be long.
     """
-    if any("PythonUDF" in _kinds(node) for node in nodes):  # lambdas cannot have these
+    if any(node is None or "PythonUDF" in _kinds(node) for node in nodes):  # lambdas cannot have these
         return F.lit(None).cast("string")
-    said = _first((_throws(column), _why(node)) for column, node in zip(columns, nodes, strict=True))
+    tried = access(rows.sparkSession).tried
+    said = _first(tried, ((column, _why(tried, node)) for column, node in zip(columns, nodes, strict=True)))
     made = F.transform(F.array(F.lit(0)), lambda _: said).getItem(0)
     try:
         rows.select(made).schema  # noqa: B018  (analysis happens here)
@@ -67,22 +62,19 @@ def can_throw(node: Any) -> bool:
     return _kind(node) not in {*_NEVER, "Cast"} or any(map(can_throw, children))
 
 
-def _why(node: Any) -> Column:
+def _why(tried: Tried, node: Any) -> Column:
     """Of a part that throws: the smallest part of it that does, in Spark's SQL, and why."""
     if _kind(node) in ("Alias", "ExprAlias"):
-        return _why(node.child())
+        return _why(tried, node.child())
     here = F.lit(f"{node.sql()}: {_WORDS.get(_kind(node), 'it throws')}")
-    below = _first((_throws(F.expr(child.sql())), _why(child)) for child in _children(node) if can_throw(child))
+    below = _first(tried, ((F.expr(child.sql()), _why(tried, child)) for child in _children(node) if can_throw(child)))
     return F.coalesce(below, here)
 
 
-def _first(reasons: Iterable[tuple[Column, Column]]) -> Column:
+def _first(tried: Tried, reasons: Iterable[tuple[Column, Column]]) -> Column:
     """The reason of the first that throws, else null."""
-    return F.coalesce(*(F.when(throws, why) for throws, why in reasons), F.lit(None).cast("string"))
-
-
-def _throws(column: Column) -> Column:
-    return tried(F.struct(column.alias("it"))).isNull()
+    found = (F.when(tried(F.struct(column.alias("it"))).isNull(), why) for column, why in reasons)
+    return F.coalesce(*found, F.lit(None).cast("string"))
 
 
 def _kind(node: Any) -> str:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, DateType, StringType, StructType
 
+from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import KERNELS, LAZY, Vector
 from fkjoin.errors import TopologyError
 from fkjoin.spark.scalars import constant, replaced, type_of
@@ -41,6 +42,18 @@ def vector_of(node: Any, names: Iterable[str], spark: SparkSession) -> Vector | 
     if made.can_raise and spark.conf.get(ANSI) != "true":
         return None
     return made if made.reads <= {name.lower() for name in known} else None
+
+
+def at(path: Path, columns: pa.Schema) -> Vector | None:
+    """The column at the path, or the field in one; None where two columns have one name to Spark."""
+    if len({name.lower() for name in columns.names}) < len(columns.names):
+        return None
+    kind = columns.field(path[0]).type
+    made = Vector("AttributeReference", kind, given=path[0].lower())
+    for name in path[1:]:
+        kind = kind.field(name).type
+        made = Vector("GetStructField", kind, (made,), name)
+    return made
 
 
 class _OnlySparkError(Exception):

@@ -11,17 +11,19 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from fkjoin.errors import FkJoinError
+from fkjoin.sessions.access import access
+from fkjoin.sessions.arrow_files import ArrowFiles, replace_local
 
 
 def hadoop(spark: SparkSession, where: str) -> tuple[Any, Any]:
     """A path, and the file system that it is on."""
-    jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(where)
-    return path, path.getFileSystem(spark._jsc.hadoopConfiguration())
+    return access(spark).file(where)
 
 
 def read_file(path: Any, files: Any) -> bytes:
     """All of a file."""
+    if isinstance(files, ArrowFiles):
+        return files.read(path)
     stream = files.open(path)
     try:
         return bytes(stream.readAllBytes())
@@ -31,8 +33,11 @@ def read_file(path: Any, files: Any) -> bytes:
 
 def write_file(path: Any, files: Any, data: bytes) -> None:
     """Make a file, or replace it in one step: a process that is killed meanwhile leaves the file as it was."""
+    if isinstance(files, ArrowFiles):
+        files.write(path, data)
+        return
     if (local := local_path(path, files)) is not None:
-        _replace_local(local, data)
+        replace_local(local, data)
         return
     scheme = files.getUri().getScheme()
     draft = path.suffix(".draft") if scheme == "hdfs" else path  # an object store shows a file when it is whole
@@ -45,6 +50,8 @@ def write_file(path: Any, files: Any, data: bytes) -> None:
 
 def local_path(path: Any, files: Any) -> Path | None:
     """Where the path is on this machine, if it is there."""
+    if isinstance(files, ArrowFiles):
+        return Path(path.partition(":")[2]) if files.here else None
     return Path(files.makeQualified(path).toUri().getPath()) if files.getUri().getScheme() == "file" else None
 
 
@@ -62,7 +69,7 @@ def moved(path: Any, target: Any, files: Any) -> bool:
     except (OSError, Py4JJavaError) as error:
         if files.exists(path) and files.exists(target):
             return False
-        why = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else error.strerror
+        why = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else error.strerror or error
         raise FkJoinError(
             f"{path} cannot be renamed to {target}: {why}. Is the folder writable, and does no other run of the query write "
             "there? Start the query again"
@@ -77,16 +84,10 @@ def numbered(spark: SparkSession, folder: str) -> list[tuple[int, str]]:
     return sorted((int(path.getName()), str(path)) for path in found if path.getName().isdigit())
 
 
-def _replace_local(path: Path, data: bytes) -> None:
-    """Replace a file of this machine.  Hadoop deletes it first, so that for an instant there is none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_bytes(data)
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop refuses a file that its checksum does not fit
-    draft.replace(path)
-
-
 def _rename(files: Any, path: Any, target: Any, *options: str) -> None:
+    if isinstance(files, ArrowFiles):
+        files.rename(path, target)
+        return
     context: Any = SparkContext._active_spark_context
     kinds = context._jvm.org.apache.hadoop.fs.Options.Rename
     chosen = context._gateway.new_array(kinds, len(options))

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint.files import hadoop, query_id
 from fkjoin.errors import FkJoinError
+from fkjoin.sessions.access import access
 from fkjoin.spark.index_home import FILE, OWNER
 from fkjoin.state.folders import FOLDERS, in_use
 
@@ -22,11 +23,8 @@ from fkjoin.state.folders import FOLDERS, in_use
 def owner(spark: SparkSession, checkpoint: str) -> Iterator[None]:
     """Queries that are started meanwhile have this checkpoint."""
     path, files = hadoop(spark, checkpoint)
-    spark.sparkContext.setLocalProperty(OWNER, str(files.makeQualified(path).toString()))
-    try:
+    with access(spark).owned(OWNER, str(files.makeQualified(path))):
         yield
-    finally:
-        spark.sparkContext.setLocalProperty(OWNER, None)  # type: ignore[arg-type]
 
 
 class Found(NamedTuple):

@@ -29,6 +29,7 @@ from fkjoin.codec.json_read import Reading, parsable
 from fkjoin.errors import TopologyError
 from fkjoin.files import csv_headers as csv_files
 from fkjoin.files.learned_numbers import with_numbers
+from fkjoin.sessions.access import access
 from fkjoin.sessions.settings import prepare, time_zone
 from fkjoin.spark.frame import PROBLEM, RAW
 from fkjoin.spark.json_lines import ReadLines, not_an_object
@@ -107,7 +108,7 @@ def open_files(
     learned = schema is None
     found = _learned(place, chosen, pattern, numbers) if schema is None else struct_type(schema, "from_files")
     lines = _lines(place)
-    folders = _folders(lines)
+    folders = access(spark).folders(lines, place.pattern, place.options)
     whole = _with_folders(found, [lines.schema[name] for name in folders])
     unsaid = {name for name in folders if learned or name not in found.names}
     if learned and chosen == "csv":
@@ -134,11 +135,13 @@ def open_files(
 def _lines(place: _Place) -> DataFrame:
     """The lines, and the columns that names of folders are."""
     try:
-        return place.stream("text")
+        lines = place.stream("text")
+        lines.columns  # noqa: B018  (a client of Spark Connect asks its server now)
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
         raise TopologyError(f"path: {place.pattern} is not there; make the folder first, it may be empty") from error
+    return lines
 
 
 def _learned(place: _Place, format: str, pattern: str, numbers: Sequence[Any]) -> StructType:
@@ -251,12 +254,6 @@ def _what(columns: StructType) -> str:
 
 def _named(names: Sequence[str]) -> list[Column]:
     return [F.col(quoted(name)) for name in names]
-
-
-def _folders(stream: DataFrame) -> list[str]:
-    """The columns that come from the names of folders, such as ``region=eu``."""
-    source: Any = stream._jdf.queryExecution().analyzed()
-    return [name for name in source.dataSource().sourceInfo().partitionColumns().mkString("\n").split("\n") if name]
 
 
 def _with_folders(given: StructType, folders: Sequence[StructField]) -> StructType:

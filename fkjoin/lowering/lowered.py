@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.attempt import Attempt, letters
@@ -17,13 +16,13 @@ from fkjoin.analysis.planned import Planned, with_visible
 from fkjoin.codec.rows import Path
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
-from fkjoin.kafka.positions import numbers
+from fkjoin.lowering.results import Results
 from fkjoin.lowering.stage import counted, once
 from fkjoin.plan.nodes import Node, Source
 from fkjoin.spark.dead_letters import OnError, union
-from fkjoin.spark.frame import CHAINS, DELETED, KEY, NUMBERS, OPERATION, PROBLEM, ROW, TS, VERSION
+from fkjoin.spark.frame import VERSION
 from fkjoin.spark.json_lines import JsonLines, plain_path
-from fkjoin.spark.names import quoted, require_results
+from fkjoin.spark.names import require_results
 from fkjoin.spark.operator import StageName
 from fkjoin.spark.stepped import Stepped
 from fkjoin.spark.topic_records import TopicRecords
@@ -205,27 +204,16 @@ class Lowered:
     def changes_with(self, *more: Column) -> DataFrame:
         """``changes``, and columns made from the frame."""
         require_results(self.name, (*self.key, *self.rest))
-        row = [F.col(quoted(ROW, name)).alias(name) for name in self.rest]
-        key = [F.col(quoted(KEY, name)).alias(name) for name in self.key]
-        if isinstance(self.node, Source):
-            operation = F.when(F.col(DELETED), F.lit("delete")).otherwise(F.lit("upsert"))
-            if CHAINS in self.frame.columns:
-                version = numbers(F.col(CHAINS))
-            else:
-                version = F.array(*[F.col(f"{VERSION}.`{name}`").cast("bigint") for name in self._version_names])
-            about = [operation.alias("_operation"), version.alias("_version")]
-        else:
-            about = [F.col(OPERATION).alias("_operation")]
-            about += [F.col(f"{NUMBERS}{name}").alias(f"_{name}") for name, _ in self.node.versions]
-        time = F.timestamp_micros(F.col(TS)) if self.timestamps != "bigint" else F.col(TS)
-        usable = (self.frame if self.settled is None else self.settled).where(F.col(PROBLEM).isNull())
-        return usable.select(*key, *row, *about, time.alias("_timestamp"), *more)
+        return self.results.changes(self.frame if self.settled is None else self.settled, *more)
 
-    @property
-    def _version_names(self) -> list[str]:
-        kind = self.frame.schema[VERSION].dataType
-        assert isinstance(kind, StructType)
-        return kind.names
+    @cached_property
+    def results(self) -> Results:
+        """What sinks know of the table."""
+        kind = self.frame.schema[VERSION].dataType if isinstance(self.node, Source) else None
+        source = tuple(kind.names) if isinstance(kind, StructType) else None
+        versions = () if source is not None else tuple(name for name, _ in self.node.versions)
+        unpack = None if self.encoded is None else self.encoded[1]
+        return Results(self.key, self.rest, self.timestamps, source, versions, unpack)
 
 
 def stages_of(*tables: Lowered) -> tuple[StageQuery, ...]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pyspark.serializers import CloudPickleSerializer
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.plan.stages import Running
+from fkjoin.sessions.access import Operator, access
 from fkjoin.spark.specs import StageSpec
-
-_STATEFUL = "TransformWithStateInPySpark"
 
 
 def running(table: Lowered, end: str | None = None) -> list[Running]:
@@ -24,27 +22,24 @@ def running(table: Lowered, end: str | None = None) -> list[Running]:
 
 def running_in(frame: DataFrame, end: str) -> Iterator[Running]:
     """The stateful operators of a streaming DataFrame, each after those that it reads."""
-    yield from _below(frame._jdf.queryExecution().analyzed(), frame.sparkSession, "", end)
+    yield from _below(access(frame.sparkSession).plan(frame), "", end)
 
 
-def _below(node: Any, spark: SparkSession, above: str, reader: str) -> Iterator[Running]:
+def _below(node: Operator, above: str, reader: str) -> Iterator[Running]:
     """``above``: the table of the nearest stateful operator above; ``reader``: what reads that table."""
-    if node.nodeName() == _STATEFUL:
-        spec = _spec(node, spark)
-        operator = spec.state.operator
-        of_it = reader if operator == above or not above else above
-        yield from _below(node.left(), spark, operator, of_it)
-        yield Running(operator, spec.stage, of_it)
+    if node.function is None:
+        for child in node.children:
+            yield from _below(child, above, reader)
         return
-    children = node.children()
-    for place in range(children.size()):
-        yield from _below(children.apply(place), spark, above, reader)
+    spec = _spec(node.function)
+    operator = spec.state.operator
+    of_it = reader if operator == above or not above else above
+    for child in node.children:
+        yield from _below(child, operator, of_it)
+    yield Running(operator, spec.stage, of_it)
 
 
-def _spec(node: Any, spark: SparkSession) -> StageSpec:
+def _spec(function: Any) -> StageSpec:
     """The operator's spec, from the function that this process has given to Spark."""
-    tag: Any = spark.sparkContext._jvm.scala.reflect.ClassTag.Byte()  # type: ignore[union-attr]
-    command = bytes(node.functionExpr().func().command().toArray(tag))
-    function, _ = CloudPickleSerializer().loads(command)  # type: ignore[no-untyped-call]
     spec: StageSpec = function.__self__._stateful_processor._spec
     return spec

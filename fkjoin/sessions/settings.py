@@ -8,15 +8,14 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from fkjoin.errors import SessionError, nearest
 from fkjoin.plan.rules import RULES
 from fkjoin.sessions import class_archive
-from fkjoin.sessions.hadoop_settings import forget_sources
+from fkjoin.sessions.access import access
 from fkjoin.sessions.launch import jvm_folder, launch
-from fkjoin.sessions.local_files import use_local_files
-from fkjoin.sessions.local_python import use_this_python
 
 BUCKETS = "spark.fkjoin.buckets"
 INDEX_DIR = "spark.fkjoin.index.dir"
@@ -86,14 +85,23 @@ query that waits."""
 
 
 def session(
-    app_name: str = "fkjoin", master: str | None = None, settings: Mapping[str, Any] | None = None, **conf: Any
+    app_name: str = "fkjoin",
+    master: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    remote: str | None = None,
+    **conf: Any,
 ) -> SparkSession:
     """A Spark session with what fkjoin needs; an active one is reused and completed.
 
     ``master`` defaults to what ``spark-submit`` gave, else ``local[*]``.  ``conf`` are further settings, with ``_`` for
     ``.`` and without the leading ``spark.``: ``session(sql_shuffle_partitions=8, fkjoin_buckets=16)``; ``settings`` are some
-    under their full names.
+    under their full names.  ``remote``: the address of a Spark Connect server, ``sc://HOST:PORT``, for a session there; the
+    application's name is the server's then.  Raises ``SessionError``.
     """
+    exact = {"spark." + name.replace("_", "."): value for name, value in conf.items()} | dict(settings or {})
+    if remote is not None:
+        return _at_server(remote, master, exact)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master is None and "MASTER" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:
         master = "local[*]"
@@ -102,7 +110,6 @@ def session(
         chosen["spark.master"] = master
     chosen |= {name: value for name, (value, _) in _REQUIRED.items()} | _DEFAULTS
     chosen["spark.ui.showConsoleProgress"] = "false"
-    exact = {"spark." + name.replace("_", "."): value for name, value in conf.items()} | dict(settings or {})
     if (master or "").startswith("local"):
         exact[_JAVA] = class_archive.options(str(exact.get(_JAVA, "-XX:+UseParallelGC")))
         chosen |= _LOCAL
@@ -111,19 +118,40 @@ def session(
             chosen |= {_SOCKETS: short} | ({_SOCKET_DIR: str(folder)} if short else {})
         for name, value in _LOCAL_MEMORY.items():
             os.environ.setdefault(name, value)
-    chosen |= exact
-    texts: dict[str, Any] = {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in chosen.items()
-    }
+    texts = _texts(chosen | exact)
     launch(texts)
     spark = SparkSession.builder.config(map=texts).getOrCreate()
     prepare(spark)
     return spark
 
 
+def _at_server(remote: str, master: str | None, settings: Mapping[str, Any]) -> SparkSession:
+    """A session of Spark Connect."""
+    if master is not None:
+        raise SessionError(f"remote: {remote} is a server with a master of its own: leave out master, which is {master!r}")
+    try:
+        spark: SparkSession = SparkSession.builder.remote(remote).getOrCreate()
+    except ImportError as error:
+        raise SessionError("remote: Spark Connect needs more packages: pip install 'fkjoin[connect]'") from error
+    for name, value in _texts(settings).items():
+        try:
+            spark.conf.set(name, value)
+        except PySparkException as error:
+            raise SessionError(
+                f"{name} cannot be set in a session at {remote}: start the server with it, and leave it out here "
+                f"({str(error).splitlines()[0]})"
+            ) from error
+    prepare(spark)
+    return spark
+
+
+def _texts(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
+
+
 def prepare(spark: SparkSession) -> None:
     """Complete the session's settings; ``SessionError`` when it has others that rule fkjoin out."""
-    context = _context(spark)
+    asked = access(spark)
     # A setting that nobody made reads as None here, not as Spark's default.
     for name, (value, why) in _REQUIRED.items():
         given = spark.conf.get(name, None)
@@ -134,15 +162,8 @@ def prepare(spark: SparkSession) -> None:
         if spark.conf.get(name, None) is None:
             spark.conf.set(name, value)
     if spark.conf.get(PARTITIONS, None) is None:
-        spark.conf.set(PARTITIONS, str(max(2, context.defaultParallelism)))
-    for name, value in _WORKERS.items():  # and not in the environment of executors, whose JVM would have it, too
-        context.environment.setdefault(name, value)
-    if spark.conf.get(_SIMPLE[0], "true") == "true":
-        context.environment.setdefault(_SIMPLE[1], "1")
-    if context.master.startswith("local"):
-        use_this_python(context)
-        use_local_files(context)
-        forget_sources(context)
+        spark.conf.set(PARTITIONS, str(max(2, asked.parallelism())))
+    asked.set_up(_WORKERS, _SIMPLE)
 
 
 def bucket_count(spark: SparkSession) -> int:
@@ -195,13 +216,3 @@ def _positive(spark: SparkSession, name: str, default: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise SessionError(f"{name} is {text!r}: it must be a whole number of at least 1")
     return int(text)
-
-
-def _context(spark: SparkSession) -> Any:
-    try:
-        return spark.sparkContext
-    except Exception as error:
-        raise SessionError(
-            "fkjoin runs in a classic Spark session and not over Spark Connect: "
-            "build the session with fkjoin.session() or SparkSession.builder.master(...)"
-        ) from error

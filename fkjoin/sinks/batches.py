@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ from fkjoin.checkpoint.files import begun, hadoop, query_id, read_file, write_fi
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.errors import TopologyError
 from fkjoin.lowering.lowered import Lowered
-from fkjoin.lowering.stage import frame_of
+from fkjoin.lowering.results import Results
 from fkjoin.sinks.restored import OnRestore, ahead, require_spark_at, set_back
 from fkjoin.spark.frame import RAW
 
@@ -38,23 +38,28 @@ PLACES = "fkjoin-sinks.json"
 class Batch:
     """A micro-batch of a table's changes."""
 
-    of: Lowered
-    frame: DataFrame
+    of: Results
+    packed: DataFrame
     """The table's packed results of the batch; of a table without any, its frame."""
     began_ms: int | None = None
     """What tells the batch from another one of its number; see ``Mark``."""
 
     @cached_property
-    def table(self) -> Lowered:
-        """The table whose changes are those of the batch."""
-        if self.of.encoded is None:
-            return replace(self.of, frame=self.frame, settled=None)
-        _, unpack = self.of.encoded
-        return replace(self.of, frame=frame_of(self.frame, unpack), settled=None, encoded=(self.frame, unpack))
+    def frame(self) -> DataFrame:
+        """The table's frame, with the rows of the batch."""
+        return self.of.frame(self.packed)
+
+    @property
+    def changes(self) -> DataFrame:
+        """See ``Table.changes``."""
+        return self.of.changes(self.frame)
 
 
 Write = Callable[[Batch, str, int], None]
-"""Write a batch's changes; with the name under which the place may remember that it has the batch, and the batch's number."""
+"""Write a batch's changes; with the name under which the place may remember that it has the batch, and the batch's number.
+
+In a Spark Connect session it runs at the server, so it holds no frame and no session.
+"""
 
 
 AsBegun = Callable[[str], Lowered]
@@ -122,12 +127,12 @@ def start_several(
 
 def _write_all(writes: Mapping[str, Write], batch: Batch, query: str, number: int) -> None:
     if len(writes) > 1:
-        batch.frame.persist(StorageLevel.MEMORY_AND_DISK)
+        batch.packed.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         for place, write in writes.items():
             write(batch, f"{query} {place}", number)
     finally:
-        batch.frame.unpersist()
+        batch.packed.unpersist()
 
 
 def start_by_spark(
@@ -193,6 +198,19 @@ def _require_begun_with(spark: SparkSession, checkpoint: str, sinks: Sequence[Si
         )
 
 
+class _Batches:
+    """Gives a query's batches to what writes them."""
+
+    def __init__(self, of: Results, write: Write, checkpoint: str) -> None:
+        self._of, self._write, self._checkpoint = of, write, checkpoint
+        self._query = ""
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        spark = batch.sparkSession
+        self._query = self._query or query_id(spark, self._checkpoint)  # there from the first batch on
+        self._write(Batch(self._of, batch, began_ms(spark, self._checkpoint, number)), self._query, number)
+
+
 def started(
     table: Lowered, write: Write, checkpoint: str, trigger: Mapping[str, Any] | None, query_name: str | None
 ) -> StreamingQuery:
@@ -202,15 +220,7 @@ def started(
     if table.connection is None:
         frame = frame.drop(RAW)  # what dead letters say of changes is long, and of topics alone do sinks read it
 
-    @functools.cache
-    def name_of_query() -> str:  # there from the first batch on
-        return query_id(frame.sparkSession, checkpoint)
-
-    def write_batch(batch: DataFrame, number: int) -> None:
-        write(Batch(table, batch, began_ms(frame.sparkSession, checkpoint, number)), name_of_query(), number)
-
-    writer = (
-        frame.writeStream.foreachBatch(write_batch).option("checkpointLocation", checkpoint).queryName(query_name or table.name)
-    )
+    writer = frame.writeStream.foreachBatch(_Batches(table.results, write, checkpoint))
+    writer = writer.option("checkpointLocation", checkpoint).queryName(query_name or table.name)
     with owner(table.spark, checkpoint):
         return (writer.trigger(**trigger) if trigger else writer).start()

@@ -16,6 +16,7 @@ from fkjoin.kafka.formats import Format
 from fkjoin.kafka.options import sink_options
 from fkjoin.kafka.positions import RootsOf, of_roots, relayed
 from fkjoin.lowering.lowered import Lowered
+from fkjoin.lowering.results import Results
 from fkjoin.plan.nodes import Source, sources, summed_up
 from fkjoin.sinks import records
 from fkjoin.sinks.batches import Batch, Write
@@ -54,18 +55,24 @@ class Kafka:
         chosen = sink_options(self.options)
         require_topic(self.topic, self.bootstrap_servers, chosen)
         self._by_spark(table)  # what is wrong with the expressions is said now
-        packed = self._packed(table)
+        packed, placed = self._packed(table), self._placed(table)
         options = {**chosen, "topic": self.topic, "kafka.bootstrap.servers": self.bootstrap_servers}
 
         def write(batch: Batch, query: str, number: int) -> None:
-            made = self._by_spark(batch.table) if packed is None else packed(batch.frame)
+            made = self._records(batch.of, batch.of.changes(batch.frame, *placed)) if packed is None else packed(batch.packed)
             made.write.format("kafka").options(**options).save()
 
         return write
 
     def _by_spark(self, table: Lowered) -> DataFrame:
-        place = [_positions(table).alias(POSITIONS)] if self.positions else []
-        return records.records(table.changes_with(*place), table.key, table.rest, self.key, self.value, self.headers)
+        return self._records(table.results, table.changes_with(*self._placed(table)))
+
+    def _records(self, of: Results, changes: DataFrame) -> DataFrame:
+        return records.records(changes, of.key, of.rest, self.key, self.value, self.headers)
+
+    def _placed(self, table: Lowered) -> list[Column]:
+        """What says where the rows came from, if it is wanted."""
+        return [_positions(table).alias(POSITIONS)] if self.positions else []
 
     def _packed(self, table: Lowered) -> Callable[[DataFrame], DataFrame] | None:
         """What makes them of the table's packed results; None where only Spark's expressions can."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,15 +50,15 @@ class Parquet:
         write_file(*hadoop(spark, f"{folder}/{ABOUT}"), about(table.node, table.timestamps, set_backs(spark, folder)))
         changes = None if table.encoded is None else ChangesOf(table.encoded[1], table.timestamps != "bigint")
 
-        @functools.cache
-        def writer(query: str) -> str:
-            """In the first batch: an earlier run of this process is at its end, and what is to be set back is."""
-            clear_drafts(spark, folder, query)
-            return writer_of(query, set_backs(spark, folder))
+        writers: dict[str, str] = {}
 
         def write(batch: Batch, query: str, number: int) -> None:
-            rows = batch.table.changes if changes is None else batch.frame
-            publish(rows, changes, folder, label, writer(query), Mark(number, batch.began_ms), schema)
+            at = batch.packed.sparkSession
+            if query not in writers:  # an earlier run of this process is at its end now, and what is to be set back is
+                clear_drafts(at, folder, query)
+                writers[query] = writer_of(query, set_backs(at, folder))
+            rows = batch.changes if changes is None else batch.packed
+            publish(rows, changes, folder, label, writers[query], Mark(number, batch.began_ms), schema)
 
         return write
 

@@ -73,7 +73,7 @@ class _Rows:
         """
         if self.ended.is_set():
             return
-        changes = batch.table.changes.toArrow()
+        changes = batch.changes.toArrow()
         rows = changes.select(self._schema.names)
         keys = self._key.encode([rows[name].combine_chunks() for name in self.of.key], len(rows)).to_pylist()
         more = 0

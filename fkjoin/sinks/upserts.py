@@ -32,7 +32,7 @@ class Upserts(ABC):
         self.prepare(StructType([*table.key_type, *(table.row_type[name] for name in table.rest)]), table.key)
 
         def write(batch: Batch, query: str, number: int) -> None:
-            rows = self.columns(batch.table.changes).toArrow()
+            rows = self.columns(batch.changes).toArrow()
             gone = pc.equal(rows["_operation"], "delete")
             upserts, deletes = rows.filter(pc.invert(gone)).select(columns), rows.filter(gone).select(key)
             self.apply(query, number, upserts, deletes, batch.began_ms)

@@ -1,0 +1,80 @@
+"""What the engine asks of a Spark session besides DataFrames; classic sessions and those of Spark Connect answer it differently."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
+
+from pyspark.sql import Column, DataFrame, SparkSession
+
+
+class Operator(NamedTuple):
+    """A part of the plan that Spark runs."""
+
+    function: Any
+    """What a stateful operator calls; None of other parts."""
+    children: tuple[Operator, ...]
+
+
+class Access(Protocol):
+    """The answers of one session."""
+
+    def application(self) -> str:
+        """The name of the application, by which the topics between staged operators are called."""
+        ...
+
+    def parallelism(self) -> int:
+        """How many tasks run at once, unless somebody says otherwise."""
+        ...
+
+    def set_up(self, workers: Mapping[str, str], simple: tuple[str, str]) -> None:
+        """Prepare the workers; ``workers``: their environment; ``simple``: a setting and the variable that it becomes."""
+        ...
+
+    def analyzed(self, frame: DataFrame) -> list[Any] | None:
+        """What Spark's analyzer makes of the columns that the frame was selected of; None where nobody can ask it.
+
+        Nothing is known then of an expression that is more than a name: it reads every column, Spark evaluates it, and it may
+        throw.
+        """
+        ...
+
+    def tried(self, column: Column) -> Column:
+        """A struct, null where one of its fields throws."""
+        ...
+
+    def folders(self, lines: DataFrame, path: str, options: Mapping[str, Any]) -> list[str]:
+        """The columns of a stream of lines that names of folders are, such as ``region=eu``.
+
+        ``path``, ``options``: those of its source.
+        """
+        ...
+
+    def plan(self, frame: DataFrame) -> Operator:
+        """The plan of a streaming frame."""
+        ...
+
+    def file(self, where: str) -> tuple[Any, Any]:
+        """A path, and the file system that it is on, as Hadoop has them."""
+        ...
+
+    def owned(self, name: str, checkpoint: str) -> AbstractContextManager[None]:
+        """Queries that are started meanwhile have this property: the workers find it under its name, where they can be told."""
+        ...
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Tell whether the session is one of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def access(spark: SparkSession) -> Access:
+    """The answers of the session."""
+    if is_connect(spark):
+        from fkjoin.sessions.connect import Connect
+
+        return Connect.of(spark)
+    from fkjoin.sessions.classic import Classic
+
+    return Classic(spark)

@@ -1,0 +1,289 @@
+"""Small files of a session of Spark Connect: the part of Hadoop's ``FileSystem`` that the engine calls, over pyarrow.
+
+The client may be on another machine than the server.  So files are read and written where Spark's workers are: by a worker,
+and by this process where it sees the same files of the machine, as is tried out once, or where it is a process of the server's.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import posixpath
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem
+from pyspark.sql import SparkSession
+
+from fkjoin.errors import FkJoinError
+
+_LOCAL = "file"
+_SERVER = "SPARK_CONNECT_LOCAL_URL"
+"""A variable of the processes in which a server runs what a client gave to it."""
+_ANSWER = "answer string"
+
+
+class ArrowPath(str):
+    """A path in full, ``file:/folder/name`` or ``scheme://place/folder/name``, with the methods of Hadoop's."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, where: str) -> ArrowPath:
+        """The path; ``FkJoinError`` if it is relative: nothing says to which folder, that of the client or of the server."""
+        parts = urlsplit(where)
+        if parts.scheme and parts.scheme != _LOCAL:
+            return cls(where.rstrip("/"))
+        path = where.removeprefix(f"{_LOCAL}:")
+        if not path.startswith("/"):
+            raise FkJoinError(
+                f"path: {where} is relative, and client and server of a Spark Connect session have folders of their own: write "
+                "the path in full, such as /data/checkpoint or s3://bucket/checkpoint"
+            )
+        return cls(f"{_LOCAL}:{posixpath.normpath('/' + path.lstrip('/'))}")
+
+    @property
+    def scheme(self) -> str:
+        return self.partition(":")[0]
+
+    def getName(self) -> str:  # noqa: N802
+        return posixpath.basename(self)
+
+    def getParent(self) -> ArrowPath:  # noqa: N802
+        return ArrowPath(posixpath.dirname(self))
+
+    def suffix(self, more: str) -> ArrowPath:
+        return ArrowPath(f"{self}{more}")
+
+
+class Status(NamedTuple):
+    """What is at a path."""
+
+    path: str
+    folder: bool
+    size: int
+    changed_ms: int
+
+    def getPath(self) -> ArrowPath:  # noqa: N802
+        return ArrowPath(self.path)
+
+    def isDirectory(self) -> bool:  # noqa: N802
+        return self.folder
+
+    def getLen(self) -> int:  # noqa: N802
+        return self.size
+
+    def getModificationTime(self) -> int:  # noqa: N802
+        return self.changed_ms
+
+
+class Doing:
+    """Does things to files, where the session's workers see them."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._same_machine: bool | None = None
+
+    def is_here(self, scheme: str) -> bool:
+        """Whether this process sees the workers' files of that kind itself."""
+        if _SERVER in os.environ:
+            return True
+        if scheme != _LOCAL:
+            return False
+        if self._same_machine is None:
+            with tempfile.NamedTemporaryFile(prefix="fkjoin-") as shared:
+                self._same_machine = bool(self._by_a_worker("status", f"{_LOCAL}:{shared.name}"))
+        return self._same_machine
+
+    def __call__(self, what: str, path: ArrowPath, *more: Any) -> Any:
+        return _DONE[what](path, *more) if self.is_here(path.scheme) else self._by_a_worker(what, path, *more)
+
+    def _by_a_worker(self, what: str, path: str, *more: Any) -> Any:
+        (row,) = self._spark.range(0, 1, 1, 1).mapInArrow(_Told(what, str(path), more), _ANSWER).collect()
+        said = json.loads(row[0])
+        if "error" in said:
+            raise OSError(f"{path}: {said['error']}")
+        return base64.b64decode(said["data"]) if "data" in said else said["found"]
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a worker is told to do; it answers with one text."""
+
+    what: str
+    path: str
+    more: tuple[Any, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            try:
+                found = _DONE[self.what](ArrowPath(self.path), *self.more)
+                said = {"data": base64.b64encode(found).decode()} if isinstance(found, bytes) else {"found": found}
+            except OSError as error:
+                said = {"error": str(error)}
+            yield pa.record_batch({"answer": [json.dumps(said)]})
+
+
+@dataclass(frozen=True)
+class ArrowFiles:
+    """The files of a scheme, with the methods of Hadoop's ``FileSystem``."""
+
+    do: Doing
+    scheme: str
+
+    @property
+    def here(self) -> bool:
+        """This process sees the same files of the machine."""
+        return self.scheme == _LOCAL and self.do.is_here(self.scheme)
+
+    def makeQualified(self, path: ArrowPath) -> ArrowPath:  # noqa: N802
+        return path
+
+    def exists(self, path: ArrowPath) -> bool:
+        return bool(self.do("status", path))
+
+    def isFile(self, path: ArrowPath) -> bool:  # noqa: N802
+        found = self.do("status", path)
+        return bool(found) and not Status(*found[0]).folder
+
+    def getFileStatus(self, path: ArrowPath) -> Status:  # noqa: N802
+        found = self.do("status", path)
+        if not found:
+            raise FileNotFoundError(f"{path} is not there")
+        return Status(*found[0])
+
+    def listStatus(self, path: ArrowPath) -> list[Status]:  # noqa: N802
+        return self.globStatus(ArrowPath(f"{path}/*"))
+
+    def globStatus(self, pattern: ArrowPath) -> list[Status]:  # noqa: N802
+        return [Status(*one) for one in self.do("matching", pattern)]
+
+    def read(self, path: ArrowPath) -> bytes:
+        return bytes(self.do("read", path))
+
+    def write(self, path: ArrowPath, data: bytes) -> None:
+        self.do("write", path, base64.b64encode(data).decode())
+
+    def mkdirs(self, path: ArrowPath) -> None:
+        self.do("make", path)
+
+    def delete(self, path: ArrowPath, recursive: bool) -> None:
+        self.do("delete", path)
+
+    def rename(self, path: ArrowPath, target: ArrowPath) -> None:
+        self.do("rename", path, str(target))
+
+    def setTimes(self, path: ArrowPath, changed_ms: int, _: int) -> None:  # noqa: N802
+        self.do("date", path, changed_ms)
+
+
+def _opened(path: ArrowPath) -> tuple[FileSystem, str]:
+    """The file system, and the path on it."""
+    if path.scheme == _LOCAL:
+        return LocalFileSystem(), path.partition(":")[2]
+    parts = urlsplit(path)
+    try:
+        files, base = FileSystem.from_uri(f"{parts.scheme}://{parts.netloc}")
+    except (pa.ArrowException, OSError) as error:
+        raise OSError(f"pyarrow cannot reach it: {error}") from error
+    return files, base.rstrip("/") + parts.path
+
+
+def _status(path: ArrowPath) -> list[tuple[Any, ...]]:
+    files, place = _opened(path)
+    found = files.get_file_info(place)
+    return [] if found.type == FileType.NotFound else [_said(path, found)]
+
+
+def _said(path: str, found: FileInfo) -> tuple[Any, ...]:
+    changed_ms = (found.mtime_ns or 0) // 1_000_000
+    return path, found.type == FileType.Directory, found.size or 0, changed_ms
+
+
+def _matching(pattern: ArrowPath) -> list[tuple[Any, ...]]:
+    """What is at paths that the pattern matches, in which ``*`` stands for any text within a name."""
+    names = pattern.split("/")
+    first = next(place for place, name in enumerate(names) if "*" in name)
+    found = [("/".join(names[:first]), True)]
+    said: list[tuple[Any, ...]] = []
+    for name in names[first:]:
+        said = [one for path, folder in found if folder for one in _inside(ArrowPath(path), name)]
+        found = [(one[0], one[1]) for one in said]
+    return sorted(said)
+
+
+def _inside(folder: ArrowPath, pattern: str) -> list[tuple[Any, ...]]:
+    files, place = _opened(folder)
+    inside = files.get_file_info(FileSelector(place, allow_not_found=True))
+    wanted = pattern.replace("[", "[[]").replace("?", "[?]")
+    return [_said(f"{folder}/{one.base_name}", one) for one in inside if fnmatchcase(one.base_name, wanted)]
+
+
+def _read(path: ArrowPath) -> bytes:
+    files, place = _opened(path)
+    with files.open_input_stream(place) as stream:
+        return stream.readall()
+
+
+def _write(path: ArrowPath, encoded: str) -> None:
+    """Make or replace a file in one step; an object store shows a file when it is whole."""
+    files, place = _opened(path)
+    if path.scheme == _LOCAL:
+        replace_local(Path(place), base64.b64decode(encoded))
+        return
+    with files.open_output_stream(place) as stream:
+        stream.write(base64.b64decode(encoded))
+
+
+def replace_local(path: Path, data: bytes) -> None:
+    """Replace a file of this machine in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_bytes(data)
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop refuses a file that its checksum does not fit
+    draft.replace(path)
+
+
+def _make(path: ArrowPath) -> None:
+    files, place = _opened(path)
+    files.create_dir(place)
+
+
+def _delete(path: ArrowPath) -> None:
+    files, place = _opened(path)
+    kind = files.get_file_info(place).type
+    if kind == FileType.Directory:
+        files.delete_dir(place)
+    elif kind != FileType.NotFound:
+        files.delete_file(place)
+
+
+def _rename(path: ArrowPath, target: str) -> None:
+    if path.scheme != _LOCAL:
+        raise OSError("only folders of a machine are renamed at once")
+    Path(_opened(path)[1]).rename(_opened(ArrowPath(target))[1])
+
+
+def _date(path: ArrowPath, changed_ms: int) -> None:
+    if path.scheme != _LOCAL:
+        raise OSError("only files of a machine can be dated")
+    os.utime(_opened(path)[1], (changed_ms / 1000, changed_ms / 1000))
+
+
+_DONE: dict[str, Callable[..., Any]] = {
+    "status": _status,
+    "matching": _matching,
+    "read": _read,
+    "write": _write,
+    "make": _make,
+    "delete": _delete,
+    "rename": _rename,
+    "date": _date,
+}

@@ -1,0 +1,87 @@
+"""A session whose JVM this process talks to: it can be asked for everything that Spark knows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from fkjoin.sessions.access import Operator
+from fkjoin.sessions.hadoop_settings import forget_sources
+from fkjoin.sessions.local_files import use_local_files
+from fkjoin.sessions.local_python import use_this_python
+
+_STATEFUL = "TransformWithStateInPySpark"
+
+
+@dataclass(frozen=True)
+class Classic:
+    """See ``Access``."""
+
+    spark: SparkSession
+
+    def application(self) -> str:
+        return str(self.spark.sparkContext.appName)
+
+    def parallelism(self) -> int:
+        return self.spark.sparkContext.defaultParallelism
+
+    def set_up(self, workers: Mapping[str, str], simple: tuple[str, str]) -> None:
+        context: Any = self.spark.sparkContext
+        for name, value in workers.items():  # and not in the environment of executors, whose JVM would have it, too
+            context.environment.setdefault(name, value)
+        if self.spark.conf.get(simple[0], "true") == "true":
+            context.environment.setdefault(simple[1], "1")
+        if context.master.startswith("local"):
+            use_this_python(context)
+            use_local_files(context)
+            forget_sources(context)
+
+    def analyzed(self, frame: DataFrame) -> list[Any]:
+        nodes = frame._jdf.queryExecution().analyzed().expressions()
+        return [nodes.apply(place) for place in range(nodes.size())]
+
+    def tried(self, column: Column) -> Column:
+        """By Catalyst's ``TryEval``, which makes null of what throws."""
+        jvm: Any = self.spark._jvm
+        expressions = jvm.org.apache.spark.sql.classic.ExpressionUtils
+        guarded = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(expressions.expression(column._jc))
+        return Column(expressions.column(guarded))
+
+    def folders(self, lines: DataFrame, path: str, options: Mapping[str, Any]) -> list[str]:
+        source: Any = lines._jdf.queryExecution().analyzed()
+        return [name for name in source.dataSource().sourceInfo().partitionColumns().mkString("\n").split("\n") if name]
+
+    def plan(self, frame: DataFrame) -> Operator:
+        return self._operator(frame._jdf.queryExecution().analyzed())
+
+    def _operator(self, node: Any) -> Operator:
+        if node.nodeName() == _STATEFUL:
+            return Operator(self._function(node), (self._operator(node.left()),))
+        children = node.children()
+        return Operator(None, tuple(self._operator(children.apply(place)) for place in range(children.size())))
+
+    def _function(self, node: Any) -> Any:
+        """What this process has given to Spark."""
+        tag: Any = self.spark.sparkContext._jvm.scala.reflect.ClassTag.Byte()  # type: ignore[union-attr]
+        command = bytes(node.functionExpr().func().command().toArray(tag))
+        function, _ = CloudPickleSerializer().loads(command)  # type: ignore[no-untyped-call]
+        return function
+
+    def file(self, where: str) -> tuple[Any, Any]:
+        jvm: Any = self.spark._jvm
+        path = jvm.org.apache.hadoop.fs.Path(where)
+        return path, path.getFileSystem(self.spark._jsc.hadoopConfiguration())
+
+    @contextlib.contextmanager
+    def owned(self, name: str, checkpoint: str) -> Iterator[None]:
+        """By a local property of the thread that starts the query, which Spark hands on."""
+        self.spark.sparkContext.setLocalProperty(name, checkpoint)
+        try:
+            yield
+        finally:
+            self.spark.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]

@@ -1,0 +1,88 @@
+"""A session of Spark Connect: a client with no JVM.  What its server is not asked by DataFrames, it is not asked.
+
+Expressions that are names are known; of others nothing is.  Small files are read and written with pyarrow: see ``arrow_files``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from fkjoin.sessions.access import Operator
+from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath, Doing
+
+_MANY = 100_000
+"""More rows than a session has tasks."""
+_OF_LINES, _OF_FILES = {"value"}, {"path", "modificationTime", "length", "content"}
+"""Columns that Spark's readers of lines and of whole files have."""
+_STATEFUL = "TransformWithState"
+
+_known: dict[str, Connect] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class Connect:
+    """See ``Access``."""
+
+    spark: SparkSession
+    _doing: Doing = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_doing", Doing(self.spark))
+
+    @classmethod
+    def of(cls, spark: SparkSession) -> Connect:
+        """The answers of the session; they remember where its files are."""
+        session: Any = spark
+        return _known.setdefault(session.session_id, cls(spark))
+
+    def application(self) -> str:
+        return str(self.spark.conf.get("spark.app.name", "fkjoin"))
+
+    def parallelism(self) -> int:
+        """By the partitions of a range."""
+        last = self.spark.range(_MANY).agg(F.max(F.spark_partition_id())).head()
+        assert last is not None
+        return int(last[0]) + 1
+
+    def set_up(self, workers: Mapping[str, str], simple: tuple[str, str]) -> None:
+        """Nothing: the server's own settings say what its workers are started with (docs/connect.md)."""
+
+    def analyzed(self, frame: DataFrame) -> None:
+        return None
+
+    def tried(self, column: Column) -> Column:
+        """By a function of SQL that Spark evaluates with ``TryEval``: as text the struct is there, or it is not."""
+        text = F.try_to_binary(F.to_json(column), F.lit("utf-8"))
+        return F.when(text.isNotNull(), column)
+
+    def folders(self, lines: DataFrame, path: str, options: Mapping[str, Any]) -> list[str]:
+        """By two readers with other columns of their own, since a folder may be called as one of these."""
+        found = [name for name in lines.columns if name not in _OF_LINES]
+        whole = self.spark.read.format("binaryFile").options(**options).load(path)
+        return [*found, *(name for name in whole.columns if name not in _OF_FILES and name not in found)]
+
+    def plan(self, frame: DataFrame) -> Operator:
+        """The plan as the client has it."""
+        client: Any = frame
+        return _operator(client._plan)
+
+    def file(self, where: str) -> tuple[ArrowPath, ArrowFiles]:
+        path = ArrowPath.of(where)
+        return path, ArrowFiles(self._doing, path.scheme)
+
+    def owned(self, name: str, checkpoint: str) -> AbstractContextManager[None]:
+        """Nobody can tell the workers."""
+        return contextlib.nullcontext()
+
+
+def _operator(plan: Any) -> Operator:
+    below = [getattr(plan, name, None) for name in ("_child", "other", "left", "right")]
+    function = plan._function._function._func if _STATEFUL in type(plan).__name__ else None
+    return Operator(function, tuple(_operator(one) for one in below if one is not None))
