@@ -23,6 +23,7 @@ from fkjoin.folds.calls import Called, Reducing, Starting
 from fkjoin.folds.fold import Fold
 from fkjoin.lowering.handle import Handle
 from fkjoin.lowering.recipes import Recipe, Remembered, remembered
+from fkjoin.sessions.access import require_classic
 from fkjoin.spark.names import quoted
 from fkjoin.spark.scalars import AGGREGATE, Step, compiled
 from fkjoin.spark.schemas import Expression, Expressions, arrow_schema, text
@@ -166,6 +167,7 @@ class Grouped(Remembered):
         """An adder or subtractor, callable."""
         if not isinstance(given, Expressed):
             return given
+        require_classic(self._table.spark, f"{argument} as an expression", "give a Python callable")
         value = self._value or self._whole_row()
         key = self._key.schema.names
         if AGGREGATE in (names := [*key, *(name for name in value.schema.names if name not in key)]):

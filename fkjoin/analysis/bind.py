@@ -44,7 +44,7 @@ def unnamed(expression: Any) -> Any:
 
 
 def _analyzed(given: list[Any], row: pa.Schema, spark: SparkSession) -> list[Any] | None:
-    """The expressions as Spark understands them; None if it does not, or cannot be asked: their evaluation says what is wrong."""
+    """The expressions as Spark understands them; None if it cannot be asked, or does not: evaluation says what is wrong."""
     expressions = [F.expr(item) if isinstance(item, str) else item for item in given]
     try:
         return access(spark).analyzed(spark.createDataFrame([], spark_schema(row)).select(*expressions))

@@ -65,7 +65,9 @@ class Bound:
         """What it reads; where nobody knows, all columns."""
         if self.path is not None:
             return [self.path]
-        return [(name,) for name in self.scope.schema.names] if self.node is None else list(paths_in(self.node, self.scope.schema))
+        return (
+            [(name,) for name in self.scope.schema.names] if self.node is None else list(paths_in(self.node, self.scope.schema))
+        )
 
     @cached_property
     def vector(self) -> Vector | None:

@@ -13,11 +13,14 @@ from fkjoin.checkpoint.entries import PROBLEMS, Examine
 from fkjoin.checkpoint.files import query_id
 from fkjoin.checkpoint.saved import SavedState, SavedStore
 from fkjoin.errors import FkJoinError
+from fkjoin.sessions.access import require_classic
 from fkjoin.spark.buckets import spark_hash
 from fkjoin.spark.index_home import index_home
 
 SHOWN = 5
 """So many keys are named in a problem."""
+
+_BY_COMMAND = "run fkjoin state on a machine that reaches the checkpoint; it starts a session of its own"
 
 
 def verify(spark: SparkSession, checkpoint: str | Path, *, batch: int | None = None) -> list[str]:
@@ -26,6 +29,7 @@ def verify(spark: SparkSession, checkpoint: str | Path, *, batch: int | None = N
     Every log is read and counted, every record decoded and looked for in its bucket, every bucket in its partition; and in a
     fused join there is one subscription for each live left row with a foreign key.
     """
+    require_classic(spark, "verify", _BY_COMMAND)
     check_logs(spark, str(checkpoint))
     state = SavedState(spark, checkpoint, batch)
     try:
@@ -52,6 +56,7 @@ def verify(spark: SparkSession, checkpoint: str | Path, *, batch: int | None = N
 
 def rebuild(spark: SparkSession, checkpoint: str | Path, index_dir: str) -> list[Path]:
     """Make the local indexes of all of the checkpoint's stores anew, on this machine; where they are."""
+    require_classic(spark, "rebuild", _BY_COMMAND)
     state = SavedState(spark, checkpoint)
     query = query_id(spark, state.checkpoint)
     places = []
@@ -68,6 +73,7 @@ def rescale(spark: SparkSession, checkpoint: str | Path, partitions: int) -> Non
 
     The checkpoint gets one more batch, which holds the moved state; the query goes on from it.  Raises ``FkJoinError``.
     """
+    require_classic(spark, "rescale", _BY_COMMAND)
     state = SavedState(spark, checkpoint)
     buckets = min(store.buckets for store in state.stores)
     if partitions < 1 or any(store.buckets % partitions for store in state.stores):

@@ -1,4 +1,4 @@
-"""What sinks know of a table: plain data, since a server of Spark Connect runs a sink, and it has none of the client's frames."""
+"""What sinks know of a table: plain data, since a server of Spark Connect runs sinks without the client's frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine asks of a Spark session besides DataFrames; classic sessions and those of Spark Connect answer it differently."""
+"""What the engine asks of a Spark session besides DataFrames: a classic session and one of Spark Connect have other answers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from pyspark.sql import Column, DataFrame, SparkSession
+
+from fkjoin.errors import SessionError
 
 
 class Operator(NamedTuple):
@@ -67,6 +69,12 @@ class Access(Protocol):
 def is_connect(spark: SparkSession) -> bool:
     """Tell whether the session is one of Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def require_classic(spark: SparkSession, what: str, instead: str) -> None:
+    """``SessionError`` if the session is one of Spark Connect, which cannot do it; ``instead``: what to do."""
+    if is_connect(spark):
+        raise SessionError(f"{what} needs a classic Spark session, and this is one of Spark Connect: {instead}")
 
 
 def access(spark: SparkSession) -> Access:

@@ -28,6 +28,7 @@ from fkjoin.lowering.handle import Handle
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.recipes import Recipe, made_again, recipes_below
 from fkjoin.plan.nodes import PERIODIC
+from fkjoin.sessions.access import require_classic
 from fkjoin.sessions.own_folder import held_folder
 from fkjoin.sessions.settings import index_dir
 from fkjoin.sinks.batches import Batch, started
@@ -48,6 +49,7 @@ def first_rows(table: Handle, schema: StructType, n: int) -> DataFrame:
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise TopologyError(f"n: {n!r} is not a whole number of at least 1")
     spark = table._planned.spark
+    require_classic(spark, "preview", "write the table to a place with to_parquet, and read that")
     bounded = made_again(table, {id(made): other for made, recipe in recipes_below(table) if (other := _other(recipe))})
     rows = _Rows(bounded._lowered, schema, n)
     with _checkpoint(spark) as checkpoint:

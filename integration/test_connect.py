@@ -1,0 +1,123 @@
+"""Spark Connect: a server in a process of its own, and clients that know nothing of its JVM."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.postgres import select
+from tests.support.connect import Client, Server, client
+from tests.support.orders import History, batch_join
+from tests.support.traces import TRACES, assert_agrees, expected
+
+pytest.importorskip("grpc")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    made = Server(tmp_path_factory.mktemp("server"))
+    try:
+        made.start()
+        yield made
+    finally:
+        made.kill()
+
+
+@pytest.fixture(scope="module")
+def shop(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A client that most tests share."""
+    with client(server.address, tmp_path_factory.mktemp("client")) as made:
+        yield made
+
+
+def history(folder: Path) -> History:
+    for name in ("orders", "customers"):
+        (folder / name).mkdir()
+    made = History(folder)
+    made.write(60)
+    return made
+
+
+@pytest.mark.parametrize("name", ["left-delete-and-reinsert", "inner-from-right-then-delete-right"])
+def test_traces(name: str, shop: Client, tmp_path: Path) -> None:
+    path = TRACES / f"{name}.in.jsonl"
+    assert_agrees(shop("trace", name=str(path), folder=str(tmp_path)), expected(path))
+
+
+def test_delta_and_parquet_are_the_batch_join_also_after_a_restart(shop: Client, tmp_path: Path) -> None:
+    log = history(tmp_path)
+    given = {"table": "joined", "folder": str(tmp_path), "checkpoint": f"{tmp_path}/ck"}
+    shop("watched")
+    for changes in (60, 0):
+        shop("write", **given, parquet=f"{tmp_path}/parquet", delta=f"{tmp_path}/delta")
+        assert shop("delta", path=f"{tmp_path}/delta", key="order_id") == batch_join(log)
+        log.write(changes)
+    assert len(list((tmp_path / "parquet").glob("batch=*"))) == 2
+
+
+def test_aggregates_and_saved_state(shop: Client, tmp_path: Path) -> None:
+    log = history(tmp_path)
+    shop("write", table="by_region", folder=str(tmp_path), checkpoint=f"{tmp_path}/ck", delta=f"{tmp_path}/delta")
+    found = shop("delta", path=f"{tmp_path}/delta", key="region")
+    assert {(key,): tuple(row.values()) for key, row in found.items()} == log.by_region()
+    placed = shop("state", checkpoint=f"{tmp_path}/ck", name="placed", key="order_id")
+    assert {key: row["region"] for key, row in placed.items()} == {
+        key: row["region"] for key, row in batch_join(log).items() if row["region"] is not None
+    }
+
+
+def test_queries_are_watched(shop: Client) -> None:
+    said = shop("watched")["joined"]
+    assert said["batches"] == 2
+    assert said["all_inputs"] == 120
+    assert set(said["state"]) >= {"joined"}
+
+
+def test_a_client_on_another_machine_has_its_files_done_by_workers(server: Server, tmp_path: Path) -> None:
+    log = history(tmp_path)
+    with client(server.address, tmp_path) as other:
+        other("elsewhere")
+        other("write", table="joined", folder=str(tmp_path), checkpoint=f"{tmp_path}/ck", delta=f"{tmp_path}/delta")
+        assert other("delta", path=f"{tmp_path}/delta", key="order_id") == batch_join(log)
+
+
+def test_rows_on_which_expressions_throw_are_left_out(shop: Client, tmp_path: Path) -> None:
+    for value, rows in {"x": [("a", 5), ("b", 0)], "y": [("c", 50)]}.items():
+        folder = tmp_path / "in" / f"value={value}"
+        folder.mkdir(parents=True)
+        lines = (json.dumps({"id": key, "n": n, "lsn": 1, "op": "u"}) for key, n in rows)
+        (folder / "1.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    found = shop("throwing", folder=str(tmp_path))
+    assert found["rows"] == {"a": [20, "x"]}
+    assert found["letters"] == ["filter: 100 div n >= 10: it throws"]
+
+
+def test_what_cannot_be_had_is_refused_by_name(shop: Client, tmp_path: Path) -> None:
+    said = shop("refused", folder=str(tmp_path))
+    assert said["adder"].startswith("adder as an expression needs a classic Spark session")
+    assert said["preview"].startswith("preview needs a classic Spark session")
+    assert said["relative"].startswith("path: ck is relative")
+
+
+def test_postgres(shop: Client, tmp_path: Path, dsn: str) -> None:
+    log = history(tmp_path)
+    shop("write", table="joined", folder=str(tmp_path), checkpoint=f"{tmp_path}/ck", postgres=dsn)
+    rows = {key: {"items": items, "region": region} for key, items, region in select(dsn, "select * from shop.it")}
+    assert rows == batch_join(log)
+
+
+def test_a_client_and_then_the_server_are_killed_and_nothing_is_lost(server: Server, tmp_path: Path) -> None:
+    log = history(tmp_path)
+    given = {"folder": str(tmp_path), "checkpoint": f"{tmp_path}/ck", "path": f"{tmp_path}/delta"}
+    for end in ("client", "server", "none"):
+        with client(server.address, tmp_path) as one:
+            one("follow", **given)
+            assert one("delta", path=given["path"], key="order_id") == batch_join(log)
+            one.kill()  # its query goes on at the server, until another one of the checkpoint takes its place
+        if end == "server":
+            server.kill()
+            server.start()
+        log.write(40)

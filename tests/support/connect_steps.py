@@ -1,0 +1,171 @@
+"""What a client of a Spark Connect server is told to do: each function is a step, with arguments and a result that are JSON."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import fkjoin
+from fkjoin import Table, fk_join
+from fkjoin import aggregates as agg
+from fkjoin.metrics import Metrics, watch
+from fkjoin.replay import on_spark
+from fkjoin.replay.in_memory import final_line, result_lines
+from fkjoin.replay.traces import read_trace
+from fkjoin.sessions.connect import Connect
+from fkjoin.sinks import Delta, Kafka, Parquet, Postgres, Sink
+from tests.support.orders import tables
+
+
+def _joined(spark: SparkSession, folder: str) -> Table:
+    joiner = ["left.items", "right.region"]
+    return fk_join(*tables(spark, Path(folder)), extractor="customer_id", joiner=joiner, name="joined")
+
+
+def _by_region(spark: SparkSession, folder: str) -> Table:
+    orders, customers = tables(spark, Path(folder))
+    joined = fk_join(orders, customers, extractor="customer_id", joiner=["left.amount", "left.items", "right.region"])
+    placed = joined.filter("region is not null").materialize("placed")
+    return placed.group_by("region").agg(orders=agg.count(), revenue=agg.sum("amount"), largest=agg.max("items"))
+
+
+_TABLES = {"joined": _joined, "by_region": _by_region}
+
+
+def write(spark: SparkSession, table: str, folder: str, checkpoint: str, **places: str) -> None:
+    """Write what there is of the table to some places: ``parquet``, ``delta``, ``postgres`` (a DSN), ``kafka`` (brokers)."""
+    sinks: dict[str, Any] = {"parquet": Parquet, "delta": Delta}
+    sinks |= {"postgres": lambda dsn: Postgres("shop.it", dsn), "kafka": lambda brokers: Kafka("it", brokers)}
+    made: list[Sink] = [sinks[name](where) for name, where in places.items()]
+    query = _TABLES[table](spark, folder).to(*made, checkpoint=checkpoint, trigger="available-now")
+    query.awaitTermination()
+
+
+def follow(spark: SparkSession, folder: str, checkpoint: str, path: str) -> None:
+    """Keep a Delta table up to date until somebody ends the client; it returns when all there was is read."""
+    query = _joined(spark, folder).to_delta(path, checkpoint=checkpoint)
+    query.processAllAvailable()
+
+
+def delta(spark: SparkSession, path: str, key: str) -> dict[str, Any]:
+    """The rows of a Delta table, by their key."""
+    from deltalake import DeltaTable
+
+    rows = DeltaTable(path).to_pyarrow_table().to_pylist()
+    return {row.pop(key): row for row in rows}
+
+
+def state(spark: SparkSession, checkpoint: str, name: str, key: str) -> dict[str, Any]:
+    """The rows of a table that was materialized, by their key."""
+    rows = (row.asDict() for row in fkjoin.read_state(spark, checkpoint, name).collect())
+    return {row.pop(key): {name: value for name, value in row.items() if name[0] != "_"} for row in rows}
+
+
+def trace(spark: SparkSession, name: str, folder: str) -> list[str]:
+    """The lines that the trace leads to."""
+    given, log = read_trace(Path(name)), Path(folder) / "log"
+    cuts = list(given.batches(2))
+    log.mkdir(parents=True)
+    for number, cut in enumerate(cuts):
+        part = log / f"{number:08}.json"
+        part.write_text("".join(json.dumps(asdict(event)) + "\n" for event in cut))
+        os.utime(part, (number, number))
+    stream = spark.readStream.schema(on_spark._SCHEMA).option("maxFilesPerTrigger", 1).json(str(log))
+    left, right = on_spark._side(stream, True), on_spark._side(stream, False)
+    joined = fk_join(left, right, "foreign_key", how=given.how, name="replay")
+    joined.to_parquet(f"{folder}/out", checkpoint=f"{folder}/ck", trigger="available-now").awaitTermination()
+    found: dict[int, list[Any]] = {}
+    for row in spark.read.parquet(f"{folder}/out").withColumn("number", F.split("batch", "-")[0].cast("int")).collect():
+        found.setdefault(row.number, []).append(row)
+    final: dict[str, str] = {}
+    lines = []
+    for number, cut in enumerate(cuts):
+        lines += result_lines(cut[-1].index, map(on_spark._output, found.get(number, [])), final)
+    return [*lines, final_line(final)]
+
+
+def throwing(spark: SparkSession, folder: str) -> dict[str, Any]:
+    """Rows on which expressions throw, in front of Spark's reader of names of folders: what is kept, and what is left out."""
+    about: dict[str, Any] = {"key": "id", "version": "lsn", "deleted": "op = 'd'"}
+    table = Table.from_files(spark, f"{folder}/in", name="rows", **about)
+    seen = table.filter("100 div n >= 10").map_values(["id", "100 div n as share", "value"]).materialize("seen")
+    seen.to_parquet(f"{folder}/out", checkpoint=f"{folder}/ck", trigger="available-now").awaitTermination()
+    dead = seen.dead_letters
+    assert dead is not None
+    query = dead.writeStream.format("json").option("checkpointLocation", f"{folder}/ck-dead").start(f"{folder}/dead")
+    query.processAllAvailable()
+    query.stop()
+    rows = spark.read.parquet(f"{folder}/out").collect()
+    letters = spark.read.json(f"{folder}/dead").collect()
+    return {
+        "rows": {row.id: [row.share, row.value] for row in rows},
+        "letters": sorted(row.reason for row in letters),
+        "described": seen.describe(),
+    }
+
+
+def refused(spark: SparkSession, folder: str) -> dict[str, str]:
+    """What a Spark Connect session cannot do says so."""
+    orders, _ = tables(spark, Path(folder))
+    groups = orders.group_by("customer_id", value="amount")
+    calls: dict[str, Any] = {
+        "adder": lambda: groups.aggregate(0.0, "aggregate + amount", "aggregate - amount"),
+        "preview": orders.preview,
+        "relative": lambda: orders.to_parquet("out", checkpoint="ck"),
+    }
+    found = {}
+    for name, call in calls.items():
+        try:
+            call()
+        except fkjoin.FkJoinError as error:
+            found[name] = str(error)
+    return found
+
+
+def elsewhere(spark: SparkSession) -> None:
+    """Have this client see none of the server's files, as if it were on another machine."""
+    Connect.of(spark)._doing._same_machine = False
+
+
+_watched: list[Metrics] = []
+
+
+def watched(spark: SparkSession) -> dict[str, Any]:
+    """What the queries of this session say, from the first call on."""
+    if not _watched:
+        _watched.append(watch(spark))
+    return _watched[0].snapshot()
+
+
+STEPS = {one.__name__: one for one in (write, follow, delta, state, trace, throwing, refused, elsewhere, watched)}
+
+
+def main(address: str, folder: str) -> None:
+    """Do each line of the input, one after the other; what else is printed goes to the log."""
+    out, sys.stdout = sys.stdout, sys.stderr
+
+    @functools.cache
+    def session() -> SparkSession:
+        return fkjoin.session(remote=address, sql_shuffle_partitions=2, fkjoin_buckets=2, fkjoin_index_dir=f"{folder}/index")
+
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            said = {"returned": STEPS[asked["step"]](session(), **asked["given"])}
+        except Exception:
+            said = {"error": traceback.format_exc()[-6000:]}
+        out.write(json.dumps(said) + "\n")
+        out.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
