@@ -13,7 +13,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.folds.fold import Fold
 from fkjoin.kafka.repartition import RepartitionTopic, require_release
 from fkjoin.plan.nodes import Aggregate, generated_name
-from fkjoin.sessions.access import access
+from fkjoin.sessions.access import access, require_classic
 from fkjoin.spark.names import require_beside
 from fkjoin.spark.schemas import arrow_schema, require_plain_keys, spark_schema
 
@@ -64,6 +64,7 @@ def aggregated(
     require_beside(keys, "agg", fold.schema.names, "give it another name")
     topic = None
     if options.deployment == "staged":
+        require_classic(table.spark, 'deployment="staged"', "leave the deployment fused")
         application = options.application or access(table.spark).application()
         topic = RepartitionTopic.of(application, label, table.connection, table.name)
         refuse_to_start_over("deployment", table)

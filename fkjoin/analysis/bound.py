@@ -15,10 +15,11 @@ from pyspark.sql.types import StructField, StructType
 from fkjoin.analysis import throwing, vectorize
 from fkjoin.analysis.bind import field_of, paths_in, unnamed
 from fkjoin.analysis.columns import first_line, resolve_column
+from fkjoin.analysis.naming import paths_named
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Columns, Vector
 from fkjoin.errors import TopologyError
-from fkjoin.sessions.access import access
+from fkjoin.sessions.access import Access, access
 from fkjoin.spark.json_lines import plain_path
 from fkjoin.spark.schemas import Expression, text
 
@@ -50,6 +51,10 @@ class Bound:
     scope: Scope
 
     @property
+    def _access(self) -> Access:
+        return access(self.scope.frame.sparkSession)
+
+    @property
     def text(self) -> str:
         """How it reads in ``describe()``."""
         return text(self.given)
@@ -57,17 +62,20 @@ class Bound:
     @cached_property
     def path(self) -> Path | None:
         """The column that it is, or the field in one; None if it is more than that, or nobody knows."""
-        plain = plain_path(self.given, self.scope.schema)
-        return plain if plain or self.node is None else field_of(unnamed(self.node), self.scope.schema)
+        if (plain := plain_path(self.given, self.scope.schema)) is not None:
+            return plain
+        if self.node is not None:
+            return field_of(unnamed(self.node), self.scope.schema)
+        return None if isinstance(self.given, str) else plain_path(self._access.named(self.given), self.scope.schema)
 
     @cached_property
     def paths(self) -> list[Path]:
-        """What it reads; where nobody knows, all columns."""
+        """What it reads, or may read."""
         if self.path is not None:
             return [self.path]
-        return (
-            [(name,) for name in self.scope.schema.names] if self.node is None else list(paths_in(self.node, self.scope.schema))
-        )
+        if self.node is not None:
+            return list(paths_in(self.node, self.scope.schema))
+        return paths_named(self.given if isinstance(self.given, str) else self._access.text(self.given), self.scope.schema)
 
     @cached_property
     def vector(self) -> Vector | None:

@@ -27,7 +27,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.kafka.staged import InternalTopics, internal_topics
 from fkjoin.kafka.wire import WIRES, Wire
 from fkjoin.plan.nodes import Children, Derived, Join, Node, Source, generated_name
-from fkjoin.sessions.access import access
+from fkjoin.sessions.access import access, require_classic
 from fkjoin.sessions.settings import prepare
 from fkjoin.spark.names import require_apart, require_beside
 from fkjoin.spark.schemas import arrow_schema, spark_schema
@@ -149,6 +149,7 @@ def _internal_topics(
         raise TopologyError(f'wire: {wire!r} is not one of "headers", "wrapper"')
     if deployment == "fused":
         return None
+    require_classic(left.spark, 'deployment="staged"', "leave the deployment fused")
     for argument, table in (("left", left), ("right", right)):
         if table.connection is None or not _of_source(table.node):
             raise TopologyError(

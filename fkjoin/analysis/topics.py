@@ -21,6 +21,7 @@ from fkjoin.kafka.connection import RAW_COLUMNS, Connection, OnNewTopic
 from fkjoin.kafka.formats import Format, as_format, decode_key, key_reader, reader
 from fkjoin.kafka.options import masked, source_options, with_fetching
 from fkjoin.plan.nodes import ROOT, Source
+from fkjoin.sessions.access import require_classic
 from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import require_apart
@@ -59,6 +60,8 @@ def read_topic(
         raise TopologyError(
             "version: with roots=, the positions in the records' headers are the versions; leave one of them out"
         )
+    if on_new_topic == "start-over":
+        require_classic(spark, 'on_new_topic="start-over"', "leave it out, and give a topic that is made anew a new checkpoint")
     chosen = source_options(options)
     partitions, topic_id = require_topic(topic, bootstrap_servers, chosen)
     records = (

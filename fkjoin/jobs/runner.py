@@ -105,6 +105,8 @@ def job_session(spec: JobSpec) -> SparkSession:
     settings = dict(spec.spark)
     master = settings.pop("spark.master", None)
     for name in settings:
+        if name == "spark.remote":
+            raise JobError(f"spark: {name}: jobs need a classic session: write a program that calls fkjoin.session(remote=…)")
         if not name.startswith("spark."):
             raise JobError(f'spark: {name!r} is no setting of Spark; those are written "spark.…" = …')
     return session(spec.name, None if master is None else str(master), settings)

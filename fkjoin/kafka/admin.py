@@ -1,6 +1,7 @@
 """Questions to brokers about topics, by Java's own client in the driver's JVM.
 
 It is given the options that Spark's source and sink are given, so that what they reach is reached here, whatever logs them in.
+A client of Spark Connect has no JVM, and asks nothing: a topic that is not there stops the query.
 """
 
 from __future__ import annotations
@@ -29,12 +30,18 @@ class Topic(NamedTuple):
     """What brokers say of a topic."""
 
     partitions: int
+    """How many there are; 0 where nobody was asked."""
     topic_id: str | None
     """Given when it was created: another topic of the same name has another one; None where brokers know none."""
 
 
 def require_topic(topic: str, bootstrap_servers: str, options: Mapping[str, str]) -> Topic:
-    """The topic.  Raises ``TopologyError`` when the brokers cannot be reached or have no such topic."""
+    """The topic; without a JVM nothing is known of it.
+
+    Raises ``TopologyError`` when the brokers cannot be reached or have no such topic.
+    """
+    if _jvm() is None:
+        return Topic(0, None)
     with _admin(bootstrap_servers, options) as client:
         found = _described(client, [topic])[topic]
         if found is None:

@@ -37,9 +37,17 @@ class Access(Protocol):
     def analyzed(self, frame: DataFrame) -> list[Any] | None:
         """What Spark's analyzer makes of the columns that the frame was selected of; None where nobody can ask it.
 
-        Nothing is known then of an expression that is more than a name: it reads every column, Spark evaluates it, and it may
-        throw.
+        Little is known then of an expression that is more than a name: it may read what it names and it may throw, and Spark
+        evaluates it.
         """
+        ...
+
+    def named(self, column: Column) -> str | None:
+        """The name that the column is, where no more can be known of it; None if it is more than a name."""
+        ...
+
+    def text(self, column: Column) -> str | None:
+        """A text with the names of all that the column reads; None if it cannot be told."""
         ...
 
     def tried(self, column: Column) -> Column:

@@ -45,6 +45,12 @@ class Classic:
         nodes = frame._jdf.queryExecution().analyzed().expressions()
         return [nodes.apply(place) for place in range(nodes.size())]
 
+    def named(self, column: Column) -> None:
+        """The analyzer knows it."""
+
+    def text(self, column: Column) -> None:
+        """The analyzer knows what is read."""
+
     def tried(self, column: Column) -> Column:
         """By Catalyst's ``TryEval``, which makes null of what throws."""
         jvm: Any = self.spark._jvm

@@ -21,6 +21,13 @@ _MANY = 100_000
 """More rows than a session has tasks."""
 _OF_LINES, _OF_FILES = {"value"}, {"path", "modificationTime", "length", "content"}
 """Columns that Spark's readers of lines and of whole files have."""
+_NAMING = {"ColumnReference": "_unparsed_identifier", "SQLExpression": "_expr"}
+"""Parts of an expression that name columns, and where."""
+_MADE_OF_PARTS = {
+    *("CaseWhen", "ColumnAlias", "LiteralExpression", "UnresolvedFunction", "CommonInlineUserDefinedFunction", "CallFunction"),
+    *("UnresolvedExtractValue", "CastExpression", "LambdaFunction", "UnresolvedNamedLambdaVariable"),
+}
+"""Parts that read nothing but what parts below them do."""
 _STATEFUL = "TransformWithState"
 
 _known: dict[str, Connect] = {}
@@ -56,6 +63,25 @@ class Connect:
 
     def analyzed(self, frame: DataFrame) -> None:
         return None
+
+    def named(self, column: Column) -> str | None:
+        client: Any = column
+        return client._expr._unparsed_identifier if type(client._expr).__name__ == "ColumnReference" else None
+
+    def text(self, column: Column) -> str | None:
+        """By the parts of the expression, which the client has as data; None if one of them is of another kind."""
+        client: Any = column
+        parts: list[Any] = [client._expr]
+        texts: list[str] = []
+        while parts:
+            part = parts.pop()
+            kind = type(part).__name__
+            if kind not in (*_NAMING, *_MADE_OF_PARTS):
+                return None
+            if kind in _NAMING:
+                texts.append(getattr(part, _NAMING[kind]))
+            parts += part.children
+        return " , ".join(texts)
 
     def tried(self, column: Column) -> Column:
         """By a function of SQL that Spark evaluates with ``TryEval``: as text the struct is there, or it is not."""

@@ -1,0 +1,45 @@
+"""What an expression reads, as far as its text says, where Spark's analyzer cannot be asked.
+
+*Law*: what it reads is among what is said here.  A text names each column that it reads, or has a star; a name in a string
+counts, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from fkjoin.codec.rows import Path
+
+_FIELD = re.compile(r"`?\s*\.\s*(?:`((?:[^`]|``)*)`|(\w+))")
+"""What follows a struct's name where a field of it is meant."""
+_STAR = re.compile(r"(?:^|[^\w`)\]'\"\s.])\s*\*")
+"""A star that multiplies nothing."""
+
+
+def paths_named(text: str | None, columns: pa.Schema) -> list[Path]:
+    """The columns that the text may read, and fields where no more of a struct is named; None: all columns."""
+    if text is None or _STAR.search(text):
+        return [(name,) for name in columns.names]
+    return [path for field in columns for path in _paths(field, text)]
+
+
+def _paths(field: pa.Field, text: str) -> Iterator[Path]:
+    name = re.escape(field.name.replace("`", "``"))
+    bounds = (r"(?<!\w)", r"(?!\w)") if re.fullmatch(r"\w+", field.name) else ("", "")
+    found = [text[match.end() :] for match in re.finditer(f"{bounds[0]}{name}{bounds[1]}", text, re.IGNORECASE)]
+    if not field.name.isascii():  # which letters are one to Spark is its affair
+        yield (field.name,)
+    if not found or not field.name.isascii():
+        return
+    below = [_FIELD.match(rest) if pa.types.is_struct(field.type) else None for rest in found]
+    inner = {one[1].replace("``", "`") if one[1] is not None else one[2] for one in below if one is not None}
+    known = [one.name for one in field.type] if pa.types.is_struct(field.type) else []
+    meant = {item.lower() for item in inner}
+    fields = [item for item in known if item.lower() in meant]
+    if None in below or len({item.lower() for item in fields}) < len(meant):
+        yield (field.name,)
+    else:
+        yield from ((field.name, item) for item in fields)
