@@ -151,7 +151,7 @@ class Records:
             for sink in (kafka, whole):
                 packed = sink._packed(table)
                 assert packed is not None
-                self.found += [packed(batch.frame).collect(), sink._by_spark(batch.table).collect()]
+                self.found += [packed(batch.packed).collect(), sink._records(batch.of, batch.changes).collect()]
 
         return write
 

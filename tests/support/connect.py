@@ -39,8 +39,8 @@ def _free_port() -> int:
 class Server:
     """A server on a port of this machine; killed, it can be started again on the same port."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._port = folder, _free_port()
+    def __init__(self, folder: Path, jars: str) -> None:
+        self._folder, self._port, self._jars = folder, _free_port(), jars
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -51,6 +51,7 @@ class Server:
         settings = {
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": self._port,
+            "spark.jars": self._jars,
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.extraJavaOptions": SHORT_LIVED,

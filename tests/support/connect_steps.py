@@ -17,6 +17,8 @@ from pyspark.sql import functions as F
 import fkjoin
 from fkjoin import Table, fk_join
 from fkjoin import aggregates as agg
+from fkjoin.checkpoint.upkeep import rescale, verify
+from fkjoin.kafka import Json
 from fkjoin.metrics import Metrics, watch
 from fkjoin.replay import on_spark
 from fkjoin.replay.in_memory import final_line, result_lines
@@ -42,11 +44,19 @@ _TABLES = {"joined": _joined, "by_region": _by_region}
 
 
 def write(spark: SparkSession, table: str, folder: str, checkpoint: str, **places: str) -> None:
-    """Write what there is of the table to some places: ``parquet``, ``delta``, ``postgres`` (a DSN), ``kafka`` (brokers)."""
-    sinks: dict[str, Any] = {"parquet": Parquet, "delta": Delta}
-    sinks |= {"postgres": lambda dsn: Postgres("shop.it", dsn), "kafka": lambda brokers: Kafka("it", brokers)}
+    """Write what there is of the table to some places: ``parquet``, ``delta``, ``postgres`` (a DSN)."""
+    sinks: dict[str, Any] = {"parquet": Parquet, "delta": Delta, "postgres": lambda dsn: Postgres("shop.it", dsn)}
     made: list[Sink] = [sinks[name](where) for name, where in places.items()]
     query = _TABLES[table](spark, folder).to(*made, checkpoint=checkpoint, trigger="available-now")
+    query.awaitTermination()
+
+
+def topics(spark: SparkSession, brokers: str, checkpoint: str, delta: str) -> None:
+    """Join two topics into a third one, and a Delta table."""
+    orders = Table.from_kafka(spark, "it-orders", brokers, key="string", value=Json("customer string, items int"))
+    customers = Table.from_kafka(spark, "it-customers", brokers, key="string", value=Json("name string"), name="customers")
+    joined = fk_join(orders, customers, F.col("customer"), joiner=["left.items", F.upper("right.name").alias("name")])
+    query = joined.to(Kafka("it-joined", brokers), Delta(delta), checkpoint=checkpoint, trigger="available-now")
     query.awaitTermination()
 
 
@@ -117,7 +127,12 @@ def refused(spark: SparkSession, folder: str) -> dict[str, str]:
     """What a Spark Connect session cannot do says so."""
     orders, _ = tables(spark, Path(folder))
     groups = orders.group_by("customer_id", value="amount")
+    of_topics: Any = {"key": "string", "value": "string"}
     calls: dict[str, Any] = {
+        "start-over": lambda: Table.from_kafka(spark, "t", "b:1", on_new_topic="start-over", **of_topics),
+        "staged": lambda: fk_join(*tables(spark, Path(folder)), "customer_id", deployment="staged"),
+        "verify": lambda: verify(spark, f"{folder}/ck"),
+        "rescale": lambda: rescale(spark, f"{folder}/ck", 1),
         "adder": lambda: groups.aggregate(0.0, "aggregate + amount", "aggregate - amount"),
         "preview": orders.preview,
         "relative": lambda: orders.to_parquet("out", checkpoint="ck"),
@@ -146,7 +161,7 @@ def watched(spark: SparkSession) -> dict[str, Any]:
     return _watched[0].snapshot()
 
 
-STEPS = {one.__name__: one for one in (write, follow, delta, state, trace, throwing, refused, elsewhere, watched)}
+STEPS = {one.__name__: one for one in (write, topics, follow, delta, state, trace, throwing, refused, elsewhere, watched)}
 
 
 def main(address: str, folder: str) -> None:

@@ -30,10 +30,10 @@ class Memory:
     def begin(self, table: Table) -> Write:
         def write(batch: Batch, query: str, number: int) -> None:
             self.names.add(query)
-            self.kept &= batch.frame.is_cached
+            self.kept &= batch.packed.is_cached
             if number in self.broken:
                 raise OSError(f"{self.place} is full")
-            self.taken[number] = sorted(map(str, batch.table.changes.collect()))
+            self.taken[number] = sorted(map(str, batch.changes.collect()))
 
         return write
 
