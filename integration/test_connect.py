@@ -96,17 +96,26 @@ def test_rows_on_which_expressions_throw_are_left_out(shop: Client, tmp_path: Pa
     assert found["letters"] == ["filter: 100 div n >= 10: it throws"]
 
 
-def test_what_cannot_be_had_is_refused_by_name(shop: Client, tmp_path: Path) -> None:
-    said = shop("refused", folder=str(tmp_path))
-    assert said.pop("relative").startswith("path: ck is relative")
+def test_what_cannot_be_had_is_refused_by_name(shop: Client, server: Server, tmp_path: Path) -> None:
+    said = shop("refused", folder=str(tmp_path), address=server.address)
+    for name, text in {
+        "relative": "path: ck is relative",
+        "master": "remote: sc://",
+        "setting": "spark.driver.memory cannot be set in a session at",
+        "job": "spark: spark.remote: jobs need a classic session",
+    }.items():
+        assert said.pop(name).startswith(text)
     assert {name: text.split(" needs a classic Spark session, ")[0] for name, text in said.items()} == {
         "adder": "adder as an expression",
         "preview": "preview",
         "start-over": 'on_new_topic="start-over"',
         "staged": 'deployment="staged"',
+        "staged aggregate": 'deployment="staged"',
         "verify": "verify",
+        "rebuild": "rebuild",
         "rescale": "rescale",
     }
+    shop("not_refused", folder=str(tmp_path))
 
 
 def test_postgres(shop: Client, tmp_path: Path, dsn: str) -> None:

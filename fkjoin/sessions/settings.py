@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import sys
@@ -83,6 +84,9 @@ _DEFAULTS = {
 copied as they grow (docs/adr/0030-pieces-between-the-jvm-and-workers.md), and looks for new data every 10 ms: half a core of a
 query that waits."""
 
+_CONNECT = "grpc", "grpc_status", "google.rpc", "zstandard"
+"""What a client of Spark Connect imports besides PySpark."""
+
 
 def session(
     app_name: str = "fkjoin",
@@ -130,9 +134,11 @@ def _at_server(remote: str, master: str | None, settings: Mapping[str, Any]) -> 
     if master is not None:
         raise SessionError(f"remote: {remote} is a server with a master of its own: leave out master, which is {master!r}")
     try:
-        spark: SparkSession = SparkSession.builder.remote(remote).getOrCreate()
+        for package in _CONNECT:  # PySpark itself ends the process without a word where one is missing
+            importlib.import_module(package)
     except ImportError as error:
         raise SessionError("remote: Spark Connect needs more packages: pip install 'fkjoin[connect]'") from error
+    spark: SparkSession = SparkSession.builder.remote(remote).getOrCreate()
     for name, value in _texts(settings).items():
         try:
             spark.conf.set(name, value)

@@ -17,7 +17,9 @@ from pyspark.sql import functions as F
 import fkjoin
 from fkjoin import Table, fk_join
 from fkjoin import aggregates as agg
-from fkjoin.checkpoint.upkeep import rescale, verify
+from fkjoin.checkpoint.upkeep import rebuild, rescale, verify
+from fkjoin.jobs.job_file import JobSpec
+from fkjoin.jobs.runner import job_session
 from fkjoin.kafka import Json
 from fkjoin.metrics import Metrics, watch
 from fkjoin.replay import on_spark
@@ -123,19 +125,25 @@ def throwing(spark: SparkSession, folder: str) -> dict[str, Any]:
     }
 
 
-def refused(spark: SparkSession, folder: str) -> dict[str, str]:
+def refused(spark: SparkSession, folder: str, address: str) -> dict[str, str]:
     """What a Spark Connect session cannot do says so."""
-    orders, _ = tables(spark, Path(folder))
+    orders, customers = tables(spark, Path(folder))
     groups = orders.group_by("customer_id", value="amount")
     of_topics: Any = {"key": "string", "value": "string"}
+    remote = JobSpec.model_construct(name="job", spark={"spark.remote": address})
     calls: dict[str, Any] = {
-        "start-over": lambda: Table.from_kafka(spark, "t", "b:1", on_new_topic="start-over", **of_topics),
-        "staged": lambda: fk_join(*tables(spark, Path(folder)), "customer_id", deployment="staged"),
-        "verify": lambda: verify(spark, f"{folder}/ck"),
-        "rescale": lambda: rescale(spark, f"{folder}/ck", 1),
         "adder": lambda: groups.aggregate(0.0, "aggregate + amount", "aggregate - amount"),
         "preview": orders.preview,
+        "start-over": lambda: Table.from_kafka(spark, "t", "b:1", on_new_topic="start-over", **of_topics),
+        "staged": lambda: fk_join(orders, customers, "customer_id", deployment="staged"),
+        "staged aggregate": lambda: orders.group_by("customer_id", deployment="staged").count(),
+        "verify": lambda: verify(spark, f"{folder}/ck"),
+        "rebuild": lambda: rebuild(spark, f"{folder}/ck", folder),
+        "rescale": lambda: rescale(spark, f"{folder}/ck", 1),
         "relative": lambda: orders.to_parquet("out", checkpoint="ck"),
+        "master": lambda: fkjoin.session(remote=address, master="local[2]"),
+        "setting": lambda: fkjoin.session(remote=address, driver_memory="1g"),
+        "job": lambda: job_session(remote),
     }
     found = {}
     for name, call in calls.items():
@@ -144,6 +152,16 @@ def refused(spark: SparkSession, folder: str) -> dict[str, str]:
         except fkjoin.FkJoinError as error:
             found[name] = str(error)
     return found
+
+
+def not_refused(spark: SparkSession, folder: str) -> None:
+    """Go the ways out that those errors name, where they are calls that a query need not run for."""
+    orders, customers = tables(spark, Path(folder))
+    groups = orders.group_by("customer_id", value="amount")
+    groups.aggregate(0.0, lambda _, amount, total: total + amount, lambda _, amount, total: total - amount)
+    Table.from_kafka(spark, "t", "b:1", key="string", value="string")
+    fk_join(orders, customers, "customer_id")
+    orders.group_by("customer_id").count()
 
 
 def elsewhere(spark: SparkSession) -> None:
@@ -161,7 +179,10 @@ def watched(spark: SparkSession) -> dict[str, Any]:
     return _watched[0].snapshot()
 
 
-STEPS = {one.__name__: one for one in (write, topics, follow, delta, state, trace, throwing, refused, elsewhere, watched)}
+STEPS = {
+    one.__name__: one
+    for one in (write, topics, follow, delta, state, trace, throwing, refused, not_refused, elsewhere, watched)
+}
 
 
 def main(address: str, folder: str) -> None:
