@@ -66,7 +66,9 @@ class Bound:
             return plain
         if self.node is not None:
             return field_of(unnamed(self.node), self.scope.schema)
-        return None if isinstance(self.given, str) else plain_path(self._access.named(self.given), self.scope.schema)
+        name = None if isinstance(self.given, str) else self._access.named(self.given)
+        odd = name in self.scope.schema.names and "." in str(name)  # a Column means a field by it
+        return None if odd else plain_path(name, self.scope.schema)
 
     @cached_property
     def paths(self) -> list[Path]:

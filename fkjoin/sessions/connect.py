@@ -76,7 +76,7 @@ class Connect:
         while parts:
             part = parts.pop()
             kind = type(part).__name__
-            if kind not in (*_NAMING, *_MADE_OF_PARTS):
+            if kind not in (*_NAMING, *_MADE_OF_PARTS) or not hasattr(part, "children"):
                 return None
             if kind in _NAMING:
                 texts.append(getattr(part, _NAMING[kind]))
@@ -85,7 +85,7 @@ class Connect:
 
     def tried(self, column: Column) -> Column:
         """By a function of SQL that Spark evaluates with ``TryEval``: as text the struct is there, or it is not."""
-        text = F.try_to_binary(F.to_json(column), F.lit("utf-8"))
+        text = F.try_to_binary(column.cast("string"), F.lit("utf-8"))
         return F.when(text.isNotNull(), column)
 
     def folders(self, lines: DataFrame, path: str, options: Mapping[str, Any]) -> list[str]:
