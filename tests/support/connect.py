@@ -27,6 +27,7 @@ from tests.support.places import ROOT
 
 _SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _STARTED = "Spark Connect server started"
 
 
@@ -55,6 +56,7 @@ class Server:
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.extraJavaOptions": SHORT_LIVED,
+            "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
             "spark.sql.warehouse.dir": self._folder / "warehouse",
         }
         command = [str(_SUBMIT), "--master", "local[2]", "--class", _SERVER]
