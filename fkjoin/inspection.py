@@ -12,6 +12,7 @@ from fkjoin.lowering.running import running
 from fkjoin.operators import Operators
 from fkjoin.plan.describe.render import Format, draw
 from fkjoin.plan.nodes import Source
+from fkjoin.sessions.access import is_connect
 from fkjoin.sinks.preview import first_rows
 
 HABITS = {
@@ -47,6 +48,9 @@ HABITS = {
 
 _COLUMNS, _TYPE = 20, 80
 """So many columns, and letters of a type, does a table's ``repr`` show."""
+
+
+_AT_A_SERVER = "session of Spark Connect: Spark evaluates all expressions that are more than a name, workers evaluate none"
 
 
 class Inspection(Operators):
@@ -138,7 +142,8 @@ class Inspection(Operators):
 
     def describe(self, format: Format = "text") -> str:
         """The topology that makes this table: ``text``, ``json``, ``mermaid`` for a flowchart, or ``svg`` for a picture."""
-        return draw(self._lowered.node, running(self._lowered), format)
+        drawn = draw(self._lowered.node, running(self._lowered), format)
+        return f"{drawn}\n{_AT_A_SERVER}" if format == "text" and is_connect(self._planned.spark) else drawn
 
     def _repr_html_(self) -> str:
         """In notebooks: the topology, as a picture."""

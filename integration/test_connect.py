@@ -93,6 +93,7 @@ def test_rows_on_which_expressions_throw_are_left_out(shop: Client, tmp_path: Pa
         (folder / "1.jsonl").write_text("".join(f"{line}\n" for line in lines))
     found = shop("throwing", folder=str(tmp_path))
     assert found["rows"] == {"a": [20, "x"]}
+    assert found["described"].endswith("Spark evaluates all expressions that are more than a name, workers evaluate none")
     assert found["letters"] == ["filter: 100 div n >= 10: it throws"]
 
 
