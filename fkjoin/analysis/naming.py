@@ -1,7 +1,6 @@
-"""What an expression reads, as far as its text says, where Spark's analyzer cannot be asked.
+"""Columns that an expression reads, as far as its text says, where nobody can ask Spark's analyzer.
 
-*Law*: what it reads is among what is said here.  A text names each column that it reads, or has a star; a name in a string
-counts, too.
+*Law*: all that it reads is found.  A text names each column that it reads, or has a star; a name in a string counts, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What sinks know of a table: plain data, since a server of Spark Connect runs sinks without the client's frames."""
+"""Facts of a table for its sinks: plain data, since a server of Spark Connect runs sinks without the client's frames."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fkjoin.spark.unpacking import UnpackResults
 
 @dataclass(frozen=True)
 class Results:
-    """What a table's frame has of its changes."""
+    """Facts that make changes of a table's frame."""
 
     key: tuple[str, ...]
     rest: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What the engine asks of a Spark session besides DataFrames: a classic session and one of Spark Connect have other answers."""
+"""Questions that the engine asks of a Spark session besides DataFrames; classic sessions and Spark Connect answer them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Access(Protocol):
         ...
 
     def parallelism(self) -> int:
-        """How many tasks run at once, unless somebody says otherwise."""
+        """Count the tasks that run at once by default."""
         ...
 
     def set_up(self, workers: Mapping[str, str], simple: tuple[str, str]) -> None:
@@ -35,7 +35,7 @@ class Access(Protocol):
         ...
 
     def analyzed(self, frame: DataFrame) -> list[Any] | None:
-        """What Spark's analyzer makes of the columns that the frame was selected of; None where nobody can ask it.
+        """Nodes of Spark's analyzer for the columns that the frame was selected of; None where nobody can ask it.
 
         Little is known then of an expression that is more than a name: it may read what it names and it may throw, and Spark
         evaluates it.
@@ -70,7 +70,7 @@ class Access(Protocol):
         ...
 
     def owned(self, name: str, checkpoint: str) -> AbstractContextManager[None]:
-        """Queries that are started meanwhile have this property: the workers find it under its name, where they can be told."""
+        """Give queries that are started meanwhile this property, under its name, where the workers can be told."""
         ...
 
 

@@ -1,7 +1,7 @@
 """Small files of a session of Spark Connect: the part of Hadoop's ``FileSystem`` that the engine calls, over pyarrow.
 
-The client may be on another machine than the server.  So files are read and written where Spark's workers are: by a worker,
-and by this process where it sees the same files of the machine, as is tried out once, or where it is a process of the server's.
+The client may be on another machine than the server.  So a worker reads and writes them.  This process does so itself if a
+worker sees a file that it has made, which is tried once, and if it is a process of the server's.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ArrowPath(str):
 
 
 class Status(NamedTuple):
-    """What is at a path."""
+    """Facts of a file or folder."""
 
     path: str
     folder: bool
@@ -85,14 +85,14 @@ class Status(NamedTuple):
 
 
 class Doing:
-    """Does things to files, where the session's workers see them."""
+    """Do things to files, where the session's workers see them."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._same_machine: bool | None = None
 
     def is_here(self, scheme: str) -> bool:
-        """Whether this process sees the workers' files of that kind itself."""
+        """Tell whether this process sees the workers' files of that kind itself."""
         if _SERVER in os.environ:
             return True
         if scheme != _LOCAL:
@@ -115,7 +115,7 @@ class Doing:
 
 @dataclass(frozen=True)
 class _Told:
-    """What a worker is told to do; it answers with one text."""
+    """An order to a worker, which answers with one text."""
 
     what: str
     path: str
@@ -140,7 +140,7 @@ class ArrowFiles:
 
     @property
     def here(self) -> bool:
-        """This process sees the same files of the machine."""
+        """Tell whether this process sees the same files of the machine."""
         return self.scheme == _LOCAL and self.do.is_here(self.scheme)
 
     def makeQualified(self, path: ArrowPath) -> ArrowPath:  # noqa: N802
@@ -208,7 +208,7 @@ def _said(path: str, found: FileInfo) -> tuple[Any, ...]:
 
 
 def _matching(pattern: ArrowPath) -> list[tuple[Any, ...]]:
-    """What is at paths that the pattern matches, in which ``*`` stands for any text within a name."""
+    """Find what is at paths that the pattern matches, in which ``*`` stands for any text within a name."""
     names = pattern.split("/")
     first = next(place for place, name in enumerate(names) if "*" in name)
     found = [("/".join(names[:first]), True)]

@@ -46,13 +46,13 @@ class Classic:
         return [nodes.apply(place) for place in range(nodes.size())]
 
     def named(self, column: Column) -> None:
-        """The analyzer knows it."""
+        """Leave it to the analyzer."""
 
     def text(self, column: Column) -> None:
-        """The analyzer knows what is read."""
+        """Leave it to the analyzer."""
 
     def tried(self, column: Column) -> Column:
-        """By Catalyst's ``TryEval``, which makes null of what throws."""
+        """Use Catalyst's ``TryEval``, which makes null of what throws."""
         jvm: Any = self.spark._jvm
         expressions = jvm.org.apache.spark.sql.classic.ExpressionUtils
         guarded = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(expressions.expression(column._jc))
@@ -72,7 +72,7 @@ class Classic:
         return Operator(None, tuple(self._operator(children.apply(place)) for place in range(children.size())))
 
     def _function(self, node: Any) -> Any:
-        """What this process has given to Spark."""
+        """The function that this process has given to Spark."""
         tag: Any = self.spark.sparkContext._jvm.scala.reflect.ClassTag.Byte()  # type: ignore[union-attr]
         command = bytes(node.functionExpr().func().command().toArray(tag))
         function, _ = CloudPickleSerializer().loads(command)  # type: ignore[no-untyped-call]
@@ -85,7 +85,7 @@ class Classic:
 
     @contextlib.contextmanager
     def owned(self, name: str, checkpoint: str) -> Iterator[None]:
-        """By a local property of the thread that starts the query, which Spark hands on."""
+        """Set a local property of the thread that starts the query: Spark hands it on."""
         self.spark.sparkContext.setLocalProperty(name, checkpoint)
         try:
             yield

@@ -1,6 +1,6 @@
-"""A session of Spark Connect: a client with no JVM.  What its server is not asked by DataFrames, it is not asked.
+"""A session of Spark Connect: a client without a JVM, whose server answers DataFrames and nothing else.
 
-Expressions that are names are known; of others nothing is.  Small files are read and written with pyarrow: see ``arrow_files``.
+An expression that is a name is known; of others, the names in them are.  ``arrow_files`` reads and writes small files.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Connect:
         return str(self.spark.conf.get("spark.app.name", "fkjoin"))
 
     def parallelism(self) -> int:
-        """By the partitions of a range."""
+        """Count the partitions of a range."""
         last = self.spark.range(_MANY).agg(F.max(F.spark_partition_id())).head()
         assert last is not None
         return int(last[0]) + 1
 
     def set_up(self, workers: Mapping[str, str], simple: tuple[str, str]) -> None:
-        """Nothing: the server's own settings say what its workers are started with (docs/connect.md)."""
+        """Do nothing: the server's own settings say what its workers are started with (docs/connect.md)."""
 
     def analyzed(self, frame: DataFrame) -> None:
         return None
@@ -69,7 +69,7 @@ class Connect:
         return client._expr._unparsed_identifier if type(client._expr).__name__ == "ColumnReference" else None
 
     def text(self, column: Column) -> str | None:
-        """By the parts of the expression, which the client has as data; None if one of them is of another kind."""
+        """Join what the parts of the expression name; None if one of them is of another kind."""
         client: Any = column
         parts: list[Any] = [client._expr]
         texts: list[str] = []
@@ -84,12 +84,12 @@ class Connect:
         return " , ".join(texts)
 
     def tried(self, column: Column) -> Column:
-        """By a function of SQL that Spark evaluates with ``TryEval``: as text the struct is there, or it is not."""
+        """Use a function of SQL that Spark evaluates with ``TryEval``: as text the struct is there, or it is not."""
         text = F.try_to_binary(column.cast("string"), F.lit("utf-8"))
         return F.when(text.isNotNull(), column)
 
     def folders(self, lines: DataFrame, path: str, options: Mapping[str, Any]) -> list[str]:
-        """By two readers with other columns of their own, since a folder may be called as one of these."""
+        """Ask two readers with other columns of their own, since a folder may be called as one of these."""
         found = [name for name in lines.columns if name not in _OF_LINES]
         whole = self.spark.read.format("binaryFile").options(**options).load(path)
         return [*found, *(name for name in whole.columns if name not in _OF_FILES and name not in found)]
@@ -104,7 +104,7 @@ class Connect:
         return path, ArrowFiles(self._doing, path.scheme)
 
     def owned(self, name: str, checkpoint: str) -> AbstractContextManager[None]:
-        """Nobody can tell the workers."""
+        """Do nothing: nobody can tell the workers."""
         return contextlib.nullcontext()
 
 

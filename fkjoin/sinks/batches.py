@@ -199,7 +199,7 @@ def _require_begun_with(spark: SparkSession, checkpoint: str, sinks: Sequence[Si
 
 
 class _Batches:
-    """Gives a query's batches to what writes them."""
+    """Give a query's batches to the function that writes them."""
 
     def __init__(self, of: Results, write: Write, checkpoint: str) -> None:
         self._of, self._write, self._checkpoint = of, write, checkpoint

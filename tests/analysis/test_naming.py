@@ -1,4 +1,4 @@
-"""What expressions read, as far as their texts say: never less than they read."""
+"""Texts name what they read: never less is found than they read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client of Spark Connect knows of a Column, without a server."""
+"""A client of Spark Connect knows Columns by their names, without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client of a Spark Connect server is told to do: each function is a step, with arguments and a result that are JSON."""
+"""Steps of a client of a Spark Connect server: functions with arguments and a result that are JSON."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def trace(spark: SparkSession, name: str, folder: str) -> list[str]:
 
 
 def throwing(spark: SparkSession, folder: str) -> dict[str, Any]:
-    """Rows on which expressions throw, in front of Spark's reader of names of folders: what is kept, and what is left out."""
+    """Keep rows of folders, and leave out those on which expressions throw; both are returned."""
     about: dict[str, Any] = {"key": "id", "version": "lsn", "deleted": "op = 'd'"}
     table = Table.from_files(spark, f"{folder}/in", name="rows", **about)
     seen = table.filter("100 div n >= 10").map_values(["id", "100 div n as share", "value"]).materialize("seen")
@@ -126,7 +126,7 @@ def throwing(spark: SparkSession, folder: str) -> dict[str, Any]:
 
 
 def refused(spark: SparkSession, folder: str, address: str) -> dict[str, str]:
-    """What a Spark Connect session cannot do says so."""
+    """Collect what calls say that a Spark Connect session cannot do."""
     orders, customers = tables(spark, Path(folder))
     groups = orders.group_by("customer_id", value="amount")
     of_topics: Any = {"key": "string", "value": "string"}
@@ -173,7 +173,7 @@ _watched: list[Metrics] = []
 
 
 def watched(spark: SparkSession) -> dict[str, Any]:
-    """What the queries of this session say, from the first call on."""
+    """Return what the queries of this session say, from the first call on."""
     if not _watched:
         _watched.append(watch(spark))
     return _watched[0].snapshot()
