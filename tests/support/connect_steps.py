@@ -13,6 +13,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 import fkjoin
 from fkjoin import Table, fk_join
@@ -24,7 +25,7 @@ from fkjoin.kafka import Json
 from fkjoin.metrics import Metrics, watch
 from fkjoin.replay import on_spark
 from fkjoin.replay.in_memory import final_line, result_lines
-from fkjoin.replay.traces import read_trace
+from fkjoin.replay.traces import Event, Trace, read_trace
 from fkjoin.sessions.connect import Connect
 from fkjoin.sinks import Delta, Kafka, Parquet, Postgres, Sink
 from tests.support.orders import tables
@@ -46,19 +47,19 @@ _TABLES = {"joined": _joined, "by_region": _by_region}
 
 
 def write(spark: SparkSession, table: str, folder: str, checkpoint: str, **places: str) -> None:
-    """Write what there is of the table to some places: ``parquet``, ``delta``, ``postgres`` (a DSN)."""
-    sinks: dict[str, Any] = {"parquet": Parquet, "delta": Delta, "postgres": lambda dsn: Postgres("shop.it", dsn)}
+    """Write what there is of the table to some places: ``parquet``, ``delta``."""
+    sinks: dict[str, Any] = {"parquet": Parquet, "delta": Delta}
     made: list[Sink] = [sinks[name](where) for name, where in places.items()]
     query = _TABLES[table](spark, folder).to(*made, checkpoint=checkpoint, trigger="available-now")
     query.awaitTermination()
 
 
-def topics(spark: SparkSession, brokers: str, checkpoint: str, delta: str) -> None:
-    """Join two topics into a third one, and a Delta table."""
+def topics(spark: SparkSession, brokers: str, checkpoint: str, dsn: str) -> None:
+    """Join two topics into a third one, and a PostgreSQL table."""
     orders = Table.from_kafka(spark, "it-orders", brokers, key="string", value=Json("customer string, items int"))
     customers = Table.from_kafka(spark, "it-customers", brokers, key="string", value=Json("name string"), name="customers")
     joined = fk_join(orders, customers, F.col("customer"), joiner=["left.items", F.upper("right.name").alias("name")])
-    query = joined.to(Kafka("it-joined", brokers), Delta(delta), checkpoint=checkpoint, trigger="available-now")
+    query = joined.to(Kafka("it-joined", brokers), Postgres("shop.it", dsn), checkpoint=checkpoint, trigger="available-now")
     query.awaitTermination()
 
 
@@ -82,24 +83,35 @@ def state(spark: SparkSession, checkpoint: str, name: str, key: str) -> dict[str
     return {row.pop(key): {name: value for name, value in row.items() if name[0] != "_"} for row in rows}
 
 
-def trace(spark: SparkSession, name: str, folder: str) -> list[str]:
-    """The lines that the trace leads to."""
-    given, log = read_trace(Path(name)), Path(folder) / "log"
-    cuts = list(given.batches(2))
-    log.mkdir(parents=True)
+def traces(spark: SparkSession, names: list[str], folder: str) -> list[list[str]]:
+    """The lines that each of the traces leads to; they run side by side."""
+    cuts = [list(read_trace(Path(name)).batches(2)) for name in names]
+    places = [Path(folder) / str(number) for number in range(len(names))]
+    queries = [_started(spark, read_trace(Path(name)), *some) for name, *some in zip(names, cuts, places, strict=True)]
+    for query in queries:
+        query.awaitTermination()
+    return [_lines(spark, *some) for some in zip(cuts, places, strict=True)]
+
+
+def _started(spark: SparkSession, trace: Trace, cuts: list[tuple[Event, ...]], place: Path) -> StreamingQuery:
+    (place / "log").mkdir(parents=True)
     for number, cut in enumerate(cuts):
-        part = log / f"{number:08}.json"
+        part = place / "log" / f"{number:08}.json"
         part.write_text("".join(json.dumps(asdict(event)) + "\n" for event in cut))
         os.utime(part, (number, number))
-    stream = spark.readStream.schema(on_spark._SCHEMA).option("maxFilesPerTrigger", 1).json(str(log))
+    stream = spark.readStream.schema(on_spark._SCHEMA).option("maxFilesPerTrigger", 1).json(str(place / "log"))
     left, right = on_spark._side(stream, True), on_spark._side(stream, False)
-    joined = fk_join(left, right, "foreign_key", how=given.how, name="replay")
-    joined.to_parquet(f"{folder}/out", checkpoint=f"{folder}/ck", trigger="available-now").awaitTermination()
+    joined = fk_join(left, right, "foreign_key", how=trace.how, name="replay")
+    return joined.to_parquet(place / "out", checkpoint=place / "ck", trigger="available-now", query_name=str(place))
+
+
+def _lines(spark: SparkSession, cuts: list[tuple[Event, ...]], place: Path) -> list[str]:
     found: dict[int, list[Any]] = {}
-    for row in spark.read.parquet(f"{folder}/out").withColumn("number", F.split("batch", "-")[0].cast("int")).collect():
+    rows = spark.read.parquet(str(place / "out")).withColumn("number", F.split("batch", "-")[0].cast("int"))
+    for row in rows.collect():
         found.setdefault(row.number, []).append(row)
     final: dict[str, str] = {}
-    lines = []
+    lines: list[str] = []
     for number, cut in enumerate(cuts):
         lines += result_lines(cut[-1].index, map(on_spark._output, found.get(number, [])), final)
     return [*lines, final_line(final)]
@@ -109,7 +121,7 @@ def throwing(spark: SparkSession, folder: str) -> dict[str, Any]:
     """Keep rows of folders, and leave out those on which expressions throw; both are returned."""
     about: dict[str, Any] = {"key": "id", "version": "lsn", "deleted": "op = 'd'"}
     table = Table.from_files(spark, f"{folder}/in", name="rows", **about)
-    seen = table.filter("100 div n >= 10").map_values(["id", "100 div n as share", "value"]).materialize("seen")
+    seen = table.filter("100 div n >= 10").map_values(["id", "100 div n as share", "length"]).materialize("seen")
     seen.to_parquet(f"{folder}/out", checkpoint=f"{folder}/ck", trigger="available-now").awaitTermination()
     dead = seen.dead_letters
     assert dead is not None
@@ -117,9 +129,9 @@ def throwing(spark: SparkSession, folder: str) -> dict[str, Any]:
     query.processAllAvailable()
     query.stop()
     rows = spark.read.parquet(f"{folder}/out").collect()
-    letters = spark.read.json(f"{folder}/dead").collect()
+    letters = spark.read.schema("reason string").json(f"{folder}/dead").collect()
     return {
-        "rows": {row.id: [row.share, row.value] for row in rows},
+        "rows": {row.id: [row.share, row.length] for row in rows},
         "letters": sorted(row.reason for row in letters),
         "described": seen.describe(),
     }
@@ -181,7 +193,7 @@ def watched(spark: SparkSession) -> dict[str, Any]:
 
 STEPS = {
     one.__name__: one
-    for one in (write, topics, follow, delta, state, trace, throwing, refused, not_refused, elsewhere, watched)
+    for one in (write, topics, follow, delta, state, traces, throwing, refused, not_refused, elsewhere, watched)
 }
 
 
@@ -197,8 +209,8 @@ def main(address: str, folder: str) -> None:
         asked = json.loads(line)
         try:
             said = {"returned": STEPS[asked["step"]](session(), **asked["given"])}
-        except Exception:
-            said = {"error": traceback.format_exc()[-6000:]}
+        except Exception as error:
+            said = {"error": f"{traceback.format_exc(limit=-5)[:3000]} ... {str(error)[:3000]}"}
         out.write(json.dumps(said) + "\n")
         out.flush()
 
