@@ -229,10 +229,15 @@ def test_what_cannot_start_over_says_so(shop: Shop, broker: Broker) -> None:
         shop.table(shop.orders, "n int", on_new_topic="again")
     with pytest.raises(TopologyError, match="on_new_topic: with roots="):
         shop.table(shop.orders, "n int", on_new_topic="start-over", roots=1)
+    with pytest.raises(TopologyError, match="version: with roots=, the positions in the records' headers"):
+        shop.table(shop.orders, "n int", version="n", roots=1)
+    assert [shop.table(shop.orders, "n int", **one).columns for one in ({"version": "n"}, {"roots": 1})] == [["key", "n"]] * 2
     orders = shop.table(shop.orders, "customer string", on_new_topic="start-over")
     customers = shop.table(shop.customers, "name string")
     with pytest.raises(TopologyError, match='a table with on_new_topic="start-over" cannot be in a staged deployment'):
         fk_join(orders, customers, "customer", deployment="staged")
+    orders, customers = shop.table(shop.orders, "customer string"), shop.table(shop.customers, "name string")
+    assert fk_join(orders, customers, "customer", deployment="staged").stages
 
 
 def test_a_job_starts_over_on_the_command_line(

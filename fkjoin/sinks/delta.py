@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +66,8 @@ class Delta(Upserts):
 
     def _make(self, schema: StructType) -> None:
         try:
+            with tempfile.TemporaryDirectory() as trial:  # a table that deltalake writes and cannot open would stay at the path
+                DeltaTable.create(trial, self._schema)
             DeltaTable.create(self.path, self._schema, mode="ignore", storage_options=dict(self.options))
         except DeltaError as error:  # such as of a timestamp_ntz in a map, which the package overlooks
             raise FkJoinError(

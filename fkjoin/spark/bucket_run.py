@@ -36,11 +36,11 @@ Envelope = tuple[int, bytes | None, str | None, int]
 """The columns of ``ENVELOPE``."""
 
 _PRIME = 1_000_003
-"""So that parts are independent of the buckets that keys are in."""
+"""Salt that makes parts independent of the buckets that keys are in."""
 
 
 class BucketRun:
-    """One bucket of a stage, for one micro-batch."""
+    """A bucket of a stage, for one micro-batch."""
 
     def __init__(self, spec: StageSpec, bucket: int, log: SegmentLog) -> None:
         self._spec, self._state, self._bucket, self._log = spec, spec.state, bucket, log

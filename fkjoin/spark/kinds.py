@@ -22,7 +22,7 @@ from fkjoin.errors import TopologyError
 
 NESTED = (StructType, ArrayType, MapType)
 _EVERYWHERE = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampNTZType, TimestampType, *NESTED)
-"""What each place gives back as it was."""
+"""Kinds of values that each place gives back as they were."""
 
 
 def parts(schema: StructType) -> Iterator[tuple[str, DataType]]:

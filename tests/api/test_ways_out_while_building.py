@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from fkjoin import Table, TopologyError, cogroup, fk_join
 from fkjoin import aggregates as agg
-from fkjoin.kafka import Debezium, Json
-from fkjoin.sinks import Delta, Parquet
+from fkjoin.kafka import Debezium, Json, Registry
+from fkjoin.sinks import Delta, Kafka, Parquet
 from fkjoin.spark.schemas import struct_type
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
@@ -34,6 +35,10 @@ class Tables:
         (self.folder / name).mkdir(exist_ok=True)
         about: dict[str, Any] = {"key": "id", "version": "lsn", "format": "json", "name": name, "schema": schema, **more}
         return Table.from_files(self.spark, self.folder / name, **about)
+
+    def topic(self, table: Table, **more: Any) -> DataFrame:
+        """The records of a topic that nobody asks for."""
+        return Kafka("orders", "127.0.0.1:1", **more).records(table._lowered)
 
     def files(self, *names: str, text: str = '{"id": "a", "lsn": 1}\n', **more: Any) -> Table:
         for name in names:
@@ -222,6 +227,24 @@ WAYS: dict[str, Way] = {
             written(t, t.orders.map_values(["text as batch"]), Parquet(t.folder / "o")),
         ),
         lambda t: written(t, t.orders.map_values(["text as batch"]), Parquet(t.folder / "another")),
+    ),
+    "String: String writes one column of text or bytes": (
+        lambda t: t.topic(t.orders, value="string"),
+        lambda t: (t.topic(t.orders, value=Json("")), t.topic(t.orders, value=F.col("text"))),
+    ),
+    "value: Debezium is a format to read only": (
+        lambda t: t.topic(t.orders, value=Debezium("id string")),
+        lambda t: (t.topic(t.orders, value=Json("")), t.topic(t.orders.map_values(["text"]), value="string")),
+    ),
+    "positions: a row that sums up or merges others": (
+        lambda t: t.topic(t.orders.group_by("customer").count(), positions=True),
+        lambda t: t.topic(t.orders.group_by("customer").count()),
+    ),
+    "Registry: to write, give write_schema= and subject=": (
+        lambda t: t.topic(t.orders, value=Registry("avro", "id string", "http://127.0.0.1:1")),
+        lambda t: t.topic(
+            t.orders, value=Registry("avro", "id string", "http://127.0.0.1:1", write_schema="{}", subject="orders-value")
+        ),
     ),
     "sinks: name one at least": (
         lambda t: written(t, t.orders),

@@ -371,6 +371,11 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path,
     says = r'was made with join joined: extractor = "customer", the job now has "upper\(customer\)"'
     with pytest.raises(JobError, match=says):
         fkjoin_here("run", job(tmp_path, GOOD.replace('extractor = "customer"', 'extractor = "upper(customer)"')), "--check")
+    assert "fine" in fkjoin_here("run", job(tmp_path, GOOD + SUMMED_UP), "--check"), "as it was"
+    anew = GOOD.replace('extractor = "customer"', 'extractor = "upper(customer)"').replace(
+        "{folder}/checkpoint", "{folder}/anew"
+    )
+    assert "fine" in fkjoin_here("run", job(tmp_path, anew), "--check")
 
     shown = fkjoin_here("describe", job(tmp_path, GOOD + SUMMED_UP), "--as-written", "--format", "json")
     assert [step["name"] for step in json.loads(shown) if step["kind"] == "sink"] == ["out", "totals", "delta"]

@@ -148,3 +148,7 @@ def test_expressions_as_adder_and_subtractor(spark: SparkSession, tmp_path: Path
         grouped.aggregate(0, "aggregate + itms", "aggregate - items")
     with pytest.raises(TopologyError, match="subtractor: a column is called 'aggregate', as the aggregate is"):
         orders.group_by("op", value=F.col("items").alias("aggregate")).aggregate(0, max, "aggregate - items")
+    named = orders.group_by("op", value=F.col("items").alias("n")).aggregate(
+        0, "aggregate + n", "aggregate - n", returns="bigint"
+    )
+    assert named.columns == ["op", "value"]
