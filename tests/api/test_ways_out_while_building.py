@@ -228,7 +228,7 @@ WAYS: dict[str, Way] = {
         ),
         lambda t: written(t, t.orders.map_values(["text as batch"]), Parquet(t.folder / "another")),
     ),
-    "String: String writes one column of text or bytes": (
+    "String writes one column of text or bytes": (
         lambda t: t.topic(t.orders, value="string"),
         lambda t: (t.topic(t.orders, value=Json("")), t.topic(t.orders, value=F.col("text"))),
     ),
