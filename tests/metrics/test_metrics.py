@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -199,11 +200,22 @@ def test_a_listener_can_be_taken_away(spark: SparkSession) -> None:
     assert metrics.snapshot() == {}
 
 
-def test_the_dashboard_and_the_page_of_documentation_name_metrics_that_there_are() -> None:
+def test_the_dashboard_the_alerts_and_the_page_of_documentation_name_metrics_that_there_are() -> None:
     metrics = Metrics()
     metrics.take(progress(0), "a")
     there = {family.name for family in metrics.collect()} | {f"{family.name}_total" for family in metrics.collect()}
-    for path in ("docker/grafana/fkjoin.json", "docs/watching.md"):
+    for path in ("docker/grafana/fkjoin.json", "docker/prometheus/rules.yml", "docs/watching.md"):
         named = set(re.findall(r"\bfkjoin_\w+", (ROOT / path).read_text()))
-        assert len(named) > 10
+        assert len(named) > 7
         assert named <= there, path
+
+
+def test_each_alert_has_labels_that_its_metrics_have_and_says_what_to_do() -> None:
+    metrics = Metrics()
+    metrics.take(progress(0), "a")
+    labels = {f"{one.name}{end}": set(one._labelnames) for one in metrics.collect() for end in ("", "_total")}
+    (group,) = yaml.safe_load((ROOT / "docker/prometheus/rules.yml").read_text())["groups"]
+    for rule in group["rules"]:
+        used = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
+        assert used <= set.intersection(*(labels[name] for name in re.findall(r"fkjoin_\w+", rule["expr"]))), rule["alert"]
+        assert set(rule["annotations"]) == {"summary", "action"}
