@@ -15,8 +15,9 @@ from pyspark.sql.types import StructField, StructType
 from fkjoin.analysis import throwing, vectorize
 from fkjoin.analysis.bind import field_of, paths_in, unnamed
 from fkjoin.analysis.columns import first_line, resolve_column
+from fkjoin.codec.expressions import Part
 from fkjoin.codec.rows import Path
-from fkjoin.codec.vectors import Columns, Vector
+from fkjoin.codec.vectors import Columns
 from fkjoin.errors import TopologyError
 from fkjoin.spark.json_lines import plain_path
 from fkjoin.spark.schemas import Expression, text
@@ -64,7 +65,7 @@ class Bound:
         return [self.path] if self.path is not None else list(paths_in(self.node, self.scope.schema))
 
     @cached_property
-    def vector(self) -> Vector | None:
+    def vector(self) -> Part | None:
         """The same for workers; None if Spark has to evaluate it."""
         return vectorize.vector_of(self.node, self.scope.schema.names, self.scope.frame.sparkSession)
 

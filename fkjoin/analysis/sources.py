@@ -17,8 +17,8 @@ from fkjoin.analysis.change_columns import ChangeColumns
 from fkjoin.analysis.columns import require_names
 from fkjoin.analysis.planned import Planned, SourceBound
 from fkjoin.codec import versions
+from fkjoin.codec.expressions import Part
 from fkjoin.codec.json_values import UTC
-from fkjoin.codec.vectors import Vector
 from fkjoin.errors import TopologyError, set_aside
 from fkjoin.files.source import FilesRead, as_session
 from fkjoin.kafka.connection import Connection
@@ -213,7 +213,7 @@ def _or_null(text: Column | None) -> Column:
     return F.lit(None).cast("string") if text is None else text
 
 
-def _is_test(condition: Vector) -> bool:
+def _is_test(condition: Part) -> bool:
     """Whether it is the name of a truth, a test for null, or a comparison with a text: workers have always evaluated these."""
     what, *others = condition.children or (condition,)
     while what.kind == "GetStructField":

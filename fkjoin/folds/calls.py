@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from fkjoin.codec.arrays import Bytes, Ints
+from fkjoin.codec.expressions import Part
 from fkjoin.codec.rows import KeyCodec
 from fkjoin.errors import FkJoinError
 from fkjoin.folds.fold import Steps
@@ -114,6 +115,27 @@ class Reducing:
 
     def __call__(self, key: Any, value: Any, aggregate: Any) -> Any:
         return value if aggregate is None else self.reducer(aggregate, value)
+
+
+AGGREGATE = "aggregate"
+"""The name of the aggregate in expressions."""
+
+
+@dataclass(frozen=True)
+class Evaluating:
+    """An adder or subtractor that is an expression over the columns of key and value, and the aggregate."""
+
+    part: Part
+    key: tuple[str, ...]
+    value: tuple[str, ...]
+    """Their columns' names, in lower case."""
+    plain: bool
+    """The value is its one column."""
+
+    def __call__(self, key: Any, value: Any, aggregate: Any) -> Any:
+        keys, values = (key,) if len(self.key) == 1 else key, (value,) if self.plain else value
+        row = dict(zip(self.key, keys, strict=True)) | dict(zip(self.value, values, strict=True))
+        return self.part.of_row({**row, AGGREGATE: aggregate})
 
 
 def _shaped(kept: Any, shape: type) -> Any:

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.codec.arrays import Bools
+from fkjoin.codec.expressions import Part
 from fkjoin.codec.json_read import PLAIN, Reading, read_objects, read_together
-from fkjoin.codec.vectors import Vector
 from fkjoin.errors import FormatError, set_aside
 from fkjoin.spark.packing import Batches, Pack
 
@@ -65,7 +65,7 @@ class JsonLines:
     schema: pa.Schema
     key: tuple[str, ...]
     version: tuple[Path, ...]
-    deleted: Vector | None
+    deleted: Part | None
     timestamp: Path | None
     row: tuple[str, ...]
     source: bytes

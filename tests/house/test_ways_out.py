@@ -162,9 +162,11 @@ WAYS: dict[str, str | None] = {
     "checkpoint {}: Spark's source of state does": (
         "tests/checkpoint/test_damage.py::test_a_folder_that_sparks_source_of_state_does_not_find_is_not_called_damaged"
     ),
-    "{}: a constant of type {} cannot be used": None,
-    "{}: {} is {}, and is compared byte by byte": None,
-    "{}: {} cannot be evaluated outside of the": None,
+    "a constant of type {} cannot be used": None,
+    "{} is {}, and is compared byte by byte": (
+        "tests/spark/test_adder_expressions.py::test_a_text_with_a_collation_is_refused_and_taken_as_a_string"
+    ),
+    "{} cannot be evaluated outside of the": None,
     "division by zero; use try_divide or nullif": None,
     "division by zero; use nullif": None,
     'table {}: {}: {}; with on_error="dead-letter"': LINES,
@@ -247,7 +249,7 @@ WAYS: dict[str, str | None] = {
 }
 """By the beginnings of messages, with ``{}`` for what is filled in: the test that goes the way out; None: no test does yet."""
 
-UNTRIED = 20
+UNTRIED = 19
 """How many ways out no test goes.  It may only fall."""
 
 IMPERATIVES = (
