@@ -29,7 +29,16 @@ from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.json_lines import JsonLines, kind_at, no_version, plain_path
 from fkjoin.spark.names import named, quoted, require_apart
-from fkjoin.spark.schemas import Expression, Expressions, arrow_schema, fields_of, listed, require_plain_keys, text
+from fkjoin.spark.schemas import (
+    Expression,
+    Expressions,
+    arrow_schema,
+    fields_of,
+    listed,
+    require_plain_keys,
+    struct_column,
+    text,
+)
 
 
 def read_stream(
@@ -120,9 +129,7 @@ def planned_source(
     starts_over: bool = False,
 ) -> Planned:
     """The table that a source is; ``letters``: the frame that its dead letters come from."""
-    key, row = (frame.schema[column].dataType for column in (KEY, ROW))
-    assert isinstance(key, StructType)
-    assert isinstance(row, StructType)
+    key, row = (struct_column(frame.schema, column) for column in (KEY, ROW))
     dead = (letters,) if on_error == "dead-letter" else ()
     bound = SourceBound(frame, dead, undecoded, starts_over)
     return Planned(node, key, row, frame.sparkSession, bound, timestamps=timestamps, on_error=on_error, connection=connection)

@@ -22,7 +22,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.plan.nodes import Derived, Source, generated_name
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import named, require_beside
-from fkjoin.spark.schemas import Expression, Expressions, text
+from fkjoin.spark.schemas import Expression, Expressions, struct_column, text
 from fkjoin.stages.complete import UNAVAILABLE
 
 
@@ -143,8 +143,7 @@ def _view(table: Planned, step: Step, name: str | None, emit: Emit) -> Planned:
         below = below.table
     label = name or f"{below.name}-{generated_name(below.name, steps) if steps else 'rows'}"
     refuse_same_name(label, (below,), "table")
-    kind = step.taken(table.visible).schema[ROW].dataType
-    assert isinstance(kind, StructType)
+    kind = struct_column(step.taken(table.visible).schema, ROW)
     as_emitted("row", kind)  # a type that no store can keep is refused now
     bound = ViewBound(step, emission, Settings.of(table.spark))
     return replace(table, node=Derived(label, below, steps, emit), row_type=kind, bound=bound, inputs=(table,))

@@ -26,7 +26,7 @@ from fkjoin.plan.rules import VIEW_READS_ANSWERS
 from fkjoin.spark.frame import DELETED, LEFT_GONE, PACKED_KEY, PROBLEM, RAW, ROW, TS, VERSION
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackJoined, PackRows
-from fkjoin.spark.schemas import arrow_schema, schema_text
+from fkjoin.spark.schemas import arrow_schema, schema_text, struct_column
 from fkjoin.spark.specs import ResolveSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.answer_rows import AnswerRows, Joined, RowMaker
@@ -49,7 +49,7 @@ def lower_view(planned: Planned, table: Lowered) -> Lowered:
     rows = table.visible
     frame = step.taken(rows, *([RAW] if RAW in table.frame.columns else []))
     made = Lowered(
-        replace(planned, row_type=_row_type(frame)),
+        replace(planned, row_type=struct_column(frame.schema, ROW)),
         node,
         frame,
         (*table.dead, *table.dead_of(step.tried)),
@@ -140,9 +140,3 @@ def _packed(frame: DataFrame, pack: PackJoined) -> DataFrame:
     columns |= {"row": F.when(~F.col(DELETED), F.col(ROW)), "problem": F.col(PROBLEM)}
     columns |= {"counter": F.lit(None).cast("string"), "count": F.lit(None).cast("bigint")}
     return frame.select(*(column.alias(name) for name, column in columns.items())).mapInArrow(pack, ENVELOPE)
-
-
-def _row_type(frame: DataFrame) -> StructType:
-    kind = frame.schema[ROW].dataType
-    assert isinstance(kind, StructType)
-    return kind

@@ -111,7 +111,12 @@ def fields_of(frame: DataFrame, struct: Column) -> tuple[str, ...]:
 
 def struct_type_of(frame: DataFrame, struct: Column) -> StructType:
     """The type of a struct expression."""
-    kind = type_of(frame, struct)
+    return struct_column(frame.select(struct.alias("it")).schema, "it")
+
+
+def struct_column(schema: StructType, name: str) -> StructType:
+    """The type of a column that is a struct, by name."""
+    kind = schema[name].dataType
     assert isinstance(kind, StructType)
     return kind
 
