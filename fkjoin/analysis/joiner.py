@@ -48,6 +48,11 @@ class BoundJoiner:
     called: Column | None = None
     """The call of a joiner that is a function."""
 
+    @property
+    def both_rows(self) -> bool:
+        """Tell whether a joined row is both rows, since there is no joiner."""
+        return self.bound is None and self.called is None
+
     def on(self, answers: DataFrame) -> DataFrame:
         """The answers, and the values that the columns read."""
         return self.tried.on(answers) if self.called is None else answers.withColumn(_CALLED, self.called)

@@ -135,7 +135,7 @@ class JoinLowering:
     def _needed(self) -> tuple[Join, Kept]:
         """The node after the rule for what the joiner reads, and what is kept of both rows."""
         whole = Kept(arrow_schema("left", self.left.row_type), arrow_schema("right", self.right.row_type))
-        less = needed(self.bound.joining, whole)
+        less = needed(self.bound.joiner, whole)
         node = join_keeps_what_it_needs(self.node, self.bound.settings.off, less if isinstance(less, str) else None)
         return node, less if isinstance(less, Kept) and fired(node, JOIN_KEEPS_WHAT_IT_NEEDS) else whole
 
@@ -247,7 +247,7 @@ class JoinLowering:
 
     def _places(self, paths: Sequence[Path] | None) -> list[Place] | None:
         """See ``PreResolve``.  Without a joiner rows are both rows, and a path in them one of left or right."""
-        if self.bound.joiner is not None or paths is None:
+        if not self.bound.joiner.both_rows or paths is None:
             return None
         fields = self._answers.fields
         return [(fields[path[0]][0], path[1:]) for path in paths]
@@ -258,22 +258,22 @@ class JoinLowering:
 
     @property
     def _joining(self) -> Joining:
-        return Joining(self.node.name, self.bound.joining)
+        return Joining(self.node.name, self.bound.joiner)
 
     @cached_property
     def _made(self) -> RowMaker | str:
         """How workers make rows of answers, or why Spark has to."""
         if (why := self.bound.settings.off.get(RESOLVE_MAKES_ROWS)) is not None:
             return why
-        if self.bound.joiner is None:
+        if self.bound.joiner.both_rows:
             return RowMaker(None)
-        found = evaluated(self.node.name, self.bound.joining)
+        found = evaluated(self.node.name, self.bound.joiner)
         return found if isinstance(found, str) else RowMaker(found)
 
     @cached_property
     def _joined(self) -> _Joined:
         left, right = self._kept.left, self._kept.right
-        if self.bound.joiner is None:
+        if self.bound.joiner.both_rows:
             both = StructType([StructField("left", self.left.row_type), StructField("right", self.right.row_type)])
             return _Joined(self._answered.node, self._answered.envelopes, None, (left, right), both)
         named = self._key if self.left.on_error == "fail" else None
