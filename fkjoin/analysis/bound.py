@@ -101,9 +101,9 @@ def bound_columns(given: Sequence[Expression], columns: Sequence[Column], scope:
 
 def for_workers(bound: Mapping[str, Bound], what: str = "") -> Columns | None:
     """Columns of the operator ``what``, for workers; None if Spark has to evaluate one of them."""
-    found = tuple((name, one.vector) for name, one in bound.items())
-    made = tuple((name, vector) for name, vector in found if vector is not None)
-    return Columns(made, what) if len(made) == len(found) else None
+    vectors = tuple((name, one.vector) for name, one in bound.items())
+    evaluated = tuple((name, vector) for name, vector in vectors if vector is not None)
+    return Columns(evaluated, what) if len(evaluated) == len(vectors) else None
 
 
 def schema_of(bound: Sequence[Bound]) -> StructType:

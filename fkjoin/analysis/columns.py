@@ -42,17 +42,17 @@ def without_stars(given: Expressions, frame: DataFrame, names: Iterable[str]) ->
 
     A column that is called so is meant by its name in backticks.
     """
-    known, found = list(names), list[Expression]()
+    known, expanded = list(names), list[Expression]()
     for item in listed(given):
-        star = text(item).strip() if isinstance(item, str | Column) else ""
-        star = re.sub(r"(\.\*)+$", ".*", star)  # PySpark writes F.col("left.*") with two
-        if star == "*":
-            found += known
-        elif star.endswith(".*") and (fields := _fields_in(star.removesuffix(".*"), frame)):
-            found += (f"{star.removesuffix('.*')}.{quoted_if_needed(name)}" for name in fields)
+        written = text(item).strip() if isinstance(item, str | Column) else ""
+        written = re.sub(r"(\.\*)+$", ".*", written)  # PySpark writes F.col("left.*") with two
+        if written == "*":
+            expanded += known
+        elif written.endswith(".*") and (fields := _fields_in(written.removesuffix(".*"), frame)):
+            expanded += (f"{written.removesuffix('.*')}.{quoted_if_needed(name)}" for name in fields)
         else:
-            found.append(item)
-    return found
+            expanded.append(item)
+    return expanded
 
 
 def _fields_in(struct: str, frame: DataFrame) -> list[str]:
