@@ -90,7 +90,7 @@ def kept_type(said: Mapping[str, Any]) -> StructType:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    return from_arrow_schema(schema)
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)  # the default of Spark 4.2; it was False before
 
 
 def kind_text(kind: pa.DataType) -> str:
