@@ -26,6 +26,7 @@ from fkjoin.checkpoint.entries import ENTRIES, Described, Entries, Results, pars
 from fkjoin.codec import combined_key, tags
 from fkjoin.codec.arrays import Bytes
 from fkjoin.errors import FkJoinError, nearest
+from fkjoin.sessions.abilities import READ_STATE
 from fkjoin.sessions.own_folder import held_folder
 from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.spark.identity import bucket_folder, home_of, read_identity
@@ -188,7 +189,8 @@ class SavedState:
     """The stores of a checkpoint after its last committed batch, or after ``batch``."""
 
     def __init__(self, spark: SparkSession, checkpoint: str | Path, batch: int | None = None) -> None:
-        """Raises ``FkJoinError`` when there is no state of such a batch."""
+        """Raises ``FkJoinError`` when there is no state of such a batch, ``SessionError`` when this Spark cannot read any."""
+        READ_STATE.require(spark)
         self.spark, self.checkpoint, self.batch = spark, str(checkpoint), batch
         operators = self._operators()
         self.first, self.last = (max(row.minBatchId for row in operators), max(row.maxBatchId for row in operators))

@@ -13,6 +13,7 @@ from fkjoin.checkpoint.entries import PROBLEMS, Examine
 from fkjoin.checkpoint.files import query_id
 from fkjoin.checkpoint.saved import SavedState, SavedStore
 from fkjoin.errors import FkJoinError
+from fkjoin.sessions.abilities import RESCALE
 from fkjoin.spark.buckets import spark_hash
 from fkjoin.spark.index_home import index_home
 
@@ -68,6 +69,7 @@ def rescale(spark: SparkSession, checkpoint: str | Path, partitions: int) -> Non
 
     The checkpoint gets one more batch, which holds the moved state; the query goes on from it.  Raises ``FkJoinError``.
     """
+    RESCALE.require(spark)
     state = SavedState(spark, checkpoint)
     buckets = min(store.buckets for store in state.stores)
     if partitions < 1 or any(store.buckets % partitions for store in state.stores):

@@ -21,7 +21,6 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
-    TimeType,
 )
 
 from fkjoin.checkpoint.files import hadoop
@@ -32,7 +31,7 @@ from fkjoin.files.learned_numbers import with_numbers
 from fkjoin.sessions.settings import prepare, time_zone
 from fkjoin.spark.frame import PROBLEM, RAW
 from fkjoin.spark.json_lines import ReadLines, not_an_object
-from fkjoin.spark.kinds import parts
+from fkjoin.spark.kinds import TIMES_OF_DAY, parts
 from fkjoin.spark.names import quoted
 from fkjoin.spark.schemas import arrow_schema, listed, nullable, struct_type
 
@@ -198,7 +197,7 @@ def _by_reader(place: _Place, inner: StructType, outer: StructType) -> DataFrame
 def _require_no_times(fields: StructType, corrupt: str) -> None:
     """``TopologyError`` for times: Spark's reader takes any number for one, and counts seconds."""
     for name, kind in parts(fields):
-        if isinstance(kind, TimestampType | TimestampNTZType | DateType | TimeType):
+        if isinstance(kind, (TimestampType, TimestampNTZType, DateType, *TIMES_OF_DAY)):
             raise TopologyError(
                 f"schema: column {name} is {kind.simpleString()}, and with a column {corrupt} a number would count seconds: "
                 f"take a bigint column and timestamp_millis({name}) in map_values, or a string column and a cast"

@@ -12,7 +12,8 @@ from fkjoin.lowering.lowered import Lowered
 from fkjoin.plan.stages import Running
 from fkjoin.spark.specs import StageSpec
 
-_STATEFUL = "TransformWithStateInPySpark"
+_STATEFUL = ("TransformWithStateInPySpark", "TransformWithStateInPandas")
+"""Names of one operator; Spark 4.0 has the second."""
 
 
 def running(table: Lowered, end: str | None = None) -> list[Running]:
@@ -29,7 +30,7 @@ def running_in(frame: DataFrame, end: str) -> Iterator[Running]:
 
 def _below(node: Any, spark: SparkSession, above: str, reader: str) -> Iterator[Running]:
     """``above``: the table of the nearest stateful operator above; ``reader``: what reads that table."""
-    if node.nodeName() == _STATEFUL:
+    if node.nodeName() in _STATEFUL:
         spec = _spec(node, spark)
         operator = spec.state.operator
         of_it = reader if operator == above or not above else above

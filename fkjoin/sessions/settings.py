@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from fkjoin.errors import SessionError, nearest
 from fkjoin.plan.rules import RULES
 from fkjoin.sessions import class_archive
+from fkjoin.sessions.abilities import local_file_manager
 from fkjoin.sessions.hadoop_settings import forget_sources
 from fkjoin.sessions.launch import jvm_folder, launch
 from fkjoin.sessions.local_files import use_local_files
@@ -58,14 +59,11 @@ _LOCAL_MEMORY = {
 
 _JAVA = "spark.driver.extraJavaOptions"
 
-_LOCAL = {
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
-    "spark.shuffle.compress": "false",
-}
-"""Hadoop's other way to a local disk starts a process ``readlink`` for each file that it renames: a third of a small batch.
-What is shuffled between stages is compressed by the workers already (docs/adr/0030-pieces-between-the-jvm-and-workers.md)."""
+_FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+"""Hadoop's other way to a local disk starts a process ``readlink`` for each file that it renames: a third of a small batch."""
+
+_LOCAL = {"spark.shuffle.compress": "false"}
+"""What is shuffled between stages is compressed by workers already (docs/adr/0030-pieces-between-the-jvm-and-workers.md)."""
 
 _SOCKETS, _SOCKET_DIR = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
 """Sockets of files are a tenth of a small batch faster than those of a network, and closed to others."""
@@ -119,6 +117,8 @@ def session(
     }
     launch(texts)
     spark = SparkSession.builder.config(map=texts).getOrCreate()
+    if (master or "").startswith("local") and (manager := local_file_manager(spark)) is not None:
+        spark.conf.set(_FILE_MANAGER, exact.get(_FILE_MANAGER, manager))
     prepare(spark)
     return spark
 

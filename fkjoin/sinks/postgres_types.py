@@ -28,12 +28,11 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
-    TimeType,
 )
 
 from fkjoin.errors import TopologyError
 from fkjoin.spark.json_texts import require_json
-from fkjoin.spark.kinds import NESTED
+from fkjoin.spark.kinds import NESTED, TIMES_OF_DAY
 
 _MADE: dict[type[DataType], str] = {
     BooleanType: "boolean",
@@ -48,7 +47,7 @@ _MADE: dict[type[DataType], str] = {
     DateType: "date",
     TimestampType: "timestamptz",
     TimestampNTZType: "timestamp",
-    TimeType: "time",
+    **dict.fromkeys(TIMES_OF_DAY, "time"),
     DayTimeIntervalType: "interval",
     **dict.fromkeys(NESTED, "jsonb"),
 }
@@ -73,7 +72,7 @@ _OTHERS: dict[type[DataType], tuple[str, ...]] = {
     DateType: ("date", "timestamp"),
     TimestampType: ("timestamptz",),
     TimestampNTZType: ("timestamp",),
-    TimeType: ("time",),
+    **dict.fromkeys(TIMES_OF_DAY, ("time",)),
     DayTimeIntervalType: ("interval",),
     **dict.fromkeys(NESTED, ("jsonb", "json")),
 }

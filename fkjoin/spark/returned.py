@@ -13,6 +13,8 @@ from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StructType
 
+from fkjoin.spark.schemas import IN_UTC
+
 
 def as_type(value: Any, kind: DataType) -> Any:
     """The value where Spark takes it for the type, else what Arrow casts it to (a ``Decimal``, a text of a number).
@@ -34,4 +36,4 @@ def as_type(value: Any, kind: DataType) -> Any:
 
 @lru_cache
 def _conversion(kind: DataType) -> tuple[Callable[[Any], Any], pa.DataType]:
-    return LocalDataToArrowConversion._create_converter(kind), to_arrow_type(kind, timezone="UTC")
+    return LocalDataToArrowConversion._create_converter(kind), to_arrow_type(kind, **IN_UTC)

@@ -42,9 +42,11 @@ BACK = (
     "integration/test_postgres_restored.py::"
     "test_a_table_that_the_state_does_not_have_is_refused_and_the_way_on_is_a_new_checkpoint"
 )
+SPARKS = "tests/sessions/test_spark_versions.py::test_a_job_that_is_killed_goes_on_there_and_on_the_newest"
 HABIT = "tests/api/test_inspection.py::test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one"
 
 WAYS: dict[str, str | None] = {
+    "{} needs Spark {} or newer, and this is": SPARKS,
     "a Table has no {}; call {}": HABIT,
     "make a Table with Table.from_files, from_kafka": "tests/api/test_inspection.py::test_a_table_is_not_made_by_its_class",
     "{}: {} is {}, a number is needed; cast it": BUILDING,
