@@ -67,7 +67,8 @@ def launch(settings: Mapping[str, Any]) -> None:
             arguments = _arguments(settings, *files[:2])
             told = *(os.environ.get(name, "") for name in _TOLD), *(str(settings.get(name, "")) for name in _JAVA)
             temporary = None if any(_TEMPORARY in text for text in told) else folder
-            process, port, secret = _started(arguments, temporary, files[2], looks=PACKAGES in settings)
+            output = HeldOutput() if PACKAGES in settings or "--packages" in arguments else None
+            process, port, secret = _started(arguments, temporary, files[2], output)
         SparkContext._ensure_initialized(gateway=_connected(process, port, secret))
         _is_ours = True
         # Its own hook, which removes the folder when the JVM ends, however this process does.
@@ -114,11 +115,11 @@ def _options(name: str, text: str) -> list[str]:
 
 
 def _started(
-    arguments: list[str], temporary: Path | None, answer: Path, *, looks: bool
+    arguments: list[str], temporary: Path | None, answer: Path, output: HeldOutput | None = None
 ) -> tuple[subprocess.Popen[bytes], int, str]:
     """A JVM that waits for commands: its process, its port, and what to say there.  One that is interrupted is killed.
 
-    ``looks``: it looks for packages first; ``SessionError`` if they cannot be had.
+    ``output``: where its standard error goes, if it looks for packages first; ``SessionError`` if they cannot be had.
     """
     environment = os.environ | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer)}
     if temporary is not None:
@@ -126,7 +127,6 @@ def _started(
         environment["SPARK_SUBMIT_OPTS"] = f'{os.environ.get("SPARK_SUBMIT_OPTS", "")} {_TEMPORARY}"{quoted}"'.lstrip()
     lock = own_lock()
     process: subprocess.Popen[bytes] | None = None
-    output = HeldOutput() if looks or "--packages" in arguments else None
     try:
         with _signals_held_back():
             process = subprocess.Popen(
