@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyspark
 from py4j.protocol import Py4JJavaError
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from fkjoin.errors import SessionError
@@ -51,8 +53,9 @@ def package(spark_version: str = pyspark.__version__) -> str:
 
 
 def with_connector(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with the connector among the packages, unless they name one already, as a package or as a jar."""
-    if any(_ARTIFACT in str(settings.get(name, "")) for name in (PACKAGES, JARS)):
+    """The settings with the connector among the packages, unless they name one, as package or jar, or Spark has it itself."""
+    own = (Path(_find_spark_home()) / "jars").glob(f"{_ARTIFACT}*.jar")
+    if any(own) or any(_ARTIFACT in str(settings.get(name, "")) for name in (PACKAGES, JARS)):
         return dict(settings)
     added = {PACKAGES: package(), EXCLUDES: _IN_SPARK}
     return {**settings, **{name: _joined(settings.get(name), more) for name, more in added.items()}}

@@ -73,6 +73,14 @@ def test_a_connector_that_is_named_is_left_alone(given: dict[str, Any]) -> None:
     assert with_connector(given) == given
 
 
+def test_a_connector_among_sparks_own_jars_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connector, "_find_spark_home", lambda: str(tmp_path))
+    assert PACKAGES in with_connector({})
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "spark-sql-kafka-0-10_2.13-4.2.0.jar").touch()
+    assert with_connector({}) == {}
+
+
 @pytest.mark.parametrize("jar", ["spark-sql-kafka-0-10_2.13-{}.jar", "org.apache.spark_spark-sql-kafka-0-10_2.13-{}.jar"])
 def test_a_connector_of_another_version_is_known(jar: str) -> None:
     assert [misfit(jar.format(release), "4.3.0") for release in ("4.0.0", "4.1.1", "4.2.0", "4.3.1")] == [
