@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CLASSES := .venv/share/fkjoin/classes.jsa
 
-.PHONY: demo test environments compat engine prepare check bench faults soak clean
+.PHONY: demo test environments compat engine prepare check bench faults soak release-check clean
 
 demo: .venv/ready
 	$(BIN)/fkjoin demo
@@ -88,6 +88,10 @@ faults: .venv/ready $(CLASSES) engine
 
 soak: .venv/ready
 	$(BIN)/python -m benchmarks.endurance soak
+
+# What a user gets of the last commit: some minutes, in which packages are fetched. docs/releasing.md says when.
+release-check: .venv/ready
+	$(BIN)/python -m tools.release_check
 
 clean:
 	rm -rf .venv .venv-* build dist *.egg-info fkjoin-demo benchmarks/out

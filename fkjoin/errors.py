@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 
 def nearest(name: str, known: Collection[str], shown: int | None = None) -> str:
@@ -43,3 +44,28 @@ class TraceError(FkJoinError, ValueError):
 
 class InvariantError(FkJoinError):
     """Something that must hold of the stores does not: a fault in fkjoin or in what keeps its state."""
+
+
+@contextlib.contextmanager
+def needs_extra(what: str, extra: str) -> Iterator[None]:
+    """Say which extra to install where a block imports a package that is not there.
+
+    Parameters
+    ----------
+    what
+        The subject of the message, such as ``"to_postgres"``.
+    extra
+        The name of the extra in ``pyproject.toml``.
+
+    Raises
+    ------
+    FkJoinError
+        In place of the ``ImportError``.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").startswith("fkjoin"):  # no package of others
+            raise
+        missing = error.name or str(error).partition("\n")[0]
+        raise FkJoinError(f'{what} needs {missing}: pip install "fkjoin[{extra}]"') from error

@@ -90,7 +90,7 @@ def test_a_job_runs_as_the_images_user_on_a_read_only_file_system(name: str, tmp
         "fkjoin-test",
         "python3",
         "-m",
-        "fkjoin.cli",
+        "fkjoin",
         "run",
         "/job/job.toml",
     )

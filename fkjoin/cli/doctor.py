@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pyspark
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
 from fkjoin.errors import FkJoinError
 from fkjoin.kafka.admin import topic_names
+from fkjoin.sessions import connector
 from fkjoin.sessions.class_archive import unused
 from fkjoin.sessions.settings import session
 
@@ -28,8 +28,6 @@ _FAULTS = (
     ),
 )
 """Known faults of Spark, and the release that has each mended."""
-
-_CONNECTOR = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 
 class Finding(NamedTuple):
@@ -92,10 +90,10 @@ def _session(master: str, bootstrap_servers: str, settings: Mapping[str, str]) -
     yield Finding("Spark session", True, f"{spark.version} on {master}")
     if master.startswith("local"):
         yield from _classes(spark)
-    connector = _connector(spark)
-    yield connector
+    found = _connector(spark)
+    yield found
     yield _workers(spark)
-    if bootstrap_servers and connector.fine:
+    if bootstrap_servers and found.fine:
         yield _brokers(bootstrap_servers)
     spark.stop()
 
@@ -112,17 +110,14 @@ def _classes(spark: SparkSession) -> Iterator[Finding]:
 
 
 def _connector(spark: SparkSession) -> Finding:
-    advice = (
-        "only needed for topics: set spark.jars.packages (spark-submit: --packages) to "
-        f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}; here: --packages the same"
-    )
-    jvm: Any = spark._jvm
-    try:
-        found = jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_CONNECTOR)
-        place = found.getProtectionDomain().getCodeSource().getLocation().toString().rsplit("/", 1)[-1]
-    except Py4JJavaError:
+    wanted = connector.package(spark.version)
+    advice = f"only needed for topics: {connector.HOW}; spark-submit, and here: --packages {wanted}"
+    jar = connector.loaded_jar(spark)
+    if jar is None:
         return Finding("Kafka connector", False, "is not in the session", advice)
-    return Finding("Kafka connector", True, place)
+    if connector.misfit(jar, spark.version):
+        return Finding("Kafka connector", False, f"{jar} is of another version than Spark {spark.version}", advice)
+    return Finding("Kafka connector", True, jar)
 
 
 def _workers(spark: SparkSession) -> Finding:

@@ -162,7 +162,7 @@ def prepare() -> None:
 
     status = Console(stderr=True).status("The demo runs, and its JVM keeps its classes: about a minute.")
     with held_folder() as folder, status:
-        file = make([sys.executable, "-m", "fkjoin.cli", "demo", "--dir", str(folder / "demo")])
+        file = make([sys.executable, "-m", "fkjoin", "demo", "--dir", str(folder / "demo")])
     print(f"Local sessions start from {file} ({file.stat().st_size >> 20} MiB).")
 
 
@@ -205,7 +205,3 @@ def main() -> None:
     except FkJoinError as error:
         print(f"fkjoin: {error}", file=sys.stderr)
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

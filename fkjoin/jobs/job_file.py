@@ -15,7 +15,7 @@ from fkjoin.analysis.checks import Deployment
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.files.source import FileFormat
-from fkjoin.jobs.job_kinds import ANY, Kind, PageSpec, Section, Strict
+from fkjoin.jobs.job_kinds import ANY, Kind, PageSpec, Section, SparkSpec, Strict, Value
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.connection import OnNewTopic
 from fkjoin.kafka.wire import Wire
@@ -29,8 +29,6 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:  # pragma: no cover
     import tomli as tomllib
-
-Value = str | int | float | bool
 
 
 def _understood(setting: str, understand: Callable[[str], object]) -> AfterValidator:
@@ -263,7 +261,7 @@ class JobSpec(Strict):
     checkpoint: str
     trigger: TriggerSpec = "0 seconds"
     log: str | None = None
-    spark: dict[str, Value] = Field({}, repr=False)
+    spark: SparkSpec = Field(default_factory=SparkSpec, repr=False)
     kafka: KafkaSpec | None = None
     tables: dict[str, TableSpec]
     joins: dict[str, JoinSpec] = Field({})

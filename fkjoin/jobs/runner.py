@@ -102,12 +102,9 @@ def _starting_over(spec: JobSpec, topics: Sequence[str]) -> JobSpec:
 
 def job_session(spec: JobSpec) -> SparkSession:
     """The session that the job's section ``[spark]`` asks for."""
-    settings = dict(spec.spark)
+    settings = spec.spark.settings
     master = settings.pop("spark.master", None)
-    for name in settings:
-        if not name.startswith("spark."):
-            raise JobError(f'spark: {name!r} is no setting of Spark; those are written "spark.…" = …')
-    return session(spec.name, None if master is None else str(master), settings)
+    return session(spec.name, None if master is None else str(master), settings, kafka=spec.spark.kafka)
 
 
 class Report:

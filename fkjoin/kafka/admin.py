@@ -15,6 +15,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 
 from fkjoin.errors import FkJoinError, TopologyError, nearest
+from fkjoin.sessions.connector import HOW, package
 
 _TIMEOUT_S = 10
 _END_S = 30
@@ -212,9 +213,5 @@ def _kafka() -> Any:
     """Java's package.  Raises ``TopologyError`` where the session has no connector."""
     kafka = _jvm().org.apache.kafka
     if isinstance(kafka.clients.admin.AdminClient, JavaPackage):
-        raise TopologyError(
-            "Spark's Kafka connector is not there: start the session with "
-            'fkjoin.session(jars_packages="org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION"), VERSION being that of your '
-            "PySpark (spark-submit: --packages)"
-        )
+        raise TopologyError(f"Spark's Kafka connector is not there: {HOW}; with spark-submit, --packages {package()}")
     return kafka

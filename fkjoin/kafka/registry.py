@@ -30,7 +30,7 @@ from pyspark.sql.types import (
     _make_type_verifier,
 )
 
-from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.errors import TopologyError, needs_extra
 from fkjoin.kafka.formats import Decoded
 from fkjoin.spark.schemas import struct_type
 
@@ -75,11 +75,9 @@ class Registry:
 
 
 def _require_extra() -> None:
-    try:
+    with needs_extra("Registry", "registry"):
         import confluent_kafka.schema_registry.avro
         import confluent_kafka.schema_registry.json_schema  # noqa: F401
-    except ImportError as error:
-        raise FkJoinError('a schema registry needs its extra: pip install "fkjoin[registry]"') from error
 
 
 def _decoder(kind: Kind, url: str, settings: Settings, row: StructType) -> Callable[[Any], Any]:

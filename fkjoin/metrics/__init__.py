@@ -12,11 +12,8 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
@@ -28,10 +25,17 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryProgress
 
+from fkjoin.errors import needs_extra
 from fkjoin.metrics.server import Access, Page, PageServer
 from fkjoin.sinks.counts import LEFT_OUT, REPEATED, counted
 from fkjoin.stages import counters
 from fkjoin.stages.counters import metrics_name, state_metrics_name
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+    from prometheus_client.registry import Collector
+else:
+    Collector = object
 
 __all__ = ["Metrics", "watch"]
 
@@ -152,6 +156,8 @@ class Metrics(Collector):
 
     def prometheus(self) -> bytes:
         """Prometheus' text format."""
+        with needs_extra("Prometheus", "cli"):
+            from prometheus_client import CollectorRegistry, generate_latest
         registry = CollectorRegistry()
         registry.register(self)
         return generate_latest(registry)
@@ -222,6 +228,8 @@ def watch(
     metrics = Metrics()
     access = Access(host, tuple(names), token)
     if port is not None:
+        with needs_extra("watch(port=)", "cli"):
+            from prometheus_client import CONTENT_TYPE_LATEST
         PageServer({"/metrics": Page(metrics.prometheus, CONTENT_TYPE_LATEST)}, port, access, "port")
     spark.streams.addListener(Listener(metrics))
     return metrics
@@ -256,6 +264,8 @@ def _lag(sources: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
 
 
 def _families(queries: Mapping[str, _Query]) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
     batches = CounterMetricFamily("fkjoin_batches", "Micro-batches that were done.", labels=["query"])
     inputs = CounterMetricFamily("fkjoin_input_rows", "Rows that were read.", labels=["query"])
     phases = GaugeMetricFamily("fkjoin_batch_seconds", "The last batch, by Spark's phases.", labels=["query", "phase"])

@@ -20,11 +20,12 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import h11
+from fkjoin.errors import FkJoinError, needs_extra
 
-from fkjoin.errors import FkJoinError
+if TYPE_CHECKING:
+    import h11
 
 CONNECTIONS = 64
 DEADLINE_S = 10.0
@@ -114,6 +115,8 @@ class PageServer:
     """
 
     def __init__(self, pages: Mapping[str, Page], port: int, access: Access, argument: str) -> None:
+        with needs_extra("a page", "cli"):
+            import h11  # noqa: F401
         self._pages, self._access = pages, access
         host = access.host.strip("[]")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -174,6 +177,8 @@ class PageServer:
             writer.transport.abort()
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        import h11
+
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
         head = False
         try:

@@ -28,6 +28,8 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.serializers import UTF8Deserializer, read_int
 
 from fkjoin.errors import SessionError
+from fkjoin.sessions.connector import PACKAGES, unresolved
+from fkjoin.sessions.held_output import HeldOutput
 from fkjoin.sessions.own_folder import own_folder, own_lock
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
@@ -65,7 +67,8 @@ def launch(settings: Mapping[str, Any]) -> None:
             arguments = _arguments(settings, *files[:2])
             told = *(os.environ.get(name, "") for name in _TOLD), *(str(settings.get(name, "")) for name in _JAVA)
             temporary = None if any(_TEMPORARY in text for text in told) else folder
-            process, port, secret = _started(arguments, temporary, files[2])
+            output = HeldOutput() if PACKAGES in settings or "--packages" in arguments else None
+            process, port, secret = _started(arguments, temporary, files[2], output)
         SparkContext._ensure_initialized(gateway=_connected(process, port, secret))
         _is_ours = True
         # Its own hook, which removes the folder when the JVM ends, however this process does.
@@ -111,8 +114,13 @@ def _options(name: str, text: str) -> list[str]:
         raise SessionError(says) from None
 
 
-def _started(arguments: list[str], temporary: Path | None, answer: Path) -> tuple[subprocess.Popen[bytes], int, str]:
-    """A JVM that waits for commands: its process, its port, and what to say there.  One that is interrupted is killed."""
+def _started(
+    arguments: list[str], temporary: Path | None, answer: Path, output: HeldOutput | None = None
+) -> tuple[subprocess.Popen[bytes], int, str]:
+    """A JVM that waits for commands: its process, its port, and what to say there.  One that is interrupted is killed.
+
+    ``output``: where its standard error goes, if it looks for packages first; ``SessionError`` if they cannot be had.
+    """
     environment = os.environ | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer)}
     if temporary is not None:
         quoted = str(temporary).replace("\\", "\\\\").replace('"', '\\"')
@@ -124,12 +132,16 @@ def _started(arguments: list[str], temporary: Path | None, answer: Path) -> tupl
             process = subprocess.Popen(
                 [str(Path(_find_spark_home()) / "bin" / "spark-submit"), *arguments],
                 stdin=subprocess.PIPE,  # the JVM ends when it closes
+                stderr=None if output is None else output.writing,
                 env=environment,
                 pass_fds=[] if lock is None else [lock],
                 preexec_fn=_bound_to(os.getpid()),
             )
         while not answer.is_file():
             if process.poll() is not None:
+                if output is not None and (says := unresolved(output.said())) is not None:
+                    output = None  # it has been said
+                    raise SessionError(says)
                 raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
             time.sleep(0.05)
         with answer.open("rb") as info:
@@ -139,6 +151,9 @@ def _started(arguments: list[str], temporary: Path | None, answer: Path) -> tupl
             process.kill()
             process.wait()
         raise
+    finally:
+        if output is not None:
+            output.release()
 
 
 @contextlib.contextmanager

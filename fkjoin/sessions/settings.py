@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin.errors import SessionError, nearest
 from fkjoin.plan.rules import RULES
-from fkjoin.sessions import class_archive
+from fkjoin.sessions import class_archive, connector
 from fkjoin.sessions.abilities import local_file_manager
 from fkjoin.sessions.hadoop_settings import forget_sources
 from fkjoin.sessions.launch import jvm_folder, launch
@@ -86,13 +86,21 @@ half a core of a query that waits."""
 
 
 def session(
-    app_name: str = "fkjoin", master: str | None = None, settings: Mapping[str, Any] | None = None, **conf: Any
+    app_name: str = "fkjoin",
+    master: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    kafka: bool = False,
+    **conf: Any,
 ) -> SparkSession:
     """A Spark session with what fkjoin needs; an active one is reused and completed.
 
     ``master`` defaults to what ``spark-submit`` gave, else ``local[*]``.  ``conf`` are further settings, with ``_`` for
     ``.`` and without the leading ``spark.``: ``session(sql_shuffle_partitions=8, fkjoin_buckets=16)``; ``settings`` are some
     under their full names.
+
+    ``kafka``: with Spark's Kafka connector, the newest published one that fits this Spark; Spark fetches it once, and keeps
+    it.  Raises ``SessionError`` where it cannot be had, and where the process has a JVM without it.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master is None and "MASTER" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:
@@ -103,6 +111,8 @@ def session(
     chosen |= {name: value for name, (value, _) in _REQUIRED.items()} | _DEFAULTS
     chosen["spark.ui.showConsoleProgress"] = "false"
     exact = {"spark." + name.replace("_", "."): value for name, value in conf.items()} | dict(settings or {})
+    if kafka:
+        exact = connector.with_connector(exact)
     if (master or "").startswith("local"):
         exact[_JAVA] = class_archive.options(str(exact.get(_JAVA, "-XX:+UseParallelGC")))
         chosen |= _LOCAL
@@ -120,6 +130,8 @@ def session(
     if (master or "").startswith("local") and (manager := local_file_manager(spark)) is not None:
         spark.conf.set(_FILE_MANAGER, exact.get(_FILE_MANAGER, manager))
     prepare(spark)
+    if kafka:
+        connector.require(spark)
     return spark
 
 

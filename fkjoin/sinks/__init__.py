@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fkjoin.errors import TopologyError
+from fkjoin.errors import needs_extra
 from fkjoin.sinks.batches import Sink
 from fkjoin.sinks.kafka import Kafka
 from fkjoin.sinks.parquet import Parquet
@@ -24,7 +24,7 @@ __all__ = ["RETRY_S", "Delta", "Kafka", "Parquet", "Postgres", "Sink"]
 RETRY_S = 60.0
 """For so long ``Postgres`` and ``Delta`` try again, unless they are told otherwise."""
 
-_OPTIONAL = {"Delta": "deltalake", "Postgres": "psycopg"}
+_OPTIONAL = ("Delta", "Postgres")
 
 
 def __getattr__(name: str) -> Any:
@@ -32,10 +32,8 @@ def __getattr__(name: str) -> Any:
     if name not in _OPTIONAL:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = name.lower()
-    try:
+    with needs_extra(f"to_{module}", module):
         return getattr(importlib.import_module(f"fkjoin.sinks.{module}"), name)
-    except ImportError as error:
-        raise TopologyError(f"to_{module} needs {_OPTIONAL[name]}: pip install 'fkjoin[{module}]'") from error
 
 
 def __dir__() -> list[str]:

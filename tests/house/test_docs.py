@@ -6,17 +6,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
+from tests.support.documents import FENCE, blocks, check_tutorial, tutorial
 from tests.support.places import ROOT
 from tests.support.sessions import short_lived
 
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 NOT_USED = {
     r"stars?": "multi-way join",
@@ -30,49 +28,16 @@ NOT_USED = {
 """Words that are not used in documents, and the names in the glossary that are."""
 
 
-class Block(NamedTuple):
-    """A block of code, and the last line of text before it."""
-
-    language: str
-    text: str
-    before: str
-
-
-def blocks(path: Path) -> Iterator[Block]:
-    text = path.read_text()
-    for match in _FENCE.finditer(text):
-        before = [line for line in text[: match.start()].splitlines() if line]
-        yield Block(match[1], match[2], before[-1] if before else "")
-
-
 @pytest.mark.spark
 def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
-    """Files are written under the names in the lines before them, code runs in turn, and what it prints is what follows.
-
-    In a process of its own: Spark takes paths from where it was started.
-    """
-    script, wanted = ["import subprocess", "from pathlib import Path"], []
-    for number, block in enumerate(blocks(ROOT / "docs" / "tutorial.md")):
-        if block.language in ("csv", "toml"):
-            name = re.findall("`([^`]+)`", block.before)[-1]
-            script += [f"Path({name!r}).parent.mkdir(exist_ok=True)", f"Path({name!r}).write_text({block.text!r})"]
-        elif block.language == "python":
-            script += [f"print('<{number}>')", block.text, f"print('</{number}>', flush=True)"]
-        elif block.language == "sh":
-            script.append(f"subprocess.run(['sh', '-ec', {block.text!r}], check=True)")
-        else:
-            assert block.language == "text"
-            wanted.append((number - 1, block.text.strip()))
-    (tmp_path / "tutorial.py").write_text("\n".join(script))
+    """In a process of its own: Spark takes paths from where it was started."""
+    script, wanted = tutorial()
+    (tmp_path / "tutorial.py").write_text(script)
     environment = short_lived(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", PYTHONPATH=str(ROOT))
     command = [sys.executable, "tutorial.py"]
     run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
-    assert len(wanted) == 4
-    for number, text in wanted:
-        assert run.stdout.split(f"<{number}>")[1].split(f"</{number}>")[0].strip() == text
-    assert '"name": "Ada"' in run.stdout.rsplit("</", 1)[1], "what fkjoin state get prints"
-    assert len(list((tmp_path / "job").glob("*/batch=*"))) == 2
+    check_tutorial(tmp_path, run.stdout, wanted)
 
 
 @pytest.mark.parametrize("path", [*DOCS, ROOT / "README.md"], ids=lambda path: path.name)
@@ -110,7 +75,7 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
 
 def prose(path: Path) -> str:
     """A document's text without code, in one line."""
-    return " ".join(re.sub(r"`[^`\n]*`", "", _FENCE.sub("", path.read_text())).split())
+    return " ".join(re.sub(r"`[^`\n]*`", "", FENCE.sub("", path.read_text())).split())
 
 
 @pytest.mark.parametrize("path", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda path: path.name)

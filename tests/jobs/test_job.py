@@ -17,8 +17,10 @@ from pyspark.sql import SparkSession
 
 from fkjoin import aggregates as agg
 from fkjoin.errors import FkJoinError
+from fkjoin.jobs import runner
 from fkjoin.jobs.job import Job, wanted_of
-from fkjoin.jobs.job_file import FormatSpec, JobError, read_job
+from fkjoin.jobs.job_file import FormatSpec, JobError, json_schema, read_job
+from fkjoin.jobs.runner import job_session
 from fkjoin.kafka import Bytes, Debezium, Json, Registry, String
 from fkjoin.kafka.options import masked, sink_options, source_options, with_fetching
 from fkjoin.sinks import RETRY_S
@@ -266,6 +268,20 @@ of = ["amounts", "names"]
 table = "both"
 path = "{folder}/both"
 """
+
+
+@pytest.mark.parametrize("kafka", [True, False])
+def test_a_job_file_asks_for_the_connector_and_the_schema_shows_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kafka: bool
+) -> None:
+    asked: list[tuple[Any, Any]] = []
+    monkeypatch.setattr(runner, "session", lambda *given, **more: asked.append((given, more)))
+    job_session(read_job(job(tmp_path, GOOD.replace("[spark]\n", "[spark]\nkafka = true\n") if kafka else GOOD)))
+    (((name, master, settings), more),) = asked
+    assert (name, master, more) == ("orders", "local[2]", {"kafka": kafka})
+    assert settings["spark.ui.enabled"] is False
+    assert {"kafka", "spark.master"}.isdisjoint(settings)
+    assert json_schema()["$defs"]["SparkSpec"]["properties"]["kafka"]["type"] == "boolean"
 
 
 def built(spark: SparkSession, tmp_path: Path, text: str) -> Job:

@@ -37,6 +37,10 @@ JOB_FILES: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {
         ('path = "{folder}/orders"', 'path = "o"\ntopic = "o"'),
         ('path = "{folder}/orders"', 'path = "o"'),
     ),
+    "spark: 'kafk' is no setting of Spark": (
+        ("[spark]\n", "[spark]\nkafk = true\n"),
+        ("[spark]\n", "[spark]\nkafka = true\n"),
+    ),
     "tables.orders: roots: it is a setting of a topic": (
         ('version = "lsn"\n', 'version = "lsn"\nroots = 1\n'),
         ('version = "lsn"\n', 'version = "lsn"\n'),
