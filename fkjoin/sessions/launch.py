@@ -28,7 +28,9 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.serializers import UTF8Deserializer, read_int
 
 from fkjoin.errors import SessionError
+from fkjoin.sessions import words
 from fkjoin.sessions.own_folder import own_folder, own_lock
+from fkjoin.sessions.pump import Pump
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _FILE = "--properties-file"
@@ -65,7 +67,7 @@ def launch(settings: Mapping[str, Any]) -> None:
             arguments = _arguments(settings, *files[:2])
             told = *(os.environ.get(name, "") for name in _TOLD), *(str(settings.get(name, "")) for name in _JAVA)
             temporary = None if any(_TEMPORARY in text for text in told) else folder
-            process, port, secret = _started(arguments, temporary, files[2])
+            process, port, secret = _started(arguments, temporary, files[2], words.pumped(settings))
         SparkContext._ensure_initialized(gateway=_connected(process, port, secret))
         _is_ours = True
         # Its own hook, which removes the folder when the JVM ends, however this process does.
@@ -111,8 +113,13 @@ def _options(name: str, text: str) -> list[str]:
         raise SessionError(says) from None
 
 
-def _started(arguments: list[str], temporary: Path | None, answer: Path) -> tuple[subprocess.Popen[bytes], int, str]:
-    """A JVM that waits for commands: its process, its port, and what to say there.  One that is interrupted is killed."""
+def _started(
+    arguments: list[str], temporary: Path | None, answer: Path, pump: Pump | None = None
+) -> tuple[subprocess.Popen[bytes], int, str]:
+    """A JVM that waits for commands: its process, its port, and what to say there.  One that is interrupted is killed.
+
+    ``pump``: where its standard error goes, if not to this process's.
+    """
     environment = os.environ | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer)}
     if temporary is not None:
         quoted = str(temporary).replace("\\", "\\\\").replace('"', '\\"')
@@ -124,12 +131,15 @@ def _started(arguments: list[str], temporary: Path | None, answer: Path) -> tupl
             process = subprocess.Popen(
                 [str(Path(_find_spark_home()) / "bin" / "spark-submit"), *arguments],
                 stdin=subprocess.PIPE,  # the JVM ends when it closes
+                stderr=None if pump is None else pump.writing,
                 env=environment,
                 pass_fds=[] if lock is None else [lock],
                 preexec_fn=_bound_to(os.getpid()),
             )
         while not answer.is_file():
             if process.poll() is not None:
+                if pump is not None:
+                    pump.catch_up()
                 raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
             time.sleep(0.05)
         with answer.open("rb") as info:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin.errors import SessionError, nearest
 from fkjoin.plan.rules import RULES
-from fkjoin.sessions import class_archive
+from fkjoin.sessions import class_archive, words
 from fkjoin.sessions.hadoop_settings import forget_sources
 from fkjoin.sessions.launch import jvm_folder, launch
 from fkjoin.sessions.local_files import use_local_files
@@ -93,6 +93,9 @@ def session(
     ``master`` defaults to what ``spark-submit`` gave, else ``local[*]``.  ``conf`` are further settings, with ``_`` for
     ``.`` and without the leading ``spark.``: ``session(sql_shuffle_partitions=8, fkjoin_buckets=16)``; ``settings`` are some
     under their full names.
+
+    Of what Spark's log says at the level WARN, lines that a user can do nothing about are left out.  ``log_level="WARN"`` shows
+    all of them, ``log_level="INFO"`` more, also in a session that is there already.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master is None and "MASTER" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:
@@ -115,8 +118,11 @@ def session(
     texts: dict[str, Any] = {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in chosen.items()
     }
+    level = words.level(texts)
     launch(texts)
     spark = SparkSession.builder.config(map=texts).getOrCreate()
+    if level is not None:
+        words.tell_all(spark, level)
     prepare(spark)
     return spark
 
