@@ -12,6 +12,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from fkjoin.errors import FkJoinError
+from fkjoin.sessions import words
 from fkjoin.sessions.pump import Pump
 
 LOG_BYTES, OLDER_LOGS = 10 << 20, 4
@@ -67,6 +68,7 @@ def quiet_spark(log: Path | None = None) -> Iterator[None]:
         failed = True
         raise
     finally:
+        words.catch_up()
         sys.stderr.flush()
         os.dup2(keep, 2)
         pump.leave()

@@ -138,8 +138,6 @@ def _started(
             )
         while not answer.is_file():
             if process.poll() is not None:
-                if pump is not None:
-                    pump.catch_up()
                 raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
             time.sleep(0.05)
         with answer.open("rb") as info:
@@ -148,6 +146,8 @@ def _started(
         if process is not None:
             process.kill()
             process.wait()
+        if pump is not None:
+            pump.leave()
         raise
 
 

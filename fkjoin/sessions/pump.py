@@ -30,7 +30,7 @@ class Pump(threading.Thread):
 
     def catch_up(self) -> None:
         """Wait until what is written already has been handed on."""
-        if self.is_alive():  # in a fork of this process it is not, and nobody would answer
+        if self.writing >= 0 and self.is_alive():  # in a fork of this process it is not, and nobody would answer
             self._caught_up.clear()
             os.write(self.writing, _CAUGHT_UP)
             self._caught_up.wait()
@@ -39,3 +39,4 @@ class Pump(threading.Thread):
         """Leave the pipe to the processes that still write."""
         self.catch_up()
         os.close(self.writing)
+        self.writing = -1

@@ -121,9 +121,9 @@ def session(
     level = words.level(texts)
     launch(texts)
     spark = SparkSession.builder.config(map=texts).getOrCreate()
+    prepare(spark)
     if level is not None:
         words.tell_all(spark, level)
-    prepare(spark)
     return spark
 
 

@@ -12,12 +12,13 @@ import os
 import re
 import threading
 from collections.abc import Mapping
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any
 
 from fkjoin.errors import SessionError, nearest
 from fkjoin.sessions.pump import Pump
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LOG_LEVEL = "spark.log.level"
 _LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
@@ -51,9 +52,11 @@ _SAID = (
 
 _NOISE = re.compile(b"|".join(_SAID))
 
-
 _told_all = threading.Event()
 """Somebody wants to see every line."""
+
+_pumps: list[Pump] = []
+"""Of the JVM, and of starts that came to nothing."""
 
 
 def level(settings: Mapping[str, Any]) -> str | None:
@@ -81,8 +84,15 @@ def pumped(settings: Mapping[str, Any]) -> Pump | None:
     except OSError:  # this process has no standard error
         return None
     pump.start()
-    atexit.register(pump.catch_up)
+    _pumps.append(pump)
     return pump
+
+
+@atexit.register
+def catch_up() -> None:
+    """Wait until what the JVM has written already is on standard error."""
+    for pump in _pumps:
+        pump.catch_up()
 
 
 class _Words:
