@@ -17,7 +17,7 @@ from fkjoin.analysis.planned import Planned
 from fkjoin.errors import AS_BEGUN, FkJoinError, TopologyError
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import quoted
-from fkjoin.spark.returned import as_type
+from fkjoin.spark.returned import as_type, row_function
 from fkjoin.spark.schemas import listed
 from fkjoin.stages.answer_rows import thrown_text
 
@@ -59,7 +59,7 @@ def bound_foreign_key(left: Planned, right: Planned, extractor: Extractor) -> Fo
         members = StructType([StructField(f"k{at}", field.dataType) for at, field in enumerate(wanted)])
         kind = StructType([*members, StructField("problem", StringType())])
         function = _extracting(extractor, members, left.name, fail=left.on_error == "fail")
-        called = F.udf(function, kind)(F.col(PROBLEM), value, F.col(ROW))
+        called = row_function(function, kind)(F.col(PROBLEM), value, F.col(ROW))
         found = tuple(called.getField(member.name) for member in members)
         reason = called.getField("problem")
         return ForeignKey(extractor, None, found, NOTHING, F.coalesce(F.col(PROBLEM), reason), reason)

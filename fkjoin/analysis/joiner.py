@@ -23,7 +23,7 @@ from fkjoin.analysis.planned import Planned
 from fkjoin.errors import TopologyError
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.names import quoted_if_needed
-from fkjoin.spark.returned import as_type
+from fkjoin.spark.returned import as_type, row_function
 from fkjoin.spark.schemas import arrow_schema, listed, struct_type_of, text
 
 _RETURNS: dict[Any, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}
@@ -121,7 +121,7 @@ def _called(joiner: Callable[[Any, Any], Any]) -> _Called:
 def _by_function(name: str, joiner: Callable[[Any, Any], Any], rows: DataFrame, on_error: OnError) -> BoundJoiner:
     called = _called(joiner)
     kind = StructType([StructField("value", called.returns), StructField("problem", StringType())])
-    call = F.udf(_catching(called), kind)(F.col("matched"), F.col("left"), F.col("right"))
+    call = row_function(_catching(called), kind)(F.col("matched"), F.col("left"), F.col("right"))
     value, thrown = F.col(f"{_CALLED}.value"), F.col(f"{_CALLED}.problem")
     row = value if isinstance(called.returns, StructType) else F.when(value.isNotNull(), F.struct(value.alias("value")))
     problem = thrown

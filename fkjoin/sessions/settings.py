@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin.errors import SessionError, nearest
 from fkjoin.plan.rules import RULES
-from fkjoin.sessions import class_archive, connector
+from fkjoin.sessions import class_archive, connector, words
 from fkjoin.sessions.abilities import local_file_manager
 from fkjoin.sessions.hadoop_settings import forget_sources
 from fkjoin.sessions.launch import jvm_folder, launch
@@ -101,6 +101,9 @@ def session(
 
     ``kafka``: with Spark's Kafka connector, the newest published one that fits this Spark; Spark fetches it once, and keeps
     it.  Raises ``SessionError`` where it cannot be had, and where the process has a JVM without it.
+
+    Of what Spark's log says at the level WARN, lines that a user can do nothing about are left out.  ``log_level="WARN"`` shows
+    all of them, ``log_level="INFO"`` more, also in a session that is there already.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master is None and "MASTER" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:
@@ -125,6 +128,7 @@ def session(
     texts: dict[str, Any] = {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in chosen.items()
     }
+    level = words.level(texts)
     launch(texts)
     spark = SparkSession.builder.config(map=texts).getOrCreate()
     if (master or "").startswith("local") and (manager := local_file_manager(spark)) is not None:
@@ -132,6 +136,8 @@ def session(
     prepare(spark)
     if kafka:
         connector.require(spark)
+    if level is not None:
+        words.tell_all(spark, level)
     return spark
 
 
