@@ -12,6 +12,11 @@ from pydantic_core import CoreSchema
 from fkjoin.errors import FkJoinError
 from fkjoin.metrics.server import Access
 
+
+class JobError(FkJoinError, ValueError):
+    """A job file is wrong; the message says where in it, and what may stand there."""
+
+
 ANY = object()
 """A setting that is given, whatever it is."""
 

@@ -18,9 +18,10 @@ from rich.live import Live
 from rich.table import Table as Grid
 
 from fkjoin.checkpoint.claim import claimed
-from fkjoin.checkpoint.damage import check_logs, explain
+from fkjoin.checkpoint.damage import check_logs
+from fkjoin.checkpoint.failure import failure
 from fkjoin.checkpoint.files import hadoop, read_file, write_file
-from fkjoin.errors import FkJoinError, nearest
+from fkjoin.errors import nearest
 from fkjoin.jobs.ending import stopped_after
 from fkjoin.jobs.job import Job, Planned
 from fkjoin.jobs.job_file import JobError, JobSpec, read_job
@@ -69,6 +70,9 @@ def run_job(
             _compare(spec, before, made_with)
             made_with["rules"] = before.get("rules", list(_UNSAID))
         if check:
+            for query in planned:
+                check_logs(spark, query.checkpoint)
+            job.check()
             console.print(job.describe(), style="dim", highlight=False, soft_wrap=True)
             console.print(f"{path}: fine; {len(planned)} queries: {', '.join(query.name for query in planned)}", soft_wrap=True)
             return
@@ -209,9 +213,8 @@ def _watch(running: dict[Planned, StreamingQuery], stop: Stop, report: Report) -
     while not stop.asked:
         for step, query in running.items():
             report.look(step.name, query)
-            if not query.isActive and (error := query.exception()) is not None:
-                text = str(error)
-                raise FkJoinError(f"query {step.name} failed: {explain(text, step.checkpoint) or _reason(text)}")
+            if not query.isActive and (error := failure(query, step.name)) is not None:
+                raise error
         if not any(query.isActive for query in running.values()):
             return
         time.sleep(_POLL_S)
@@ -225,20 +228,6 @@ def _finish(running: dict[Planned, StreamingQuery], report: Report) -> None:
             time.sleep(0.05)
         query.stop()
         report.look(step.name, query)
-
-
-def _reason(text: str) -> str:
-    """The line of a query's error that says most: the last exception of fkjoin, else the first line."""
-    ours = [line for line in text.splitlines() if line.startswith(("fkjoin.errors.", "fkjoin.state.errors."))]
-    if ours:
-        return ours[-1].split(": ", 1)[-1]
-    if "OffsetOutOfRange" in text or "data may have been lost" in text:
-        return (
-            "the topic no longer has offsets that were still to be read. If retention deleted them: start with a new "
-            "checkpoint; or, to go on without what is missing, set the option failOnDataLoss = false. If the topic was deleted "
-            "and created again: start the job with --start-over TOPIC, or with a new checkpoint"
-        )
-    return text.strip().split("\n\n", 1)[0][:2000]
 
 
 def _manifest(job: Job, spark: SparkSession) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.serializers import UTF8Deserializer, read_int
 
 from fkjoin.errors import SessionError
+from fkjoin.sessions.java import ADVICE, found_java
 from fkjoin.sessions.own_folder import own_folder, own_lock
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
@@ -130,6 +131,9 @@ def _started(arguments: list[str], temporary: Path | None, answer: Path) -> tupl
             )
         while not answer.is_file():
             if process.poll() is not None:
+                fine, java = found_java()
+                if not fine:
+                    raise SessionError(f"Java: {java}, so that no session can start: {ADVICE}")
                 raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
             time.sleep(0.05)
         with answer.open("rb") as info:

@@ -123,6 +123,7 @@ def session(
 
 def prepare(spark: SparkSession) -> None:
     """Complete the session's settings; ``SessionError`` when it has others that rule fkjoin out."""
+    require_running(spark)
     context = _context(spark)
     # A setting that nobody made reads as None here, not as Spark's default.
     for name, (value, why) in _REQUIRED.items():
@@ -143,6 +144,12 @@ def prepare(spark: SparkSession) -> None:
         use_this_python(context)
         use_local_files(context)
         forget_sources(context)
+
+
+def require_running(spark: SparkSession) -> None:
+    """``SessionError`` if the session was stopped: nothing that was made with it works any more."""
+    if spark._sc is not None and spark._sc._jsc is None:
+        raise SessionError("the Spark session was stopped: make a new one with fkjoin.session(), and the tables anew with it")
 
 
 def bucket_count(spark: SparkSession) -> int:

@@ -21,6 +21,8 @@ log = "{folder}/job.log"
 "spark.sql.shuffle.partitions" = 2
 "spark.fkjoin.index.dir" = "{folder}/index"
 "spark.driver.extraJavaOptions" = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
+[kafka]
+bootstrap_servers = "localhost:1"
 [tables.orders]
 path = "{folder}/orders"
 key = "id"
