@@ -152,8 +152,8 @@ MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
     "an extractor of another type": (
         lambda shop: shop.joined("amount"),
         "extractor: amount of left table orders is bigint, but key column customer of right table customers is string; cast "
-        'one of them, for instance extractor="cast(amount as string)"; of files that a checkpoint has read before, give schema= '
-        "with the type that it had",
+        'one of them, for instance extractor="cast(amount as string)"; of files that a checkpoint has read before, give '
+        "schema= with the type that it had",
     ),
     "an extractor with one argument": (
         lambda shop: shop.joined(only),
@@ -309,6 +309,21 @@ def test_each_mistake_has_its_message(shop: Shop, mistake: str) -> None:
     if isinstance(found.value, QueryError):
         assert isinstance(found.value, StreamingQueryException), "users may catch that"
         assert "=== Streaming Query ===" in found.value.details
+
+
+@pytest.mark.spark
+def test_what_is_gone_can_be_made_again_or_another_place_be_given(shop: Shop) -> None:
+    """The ways out of messages about folders, and about a session, whose context is put back here."""
+    place = shop.link_to_nothing().name
+    with pytest.raises(FkJoinError, match="make that folder, or give another place$"):
+        shop.run(shop.orders(), to=place)
+    shop.run(shop.orders(), to="another")
+    (shop.folder / "gone").mkdir()
+    shop.run(shop.orders(), to=place, checkpoint="of-the-link")
+    assert list((shop.folder / "gone").glob("batch=*"))
+    with pytest.raises(FkJoinError, match="make a new one"):
+        stopped(shop)
+    shop.run(shop.orders(), to="third", checkpoint="third-ck")
 
 
 OF_JOB_FILES: dict[str, tuple[tuple[str, str], str]] = {

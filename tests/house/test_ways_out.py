@@ -34,6 +34,8 @@ APPEND_ONLY = (
 VACUUMED = "tests/sinks/test_delta_rollback.py::test_a_batch_that_is_no_longer_there_is_named"
 SPARKS_SINK = "tests/sinks/test_restored_checkpoint.py::test_a_folder_of_sparks_own_sink_that_is_ahead_is_named"
 
+GONE = "tests/house/test_mistakes.py::test_what_is_gone_can_be_made_again_or_another_place_be_given"
+
 HABIT = "tests/api/test_inspection.py::test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one"
 
 WAYS: dict[str, str | None] = {
@@ -51,6 +53,11 @@ WAYS: dict[str, str | None] = {
     "{}: {} is there twice, or another has its": BUILDING,
     "{}: {} is grouped by {}, and {} by {}; make": BUILDING,
     "{}: another table has the column {} too;": BUILDING,
+    "{}: {} is called with ({}); let it take these": BUILDING,
+    "name: two sources of this {} are called {}": BUILDING,
+    "{}: {} is merged with itself, or another": BUILDING,
+    "{} cannot be written to: {}; make that folder": GONE,
+    "the Spark session was stopped: make a new one": GONE,
     "{}: {} is {} columns where one is needed": BUILDING,
     "{}: name at least one column of {}; it has": BUILDING,
     "{}: {} is {}, and keys are compared byte": BUILDING,
