@@ -126,7 +126,8 @@ class Report:
         """Report the batches that are new."""
         for progress in progress_since(query, self._seen.get(str(query.runId), -1)):
             self._seen[str(query.runId)] = progress.batchId
-            line = self._metrics.take(progress, name)
+            if (line := self._metrics.take(progress, name)) is None:
+                continue
             if self._log is not None:
                 print(json.dumps(line), file=self._log, flush=True)
             for operator, counted in line["counters"].items():
