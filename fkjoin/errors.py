@@ -9,13 +9,12 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
-_MODULES = "|".join(sorted({path.stem for path in _HERE.iterdir() if path.stem.isidentifier()}))
 _FRAME = re.compile(r'  File "([^"]+)", line (\d+), in (.+)(?:\n    (.*))?')
 _NOT_THE_USERS = re.compile(
-    r"(^|/)(site-packages|dist-packages|pyspark|py4j|lib/python3[^/]*)/|\.zip/|^<"
-    rf"|(^|/)fkjoin/({_MODULES})(/[\w/]*)?\.py$|^{re.escape(str((_HERE / 'state').resolve()))}/"
+    r"(^|/)(site-packages|dist-packages|pyspark(\.zip)?|py4j[^/]*|lib/python3[^/]*)/|^<"
+    rf"|^({re.escape(str(_HERE))}|{re.escape(str((_HERE / 'state').resolve()))})/"
 )
-"""Files of libraries and of fkjoin, wherever a worker has them."""
+"""Files of libraries, wherever a worker has them, and of fkjoin, also in a checkout."""
 
 
 def nearest(name: str, known: Collection[str], shown: int | None = None) -> str:
@@ -37,7 +36,7 @@ def users_frames(text: str) -> Iterator[str]:
 
 
 def thrown_at(error: BaseException) -> str:
-    """What a user's function threw, and where in it: a worker's traceback does not reach the driver whole."""
+    """Say what a user's function threw, and where in it: a worker's traceback does not reach the driver whole."""
     frames = list(users_frames("".join(traceback.format_tb(error.__traceback__))))
     return f"{type(error).__name__}: {error}" + (f" ({frames[-1]})" if frames else "")
 

@@ -111,7 +111,7 @@ def _within(name: str, known: list[str], frame: DataFrame) -> list[str]:
 
 
 def _fields(frame: DataFrame, known: Sequence[str]) -> list[str]:
-    """The fields of struct columns, as expressions name them; of all columns of a frame in which structs alone are named."""
+    """The fields of the known columns that are structs, as expressions name them; without known ones, of all columns."""
     structs = {field.name: field.dataType.names for field in frame.schema if isinstance(field.dataType, StructType)}
     chosen = [(column, inner) for column in known or structs for inner in structs.get(column, [])]
     return [f"{quoted_if_needed(column)}.{quoted_if_needed(inner)}" for column, inner in chosen]

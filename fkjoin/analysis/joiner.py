@@ -147,7 +147,7 @@ def _catching(called: _Called, told: Callable[[Exception], str]) -> Callable[[bo
 
 
 def _in_short(error: Exception) -> str:
-    """What a dead letter says of it."""
+    """Say of an error what a dead letter has."""
     return f"{type(error).__name__}: {error}"
 
 

@@ -20,13 +20,13 @@ from fkjoin.spark.identity import difference
 from fkjoin.spark.specs import StageSpec
 
 OPERATORS = "fkjoin-operators.json"
-"""Lies in a query's checkpoint: the names of its operators' stores, and what each is bound to."""
+"""The file in a query's checkpoint with the names of its operators' stores, and what each is bound to."""
 
 _STATEFUL = "TransformWithStateInPySpark"
 
 
 def require_begun_with(frame: DataFrame, checkpoint: str) -> Callable[[], None]:
-    """``FkJoinError`` if the checkpoint has batches of a query with other operators than the frame's.
+    """Raise ``FkJoinError`` if the checkpoint has batches of a query with other operators than the frame's.
 
     Returns what notes the operators, to be called when the query is about to start.  A checkpoint without a batch is bound to
     nothing yet, and of one that an older release has begun nothing is noted.
@@ -42,7 +42,7 @@ def require_begun_with(frame: DataFrame, checkpoint: str) -> Callable[[], None]:
 
 
 def _changed(was: list[list[str]], now: list[list[str]]) -> str | None:
-    """What is other than it was; None if nothing is."""
+    """Say what is other than it was; None if nothing is."""
     if len(was) != len(now):
         return f"its operators were {_names(was)} and are now {_names(now)}, perhaps by other rules of the optimizer"
     differences = (difference(before.encode(), after.encode()) for (_, before), (_, after) in zip(was, now, strict=True))
@@ -69,7 +69,7 @@ def _below(node: Any, spark: SparkSession) -> Iterator[StageSpec]:
 
 
 def is_stateful(node: Any) -> bool:
-    """Whether a node of Spark's plan is a stage."""
+    """Tell whether a node of Spark's plan is a stage."""
     return bool(node.nodeName() == _STATEFUL)
 
 

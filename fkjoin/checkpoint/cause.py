@@ -25,14 +25,14 @@ _LONGEST = 1000
 
 
 class Cause(NamedTuple):
-    """What went wrong, first of all."""
+    """The first thing that went wrong."""
 
     text: str
-    """In one line; of a message of fkjoin's, the message alone."""
+    """One line; of a message of fkjoin's, the message alone."""
     ours: str | None = None
     """The class, if it is an error of fkjoin's own."""
     frames: tuple[str, ...] = ()
-    """Where in the user's own code, the innermost last."""
+    """The places in the user's own code, the innermost last."""
 
 
 def innermost(messages: Sequence[str]) -> Cause:
@@ -54,14 +54,14 @@ def innermost(messages: Sequence[str]) -> Cause:
 
 
 def _raised(section: str) -> str:
-    """What stands below the frames of a traceback: the exception, with its class."""
+    """The exception below the frames of a traceback, with its class."""
     lines = section.split("\n")
     at = next((place for place, line in enumerate(lines) if line.strip() and not line.startswith(" ")), len(lines))
     return "\n".join(lines[at:])
 
 
 def _java(text: str) -> str:
-    """A Java exception without its stack, and without the class where Spark says a condition."""
+    """Cut a Java exception's stack off, and its class where Spark says a condition."""
     text = _ABOUT.sub("", text)
     text = _STACK.split(text, maxsplit=1)[0].strip()
     if (match := _OF_JAVA.match(text)) is not None:

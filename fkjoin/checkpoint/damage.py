@@ -37,7 +37,7 @@ _ESCAPED = re.compile(r'[\s%#?{}^`|"<>\[\]\\]')
 
 
 def explain(error: str, checkpoint: str) -> tuple[str, str] | None:
-    """What a query's error means, and what to do, when it comes from its checkpoint; None when it does not."""
+    """Say what a query's error means, and what to do, when it comes from its checkpoint; None when it does not."""
     first = error.split("=== Streaming Query ===", 1)[0]
     if any(mark in first for mark in _FROM_A_WORKER):
         return None

@@ -1,4 +1,4 @@
-"""A query that has failed: one exception, which says in three lines where, what went wrong, and what to do."""
+"""One exception for a query that has failed: in three lines it says what went wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_MEMORY = re.compile(r"OutOfMemoryError|MemoryError|exited unexpectedly|Canno
 
 
 class QueryError(FkJoinError, StreamingQueryException):
-    """A query has failed; ``awaitTermination`` and ``exception`` of the queries that ``to_…`` calls start have it.
+    """The failure of a query; ``awaitTermination`` and ``exception`` of the queries that ``to_…`` calls start have it.
 
     Its text has three lines: which query failed and why, where that was, and what to do.  It is a
     ``pyspark.errors.StreamingQueryException``, too.
@@ -99,14 +99,14 @@ def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None
 
 
 class _Advice(NamedTuple):
-    """What is said of a cause."""
+    """Words about a cause: what went wrong, and the way out."""
 
     what: str
     way: str
 
 
 def told(name: str, checkpoint: str, batch: int | None, messages: list[str]) -> tuple[str, str, str]:
-    """The three lines about a query; ``messages``: of Java's exception and of its causes, the innermost last."""
+    """Say the three lines about a query; ``messages``: of Java's exception and of its causes, the innermost last."""
     cause = innermost(messages)
     goes_on = f"start the query again: it goes on with {'this batch' if batch is not None else 'the batch after the last one'}"
     advice = _advice(cause, checkpoint, messages, goes_on)
@@ -116,7 +116,7 @@ def told(name: str, checkpoint: str, batch: int | None, messages: list[str]) -> 
 
 
 def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) -> _Advice:
-    """What to say of a cause, by its kind."""
+    """Choose what to say of a cause, by its kind."""
     whole = "\n".join(messages)
     if (of_checkpoint := explain(whole, checkpoint)) is not None:
         return _Advice(*of_checkpoint)
@@ -155,7 +155,7 @@ def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) ->
 
 def _batch(checkpoint: str) -> int | None:
     """The batch that has begun and is not done; None if there is none, or that cannot be told."""
-    spark: Any = SparkSession.getActiveSession()
+    spark: Any = SparkSession._instantiatedSession  # that of the JVM, whichever thread asks
     with contextlib.suppress(Exception):
         log = BatchLog(spark, checkpoint)
         return log.last if log.last > log.done else None

@@ -53,7 +53,7 @@ def write_file(path: Any, files: Any, data: bytes) -> None:
 
 
 def require_writable(place: Path) -> None:
-    """``FkJoinError`` if a folder on this machine cannot be, or cannot be written to."""
+    """Raise ``FkJoinError`` if a folder on this machine cannot be, or cannot be written to."""
     require_folder(place)
     there = next(one for one in (place, *place.parents) if one.exists())
     if not os.access(there, os.W_OK | os.X_OK):
@@ -61,7 +61,7 @@ def require_writable(place: Path) -> None:
 
 
 def require_folder(place: Path) -> None:
-    """``FkJoinError`` if a folder on this machine is not there and cannot be made."""
+    """Raise ``FkJoinError`` if a folder on this machine is not there and cannot be made."""
     if (why := _obstacle(place.absolute())) is not None:
         raise _unwritable(place, why)
 
@@ -71,7 +71,7 @@ def _unwritable(folder: Any, why: str) -> FkJoinError:
 
 
 def _obstacle(folder: Path) -> str | None:
-    """Which folder on the way to one is none and cannot be made."""
+    """Find what on the way to a folder is none, and say why it cannot be made; None if all of it can."""
     for place in reversed([folder, *folder.parents]):
         if place.is_symlink() and not place.exists():
             return f"{place} is a link to {place.readlink()}, which is not there"

@@ -67,7 +67,7 @@ class Called:
         return [self._stored(aggregates, keys)]
 
     def _next(self, what: Literal["adder", "subtractor"], key: Any, value: Any, aggregate: Any) -> Any:
-        """The aggregate after a call of one of the functions; the error says where in it something was thrown."""
+        """Call one of the functions; the error says where in it something was thrown."""
         function = self.adder if what == "adder" else self.subtractor
         try:
             return function(key, value, self.initializer() if aggregate is None else aggregate)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def in_order(spec: JobSpec) -> list[tuple[str, str]]:
-    """What is made of other tables, each after those that it reads: its section and its name.
+    """List what is made of other tables, each after those that it reads, by section and name.
 
     Raises ``JobError`` for a name that is unknown, or there twice, for tables that read each other in a circle, and for a topic
     without brokers.

@@ -67,7 +67,7 @@ def require_known_topics(spark: SparkSession, checkpoint: str, topics: Sequence[
 def _compared(
     spark: SparkSession, place: str, named: Mapping[str, Connection], *, stateful: bool
 ) -> tuple[dict[str, Any], dict[str, str | None], list[str]]:
-    """What the checkpoint knows of topics, the ids that they have, and which of them have another id and start over."""
+    """Find what the checkpoint knows of topics, the ids that they have, and those with another id, which start over."""
     path, files = hadoop(spark, f"{place}/{TOPICS}")
     known: dict[str, Any] = {}
     if begun(spark, place) and files.exists(path):

@@ -214,7 +214,7 @@ def progress_since(query: StreamingQuery, batch: int) -> list[StreamingQueryProg
 
 
 def _is_batch(phases: Mapping[str, Any]) -> bool:
-    """Whether an event with these phases is of a batch.
+    """Tell whether an event with these phases is of a batch.
 
     A query that waits says so every ten seconds, under the number of its next batch.
     """

@@ -12,7 +12,7 @@ _USABLE = (17, 21)
 
 
 def found_java() -> tuple[bool, str]:
-    """Whether Spark runs on the Java that ``spark-submit`` takes, and which that is."""
+    """Look for the Java that ``spark-submit`` takes: whether Spark runs on it, and its version."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home, "bin", "java")) if home else "java"
     try:

@@ -147,8 +147,9 @@ def prepare(spark: SparkSession) -> None:
 
 
 def require_running(spark: SparkSession) -> None:
-    """``SessionError`` if the session was stopped: nothing that was made with it works any more."""
-    if spark._sc is not None and spark._sc._jsc is None:
+    """Raise ``SessionError`` if the session was stopped: nothing that was made with it works any more."""
+    context = getattr(spark, "_sc", None)  # over Spark Connect there is none
+    if context is not None and context._jsc is None:
         raise SessionError("the Spark session was stopped: make a new one with fkjoin.session(), and the tables anew with it")
 
 

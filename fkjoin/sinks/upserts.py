@@ -67,7 +67,7 @@ def _schema(table: Lowered) -> StructType:
 
 
 def _require_last_changes(table: Lowered) -> None:
-    """``TopologyError`` unless a batch has the last change of each row, under names that results leave free."""
+    """Raise ``TopologyError`` unless a batch has the last change of each row, under names that results leave free."""
     if isinstance(table.node, Source):
         raise TopologyError(
             f"{table.name}: a source's changes come as they are read, several of a row in a batch: write "

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pickle
 import re
+from pathlib import Path
 
 import pytest
 
-from fkjoin import QueryError
+from fkjoin import QueryError, errors
 from fkjoin.checkpoint.cause import Cause, innermost
 from fkjoin.checkpoint.failure import told
-from fkjoin.errors import set_aside, thrown_at
+from fkjoin.errors import set_aside, thrown_at, users_frames
+from fkjoin.state import segments
 
 DRIVER = """Query [id = 1-2, runId = 3-4] terminated with exception: An error occurred in the user provided function. Reason: \
 An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
@@ -154,3 +156,24 @@ def test_what_a_users_function_threw_says_where() -> None:
         r'ValueError: no \(test_failure\.py, line \d+, in function: raise ValueError\("no"\)\)', thrown_at(found.value)
     )
     assert thrown_at(ValueError("no")) == "ValueError: no"
+
+
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [
+        ("/home/ada/job.py", True),
+        ("/home/ada/fkjoin/job.py", True),
+        ("/tmp/spark-1/userFiles-2/deps.zip/rows.py", True),
+        ("/venv/lib/python3.11/site-packages/pandas/core.py", False),
+        ("/usr/lib/python3.11/json/decoder.py", False),
+        ("/spark/python/lib/pyspark.zip/pyspark/worker.py", False),
+        ("/spark/python/lib/py4j-0.10.9-src.zip/py4j/protocol.py", False),
+        ("<frozen importlib._bootstrap>", False),
+        (errors.__file__, False),
+        (segments.__file__, False),
+    ],
+)
+def test_which_lines_are_the_users_own(file: str, shown: bool) -> None:
+    assert (
+        list(users_frames(f'  File "{file}", line 3, in f\n    x = 1\n')) == [f"{Path(file).name}, line 3, in f: x = 1"] * shown
+    )
