@@ -44,7 +44,8 @@ def require_begun_with(frame: DataFrame, checkpoint: str) -> Callable[[], None]:
 def _changed(was: list[list[str]], now: list[list[str]]) -> str | None:
     """Say what is other than it was; None if nothing is."""
     if len(was) != len(now):
-        return f"its operators were {_names(was)} and are now {_names(now)}, perhaps by other rules of the optimizer"
+        rules = "spark.fkjoin.optimize, spark.fkjoin.optimizer.excludedRules"
+        return f"its operators were {_names(was)} and are now {_names(now)}, perhaps by other rules of the optimizer ({rules})"
     differences = (difference(before.encode(), after.encode()) for (_, before), (_, after) in zip(was, now, strict=True))
     return next((found for found in differences if found is not None), None)
 

@@ -76,7 +76,8 @@ def run_job(
             console.print(job.describe(), style="dim", highlight=False, soft_wrap=True)
             console.print(f"{path}: fine; {len(planned)} queries: {', '.join(query.name for query in planned)}", soft_wrap=True)
             return
-        with claimed(spark, spec.checkpoint), _signals() as stop, _report(job, console, ui) as report:
+        names = [query.name for query in planned]
+        with claimed(spark, spec.checkpoint), _signals() as stop, _report(job, names, console, ui) as report:
             _keep(spark, spec, made_with)
             job.keep_schemas()
             for query in planned:
@@ -115,12 +116,13 @@ def job_session(spec: JobSpec) -> SparkSession:
 
 
 class Report:
-    """Take down each batch once: a JSON line in the log, a row on the terminal."""
+    """Take down each batch once: a JSON line in the log, a row on the terminal, and at the end a line for each query."""
 
-    def __init__(self, log: TextIO | None, live: Live | None, console: Console, metrics: Metrics) -> None:
+    def __init__(self, log: TextIO | None, live: Live | None, console: Console, metrics: Metrics, names: Sequence[str]) -> None:
         self._log, self._live, self._console, self._metrics = log, live, console, metrics
         self._seen: dict[str, int] = {}
-        self._rows: dict[str, tuple[str, ...]] = {}
+        self._rows: dict[str, tuple[str, ...]] = {name: (name, "none yet", "", "", "") for name in names}
+        self._draw()
 
     def look(self, name: str, query: StreamingQuery) -> None:
         """Report the batches that are new."""
@@ -140,6 +142,19 @@ class Report:
             seconds = line["seconds"]
             rate = f"{progress.numInputRows / seconds:,.0f}" if seconds else ""
             self._rows[name] = (name, str(progress.batchId), f"{progress.numInputRows:,}", f"{seconds:.1f}", rate)
+        self._draw()
+
+    def ended(self) -> None:
+        """Say what was done, where no lines of JSON are read."""
+        if self._log is sys.stdout:
+            return
+        known = self._metrics.snapshot()
+        for name in self._rows:
+            batches, inputs = (known[name][item] if name in known else 0 for item in ("batches", "all_inputs"))
+            words = f"{name}: {batches} batch{'es' * (batches != 1)}, {inputs:,} row{'s' * (inputs != 1)} read"
+            self._console.print(words, highlight=False, soft_wrap=True)
+
+    def _draw(self) -> None:
         if self._live is not None:
             grid = Grid("query", "batch", "inputs", "seconds", "inputs/s")
             for row in self._rows.values():
@@ -148,7 +163,7 @@ class Report:
 
 
 @contextlib.contextmanager
-def _report(job: Job, console: Console, ui: tuple[str, int] | None) -> Iterator[Report]:
+def _report(job: Job, names: Sequence[str], console: Console, ui: tuple[str, int] | None) -> Iterator[Report]:
     spec, metrics = job.spec, Metrics()
     with contextlib.ExitStack() as stack:
         if ui is not None:
@@ -168,7 +183,7 @@ def _report(job: Job, console: Console, ui: tuple[str, int] | None) -> Iterator[
         if spec.log is not None:
             Path(spec.log).parent.mkdir(parents=True, exist_ok=True)
             log = stack.enter_context(Path(spec.log).open("a", encoding="utf-8"))
-        yield Report(log, live, console, metrics)
+        yield Report(log, live, console, metrics, names)
 
 
 class Stop:
@@ -207,6 +222,7 @@ def _run(planned: list[Planned], stop: Stop, report: Report, *, one_by_one: bool
         _finish(running, report)
         raise
     _finish(running, report)
+    report.ended()
 
 
 def _watch(running: dict[Planned, StreamingQuery], stop: Stop, report: Report) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 import uuid
 from collections.abc import Iterator
@@ -51,7 +52,7 @@ class BucketRun:
         try:
             yield from map(_frame, framed(self._envelopes(rows)))  # payloads that are sent are let go
         except (FkJoinError, StateError) as error:
-            if self._state.operator in str(error):
+            if re.search(rf" of (store )?{re.escape(self._state.operator)}\b", str(error)):
                 raise
             raise type(error)(f"{self._spec.name}, bucket {self._bucket}: {error}") from error
 

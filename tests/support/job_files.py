@@ -21,8 +21,6 @@ log = "{folder}/job.log"
 "spark.sql.shuffle.partitions" = 2
 "spark.fkjoin.index.dir" = "{folder}/index"
 "spark.driver.extraJavaOptions" = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
-[kafka]
-bootstrap_servers = "localhost:1"
 [tables.orders]
 path = "{folder}/orders"
 key = "id"
@@ -40,6 +38,8 @@ joiner = ["left.amount", "right.name"]
 [sinks.out]
 table = "joined"
 path = "{folder}/out"
+[kafka]
+bootstrap_servers = "localhost:1"
 """
 
 
