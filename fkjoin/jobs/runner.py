@@ -77,7 +77,7 @@ def run_job(
             console.print(f"{path}: fine; {len(planned)} queries: {', '.join(query.name for query in planned)}", soft_wrap=True)
             return
         names = [query.name for query in planned]
-        with claimed(spark, spec.checkpoint), _signals() as stop, _report(job, names, console, ui) as report:
+        with claimed(spark, spec.checkpoint), _signals() as stop, _report(job, console, ui, names) as report:
             _keep(spark, spec, made_with)
             job.keep_schemas()
             for query in planned:
@@ -163,7 +163,7 @@ class Report:
 
 
 @contextlib.contextmanager
-def _report(job: Job, names: Sequence[str], console: Console, ui: tuple[str, int] | None) -> Iterator[Report]:
+def _report(job: Job, console: Console, ui: tuple[str, int] | None, names: Sequence[str] = ()) -> Iterator[Report]:
     spec, metrics = job.spec, Metrics()
     with contextlib.ExitStack() as stack:
         if ui is not None:
