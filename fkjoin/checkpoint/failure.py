@@ -89,13 +89,14 @@ def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None
     if not found.isDefined():
         return None
     error, messages = found.get(), list[str]()
-    details = str(error.toString()).partition(": ")[2]
+    whole = str(error.toString()).partition(": ")[2]
     while error is not None:
         messages.append(str(error.getMessage() or ""))
         error = error.getCause()
     checkpoint = str(query._jsq.streamingQuery().resolvedCheckpointRoot()).removeprefix("file:")
     called = name or query.name or str(query.id)
-    return QueryError("\n".join(told(called, checkpoint, _batch(checkpoint), messages)), details)
+    details = [whole, *(f"Caused by: {text}" for text in messages[1:] if text not in whole)]
+    return QueryError("\n".join(told(called, checkpoint, _batch(checkpoint), messages)), "\n\n".join(details))
 
 
 class _Advice(NamedTuple):
