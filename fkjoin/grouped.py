@@ -15,6 +15,7 @@ from fkjoin import aggregates
 from fkjoin.aggregates import Wanted
 from fkjoin.analysis.aggregates import Options, aggregated
 from fkjoin.analysis.bound import bind, schema_of
+from fkjoin.analysis.checks import require_takes
 from fkjoin.analysis.columns import resolve_column
 from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.vectorize import scalar_of
@@ -197,6 +198,8 @@ def _require_callables(arguments: str, other: Any = (), /, **given: Any) -> None
     for argument, function in given.items():
         if not callable(function) and not isinstance(function, other):
             raise TopologyError(f"{argument}: a callable of ({arguments}) is needed, {function!r} is none")
+        if callable(function):
+            require_takes(argument, function, *arguments.split(", "))
 
 
 def _named(function: Any) -> str:

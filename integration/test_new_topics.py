@@ -260,8 +260,17 @@ def test_a_job_starts_over_on_the_command_line(
     fkjoin_here("run", job)
     anew(broker, shop.orders, partitions=1)
     send(broker, shop.orders, b={"n": 3})
-    with pytest.raises(FkJoinError, match=f"fkjoin run --start-over {shop.orders}"):
-        fkjoin_here("run", job)
+    for check in ([], ["--check"]):
+        with pytest.raises(FkJoinError, match=f"fkjoin run --start-over {shop.orders}"):
+            fkjoin_here("run", job, *check)
+    text = job.read_text()
+    for change, says in (
+        ((f'topic = "{shop.orders}"', 'topic = "no-such"'), r"tables\.orders\.topic: there is no topic 'no-such' at"),
+        ((f'path = "{tmp_path}/out"', 'topic = "no-sink"'), r"sinks\.out\.topic: there is no topic 'no-sink' at"),
+    ):
+        (tmp_path / "wrong.toml").write_text(text.replace(*change))
+        with pytest.raises(FkJoinError, match=says):
+            fkjoin_here("run", tmp_path / "wrong.toml", "--check")
     with pytest.raises(FkJoinError, match="--start-over: no table of the job is read from topic 'order'"):
         fkjoin_here("run", job, "--start-over", "order")
     fkjoin_here("run", job, "--start-over", shop.orders)

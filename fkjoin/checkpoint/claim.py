@@ -20,6 +20,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from fkjoin.checkpoint.failure import Query
 from fkjoin.checkpoint.files import hadoop, local_path, read_file, write_file
 from fkjoin.errors import FkJoinError
 
@@ -88,7 +89,7 @@ def start_claimed(spark: SparkSession, checkpoint: str, start: Callable[[], Stre
             query.awaitTermination()
 
     threading.Thread(target=hold, name="fkjoin-claim-of-query", daemon=True).start()
-    return query
+    return Query(query._jsq)
 
 
 def _renewed(path: Any, files: Any) -> _Held:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import re
-import subprocess
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from fkjoin.errors import FkJoinError
 from fkjoin.kafka.admin import topic_names
 from fkjoin.sessions import connector
 from fkjoin.sessions.class_archive import unused
+from fkjoin.sessions.java import ADVICE, found_java
 from fkjoin.sessions.settings import session
 
 _FAULTS = (
@@ -48,15 +48,7 @@ def examine(master: str, bootstrap_servers: str, settings: Mapping[str, str]) ->
 
 
 def _java() -> Finding:
-    advice = "install a JDK 17 or 21 (Debian: apt-get install openjdk-17-jdk-headless), or point JAVA_HOME to it"
-    try:
-        run = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
-    except OSError:
-        return Finding("Java", False, "there is none on the PATH", advice)
-    version = re.search(r'version "(\d+)([^"]*)"', run.stderr)
-    if version is None:
-        return Finding("Java", False, (run.stderr or run.stdout).strip()[:200], advice)
-    return Finding("Java", int(version[1]) in (17, 21), f"{version[1]}{version[2]}", advice)
+    return Finding("Java", *found_java(), ADVICE)
 
 
 def _pyspark() -> Finding:

@@ -47,11 +47,31 @@ def checked_topics(
     """
     place = checkpoint.rstrip("/")
     path, files = hadoop(spark, f"{place}/{TOPICS}")
+    names = _names(topics)
+    named = dict(zip(names, topics, strict=True))
+    known, ids, anew = _compared(spark, place, named, stateful=stateful)
+    kept = known | {name: {"id": now} for name, now in ids.items() if now is not None and name not in known}
+    for name in anew:
+        ends = _starts_over(spark, place, named[name])
+        kept[name] = {"id": ids[name], "generation": known[name].get("generation", 0) + 1, "ends": ends}
+    if kept != known:
+        write_file(path, files, json.dumps(kept, indent=1).encode())
+    return [Checked(ids[name], _start_over(spark, place, named[name].topic, kept.get(name, {}))) for name in names]
+
+
+def require_known_topics(spark: SparkSession, checkpoint: str, topics: Sequence[Connection], *, stateful: bool) -> None:
+    """Raise what ``checked_topics`` would; nothing changes."""
+    _compared(spark, checkpoint.rstrip("/"), dict(zip(_names(topics), topics, strict=True)), stateful=stateful)
+
+
+def _compared(
+    spark: SparkSession, place: str, named: Mapping[str, Connection], *, stateful: bool
+) -> tuple[dict[str, Any], dict[str, str | None], list[str]]:
+    """Find what the checkpoint knows of topics, the ids that they have, and those with another id, which start over."""
+    path, files = hadoop(spark, f"{place}/{TOPICS}")
     known: dict[str, Any] = {}
     if begun(spark, place) and files.exists(path):
         known = json.loads(read_file(path, files))
-    names = _names(topics)
-    named = dict(zip(names, topics, strict=True))
     ids = {name: require_topic(one.topic, one.bootstrap_servers, one.options).topic_id for name, one in named.items()}
     anew = [name for name in named if name in known and ids[name] is not None and known[name]["id"] != ids[name]]
     for name in anew:
@@ -61,13 +81,7 @@ def checked_topics(
         if not stateful or name != topic:
             why = _TWO_OF_A_NAME if stateful else _AS_IT_IS_READ
             raise FkJoinError(f"{_created_again(topic, place, known[name]['id'], ids[name])} {why}")
-    kept = known | {name: {"id": now} for name, now in ids.items() if now is not None and name not in known}
-    for name in anew:
-        ends = _starts_over(spark, place, named[name])
-        kept[name] = {"id": ids[name], "generation": known[name].get("generation", 0) + 1, "ends": ends}
-    if kept != known:
-        write_file(path, files, json.dumps(kept, indent=1).encode())
-    return [Checked(ids[name], _start_over(spark, place, named[name].topic, kept.get(name, {}))) for name in names]
+    return known, ids, anew
 
 
 def _start_over(spark: SparkSession, checkpoint: str, topic: str, about: Mapping[str, Any]) -> StartOver | None:

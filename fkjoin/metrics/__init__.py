@@ -78,8 +78,8 @@ class Metrics(Collector):
         self._lock = threading.Lock()
         self._queries: dict[str, _Query] = {}
 
-    def take(self, progress: StreamingQueryProgress, name: str | None = None) -> dict[str, Any]:
-        """Add a batch; returns what there is to say of it, as JSON.
+    def take(self, progress: StreamingQueryProgress, name: str | None = None) -> dict[str, Any] | None:
+        """Add a batch; returns what there is to say of it, as JSON; None of an event that is no batch's.
 
         Keys: ``time, query, batch, inputs, seconds``; ``counters`` of the batch, ``totals`` since the start and ``rates`` a
         second, by operator, those that are not 0; ``phases`` (Spark's, seconds); ``stages`` (by operator; seconds of all tasks
@@ -88,9 +88,12 @@ class Metrics(Collector):
         """
         return self.take_json(progress.json, name)
 
-    def take_json(self, progress: str, name: str | None = None) -> dict[str, Any]:
+    def take_json(self, progress: str, name: str | None = None) -> dict[str, Any] | None:
         """The same, of the progress as Spark's JSON."""
         about: dict[str, Any] = json.loads(progress)
+        if not _is_batch(about["durationMs"]):
+            self._wait(about, name or about["name"] or about["id"])
+            return None
         seconds = about["durationMs"].get("triggerExecution", 0) / 1000
         observed: dict[str, dict[str, Any]] = about.get("observedMetrics", {})
         found = {
@@ -114,6 +117,12 @@ class Metrics(Collector):
             query.recent.append({name: query.last[name] for name in ("time", "batch", "inputs", "seconds", "phases")})
             return query.last
 
+    def _wait(self, about: Mapping[str, Any], name: str) -> None:
+        """Take in what changes while a query waits; all else is as its last batch left it."""
+        with self._lock:
+            if (query := self._queries.get(name)) is not None:
+                query.last = {**query.last, "lag": _lag(about["sources"])}
+
     def _line(
         self, name: str, query: _Query, about: Mapping[str, Any], seconds: float, found: Mapping[str, Mapping[str, int]]
     ) -> dict[str, Any]:
@@ -125,7 +134,7 @@ class Metrics(Collector):
             "inputs": about["numInputRows"],
             "seconds": seconds,
             "counters": found,
-            "totals": {operator: dict(known.totals) for operator, known in operators.items() if operator in found},
+            "totals": {operator: dict(known.totals) for operator, known in operators.items() if known.totals},
             "rates": {operator: known.rates for operator, known in operators.items() if operator in found},
             "phases": {phase: ms / 1000 for phase, ms in about["durationMs"].items()},
             "stages": {operator: dict(known.stage_seconds) for operator, known in operators.items()},
@@ -206,8 +215,16 @@ def progress_since(query: StreamingQuery, batch: int) -> list[StreamingQueryProg
     if last is None or last.batchId <= batch:
         return []
     if last.batchId == batch + 1:
-        return [last]
-    return [progress for progress in query.recentProgress if progress.batchId > batch]
+        return [last] if _is_batch(last.durationMs) else []
+    return [progress for progress in query.recentProgress if progress.batchId > batch and _is_batch(progress.durationMs)]
+
+
+def _is_batch(phases: Mapping[str, Any]) -> bool:
+    """Tell whether an event with these phases is of a batch.
+
+    A query that waits says so every ten seconds, under the number of its next batch.
+    """
+    return "addBatch" in phases
 
 
 def watch(

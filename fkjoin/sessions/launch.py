@@ -30,6 +30,7 @@ from pyspark.serializers import UTF8Deserializer, read_int
 from fkjoin.errors import SessionError
 from fkjoin.sessions import words
 from fkjoin.sessions.connector import PACKAGES, unresolved
+from fkjoin.sessions.java import ADVICE, found_java
 from fkjoin.sessions.own_folder import own_folder, own_lock
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
@@ -141,6 +142,9 @@ def _started(
             if process.poll() is not None:
                 if output is not None and (says := unresolved(output.said())) is not None:
                     raise SessionError(says)
+                fine, java = found_java()
+                if not fine:
+                    raise SessionError(f"Java: {java}, so that no session can start: {ADVICE}")
                 raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
             time.sleep(0.05)
         with answer.open("rb") as info:

@@ -143,6 +143,7 @@ def session(
 
 def prepare(spark: SparkSession) -> None:
     """Complete the session's settings; ``SessionError`` when it has others that rule fkjoin out."""
+    require_running(spark)
     context = _context(spark)
     # A setting that nobody made reads as None here, not as Spark's default.
     for name, (value, why) in _REQUIRED.items():
@@ -163,6 +164,13 @@ def prepare(spark: SparkSession) -> None:
         use_this_python(context)
         use_local_files(context)
         forget_sources(context)
+
+
+def require_running(spark: SparkSession) -> None:
+    """Raise ``SessionError`` if the session was stopped: nothing that was made with it works any more."""
+    context = getattr(spark, "_sc", None)  # over Spark Connect there is none
+    if context is not None and context._jsc is None:
+        raise SessionError("the Spark session was stopped: make a new one with fkjoin.session(), and the tables anew with it")
 
 
 def bucket_count(spark: SparkSession) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from fkjoin.checkpoint.batch_log import BatchLog, Mark, has_batch
+from fkjoin.checkpoint.files import require_folder, require_writable
 from fkjoin.errors import FkJoinError
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.sinks import RETRY_S, delta_log, delta_types
@@ -43,16 +44,24 @@ class Delta(Upserts):
     def __post_init__(self) -> None:
         require_retry_s(self.retry_s)
 
+    def examine(self, schema: StructType, key: tuple[str, ...]) -> None:
+        require_kinds("to_delta", schema)
+        once = replace(self, _schema=arrow_schema("to_delta", schema), _key=key)
+        at_storage(self.place, lambda: once._prepare(schema, keep=False), 0.0)
+
     def prepare(self, schema: StructType, key: tuple[str, ...]) -> None:
         require_kinds("to_delta", schema)
         self._schema, self._key = arrow_schema("to_delta", schema), key
-        at_storage(self.place, lambda: self._prepare(schema), self.retry_s)
+        at_storage(self.place, lambda: self._prepare(schema, keep=True), self.retry_s)
 
-    def _prepare(self, schema: StructType) -> None:
+    def _prepare(self, schema: StructType, *, keep: bool) -> None:
+        if "://" not in str(self.path):
+            (require_folder if keep else require_writable)(Path(self.path))
         try:
             found = self._opened()
         except TableNotFoundError:
-            self._make(schema)
+            if keep:
+                self._make(schema)
             return
         there = pa.schema(found.schema().to_arrow())
         if missing := [name for name in schema.names if name not in there.names]:

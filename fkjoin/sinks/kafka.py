@@ -63,6 +63,9 @@ class Kafka:
 
         return write
 
+    def check(self, table: Lowered) -> None:
+        self.begin(table)  # which makes nothing
+
     def _by_spark(self, table: Lowered) -> DataFrame:
         place = [_positions(table).alias(POSITIONS)] if self.positions else []
         return records.records(table.changes_with(*place), table.key, table.rest, self.key, self.value, self.headers)

@@ -6,7 +6,7 @@ import contextlib
 import io
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -73,7 +73,14 @@ class Postgres(Upserts):
     def place(self) -> str:
         return f"postgres {self.into}"
 
+    def examine(self, schema: StructType, key: tuple[str, ...]) -> None:
+        replace(self, retry_s=0.0)._prepared(schema, key, keep=False)
+
     def prepare(self, schema: StructType, key: tuple[str, ...]) -> None:
+        self._prepared(schema, key, keep=True)
+
+    def _prepared(self, schema: StructType, key: tuple[str, ...], *, keep: bool) -> None:
+        """Make what has to be there, in a transaction; unless it is to be kept, it is rolled back."""
         self._columns, self._key = tuple(schema.names), key
         columns = [
             SQL("{} " + postgres_types.made(item.name, item.dataType) + (" not null" if item.name in key else "")).format(
@@ -84,9 +91,9 @@ class Postgres(Upserts):
         made = SQL("create table if not exists {} ({}, primary key ({}))").format(
             self._table(), SQL(", ").join(columns), SQL(", ").join(map(Identifier, key))
         )
-        self._repeated(lambda: self._prepare(schema, made))
+        self._repeated(lambda: self._prepare(schema, made, keep=keep))
 
-    def _prepare(self, schema: StructType, made: Composed) -> None:
+    def _prepare(self, schema: StructType, made: Composed, *, keep: bool) -> None:
         with connect(self._settings) as connection:
             connection.execute("select pg_advisory_xact_lock(hashtext('fkjoin'))")  # tables made at the same moment collide
             connection.execute(made)
@@ -107,6 +114,8 @@ class Postgres(Upserts):
                     f"{', '.join(schema.names)} and a primary key or unique constraint of ({', '.join(self._key)}); "
                     "or drop it, and it is made anew"
                 ) from error
+            if not keep:
+                connection.rollback()
 
     def _require_types(self, connection: Connection[Any], schema: StructType) -> None:
         table = self._table().as_string(connection)

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.aggregates import Options
+from fkjoin.checkpoint.failure import failure
 from fkjoin.checkpoint.files import hadoop
 from fkjoin.codec.rows import KeyCodec
 from fkjoin.errors import TopologyError
@@ -106,9 +107,9 @@ def _run(spark: SparkSession, rows: _Rows, checkpoint: str) -> None:
     stopping.start()
     try:
         query.awaitTermination()
-    except StreamingQueryException:
+    except StreamingQueryException as error:
         if not rows.ended.is_set():  # else the batch after the last one was cut off
-            raise
+            raise failure(query, f"preview of {rows.of.name}") or error from None
     finally:
         rows.ended.set()
         stopping.join()

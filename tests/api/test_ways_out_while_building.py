@@ -62,6 +62,10 @@ CORRUPT = "id string, lsn bigint, _corrupt_record string, t"
 NOW: dict[str, Any] = {"trigger": {"availableNow": True}}
 
 
+def one(row: Any) -> Any:
+    return row
+
+
 def written(t: Tables, table: Table, *sinks: Any) -> None:
     """The table in a place of its own."""
     table.to(*sinks, checkpoint=t.folder / "ck", **NOW).awaitTermination()
@@ -174,6 +178,18 @@ WAYS: dict[str, Way] = {
     "agg: amount + 1 is not the plain name of a column": (
         lambda t: t.orders.group_by("customer", value="amount").sum("amount + 1"),
         lambda t: t.orders.group_by("customer", value="amount + 1 as amount").sum("amount"),
+    ),
+    "extractor: one(row) is called with (key, row); let it": (
+        lambda t: fk_join(t.orders, t.customers, one),
+        lambda t: fk_join(t.orders, t.customers, lambda key, row: row.customer),
+    ),
+    "name: two sources of this join are called 'it'": (
+        lambda t: fk_join(t.of("it", ORDERS), t.of("customers", CUSTOMERS, name="it"), "customer"),
+        lambda t: fk_join(t.of("it", ORDERS), t.of("customers", CUSTOMERS, name="others"), "customer"),
+    ),
+    "others[0]: orders is merged with itself, or another": (
+        lambda t: t.orders.merge(t.of("b", ORDERS, name="orders")),
+        lambda t: t.orders.merge(t.of("b", ORDERS, name="b")),
     ),
     "others[0]: the row of b is": (
         lambda t: t.customers.merge(t.of("b", CUSTOMERS.replace("name string", "name bigint"))),

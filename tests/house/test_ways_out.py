@@ -44,6 +44,7 @@ BACK = (
 )
 SPARKS = "tests/sessions/test_spark_versions.py::test_a_job_that_is_killed_goes_on_there_and_on_the_newest"
 CONNECTOR = "tests/sessions/test_connector.py::test_a_session_with_kafka_has_the_connector_that_fits"
+GONE = "tests/house/test_mistakes.py::test_what_is_gone_can_be_made_again_or_another_place_be_given"
 
 HABIT = "tests/api/test_inspection.py::test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one"
 
@@ -67,6 +68,11 @@ WAYS: dict[str, str | None] = {
     "{}: {} is there twice, or another has its": BUILDING,
     "{}: {} is grouped by {}, and {} by {}; make": BUILDING,
     "{}: another table has the column {} too;": BUILDING,
+    "{}: {} is called with ({}); let it take these": BUILDING,
+    "name: two sources of this {} are called {}": BUILDING,
+    "{}: {} is merged with itself, or another": BUILDING,
+    "{} cannot be written to: {}; make that folder": GONE,
+    "the Spark session was stopped: make a new one": GONE,
     "{}: {} is {} columns where one is needed": BUILDING,
     "{}: name at least one column of {}; it has": BUILDING,
     "{}: {} is {}, and keys are compared byte": BUILDING,

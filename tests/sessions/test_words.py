@@ -105,7 +105,13 @@ def test_without_standard_error_a_session_starts_all_the_same(monkeypatch: pytes
 
 def test_standard_error_that_is_closed_later_holds_nobody_up() -> None:
     reading, writing = os.pipe()
-    program = "import os; from fkjoin.sessions.words import output; p = output({}).pump; os.write(p.writing, b'x\\n' * 9999); p.leave()"
+    program = """if True:
+        import os
+        from fkjoin.sessions.words import output
+        pump = output({}).pump
+        os.write(pump.writing, b"x\\n" * 9999)
+        pump.leave()
+        """
     os.close(reading)
     try:
         run = subprocess.run([sys.executable, "-c", program], stderr=writing, check=False)

@@ -32,6 +32,8 @@ joiner = ["left.amount", "right.name"]
 [sinks.out]
 table = "joined"
 path = "{folder}/out"
+[kafka]
+bootstrap_servers = "localhost:1"
 """
 
 
