@@ -109,8 +109,8 @@ def _renewed(path: Any, files: Any) -> _Held:
 def _give_up(path: Any, files: Any, local: Path | None) -> None:
     """Leave the claim to nobody.
 
-    On this machine the file stays, and is empty: that works without a JVM, and no file vanishes from under whoever copies or
-    deletes the folder when the query has ended.
+    On this machine the file stays, and is empty: that works without a JVM, and no file vanishes from under a program that
+    copies or deletes the folder when the query has ended.
     """
     with contextlib.suppress(Exception):
         if (read_file(path, files) if local is None else local.read_bytes()) != _owner():
@@ -145,7 +145,7 @@ def _refuse_if_held(checkpoint: str, path: Any, files: Any) -> None:
 
 
 def _touched(path: Any, files: Any) -> bool:
-    """Make the file one of now.  Not by writing it again: a process killed amid that leaves a claim that says nobody's name.
+    """Renew the file's time.  Not by writing it again: a process killed amid that leaves a claim without a name.
 
     False where that cannot be done, as in object stores, which replace a file as a whole.
     """

@@ -1,4 +1,4 @@
-"""What to say when a checkpoint is damaged, in use, or another job's; and a check of the files that Spark does not check."""
+"""Messages on checkpoints that are damaged, in use, or another job's; and a check of the files that Spark does not check."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _IN_USE = ("Multiple streaming queries are concurrently using", "CONCURRENT_STRE
 _KEPT = 2
 
 _ESCAPED = re.compile(r'[\s%#?{}^`|"<>\[\]\\]')
-"""What Spark's source of state writes in another way, as in URLs, before it looks for a folder."""
+"""Characters that Spark's source of state writes in another way, as in URLs, before it looks for a folder."""
 
 
 def explain(error: str, checkpoint: str) -> tuple[str, str] | None:

@@ -24,7 +24,7 @@ def hadoop(spark: SparkSession, where: str) -> tuple[Any, Any]:
 
 
 def read_file(path: Any, files: Any) -> bytes:
-    """All of a file."""
+    """Read all of a file."""
     stream = files.open(path)
     try:
         return bytes(stream.readAllBytes())
@@ -81,7 +81,7 @@ def _obstacle(folder: Path) -> str | None:
 
 
 def local_path(path: Any, files: Any) -> Path | None:
-    """Where the path is on this machine, if it is there."""
+    """Return the path on this machine, if it is there."""
     return Path(files.makeQualified(path).toUri().getPath()) if files.getUri().getScheme() == "file" else None
 
 
@@ -134,11 +134,11 @@ def _rename(files: Any, path: Any, target: Any, *options: str) -> None:
 
 
 def begun(spark: SparkSession, checkpoint: str) -> bool:
-    """Whether a query was started with the checkpoint."""
+    """Tell whether a query was started with the checkpoint."""
     path, files = hadoop(spark, f"{checkpoint}/metadata")
     return bool(files.exists(path))
 
 
 def query_id(spark: SparkSession, checkpoint: str) -> str:
-    """What a checkpoint's query is called for as long as it lives."""
+    """Return the id of a checkpoint's query."""
     return str(json.loads(read_file(*hadoop(spark, f"{checkpoint.rstrip('/')}/metadata")))["id"])

@@ -31,7 +31,7 @@ _HEADER = 1
 
 @dataclass(frozen=True)
 class Checked:
-    """What a topic is for the query that is about to start."""
+    """A topic, as the query that is about to start finds it."""
 
     topic_id: str | None
     start_over: StartOver | None
@@ -85,7 +85,7 @@ def _compared(
 
 
 def _start_over(spark: SparkSession, checkpoint: str, topic: str, about: Mapping[str, Any]) -> StartOver | None:
-    """What is read in the place of a topic before; ``about``: what the file beside the checkpoint says."""
+    """Tell what is read in the place of an earlier topic; ``about``: content of the file beside the checkpoint."""
     if "generation" not in about:
         return None
     identity = versions.topic_identity(topic, None, about["generation"])
@@ -138,7 +138,7 @@ def _starts_over(spark: SparkSession, checkpoint: str, connection: Connection) -
 
 
 def _passed(spark: SparkSession, checkpoint: str, topic: str, ends: Iterable[tuple[int, int]]) -> bool:
-    """Whether a batch that was committed has read the topic to its ends."""
+    """Tell whether a committed batch has read the topic to its ends."""
     done = {path.rpartition("/")[2] for path in _newest(spark, f"{checkpoint}/commits", 2)}
     found: dict[str, int] = {}
     for path, lines in _logs(spark, checkpoint):

@@ -137,7 +137,7 @@ def _text(value: Any, name: str) -> str:
 
 
 def _named(name: str, value: Any) -> Any:
-    """What JSON has no type for, in a text column."""
+    """Write values that JSON has no type for into a text column."""
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, Decimal | UUID):
@@ -146,7 +146,7 @@ def _named(name: str, value: Any) -> Any:
 
 
 def _is_outage(error: Exception) -> bool:
-    """Whether it is the registry that fails, not the record: such an error stops the query, or good records would be lost."""
+    """Tell whether the registry fails, not the record: such an error stops the query, or good records would be lost."""
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 
     if isinstance(error, SchemaRegistryError):

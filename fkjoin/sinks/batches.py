@@ -1,4 +1,4 @@
-"""One query that writes a table's changes, batch by batch, to a place or to several.
+"""Queries that write a table's changes, batch by batch, to a place or to several.
 
 Of several, a batch's results are kept until all have them, so that the table is worked out once; each place has a batch
 before the next one begins with it.  A batch that fails in one of them is repeated in all.
@@ -43,11 +43,11 @@ class Batch:
     frame: DataFrame
     """The table's packed results of the batch; of a table without any, its frame."""
     began_ms: int | None = None
-    """What tells the batch from another one of its number; see ``Mark``."""
+    """Mark that tells the batch from another one of its number."""
 
     @cached_property
     def table(self) -> Lowered:
-        """The table whose changes are those of the batch."""
+        """Table whose changes are those of the batch."""
         if self.of.encoded is None:
             return replace(self.of, frame=self.frame, settled=None)
         _, unpack = self.of.encoded
@@ -67,7 +67,7 @@ class Sink(Protocol):
 
     @property
     def place(self) -> str:
-        """What it is called in errors, and told apart by."""
+        """Name in errors, by which places are told apart."""
         ...
 
     def begin(self, table: Lowered) -> Write:

@@ -29,7 +29,7 @@ _GONE = "_fkjoin_gone"
 
 @dataclass
 class Delta(Upserts):
-    """See ``Table.to_delta``."""
+    """Sink into a Delta table, see ``Table.to_delta``."""
 
     path: str | Path
     options: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -33,7 +33,7 @@ from fkjoin.spark.parquet import ChangesOf
 
 @dataclass(frozen=True)
 class Parquet:
-    """See ``Table.to_parquet``."""
+    """Sink into a folder of Parquet files, see ``Table.to_parquet``."""
 
     path: str | Path
 
@@ -62,7 +62,7 @@ class Parquet:
 
         @functools.cache
         def writer(query: str) -> str:
-            """In the first batch: an earlier run of this process is at its end, and what is to be set back is."""
+            """Return the ending of folders.  At the first batch an earlier run in this process has ended: its drafts go."""
             clear_drafts(spark, folder, query)
             return writer_of(query, set_backs(spark, folder))
 

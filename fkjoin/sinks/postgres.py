@@ -43,7 +43,7 @@ LETTERS = "fkjoin_dead_letters"
 
 _GONE = "_fkjoin_gone"
 _BEGAN, _BEGAN_OF = "began_ms", "began_of"
-"""When the last batch began; and which batch that is said of: a release before says the number alone."""
+"""Columns with the time when the last batch began, and the batch that has it: an older release writes the number alone."""
 _LETTERS = (
     "create table if not exists {} (query text not null, batch bigint not null, target text not null, key json not null, "
     "column_name text, reason text not null, row json not null, recorded timestamptz not null default now())"
@@ -55,7 +55,7 @@ _T = TypeVar("_T")
 
 @dataclass
 class Postgres(Upserts):
-    """See ``Table.to_postgres``."""
+    """Sink into a table of PostgreSQL, see ``Table.to_postgres``."""
 
     into: str
     dsn: str = field(repr=False)
@@ -152,7 +152,7 @@ class Postgres(Upserts):
         return _mark(row[0]["batch"], row[0].get(_BEGAN), row[0].get(_BEGAN_OF))
 
     def way_back(self, table: Lowered, query: str, log: BatchLog) -> Callable[[], None]:
-        """From the state: the table's rows as of the last batch that is done."""
+        """Set the table back, from the state: its rows as of the last batch that is done."""
         spark, names = table.spark, [*table.key, *table.rest]
         if log.done < 0:
             kept = spark.createDataFrame([], table.changes.schema)
@@ -219,7 +219,7 @@ class Postgres(Upserts):
             logging.getLogger("fkjoin").warning(text, self.into, len(letters), batch, where, letters[0])
 
     def _apply(self, query: str, mark: Mark, upserts: pa.Table, gone: pa.Table) -> list[Refused]:
-        """One transaction; the rows that the table cannot have."""
+        """Write a batch in one transaction; return the rows that the table cannot have."""
         with connect(self._settings) as connection:
             if has_batch(self.place, self._done(connection, query), mark):
                 return []
@@ -264,7 +264,7 @@ class Postgres(Upserts):
             )
 
     def _repeated(self, work: Callable[[], _T]) -> _T:
-        """What the work returns, through outages; ``FkJoinError`` of what PostgreSQL says otherwise."""
+        """Return what the work returns, through outages; ``FkJoinError`` of what PostgreSQL says otherwise."""
         try:
             return repeated(self.place, work, mends, self.retry_s)
         except psycopg.Error as error:

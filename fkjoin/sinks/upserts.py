@@ -1,4 +1,4 @@
-"""From a table's changes to a target's upserts and deletes, batch by batch."""
+"""Upserts and deletes of a target, made from a table's changes batch by batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Upserts(ABC):
         self.examine(_schema(table), table.key)
 
     def begin(self, table: Lowered) -> Write:
-        """See ``Sink``.  ``TopologyError`` of a source; ``FkJoinError`` when the target cannot be reached or written to."""
+        """Begin to write, see ``Sink``.  ``TopologyError`` for a source; ``FkJoinError`` where the target takes nothing."""
         _require_last_changes(table)
         key = list(table.key)
         columns = [*key, *table.rest]
