@@ -1,4 +1,4 @@
-"""What a JVM says while it starts, held back: if it ends because of packages that cannot be had, one line says so."""
+"""Standard error of a JVM that starts, held back: if it ends because of packages that cannot be had, one line says so."""
 
 from __future__ import annotations
 

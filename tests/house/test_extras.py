@@ -1,4 +1,4 @@
-"""What an installation without extras can do, what each extra adds, and what is said where one is missing."""
+"""An installation without extras, with each of them, and with one that is missing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXTRAS: dict[str, list[str]] = {
 
 
 def modules(required: list[str]) -> set[str]:
-    """What the packages are imported as."""
+    """The names by which the packages are imported."""
     return {re.split(r"[\[>;]", one)[0].strip().replace("-", "_") for one in required}
 
 
@@ -62,7 +62,7 @@ USES = {
     "postgres": [["-c", "from fkjoin.sinks import Postgres; Postgres('a', 'postgresql://b/c')"]],
     "registry": [["-c", "from fkjoin.kafka import Registry; Registry('avro', 'a int', 'http://b')"]],
 }
-"""What needs an extra."""
+"""Programs that need an extra."""
 
 
 @pytest.fixture(scope="module")

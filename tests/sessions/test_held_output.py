@@ -1,4 +1,4 @@
-"""What a JVM says while it starts is held, and nothing of it is lost but the report on packages that were found."""
+"""Standard error of a JVM that starts is held, and nothing of it is lost but the report on packages that were found."""
 
 from __future__ import annotations
 
