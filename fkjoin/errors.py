@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
+import traceback
 from collections.abc import Collection, Iterator
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
+_FRAME = re.compile(r'  File "([^"]+)", line (\d+), in (.+)(?:\n    (.*))?')
+_NOT_THE_USERS = re.compile(
+    r"(^|/)(site-packages|dist-packages|pyspark(\.zip)?|py4j[^/]*|lib/python3[^/]*)/|^<"
+    rf"|^({re.escape(str(_HERE))}|{re.escape(str((_HERE / 'state').resolve()))})/"
+)
+"""Files of libraries, wherever a worker has them, and of fkjoin, also in a checkout."""
 
 
 def nearest(name: str, known: Collection[str], shown: int | None = None) -> str:
@@ -16,6 +27,19 @@ def nearest(name: str, known: Collection[str], shown: int | None = None) -> str:
 def set_aside(what: str) -> str:
     """The end of a message about rows, lines or records that stop a query: the way out."""
     return f'; with on_error="dead-letter" such {what} are set aside'
+
+
+def users_frames(text: str) -> Iterator[str]:
+    """The lines of a traceback that are in the user's own code, the innermost last."""
+    for file, line, name, code in _FRAME.findall(text):
+        if not _NOT_THE_USERS.search(file):
+            yield f"{Path(file).name}, line {line}, in {name}" + (f": {code.strip()}" if code else "")
+
+
+def thrown_at(error: BaseException) -> str:
+    """Say what a user's function threw, and where in it: a worker's traceback does not reach the driver whole."""
+    frames = list(users_frames("".join(traceback.format_tb(error.__traceback__))))
+    return f"{type(error).__name__}: {error}" + (f" ({frames[-1]})" if frames else "")
 
 
 AS_BEGUN = "; of files that a checkpoint has read before, give schema= with the type that it had"

@@ -209,7 +209,8 @@ def test_the_doctor_looks_at_connector_workers_and_brokers(
     assert run.returncode == 0, run.stdout + run.stderr
     said = [line.split(":")[0] for line in run.stdout.splitlines()]
     assert said == [
-        f"ok  {what}" for what in ("Java", "PySpark", "Spark session", "Kafka connector", "Python on the workers", "brokers")
+        f"ok  {what}"
+        for what in ("Java", "PySpark", "pandas", "Spark session", "Kafka connector", "Python on the workers", "brokers")
     ]
     run = fkjoin("doctor", "--bootstrap-servers", "localhost:1")
     assert run.returncode == 1

@@ -14,6 +14,11 @@ from fkjoin.metrics.server import Access
 
 Value = str | int | float | bool
 
+
+class JobError(FkJoinError, ValueError):
+    """A job file is wrong; the message says where in it, and what may stand there."""
+
+
 ANY = object()
 """A setting that is given, whatever it is."""
 

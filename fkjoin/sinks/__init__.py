@@ -1,4 +1,4 @@
-"""Where a table's changes can go, for ``Table.to``: ``Kafka``, ``Parquet``, ``Postgres`` and ``Delta``.
+"""Places for a table's changes, for ``Table.to``: ``Kafka``, ``Parquet``, ``Postgres`` and ``Delta``.
 
 The last two keep a table up to date, row by row, in the place where it is read.  They remember, in the same transaction as
 the rows, the last batch of each query: a batch that is repeated is left out.  Their batches pass through the driver; bound
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 __all__ = ["RETRY_S", "Delta", "Kafka", "Parquet", "Postgres", "Sink"]
 
 RETRY_S = 60.0
-"""For so long ``Postgres`` and ``Delta`` try again, unless they are told otherwise."""
+"""Seconds for which ``Postgres`` and ``Delta`` try again, unless they are told otherwise."""
 
 _OPTIONAL = ("Delta", "Postgres")
 
 
 def __getattr__(name: str) -> Any:
-    """The sinks whose packages need not be there."""
+    """Import the sinks whose packages need not be there."""
     if name not in _OPTIONAL:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = name.lower()

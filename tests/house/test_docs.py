@@ -6,9 +6,11 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.documents import FENCE, blocks, check_tutorial, tutorial
 from tests.support.places import ROOT
@@ -53,6 +55,26 @@ def test_code_in_documents_is_python_and_names_what_there_is(path: Path) -> None
                 for name in wanted:
                     assert hasattr(found, name), f"{path}: {module}.{name}"
     assert fkjoin.__version__
+
+
+def test_databricks_finds_what_the_how_to_has_it_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wheel task calls an entry point of the package's metadata with the parameters as arguments."""
+    import fkjoin
+
+    (block,) = (block for block in blocks(ROOT / "docs" / "howto.md") if "python_wheel_task" in block.text)
+    (task,) = yaml.safe_load(block.text)["resources"]["jobs"]["orders"]["tasks"]
+    wheel = task["python_wheel_task"]
+    assert task["libraries"][0]["whl"].endswith(f"/{wheel['package_name']}-{fkjoin.__version__}-py3-none-any.whl")
+    (entry,) = distribution(wheel["package_name"]).entry_points.select(name=wheel["entry_point"])
+    call = entry.load()
+    for arguments, says in ((["--version"], fkjoin.__version__), ([wheel["parameters"][0], "--help"], "Run a job")):
+        monkeypatch.setattr(sys, "argv", ["fkjoin", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            call()
+        assert ended.value.code in (None, 0)
+        assert says in capsys.readouterr().out
 
 
 def test_tests_that_are_named_are_there() -> None:
