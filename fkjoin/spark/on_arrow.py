@@ -28,7 +28,7 @@ def _through_pandas(function: Callable[[pa.Array], pa.Array], returns: DataType)
     struct = isinstance(returns, StructType)
 
     def through(given: Any) -> Any:
-        found = function(pa.array(given.tolist(), pa.binary()))
+        found = function(pa.array(given, pa.binary(), from_pandas=True))
         if struct:
             values = {field.name: found.field(field.name) for field in found.type}
             return pd.DataFrame({name: pd.Series(_listed(part), dtype=object) for name, part in values.items()})
