@@ -19,10 +19,11 @@ AFTER_PROCESSES := $(addprefix tests/,cli/test_termination.py api/test_examples.
 	analysis/test_written.py lowering/test_rows_that_throw.py files)
 REST = tests $(AFTER_BROKERS:%=--ignore=%) $(AFTER_PROCESSES:%=--ignore=%)
 PYTEST := $(BIN)/python -m pytest -q
+ENVIRONMENTS = $(MAKE) --no-print-directory environments
 test: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/$(CLASSES)' -Xlog:disable
 test: .venv/ready $(CLASSES) engine
 	@lane() { status=0; $(PYTEST) $$1 || status=1; $$3 || status=1; $(PYTEST) $$2 || status=1; return $$status; }; \
-	lane "$(BROKERS)" "$(AFTER_BROKERS)" "$(MAKE) --no-print-directory environments" >.brokers.log 2>&1 & brokers=$$!; \
+	lane "$(BROKERS)" "$(AFTER_BROKERS)" "$(ENVIRONMENTS)" >.brokers.log 2>&1 & brokers=$$!; \
 	lane "$(PROCESSES)" "$(AFTER_PROCESSES)" true >.processes.log 2>&1 & processes=$$!; \
 	trap "kill $$brokers $$processes" INT TERM; status=0; $(PYTEST) $(REST) || status=1; \
 	echo "on brokers and databases:"; wait $$brokers || status=1; cat .brokers.log; \
