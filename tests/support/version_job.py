@@ -1,6 +1,6 @@
 """A job that each version of Spark runs, as a program: ``python -m tests.support.version_job COMMAND FOLDER``.
 
-``crash`` sums up the ``History`` in FOLDER, a file of each table in a batch, and is killed in the third batch, before that is
+``crash`` sums up the ``History`` in FOLDER, a file of each table in a batch, and is killed in the second batch, before that is
 committed.  ``go-on`` repeats that batch, reads the state back, and prints as JSON what it found, or how it was refused.
 """
 
@@ -18,12 +18,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from fkjoin import FkJoinError, Table, fk_join, read_state, session
 from fkjoin import aggregates as agg
-from fkjoin.checkpoint.upkeep import rescale, verify
+from fkjoin.checkpoint.upkeep import rescale
 from tests.support.orders import CUSTOMER, ORDER
 from tests.support.queries import run
 from tests.support.sessions import short_lived, small
 
-CRASH = 2
+CRASH = 1
 """The batch."""
 
 
@@ -75,7 +75,7 @@ def periodic(spark: SparkSession, folder: Path) -> list[str]:
     (folder / "few").mkdir()
     (folder / "few" / "0.json").write_text('{"order_id": "o1", "lsn": 1}\n')
     few = Table.from_files(spark, folder / "few", key="order_id", schema="order_id string, lsn bigint", version="lsn")
-    held = few.filter("lsn > 0", name="held", emit="periodic 100 ms")
+    held = few.filter("order_id is not null", name="held", emit="periodic 100 ms")
     return [row["order_id"] for row in run(held.changes, folder / "held").rows]
 
 
@@ -97,7 +97,6 @@ def main(command: str, folder: Path) -> None:
     found = {
         "version": spark.version,
         "read": refused(lambda: read_back(spark, folder)),
-        "verified": refused(lambda: verify(spark, checkpoint)),
         "rescaled": refused(lambda: rescale(spark, checkpoint, 2)),
         "periodic": periodic(spark, folder),
     }
