@@ -73,9 +73,11 @@ def read_back(spark: SparkSession, folder: Path) -> dict[str, Any]:
 def periodic(spark: SparkSession, folder: Path) -> list[str]:
     """Orders that a query sends once an interval is over."""
     (folder / "few").mkdir()
-    (folder / "few" / "0.json").write_text('{"order_id": "o1", "lsn": 1}\n')
-    few = Table.from_files(spark, folder / "few", key="order_id", schema="order_id string, lsn bigint", version="lsn")
-    held = few.filter("order_id is not null", name="held", emit="periodic 100 ms")
+    (folder / "few" / "0.json").write_text('{"order_id": "o1", "amount": 1.5, "lsn": 1}\n')
+    few = Table.from_files(
+        spark, folder / "few", key="order_id", schema="order_id string, amount double, lsn bigint", version="lsn"
+    )
+    held = few.filter("amount > 0", name="held", emit="periodic 100 ms")
     return [row["order_id"] for row in run(held.changes, folder / "held").rows]
 
 
