@@ -39,16 +39,13 @@ class Ability:
     """The Spark that has it, such as ``4.2``."""
     found: Callable[[SparkSession], bool]
     """Asks a session."""
-    otherwise: str = ""
-    """What else a user should know who goes to another Spark."""
+    way: str
+    """What to do."""
 
     def require(self, spark: SparkSession) -> None:
         """Raise ``SessionError`` if the session lacks it."""
         if not self.found(spark):
-            raise SessionError(
-                f"{self.what} needs Spark {self.since} or newer, and this is {spark.version}; run it in a Python environment "
-                f'with "pyspark>={self.since}"{self.otherwise}'
-            )
+            raise SessionError(f"{self.what} needs Spark {self.since} or newer, and this is {spark.version}; {self.way}")
 
 
 def _reads_state(spark: SparkSession) -> bool:
@@ -61,10 +58,10 @@ RESCALE = Ability(
     "fkjoin state rescale",
     "4.2",
     lambda spark: hasattr(spark, "_streamingCheckpointManager"),
-    ", and the query after it",
+    'run it, and the query after it, in a Python environment with "pyspark>=4.2"',
 )
 
-READ_STATE = Ability("reading state", "4.1", _reads_state, "; the query can go on here")
+READ_STATE = Ability("reading state", "4.1", _reads_state, "begin the query with that to have state that can be read")
 """Of ``read_state`` and ``fkjoin state``: Spark's source of state must know checkpoints of format 2."""
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from fkjoin.checkpoint.upkeep import rescale, verify
-from fkjoin.sessions.settings import PARTITIONS
+from fkjoin.checkpoint.upkeep import verify
 from tests.support.orders import History, batch_join
 from tests.support.places import ROOT
 from tests.support.sessions import small
@@ -39,7 +38,7 @@ def own(line: str) -> dict[str, str]:
 
 
 def refusal(what: str, since: str, release: str) -> str:
-    return f'{what} needs Spark {since} or newer, and this is {release}; run it in a Python environment with "pyspark>={since}"'
+    return f"{what} needs Spark {since} or newer, and this is {release}; "
 
 
 @pytest.mark.spark
@@ -60,17 +59,19 @@ def test_a_job_that_is_killed_goes_on_there_and_on_the_newest(
     assert found["version"] == release
     assert found["periodic"] == ["o1"]
     reads, spreads = (tuple(map(int, line.split("."))) >= since for since in ((4, 1), (4, 2)))
-    unread = refusal("reading state", "4.1", release) + "; the query can go on here"
+    unread = refusal("reading state", "4.1", release) + "begin the query with that to have state that can be read"
     assert found["read"] == (batch_join(history) if reads else unread)
     there = f"partitions: {tmp_path / 'checkpoint'} has 2 already"
-    unspread = refusal("fkjoin state rescale", "4.2", release) + ", and the query after it"
+    unspread = (
+        refusal("fkjoin state rescale", "4.2", release)
+        + 'run it, and the query after it, in a Python environment with "pyspark>=4.2"'
+    )
     assert found["rescaled"] == (there if spreads else unspread)
 
+    if not reads:  # the newest Spark does not load such change logs
+        return
     small(spark, tmp_path)
     assert read_back(spark, tmp_path) == batch_join(history)
-    if not reads:  # all that is refused there is done here
-        rescale(spark, tmp_path / "checkpoint", 1)
-        spark.conf.set(PARTITIONS, "1")
     history.write(60)
     sum_up(spark, tmp_path)
     assert summed(tmp_path) == history.by_region()
