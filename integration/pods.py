@@ -64,10 +64,12 @@ def api() -> Iterator[tuple[str, Queue[Json]]]:
     server = ThreadingHTTPServer((HOST, 0), Api)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield f"http://{HOST}:{server.server_address[1]}", asked
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield f"http://{HOST}:{server.server_address[1]}", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def confined(application: Json, role: str, places: dict[str, str]) -> list[str]:
