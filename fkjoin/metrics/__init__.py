@@ -9,9 +9,11 @@ from __future__ import annotations
 import functools
 import json
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -45,8 +47,12 @@ class _Operator:
     """What is known of an operator."""
 
     totals: Counter[str] = field(default_factory=Counter)
-    rates: dict[str, float] = field(default_factory=dict)
-    """Of the last batch, a second."""
+    last: dict[str, int] = field(default_factory=dict)
+    """The counters of the last batch."""
+    skips: Counter[str] = field(default_factory=Counter)
+    """Unchanged results, by stage."""
+    last_skips: dict[str, int] = field(default_factory=dict)
+    """Those of the last batch."""
     sizes: dict[str, int] = field(default_factory=dict)
     buckets: int = 0
     stage_seconds: Counter[str] = field(default_factory=Counter)
@@ -63,8 +69,26 @@ class _Query:
     batches: int = 0
     inputs: int = 0
     last: dict[str, Any] = field(default_factory=dict)
+    since_ms: int = 0
+    """The end of the batch before the last one, or the beginning of the first, in milliseconds since 1970."""
+    ended_ms: int = 0
+    """The end of the last batch."""
     recent: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_RECENT))
     operators: dict[str, _Operator] = field(default_factory=dict)
+
+    def rates(self, now_ms: int) -> dict[str, dict[str, dict[str, float]]]:
+        """What the last batch counted and skipped, by operator, for a second of the time since the batch before it ended.
+
+        When no batch has ended for longer than that, the time up to ``now_ms`` counts: a query that waits does not go on at
+        its last rates.
+        """
+        passed = max(self.ended_ms - self.since_ms, now_ms - self.ended_ms) / 1000
+        rates: dict[str, dict[str, dict[str, float]]] = {"rates": {}, "skip_rates": {}}
+        for operator, known in self.operators.items() if passed > 0 else ():
+            for kind, row in zip(rates.values(), (known.last, known.last_skips), strict=True):
+                if row:
+                    kind[operator] = {item: round(value / passed, 1) for item, value in row.items()}
+        return rates
 
 
 class Metrics(Collector):
@@ -78,7 +102,8 @@ class Metrics(Collector):
         """Add a batch; returns what there is to say of it, as JSON.
 
         Keys: ``time, query, batch, inputs, seconds``; ``counters`` of the batch, ``totals`` since the start and ``rates`` a
-        second, by operator, those that are not 0; ``phases`` (Spark's, seconds); ``stages`` (by operator; seconds of all tasks
+        second of the time since the end of the batch before, by operator, those that are not 0; ``skip_rates`` (unchanged
+        results, by operator and stage, a second); ``phases`` (Spark's, seconds); ``stages`` (by operator; seconds of all tasks
         since the start); ``state`` (by operator: rows, about, and bytes); ``lag`` (records, by topic and partition);
         ``fan_out`` and ``hot_keys`` by operator.
         """
@@ -100,10 +125,15 @@ class Metrics(Collector):
             query = self._queries.setdefault(query_name, _Query())
             query.batches += 1
             query.inputs += about["numInputRows"]
+            began = datetime.fromisoformat(about["timestamp"].replace("Z", "+00:00"))
+            began_ms = round(1000 * began.timestamp())
+            query.since_ms, query.ended_ms = query.ended_ms or began_ms, began_ms + round(1000 * seconds)
+            for known in query.operators.values():
+                known.last, known.last_skips = {}, {}
             for operator, row in found.items():
                 known = query.operators.setdefault(operator, _Operator())
                 known.totals.update(row)
-                known.rates = {item: round(value / seconds, 1) for item, value in row.items()} if seconds else {}
+                known.last = row
             for operator, row in states.items():
                 _take_state(query.operators.setdefault(operator, _Operator()), row)
             query.last = self._line(query_name, query, about, seconds, found)
@@ -122,7 +152,7 @@ class Metrics(Collector):
             "seconds": seconds,
             "counters": found,
             "totals": {operator: dict(known.totals) for operator, known in operators.items() if operator in found},
-            "rates": {operator: known.rates for operator, known in operators.items() if operator in found},
+            **query.rates(query.ended_ms),
             "phases": {phase: ms / 1000 for phase, ms in about["durationMs"].items()},
             "stages": {operator: dict(known.stage_seconds) for operator, known in operators.items()},
             "state": {operator: known.sizes for operator, known in operators.items() if known.sizes},
@@ -132,11 +162,16 @@ class Metrics(Collector):
         }
 
     def snapshot(self) -> dict[str, Any]:
-        """All queries: their last batch, as ``take`` returned it, and ``recent`` ones, newest first."""
+        """All queries: their last batch, as ``take`` returned it, and ``recent`` ones, newest first.
+
+        ``rates`` fall while a query waits.
+        """
+        now_ms = round(1000 * time.time())
         with self._lock:
             return {
                 name: {
                     **query.last,
+                    **query.rates(now_ms),
                     "recent": list(reversed(query.recent)),
                     "batches": query.batches,
                     "all_inputs": query.inputs,
@@ -232,6 +267,9 @@ def _take_state(known: _Operator, row: Mapping[str, Any]) -> None:
     for item, value in row.items():
         if item.endswith("-ms") and value:
             known.stage_seconds[item.removesuffix("-ms")] += value / 1000
+        if item.endswith(counters.SKIPS) and value:
+            known.last_skips[item.removesuffix(counters.SKIPS)] = value
+    known.skips.update(known.last_skips)
     if (reporting := row.get(counters.BUCKETS) or 0) and reporting >= known.buckets:
         known.buckets = reporting
         known.sizes = {item: row[item] for item in _SIZES}
@@ -262,6 +300,7 @@ def _families(queries: Mapping[str, _Query]) -> Iterator[Metric]:
     lag = GaugeMetricFamily("fkjoin_lag_records", "Records that are yet to be read.", labels=["query", "topic", "partition"])
     where = ["query", "operator"]
     stages = CounterMetricFamily("fkjoin_stage_seconds", "Time of stages, of all tasks.", labels=[*where, "stage"])
+    skips = CounterMetricFamily("fkjoin_stage_idempotent_update_skip", "Unchanged results, by stage.", labels=[*where, "stage"])
     fan_out = GaugeMetricFamily("fkjoin_fan_out_max", "The most answers to one right row in a batch so far.", labels=where)
     totals = {
         name: CounterMetricFamily(f"fkjoin_{name.replace('-', '_')}", f"Kafka Streams' and fkjoin's {name}.", labels=where)
@@ -282,6 +321,8 @@ def _families(queries: Mapping[str, _Query]) -> Iterator[Metric]:
         for operator, known in query.operators.items():
             for stage, seconds in known.stage_seconds.items():
                 stages.add_metric([name, operator, stage], seconds)
+            for stage, number in known.skips.items():
+                skips.add_metric([name, operator, stage], number)
             if known.fan_out:
                 fan_out.add_metric([name, operator], known.fan_out)
             for item, value in known.totals.items():
@@ -294,7 +335,7 @@ def _families(queries: Mapping[str, _Query]) -> Iterator[Metric]:
     }
     for (what, place), number in counted().items():
         sinks[what].add_metric([place], number)
-    yield from (batches, inputs, phases, lag, stages, fan_out, *totals.values(), *sizes.values(), *sinks.values())
+    yield from (batches, inputs, phases, lag, stages, skips, fan_out, *totals.values(), *sizes.values(), *sinks.values())
 
 
 def __dir__() -> list[str]:
