@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CLASSES := .venv/share/fkjoin/classes.jsa
 
-.PHONY: demo test environments compat engine prepare check bench faults soak release-check clean
+.PHONY: demo test environments compat engine prepare check bench faults proof soak release-check clean
 
 demo: .venv/ready
 	$(BIN)/fkjoin demo
@@ -87,6 +87,10 @@ faults: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/$(CLASSES)' 
 faults: .venv/ready $(CLASSES) engine
 	@status=0; for folder in integration tests; do \
 	FKJOIN_EVERY_FAULT=1 $(PYTEST) -m faults $$folder $(if $(FAULT),-k $(FAULT)) || [ $$? = 5 ] || status=1; done; exit $$status
+
+# All orders of delivery of larger histories than the tests walk.
+proof: .venv/ready
+	FKJOIN_EVERY_FAULT=1 $(PYTEST) tests/stages/test_every_order.py
 
 soak: .venv/ready
 	$(BIN)/python -m benchmarks.endurance soak

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import get_args
 
 from pyspark.sql.types import DataType, MapType, StructType
 
@@ -33,6 +32,7 @@ from fkjoin.spark.schemas import arrow_schema, spark_schema
 from fkjoin.spark.unpacking import UnpackAnswers
 from fkjoin.stages import How
 from fkjoin.stages.contribute import Place
+from fkjoin.stages.join_rows import require_how
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +74,7 @@ def planned_join(
     validate: bool | None,
 ) -> Planned:
     """See ``fk_join``.  Raises ``TopologyError``."""
-    if how not in get_args(How):
-        raise TopologyError(f'how: {how!r} is not one of "inner", "left"')
+    require_how(how)
     emission = Emission.of(emit)
     require_same_timestamps(left, right)
     prepare(left.spark)

@@ -63,7 +63,8 @@ def counted(envelopes: DataFrame, name: str, *stages: StageName) -> DataFrame:
         return F.sum(F.when(counter == item, count).otherwise(0)).alias(item)
 
     hot = counter.startswith(counters.HOT_KEY)
-    about = [total(item) for item in (*counters.SIZES, *(f"{stage}-ms" for stage in stages))]
+    of_stages = [f"{stage}{what}" for what in ("-ms", counters.SKIPS) for stage in stages]
+    about = [total(item) for item in (*counters.SIZES, *of_stages)]
     about += [
         F.max(F.when(counter == counters.FAN_OUT, count)).alias(counters.FAN_OUT),
         F.max_by(F.when(hot, F.substr(counter, F.lit(len(counters.HOT_KEY) + 1))), F.when(hot, count)).alias("hot-key"),

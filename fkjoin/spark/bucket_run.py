@@ -97,6 +97,7 @@ class BucketRun:
                     count[counters.INDEX_REBUILT] += 1
                     logging.getLogger(__name__).warning("%s: index rebuilt from its log: %s", name, store.rebuilt)
             count[f"{spec.stage}-ms"] = round(1000 * (time.monotonic() - begun))
+            count[f"{spec.stage}{counters.SKIPS}"] = count[counters.IDEMPOTENT]
             self._name_hot_keys(count)
             give_back(size)
         for name, value in (passed + count).items():  # adding drops what is zero

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fkjoin.testing as kit
-from fkjoin import FkJoinError
+from fkjoin import FkJoinError, TopologyError
 from fkjoin.testing import CRASH, DUPLICATE, REORDER, AggregateTest, JoinTest, change, left, right
 from tests.support.places import ROOT
 
@@ -70,6 +70,11 @@ def test_versions_may_be_given_and_decide() -> None:
 def test_a_foreign_key_that_is_no_text_is_refused() -> None:
     with pytest.raises(FkJoinError, match="extractor: the key that 'o' names is 3; here keys are texts, or None"):
         JoinTest("fk").feed(left("o", {"fk": 3}))
+
+
+def test_a_join_of_another_kind_is_refused_as_the_library_refuses_it() -> None:
+    with pytest.raises(TopologyError, match='how: \'banana\' is not one of "inner", "left"'):
+        JoinTest("fk", how="banana")  # type: ignore[arg-type]
 
 
 def test_reordered_messages_arrive_in_another_order() -> None:

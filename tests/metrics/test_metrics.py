@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
+from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,7 +71,9 @@ def test_a_query_that_waits_is_no_batch_and_loses_nothing() -> None:
     assert metrics.take(idle(1), "sink-out") is None
     found = metrics.snapshot()["sink-out"]
     assert found["lag"] == {"orders": {"0": 0, "1": 0, "2": 9}}, "that goes on"
-    assert {**found, "lag": line["lag"]} == {**found, **line}
+    same = {name: value for name, value in line.items() if name not in ("lag", "rates", "skip_rates")}
+    assert {**found, **same} == found
+    assert found["rates"].keys() == line["rates"].keys()
     assert (found["batches"], len(found["recent"])) == (1, 1)
     differ = [
         pair for pair in zip(before.splitlines(), metrics.prometheus().decode().splitlines(), strict=True) if len({*pair}) > 1
@@ -104,14 +107,15 @@ def test_a_batch_as_json() -> None:
     metrics.take(progress(0), "sink-out")
     line = metrics.take(progress(1), "sink-out")
     assert line == {
-        "time": "2026-01-01T00:00:00.000Z",
+        "time": "2026-01-01T00:00:01.000Z",
         "query": "sink-out",
         "batch": 1,
         "inputs": 100,
         "seconds": 0.5,
         "counters": {"joined": {"left-in": 90, "right-in": 10, "out": 50, "stale-dropped": 1}},
         "totals": {"joined": {"left-in": 180, "right-in": 20, "out": 100, "stale-dropped": 2}},
-        "rates": {"joined": {"left-in": 180.0, "right-in": 20.0, "out": 100.0, "stale-dropped": 2.0}},
+        "rates": {"joined": {"left-in": 90.0, "right-in": 10.0, "out": 50.0, "stale-dropped": 1.0}},
+        "skip_rates": {"joined": {"resolve": 3.0}},
         "phases": {"triggerExecution": 0.5, "addBatch": 0.4},
         "stages": {"joined": {"rekey": 0.2, "subscription": 0.5}},
         "state": {"joined": {"state-rows": 300, "state-bytes": 9000, "log-bytes": 12000, "index-bytes": 5000}},
@@ -121,6 +125,32 @@ def test_a_batch_as_json() -> None:
     }
     json.dumps(line)
     assert [batch["batch"] for batch in metrics.snapshot()["sink-out"]["recent"]] == [1, 0]
+
+
+FIRST = datetime(2026, 1, 1, tzinfo=timezone.utc).timestamp()
+"""The beginning of the first batch."""
+
+
+def test_rates_are_of_the_time_that_passed_and_fall_while_a_query_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of the time that batches took: the first one, half a second, counts from its beginning."""
+    metrics, now = Metrics(), FIRST
+    monkeypatch.setattr("fkjoin.metrics.time.time", lambda: now)
+
+    def out() -> float:
+        return metrics.snapshot()["3f9a"]["rates"]["joined"]["out"]
+
+    assert metrics.take(progress(0))["rates"]["joined"]["out"] == 100.0
+    assert metrics.take(progress(4))["rates"]["joined"]["out"] == 12.5
+    for after, rate in ((0, 12.5), (4, 12.5), (8, 6.2), (100, 0.5)):
+        now = FIRST + 4.5 + after
+        assert out() == rate
+    assert metrics.snapshot()["3f9a"]["skip_rates"] == {"joined": {"resolve": 0.0}}
+
+
+def test_a_clock_that_goes_back_makes_no_rate_less_than_nothing() -> None:
+    metrics = Metrics()
+    metrics.take(progress(9))
+    assert metrics.take(progress(3))["rates"] == {}
 
 
 def test_sizes_are_those_of_a_batch_in_which_all_buckets_said_theirs() -> None:
@@ -154,6 +184,7 @@ def test_prometheus_reads_it() -> None:
     assert found["fkjoin_input_rows_total", "a"] == 200
     assert found["fkjoin_stale_dropped_total", "a", "joined"] == 2
     assert found["fkjoin_stage_seconds_total", "a", "joined", "subscription"] == 0.5
+    assert found["fkjoin_stage_idempotent_update_skip_total", "a", "joined", "resolve"] == 6
     assert found["fkjoin_batch_seconds", "a", "addBatch"] == 0.4
     assert found["fkjoin_lag_records", "0", "a", "orders"] == 5
     assert found["fkjoin_log_bytes", "a", "joined"] == 12000
@@ -166,7 +197,8 @@ def test_a_listener_takes_every_event() -> None:
     assert metrics.snapshot()["3f9a"]["batch"] == 4
 
 
-def test_what_flows_is_written_on_the_arrows() -> None:
+def test_what_flows_is_written_on_the_arrows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fkjoin.metrics.time.time", lambda: FIRST)
     metrics = Metrics()
     metrics.take(progress(0), "sink-out")
     join = Step("fk_join", "joined", "inner", (("left", "orders"), ("right", "customers")), (), ())
