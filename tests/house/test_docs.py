@@ -45,14 +45,14 @@ def blocks(path: Path) -> Iterator[Block]:
         yield Block(match[1], match[2], before[-1] if before else "")
 
 
-@pytest.mark.spark
-def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
-    """Files are written under the names in the lines before them, code runs in turn, and what it prints is what follows.
+def runs(document: str, folder: Path) -> str:
+    """What a document's code prints in ``folder``, compared with what the document says that it prints.
 
-    In a process of its own: Spark takes paths from where it was started.
+    Files are written under the names in the lines before them, and code runs in turn, in a process of its own: Spark takes
+    paths from where it was started.
     """
     script, wanted = ["import subprocess", "from pathlib import Path"], []
-    for number, block in enumerate(blocks(ROOT / "docs" / "tutorial.md")):
+    for number, block in enumerate(blocks(ROOT / document)):
         if block.language in ("csv", "toml"):
             name = re.findall("`([^`]+)`", block.before)[-1]
             script += [f"Path({name!r}).parent.mkdir(exist_ok=True)", f"Path({name!r}).write_text({block.text!r})"]
@@ -63,16 +63,37 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
         else:
             assert block.language == "text"
             wanted.append((number - 1, block.text.strip()))
-    (tmp_path / "tutorial.py").write_text("\n".join(script))
+    (folder / "document.py").write_text("\n".join(script))
     environment = short_lived(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", PYTHONPATH=str(ROOT))
-    command = [sys.executable, "tutorial.py"]
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "document.py"]
+    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
-    assert len(wanted) == 4
+    assert wanted
     for number, text in wanted:
         assert run.stdout.split(f"<{number}>")[1].split(f"</{number}>")[0].strip() == text
-    assert '"name": "Ada"' in run.stdout.rsplit("</", 1)[1], "what fkjoin state get prints"
+    return run.stdout
+
+
+@pytest.mark.spark
+def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
+    printed = runs("docs/tutorial.md", tmp_path)
+    assert '"name": "Ada"' in printed.rsplit("</", 1)[1], "what fkjoin state get prints"
     assert len(list((tmp_path / "job").glob("*/batch=*"))) == 2
+
+
+@pytest.mark.spark
+def test_the_readme_prints_what_it_says(tmp_path: Path) -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+    runs("README.md", tmp_path)
+
+
+def test_the_readme_can_be_read_outside_a_checkout() -> None:
+    """A package index shows it: files are named, since links to them lead nowhere there."""
+    text = (ROOT / "README.md").read_text()
+    assert re.findall(r"\]\((?!https://)[^)]*\)", text) == []
+    named = re.findall(r"`((?:docs|examples)/[\w/]+\.md|[A-Z]+\.md)`", text)
+    assert len(named) > 5
+    assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
 @pytest.mark.parametrize("path", [*DOCS, ROOT / "README.md"], ids=lambda path: path.name)
