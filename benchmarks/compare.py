@@ -67,7 +67,7 @@ class Summary:
 
 
 Row = tuple[str, str]
-"""Of the README's table: what, and its figures."""
+"""A line of the table of figures: what, and its figures."""
 
 
 def compared(what: str, summary: list[Summary]) -> list[Row]:
@@ -116,7 +116,7 @@ def _spread(values: list[float], unit: str) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The table of the README."""
+    """The table of figures, as Markdown."""
     return "\n".join(["| | |", "|---|---|", *(f"| {what} | {figures} |" for what, figures in rows)])
 
 
