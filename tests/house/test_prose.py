@@ -26,7 +26,7 @@ FORBIDDEN = {
 
 _FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"``[^\n]+?``|`[^`]+`")
-_LINK = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)]*\)")
+_LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)]*\)")
 _ITEM = re.compile(r"^ *(?:[-*]|\d+\.) +")
 _END = re.compile(r"(?<=[.!?])[)*\"]*\s+")
 
@@ -40,6 +40,7 @@ def without_code(text: str) -> str:
         text,
         flags=re.M,
     )
+    text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", text)
     text = _CODE.sub(lambda code: "X" + "\n" * code[0].count("\n"), text)
     return _LINK.sub(lambda link: link[1] + "\n" * (link[0].count("\n") - link[1].count("\n")), text)
 
