@@ -15,8 +15,9 @@ from pyspark.sql.types import StructField, StructType
 from fkjoin.analysis import throwing, vectorize
 from fkjoin.analysis.bind import field_of, paths_in, unnamed
 from fkjoin.analysis.columns import first_line, resolve_column
+from fkjoin.codec.expressions import Part
 from fkjoin.codec.rows import Path
-from fkjoin.codec.vectors import Columns, Vector
+from fkjoin.codec.vectors import Columns
 from fkjoin.errors import TopologyError
 from fkjoin.spark.json_lines import plain_path
 from fkjoin.spark.schemas import Expression, text
@@ -64,7 +65,7 @@ class Bound:
         return [self.path] if self.path is not None else list(paths_in(self.node, self.scope.schema))
 
     @cached_property
-    def vector(self) -> Vector | None:
+    def vector(self) -> Part | None:
         """The same for workers; None if Spark has to evaluate it."""
         return vectorize.vector_of(self.node, self.scope.schema.names, self.scope.frame.sparkSession)
 
@@ -100,9 +101,9 @@ def bound_columns(given: Sequence[Expression], columns: Sequence[Column], scope:
 
 def for_workers(bound: Mapping[str, Bound], what: str = "") -> Columns | None:
     """Columns of the operator ``what``, for workers; None if Spark has to evaluate one of them."""
-    found = tuple((name, one.vector) for name, one in bound.items())
-    made = tuple((name, vector) for name, vector in found if vector is not None)
-    return Columns(made, what) if len(made) == len(found) else None
+    vectors = tuple((name, one.vector) for name, one in bound.items())
+    evaluated = tuple((name, vector) for name, vector in vectors if vector is not None)
+    return Columns(evaluated, what) if len(evaluated) == len(vectors) else None
 
 
 def schema_of(bound: Sequence[Bound]) -> StructType:

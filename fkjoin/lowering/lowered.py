@@ -25,6 +25,7 @@ from fkjoin.spark.frame import CHAINS, DELETED, KEY, NUMBERS, OPERATION, PROBLEM
 from fkjoin.spark.json_lines import JsonLines, plain_path
 from fkjoin.spark.names import quoted, require_results
 from fkjoin.spark.operator import StageName
+from fkjoin.spark.schemas import struct_column
 from fkjoin.spark.stepped import Stepped
 from fkjoin.spark.topic_records import TopicRecords
 from fkjoin.spark.unpacking import UnpackResults
@@ -223,9 +224,7 @@ class Lowered:
 
     @property
     def _version_names(self) -> list[str]:
-        kind = self.frame.schema[VERSION].dataType
-        assert isinstance(kind, StructType)
-        return kind.names
+        return struct_column(self.frame.schema, VERSION).names
 
 
 def stages_of(*tables: Lowered) -> tuple[StageQuery, ...]:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
 
+from fkjoin.checkpoint.begun_with import is_stateful, spec_of
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.plan.stages import Running
-from fkjoin.spark.specs import StageSpec
-
-_STATEFUL = "TransformWithStateInPySpark"
 
 
 def running(table: Lowered, end: str | None = None) -> list[Running]:
@@ -29,8 +26,8 @@ def running_in(frame: DataFrame, end: str) -> Iterator[Running]:
 
 def _below(node: Any, spark: SparkSession, above: str, reader: str) -> Iterator[Running]:
     """``above``: the table of the nearest stateful operator above; ``reader``: what reads that table."""
-    if node.nodeName() == _STATEFUL:
-        spec = _spec(node, spark)
+    if is_stateful(node):
+        spec = spec_of(node, spark)
         operator = spec.state.operator
         of_it = reader if operator == above or not above else above
         yield from _below(node.left(), spark, operator, of_it)
@@ -39,12 +36,3 @@ def _below(node: Any, spark: SparkSession, above: str, reader: str) -> Iterator[
     children = node.children()
     for place in range(children.size()):
         yield from _below(children.apply(place), spark, above, reader)
-
-
-def _spec(node: Any, spark: SparkSession) -> StageSpec:
-    """The operator's spec, from the function that this process has given to Spark."""
-    tag: Any = spark.sparkContext._jvm.scala.reflect.ClassTag.Byte()  # type: ignore[union-attr]
-    command = bytes(node.functionExpr().func().command().toArray(tag))
-    function, _ = CloudPickleSerializer().loads(command)  # type: ignore[no-untyped-call]
-    spec: StageSpec = function.__self__._stateful_processor._spec
-    return spec

@@ -98,8 +98,8 @@ def packing_columns(**more: Column) -> list[Column]:
 
 def once(frames: Iterable[DataFrame]) -> tuple[DataFrame, ...]:
     """The frames, each once: several tables may be made of the same."""
-    found: list[DataFrame] = []
+    distinct: list[DataFrame] = []
     for frame in frames:
-        if all(frame is not known for known in found):
-            found.append(frame)
-    return tuple(found)
+        if all(frame is not known for known in distinct):
+            distinct.append(frame)
+    return tuple(distinct)

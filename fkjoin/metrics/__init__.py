@@ -1,4 +1,4 @@
-"""What running queries say of themselves, from Spark's progress events: counters, times, lag, sizes of state, hot keys.
+"""Metrics of running queries, from Spark's progress events: counters, times, lag, sizes of state, hot keys.
 
 ``watch`` is for queries that a program starts itself, ``fkjoin run`` has the same for its own.  As JSON lines (``Metrics.take``
 returns them), and for Prometheus under ``fkjoin_…``; the names of counters are Kafka Streams' where it has them.
@@ -12,11 +12,8 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
@@ -28,10 +25,17 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryProgress
 
+from fkjoin.errors import needs_extra
 from fkjoin.metrics.server import Access, Page, PageServer
 from fkjoin.sinks.counts import LEFT_OUT, REPEATED, counted
 from fkjoin.stages import counters
 from fkjoin.stages.counters import metrics_name, state_metrics_name
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+    from prometheus_client.registry import Collector
+else:
+    Collector = object
 
 __all__ = ["Metrics", "watch"]
 
@@ -42,15 +46,15 @@ _SIZES = (counters.STATE_ROWS, counters.STATE_BYTES, counters.LOG_BYTES, counter
 
 @dataclass
 class _Operator:
-    """What is known of an operator."""
+    """Metrics of an operator."""
 
     totals: Counter[str] = field(default_factory=Counter)
     rates: dict[str, float] = field(default_factory=dict)
-    """Of the last batch, a second."""
+    """Rates of the last batch, a second."""
     sizes: dict[str, int] = field(default_factory=dict)
     buckets: int = 0
     stage_seconds: Counter[str] = field(default_factory=Counter)
-    """Of all tasks together."""
+    """Seconds of all tasks together."""
     fan_out: int = 0
     hot: dict[str, int] = field(default_factory=dict)
     """The hot keys, as JSON, with their last fan-out."""
@@ -58,7 +62,7 @@ class _Operator:
 
 @dataclass
 class _Query:
-    """What is known of a query."""
+    """Metrics of a query."""
 
     batches: int = 0
     inputs: int = 0
@@ -74,8 +78,8 @@ class Metrics(Collector):
         self._lock = threading.Lock()
         self._queries: dict[str, _Query] = {}
 
-    def take(self, progress: StreamingQueryProgress, name: str | None = None) -> dict[str, Any]:
-        """Add a batch; returns what there is to say of it, as JSON.
+    def take(self, progress: StreamingQueryProgress, name: str | None = None) -> dict[str, Any] | None:
+        """Add a batch; returns what there is to say of it, as JSON; None of an event that is no batch's.
 
         Keys: ``time, query, batch, inputs, seconds``; ``counters`` of the batch, ``totals`` since the start and ``rates`` a
         second, by operator, those that are not 0; ``phases`` (Spark's, seconds); ``stages`` (by operator; seconds of all tasks
@@ -84,9 +88,12 @@ class Metrics(Collector):
         """
         return self.take_json(progress.json, name)
 
-    def take_json(self, progress: str, name: str | None = None) -> dict[str, Any]:
-        """The same, of the progress as Spark's JSON."""
+    def take_json(self, progress: str, name: str | None = None) -> dict[str, Any] | None:
+        """Take the progress as Spark's JSON, see ``take``."""
         about: dict[str, Any] = json.loads(progress)
+        if not _is_batch(about["durationMs"]):
+            self._wait(about, name or about["name"] or about["id"])
+            return None
         seconds = about["durationMs"].get("triggerExecution", 0) / 1000
         observed: dict[str, dict[str, Any]] = about.get("observedMetrics", {})
         found = {
@@ -110,6 +117,12 @@ class Metrics(Collector):
             query.recent.append({name: query.last[name] for name in ("time", "batch", "inputs", "seconds", "phases")})
             return query.last
 
+    def _wait(self, about: Mapping[str, Any], name: str) -> None:
+        """Take in what changes while a query waits; all else is as its last batch left it."""
+        with self._lock:
+            if (query := self._queries.get(name)) is not None:
+                query.last = {**query.last, "lag": _lag(about["sources"])}
+
     def _line(
         self, name: str, query: _Query, about: Mapping[str, Any], seconds: float, found: Mapping[str, Mapping[str, int]]
     ) -> dict[str, Any]:
@@ -121,7 +134,7 @@ class Metrics(Collector):
             "inputs": about["numInputRows"],
             "seconds": seconds,
             "counters": found,
-            "totals": {operator: dict(known.totals) for operator, known in operators.items() if operator in found},
+            "totals": {operator: dict(known.totals) for operator, known in operators.items() if known.totals},
             "rates": {operator: known.rates for operator, known in operators.items() if operator in found},
             "phases": {phase: ms / 1000 for phase, ms in about["durationMs"].items()},
             "stages": {operator: dict(known.stage_seconds) for operator, known in operators.items()},
@@ -132,7 +145,7 @@ class Metrics(Collector):
         }
 
     def snapshot(self) -> dict[str, Any]:
-        """All queries: their last batch, as ``take`` returned it, and ``recent`` ones, newest first."""
+        """Return all queries: their last batch, as ``take`` returned it, and ``recent`` ones, newest first."""
         with self._lock:
             return {
                 name: {
@@ -145,13 +158,15 @@ class Metrics(Collector):
             }
 
     def collect(self) -> Iterator[Metric]:
-        """For a registry of ``prometheus_client``."""
+        """Yield the metrics, for a registry of ``prometheus_client``."""
         with self._lock:
             families = list(_families(self._queries))
         yield from families
 
     def prometheus(self) -> bytes:
         """Prometheus' text format."""
+        with needs_extra("Prometheus", "cli"):
+            from prometheus_client import CollectorRegistry, generate_latest
         registry = CollectorRegistry()
         registry.register(self)
         return generate_latest(registry)
@@ -176,7 +191,7 @@ class Listener(StreamingQueryListener):
 
     @functools.cached_property
     def _jlistener(self) -> Any:
-        """What PySpark registers."""
+        """Make the object that PySpark registers."""
         jvm: Any = SparkContext._jvm
         return jvm.PythonStreamingQueryListenerWrapper(_Events(self, self._metrics))
 
@@ -191,17 +206,25 @@ class Listener(StreamingQueryListener):
 
 
 def progress_since(query: StreamingQuery, batch: int) -> list[StreamingQueryProgress]:
-    """Progress of the query's batches after ``batch`` (-1: of all), oldest first, as far back as Spark keeps it.
+    """Read the progress of the query's batches after ``batch`` (-1: of all), oldest first, as far back as Spark keeps it.
 
-    Cheap to ask again and again: Spark writes out the progress of all of its last hundred batches for whoever wants the recent
+    Cheap to ask again and again: Spark writes out the progress of all of its last hundred batches for a reader of the recent
     ones, so the last one is asked for first.
     """
     last = query.lastProgress
     if last is None or last.batchId <= batch:
         return []
     if last.batchId == batch + 1:
-        return [last]
-    return [progress for progress in query.recentProgress if progress.batchId > batch]
+        return [last] if _is_batch(last.durationMs) else []
+    return [progress for progress in query.recentProgress if progress.batchId > batch and _is_batch(progress.durationMs)]
+
+
+def _is_batch(phases: Mapping[str, Any]) -> bool:
+    """Tell whether an event with these phases is of a batch.
+
+    A query that waits says so every ten seconds, under the number of its next batch.
+    """
+    return "addBatch" in phases
 
 
 def watch(
@@ -222,13 +245,15 @@ def watch(
     metrics = Metrics()
     access = Access(host, tuple(names), token)
     if port is not None:
+        with needs_extra("watch(port=)", "cli"):
+            from prometheus_client import CONTENT_TYPE_LATEST
         PageServer({"/metrics": Page(metrics.prometheus, CONTENT_TYPE_LATEST)}, port, access, "port")
     spark.streams.addListener(Listener(metrics))
     return metrics
 
 
 def _take_state(known: _Operator, row: Mapping[str, Any]) -> None:
-    """What an operator says of its state; sizes only if all buckets said theirs, as far as is known."""
+    """Take what an operator says of its state; sizes only if all buckets said theirs, as far as is known."""
     for item, value in row.items():
         if item.endswith("-ms") and value:
             known.stage_seconds[item.removesuffix("-ms")] += value / 1000
@@ -244,7 +269,7 @@ def _take_state(known: _Operator, row: Mapping[str, Any]) -> None:
 
 
 def _lag(sources: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """How many records of each topic's partitions are yet to be read."""
+    """Count the records of each topic's partitions that are yet to be read."""
     lag: dict[str, dict[str, int]] = {}
     for source in sources:
         end, latest = source.get("endOffset"), source.get("latestOffset")
@@ -256,6 +281,8 @@ def _lag(sources: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
 
 
 def _families(queries: Mapping[str, _Query]) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
     batches = CounterMetricFamily("fkjoin_batches", "Micro-batches that were done.", labels=["query"])
     inputs = CounterMetricFamily("fkjoin_input_rows", "Rows that were read.", labels=["query"])
     phases = GaugeMetricFamily("fkjoin_batch_seconds", "The last batch, by Spark's phases.", labels=["query", "phase"])

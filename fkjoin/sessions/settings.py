@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 
 from fkjoin.errors import SessionError, nearest
 from fkjoin.plan.rules import RULES
-from fkjoin.sessions import class_archive
+from fkjoin.sessions import class_archive, connector, words
+from fkjoin.sessions.abilities import local_file_manager
 from fkjoin.sessions.hadoop_settings import forget_sources
 from fkjoin.sessions.launch import jvm_folder, launch
 from fkjoin.sessions.local_files import use_local_files
@@ -58,14 +59,11 @@ _LOCAL_MEMORY = {
 
 _JAVA = "spark.driver.extraJavaOptions"
 
-_LOCAL = {
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
-    "spark.shuffle.compress": "false",
-}
-"""Hadoop's other way to a local disk starts a process ``readlink`` for each file that it renames: a third of a small batch.
-What is shuffled between stages is compressed by the workers already (docs/adr/0030-pieces-between-the-jvm-and-workers.md)."""
+_FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+"""Hadoop's other way to a local disk starts a process ``readlink`` for each file that it renames: a third of a small batch."""
+
+_LOCAL = {"spark.shuffle.compress": "false"}
+"""What is shuffled between stages is compressed by workers already (docs/adr/0030-pieces-between-the-jvm-and-workers.md)."""
 
 _SOCKETS, _SOCKET_DIR = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
 """Sockets of files are a tenth of a small batch faster than those of a network, and closed to others."""
@@ -74,25 +72,38 @@ _SOCKET_NAME, _LONGEST_SOCKET = len("/.01234567-89ab-cdef-0123-456789abcdef.sock
 """Bytes of the name that Spark gives to a socket, and of the longest path that one may have on any system."""
 
 _DEFAULTS = {
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.execution.arrow.maxBytesPerBatch": "2m",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.pollingDelay": "50ms",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
-"""Where nobody chose otherwise.  Spark by itself gathers up to 64 MiB before a worker gets any of it, in buffers that are
-copied as they grow (docs/adr/0030-pieces-between-the-jvm-and-workers.md), and looks for new data every 10 ms: half a core of a
-query that waits."""
+"""Settings that apply unless a user chose others.  PySpark asks the JVM for the Python line of each column, a third of the time
+in which a table is built; the line is one of fkjoin's.  Spark by itself gathers up to 64 MiB before a worker gets any of it, in
+buffers that are copied as they grow (docs/adr/0030-pieces-between-the-jvm-and-workers.md), and looks for new data every 10 ms:
+half a core of a query that waits."""
 
 
 def session(
-    app_name: str = "fkjoin", master: str | None = None, settings: Mapping[str, Any] | None = None, **conf: Any
+    app_name: str = "fkjoin",
+    master: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    kafka: bool = False,
+    **conf: Any,
 ) -> SparkSession:
     """A Spark session with what fkjoin needs; an active one is reused and completed.
 
     ``master`` defaults to what ``spark-submit`` gave, else ``local[*]``.  ``conf`` are further settings, with ``_`` for
     ``.`` and without the leading ``spark.``: ``session(sql_shuffle_partitions=8, fkjoin_buckets=16)``; ``settings`` are some
     under their full names.
+
+    ``kafka``: with Spark's Kafka connector, the newest published one that fits this Spark; Spark fetches it once, and keeps
+    it.  Raises ``SessionError`` where it cannot be had, and where the process has a JVM without it.
+
+    Of what Spark's log says at the level WARN, lines that a user can do nothing about are left out.  ``log_level="WARN"`` shows
+    all of them, ``log_level="INFO"`` more, also in a session that is there already.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master is None and "MASTER" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:
@@ -103,6 +114,8 @@ def session(
     chosen |= {name: value for name, (value, _) in _REQUIRED.items()} | _DEFAULTS
     chosen["spark.ui.showConsoleProgress"] = "false"
     exact = {"spark." + name.replace("_", "."): value for name, value in conf.items()} | dict(settings or {})
+    if kafka:
+        exact = connector.with_connector(exact)
     if (master or "").startswith("local"):
         exact[_JAVA] = class_archive.options(str(exact.get(_JAVA, "-XX:+UseParallelGC")))
         chosen |= _LOCAL
@@ -115,14 +128,22 @@ def session(
     texts: dict[str, Any] = {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in chosen.items()
     }
+    level = words.level(texts)
     launch(texts)
     spark = SparkSession.builder.config(map=texts).getOrCreate()
+    if (master or "").startswith("local") and (manager := local_file_manager(spark)) is not None:
+        spark.conf.set(_FILE_MANAGER, exact.get(_FILE_MANAGER, manager))
     prepare(spark)
+    if kafka:
+        connector.require(spark)
+    if level is not None:
+        words.tell_all(spark, level)
     return spark
 
 
 def prepare(spark: SparkSession) -> None:
     """Complete the session's settings; ``SessionError`` when it has others that rule fkjoin out."""
+    require_running(spark)
     context = _context(spark)
     # A setting that nobody made reads as None here, not as Spark's default.
     for name, (value, why) in _REQUIRED.items():
@@ -143,6 +164,13 @@ def prepare(spark: SparkSession) -> None:
         use_this_python(context)
         use_local_files(context)
         forget_sources(context)
+
+
+def require_running(spark: SparkSession) -> None:
+    """Raise ``SessionError`` if the session was stopped: nothing that was made with it works any more."""
+    context = getattr(spark, "_sc", None)  # over Spark Connect there is none
+    if context is not None and context._jsc is None:
+        raise SessionError("the Spark session was stopped: make a new one with fkjoin.session(), and the tables anew with it")
 
 
 def bucket_count(spark: SparkSession) -> int:

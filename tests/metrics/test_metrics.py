@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -20,14 +21,14 @@ from fkjoin.metrics import Listener, Metrics, progress_since, watch
 from fkjoin.metrics.server import Access
 from fkjoin.plan.describe.steps import Stage, Step
 from tests.support.places import ROOT
-from tests.support.progress import progress
+from tests.support.progress import idle, progress
 
 
 class Query:
     """A streaming query after some batches, of which Spark still keeps the last few."""
 
     def __init__(self, *batches: int) -> None:
-        self.kept = [SimpleNamespace(batchId=batch) for batch in batches]
+        self.kept: list[Any] = [SimpleNamespace(batchId=batch, durationMs={"addBatch": 1}) for batch in batches]
         self.asked_for_all = 0
 
     @property
@@ -56,6 +57,46 @@ def test_progress_that_is_new(kept: tuple[int, ...], since: int, found: list[int
     query: Any = Query(*kept)
     assert [progress.batchId for progress in progress_since(query, since)] == found
     assert query.asked_for_all == asked_for_all
+
+
+def test_a_query_that_waits_is_no_batch_and_loses_nothing() -> None:
+    """Spark says that it waits under the number of its next batch."""
+    metrics = Metrics()
+    assert metrics.take(idle(0), "sink-out") is None, "nothing is known yet"
+    assert metrics.snapshot() == {}
+    line = metrics.take(progress(0), "sink-out")
+    assert line is not None
+    before = metrics.prometheus().decode()
+    assert metrics.take(idle(1), "sink-out") is None
+    found = metrics.snapshot()["sink-out"]
+    assert found["lag"] == {"orders": {"0": 0, "1": 0, "2": 9}}, "that goes on"
+    assert {**found, "lag": line["lag"]} == {**found, **line}
+    assert (found["batches"], len(found["recent"])) == (1, 1)
+    differ = [
+        pair for pair in zip(before.splitlines(), metrics.prometheus().decode().splitlines(), strict=True) if len({*pair}) > 1
+    ]
+    assert [name.split("{")[0] for name, _ in differ] == ["fkjoin_lag_records"]
+    assert metrics.take(progress(1), "sink-out") is not None
+
+
+def test_the_batch_after_a_wait_is_new_though_it_has_the_number_that_was_waited_under() -> None:
+    query: Any = Query(4, 5)
+    query.kept.append(idle(6))
+    assert [progress.batchId for progress in progress_since(query, 5)] == []
+    assert [progress.batchId for progress in progress_since(query, 4)] == [5]
+    query.kept.append(SimpleNamespace(batchId=6, durationMs={"addBatch": 1}))
+    assert [progress.durationMs for progress in progress_since(query, 5)] == [{"addBatch": 1}]
+
+
+def test_an_operator_that_is_silent_in_a_batch_keeps_its_totals() -> None:
+    metrics = Metrics()
+    metrics.take(progress(0), "q")
+    about = json.loads(progress(1).json)
+    about["observedMetrics"] = {}
+    line = metrics.take_json(json.dumps(about), "q")
+    assert line is not None
+    assert line["totals"]["joined"]["left-in"] == 90
+    assert (line["counters"], line["rates"]) == ({}, {})
 
 
 def test_a_batch_as_json() -> None:
@@ -199,11 +240,22 @@ def test_a_listener_can_be_taken_away(spark: SparkSession) -> None:
     assert metrics.snapshot() == {}
 
 
-def test_the_dashboard_and_the_page_of_documentation_name_metrics_that_there_are() -> None:
+def test_the_dashboard_the_alerts_and_the_page_of_documentation_name_metrics_that_there_are() -> None:
     metrics = Metrics()
     metrics.take(progress(0), "a")
     there = {family.name for family in metrics.collect()} | {f"{family.name}_total" for family in metrics.collect()}
-    for path in ("docker/grafana/fkjoin.json", "docs/watching.md"):
+    for path in ("docker/grafana/fkjoin.json", "docker/prometheus/rules.yml", "docs/watching.md"):
         named = set(re.findall(r"\bfkjoin_\w+", (ROOT / path).read_text()))
-        assert len(named) > 10
+        assert len(named) > 7
         assert named <= there, path
+
+
+def test_each_alert_has_labels_that_its_metrics_have_and_says_what_to_do() -> None:
+    metrics = Metrics()
+    metrics.take(progress(0), "a")
+    labels = {f"{one.name}{end}": set(one._labelnames) for one in metrics.collect() for end in ("", "_total")}
+    (group,) = yaml.safe_load((ROOT / "docker/prometheus/rules.yml").read_text())["groups"]
+    for rule in group["rules"]:
+        used = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
+        assert used <= set.intersection(*(labels[name] for name in re.findall(r"fkjoin_\w+", rule["expr"]))), rule["alert"]
+        assert set(rule["annotations"]) == {"summary", "action"}

@@ -237,6 +237,9 @@ def test_a_date_that_delta_cannot_have_is_refused_before_it_breaks_the_table(tmp
 def test_a_table_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FkJoinError, match="cannot be made for id bigint, x map<string,timestamp_ntz>: .*TIMESTAMP_NTZ"):
         delta(tmp_path, pa.schema([("id", pa.int64()), ("x", pa.map_(pa.string(), pa.timestamp("us")))]))
+    cast = pa.table({"id": [1]}).append_column("x", pa.array([[("a", 1)]], pa.map_(pa.string(), pa.timestamp("us", "UTC"))))
+    delta(tmp_path, cast.schema).apply("q", 0, cast, gone(cast))
+    assert DeltaTable(tmp_path).to_pyarrow_table().num_rows == 1
 
 
 def test_types_that_delta_does_not_have_are_refused(tmp_path: Path) -> None:
