@@ -76,7 +76,7 @@ def confined(application: Json, role: str, places: dict[str, str]) -> list[str]:
     volumes = {one["name"]: one for one in spec["volumes"]}
     context = part["securityContext"]
     assert context["runAsNonRoot"]
-    given = ["--network", "host", "--user", f"{context['runAsUser']}", "--workdir", "/"]
+    given = ["--network", "host", "--user", f"{context['runAsUser']}"]
     given += ["--read-only"] * context["readOnlyRootFilesystem"]
     given += ["--security-opt", "no-new-privileges"] * (not context["allowPrivilegeEscalation"])
     given += [f"--cap-drop={name}" for name in context["capabilities"]["drop"]]
@@ -98,7 +98,7 @@ def of_pod(pod: Json) -> tuple[list[str], list[str]]:
     fields = {"status.podIP": HOST, "metadata.name": pod["metadata"]["name"]}
     given: list[str] = []
     for one in container["env"]:
-        value = one.get("value") or fields[one["valueFrom"]["fieldRef"]["fieldPath"]]
+        value = fields[one["valueFrom"]["fieldRef"]["fieldPath"]] if "valueFrom" in one else one.get("value", "")
         given += ["--env", f"{one['name']}={value}"]
     for mount in container.get("volumeMounts", []):
         if mount["name"] in kept:

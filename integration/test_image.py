@@ -151,7 +151,7 @@ def test_driver_and_executor_run_as_the_operator_starts_them(image: Image, name:
             "spark.kubernetes.container.image": spec["image"],
             "spark.driver.host": HOST,
             "spark.driver.extraJavaOptions": FAST,
-            "spark.executor.extraJavaOptions": f"{FAST} -Dsaid.by='two words'",
+            "spark.executor.extraJavaOptions": FAST,
             "spark.executor.instances": "1",
             "spark.executor.cores": "2",
             "spark.executor.memory": "512m",
@@ -178,7 +178,6 @@ def test_driver_and_executor_run_as_the_operator_starts_them(image: Image, name:
             "tini",
             USER,
         ]
-        assert "-Dsaid.by=two words\0" in docker("exec", executor, "sh", "-c", "cat /proc/[0-9]*/cmdline")
         assert docker("exec", name, "stat", "-c", "%u", "/data/checkpoint").strip() == USER
         docker("stop", "--time", "60", name)
         following.wait()

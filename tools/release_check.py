@@ -19,7 +19,7 @@ WORK = ROOT / "build" / "release"
 
 
 def run(*command: str | Path, folder: Path = WORK) -> str:
-    """What a command prints, in an environment in which nothing says where this checkout is."""
+    """Print a command, run it and return what it prints, in an environment in which nothing says where this checkout is."""
     print("$", *command, flush=True)
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
     environment["PATH"] = f"{Path(command[0]).parent}{os.pathsep}{environment['PATH']}"

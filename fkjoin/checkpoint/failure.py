@@ -16,6 +16,7 @@ from fkjoin.checkpoint.damage import RESTORE, explain
 from fkjoin.errors import FkJoinError, set_aside
 
 _SET_ASIDE = re.compile(re.escape(set_aside("\0")).replace("\0", r"(\w+)"))
+_FILE = re.compile(r"error while reading file (\S+?)\.?(?=\s)")
 _OFFSETS_GONE = re.compile(r"OffsetOutOfRange|data may have been lost|KAFKA_DATA_LOSS")
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
 _NO_MEMORY = re.compile(r"OutOfMemoryError|MemoryError|exited unexpectedly|Cannot allocate memory")
@@ -112,6 +113,7 @@ def told(name: str, checkpoint: str, batch: int | None, messages: list[str]) -> 
     goes_on = f"start the query again: it goes on with {'this batch' if batch is not None else 'the batch after the last one'}"
     advice = _advice(cause, checkpoint, messages, goes_on)
     where = [f"batch {batch} of checkpoint {checkpoint}" if batch is not None else f"checkpoint {checkpoint}"]
+    where += [f"file {found}" for found in _FILE.findall(f"{' '.join(messages)} ")[-1:]]
     where += [cause.frames[-1]] if cause.frames else []
     return f"query {name} failed: {advice.what}", f"where: {'; '.join(where)}", f"what to do: {advice.way}"
 

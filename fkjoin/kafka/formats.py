@@ -31,6 +31,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.sessions.settings import time_zone
 from fkjoin.spark.change_events import PLACEHOLDER, ReadEvents, ReadKeys
 from fkjoin.spark.json_texts import require_json, written
+from fkjoin.spark.on_arrow import on_arrow
 from fkjoin.spark.schemas import arrow_schema, kind_text, nullable, struct_type
 from fkjoin.spark.topic_records import ReadBytes, Reader, ReadObjects
 from fkjoin.spark.topic_values import WriteObjects, Writer, WriteTexts
@@ -256,10 +257,10 @@ def _decoded(read: Reader, kind: StructType, data: Column, text: str | None = No
     told = [StructField("row", nullable(row)), StructField("deleted", BooleanType()), StructField("problem", StringType())]
 
     def decode(given: pa.Array) -> pa.Array:
-        rows, deleted, problem = read(given.cast(pa.binary()))
+        rows, deleted, problem = read(given)
         return pa.StructArray.from_arrays([rows, pa.array(deleted), problem], names=[field.name for field in told])
 
-    found = F.arrow_udf(decode, StructType(told))(data)  # type: ignore[call-overload]
+    found = on_arrow(decode, StructType(told), data)
     deleted, problem = found.getField("deleted"), found.getField("problem")
     usable = ~deleted if whatever else ~deleted & problem.isNull()
     return Decoded(F.when(usable, found.getField("row")), deleted, problem)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +27,7 @@ from pyspark.sql.types import StringType
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import Bytes, as_bytes, buffers, lengths, window
 from fkjoin.kafka.formats import header
+from fkjoin.spark.on_arrow import on_arrow
 
 HEADER = "fkjoin-positions"
 CHAINS = "array<array<struct<topic:string,partition:int,offset:bigint,timestamp:bigint>>>"
@@ -76,11 +76,7 @@ class RootsOf:
 def of_roots(version: Column, roots: RootsOf) -> Column:
     """The header's text for a version, as a Spark expression."""
 
-    def write(version: pa.Array) -> pa.Array:
-        return roots(version)
-
-    udf: Any = F.arrow_udf
-    return cast(Column, udf(write, StringType())(version))
+    return on_arrow(roots, StringType(), version)
 
 
 def relayed(chains: Column | None, raw: Column) -> Column:

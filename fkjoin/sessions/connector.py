@@ -21,7 +21,7 @@ RELEASES = ("4.0.0", "4.1.1", "4.2.0")
 ``tests/sessions/test_connector.py`` asks the index for each."""
 
 HOW = "start the session with fkjoin.session(kafka=True), in a job file kafka = true in [spark]"
-"""What to do for the connector, in messages."""
+"""The way to the connector, in messages."""
 
 PACKAGES, JARS, EXCLUDES = "spark.jars.packages", "spark.jars", "spark.jars.excludes"
 
@@ -85,7 +85,7 @@ def require(spark: SparkSession) -> None:
 
 
 def misfit(jar: str, spark_version: str) -> bool:
-    """Whether a jar is the connector of another Spark: not of its minor version, nor of the release that ``package`` names."""
+    """Tell whether a jar is of another Spark: not of its minor version, nor of the release that ``package`` names."""
     found = re.search(rf"{_ARTIFACT}[\d.]+-(\d+\.\d+)", jar)
     return found is not None and _minor(found[1]) not in (
         _minor(spark_version),
@@ -98,9 +98,9 @@ def _minor(version: str) -> tuple[int, ...]:
 
 
 def unresolved(said: str) -> str | None:
-    """What to tell a user of a start that ended as it looked for packages; None if it ended for something else.
+    """A line on a start that ended because packages cannot be had; None if it ended for something else.
 
-    ``said``: what Spark printed.
+    ``said``: all that Spark printed.
     """
     if (wrong := re.search(r"Provided Maven Coordinates must be in the form .*: (\S*)", said)) is not None:
         return f'{PACKAGES}: {wrong[1]!r} is no package; write each as "group:name:version", with commas between them'

@@ -75,7 +75,9 @@ def level(settings: Mapping[str, Any]) -> str | None:
 def tell_all(spark: SparkSession, log_level: str) -> None:
     """Leave out no line from here on, and set the level of Spark's log."""
     _told_all.set()
-    spark.sparkContext.setLogLevel(log_level)
+    # Spark does nothing about a level that its own defaults name, INFO, though it has its log begin at WARN in such a JVM.
+    for one in ("WARN", log_level):
+        spark.sparkContext.setLogLevel(one)
 
 
 def output(settings: Mapping[str, Any], *, held: bool = False) -> Output | None:

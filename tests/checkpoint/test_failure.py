@@ -141,6 +141,18 @@ def test_without_a_batch_that_has_begun_the_next_one_is_named() -> None:
     assert "goes on with the batch after the last one" in told("out", "/ck", None, ["x"])[2]
 
 
+def test_a_file_that_spark_could_not_read_is_named() -> None:
+    messages = [
+        "x",
+        "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///in/2.csv. SQLSTATE: KD001",
+        "no header",
+    ]
+    assert told("out", "/ck", 7, messages)[:2] == (
+        "query out failed: no header",
+        "where: batch 7 of checkpoint /ck; file file:///in/2.csv",
+    )
+
+
 def test_the_error_can_be_sent_to_another_process() -> None:
     error = pickle.loads(pickle.dumps(QueryError("three lines", "all that Spark says")))
     assert (str(error), error.details) == ("three lines", "all that Spark says")

@@ -48,21 +48,20 @@ def test_a_job_that_is_killed_goes_on_there_and_on_the_newest(
     spark: SparkSession, tmp_path: Path, release: str, line: str
 ) -> None:
     history = History(tmp_path)
-    for _ in range(3):
+    for _ in range(2):
         history.write(60)
     killed = job(line, "crash", tmp_path)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
-    assert [file.name for file in sorted((tmp_path / "out").iterdir())] == ["000.jsonl", "001.jsonl"]
+    assert [file.name for file in sorted((tmp_path / "out").iterdir())] == ["000.jsonl"]
     went_on = job(line, "go-on", tmp_path)
     assert went_on.returncode == 0, went_on.stderr[-3000:]
     assert summed(tmp_path) == history.by_region()
-    found = json.loads(went_on.stdout.splitlines()[-1])
+    found = json.loads(next(line for line in went_on.stdout.splitlines() if line.startswith("{")))
     assert found["version"] == release
     assert found["periodic"] == ["o1"]
     reads, spreads = (tuple(map(int, line.split("."))) >= since for since in ((4, 1), (4, 2)))
     unread = refusal("reading state", "4.1", release) + "; the query can go on here"
     assert found["read"] == (batch_join(history) if reads else unread)
-    assert found["verified"] == ([] if reads else unread)
     there = f"partitions: {tmp_path / 'checkpoint'} has 2 already"
     unspread = refusal("fkjoin state rescale", "4.2", release) + ", and the query after it"
     assert found["rescaled"] == (there if spreads else unspread)

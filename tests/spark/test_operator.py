@@ -30,7 +30,7 @@ def test_a_batch_without_changes_yields_no_empty_frame(tmp_path: Path, spec: Sta
     assert len(frames) == 1  # of frames each costs a millisecond, and a small batch has no more than one per bucket
     rows = pd.concat(frames)
     assert [payload for payload in rows["payload"] if payload is not None] == [b""]
-    counted = {name for name in rows["counter"] if name is not None}
+    counted = {name for name in rows["counter"] if isinstance(name, str)}  # pandas 3 has nan for none
     assert counted <= {*counters.SIZES, f"{spec.stage}-ms"}
 
 
