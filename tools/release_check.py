@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.support.documents import check_tutorial, tutorial
+from tests.support.documents import check_tutorial, program
 from tests.support.places import ROOT
 
 WORK = ROOT / "build" / "release"
@@ -51,7 +51,7 @@ def main() -> None:
     programs = environment("installed", f"{wheel}[cli]")
     run(programs / "python", "-m", "pip", "check")
     with tempfile.TemporaryDirectory(prefix="fkjoin-release-") as name:
-        script, wanted = tutorial()
+        script, wanted = program("docs/tutorial.md")
         (Path(name) / "tutorial.py").write_text(script)
         check_tutorial(Path(name), run(programs / "python", "tutorial.py", folder=Path(name)), wanted)
     print(f"fine: {', '.join(path.name for path in built)} in {WORK / 'dist'}")

@@ -10,9 +10,7 @@ import functools
 import json
 import threading
 import time
-from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 

@@ -37,7 +37,7 @@ _REQUIRED = {
 }
 SHORT_LIVED = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """For ``driver_extraJavaOptions`` of a local session that lives for a minute: in so short a time the JVM's optimizing
-compiler takes more of the cores than it gives back (docs/performance.md).  Without it the JVM has room for 48 MiB of compiled
+compiler takes more of the cores than it gives back (docs/adr/0029).  Without it the JVM has room for 48 MiB of compiled
 code, in place of 240, and ends when that is full."""
 
 _WORKERS = {

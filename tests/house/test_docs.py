@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.documents import FENCE, blocks, check_tutorial, tutorial
+from tests.support.documents import FENCE, blocks, check_printed, check_tutorial, program
 from tests.support.places import ROOT
 from tests.support.sessions import short_lived
 
@@ -30,16 +30,35 @@ NOT_USED = {
 """Words that are not used in documents, and the names in the glossary that are."""
 
 
+def run_document(document: str, folder: Path) -> tuple[str, list[tuple[int, str]]]:
+    """What a document's program prints in a folder, and is to print; a process of its own, as Spark takes paths from there."""
+    script, wanted = program(document)
+    (folder / "document.py").write_text(script)
+    environment = short_lived(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", PYTHONPATH=str(ROOT))
+    command = [sys.executable, "document.py"]
+    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+    return run.stdout, wanted
+
+
 @pytest.mark.spark
 def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
-    """In a process of its own: Spark takes paths from where it was started."""
-    script, wanted = tutorial()
-    (tmp_path / "tutorial.py").write_text(script)
-    environment = short_lived(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", PYTHONPATH=str(ROOT))
-    command = [sys.executable, "tutorial.py"]
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
-    check_tutorial(tmp_path, run.stdout, wanted)
+    check_tutorial(tmp_path, *run_document("docs/tutorial.md", tmp_path))
+
+
+@pytest.mark.spark
+def test_the_readme_prints_what_it_says(tmp_path: Path) -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+    check_printed(*run_document("README.md", tmp_path))
+
+
+def test_the_readme_can_be_read_outside_a_checkout() -> None:
+    """A package index shows it: files are named, since links to them lead nowhere there."""
+    text = (ROOT / "README.md").read_text()
+    assert re.findall(r"\]\((?!https://)[^)]*\)", text) == []
+    named = re.findall(r"`((?:docs|examples)/[\w/]+\.md|[A-Z]+\.md)`", text)
+    assert len(named) > 5
+    assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
 @pytest.mark.parametrize("path", [*DOCS, ROOT / "README.md"], ids=lambda path: path.name)

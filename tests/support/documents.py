@@ -1,4 +1,4 @@
-"""Code in documents, and the tutorial as a program."""
+"""Code in documents, and documents as programs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def blocks(path: Path) -> Iterator[Block]:
         yield Block(match[1], match[2], before[-1] if before else "")
 
 
-def tutorial() -> tuple[str, list[tuple[int, str]]]:
-    """The tutorial as a program, and what its blocks, by number, are to print.
+def program(document: str) -> tuple[str, list[tuple[int, str]]]:
+    """A document as a program, and what its blocks, by number, are to print.
 
     Files are written under the names in the lines before them, and code runs in turn.
     """
     script, wanted = ["import subprocess", "from pathlib import Path"], []
-    for number, block in enumerate(blocks(ROOT / "docs" / "tutorial.md")):
+    for number, block in enumerate(blocks(ROOT / document)):
         if block.language in ("csv", "toml"):
             name = re.findall("`([^`]+)`", block.before)[-1]
             script += [f"Path({name!r}).parent.mkdir(exist_ok=True)", f"Path({name!r}).write_text({block.text!r})"]
@@ -48,10 +48,16 @@ def tutorial() -> tuple[str, list[tuple[int, str]]]:
     return "\n".join(script), wanted
 
 
-def check_tutorial(folder: Path, printed: str, wanted: list[tuple[int, str]]) -> None:
-    """``AssertionError`` unless the tutorial, run in a folder, has printed what follows its blocks, and left its results."""
-    assert len(wanted) == 4
+def check_printed(printed: str, wanted: list[tuple[int, str]]) -> None:
+    """Raise ``AssertionError`` unless a document's program has printed what follows its blocks."""
+    assert wanted
     for number, text in wanted:
         assert printed.split(f"<{number}>")[1].split(f"</{number}>")[0].strip() == text
+
+
+def check_tutorial(folder: Path, printed: str, wanted: list[tuple[int, str]]) -> None:
+    """Raise ``AssertionError`` unless the tutorial, run in a folder, has printed what it says, and left its results."""
+    assert len(wanted) == 4
+    check_printed(printed, wanted)
     assert '"name": "Ada"' in printed.rsplit("</", 1)[1], "what fkjoin state get prints"
     assert len(list((folder / "job").glob("*/batch=*"))) == 2
