@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CLASSES := .venv/share/fkjoin/classes.jsa
 
-.PHONY: demo test engine prepare check bench faults soak clean
+.PHONY: demo test environments compat engine prepare check bench faults proof soak release-check clean
 
 demo: .venv/ready
 	$(BIN)/fkjoin demo
@@ -11,22 +11,51 @@ demo: .venv/ready
 # Three lanes at a time: tests on brokers and databases, and those that start processes, wait a lot, while others keep the
 # machine busy. Each of these two goes on with some that do not wait, so that all three come to their ends at about the same time.
 BROKERS = integration $(PROCESSES:%=--ignore=%)
-AFTER_BROKERS := $(addprefix tests/,plan/test_optimizer.py plan/test_column_pruning.py plan/test_workers_evaluate_steps.py \
-	plan/test_golden_plans.py plan/test_running.py lowering/test_multi_join.py api/test_aggregates.py)
+AFTER_BROKERS := $(addprefix tests/,plan/test_optimizer.py plan/test_column_pruning.py sessions/test_spark_versions.py \
+	plan/test_golden_plans.py plan/test_running.py)
 PROCESSES := $(addprefix integration/test_,faults.py run.py page.py image.py)
 AFTER_PROCESSES := $(addprefix tests/,cli/test_termination.py api/test_examples.py sessions/test_class_archive.py cli/test_commands.py \
 	house/test_docs.py checkpoint/test_saved_state.py sinks/test_several_sinks.py sinks/test_restored_checkpoint.py \
 	analysis/test_written.py lowering/test_rows_that_throw.py files)
 REST = tests $(AFTER_BROKERS:%=--ignore=%) $(AFTER_PROCESSES:%=--ignore=%)
 PYTEST := $(BIN)/python -m pytest -q
+ENVIRONMENTS = $(MAKE) --no-print-directory environments
 test: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/$(CLASSES)' -Xlog:disable
 test: .venv/ready $(CLASSES) engine
-	@lane() { status=0; $(PYTEST) $$1 || status=1; $(PYTEST) $$2 || status=1; return $$status; }; \
-	lane "$(BROKERS)" "$(AFTER_BROKERS)" >.brokers.log 2>&1 & brokers=$$!; \
-	lane "$(PROCESSES)" "$(AFTER_PROCESSES)" >.processes.log 2>&1 & processes=$$!; \
+	@lane() { status=0; $(PYTEST) $$1 || status=1; $$3 || status=1; $(PYTEST) $$2 || status=1; return $$status; }; \
+	lane "$(BROKERS)" "$(AFTER_BROKERS)" "$(ENVIRONMENTS)" >.brokers.log 2>&1 & brokers=$$!; \
+	lane "$(PROCESSES)" "$(AFTER_PROCESSES)" true >.processes.log 2>&1 & processes=$$!; \
 	trap "kill $$brokers $$processes" INT TERM; status=0; $(PYTEST) $(REST) || status=1; \
 	echo "on brokers and databases:"; wait $$brokers || status=1; cat .brokers.log; \
 	echo "that start processes:"; wait $$processes || status=1; cat .processes.log; exit $$status
+
+# Older releases of Spark (compat.lock): an environment has its PySpark, and sees all else that .venv has.
+SPARKS := $(shell sed -n 's/^pyspark==\(4\.[0-9]*\)\..*/\1/p' compat.lock)
+environments: $(SPARKS:%=.venv-%/ready)
+
+.venv-pandas-3/ready: PINNED = pandas==3
+.venv-%/ready: PINNED = pyspark==$*.
+.venv-%/ready: compat.lock .venv/ready
+	$(PYTHON) -m venv --clear .venv-$*
+	.venv-$*/bin/pip install --quiet --disable-pip-version-check --no-deps $$(grep '^$(PINNED)' compat.lock)
+	@$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+		>$$(.venv-$*/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/shared.pth
+	@touch $@
+
+# What each release of Spark runs: stages and their traces, restarts, aggregates, sinks, topics; with pandas 3, what handles its
+# frames. Left out: rescaling, of which only Spark 4.2 and newer know; what is of the newest Spark's plans and processes.
+# Where a Spark lacks what a test needs, the test is skipped with the words of the refusal.
+COMPAT := $(addprefix tests/,replay spark stages api/test_joins.py api/test_aggregates.py api/test_cogroup.py api/test_triggers.py \
+	lowering/test_multi_join.py lowering/test_periodic_emission.py lowering/test_absent_rows.py checkpoint files folds/test_task_retries.py \
+	sinks/test_delta.py sinks/test_parquet_and_delta.py sinks/test_several_sinks.py sinks/test_restored_checkpoint.py sinks/test_types.py) \
+	--deselect tests/spark/test_operator.py::test_a_query_starts_without_what_only_the_work_needs \
+	$(addprefix integration/,test_join.py test_aggregates.py test_records.py test_postgres.py)
+COMPAT_PANDAS := $(addprefix tests/,stages folds codec spark api/test_aggregates.py lowering/test_periodic_emission.py)
+compat: export FKJOIN_COMPAT = 1
+compat: export PYTHONPATH = $(CURDIR)
+compat: environments .venv-pandas-3/ready engine
+	@status=0; for line in $(SPARKS); do echo "Spark $$line:"; .venv-$$line/bin/python -m pytest -q $(COMPAT) || status=1; done; \
+	echo "pandas 3:"; .venv-pandas-3/bin/python -m pytest -q $(COMPAT_PANDAS) || status=1; exit $$status
 
 # Before the tests, which keep the machine busy: an engine that comes up slowly gives up. Tests say why there is none.
 engine:
@@ -38,12 +67,14 @@ check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(PYTEST) tests/house/test_prose.py
 
 bench: .venv/ready $(CLASSES)
 	$(BIN)/python -m benchmarks.compare $(if $(PEERS),--peers $(PEERS))
 
 .venv/ready: requirements.lock pyproject.toml
 	@java -version >/dev/null 2>&1 || { echo "fkjoin needs Java 17 or 21: install a JDK (Debian: apt-get install openjdk-17-jdk-headless) and run make again"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "the locked versions need Python 3.11 or newer: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
@@ -59,8 +90,16 @@ faults: .venv/ready $(CLASSES) engine
 	@status=0; for folder in integration tests; do \
 	FKJOIN_EVERY_FAULT=1 $(PYTEST) -m faults $$folder $(if $(FAULT),-k $(FAULT)) || [ $$? = 5 ] || status=1; done; exit $$status
 
+# All orders of delivery of larger histories than the tests walk.
+proof: .venv/ready
+	FKJOIN_EVERY_FAULT=1 $(PYTEST) tests/stages/test_every_order.py
+
 soak: .venv/ready
 	$(BIN)/python -m benchmarks.endurance soak
 
+# What a user gets of the last commit: some minutes, in which packages are fetched. docs/releasing.md says when.
+release-check: .venv/ready
+	$(BIN)/python -m tools.release_check
+
 clean:
-	rm -rf .venv build dist *.egg-info fkjoin-demo benchmarks/out
+	rm -rf .venv .venv-* build dist *.egg-info fkjoin-demo benchmarks/out

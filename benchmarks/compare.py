@@ -6,7 +6,7 @@ FOLDER has the harnesses of the peers.  A peer is run if its Python is known: th
 FLINK_PYTHON, or FOLDER/venv-pathway, FOLDER/venv-flink; from topic to topic Kafka Streams, and fkjoin beside it, if the jars of
 Kafka Streams and of a broker are in KAFKA_LIBS or FOLDER/kafka_streams/libs.  Every run of fkjoin is checked against a batch
 join.  Then come small batches, restarts, growth and a hot key (``benchmarks.small``, ``restart``, ``endurance``); with --alone
-only these.  Prints a line per run, then minimum, median and maximum, fkjoin's ratio to each, and the table of the README; a
+only these.  Prints a line per run, then minimum, median and maximum, fkjoin's ratio to each, and a table of figures; a
 page with bars and the table goes to benchmarks/report.html.
 """
 
@@ -67,7 +67,7 @@ class Summary:
 
 
 Row = tuple[str, str]
-"""Of the README's table: what, and its figures."""
+"""A line of the table of figures: what, and its figures."""
 
 
 def compared(what: str, summary: list[Summary]) -> list[Row]:
@@ -116,7 +116,7 @@ def _spread(values: list[float], unit: str) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The table of the README."""
+    """The table of figures, as Markdown."""
     return "\n".join(["| | |", "|---|---|", *(f"| {what} | {figures} |" for what, figures in rows)])
 
 

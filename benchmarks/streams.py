@@ -12,8 +12,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +51,61 @@ class Harness:
         said = json.loads(self._run("./bench.sh", *self._sizes, "--", "--no-cache").splitlines()[-1])
         return {**said["bench"], **said["verify"]}
 
-    def fkjoin(self) -> dict[str, Any]:
-        """A run of fkjoin; what it says."""
-        connector = Path(self._run(sys.executable, str(_FETCH_JARS), "connector").strip())
-        jars = ",".join(str(jar) for jar in sorted(connector.glob("*.jar")))
-        checkpoint = self._work / "checkpoint"
-        shutil.rmtree(checkpoint, ignore_errors=True)
+    def emptied(self) -> None:
+        """Have a broker with empty topics, and no state."""
+        for place in ("checkpoint", "streams"):
+            shutil.rmtree(self._work / place, ignore_errors=True)
         self._run("./broker.sh", "reset")
         self._run(sys.executable, "load.py", "--create", "customers", "orders", "joined")
+
+    @contextmanager
+    def serving(self, engine: str, module: str) -> Iterator[Callable[[], dict[str, Any]]]:
+        """Have an engine join the topics as records come; the function ends it, and returns what it says.
+
+        ``module``: what joins them with fkjoin, until its input ends, given ``--serve BOOTSTRAP FOLDER JARS``.
+        """
+        checkpoint = self._work / "checkpoint"
+        command = [sys.executable, "-m", module, "--serve", BOOTSTRAP, str(checkpoint), self._jars()]
+        if engine != "fkjoin":
+            build, libs = self._folder / "build", f"{self._environment['KAFKA_LIBS']}/*"
+            build.mkdir(exist_ok=True)
+            self._run("javac", "-nowarn", "-cp", libs, "-d", "build", "Bench.java")
+            quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+            command = [
+                "java",
+                "-Xmx1g",
+                quiet,
+                "-cp",
+                f"{build}:{libs}",
+                "Bench",
+                "--serve",
+                "--state-dir",
+                str(self._work / "streams"),
+            ]
+        with (self._work / "errors").open("w+") as errors:
+            run = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
+
+            def ended() -> dict[str, Any]:
+                said, _ = run.communicate()
+                if run.returncode:
+                    raise SystemExit(f"{engine} failed:\n{said[-2000:]}\n{Path(errors.name).read_text()[-4000:]}")
+                lines = [line for line in said.splitlines() if line.startswith("{")]
+                return dict(json.loads(lines[-1])) if lines else {}
+
+            try:
+                yield ended
+            finally:
+                run.kill()
+                run.wait()
+
+    def _jars(self) -> str:
+        connector = Path(self._run(sys.executable, str(_FETCH_JARS), "connector").strip())
+        return ",".join(str(jar) for jar in sorted(connector.glob("*.jar")))
+
+    def fkjoin(self) -> dict[str, Any]:
+        """A run of fkjoin; what it says."""
+        jars, checkpoint = self._jars(), self._work / "checkpoint"
+        self.emptied()
         self._load("1")
         options = ["--kafka", BOOTSTRAP, "--prime", "--folder", str(checkpoint), "--jars", jars]
         with ExitStack() as over:

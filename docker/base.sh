@@ -1,9 +1,10 @@
 #!/bin/sh
-# Makes the image that ours are built on, Debian 12 with a Java 17 runtime and Python 3.11, and prints its name: from the public
-# Debian image where an image registry is reached, else with debootstrap from the package index that apt is set to (as root).
+# Makes the image that ours are built on, Debian 12 with a Java 17 runtime, Python 3.11 and tini, and prints its name: from the
+# public Debian image where an image registry is reached, else with debootstrap from the package index that apt is set to (as root).
+# A machine keeps the image under this name: other packages need another name.
 set -eu
-name=fkjoin-java:17
-packages="openjdk-17-jre-headless python3-venv"
+name=fkjoin-java:17-tini
+packages="openjdk-17-jre-headless python3-venv tini"
 if docker image inspect "$name" >/dev/null 2>&1; then echo "$name"; exit 0; fi
 if timeout 60 docker pull --quiet debian:bookworm-slim >/dev/null 2>&1; then
   printf 'FROM debian:bookworm-slim\nRUN mkdir -p /usr/share/man/man1 && apt-get update && apt-get install -y %s\n' \

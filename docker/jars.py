@@ -1,6 +1,6 @@
 """Fetches the jars of one configuration of ivy.xml into .cache/jars, with the Ivy that PySpark ships.
 
-python docker/jars.py connector|broker     prints the folder
+python docker/jars.py connector|connector-4.0|connector-4.1|broker     prints the folder
 """
 
 from __future__ import annotations

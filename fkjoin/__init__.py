@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fkjoin import metrics as metrics
     from fkjoin import sinks as sinks
     from fkjoin import testing as testing
+    from fkjoin.checkpoint.failure import QueryError, failure
     from fkjoin.checkpoint.saved import read_state
     from fkjoin.cogroups import cogroup
     from fkjoin.errors import FkJoinError, FormatError, InvariantError, SessionError, TopologyError, TraceError
@@ -27,19 +28,23 @@ __all__ = [
     "FkJoinError",
     "FormatError",
     "InvariantError",
+    "QueryError",
     "SessionError",
     "Table",
     "TopologyError",
     "TraceError",
     "cogroup",
+    "failure",
     "fk_join",
     "read_state",
     "session",
 ]
 
 _HOMES = {
+    "QueryError": "fkjoin.checkpoint.failure",
     "Table": "fkjoin.table",
     "cogroup": "fkjoin.cogroups",
+    "failure": "fkjoin.checkpoint.failure",
     "fk_join": "fkjoin.join",
     "read_state": "fkjoin.checkpoint.saved",
     "session": "fkjoin.sessions.settings",

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Collection
+import re
+import traceback
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
+_FRAME = re.compile(r'  File "([^"]+)", line (\d+), in (.+)(?:\n    (.*))?')
+_NOT_THE_USERS = re.compile(
+    r"(^|/)(site-packages|dist-packages|pyspark(\.zip)?|py4j[^/]*|lib/python3[^/]*)/|^<"
+    rf"|^({re.escape(str(_HERE))}|{re.escape(str((_HERE / 'state').resolve()))})/"
+)
+"""Files of libraries, wherever a worker has them, and of fkjoin, also in a checkout."""
 
 
 def nearest(name: str, known: Collection[str], shown: int | None = None) -> str:
@@ -15,6 +27,19 @@ def nearest(name: str, known: Collection[str], shown: int | None = None) -> str:
 def set_aside(what: str) -> str:
     """The end of a message about rows, lines or records that stop a query: the way out."""
     return f'; with on_error="dead-letter" such {what} are set aside'
+
+
+def users_frames(text: str) -> Iterator[str]:
+    """The lines of a traceback that are in the user's own code, the innermost last."""
+    for file, line, name, code in _FRAME.findall(text):
+        if not _NOT_THE_USERS.search(file):
+            yield f"{Path(file).name}, line {line}, in {name}" + (f": {code.strip()}" if code else "")
+
+
+def thrown_at(error: BaseException) -> str:
+    """Say what a user's function threw, and where in it: a worker's traceback does not reach the driver whole."""
+    frames = list(users_frames("".join(traceback.format_tb(error.__traceback__))))
+    return f"{type(error).__name__}: {error}" + (f" ({frames[-1]})" if frames else "")
 
 
 AS_BEGUN = "; of files that a checkpoint has read before, give schema= with the type that it had"
@@ -43,3 +68,28 @@ class TraceError(FkJoinError, ValueError):
 
 class InvariantError(FkJoinError):
     """Something that must hold of the stores does not: a fault in fkjoin or in what keeps its state."""
+
+
+@contextlib.contextmanager
+def needs_extra(what: str, extra: str) -> Iterator[None]:
+    """Say which extra to install where a block imports a package that is not there.
+
+    Parameters
+    ----------
+    what
+        The subject of the message, such as ``"to_postgres"``.
+    extra
+        The name of the extra in ``pyproject.toml``.
+
+    Raises
+    ------
+    FkJoinError
+        In place of the ``ImportError``.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").startswith("fkjoin"):  # no package of others
+            raise
+        missing = error.name or str(error).partition("\n")[0]
+        raise FkJoinError(f'{what} needs {missing}: pip install "fkjoin[{extra}]"') from error

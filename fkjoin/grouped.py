@@ -15,17 +15,18 @@ from fkjoin import aggregates
 from fkjoin.aggregates import Wanted
 from fkjoin.analysis.aggregates import Options, aggregated
 from fkjoin.analysis.bound import bind, schema_of
+from fkjoin.analysis.checks import require_takes
 from fkjoin.analysis.columns import resolve_column
 from fkjoin.analysis.projection import Projection
+from fkjoin.analysis.vectorize import scalar_of
 from fkjoin.errors import TopologyError
 from fkjoin.folds.bulk import bulk_column
-from fkjoin.folds.calls import Called, Reducing, Starting
+from fkjoin.folds.calls import AGGREGATE, Called, Evaluating, Reducing, Starting
 from fkjoin.folds.fold import Fold
 from fkjoin.lowering.handle import Handle
 from fkjoin.lowering.recipes import Recipe, Remembered, remembered
 from fkjoin.sessions.access import require_classic
 from fkjoin.spark.names import quoted
-from fkjoin.spark.scalars import AGGREGATE, Step, compiled
 from fkjoin.spark.schemas import Expression, Expressions, arrow_schema, text
 
 if TYPE_CHECKING:
@@ -176,7 +177,8 @@ class Grouped(Remembered):
         kind = of[0].dataType
         rows = self._rows.select(*(columns[name].alias(name) for name in names), F.lit(None).cast(kind).alias(AGGREGATE))
         found = resolve_column(argument, given, rows, rows.columns, "aggregate, key and value")
-        return Step(compiled(argument, found.cast(kind), rows), tuple(key), tuple(value.schema.names), self._plain)
+        part = scalar_of(argument, found.cast(kind), rows)
+        return Evaluating(part, tuple(map(str.lower, key)), tuple(map(str.lower, value.schema.names)), self._plain)
 
     def _project(self, argument: str, given: Expressions) -> Projection:
         return Projection.of(argument, given, self._table.scope)
@@ -198,6 +200,8 @@ def _require_callables(arguments: str, other: Any = (), /, **given: Any) -> None
     for argument, function in given.items():
         if not callable(function) and not isinstance(function, other):
             raise TopologyError(f"{argument}: a callable of ({arguments}) is needed, {function!r} is none")
+        if callable(function):
+            require_takes(argument, function, *arguments.split(", "))
 
 
 def _named(function: Any) -> str:

@@ -123,7 +123,7 @@ class Inspection(Operators):
         ------
         TopologyError
             If ``n`` is not a whole number of at least 1.
-        pyspark.errors.StreamingQueryException
+        QueryError
             If the query fails, as a query on the table would.
 
         Examples

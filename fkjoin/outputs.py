@@ -22,7 +22,7 @@ from fkjoin.spark.trigger import Trigger, arguments_of
 
 
 class Outputs(Handle):
-    """Each starts a query; ``table.changes`` is for any other sink of Spark's."""
+    """Each starts a query, whose failure is a ``QueryError``; ``table.changes`` is for any other sink of Spark's."""
 
     def to_kafka(
         self,

@@ -29,7 +29,7 @@ from fkjoin.folds.calls import Called, Starting
 from fkjoin.folds.fold import Fold
 from fkjoin.stages import Counters, How, aggregate, regroup, rekey, resolve, subscription
 from fkjoin.stages.invariants import live_subscriptions
-from fkjoin.stages.join_rows import matched
+from fkjoin.stages.join_rows import matched, require_how
 from fkjoin.stages.regroup import contributions
 from fkjoin.state import MemoryStore
 
@@ -38,7 +38,6 @@ Extractor = str | Callable[[str, Row], Any]
 Joiner = Callable[[Row, Row | None], Any]
 
 _SOURCES = versions.identity("left"), versions.identity("right")
-_DAY_MS = 24 * 60 * 60 * 1000
 
 
 class Event(NamedTuple):
@@ -189,6 +188,10 @@ class JoinTest(_Kit):
 
     _stages = ("rekey", "subscription", "resolve")
 
+    def __post_init__(self) -> None:
+        require_how(self.how)
+        super().__post_init__()
+
     @property
     def subscriptions(self) -> dict[str, list[str]]:
         """Which left keys subscribe to which foreign key (as JSON)."""
@@ -329,7 +332,7 @@ def _named(extractor: Extractor, event: Event, argument: str) -> str | None:
 
 
 def _times() -> dict[str, Any]:
-    return {"now_ms": 0, "retention_ms": _DAY_MS}
+    return {"now_ms": 0, "retention_ms": 24 * 60 * 60 * 1000}
 
 
 def _text(aggregate: Any) -> str:

@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.sessions import fkjoin_here, only_session
+from tests.support.sessions import fkjoin_here, only_session, pytest_runtest_makereport
 
-__all__ = ["fkjoin_here"]
+__all__ = ["fkjoin_here", "pytest_runtest_makereport"]
 
 DOCKER = Path(__file__).parent.parent / "docker"
 
@@ -64,7 +65,9 @@ def broker(docker: None) -> Iterator[object]:
 @pytest.fixture(scope="session")
 def connector() -> str:
     """The jars of Spark's Kafka connector, as ``spark.jars`` wants them."""
-    folder = Path(prepared(sys.executable, str(DOCKER / "jars.py"), "connector"))
+    line = ".".join(pyspark.__version__.split(".")[:2])
+    name = f"connector-{line}" if line in ("4.0", "4.1") else "connector"
+    folder = Path(prepared(sys.executable, str(DOCKER / "jars.py"), name))
     return ",".join(str(jar) for jar in sorted(folder.glob("*.jar")))
 
 

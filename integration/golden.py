@@ -1,6 +1,6 @@
-"""The job behind ``tests/checkpoints/topics-1.tar.gz``: topics in two halves; a release made the checkpoint of the first.
+"""The job of ``tests/golden/checkpoints/topics-1.tar.gz``: topics in two halves; a release made the checkpoint of the first.
 
-``python -m integration.golden NAME`` writes ``tests/checkpoints/NAME.tar.gz`` with the release at hand; see
+``python -m integration.golden NAME`` writes ``tests/golden/checkpoints/NAME.tar.gz`` with the release at hand; see
 ``tests.support.golden``.
 """
 

@@ -105,6 +105,7 @@ def test_what_cannot_be_had_is_refused_by_name(shop: Client, server: Server, tmp
         "master": "remote: sc://",
         "setting": "spark.driver.memory cannot be set in a session at",
         "job": "spark: spark.remote: jobs need a classic session",
+        "kafka": "kafka: sc://",
     }.items():
         assert said.pop(name).startswith(text)
     assert {name: text.split(" needs a classic Spark session, ")[0] for name, text in said.items()} == {

@@ -1,32 +1,34 @@
-"""The job image: as a user, on a root file system that is read-only."""
+"""The job image: as a user, on a root file system that is read-only, alone and as Spark on Kubernetes starts it."""
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import sysconfig
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+import pyspark
 import pytest
+from kubeflow_spark_api.models import SparkV1beta2SparkApplication
 
+from fkjoin.jobs.job_file import read_job
 from tests.support.queries import write_lines
+from tests.support.sampling import EVERY
 
 from .conftest import DOCKER, prepared
+from .pods import HOST, api, confined, docker, documents, of_pod
 
 ROOT = DOCKER.parent
+USER = "10001"
+FAST = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
 JOB = """
 name = "orders"
 checkpoint = "/data/checkpoint"
-[spark]
-"spark.master" = "local[2]"
-"spark.ui.enabled" = false
-"spark.sql.shuffle.partitions" = 1
-"spark.fkjoin.index.dir" = "/data/index"
-"spark.driver.extraJavaOptions" = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
 [tables.orders]
 path = "/job/orders"
 key = "id"
@@ -42,69 +44,156 @@ extractor = "customer"
 [sinks.out]
 table = "joined"
 path = "/data/out"
+[spark]
+"spark.ui.enabled" = false
+"spark.sql.shuffle.partitions" = 1
+"spark.log.level" = "WARN"
+"""
+LOCAL = f"""
+"spark.master" = "local[2]"
+"spark.fkjoin.index.dir" = "/data/index"
+"spark.driver.extraJavaOptions" = "{FAST}"
 """
 
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the image has Python 3.11, and these packages"),
+]
 
-def run(*command: object) -> str:
-    done = subprocess.run(["docker", *map(str, command)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
+
+class Image(NamedTuple):
+    name: str
+    how: list[str]
+    """Options of `docker run` by which it has what it lacks."""
+
+
+@pytest.fixture(scope="module")
+def image(docker: None, tmp_path_factory: pytest.TempPathFactory) -> Image:
+    """The whole one takes minutes to build: `make faults` does.  Else its first stage, with the packages of the tests."""
+    if EVERY:
+        return Image(prepared(str(DOCKER / "job" / "build.sh")), [])
+    base = prepared(str(DOCKER / "base.sh"))
+    build = ("--build-arg", f"BASE={base}", "--target", "layout", "--tag", "fkjoin-test", str(DOCKER / "job"))
+    subprocess.run(["docker", "build", "--quiet", *build], check=True, stdout=subprocess.DEVNULL)
+    home = tmp_path_factory.mktemp("home")
+    (home / "bin").mkdir()
+    (home / "bin" / "python3").symlink_to("/usr/bin/python3")
+    program = (DOCKER / "job" / "job.py").read_text()
+    (home / "bin" / "fkjoin").write_text(f"#!/opt/fkjoin/bin/python3\n{program}")
+    (home / "bin" / "fkjoin").chmod(0o755)
+    (home / "jobs").mkdir()
+    (home / "jobs" / "job.py").write_text(program)
+    packages = sysconfig.get_path("purelib")
+    places = {home: "/opt/fkjoin", packages: "/packages", ROOT / "fkjoin": "/fkjoin/fkjoin", ROOT / "state": "/fkjoin/state"}
+    places |= {f"{packages}/pyspark/{part}": f"/opt/spark/{part}" for part in ("bin", "jars", "python")}
+    volumes = [one for here, there in places.items() for one in ("--volume", f"{here}:{there}:ro")]
+    return Image("fkjoin-test", [*volumes, "--env", "PYTHONPATH=/fkjoin:/packages"])
 
 
 @pytest.fixture
 def name(docker: None) -> Iterator[str]:
-    """Of a container and its volume, which are removed."""
+    """Of containers and their volume, which are removed."""
     made = f"fkjoin-test-{uuid.uuid4().hex[:8]}"
     yield made
-    subprocess.run(["docker", "rm", "--force", made], capture_output=True, check=False)
+    subprocess.run(["docker", "rm", "--force", made, f"{made}-executor"], capture_output=True, check=False)
     subprocess.run(["docker", "volume", "rm", "--force", made], capture_output=True, check=False)
 
 
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the image has Python 3.11, and these packages")
-def test_a_job_runs_as_the_images_user_on_a_read_only_file_system(name: str, tmp_path: Path) -> None:
-    """With the steps of the Dockerfile that matter, on its base: a whole build takes minutes."""
-    steps = (DOCKER / "job" / "Dockerfile").read_text()
-    user = re.search(r"^USER ([1-9]\d*)$", steps, re.MULTILINE)
-    made = re.search(r"^RUN (useradd .*)$", steps, re.MULTILINE)
-    assert user is not None
-    assert made is not None
-    base = prepared(str(DOCKER / "base.sh"))
-    (tmp_path / "image").mkdir()
-    (tmp_path / "image" / "Dockerfile").write_text(f"FROM {base}\nRUN {made[1]}\nWORKDIR /data\nUSER {user[1]}\n")
-    run("build", "--quiet", "--tag", "fkjoin-test", tmp_path / "image")
-    job = tmp_path / "job"
-    write_lines(job / "orders", "1", [{"id": 1, "customer": "c", "lsn": 1}])
-    write_lines(job / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
-    (job / "job.toml").write_text(JOB)
-    packages = Path(sysconfig.get_path("purelib"))
-    how = ("--init", "--read-only", "--tmpfs", "/tmp:exec", "--env", "PYTHONPATH=/fkjoin:/packages")
-    mounts = (f"{name}:/data", f"{job}:/job:ro", f"{packages}:/packages:ro", f"{ROOT / 'fkjoin'}:/fkjoin/fkjoin:ro")
-    volumes = [one for mount in (*mounts, f"{ROOT / 'state'}:/fkjoin/state:ro") for one in ("--volume", mount)]
-    run(
-        "run",
-        "--detach",
-        "--name",
-        name,
-        *how,
-        *volumes,
-        "fkjoin-test",
-        "python3",
-        "-m",
-        "fkjoin.cli",
-        "run",
-        "/job/job.toml",
-    )
-    following = subprocess.Popen(
-        ["docker", "logs", "--follow", name], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A folder with the files of two tables."""
+    folder = tmp_path / "job"
+    write_lines(folder / "orders", "1", [{"id": 1, "customer": "c", "lsn": 1}])
+    write_lines(folder / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
+    return folder
+
+
+def first_batch(name: str) -> subprocess.Popen[str]:
+    """The container's standard output, read up to its first batch."""
+    logs = ["docker", "logs", "--follow", name]
+    following = subprocess.Popen(logs, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert following.stdout is not None
     batches = (json.loads(line) for line in following.stdout if line.startswith("{"))
-    assert next(batches, {}).get("batch") == 0, run("logs", name)
-    assert run("exec", name, "id", "-u").strip() == user[1]
-    index = run("exec", name, "sh", "-c", "ls -d /data/index/*/checkpoint.json /tmp/fkjoin-run-*")
+    assert next(batches, {}).get("batch") == 0, docker("logs", name)
+    return following
+
+
+def test_a_job_runs_as_the_images_user_on_a_read_only_file_system(image: Image, name: str, job: Path) -> None:
+    (job / "job.toml").write_text(JOB + LOCAL)
+    how = ("--read-only", "--tmpfs", "/tmp:exec", "--volume", f"{name}:/data", "--volume", f"{job}:/job:ro")
+    docker("run", "--detach", "--name", name, *how, *image.how, image.name, "run", "/job/job.toml")
+    following = first_batch(name)
+    assert docker("exec", name, "id", "-u").strip() == USER
+    assert docker("exec", name, "cat", "/proc/1/comm").strip() == "tini"
+    index = docker("exec", name, "sh", "-c", "ls -d /data/index/*/checkpoint.json /tmp/fkjoin-run-*")
     assert "/tmp/fkjoin-run-" in index
-    run("stop", "--time", "60", name)
+    docker("stop", "--time", "60", name)
     following.wait()
-    assert run("inspect", "--format", "{{.State.ExitCode}}", name).strip() == "0"
-    said = run("logs", name)
-    assert "Using incubator modules" in said, "the JVM's log is on standard error"
+    assert docker("inspect", "--format", "{{.State.ExitCode}}", name).strip() == "0"
+    assert "Using incubator modules" in docker("logs", name), "the JVM's log is on standard error"
+
+
+def test_driver_and_executor_run_as_the_operator_starts_them(image: Image, name: str, job: Path, tmp_path: Path) -> None:
+    """As the manifest says: its command, settings, volumes and restrictions.  What Spark asks of the API is a container."""
+    application = documents()["SparkApplication"]
+    spec, config = application["spec"], tmp_path / "config"
+    config.mkdir()
+    (config / "job.toml").write_text(JOB)
+    volumes = {"orders-with-customers": name, "ConfigMap orders-with-customers": str(config)}
+    extra = [*image.how, "--volume", f"{job}:/job:ro"]
+    with api() as (address, asked):
+        settings = spec["sparkConf"] | {
+            "spark.master": f"k8s://{address}",
+            "spark.kubernetes.driver.master": address,
+            "spark.kubernetes.submitInDriver": "true",
+            "spark.kubernetes.driver.pod.name": "driver",
+            "spark.kubernetes.executor.enableApiWatcher": "false",
+            "spark.kubernetes.container.image": spec["image"],
+            "spark.driver.host": HOST,
+            "spark.driver.extraJavaOptions": FAST,
+            "spark.executor.extraJavaOptions": FAST,
+            "spark.executor.instances": "1",
+            "spark.executor.cores": "2",
+            "spark.executor.memory": "512m",
+        }
+        properties = tmp_path / "spark"
+        properties.mkdir()
+        (properties / "spark.properties").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+        as_pods = ["--volume", f"{properties}:/opt/spark/conf:ro", "--env", "SPARK_CONF_DIR=/opt/spark/conf"]
+        as_pods += ["--env", f"SPARK_DRIVER_BIND_ADDRESS={HOST}", "--env", "SPARK_LOCAL_DIRS=/tmp/local"]
+        command = ["driver", "--properties-file", "/opt/spark/conf/spark.properties"]
+        command += ["--class", "org.apache.spark.deploy.PythonRunner", spec["mainApplicationFile"], *spec["arguments"]]
+        how = confined(application, "driver", volumes)
+        docker("run", "--detach", "--name", name, *how, *as_pods, *extra, image.name, *command)
+        executor = f"{name}-executor"
+
+        def kubelet() -> None:
+            given, arguments = of_pod(asked.get())
+            how = confined(application, "executor", volumes)
+            docker("run", "--detach", "--name", executor, *how, *given, *extra, image.name, *arguments)
+
+        threading.Thread(target=kubelet, daemon=True).start()
+        following = first_batch(name)
+        assert docker("exec", executor, "sh", "-c", "cat /proc/1/comm; id -u; ls /index/*/checkpoint.json").split()[:2] == [
+            "tini",
+            USER,
+        ]
+        assert docker("exec", name, "stat", "-c", "%u", "/data/checkpoint").strip() == USER
+        docker("stop", "--time", "60", name)
+        following.wait()
+
+
+def test_the_manifest_is_one_that_the_operator_takes(tmp_path: Path) -> None:
+    """By the operator's own models: a field that they do not know, or of another type, would be missing or refused."""
+    found = documents()
+    application = found["SparkApplication"]
+    model = SparkV1beta2SparkApplication.from_dict(application)
+    assert model is not None
+    assert model.to_dict() == application
+    named = application["metadata"]["name"]
+    assert {found["ConfigMap"]["metadata"]["name"], found["PersistentVolumeClaim"]["metadata"]["name"]} == {named}
+    (tmp_path / "job.toml").write_text(found["ConfigMap"]["data"]["job.toml"])
+    job = read_job(tmp_path / "job.toml")
+    mounted = {mount["mountPath"] for mount in application["spec"]["executor"]["volumeMounts"]}
+    assert {f"/{job.checkpoint.split('/')[1]}", application["spec"]["sparkConf"]["spark.fkjoin.index.dir"], "/tmp"} == mounted
+    assert application["spec"]["sparkVersion"] == pyspark.__version__

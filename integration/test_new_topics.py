@@ -229,10 +229,15 @@ def test_what_cannot_start_over_says_so(shop: Shop, broker: Broker) -> None:
         shop.table(shop.orders, "n int", on_new_topic="again")
     with pytest.raises(TopologyError, match="on_new_topic: with roots="):
         shop.table(shop.orders, "n int", on_new_topic="start-over", roots=1)
+    with pytest.raises(TopologyError, match="version: with roots=, the positions in the records' headers"):
+        shop.table(shop.orders, "n int", version="n", roots=1)
+    assert [shop.table(shop.orders, "n int", **one).columns for one in ({"version": "n"}, {"roots": 1})] == [["key", "n"]] * 2
     orders = shop.table(shop.orders, "customer string", on_new_topic="start-over")
     customers = shop.table(shop.customers, "name string")
     with pytest.raises(TopologyError, match='a table with on_new_topic="start-over" cannot be in a staged deployment'):
         fk_join(orders, customers, "customer", deployment="staged")
+    orders, customers = shop.table(shop.orders, "customer string"), shop.table(shop.customers, "name string")
+    assert fk_join(orders, customers, "customer", deployment="staged").stages
 
 
 def test_a_job_starts_over_on_the_command_line(
@@ -255,8 +260,17 @@ def test_a_job_starts_over_on_the_command_line(
     fkjoin_here("run", job)
     anew(broker, shop.orders, partitions=1)
     send(broker, shop.orders, b={"n": 3})
-    with pytest.raises(FkJoinError, match=f"fkjoin run --start-over {shop.orders}"):
-        fkjoin_here("run", job)
+    for check in ([], ["--check"]):
+        with pytest.raises(FkJoinError, match=f"fkjoin run --start-over {shop.orders}"):
+            fkjoin_here("run", job, *check)
+    text = job.read_text()
+    for change, says in (
+        ((f'topic = "{shop.orders}"', 'topic = "no-such"'), r"tables\.orders\.topic: there is no topic 'no-such' at"),
+        ((f'path = "{tmp_path}/out"', 'topic = "no-sink"'), r"sinks\.out\.topic: there is no topic 'no-sink' at"),
+    ):
+        (tmp_path / "wrong.toml").write_text(text.replace(*change))
+        with pytest.raises(FkJoinError, match=says):
+            fkjoin_here("run", tmp_path / "wrong.toml", "--check")
     with pytest.raises(FkJoinError, match="--start-over: no table of the job is read from topic 'order'"):
         fkjoin_here("run", job, "--start-over", "order")
     fkjoin_here("run", job, "--start-over", shop.orders)

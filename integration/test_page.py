@@ -44,7 +44,7 @@ def address(tmp_path: Path) -> Iterator[str]:
     command = [
         sys.executable,
         "-m",
-        "fkjoin.cli",
+        "fkjoin",
         "run",
         str(path),
         "--ui",

@@ -16,6 +16,7 @@ from fkjoin import fk_join
 from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.postgres import Postgres
+from fkjoin.spark.schemas import spark_schema
 from integration.postgres import IDS, NUMBERS, batch, gone, select, target
 from tests.support.orders import History, tables
 from tests.support.sessions import small
@@ -44,6 +45,19 @@ def test_every_type_arrives_as_it_is(dsn: str) -> None:
     assert found[0] == (0, "", True, 0.1, Decimal("1.50"), at.date(), at, b"\x00\xff", [1, None])
     assert found[1][2:] == (False, float("inf"), Decimal("-0.01"), at.date(), at, b"", [])
     assert found[4] == (4, *[None] * 8)
+
+
+def test_a_check_says_what_the_start_would_and_makes_nothing(dsn: str) -> None:
+    sink, schema = Postgres("shop.it", dsn), spark_schema(NUMBERS)
+    for _ in range(2):
+        sink.examine(schema, ("id",))
+        assert select(dsn, "select to_regclass('shop.it'), to_regclass('shop.fkjoin_batches')") == [(None, None)]
+    target(dsn, NUMBERS, "id")
+    sink.examine(schema, ("id",))
+    with pytest.raises(FkJoinError, match=r"table shop\.it cannot be kept as fkjoin's table is"):
+        sink.examine(spark_schema(NUMBERS.append(pa.field("other", pa.string()))), ("id",))
+    with pytest.raises(FkJoinError, match="tried 1 times in 0 s, retry_s = 0"):
+        Postgres("shop.it", "host=127.0.0.1 port=1").examine(schema, ("id",))
 
 
 def test_rows_come_change_and_go_and_a_repeated_batch_does_nothing(dsn: str) -> None:

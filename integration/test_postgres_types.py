@@ -175,6 +175,12 @@ def test_the_refusal_names_each_column_and_both_types(dsn: str) -> None:
         "double precision, or cast the table's column; column at is timestamp without time zone, which cannot hold every "
         "timestamp: alter it to timestamptz, or cast the table's column"
     )
+    with psycopg.connect(dsn) as connection:
+        connection.execute("alter table shop.it alter n type double precision, alter at type timestamptz")
+    sink = Postgres("shop.it", dsn)
+    sink.prepare(struct_type("id bigint, n double, at timestamp", "schema"), ("id",))
+    made(dsn, "id bigint primary key, n bigint", "id bigint, n bigint")
+    made(dsn, "", "id bigint, n double, at timestamp")
 
 
 VALUES: dict[str, list[Any]] = {
@@ -323,6 +329,7 @@ def test_a_type_without_a_counterpart_is_refused_when_the_table_is_built(dsn: st
         made(dsn, "", "id bigint, m map<int, string>")
     with pytest.raises(TopologyError, match=r"to_postgres: column v is variant, which no type there gives back"):
         made(dsn, "", "id bigint, v variant")
+    made(dsn, "", "id bigint, v string")
 
 
 def test_a_value_that_postgres_does_not_have_is_named(dsn: str) -> None:

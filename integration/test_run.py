@@ -209,12 +209,13 @@ def test_the_doctor_looks_at_connector_workers_and_brokers(
     assert run.returncode == 0, run.stdout + run.stderr
     said = [line.split(":")[0] for line in run.stdout.splitlines()]
     assert said == [
-        f"ok  {what}" for what in ("Java", "PySpark", "Spark session", "Kafka connector", "Python on the workers", "brokers")
+        f"ok  {what}"
+        for what in ("Java", "PySpark", "pandas", "Spark session", "Kafka connector", "Python on the workers", "brokers")
     ]
     run = fkjoin("doctor", "--bootstrap-servers", "localhost:1")
     assert run.returncode == 1
     assert "BAD Kafka connector: is not in the session" in run.stdout
-    assert "set spark.jars.packages" in run.stdout
+    assert "start the session with fkjoin.session(kafka=True)" in run.stdout
     assert "brokers" not in run.stdout, "the connector asks them"
     monkeypatch.setattr(SparkSession, "stop", lambda session: None)
     monkeypatch.setattr(admin, "_TIMEOUT_S", 1)

@@ -1,8 +1,8 @@
-"""The bucket store: a change log that somebody else commits, and a local index that makes it fast to read.
+"""The bucket store: a change log that its owner commits, and a local index that makes it fast to read.
 
 *Law*: the index holds committed data only.  What a batch writes is overlaid on its reads and, when it commits, goes
 to the log and to a pending file named by the attempt's token.  The next batch reads from the log's meta record which
-attempt was committed: that one's pending file is applied, every other is thrown away.  An index whose token the log
+attempt was committed: the store applies that attempt's pending file, and throws every other away.  An index whose token the log
 does not lead on from is rebuilt, and so is one that is not proven to be as it was closed (``state.seal``).  So an attempt that
 failed, was repeated or came second leaves no trace, nor does what happens to local files.
 
@@ -47,11 +47,11 @@ from fkjoin.state.segments import (
 from fkjoin.state.tail import Entries, Tail, laid_over, latest
 
 _START = Position(bytes(16), 0)
-"""Where an empty index stands."""
+"""The position of an empty index."""
 
 _EVERYTHING = (b"\0", b"\xff" * 256)
 _REPLAYED_BYTES = 64 << 20
-"""Of the log that are applied at a time."""
+"""Bytes of the log that are applied at a time."""
 
 
 Differs = Callable[[bytes, bytes], str | None]
@@ -62,7 +62,7 @@ def _plainly(kept: bytes, now: bytes) -> str:
 
 
 class Sizes(NamedTuple):
-    """What a bucket takes; entries and the index's bytes as of the batch before, and entries about so many."""
+    """The size of a bucket; entries and the index's bytes are as of the batch before, entries an estimate."""
 
     entries: int
     live_bytes: int
@@ -84,8 +84,8 @@ class BucketStore:
     ) -> None:
         """Open the bucket whose change log is ``log``, with its index under ``directory``.
 
-        ``identity`` is stored with each commit and must stay the same: ``differs`` says of the stored one and this one what
-        differs, or None (``StoreMismatchError``).  When another process keeps the index open for longer than
+        ``identity`` is stored with each commit and must stay the same: ``differs`` names what differs between the stored one
+        and this one, or returns None (``StoreMismatchError``).  When another process keeps the index open for longer than
         ``lock_wait_s`` seconds, another one is built from the log.
         """
         self._log = log
@@ -191,7 +191,7 @@ class BucketStore:
         self._log.set_meta(self._meta.encode())
 
     def disagreement(self) -> str | None:
-        """What differs between the log and what the store reads, None if nothing: reads all of both."""
+        """Name the first difference between the log and what the store reads, None without one: reads all of both."""
         replayed = MemoryStore()
         for number in range(self._meta.first, self._meta.next):
             replayed.write(*decode_segment(number, self._log.segment(number))[1:])
@@ -212,7 +212,7 @@ class BucketStore:
         self._index.close()
 
     def _found(self, keys: Bytes) -> Bytes:
-        """What the index has; when that turns out damaged, what a rebuilt one has."""
+        """Read the index; rebuild it first if it turns out to be damaged."""
         try:
             return self._tail.over(keys, self._index.get_many(keys))
         except DamagedIndexError as error:

@@ -52,8 +52,9 @@ def live_files(db: Rdict) -> dict[str, int]:
 
 
 def _piled(size: int) -> int:
-    """So many files that lie over one another are merged before an index of so many bytes is closed.  RocksDB does not begin
-    before: closing stops it, and what it has done until then is lost.
+    """Return from how many files over one another on an index of ``size`` bytes is merged before it is closed.
+
+    RocksDB begins no merge earlier: closing would stop it, and lose what it has done.
     """
     return 4 if size <= _SOON_BYTES else 12
 

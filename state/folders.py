@@ -1,4 +1,4 @@
-"""The folders of a bucket's indexes: the process that writes to one locks it, and one that nobody writes to can be removed."""
+"""The folders of a bucket's indexes: a process that writes to one locks it; an unlocked one can be removed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def in_use(folder: Path) -> bool:
 
 
 def remove_abandoned(directory: Path, but: Path | None = None) -> None:
-    """Remove the indexes that nobody writes to, other than ``but``, and what processes that died have left of seals."""
+    """Remove the indexes that no process writes to, except ``but``, and seals that dead processes have left."""
     for folder in directory.glob(FOLDERS):
         if folder != but and (lock := locked(folder)) is not None:
             remove(folder)

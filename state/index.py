@@ -39,7 +39,7 @@ from fkjoin.state.seal import SEAL, Seal, seal, taken
 from fkjoin.state.sorted_file import write_sorted
 
 _MOST_READERS = 16
-"""That are kept open; each has all files of its index open."""
+"""Number of readers that are kept open; each has all files of its index open."""
 
 _ROOM = "the folder must be writable and its disk must have room"
 
@@ -52,9 +52,9 @@ class RocksIndex:
     page_entries = PAGE_ENTRIES
 
     def __init__(self, folder: Path, position: Position | None, key: bytes, db: Rdict, lock: int | None) -> None:
-        """See ``new``, ``taken`` and ``standing``.  ``lock``: the descriptor that is held while the index is written to."""
+        """Make a handle: see ``new``, ``taken``, ``standing``.  ``lock``: the descriptor held while the index is written to."""
         self.folder, self.position = folder, position
-        """Where the index stands; None while that is not known."""
+        """Position of the index; None while it is not known."""
         self._key, self._db, self._lock = key, db, lock
 
     @classmethod
@@ -128,7 +128,7 @@ class RocksIndex:
         return says(self._db, "estimate-num-keys"), says(self._db, "total-sst-files-size")
 
     def get_many(self, keys: Bytes) -> Bytes:
-        """As ``Store.get_many``; sorted keys cost half."""
+        """Read many keys, see ``Store.get_many``; sorted keys cost half."""
         if len(keys) <= SLICE_ROWS:
             return self._get_few(keys.to_pylist())
         order = byte_order(keys)
@@ -144,7 +144,7 @@ class RocksIndex:
         return pa.concat_arrays(around).take(pa.array(inverse))
 
     def _get_few(self, keys: list[Any]) -> Bytes:
-        """Without Arrow, which takes longer for a few than it saves."""
+        """Read a few keys without Arrow, which would take longer than it saves."""
         ordered = sorted(keys)
         with self._reading():
             values: Any = self._db.get(ordered)
@@ -166,7 +166,7 @@ class RocksIndex:
         return (high, b"") if first is None or last is None else (first, last)
 
     def scan(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
-        """As ``Store.scan``."""
+        """Read a range of keys, see ``Store.scan``."""
         numbers: list[int] = []
         keys: list[bytes] = []
         values: list[bytes] = []
@@ -254,7 +254,7 @@ class RocksIndex:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        """What goes wrong while reading is damage."""
+        """Turn an error of reading into damage."""
         try:
             yield
         except Exception as error:
@@ -274,7 +274,7 @@ def _passing(db: Rdict) -> Iterator[None]:
 
 
 _readers: OrderedDict[tuple[int, Path], tuple[bytes, Rdict]] = OrderedDict()
-"""By process (one that is forked must not use its parent's) and place, the seal and what reads it; the last used comes last."""
+"""Seals and their readers by process and place, the last used last.  A forked process must not use its parent's."""
 
 
 def _let_go(directory: Path) -> None:

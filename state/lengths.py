@@ -1,4 +1,4 @@
-"""How long the values are that a batch overwrites: most of them it has read, and they are not read again."""
+"""Lengths of the values that a batch overwrites: most were read by the batch, and are not read again."""
 
 from __future__ import annotations
 

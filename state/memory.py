@@ -24,7 +24,7 @@ class MemoryStore:
         return len(self._data)
 
     def items(self) -> list[tuple[bytes, bytes]]:
-        """All entries in key order."""
+        """List the entries in key order."""
         return sorted(self._data.items())
 
     def get_many(self, keys: Bytes) -> Bytes:

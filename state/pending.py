@@ -1,12 +1,12 @@
-"""Pending files: what one attempt wrote, kept beside the index until it is known whether the attempt was committed.
+"""Pending files: the writes of one attempt, kept beside the index until the log tells whether it was committed.
 
 A large batch is ``pending-{token}.sst``, a sorted file that the index can take in, with a ``pending-{token}.head``:
 ``{position that it leads on from}{position that it leads to}{digest}``.  A small one is ``pending-{token}.tail``: the same,
-and behind it the entries as an Arrow IPC stream.  The digest has the log's key (``state.seal``), so that nobody else can make
-one.  It is of the positions and the entries; for a sorted file, of its hash and its stamp.
+and behind it the entries as an Arrow IPC stream.  The digest has the log's key (``state.seal``), so that no other
+process can make one.  It is of the positions and the entries; for a sorted file, of its hash and its stamp.
 
-Files that lead on from one another are a *chain*.  Only a short cut: without a file, or with a damaged one, the next
-batch reads the same entries from the log.
+Files that lead on from one another are a *chain*.  The chain is a short cut: without a file, or with a damaged one,
+the next batch reads the same entries from the log.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _HEAD_BYTES = 2 * POSITION_BYTES + DIGEST_BYTES
 
 
 class Pending(NamedTuple):
-    """What a committed attempt wrote: a sorted file, or entries."""
+    """The writes of a committed attempt: a sorted file, or entries."""
 
     base: Position
     file: Path | None
@@ -73,7 +73,7 @@ def keep(directory: Path, entries: Entries, base: Position, goal: Position, key:
 
 
 def chain(directory: Path, at: Position, goal: Position, key: bytes) -> list[Pending] | None:
-    """What leads from one position to the other; None if something is missing, or damaged, or it is too much."""
+    """Find the files that lead from one position to the other; None if one is missing or damaged, or they are too many."""
     found: list[Pending] = []
     while goal != at:
         link = _read(directory / f"pending-{goal.token.hex()}.tail", goal, key) if len(found) <= TAIL_BATCHES else None
@@ -96,7 +96,7 @@ class Waiting(NamedTuple):
 
 
 _waiting: OrderedDict[Path, Waiting] = OrderedDict()
-"""By place, what this process has read there, the last one last: only what has come since need be read."""
+"""Entries that this process has read, by place, the last one last: only later ones need be read."""
 
 _MOST_PLACES = 16
 

@@ -1,4 +1,4 @@
-"""Where an index stands: which committed batch of the change log its data are those of."""
+"""The position of an index: the committed batch of the change log that its data are those of."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ POSITION_BYTES = TOKEN_BYTES + 8
 
 
 class Position(NamedTuple):
-    """Which committed batch the index stands at; as bytes ``{16-byte token}{uint64 next segment}``."""
+    """A committed batch that an index stands at; as bytes ``{16-byte token}{uint64 next segment}``."""
 
     token: bytes
     next: int

@@ -14,8 +14,8 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 def private_folder(path: Path) -> None:
     """Make the folder, with its parents, if it is not there; ``StateError`` unless it is this user's alone.
 
-    A folder of this user's that others may read is closed to them.  What counts is looked at through a descriptor, so that
-    nobody can put another folder in its place meanwhile.
+    A folder of this user's that others may read is closed to them.  Owner and mode are read through a descriptor, so that
+    no other user can put another folder in its place meanwhile.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -50,6 +50,6 @@ def write_private(file: Path, data: bytes) -> None:
 
 
 def close_to_others(file: Path) -> None:
-    """Take from others what they may do with a file that somebody else's code has made."""
+    """Take from other users all rights to a file that foreign code has made."""
     if file.stat().st_mode & _OTHERS:
         file.chmod(0o600)

@@ -1,4 +1,4 @@
-"""What a store is to those who use it, and what the bucket store asks of the place that keeps its change log.
+"""The protocol of stores, and the protocol of the place that keeps a bucket store's change log.
 
 Keys and values travel in bulk as ``pyarrow.LargeBinaryArray``; a null value means "no such key" when read and
 "delete" when written.  Keys are compared and scanned in unsigned byte order.
@@ -53,7 +53,7 @@ class Store(Protocol):
 
 
 class SegmentLog(Protocol):
-    """Where a bucket's change log lives; all writes of one batch become durable together, or none does."""
+    """The place of a bucket's change log; all writes of one batch become durable together, or none does."""
 
     def meta(self) -> bytes | None:
         """The meta record of the last committed batch."""

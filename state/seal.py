@@ -11,7 +11,7 @@ exactly this version of it.
 
 | what happens | how it is noticed |
 |---|---|
-| a closed file is written to, cut, removed, added or exchanged | nobody can choose a stamp |
+| a closed file is written to, cut, removed, added or exchanged | its stamp changes: no program can choose one |
 | the file that names RocksDB's newest version is lost while the index is open | RocksDB opens other data files |
 | contents change and the stamp does not, or the index is open | by the checksums of blocks |
 
@@ -45,13 +45,13 @@ DIGEST_BYTES = 16
 _FORMAT = b"\x03"
 
 _OF_NO_MATTER = ("LOCK", "LOG", "rocksdict-config.json")
-"""How the names of the files begin that hold nothing of the index: readers write to them, too, or make them anew."""
+"""Beginnings of the names of files without data: readers write to them, too, or make them anew."""
 
 Stamp = list[int]
 
 
 def keyed(key: bytes, *parts: bytes) -> bytes:
-    """A digest that nobody can make without the key."""
+    """Digest ``data`` so that only a process with the key can do so."""
     made = blake2b(key=key, digest_size=DIGEST_BYTES)
     for part in parts:
         made.update(len(part).to_bytes(8, "big"))
@@ -75,7 +75,7 @@ class Seal:
     """A seal that has verified."""
 
     data: bytes
-    """As it lies there."""
+    """Bytes of the seal as they lie there."""
     folder: Path
     position: Position
     live: Mapping[str, int]

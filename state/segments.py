@@ -29,7 +29,7 @@ SEGMENT_BYTES = 4 << 20
 """Largest payload of a segment before compression, unless a single entry is larger."""
 
 ENTRY_OVERHEAD = 16
-"""What an entry is charged besides the lengths of its key and value."""
+"""Bytes that an entry is charged besides the lengths of its key and value."""
 
 _SCHEMA = pa.schema([("key", BYTES), ("value", BYTES)])
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
@@ -45,7 +45,7 @@ UNCOUNTED = -1
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """One batch's summary: which attempt wrote last, which segments there are, how much in them is live.
+    """A batch's summary: the attempt that wrote last, the segments, and how much in them is live.
 
     ``identity`` is the caller's: a store opened with another identity is refused.  ``key`` is the secret that local files of
     the store are sealed with: it stays the same from the first batch on.  Formats 1 and 2 have none, so that one is made of the
@@ -81,7 +81,7 @@ class Meta:
 
 
 def entry_bytes(keys: Bytes, values: Bytes) -> int:
-    """What these entries are charged in ``live_bytes`` and ``log_bytes``."""
+    """Sum up what these entries are charged in ``live_bytes`` and ``log_bytes``."""
     return _data_bytes(keys) + _data_bytes(values) + ENTRY_OVERHEAD * len(keys)
 
 

@@ -24,7 +24,7 @@ def write_sorted(place: Path, keys: Bytes, values: Bytes) -> None:
 
 
 def options(table: BlockBasedOptions | None = None) -> Options:
-    """How data files are made, alone or in the index."""
+    """Options of data files, alone or in the index."""
     table = table or BlockBasedOptions()
     table.set_bloom_filter(10, False)
     table.set_data_block_index_type(DataBlockIndexType.binary_and_hash())

@@ -20,13 +20,13 @@ Entries = tuple[Bytes, Bytes]
 
 
 class Scan(Protocol):
-    """As ``Store.scan``."""
+    """A function with the signature of ``Store.scan``."""
 
     def __call__(self, ranges: Sequence[KeyRange], limit: int | None, each: int | None, /) -> Iterator[Page]: ...
 
 
 def latest(batches: Sequence[Entries]) -> Entries:
-    """All entries, of a key that is in several batches the last."""
+    """Merge entries; of a key in several batches the last one stays."""
     if not batches:
         return pa.array([], BYTES), pa.array([], BYTES)
     if len(batches) == 1:
@@ -45,7 +45,7 @@ def in_order(keys: Bytes, values: Bytes) -> Entries:
 
 
 def laid_over(keys: Bytes, found: Bytes, written: Entries) -> Bytes:
-    """What was found under ``keys``, or what was written since."""
+    """Overlay what was found under ``keys`` with what was written since."""
     place = pc.index_in(keys, value_set=written[0])
     if place.null_count == len(place):
         return found
@@ -74,7 +74,7 @@ class Tail:
         return longer
 
     def over(self, keys: Bytes, found: Bytes) -> Bytes:
-        """What was found under ``keys`` without it, with it."""
+        """Overlay what was found under ``keys`` with the tail."""
         entries = self._entries
         if not entries or not any(hidden := [key in entries for key in items(keys)]):
             return found
@@ -93,7 +93,7 @@ class Tail:
     def scan(
         self, below: Scan, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None
     ) -> Iterator[Page]:
-        """As ``Store.scan``; ``below`` is that of what it is laid over."""
+        """Read a range, see ``Store.scan``; ``below`` scans what the tail is laid over."""
         mine, most = self._within(ranges) if len(self) else (None, 0)
         if mine is None:
             yield from below(ranges, limit, each)
@@ -116,7 +116,7 @@ class Tail:
 
 
 class _Run(NamedTuple):
-    """As a ``Page``, but values may be null: deleted."""
+    """A ``Page`` whose values may be null, which is deleted."""
 
     ranges: npt.NDArray[np.int64]
     keys: Bytes

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.processes import Command
 from tests.support.sampling import EVERY
-from tests.support.sessions import fkjoin_here, only_session, small
+from tests.support.sessions import fkjoin_here, only_session, pytest_runtest_makereport, small
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["fkjoin_here"]
+__all__ = ["fkjoin_here", "pytest_runtest_makereport"]
 
 settings.register_profile(
     "fkjoin",

@@ -1,5 +1,5 @@
 """For ``spark-submit … job.py run JOB.toml``: the command line under a name that spark-submit takes."""
 
-from fkjoin.cli.main import main
+from fkjoin.__main__ import main
 
 main()

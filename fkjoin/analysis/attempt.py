@@ -60,10 +60,10 @@ def attempt(
     risky = [one for one in bound if one.can_throw]
     if not risky:
         return Attempt(tuple(one.column for one in bound), None, None, None)
-    there = F.col(PROBLEM).isNull() & ~F.col(DELETED) if usable is None else usable
+    usable_rows = F.col(PROBLEM).isNull() & ~F.col(DELETED) if usable is None else usable
     names = {id(one): f"t{place}" for place, one in enumerate(bound) if one.can_throw}
-    found = [F.col(_TRIED).getField(names[id(one)]) if id(one) in names else one.column for one in bound]
-    threw = there & F.col(_TRIED).isNull()
+    values = [F.col(_TRIED).getField(names[id(one)]) if id(one) in names else one.column for one in bound]
+    threw = usable_rows & F.col(_TRIED).isNull()
     texts = ", ".join(one.text for one in risky)
     columns, rows = [one.column for one in risky], risky[0].scope.frame
     said = F.coalesce(cause(columns, [one.node for one in risky], rows), F.lit("it throws"))
@@ -74,7 +74,7 @@ def attempt(
     parts = [one.column.alias(names[id(one)]) for one in risky]
     tried = access(rows.sparkSession).tried
     return Attempt(
-        tuple(found), F.when(threw, problem), F.when(threw, reason), F.when(_opaque() & there, tried(F.struct(*parts)))
+        tuple(values), F.when(threw, problem), F.when(threw, reason), F.when(_opaque() & usable_rows, tried(F.struct(*parts)))
     )
 
 

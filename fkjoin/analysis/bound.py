@@ -16,8 +16,9 @@ from fkjoin.analysis import throwing, vectorize
 from fkjoin.analysis.bind import field_of, paths_in, unnamed
 from fkjoin.analysis.columns import first_line, resolve_column
 from fkjoin.analysis.naming import paths_named
+from fkjoin.codec.expressions import Part
 from fkjoin.codec.rows import Path
-from fkjoin.codec.vectors import Columns, Vector
+from fkjoin.codec.vectors import Columns
 from fkjoin.errors import TopologyError
 from fkjoin.sessions.access import Access, access
 from fkjoin.spark.json_lines import plain_path
@@ -80,7 +81,7 @@ class Bound:
         return paths_named(self.given if isinstance(self.given, str) else self._access.text(self.given), self.scope.schema)
 
     @cached_property
-    def vector(self) -> Vector | None:
+    def vector(self) -> Part | None:
         """The same for workers; None if Spark has to evaluate it."""
         if self.node is None:
             return None if self.path is None else vectorize.at(self.path, self.scope.schema)
@@ -117,9 +118,9 @@ def bound_columns(given: Sequence[Expression], columns: Sequence[Column], scope:
 
 def for_workers(bound: Mapping[str, Bound], what: str = "") -> Columns | None:
     """Columns of the operator ``what``, for workers; None if Spark has to evaluate one of them."""
-    found = tuple((name, one.vector) for name, one in bound.items())
-    made = tuple((name, vector) for name, vector in found if vector is not None)
-    return Columns(made, what) if len(made) == len(found) else None
+    vectors = tuple((name, one.vector) for name, one in bound.items())
+    evaluated = tuple((name, vector) for name, vector in vectors if vector is not None)
+    return Columns(evaluated, what) if len(evaluated) == len(vectors) else None
 
 
 def schema_of(bound: Sequence[Bound]) -> StructType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeGuard, get_args
 
@@ -10,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from fkjoin.analysis.planned import Planned
 from fkjoin.errors import TopologyError
-from fkjoin.plan.nodes import Node
+from fkjoin.plan.nodes import Node, Source, in_order
 from fkjoin.spark.schemas import Expressions, arrow_schema, listed, spark_schema, text
 
 Deployment = Literal["fused", "staged"]
@@ -32,6 +33,20 @@ def described(given: Extractor | Joiner, *arguments: str) -> str:
     return ", ".join(text(item) for item in listed(given))
 
 
+def require_takes(argument: str, function: Callable[..., Any], *given: str) -> None:
+    """Raise ``TopologyError`` if a function cannot be called with so many arguments, as far as it says."""
+    called = getattr(function, "func", function) if hasattr(function, "returnType") else function  # of a Spark UDF
+    try:
+        signature = inspect.signature(called)
+    except (TypeError, ValueError):  # such as of what is written in C
+        return
+    try:
+        signature.bind(*given)
+    except TypeError:
+        takes = f"{getattr(called, '__name__', type(called).__name__)}({', '.join(signature.parameters)})"
+        raise TopologyError(f"{argument}: {takes} is called with ({', '.join(given)}); let it take these") from None
+
+
 def require_deployment(given: str) -> None:
     """Raise ``TopologyError`` if it is no ``Deployment``."""
     if given not in get_args(Deployment):
@@ -47,11 +62,17 @@ def require_same_timestamps(left: Planned, right: Planned) -> None:
 
 
 def refuse_same_name(name: str, nodes: Iterable[Node], what: str) -> None:
-    """Raise ``TopologyError`` if ``name`` already names something below the new operator."""
-    for node in nodes:
+    """Raise ``TopologyError`` if ``name`` already names something below the new operator, or two sources there have one name.
+
+    By its name a source is known in versions, in metrics and beside the checkpoint.
+    """
+    sources: dict[str, Source] = {}
+    for node in in_order(*nodes):
         if node.name == name:
             raise TopologyError(f"name: {name!r} already names an input of this {what}; choose another")
-        refuse_same_name(name, node.inputs, what)
+        if isinstance(node, Source) and (other := sources.setdefault(node.name, node)) != node:
+            places = f"{other.origin}, and {node.origin}" if other.origin != node.origin else node.origin
+            raise TopologyError(f"name: two sources of this {what} are called {node.name!r} ({places}); give one another name=")
 
 
 def as_emitted(argument: str, kind: StructType) -> StructType:

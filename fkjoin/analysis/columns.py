@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pyspark.errors import AnalysisException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -14,6 +16,9 @@ from pyspark.sql.types import StructType
 from fkjoin.errors import TopologyError
 from fkjoin.spark.names import named, quoted, quoted_if_needed
 from fkjoin.spark.schemas import Expression, Expressions, listed, text
+
+_DOTTED = re.compile(r"\w+(\.\w+)+")
+_NO_SUCH = "FIELD_NOT_FOUND", "UNRESOLVED_COLUMN.WITH_SUGGESTION", "UNRESOLVED_COLUMN.WITHOUT_SUGGESTION"
 
 
 def resolve_column(argument: str, given: Expression, frame: DataFrame, names: Iterable[str], table: str) -> Column:
@@ -28,8 +33,9 @@ def resolve_column(argument: str, given: Expression, frame: DataFrame, names: It
         raise TopologyError(f"{argument}: a column name, SQL text or Column is needed, {given!r} is a {type(given).__name__}")
     column = None
     try:
-        column = F.expr(given) if isinstance(given, str) else given
-        found = frame.select(column).columns  # analysis happens here
+        with _said_once():
+            column = F.expr(given) if isinstance(given, str) else given
+            found = frame.select(column).columns  # analysis happens here
     except AnalysisException as error:
         raise TopologyError(f"{argument}: {_explain(text(given), error, known, table, frame)}") from error
     if len(found) != 1:
@@ -37,22 +43,36 @@ def resolve_column(argument: str, given: Expression, frame: DataFrame, names: It
     return column
 
 
+@contextlib.contextmanager
+def _said_once() -> Iterator[None]:
+    """Keep PySpark from logging an error of its analyzer, with Java's stack, beside what is said of it here."""
+    loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, was in zip(loggers, before, strict=True):
+            logger.disabled = was
+
+
 def without_stars(given: Expressions, frame: DataFrame, names: Iterable[str]) -> list[Expression]:
     """Expressions over ``frame``, each ``*`` written out as the columns ``names``, each ``struct.*`` as the struct's fields.
 
     A column that is called so is meant by its name in backticks.
     """
-    known, found = list(names), list[Expression]()
+    known, expanded = list(names), list[Expression]()
     for item in listed(given):
-        star = text(item).strip() if isinstance(item, str | Column) else ""
-        star = re.sub(r"(\.\*)+$", ".*", star)  # PySpark writes F.col("left.*") with two
-        if star == "*":
-            found += known
-        elif star.endswith(".*") and (fields := _fields_in(star.removesuffix(".*"), frame)):
-            found += (f"{star.removesuffix('.*')}.{quoted_if_needed(name)}" for name in fields)
+        written = text(item).strip() if isinstance(item, str | Column) else ""
+        written = re.sub(r"(\.\*)+$", ".*", written)  # PySpark writes F.col("left.*") with two
+        if written == "*":
+            expanded += known
+        elif written.endswith(".*") and (fields := _fields_in(written.removesuffix(".*"), frame)):
+            expanded += (f"{written.removesuffix('.*')}.{quoted_if_needed(name)}" for name in fields)
         else:
-            found.append(item)
-    return found
+            expanded.append(item)
+    return expanded
 
 
 def _fields_in(struct: str, frame: DataFrame) -> list[str]:
@@ -87,15 +107,23 @@ def _no_column(name: str, known: list[str], table: str, within: Sequence[str] = 
 
 def _within(name: str, known: list[str], frame: DataFrame) -> list[str]:
     """The fields of struct columns that have the name, as an expression names them."""
+    return [field for field in _fields(frame, known) if field.rpartition(".")[2].strip("`").lower() == name.lower()]
+
+
+def _fields(frame: DataFrame, known: Sequence[str]) -> list[str]:
+    """The fields of the known columns that are structs, as expressions name them; without known ones, of all columns."""
     structs = {field.name: field.dataType.names for field in frame.schema if isinstance(field.dataType, StructType)}
-    fields = [(column, inner) for column in known for inner in structs.get(column, []) if inner.lower() == name.lower()]
-    return [f"{quoted_if_needed(column)}.{quoted_if_needed(inner)}" for column, inner in fields]
+    chosen = [(column, inner) for column in known or structs for inner in structs.get(column, [])]
+    return [f"{quoted_if_needed(column)}.{quoted_if_needed(inner)}" for column, inner in chosen]
 
 
 def _explain(given: str, error: AnalysisException, known: list[str], table: str, frame: DataFrame) -> str:
+    fields = _fields(frame, known)
     if given.isidentifier():
-        return _no_column(given, known, table, _within(given, known, frame))
-    return f"{given!r} cannot be evaluated over {table} ({', '.join(known)}): {first_line(error)}"
+        return _no_column(given, known or fields, table, _within(given, known, frame))
+    if _DOTTED.fullmatch(given) and error.getCondition() in _NO_SUCH:
+        return _no_column(given, [*known, *fields], table)
+    return f"{given!r} cannot be evaluated over {table} ({', '.join(known or fields)}): {first_line(error)}"
 
 
 def first_line(error: AnalysisException) -> str:

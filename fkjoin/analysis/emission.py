@@ -41,9 +41,9 @@ class Emission:
 
 def _milliseconds(interval: str) -> int:
     try:
-        found = int(pd.Timedelta(interval) / pd.Timedelta(milliseconds=1))
+        milliseconds = int(pd.Timedelta(interval) / pd.Timedelta(milliseconds=1))
     except ValueError as error:
         raise TopologyError(f'emit: {interval!r} is no interval such as "10 seconds" or "1 minute"') from error
-    if found < _SHORTEST_MS:
+    if milliseconds < _SHORTEST_MS:
         raise TopologyError(f'emit: {interval} is too short, {_SHORTEST_MS} ms is the least; "on-change" does not wait at all')
-    return found
+    return milliseconds

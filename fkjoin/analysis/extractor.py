@@ -12,12 +12,12 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from fkjoin.analysis.attempt import NOTHING, Attempt, attempt
 from fkjoin.analysis.bound import Bound, bind
-from fkjoin.analysis.checks import Extractor, is_function
+from fkjoin.analysis.checks import Extractor, is_function, require_takes
 from fkjoin.analysis.planned import Planned
 from fkjoin.errors import AS_BEGUN, FkJoinError, TopologyError
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import quoted
-from fkjoin.spark.returned import as_type
+from fkjoin.spark.returned import as_type, row_function
 from fkjoin.spark.schemas import listed
 from fkjoin.stages.answer_rows import thrown_text
 
@@ -55,11 +55,12 @@ def bound_foreign_key(left: Planned, right: Planned, extractor: Extractor) -> Fo
     """The extractor over the rows of ``left``; ``TopologyError`` if it gives no key of ``right``."""
     wanted = right.key_type
     if is_function(extractor):
+        require_takes("extractor", extractor, "key", "row")
         value = F.col(quoted(KEY, left.key[0])) if len(left.key) == 1 else F.col(KEY)
         members = StructType([StructField(f"k{at}", field.dataType) for at, field in enumerate(wanted)])
         kind = StructType([*members, StructField("problem", StringType())])
         function = _extracting(extractor, members, left.name, fail=left.on_error == "fail")
-        called = F.udf(function, kind)(F.col(PROBLEM), value, F.col(ROW))
+        called = row_function(function, kind)(F.col(PROBLEM), value, F.col(ROW))
         found = tuple(called.getField(member.name) for member in members)
         reason = called.getField("problem")
         return ForeignKey(extractor, None, found, NOTHING, F.coalesce(F.col(PROBLEM), reason), reason)

@@ -17,13 +17,13 @@ from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, Strin
 
 from fkjoin.analysis.attempt import NOTHING, Attempt, attempt, raising
 from fkjoin.analysis.bound import Bound, Scope, bind, schema_of
-from fkjoin.analysis.checks import Joiner, is_function
+from fkjoin.analysis.checks import Joiner, is_function, require_takes
 from fkjoin.analysis.columns import without_stars
 from fkjoin.analysis.planned import Planned
-from fkjoin.errors import TopologyError
+from fkjoin.errors import TopologyError, thrown_at
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.names import quoted_if_needed
-from fkjoin.spark.returned import as_type
+from fkjoin.spark.returned import as_type, row_function
 from fkjoin.spark.schemas import arrow_schema, listed, struct_type_of, text
 
 _RETURNS: dict[Any, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}
@@ -47,6 +47,11 @@ class BoundJoiner:
     """The expressions over left and right, analyzed; None of a function, and without a joiner."""
     called: Column | None = None
     """The call of a joiner that is a function."""
+
+    @property
+    def both_rows(self) -> bool:
+        """Tell whether a joined row is both rows, since there is no joiner."""
+        return self.bound is None and self.called is None
 
     def on(self, answers: DataFrame) -> DataFrame:
         """The answers, and the values that the columns read."""
@@ -114,9 +119,11 @@ def _called(joiner: Callable[[Any, Any], Any]) -> _Called:
 
 
 def _by_function(name: str, joiner: Callable[[Any, Any], Any], rows: DataFrame, on_error: OnError) -> BoundJoiner:
+    require_takes("joiner", joiner, "left", "right")
     called = _called(joiner)
     kind = StructType([StructField("value", called.returns), StructField("problem", StringType())])
-    call = F.udf(_catching(called), kind)(F.col("matched"), F.col("left"), F.col("right"))
+    function = _catching(called, thrown_at if on_error == "fail" else _in_short)
+    call = row_function(function, kind)(F.col("matched"), F.col("left"), F.col("right"))
     value, thrown = F.col(f"{_CALLED}.value"), F.col(f"{_CALLED}.problem")
     row = value if isinstance(called.returns, StructType) else F.when(value.isNotNull(), F.struct(value.alias("value")))
     problem = thrown
@@ -126,7 +133,7 @@ def _by_function(name: str, joiner: Callable[[Any, Any], Any], rows: DataFrame, 
     return BoundJoiner(row, result, problem, F.concat(F.lit("joiner: "), thrown), NOTHING, None, call)
 
 
-def _catching(called: _Called) -> Callable[[bool, Any, Any], Any]:
+def _catching(called: _Called, told: Callable[[Exception], str]) -> Callable[[bool, Any, Any], Any]:
     """The joiner, called for answers that give a row; returns its value, or what it threw: so does one of another type."""
 
     def join(there: Any, left: Any, right: Any) -> Any:
@@ -138,10 +145,15 @@ def _catching(called: _Called) -> Callable[[bool, Any, Any], Any]:
                 found = json.dumps(_plain(found), ensure_ascii=False)
             found = as_type(found, called.returns)
         except Exception as error:
-            return None, f"{type(error).__name__}: {error}"
+            return None, told(error)
         return found, None
 
     return join
+
+
+def _in_short(error: Exception) -> str:
+    """Say of an error what a dead letter has."""
+    return f"{type(error).__name__}: {error}"
 
 
 def _plain(value: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import get_args
 
 from pyspark.sql.types import DataType, MapType, StructType
 
@@ -34,6 +33,7 @@ from fkjoin.spark.schemas import arrow_schema, spark_schema
 from fkjoin.spark.unpacking import UnpackAnswers
 from fkjoin.stages import How
 from fkjoin.stages.contribute import Place
+from fkjoin.stages.join_rows import require_how
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +41,7 @@ class JoinBound:
     """What lowering a join needs besides its node."""
 
     foreign_key: ForeignKey
-    joiner: Joiner | None
-    joining: BoundJoiner
+    joiner: BoundJoiner
     fields: Mapping[str, Place] | None
     """What the columns of a joined row are, and those of its key, if they are fields of both rows."""
     emission: Emission
@@ -76,35 +75,34 @@ def planned_join(
     validate: bool | None,
 ) -> Planned:
     """See ``fk_join``.  Raises ``TopologyError``."""
-    if how not in get_args(How):
-        raise TopologyError(f'how: {how!r} is not one of "inner", "left"')
+    require_how(how)
     emission = Emission.of(emit)
     require_same_timestamps(left, right)
     prepare(left.spark)
     joiner = written_out(joiner, left, right)
     foreign_key = bound_foreign_key(left, right, extractor)
     by = described(extractor, "key", "row")
-    joining = None if joiner is None else described(joiner, "left", "right")
-    label = name or f"{left.name}-{right.name}-{generated_name(left.name, right.name, by, how, joining)}"
+    joiner_text = None if joiner is None else described(joiner, "left", "right")
+    label = name or f"{left.name}-{right.name}-{generated_name(left.name, right.name, by, how, joiner_text)}"
     refuse_same_name(label, (left.node, right.node), "join")
     topics = _internal_topics(deployment, application, wire, label, left, right)
     through = None if topics is None else (topics.registration, topics.response)
-    node = Join(label, left.node, right.node, how, by, joining, through, emit)
+    node = Join(label, left.node, right.node, how, by, joiner_text, through, emit)
     left_row, right_row = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
     key = arrow_schema("left", left.key_type)
     answers = UnpackAnswers(left_row, right_row, how, key)
     rows = left.spark.createDataFrame([], spark_schema(answers.schema))
-    made = bound_joiner(label, joiner, rows, left.on_error)
+    bound = bound_joiner(label, joiner, rows, left.on_error)
     hint = "name the result's columns in a joiner" if joiner is None else ""
-    require_beside(left.key, "joiner", made.result.names, *([hint] if hint else []))
-    fields = _fields(joiner, made, left)
+    require_beside(left.key, "joiner", bound.result.names, *([hint] if hint else []))
+    fields = _fields(bound, left)
     settings = Settings.of(left.spark, validate)
     return Planned(
         node,
         spark_schema(key),
-        as_emitted("joiner", made.result),
+        as_emitted("joiner", bound.result),
         left.spark,
-        JoinBound(foreign_key, joiner, made, fields, emission, topics, settings),
+        JoinBound(foreign_key, bound, fields, emission, topics, settings),
         (left, right),
         left.timestamps or right.timestamps,
         left.on_error,
@@ -170,17 +168,17 @@ def _of_source(node: Node) -> bool:
     return isinstance(node, Source)
 
 
-def _fields(joiner: Joiner | None, bound: BoundJoiner, left: Planned) -> dict[str, Place] | None:
+def _fields(joiner: BoundJoiner, left: Planned) -> dict[str, Place] | None:
     """Where the columns of a joined row are to be had; None if they are more than fields of the inputs' rows."""
-    found: dict[str, Place] = {name: ("key", (name,)) for name in left.key}
-    if joiner is None:
-        return found | {"left": ("left", ()), "right": ("right", ())}
-    if bound.bound is None:
+    places: dict[str, Place] = {name: ("key", (name,)) for name in left.key}
+    if joiner.both_rows:
+        return places | {"left": ("left", ()), "right": ("right", ())}
+    if joiner.bound is None:
         return None
-    for one in bound.bound:
-        alone = len(bound.bound) == 1 and isinstance(one.field.dataType, StructType)  # it becomes the row itself
-        path, name = one.path, one.field.name
-        if path is None or len(path) < 2 or alone or name in found:
+    for column in joiner.bound:
+        alone = len(joiner.bound) == 1 and isinstance(column.field.dataType, StructType)  # it becomes the row itself
+        path, name = column.path, column.field.name
+        if path is None or len(path) < 2 or alone or name in places:
             return None
-        found[name] = ("left" if path[0] == "left" else "right", path[1:])
-    return found
+        places[name] = ("left" if path[0] == "left" else "right", path[1:])
+    return places

@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, Str
 from fkjoin.analysis.bound import Scope
 from fkjoin.kafka.connection import Connection
 from fkjoin.plan.nodes import Node
-from fkjoin.sessions.settings import bucket_count, index_dir, retention_ms, switched_off, validated
+from fkjoin.sessions.settings import bucket_count, index_dir, require_running, retention_ms, switched_off, validated
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import quoted
@@ -113,6 +113,7 @@ class Planned:
     @cached_property
     def visible(self) -> DataFrame:
         """An empty frame with the columns of a lowered table, over which expressions are analyzed."""
+        require_running(self.spark)
         return with_visible(self.spark.createDataFrame([], _internal(self.key_type, self.row_type)), self.key, self.row_type)
 
 

@@ -17,8 +17,8 @@ from fkjoin.analysis.change_columns import ChangeColumns
 from fkjoin.analysis.columns import require_names
 from fkjoin.analysis.planned import Planned, SourceBound
 from fkjoin.codec import versions
+from fkjoin.codec.expressions import Part
 from fkjoin.codec.json_values import UTC
-from fkjoin.codec.vectors import Vector
 from fkjoin.errors import TopologyError, set_aside
 from fkjoin.files.source import FilesRead, as_session
 from fkjoin.kafka.connection import Connection
@@ -29,7 +29,16 @@ from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.json_lines import JsonLines, kind_at, no_version, plain_path
 from fkjoin.spark.names import named, quoted, require_apart
-from fkjoin.spark.schemas import Expression, Expressions, arrow_schema, fields_of, listed, require_plain_keys, text
+from fkjoin.spark.schemas import (
+    Expression,
+    Expressions,
+    arrow_schema,
+    fields_of,
+    listed,
+    require_plain_keys,
+    struct_column,
+    text,
+)
 
 
 def read_stream(
@@ -120,9 +129,7 @@ def planned_source(
     starts_over: bool = False,
 ) -> Planned:
     """The table that a source is; ``letters``: the frame that its dead letters come from."""
-    key, row = (frame.schema[column].dataType for column in (KEY, ROW))
-    assert isinstance(key, StructType)
-    assert isinstance(row, StructType)
+    key, row = (struct_column(frame.schema, column) for column in (KEY, ROW))
     dead = (letters,) if on_error == "dead-letter" else ()
     bound = SourceBound(frame, dead, undecoded, starts_over)
     return Planned(node, key, row, frame.sparkSession, bound, timestamps=timestamps, on_error=on_error, connection=connection)
@@ -213,7 +220,7 @@ def _or_null(text: Column | None) -> Column:
     return F.lit(None).cast("string") if text is None else text
 
 
-def _is_test(condition: Vector) -> bool:
+def _is_test(condition: Part) -> bool:
     """Whether it is the name of a truth, a test for null, or a comparison with a text: workers have always evaluated these."""
     what, *others = condition.children or (condition,)
     while what.kind == "GetStructField":

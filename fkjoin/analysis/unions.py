@@ -86,7 +86,10 @@ def _check_merged(tables: Sequence[Planned]) -> None:
     for at, table in enumerate(tables[1:]):
         argument = f"others[{at}]"
         if table.name in (other.name for other in tables[: at + 1]):
-            raise TopologyError(f"{argument}: {table.name} is merged with itself, or another table has its name")
+            raise TopologyError(
+                f"{argument}: {table.name} is merged with itself, or another table has its name; give each table once, with a "
+                "name= of its own"
+            )
         for what, wanted, kind in (
             ("key", first.key_type, table.key_type),
             ("row", _by_name(first.row_type), _by_name(table.row_type)),

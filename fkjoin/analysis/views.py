@@ -22,7 +22,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.plan.nodes import Derived, Source, generated_name
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import named, require_beside
-from fkjoin.spark.schemas import Expression, Expressions, text
+from fkjoin.spark.schemas import Expression, Expressions, struct_column, text
 from fkjoin.stages.complete import UNAVAILABLE
 
 
@@ -90,18 +90,18 @@ def filtered(table: Planned, condition: Expression, name: str | None, emit: Emit
 
 def mapped(table: Planned, columns: Expressions, name: str | None, emit: Emit) -> Planned:
     """See ``Table.map_values``.  Raises ``TopologyError``."""
-    made = Projection.of("columns", columns, table.scope)
-    unchanged = {named(item, table.visible_names) for item in made.texts} & set(table.key)
-    require_beside(table.key, "columns", (name for name in made.schema.names if name not in unchanged))
+    projection = Projection.of("columns", columns, table.scope)
+    unchanged = {named(item, table.visible_names) for item in projection.texts} & set(table.key)
+    require_beside(table.key, "columns", (name for name in projection.schema.names if name not in unchanged))
     what = f"map_values of {table.name}"
-    tried = attempt("map_values", table.name, made.bound, table.on_error)
+    tried = attempt("map_values", table.name, projection.bound, table.on_error)
     step = Step(
         tried,
-        F.when(~F.col(DELETED), made.struct_of(tried.columns)),
+        F.when(~F.col(DELETED), projection.struct_of(tried.columns)),
         F.col(DELETED),
-        lambda _: [path for one in made.bound for path in one.paths],
-        (("map_values", ", ".join(made.texts)),),
-        lambda: None if (found := made.for_workers(what)) is None else (found,),
+        lambda _: [path for one in projection.bound for path in one.paths],
+        (("map_values", ", ".join(projection.texts)),),
+        lambda: None if (evaluated := projection.for_workers(what)) is None else (evaluated,),
     )
     return _view(table, step, name, emit)
 
@@ -143,8 +143,7 @@ def _view(table: Planned, step: Step, name: str | None, emit: Emit) -> Planned:
         below = below.table
     label = name or f"{below.name}-{generated_name(below.name, steps) if steps else 'rows'}"
     refuse_same_name(label, (below,), "table")
-    kind = step.taken(table.visible).schema[ROW].dataType
-    assert isinstance(kind, StructType)
+    kind = struct_column(step.taken(table.visible).schema, ROW)
     as_emitted("row", kind)  # a type that no store can keep is refused now
     bound = ViewBound(step, emission, Settings.of(table.spark))
     return replace(table, node=Derived(label, below, steps, emit), row_type=kind, bound=bound, inputs=(table,))

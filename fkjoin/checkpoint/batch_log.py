@@ -1,4 +1,4 @@
-"""What a checkpoint says of its query's batches: which have begun, which are done, and when each began.
+"""Batches of a checkpoint's query: which have begun, which are done, and when each began.
 
 Spark writes that a batch has begun before any sink gets it.  So a sink that has a later batch of the query, or one of that
 number that began at another time, was written to from a later or another state of the checkpoint.
@@ -23,7 +23,7 @@ class Mark:
 
     number: int
     began_ms: int | None
-    """When Spark wrote that it begins: the same of a batch that is repeated; None where a release before wrote the sink."""
+    """Time when Spark wrote that it begins, the same for a repeated batch; None where an older release wrote the sink."""
 
     def is_same(self, other: Mark) -> bool:
         return self.number == other.number and (None in (self.began_ms, other.began_ms) or self.began_ms == other.began_ms)
@@ -51,7 +51,7 @@ class BatchLog:
         return Mark(number, began_ms(self.spark, self.checkpoint, number))
 
     def has(self, mark: Mark) -> bool:
-        """Whether it is a batch of this checkpoint, as far as can be told."""
+        """Tell whether it is a batch of this checkpoint, as far as can be told."""
         return mark.number <= self.last and mark.is_same(self.mark(mark.number))
 
     def _last(self, log: str) -> int:
@@ -59,7 +59,7 @@ class BatchLog:
 
 
 def began_ms(spark: SparkSession, checkpoint: str, number: int) -> int | None:
-    """When the batch began; None where that is no longer known."""
+    """Return when the batch began; None where that is no longer known."""
     path, files = hadoop(spark, f"{checkpoint}/offsets/{number}")
     if not files.exists(path):
         return None
@@ -70,7 +70,7 @@ def began_ms(spark: SparkSession, checkpoint: str, number: int) -> int | None:
 
 
 def has_batch(place: str, last: Mark | None, batch: Mark) -> bool:
-    """Whether a sink whose last batch of the query is ``last`` has the batch already.
+    """Tell whether a sink whose last batch of the query is ``last`` has the batch already.
 
     ``FkJoinError`` if it has another batch of that number, or a later one: to leave this one out would lose its rows.
     """

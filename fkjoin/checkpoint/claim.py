@@ -20,6 +20,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from fkjoin.checkpoint.failure import Query
 from fkjoin.checkpoint.files import hadoop, local_path, read_file, write_file
 from fkjoin.errors import FkJoinError
 
@@ -88,7 +89,7 @@ def start_claimed(spark: SparkSession, checkpoint: str, start: Callable[[], Stre
             query.awaitTermination()
 
     threading.Thread(target=hold, name="fkjoin-claim-of-query", daemon=True).start()
-    return query
+    return Query(query._jsq) if hasattr(query, "_jsq") else query  # of Spark Connect: see ``failure``
 
 
 def _renewed(path: Any, files: Any) -> _Held:
@@ -108,8 +109,8 @@ def _renewed(path: Any, files: Any) -> _Held:
 def _give_up(path: Any, files: Any, local: Path | None) -> None:
     """Leave the claim to nobody.
 
-    On this machine the file stays, and is empty: that works without a JVM, and no file vanishes from under whoever copies or
-    deletes the folder when the query has ended.
+    On this machine the file stays, and is empty: that works without a JVM, and no file vanishes from under a program that
+    copies or deletes the folder when the query has ended.
     """
     with contextlib.suppress(Exception):
         if (read_file(path, files) if local is None else local.read_bytes()) != _owner():
@@ -144,7 +145,7 @@ def _refuse_if_held(checkpoint: str, path: Any, files: Any) -> None:
 
 
 def _touched(path: Any, files: Any) -> bool:
-    """Make the file one of now.  Not by writing it again: a process killed amid that leaves a claim that says nobody's name.
+    """Renew the file's time.  Not by writing it again: a process killed amid that leaves a claim without a name.
 
     False where that cannot be done, as in object stores, which replace a file as a whole.
     """

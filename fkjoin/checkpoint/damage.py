@@ -1,4 +1,4 @@
-"""What to say when a checkpoint is damaged, in use, or another job's; and a check of the files that Spark does not check."""
+"""Messages on checkpoints that are damaged, in use, or another job's; and a check of the files that Spark does not check."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from fkjoin.checkpoint.cause import innermost
 from fkjoin.checkpoint.files import hadoop
 from fkjoin.errors import FkJoinError
 
 RESTORE = "restore it from a backup (to the same path), or start from a new checkpoint and replay the sources"
+
+NEW_OR_BACK = "start this version of the job with a new checkpoint, or go back to what the checkpoint was made with"
 
 _DAMAGED = (
     "CANNOT_LOAD_STATE_STORE",
@@ -30,32 +33,31 @@ _IN_USE = ("Multiple streaming queries are concurrently using", "CONCURRENT_STRE
 _KEPT = 2
 
 _ESCAPED = re.compile(r'[\s%#?{}^`|"<>\[\]\\]')
-"""What Spark's source of state writes in another way, as in URLs, before it looks for a folder."""
+"""Characters that Spark's source of state writes in another way, as in URLs, before it looks for a folder."""
 
 
-def explain(error: str, checkpoint: str) -> str | None:
-    """What a query's error means, when it comes from its checkpoint; None when it does not."""
+def explain(error: str, checkpoint: str) -> tuple[str, str] | None:
+    """Say what a query's error means, and what to do, when it comes from its checkpoint; None when it does not."""
     first = error.split("=== Streaming Query ===", 1)[0]
     if any(mark in first for mark in _FROM_A_WORKER):
         return None
     if any(mark in first for mark in _IN_USE):
         return (
-            f"another query is writing to checkpoint {checkpoint}: stop one of the two. If there is none, the newest file of "
-            f"its folder commits/ was lost: {RESTORE}"
+            f"another query is writing to checkpoint {checkpoint}",
+            f"stop one of the two. If there is none, the newest file of its folder commits/ was lost: {RESTORE}",
         )
     if "sources in the checkpoint offsets and now there are" in first:
         return (
-            f"checkpoint {checkpoint} was made by a query that reads another number of tables: start this version of the job "
-            f"with a new checkpoint, or go back to what the checkpoint was made with ({_line(first)})"
+            f"checkpoint {checkpoint} was made by a query that reads another number of tables ({innermost([first]).text})",
+            NEW_OR_BACK,
         )
     if "STATEFUL_OPERATOR_NOT_MATCH" in first:
         return (
-            f"checkpoint {checkpoint} was made by a query with other operators: start this version of the job with a new "
-            "checkpoint, or go back to what the checkpoint was made with, also in spark.fkjoin.optimize and "
-            "spark.fkjoin.optimizer.excludedRules"
+            f"checkpoint {checkpoint} was made by a query with other operators",
+            f"{NEW_OR_BACK}, also in spark.fkjoin.optimize and spark.fkjoin.optimizer.excludedRules",
         )
     if any(mark in first for mark in _DAMAGED):
-        return f"checkpoint {checkpoint} is damaged, its state cannot be read: {RESTORE} ({_line(first)})"
+        return f"checkpoint {checkpoint} is damaged, its state cannot be read ({innermost([first]).text})", RESTORE
     return None
 
 

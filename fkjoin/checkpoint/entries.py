@@ -1,4 +1,4 @@
-"""The stores' bytes made readable: for whoever looks at the state of a join, never for the join itself."""
+"""Readable forms of the stores' bytes, for people that look at the state of a join; the join itself never uses them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Described:
-    """What the bytes of a store mean; ``schemas``: key, foreign_key, left, right, and of a resolve store result.
+    """Reader of a store's bytes; ``schemas``: key, foreign_key, left, right, and of a resolve store result.
 
     Of an aggregate: key (of a group), row_key, value (of a contribution) and result.
     """
@@ -75,7 +75,7 @@ class Described:
     both_rows: bool
     """A result is both rows: no joiner has made something else of them."""
     versions: tuple[tuple[str, int], ...]
-    """What the parts of a version are called, and how many each is made of."""
+    """Names of a version's parts, and the number of parts of each."""
     star: MultiJoin | None = None
 
     def result(self, body: Bytes) -> list[pa.Array]:
@@ -185,13 +185,13 @@ class Results:
 
 @dataclass(frozen=True)
 class Examine:
-    """What is wrong with a bucket's store; and, for comparing, which subscriptions it has or expects (``PROBLEMS``)."""
+    """Examination of a bucket's store: its problems; to compare, the subscriptions that it has or expects (``PROBLEMS``)."""
 
     name: str
     stage: str
     buckets: int
     rights: int = 0
-    """Of a star, how many right tables there are."""
+    """Number of right tables of a multi-way join."""
 
     def __call__(self, store: BucketStore, bucket: int) -> Iterator[pa.RecordBatch]:
         yield self._batch(bucket, [], [])
@@ -209,7 +209,7 @@ class Examine:
             yield self._batch(bucket, [str(error)], [])
 
     def _misplaced(self, store: BucketStore, bucket: int) -> Iterator[str]:
-        """Records whose key belongs to another bucket."""
+        """Find records whose key belongs to another bucket."""
         ids = np.array(bucket_ids(self.buckets))
         for tag, kind in _KINDS.get(self.stage, {}).items():
             for page in _pages(store, tag, None):
@@ -232,7 +232,7 @@ class Examine:
 
 
 def parse_key(schema: pa.Schema, text: str) -> Bytes:
-    """The bytes of a key that somebody typed: one column as it is or as JSON, several as a JSON list.
+    """Encode a key that a user typed: one column as it is or as JSON, several as a JSON list.
 
     Raises ``ValueError`` that says what is wanted.
     """
@@ -303,13 +303,13 @@ def of_star(star: MultiJoin, kind: str, bare: Bytes, held: Records) -> Readable:
 
 
 def _by_right(tagged: Bytes) -> list[tuple[int, np.ndarray]]:
-    """The right tables whose keys these are, by number, and where; nulls are none's."""
+    """Find the right tables whose keys these are, by number, and where; nulls are of none."""
     heads = np.array([-1 if key is None else key[0] for key in tagged.to_pylist()], np.int64)
     return [(int(number), np.flatnonzero(heads == number)) for number in np.unique(heads[heads >= 0])]
 
 
 def _named(star: MultiJoin, tagged: Bytes) -> list[dict[str, Any] | None]:
-    """Of each key, its right table's name, and what it is."""
+    """Split each key into its right table's name and the key."""
     found: list[dict[str, Any] | None] = [None] * len(tagged)
     for number, at in _by_right(tagged):
         right = star.rights[number]

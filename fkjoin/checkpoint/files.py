@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,17 @@ from pyspark.sql import SparkSession
 from fkjoin.errors import FkJoinError
 from fkjoin.sessions.access import access
 from fkjoin.sessions.arrow_files import ArrowFiles, replace_local
+from fkjoin.sessions.settings import require_running
 
 
 def hadoop(spark: SparkSession, where: str) -> tuple[Any, Any]:
     """A path, and the file system that it is on."""
+    require_running(spark)
     return access(spark).file(where)
 
 
 def read_file(path: Any, files: Any) -> bytes:
-    """All of a file."""
+    """Read all of a file."""
     if isinstance(files, ArrowFiles):
         return files.read(path)
     stream = files.open(path)
@@ -33,23 +36,58 @@ def read_file(path: Any, files: Any) -> bytes:
 
 def write_file(path: Any, files: Any, data: bytes) -> None:
     """Make a file, or replace it in one step: a process that is killed meanwhile leaves the file as it was."""
-    if isinstance(files, ArrowFiles):
-        files.write(path, data)
-        return
-    if (local := local_path(path, files)) is not None:
-        replace_local(local, data)
-        return
-    scheme = files.getUri().getScheme()
-    draft = path.suffix(".draft") if scheme == "hdfs" else path  # an object store shows a file when it is whole
-    out = files.create(draft, True)
-    out.write(data)
-    out.close()
-    if scheme == "hdfs":
-        _rename(files, draft, path, "OVERWRITE")
+    local = local_path(path, files)
+    try:
+        if isinstance(files, ArrowFiles):
+            files.write(path, data)
+            return
+        if local is not None:
+            replace_local(local, data)
+            return
+        scheme = files.getUri().getScheme()
+        draft = path.suffix(".draft") if scheme == "hdfs" else path  # an object store shows a file when it is whole
+        out = files.create(draft, True)
+        out.write(data)
+        out.close()
+        if scheme == "hdfs":
+            _rename(files, draft, path, "OVERWRITE")
+    except OSError as error:
+        assert local is not None
+        raise _unwritable(local.parent, _obstacle(local.parent) or str(error.strerror or error)) from error
+    except Py4JJavaError as error:
+        raise _unwritable(path.getParent(), str(error.java_exception.getMessage())) from error
+
+
+def require_writable(place: Path) -> None:
+    """Raise ``FkJoinError`` if a folder on this machine cannot be, or cannot be written to."""
+    require_folder(place)
+    there = next(one for one in (place, *place.parents) if one.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise _unwritable(place, f"{there} is not this user's to write to")
+
+
+def require_folder(place: Path) -> None:
+    """Raise ``FkJoinError`` if a folder on this machine is not there and cannot be made."""
+    if (why := _obstacle(place.absolute())) is not None:
+        raise _unwritable(place, why)
+
+
+def _unwritable(folder: Any, why: str) -> FkJoinError:
+    return FkJoinError(f"{folder} cannot be written to: {why}; make that folder, or give another place")
+
+
+def _obstacle(folder: Path) -> str | None:
+    """Find what on the way to a folder is none, and say why it cannot be made; None if all of it can."""
+    for place in reversed([folder, *folder.parents]):
+        if place.is_symlink() and not place.exists():
+            return f"{place} is a link to {place.readlink()}, which is not there"
+        if place.exists() and not place.is_dir():
+            return f"{place} is a file"
+    return None
 
 
 def local_path(path: Any, files: Any) -> Path | None:
-    """Where the path is on this machine, if it is there."""
+    """Return the path on this machine, if it is there."""
     if isinstance(files, ArrowFiles):
         return Path(path.partition(":")[2]) if files.here else None
     return Path(files.makeQualified(path).toUri().getPath()) if files.getUri().getScheme() == "file" else None
@@ -98,11 +136,11 @@ def _rename(files: Any, path: Any, target: Any, *options: str) -> None:
 
 
 def begun(spark: SparkSession, checkpoint: str) -> bool:
-    """Whether a query was started with the checkpoint."""
+    """Tell whether a query was started with the checkpoint."""
     path, files = hadoop(spark, f"{checkpoint}/metadata")
     return bool(files.exists(path))
 
 
 def query_id(spark: SparkSession, checkpoint: str) -> str:
-    """What a checkpoint's query is called for as long as it lives."""
+    """Return the id of a checkpoint's query."""
     return str(json.loads(read_file(*hadoop(spark, f"{checkpoint.rstrip('/')}/metadata")))["id"])

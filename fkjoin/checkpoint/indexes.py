@@ -33,7 +33,7 @@ class Found(NamedTuple):
     folder: Path
     size: int
     fate: Literal["gone", "kept", "unknown"]
-    """Of the query's checkpoint."""
+    """Fate of the query's checkpoint."""
     why: str
 
 

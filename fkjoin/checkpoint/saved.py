@@ -26,6 +26,7 @@ from fkjoin.checkpoint.entries import ENTRIES, Described, Entries, Results, pars
 from fkjoin.codec import combined_key, tags
 from fkjoin.codec.arrays import Bytes
 from fkjoin.errors import FkJoinError, nearest
+from fkjoin.sessions.abilities import READ_STATE
 from fkjoin.sessions.own_folder import held_folder
 from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.spark.identity import bucket_folder, home_of, read_identity
@@ -61,12 +62,12 @@ class SnapshotLog:
 
 
 Read = Callable[[BucketStore, int], Iterator[pa.RecordBatch]]
-"""Of a bucket's store, and its id, the batches of what is wanted; at least one."""
+"""Function from a bucket's store and its id to batches of what is wanted, at least one."""
 
 
 @dataclass(frozen=True)
 class OnBucket:
-    """For ``applyInArrow``: what ``read`` makes of a bucket's store.
+    """Function for ``applyInArrow`` that calls ``read`` with a bucket's store.
 
     ``index``: the folder of the store's index, to be made anew and kept; by default one that is removed afterwards.
     """
@@ -92,7 +93,7 @@ class OnBucket:
 
 @dataclass(frozen=True)
 class SavedStore:
-    """One stage's store in a checkpoint."""
+    """A stage's store in a checkpoint."""
 
     spark: SparkSession
     checkpoint: str
@@ -127,7 +128,7 @@ class SavedStore:
     def on_buckets(
         self, read: Read, schema: StructType | str, *, buckets: list[int] | None = None, index: str | None = None
     ) -> DataFrame:
-        """What ``read`` makes of each bucket, or of those with the ids ``buckets``, as one DataFrame."""
+        """Call ``read`` for each bucket, or those with the ids ``buckets``; return one DataFrame."""
         meta = _variable(self.spark, self.checkpoint, self.operator, "meta", self.batch)
         log = _variable(self.spark, self.checkpoint, self.operator, "log", self.batch)
         rows = meta.selectExpr("key.bucket", f"{_META}L as number", "value.data").unionAll(
@@ -139,7 +140,7 @@ class SavedStore:
         return rows.groupBy("bucket").applyInArrow(lambda group: on_bucket(group), schema)  # PySpark counts arguments
 
     def schemas(self) -> dict[str, pa.Schema]:
-        """Of keys and rows, by what they are: see ``Described``."""
+        """Return the schemas of keys and rows, see ``Described``."""
         _, about = self.identity
         if "key" not in about:
             raise FkJoinError(
@@ -151,21 +152,21 @@ class SavedStore:
 
     @property
     def versions(self) -> tuple[tuple[str, int], ...]:
-        """What the parts of a version are called, and how many each is made of."""
+        """Return the names of a version's parts, and the number of parts of each."""
         _, about = self.identity
         if "versions" in about:
             return tuple((name, parts) for name, parts in about["versions"])
         return tuple(zip(("left_version", "right_version"), about["parts"], strict=True))
 
     def described(self) -> Described:
-        """How to read the store's bytes."""
+        """Return the reader of the store's bytes."""
         facts, _ = self.identity
         both_rows = facts.get("joiner", "none") is None
         return Described(self.name, self.stage, self.schemas(), both_rows, self.versions, self.star)
 
     @property
     def star(self) -> MultiJoin | None:
-        """Of a star's stores: what its rows are made of."""
+        """Return, for stores of a multi-way join, what its rows are made of."""
         _, about = self.identity
         return MultiJoin.from_facts(about["star"], self.schemas()) if "star" in about else None
 
@@ -188,7 +189,8 @@ class SavedState:
     """The stores of a checkpoint after its last committed batch, or after ``batch``."""
 
     def __init__(self, spark: SparkSession, checkpoint: str | Path, batch: int | None = None) -> None:
-        """Raises ``FkJoinError`` when there is no state of such a batch."""
+        """Raises ``FkJoinError`` when there is no state of such a batch, ``SessionError`` when this Spark cannot read any."""
+        READ_STATE.require(spark)
         self.spark, self.checkpoint, self.batch = spark, str(checkpoint), batch
         operators = self._operators()
         self.first, self.last = (max(row.minBatchId for row in operators), max(row.maxBatchId for row in operators))
@@ -267,9 +269,9 @@ def read_state(spark: SparkSession, checkpoint: str | Path, name: str, *, batch:
 
 
 def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
-    """What the stores of ``join`` (its name may be left out when there is one) know of a left row, a dict per record.
+    """Look up what the stores of ``join`` (may be left out when there is one) know of a left row, a dict per record.
 
-    Of an aggregate: what a row with that key contributes, and the row of a group with that key.
+    For an aggregate: what a row with that key contributes, and the row of a group with that key.
 
     ``key``: as typed, see ``parse_key``.  Raises ``FkJoinError``.
     """
@@ -303,7 +305,7 @@ def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
 
 
 def _of_star(stores: dict[str, SavedStore], key: str) -> list[dict[str, Any]]:
-    """What is known of a left row, and the right rows that it names."""
+    """Look up what is known of a left row, and the right rows that it names."""
     found = _under(stores["scatter"], "key", key, (tags.ROW,))
     star = stores["scatter"].star
     named = found[0]["foreign_key"] if found else None
@@ -318,7 +320,7 @@ def _of_star(stores: dict[str, SavedStore], key: str) -> list[dict[str, Any]]:
 
 
 def _under(store: SavedStore, schema: str, key: str, under: tuple[bytes, ...], *, refuse: bool = True) -> list[dict[str, Any]]:
-    """The records of a key, as somebody typed it; of one that is none, ``FkJoinError``, or nothing without ``refuse``."""
+    """Look up the records of a key as a user typed it; ``FkJoinError`` if it is none, or nothing without ``refuse``."""
     try:
         wanted = parse_key(store.schemas()[schema], key)
     except ValueError as error:
@@ -329,6 +331,6 @@ def _under(store: SavedStore, schema: str, key: str, under: tuple[bytes, ...], *
 
 
 def _variable(spark: SparkSession, checkpoint: str, operator: int, name: str, batch: int | None) -> DataFrame:
-    """One of the operator's state variables, by Spark's own source."""
+    """Read one of the operator's state variables, by Spark's own source."""
     reader = spark.read.format("statestore").option("operatorId", operator).option("stateVarName", name)
     return (reader if batch is None else reader.option("batchId", batch)).load(checkpoint)

@@ -1,4 +1,4 @@
-"""What one does to a checkpoint whose query is stopped: verify it, rebuild its indexes, spread it over other partitions."""
+"""Work on a checkpoint whose query is stopped: verify it, rebuild its indexes, spread it over other partitions."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from fkjoin.checkpoint.entries import PROBLEMS, Examine
 from fkjoin.checkpoint.files import query_id
 from fkjoin.checkpoint.saved import SavedState, SavedStore
 from fkjoin.errors import FkJoinError
+from fkjoin.sessions.abilities import RESCALE
 from fkjoin.sessions.access import require_classic
 from fkjoin.spark.buckets import spark_hash
 from fkjoin.spark.index_home import index_home
 
 SHOWN = 5
-"""So many keys are named in a problem."""
+"""Number of keys that are named in a problem."""
 
 _BY_COMMAND = "run fkjoin state on a machine that reaches the checkpoint; it starts a session of its own"
 
 
 def verify(spark: SparkSession, checkpoint: str | Path, *, batch: int | None = None) -> list[str]:
-    """What is wrong with the state after a committed batch; empty if nothing is.
+    """Find what is wrong with the state after a committed batch; empty if nothing is.
 
     Every log is read and counted, every record decoded and looked for in its bucket, every bucket in its partition; and in a
     fused join there is one subscription for each live left row with a foreign key.
@@ -74,6 +75,7 @@ def rescale(spark: SparkSession, checkpoint: str | Path, partitions: int) -> Non
     The checkpoint gets one more batch, which holds the moved state; the query goes on from it.  Raises ``FkJoinError``.
     """
     require_classic(spark, "rescale", _BY_COMMAND)
+    RESCALE.require(spark)
     state = SavedState(spark, checkpoint)
     buckets = min(store.buckets for store in state.stores)
     if partitions < 1 or any(store.buckets % partitions for store in state.stores):
@@ -110,7 +112,7 @@ def _in_wrong_partition(store: SavedStore) -> Iterator[str]:
 
 
 def _compared(name: str, rekeyed: DataFrame, subscribed: DataFrame) -> Iterator[str]:
-    """Subscriptions that are missing, and those that nobody should have."""
+    """Find subscriptions that are missing, and those that should not be there."""
     wanted, found = (frame.where("combined is not null").select("combined") for frame in (rekeyed, subscribed))
     for says, some in (
         ("lacks the subscriptions of", wanted.exceptAll(found)),

@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
-from fkjoin.errors import FkJoinError
 from fkjoin.join import fk_join
 from fkjoin.metrics import progress_since
 from fkjoin.sessions.settings import INDEX_DIR, SHORT_LIVED, session
@@ -127,7 +126,7 @@ def _follow(query: StreamingQuery, expected: int, console: Console) -> tuple[int
         seen |= _metrics(query, max(seen, default=-1))
         progress.update(bar, completed=len(seen))
     if (error := query.exception()) is not None:
-        raise FkJoinError(f"the streaming query failed: {error}")
+        raise error
     return len(seen), sum(seen.values(), Counter[str]())
 
 

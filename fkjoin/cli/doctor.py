@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import platform
 import re
-import subprocess
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pyspark
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
 from fkjoin.errors import FkJoinError
 from fkjoin.kafka.admin import topic_names
+from fkjoin.sessions import connector
 from fkjoin.sessions.class_archive import unused
+from fkjoin.sessions.java import ADVICE, found_java
 from fkjoin.sessions.settings import session
 
-_CONNECTOR = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+_FAULTS = (
+    ((4, 0, 2), "state messages of several MB are read wrongly (SPARK-53870), mended in 4.0.2"),
+    (
+        (4, 3),
+        "each task of a stateful operator leaves a socket open (SPARK-58932), mended in 4.3: allow a job many open files "
+        "(ulimit -n), and start it anew before it has them",
+    ),
+)
+"""Known faults of Spark, and the release that has each mended."""
 
 
 class Finding(NamedTuple):
@@ -31,27 +41,34 @@ class Finding(NamedTuple):
 
 def examine(master: str, bootstrap_servers: str, settings: Mapping[str, str]) -> list[Finding]:
     """All findings, in the order in which to mend what is wrong; later ones are left out when they need earlier ones."""
-    found = [_java(), _pyspark()]
+    found = [_java(), _pyspark(), _pandas()]
     if all(finding.fine for finding in found):
         found += _session(master, bootstrap_servers, settings)
     return found
 
 
 def _java() -> Finding:
-    advice = "install a JDK 17 or 21 (Debian: apt-get install openjdk-17-jdk-headless), or point JAVA_HOME to it"
-    try:
-        run = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
-    except OSError:
-        return Finding("Java", False, "there is none on the PATH", advice)
-    version = re.search(r'version "(\d+)([^"]*)"', run.stderr)
-    if version is None:
-        return Finding("Java", False, (run.stderr or run.stdout).strip()[:200], advice)
-    return Finding("Java", int(version[1]) in (17, 21), f"{version[1]}{version[2]}", advice)
+    return Finding("Java", *found_java(), ADVICE)
 
 
 def _pyspark() -> Finding:
-    major, minor = (int(part) for part in pyspark.__version__.split(".")[:2])
-    return Finding("PySpark", (4, 2) <= (major, minor) < (5, 0), pyspark.__version__, 'pip install "pyspark>=4.2,<5"')
+    release = tuple(int(part) for part in re.findall(r"\d+", pyspark.__version__)[:3])
+    faults = [fault for mended, fault in _FAULTS if (4,) <= release < mended]
+    fine = (4, 0, 2) <= release < (5,)
+    return Finding("PySpark", fine, "; ".join([pyspark.__version__, *faults]), 'pip install "pyspark>=4.0.2,<5"')
+
+
+def _pandas() -> Finding:
+    """pandas, and what PySpark's own check of it says."""
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            require_minimum_pandas_version()
+    except ImportError as error:
+        return Finding("pandas", False, str(error), 'pip install "pandas>=2.2"')
+    import pandas
+
+    return Finding("pandas", True, "; ".join([pandas.__version__, *(f"PySpark says: {one.message}" for one in said)]))
 
 
 def _session(master: str, bootstrap_servers: str, settings: Mapping[str, str]) -> Iterator[Finding]:
@@ -65,10 +82,10 @@ def _session(master: str, bootstrap_servers: str, settings: Mapping[str, str]) -
     yield Finding("Spark session", True, f"{spark.version} on {master}")
     if master.startswith("local"):
         yield from _classes(spark)
-    connector = _connector(spark)
-    yield connector
+    found = _connector(spark)
+    yield found
     yield _workers(spark)
-    if bootstrap_servers and connector.fine:
+    if bootstrap_servers and found.fine:
         yield _brokers(bootstrap_servers)
     spark.stop()
 
@@ -85,17 +102,14 @@ def _classes(spark: SparkSession) -> Iterator[Finding]:
 
 
 def _connector(spark: SparkSession) -> Finding:
-    advice = (
-        "only needed for topics: set spark.jars.packages (spark-submit: --packages) to "
-        f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}; here: --packages the same"
-    )
-    jvm: Any = spark._jvm
-    try:
-        found = jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_CONNECTOR)
-        place = found.getProtectionDomain().getCodeSource().getLocation().toString().rsplit("/", 1)[-1]
-    except Py4JJavaError:
+    wanted = connector.package(spark.version)
+    advice = f"only needed for topics: {connector.HOW}; spark-submit, and here: --packages {wanted}"
+    jar = connector.loaded_jar(spark)
+    if jar is None:
         return Finding("Kafka connector", False, "is not in the session", advice)
-    return Finding("Kafka connector", True, place)
+    if connector.misfit(jar, spark.version):
+        return Finding("Kafka connector", False, f"{jar} is of another version than Spark {spark.version}", advice)
+    return Finding("Kafka connector", True, jar)
 
 
 def _workers(spark: SparkSession) -> Finding:

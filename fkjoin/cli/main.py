@@ -91,11 +91,17 @@ def run(
     ] = False,
 ) -> None:
     """Run a job until it is stopped; SIGTERM and Ctrl-C let the batch at work come to its end."""
+    from fkjoin.checkpoint.failure import QueryError
     from fkjoin.jobs.runner import run_job
 
-    with spark_log(log_file(log)):
+    file = log_file(log)
+    with spark_log(file):
         address = _address(ui) if ui else None
-        run_job(job, Console(), check=check, ui=address, start_over=start_over or (), set_back=set_back)
+        try:
+            run_job(job, Console(), check=check, ui=address, start_over=start_over or (), set_back=set_back)
+        except QueryError as error:
+            rest = "Spark's log above" if file is None else f"Spark's log, {file},"
+            raise QueryError(f"{error}\n{rest} has the rest", error.details) from None
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -162,7 +168,7 @@ def prepare() -> None:
 
     status = Console(stderr=True).status("The demo runs, and its JVM keeps its classes: about a minute.")
     with held_folder() as folder, status:
-        file = make([sys.executable, "-m", "fkjoin.cli", "demo", "--dir", str(folder / "demo")])
+        file = make([sys.executable, "-m", "fkjoin", "demo", "--dir", str(folder / "demo")])
     print(f"Local sessions start from {file} ({file.stat().st_size >> 20} MiB).")
 
 
@@ -197,7 +203,7 @@ def about(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 
 def main() -> None:
-    """Entry point: fkjoin's own errors are one line on standard error and exit status 1."""
+    """Entry point: fkjoin's own errors are a line on standard error, or a few of a query that failed, and exit status 1."""
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     end_when_told()
     try:
@@ -205,7 +211,3 @@ def main() -> None:
     except FkJoinError as error:
         print(f"fkjoin: {error}", file=sys.stderr)
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -25,7 +25,7 @@ def _empty() -> pa.Scalar:
 
 
 def as_bytes(array: pa.Array | pa.ChunkedArray) -> Bytes:
-    """One contiguous ``LargeBinaryArray``; text becomes its UTF-8."""
+    """Make one contiguous ``LargeBinaryArray``; text becomes its UTF-8."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
         if isinstance(array, pa.ChunkedArray):
@@ -43,7 +43,7 @@ def constant(value: bytes | None, rows: int) -> Bytes:
 
 
 def fixed(table: Octets) -> Bytes:
-    """One byte string per row of an ``(n, width)`` array."""
+    """Make one byte string per row of an ``(n, width)`` array."""
     rows, width = table.shape
     offsets = np.arange(rows + 1, dtype=np.int64) * width
     data = np.ascontiguousarray(table)
@@ -56,12 +56,12 @@ def concat(*parts: Bytes) -> Bytes:
 
 
 def prefixed(tag: bytes, keys: Bytes) -> Bytes:
-    """Each of the keys after ``tag``."""
+    """Put ``tag`` in front of each key."""
     return pc.binary_replace_slice(keys, 0, 0, tag)
 
 
 def stack(*arrays: Bytes) -> Bytes:
-    """One array after the other; where only one has elements, that one itself."""
+    """Concatenate arrays; where only one has elements, return that one itself."""
     some = [array for array in arrays if len(array)] or [arrays[0]]
     return as_bytes(some[0]) if len(some) == 1 else pa.concat_arrays([as_bytes(array) for array in some])
 
@@ -112,7 +112,7 @@ def _in_order(data: Octets, starts: Ints, ends: Ints, valid: Bools | None) -> By
 
 
 def after(array: Bytes, starts: Ints, valid: Bools | None = None) -> Bytes:
-    """What follows byte ``starts[i]`` of each element; null where not ``valid``."""
+    """Cut off the first ``starts[i]`` bytes of each element; null where not ``valid``."""
     data, bounds = buffers(array)
     sizes = np.diff(bounds) - starts
     if len(array) and (starts == starts[0]).all() and (valid is None or valid.all()):
@@ -127,7 +127,7 @@ def paired(first: Bytes, second: Bytes) -> Bytes:
 
 
 def unpaired(pairs: Bytes) -> tuple[Bytes, Bytes]:
-    """What ``paired`` was given; both null where the pair is."""
+    """Undo ``paired``; both are null where the pair is."""
     there = valid(pairs)
     data, bounds = buffers(pairs)
     sizes = np.ascontiguousarray(window(data, bounds[:-1], 4)).view("<u4").reshape(-1).astype(np.int64)
@@ -189,7 +189,7 @@ def bools(array: Any) -> Bools:
 
 
 def valid(array: pa.Array) -> Bools:
-    """Where the array is not null."""
+    """Tell where the array is not null."""
     if not array.null_count:
         return np.ones(len(array), bool)
     return bools(pc.is_valid(array))

@@ -19,7 +19,7 @@ def encode(foreign_keys: Bytes, left_keys: Bytes) -> Bytes:
 
 
 def prefixes(foreign_keys: Bytes) -> Bytes:
-    """What all combined keys of each foreign key begin with, and no others."""
+    """Encode the prefixes that all combined keys of a foreign key begin with, and no others."""
     sizes = lengths(foreign_keys).astype(">i4")
     return concat(fixed(sizes.view(np.uint8).reshape(-1, 4)), foreign_keys)
 

@@ -24,7 +24,7 @@ from fkjoin.codec.json_values import MisfitError, Number
 from fkjoin.codec.units import ITEM, Notation, Unit, is_special, needs_units
 
 _ALONE = 64
-"""So many texts or fewer that are not taken together are read one by one."""
+"""Number of texts up to which those that are not taken together are read one by one."""
 
 _FEWER = 8
 
@@ -37,29 +37,29 @@ _FLOATS = {"NaN": "nan", "Infinity": "inf", "+Infinity": "inf", "+INF": "inf", "
 
 @dataclass(frozen=True)
 class Reading:
-    """How values are read that JSON has no types of its own for."""
+    """Rules for values that JSON has no types of its own for."""
 
     units: Notation = None
-    """Of the whole object."""
+    """Notation of the whole object."""
     zone: str = "UTC"
-    """Where clocks are read that say no zone."""
+    """Time zone of clocks that name none."""
 
 
 PLAIN = Reading()
 
 
 class Objects(NamedTuple):
-    """What texts mean."""
+    """Rows that texts stand for."""
 
     rows: pa.StructArray
     fits: Bools
-    """Which texts are a JSON object whose fields are of the types that they should be."""
+    """True for a text that is a JSON object with fields of the wanted types."""
     advice: Mapping[int, str]
-    """Of some that do not fit, what to write instead."""
+    """Advice, by row, for some that do not fit."""
 
 
 def readable(kind: pa.DataType) -> bool:
-    """Whether JSON has values of the type: text, truth, whole and floating numbers, structs and lists of them."""
+    """Tell whether JSON has values of the type: text, truth, whole and floating numbers, structs and lists of them."""
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
         return len(names) == len(set(names)) > 0 and all(readable(field.type) for field in kind)
@@ -71,7 +71,7 @@ def readable(kind: pa.DataType) -> bool:
 
 
 def parsable(kind: pa.DataType) -> bool:
-    """Whether columns of the type can be read here: what is ``readable``, times, decimals, bytes, maps by text, and so on."""
+    """Tell whether columns of the type can be read here: the ``readable``, times, decimals, bytes, maps by text, and so on."""
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
         return len(names) == len(set(names)) and all(parsable(field.type) for field in kind)
@@ -98,7 +98,7 @@ def read_objects(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) -> 
 
 
 def read_together(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) -> pa.StructArray | None:
-    """All rows at once; None when there is a text among them that Arrow does not take.
+    """Read all rows at once; None when there is a text among them that Arrow does not take.
 
     Each text is the only member of an object of its own, so that none can end early, run into the next, or be two.
     """
@@ -125,7 +125,7 @@ def read_together(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) ->
 
 
 def _wire(kind: pa.DataType, units: Notation) -> pa.DataType | None:
-    """As what Arrow reads the type; None if it cannot."""
+    """Choose the type with which Arrow reads this one; None if there is none."""
     if pa.types.is_struct(kind):
         fields = [(field.name, _wire(field.type, _below(units, field.name))) for field in kind]
         return None if not fields or any(inner is None for _, inner in fields) else pa.struct(fields)
@@ -140,7 +140,7 @@ def _wire(kind: pa.DataType, units: Notation) -> pa.DataType | None:
 
 
 def _converted(values: pa.Array, kind: pa.DataType, units: Notation, zone: str) -> pa.Array | None:
-    """What was read as ``_wire``, as the type; None if a value may be none of the type."""
+    """Convert what was read as ``_wire`` into the type; None if a value may be none of the type."""
     if values.type == kind and not needs_units(kind):
         return values
     nulls = values.is_null() if values.null_count else None
@@ -190,7 +190,7 @@ class _Fitting:
 
     zone: str
     misfits: list[str] = field(default_factory=list)
-    """What to write instead of each, if there is something to say."""
+    """Advice by row, where there is any."""
 
     def fitted(self, value: Any, kind: pa.DataType, units: Notation, name: str) -> Any:
         """The value as one of the type; None when it is of another."""
@@ -242,7 +242,7 @@ def _clean(text: str) -> str:
 
 
 def _text(value: Any) -> str:
-    """Of a text, itself; of anything else, its JSON."""
+    """Return a text itself, and the JSON of anything else."""
     return value if isinstance(value, str) else as_json(value)
 
 

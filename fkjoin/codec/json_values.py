@@ -31,14 +31,14 @@ _LIMIT = 1 << 63
 _MOST_DIGITS = 60
 
 UTC = frozenset(("UTC", "Z", "GMT", "Etc/UTC", "Etc/GMT", "Etc/Zulu", "Zulu", "UCT", "Etc/UCT", "Etc/Universal", "+00:00"))
-"""What zones are called whose clocks show UTC."""
+"""Names of zones whose clocks show UTC."""
 
 _DATE = r"(?P<year>\d{4}|[+-]\d{4,7})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2}))?)?"
 _TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d{0,9}))?)?"
 _ZONE = r"\s*(?P<zone>Z|[+-][\d:]+|[A-Za-z][\w+:/-]*)?"
 _INSTANT = re.compile(rf"\s*{_DATE}(?:[T ]{_TIME}{_ZONE}|[T ])?\s*", re.ASCII)
 _ARROW_INSTANT = r"^\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-](?:0\d|1[0-7])(?::?[0-5]\d)?)?)?$"
-"""What Arrow's cast reads as ``_instant`` does; by itself it also takes clocks of hours only, and any offset."""
+"""Pattern of texts that Arrow's cast reads as ``_instant`` does; Arrow also takes clocks of hours only, and any offset."""
 _ONLY_DATE = re.compile(rf"\s*{_DATE}(?:Z|[T ].*)?\s*", re.ASCII)
 _ONLY_TIME = re.compile(rf"\s*{_TIME}(?:Z|[+-]00:00)?\s*", re.ASCII)
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2})(?::?(\d{2}))?)?", re.ASCII)
@@ -46,13 +46,13 @@ _SPAN = re.compile(
     r"(-?)P(?:(-?\d+)Y)?(?:(-?\d+)M)?(?:(-?\d+)D)?(?:T(?:(-?\d+)H)?(?:(-?\d+)M)?(?:(-?\d+(?:\.\d{0,9})?)S)?)?", re.ASCII
 )
 _SPAN_FIELDS = {"DAY": 24, "HOUR": 60, "MINUTE": 60, "SECOND": 10**6}
-"""How many of the next a field has, the last one of microseconds."""
+"""Number of next smaller units in each field, the last in microseconds."""
 _SPAN_FIELD = f"({'|'.join(_SPAN_FIELDS)})"
 _SQL_SPAN = re.compile(
     rf"INTERVAL ([+-]?)'([+-]?)(\d+(?: \d+)?(?::\d+)*(?:\.\d{{1,9}})?)' {_SPAN_FIELD}(?: TO {_SPAN_FIELD})?",
     re.ASCII | re.IGNORECASE,
 )
-"""As Spark writes one: ``INTERVAL '-1 02:03:04.5' DAY TO SECOND``."""
+"""Pattern of an interval as Spark writes it: ``INTERVAL '-1 02:03:04.5' DAY TO SECOND``."""
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 
@@ -88,7 +88,7 @@ def scalar(value: Any, kind: pa.DataType, unit: Unit | None, zone: str) -> Any:
 
 
 def wire(kind: pa.DataType, unit: Unit | None) -> pa.DataType:
-    """As what Arrow's JSON reader reads a column of the type, which must be ``special``."""
+    """Choose the type with which Arrow's JSON reader reads a column of this one, which must be ``special``."""
     if pa.types.is_decimal(kind) and (unit is None or unit.name == "text"):
         return kind
     counts = unit is not None and unit.name in NANOS and not (pa.types.is_decimal(kind) or pa.types.is_binary(kind))
@@ -224,7 +224,7 @@ def _clock(found: re.Match[str]) -> int:
 
 
 def _offset(zone: str, clock: int) -> int:
-    """How many microseconds a zone is ahead of UTC when its clocks show so many since 1970."""
+    """Return by how many microseconds a zone is ahead of UTC when its clocks show so many since 1970."""
     if zone in UTC:
         return 0
     if (found := _OFFSET.fullmatch(zone)) is not None:

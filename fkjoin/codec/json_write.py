@@ -25,12 +25,12 @@ _ESCAPED = {
     "\f": "\\f",
     "\r": "\\r",
 }
-"""What stands for a character in a JSON text; that with which others are escaped comes first."""
+"""Escapes of characters in a JSON text; the character that escapes others comes first."""
 _ESCAPES = {ord(character): escape for character, escape in _ESCAPED.items()}
 
 
 def writable(kind: pa.DataType, *, exact: bool = False) -> bool:
-    """Whether columns of the type can be written here: text, truth, numbers, structs and lists of them.
+    """Tell whether columns of the type can be written here: text, truth, numbers, structs and lists of them.
 
     ``exact``: byte by byte as Spark does.
     """

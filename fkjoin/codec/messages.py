@@ -1,4 +1,4 @@
-"""What travels between the stages: kinds of messages, as Arrow tables, and their packed form.
+"""Messages between the stages: their kinds, as Arrow tables, and their packed form.
 
 Packed, a table is ``{1-byte format}{1-byte kind}{Arrow IPC stream, LZ4}``: one binary cell instead of thousands of rows.
 Timestamps are int64 in the unit of the source (Spark: microseconds since the epoch); ``NO_TIMESTAMP`` where there is none.
@@ -34,7 +34,7 @@ SUBSCRIPTION = pa.schema(
 """rekey → subscription, keyed by CombinedKey: subscribe with the left row, or unsubscribe without an answer."""
 
 ANSWER = pa.schema([("key", BYTES), ("version", BYTES), ("left", BYTES), ("right", BYTES), ("ts", pa.int64())])
-"""To the left key: both rows as the answering side knew them; ``version`` is the left row's, then the right row's."""
+"""A message to the left key: both rows as the answering side knew them; ``version`` is the left row's, then the right row's."""
 
 JOINED = pa.schema([("key", BYTES), ("version", BYTES), ("value", BYTES), ("gone", pa.bool_()), ("ts", pa.int64())])
 """An answer after the joiner: null ``value`` is "no result"; ``gone`` says that the left row itself is no more."""
@@ -44,7 +44,7 @@ RESULT = pa.schema([("key", BYTES), ("operation", pa.int8()), ("value", BYTES), 
 
 
 GROUPED = pa.schema([("key", BYTES), ("row", BYTES), ("version", BYTES), ("old", BYTES), ("new", BYTES), ("ts", pa.int64())])
-"""To a group: what a row of the grouped table contributed to it, and contributes now (KIP-904's ``Change``); null is nothing.
+"""A message to a group: what a row contributed to it, and contributes now (KIP-904's ``Change``); null is nothing.
 ``row`` is the row's key, ``version`` that of its change."""
 
 
@@ -54,7 +54,7 @@ NUMBERED = pa.schema([*JOINED, ("number", pa.int8())])
 PART = pa.schema(
     [("key", BYTES), ("number", pa.int8()), ("version", BYTES), ("value", BYTES), ("since", BYTES), ("ts", pa.int64())]
 )
-"""To the left key of a multi-way join: a row that its result is made of.
+"""A message to the left key of a multi-way join: a row that its result is made of.
 
 ``number`` tells the right tables apart, and ``LEFT`` says that it is the left row, with ``since``: from which versions of it
 each foreign key is what it is (null: there is none).  A right row's ``version`` is that one, then the right row's own."""
@@ -65,7 +65,7 @@ SUMS = pa.schema([("sender", pa.int64()), ("rows", pa.int64()), ("hashes", pa.in
 
 
 class Operation(enum.IntEnum):
-    """What a result does to the joined table."""
+    """Effect of a result on the joined table."""
 
     INSERT = 0
     UPDATE = 1
@@ -89,12 +89,12 @@ def pack(messages: pa.Table) -> bytes:
 
 
 def is_answer(packed: bytes) -> bool:
-    """Whether packed messages are for left keys, told from their head alone: answers, or parts of a multi-way join."""
+    """Tell from their head alone whether packed messages are for left keys: answers, or parts of a multi-way join."""
     return packed[:2] in (bytes((FORMAT, 3)), bytes((FORMAT, 9)))
 
 
 def unpack(data: bytes) -> pa.Table:
-    """What ``pack`` was given."""
+    """Undo ``pack``."""
     if len(data) < 2 or data[0] != FORMAT or data[1] not in _KINDS:
         raise FormatError(f"packed messages begin with {data[:2].hex()}, this release reads 01 and a kind up to 09")
     with pa.ipc.open_stream(pa.py_buffer(data).slice(2)) as reader:

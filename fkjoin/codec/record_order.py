@@ -1,4 +1,4 @@
-"""One order of the records of a key, whatever their partitions and however they are cut into batches."""
+"""Order of the records of a key, whatever their partitions and however they are cut into batches."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def in_one_order(code: Ints, version: Bytes, known: Bytes) -> Bytes:
 
 
 def _falling_back(place: Words) -> Ints:
-    """Which records are older by timestamp than some before them in their partition, or in one of the same number.
+    """Find records that are older by timestamp than some before them in their partition, or in one of the same number.
 
     Others are in order whatever their key is; of most topics there are none, and little is left to sort by key.
     """
@@ -76,6 +76,6 @@ def _places(version: Bytes) -> Words:
 
 
 def _leads(version: Bytes) -> Bytes:
-    """What stands before the last three numbers of each version; empty where there is nothing."""
+    """Cut the last three numbers off each version; empty where nothing is left."""
     data, bounds = buffers(version)
     return slices(data, bounds[:-1], np.maximum(np.diff(bounds) - PLACE_BYTES, 0))

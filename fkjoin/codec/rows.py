@@ -45,7 +45,7 @@ class RowCodec:
     canonical: bool = False
 
     def encode(self, columns: list[pa.Array], rows: int) -> Bytes:
-        """One byte string per row, from columns in the schema's order."""
+        """Encode columns in the schema's order into one byte string per row."""
         leaves: list[pa.Array] = []
         flags: list[Bools] = []
         for field, column in zip(self.schema, columns, strict=True):
@@ -63,7 +63,7 @@ class RowCodec:
         return concat(fixed(np.concatenate([*parts, *sizes], axis=1)), *tails)
 
     def fits(self, data: Bytes) -> Bools:
-        """Which byte strings can be rows of the schema, by their lengths; nulls can."""
+        """Tell by their lengths which byte strings can be rows of the schema; nulls can."""
         shape = _Shape(self.schema)
         octets, bounds = buffers(data)
         size = np.diff(bounds)
@@ -128,7 +128,7 @@ def unsupported(schema: pa.Schema) -> str | None:
 
 
 class _Shape:
-    """How many bytes the head of a row has, and what is in it."""
+    """Layout of the head of a row."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.flags = self.fixed = self.variable = 0
@@ -322,7 +322,7 @@ def _at(values: Ints, positions: Ints) -> Ints:
 
 
 def bytes_codec(columns: int) -> RowCodec:
-    """Of rows of so many byte strings, each perhaps null."""
+    """Make the codec of rows of so many byte strings, each perhaps null."""
     return RowCodec(pa.schema([pa.field(str(at), BYTES) for at in range(columns)]))
 
 

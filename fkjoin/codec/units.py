@@ -1,4 +1,4 @@
-"""How values are written where their JSON alone does not tell: what a number counts, and how a text stands for bytes.
+"""Notation of values where their JSON alone does not tell: what a number counts, how a text stands for bytes.
 
 A notation is a tree like the type that it is for: of a struct, the notations of its fields by name; of a list or a map, that
 of its items under ``ITEM``; of anything else, a ``Unit``.  What is not in it is written as JSON has it.
@@ -17,17 +17,17 @@ ITEM = "[]"
 """Stands for the items of a list or a map."""
 
 NANOS = {"days": 86_400 * 10**9, "seconds": 10**9, "millis": 10**6, "micros": 10**3, "nanos": 1}
-"""How many nanoseconds a unit of time has."""
+"""Nanoseconds in each unit of time."""
 
 
 class Unit(NamedTuple):
-    """How a value is written."""
+    """Notation of a value."""
 
     name: str
     of: str = ""
-    """What a number counts: an ``instant``, a ``day``, a ``time`` of day or a ``span``; empty: whatever the column is."""
+    """Kind of the number: ``instant``, ``day``, ``time`` of day or ``span``; empty: that of the column."""
     scale: int | None = None
-    """Of a decimal in base64; None: the column's."""
+    """Scale of a decimal in base64; None: the column's."""
 
 
 Notation: TypeAlias = Unit | Mapping[str, Any] | None
@@ -53,19 +53,19 @@ _CONNECT = {
     "io.debezium.data.geometry.Geography": Unit("wkb"),
     "io.debezium.data.geometry.Point": Unit("wkb"),
 }
-"""By the names that Debezium and Kafka Connect give a field's schema."""
+"""Units by the names that Debezium and Kafka Connect give a field's schema."""
 
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 
 
 def is_special(kind: pa.DataType) -> bool:
-    """Whether JSON has no values of the type of its own, or a unit can change how they are read."""
+    """Tell whether JSON lacks values of the type, or a unit can change how they are read."""
     tests = "is_timestamp", "is_date", "is_time", "is_duration", "is_decimal", "is_binary"
     return any(getattr(pa.types, test)(kind) for test in tests)
 
 
 def needs_units(kind: pa.DataType) -> bool:
-    """Whether there is such a type in it."""
+    """Tell whether there is such a type in it."""
     return is_special(kind) or any(needs_units(inner) for inner in _inside(kind).values())
 
 

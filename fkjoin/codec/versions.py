@@ -45,7 +45,7 @@ HEAD_BYTES = 9
 SIGN = np.uint64(1 << 63)
 PLACED = 0x80
 PLACE = ("timestamp", "partition", "offset")
-"""Where a record is in its topic: the milliseconds that its producer or broker gave it, then its partition and offset."""
+"""Place of a record in its topic: the milliseconds that its producer or broker gave it, its partition, its offset."""
 
 UNTIMED = -(1 << 63)
 PLACE_BYTES = 24
@@ -77,7 +77,7 @@ def topic_identity(topic: str, topic_id: str | None, generation: int = 0) -> byt
 
 
 def encode(source: bytes | Bytes, columns: Sequence[Ints], *, placed: bool = False) -> Bytes:
-    """One-part versions from ``columns`` of int64, one column per place of the tuple.
+    """Encode ``columns`` of int64, one per place of the tuple, into one-part versions.
 
     ``source`` is an ``identity``, the same for all rows or one per row.  ``placed``: the last columns are a ``PLACE``.
     """
@@ -114,7 +114,7 @@ def decode(version: bytes) -> list[tuple[bytes, tuple[int, ...]]]:
 
 
 class Places(NamedTuple):
-    """Where records are in their topics; ``timestamp`` is ``UNTIMED`` in versions that older releases wrote."""
+    """Places of records in their topics; ``timestamp`` is ``UNTIMED`` in versions that older releases wrote."""
 
     timestamp: Ints
     partition: Ints
@@ -176,12 +176,12 @@ def sort_columns(versions: Bytes) -> list[Words]:
 
 
 def is_newer(arriving: Bytes, held: Bytes) -> Bools:
-    """Where ``arriving`` supersedes ``held`` (no nulls in either); equal versions do not."""
+    """Tell where ``arriving`` supersedes ``held`` (no nulls in either); equal versions do not."""
     return compare(arriving, held)[0]
 
 
 def compare(arriving: Bytes, held: Bytes) -> tuple[Bools, Bools]:
-    """Where ``arriving`` supersedes ``held``, and where it does so because it starts over from another source."""
+    """Tell where ``arriving`` supersedes ``held``, and where it does so because it starts over from another source."""
     newer, restarts = np.zeros(len(arriving), bool), np.zeros(len(arriving), bool)
     (data_a, bounds_a), (data_h, bounds_h) = buffers(as_bytes(arriving)), buffers(as_bytes(held))
     at_a, at_h = bounds_a[:-1].copy(), bounds_h[:-1].copy()
@@ -201,7 +201,7 @@ def compare(arriving: Bytes, held: Bytes) -> tuple[Bools, Bools]:
 
 
 class _Parts:
-    """One part of each version."""
+    """A part of each version."""
 
     def __init__(self, head: Octets, words: Words) -> None:
         self.head, self.words = head, words
@@ -232,7 +232,7 @@ class _Parts:
         return self.words[np.arange(len(self.count)), np.maximum(self.count - 1 - number, 0)]
 
     def again(self) -> Bools:
-        """Where it is of a topic that a checkpoint has started over with."""
+        """Tell where it is of a topic that a checkpoint has started over with."""
         return self.head[:, _ID.start] >= _AGAIN >> 24
 
     def partition(self) -> Words:
@@ -242,7 +242,7 @@ class _Parts:
 
 
 def _decided(a: _Parts, h: _Parts) -> tuple[Bools, Bools, Bools]:
-    """Where part ``a`` is newer than ``h``, where it is of another source, and where they are equal."""
+    """Tell where part ``a`` is newer than ``h``, where it is of another source, and where they are equal."""
     one = (a.head == h.head).all(axis=1)
     if one.all():
         newer, equal = _of_one_source(a, h)
@@ -258,7 +258,7 @@ def _decided(a: _Parts, h: _Parts) -> tuple[Bools, Bools, Bools]:
 
 
 def _of_one_source(a: _Parts, h: _Parts) -> tuple[Bools, Bools]:
-    """Where part ``a`` is newer, and where they are equal: both have as many numbers."""
+    """Tell where part ``a`` is newer, and where they are equal: both have as many numbers."""
     width = min(a.words.shape[1], h.words.shape[1])  # what one has more of is of no row here
     unequal = a.words[:, :width] != h.words[:, :width]
     newer, differ = np.zeros(len(unequal), bool), np.zeros(len(unequal), bool)
@@ -276,7 +276,7 @@ def _of_one_source(a: _Parts, h: _Parts) -> tuple[Bools, Bools]:
 
 
 def _of_two_sources(a: _Parts, h: _Parts, stem: Bools) -> tuple[Bools, Bools, Bools]:
-    """As ``_decided``, of parts whose heads differ; ``stem``: both are of a topic of one name.
+    """Compare parts whose heads differ, see ``_decided``; ``stem``: both are of a topic of one name.
 
     Older releases wrote a record's version as its offset, with the partition in the head: it is of the same source.
     """
@@ -292,7 +292,7 @@ def _of_two_sources(a: _Parts, h: _Parts, stem: Bools) -> tuple[Bools, Bools, Bo
 
 
 def of_topic_before(version: Bytes, identity: bytes) -> Bools:
-    """Which versions are of another topic of the same name as the one of the identity."""
+    """Find versions of another topic that has the name of the one of the identity."""
     data, bounds = buffers(version)
     head, sizes = window(data, bounds[:-1], HEAD_BYTES), np.diff(bounds)
     first = head[:, 0]
@@ -314,5 +314,5 @@ def before_all(version: Bytes, identity: bytes) -> Bytes:
 
 
 def numbers_in(first: Octets) -> Ints:
-    """How many numbers a part has, of the first byte of each."""
+    """Read from its first byte how many numbers each part has."""
     return (first & ~np.uint8(PLACED)).astype(np.int64)

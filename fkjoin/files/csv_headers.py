@@ -43,7 +43,7 @@ def by_name(spark: SparkSession, pattern: str, options: Mapping[str, Any], colum
 
 
 def learned(spark: SparkSession, pattern: str, options: Mapping[str, Any]) -> tuple[DataFrame, StructType]:
-    """The files whose header is that of the newest one, and their columns, as Spark makes their types out."""
+    """Find the files whose header is that of the newest one, and their columns, as Spark makes their types out."""
     lines = spark.read.format("text").options(**_finding(options)).load(pattern).where("_metadata.file_block_start = 0")
     about = F.max("_metadata.file_modification_time").alias("time"), F.first("value").alias("header")
     files = lines.groupBy(F.col("_metadata.file_path").alias("path")).agg(*about).collect()

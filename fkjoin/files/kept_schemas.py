@@ -1,6 +1,6 @@
 """The columns that tables of files were first read with: a file beside the checkpoint keeps them.
 
-Columns that nobody gives are learned from the files that are there, and others may be there at the next start.
+Columns that a user does not give are learned from the files that are there, and others may be there at the next start.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SCHEMAS = "fkjoin-schemas.json"
 
 @dataclass
 class KeptSchemas:
-    """By the names of tables, the columns that are kept, and the new ones that were reported."""
+    """Columns that are kept, by the names of tables, and the new ones that were reported."""
 
     schemas: dict[str, StructType]
     reported: dict[str, list[str]]
 
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str, queries: Iterable[str] = ("",)) -> KeptSchemas:
-        """What is kept at ``checkpoint``, if one of the queries whose checkpoints are below it has begun."""
+        """Read what is kept at ``checkpoint``, if one of the queries whose checkpoints are below it has begun."""
         if not any(begun(spark, f"{checkpoint}/{query}") for query in queries):
             return cls({}, {})
         path, files = hadoop(spark, f"{checkpoint}/{SCHEMAS}")

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DecimalType, DoubleType, LongType, StringType, StructField, StructType
 
 from fkjoin.spark.names import named, quoted
+from fkjoin.spark.schemas import struct_column
 
 Path = tuple[str, ...]
 
@@ -54,7 +55,5 @@ def _with_number(columns: StructType, path: Path) -> StructType:
     name, *below = path
     inner: DataType = LongType()
     if below:
-        kind = columns[name].dataType
-        assert isinstance(kind, StructType)
-        inner = _with_number(kind, tuple(below))
+        inner = _with_number(struct_column(columns, name), tuple(below))
     return StructType([StructField(name, inner, one.nullable) if one.name == name else one for one in columns])

@@ -21,7 +21,6 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
-    TimeType,
 )
 
 from fkjoin.checkpoint.files import hadoop
@@ -33,7 +32,7 @@ from fkjoin.sessions.access import access
 from fkjoin.sessions.settings import prepare, time_zone
 from fkjoin.spark.frame import PROBLEM, RAW
 from fkjoin.spark.json_lines import ReadLines, not_an_object
-from fkjoin.spark.kinds import parts
+from fkjoin.spark.kinds import TIMES_OF_DAY, parts
 from fkjoin.spark.names import quoted
 from fkjoin.spark.schemas import arrow_schema, listed, nullable, struct_type
 
@@ -53,18 +52,18 @@ _GLOB = re.compile(r"([\[\]{}*?\\])")
 
 
 class FilesRead(NamedTuple):
-    """What there is of files before it is a table."""
+    """Files that were read, before they are a table."""
 
     frame: DataFrame
     """Their columns, ``RAW`` and ``PROBLEM``; where there is a problem, columns are null."""
     lines: DataFrame | None
     """Their lines, where workers can read them."""
     schema: StructType
-    """Of the columns."""
+    """Types of the columns."""
     learned: bool
     """The schema is what the files had when they were opened."""
     name: str
-    """For a table of them."""
+    """Arguments for a table of them."""
 
     @property
     def what(self) -> str:
@@ -74,7 +73,7 @@ class FilesRead(NamedTuple):
 
 @dataclass(frozen=True)
 class _Place:
-    """Where files are, and the options that Spark's file source gets."""
+    """Place of files, and the options that Spark's file source gets."""
 
     spark: SparkSession
     pattern: str
@@ -99,7 +98,7 @@ def open_files(
     options: Mapping[str, Any] | None,
     numbers: Sequence[Any] = (),
 ) -> FilesRead:
-    """See ``Table.from_files``; ``numbers``: what orders and dates changes."""
+    """Open files, see ``Table.from_files``; ``numbers``: what orders and dates changes."""
     prepare(spark)
     chosen = format or _format_of(pattern)
     if chosen not in get_args(FileFormat):
@@ -183,7 +182,7 @@ def _json(lines: DataFrame, inner: StructType, outer: StructType) -> DataFrame:
 
 
 def as_session(spark: SparkSession) -> Reading:
-    """How times are read: clocks that say no zone are the session's."""
+    """Return how times are read: clocks without a zone are in the session's."""
     return Reading(zone=time_zone(spark))
 
 
@@ -201,7 +200,7 @@ def _by_reader(place: _Place, inner: StructType, outer: StructType) -> DataFrame
 def _require_no_times(fields: StructType, corrupt: str) -> None:
     """``TopologyError`` for times: Spark's reader takes any number for one, and counts seconds."""
     for name, kind in parts(fields):
-        if isinstance(kind, TimestampType | TimestampNTZType | DateType | TimeType):
+        if isinstance(kind, (TimestampType, TimestampNTZType, DateType, *TIMES_OF_DAY)):
             raise TopologyError(
                 f"schema: column {name} is {kind.simpleString()}, and with a column {corrupt} a number would count seconds: "
                 f"take a bigint column and timestamp_millis({name}) in map_values, or a string column and a cast"
@@ -236,7 +235,7 @@ def _corrupt(fields: StructType) -> Column:
 
 
 def _checked(frame: DataFrame, columns: StructType, problem: Column | None) -> DataFrame:
-    """What a reader of Spark's has read, with ``PROBLEM`` and ``RAW``."""
+    """Add ``PROBLEM`` and ``RAW`` to what a reader of Spark's has read."""
     own = F.struct(*_named(columns.names))
     value = F.to_json(own) if problem is None else F.coalesce(F.col(_CORRUPT), F.to_json(own))
     path = F.input_file_name() if "_metadata" in frame.columns else F.col("_metadata.file_path")
@@ -257,7 +256,7 @@ def _named(names: Sequence[str]) -> list[Column]:
 
 
 def _with_folders(given: StructType, folders: Sequence[StructField]) -> StructType:
-    """As Spark has it: columns of folders come last, with the types that the schema gives them."""
+    """Put columns of folders last, as Spark does, with the types that the schema gives them."""
     types = {field.name: field for field in given}
     names = {field.name for field in folders}
     return StructType([*(field for field in given if field.name not in names), *(types.get(one.name, one) for one in folders)])
@@ -268,7 +267,7 @@ def _as_texts(given: StructType, names: set[str]) -> StructType:
 
 
 def _corrupt_name(place: _Place) -> str:
-    """What Spark calls the column that has lines which do not fit, where a schema has it."""
+    """Return the name of the column with lines that do not fit, where a schema has it."""
     given = {name.lower(): value for name, value in place.options.items()}
     return str(given.get(_CORRUPT_NAME.lower()) or place.spark.conf.get("spark.sql.columnNameOfCorruptRecord"))
 
@@ -280,7 +279,7 @@ def _with_option(place: _Place, name: str, value: Any) -> _Place:
 
 
 def _place(spark: SparkSession, pattern: str, given: Mapping[str, Any]) -> _Place:
-    """What Spark takes for the files: a path that is there is no glob."""
+    """Return the path that Spark takes for the files: one that is there is no glob."""
     known = {name.lower() for name in given}
     options = {**({} if "maxfileage" in known else {"maxFileAge": _ANY_AGE}), **given}
     if not _is_there(spark, pattern):
@@ -292,7 +291,7 @@ def _place(spark: SparkSession, pattern: str, given: Mapping[str, Any]) -> _Plac
 
 
 def _is_there(spark: SparkSession, pattern: str) -> bool:
-    """Whether it looks like a glob and is a path."""
+    """Tell whether a path that looks like a glob is there."""
     if not _GLOB.search(pattern):
         return False
     path, files = hadoop(spark, pattern)
@@ -300,7 +299,7 @@ def _is_there(spark: SparkSession, pattern: str) -> bool:
 
 
 def _format_of(pattern: str) -> str:
-    """Of a ``FileFormat``, from the endings of the files that ``pattern`` means."""
+    """Choose a ``FileFormat`` from the endings of the files that ``pattern`` means."""
     there = Path(pattern).exists()
     places = [pattern] if there else glob.glob(pattern) or [pattern]
     below = [Path(name) for place in places for name in ([place] if Path(place).is_file() else _files_in(place))]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from fkjoin.codec.arrays import Bytes, Ints
+from fkjoin.codec.expressions import Part
 from fkjoin.codec.rows import KeyCodec
-from fkjoin.errors import FkJoinError
+from fkjoin.errors import FkJoinError, thrown_at
 from fkjoin.folds.fold import Steps
 
 Row = Callable[[Mapping[str, Any]], Any]
@@ -60,11 +61,19 @@ class Called:
         ):
             aggregate = aggregates[group]
             if had:
-                aggregate = self.subtractor(keys[group], before, self.initializer() if aggregate is None else aggregate)
+                aggregate = self._next("subtractor", keys[group], before, aggregate)
             if has:
-                aggregate = self.adder(keys[group], after, self.initializer() if aggregate is None else aggregate)
+                aggregate = self._next("adder", keys[group], after, aggregate)
             aggregates[group] = aggregate
         return [self._stored(aggregates, keys)]
+
+    def _next(self, what: Literal["adder", "subtractor"], key: Any, value: Any, aggregate: Any) -> Any:
+        """Call one of the functions; the error says where in it something was thrown."""
+        function = self.adder if what == "adder" else self.subtractor
+        try:
+            return function(key, value, self.initializer() if aggregate is None else aggregate)
+        except Exception as error:
+            raise FkJoinError(f"{self.name} of group {key!r}: {what}: {thrown_at(error)}") from error
 
     def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
         return state[0]
@@ -114,6 +123,27 @@ class Reducing:
 
     def __call__(self, key: Any, value: Any, aggregate: Any) -> Any:
         return value if aggregate is None else self.reducer(aggregate, value)
+
+
+AGGREGATE = "aggregate"
+"""The name of the aggregate in expressions."""
+
+
+@dataclass(frozen=True)
+class Evaluating:
+    """An adder or subtractor that is an expression over the columns of key and value, and the aggregate."""
+
+    part: Part
+    key: tuple[str, ...]
+    value: tuple[str, ...]
+    """Their columns' names, in lower case."""
+    plain: bool
+    """The value is its one column."""
+
+    def __call__(self, key: Any, value: Any, aggregate: Any) -> Any:
+        keys, values = (key,) if len(self.key) == 1 else key, (value,) if self.plain else value
+        row = dict(zip(self.key, keys, strict=True)) | dict(zip(self.value, values, strict=True))
+        return self.part.of_row({**row, AGGREGATE: aggregate})
 
 
 def _shaped(kept: Any, shape: type) -> Any:

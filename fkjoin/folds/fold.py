@@ -54,7 +54,7 @@ class Steps:
 
 
 class Aggregate(Protocol):
-    """One column of an aggregate."""
+    """A column of an aggregate."""
 
     @property
     def result(self) -> pa.Field: ...
@@ -84,7 +84,7 @@ class Folded(NamedTuple):
 
 @dataclass(frozen=True)
 class Fold:
-    """All columns of an aggregate, over contributions with the schema ``value``."""
+    """The columns of an aggregate, over contributions with the schema ``value``."""
 
     value: pa.Schema
     columns: tuple[Aggregate, ...]

@@ -18,23 +18,26 @@ from fkjoin.aggregates import Wanted
 from fkjoin.analysis.written import schema_of
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.cogroups import cogroup
-from fkjoin.errors import TopologyError, nearest
+from fkjoin.errors import TopologyError
 from fkjoin.files.kept_schemas import KeptSchemas
 from fkjoin.files.source import open_files
 from fkjoin.folds.fold import Kind
 from fkjoin.jobs.job_file import FormatSpec, JobError, JobSpec, SinkSpec, TableSpec, Value
+from fkjoin.jobs.job_order import in_order, no_brokers
 from fkjoin.jobs.job_sinks import SinkQuery, sink_queries
 from fkjoin.join import fk_join
 from fkjoin.kafka import Format
 from fkjoin.kafka.admin import require_topic
+from fkjoin.kafka.new_topics import require_known_topics
 from fkjoin.kafka.options import client_options, source_options
 from fkjoin.kafka.writing import start
+from fkjoin.lowering.recipes import recipes_below
 from fkjoin.lowering.running import running
 from fkjoin.plan.describe.render import drawn
 from fkjoin.plan.describe.steps import Sink, Step, job_steps
-from fkjoin.plan.nodes import verdicts
+from fkjoin.plan.nodes import Source, verdicts
 from fkjoin.sinks import batches
-from fkjoin.sinks.restored import OnRestore
+from fkjoin.sinks.restored import OnRestore, ahead, require_spark_at
 from fkjoin.spark.dead_letters import as_records
 from fkjoin.spark.trigger import arguments_of
 from fkjoin.table import Table
@@ -57,11 +60,9 @@ class Job:
         queries = [*(f"sink-{name}" for name in spec.sinks), *(f"sinks-{sink.table}" for sink in spec.sinks.values())]
         self._schemas = KeptSchemas.of(spark, self._checkpoint, queries)
         self.tables: dict[str, Table] = {name: self._source(spark, name, table) for name, table in spec.tables.items()}
-        for kind, name in self._order():
+        for kind, name in in_order(spec):
             with _located(f"{kind}.{name}"):
                 self.tables[name] = self._made(kind, name)
-        for name, sink in spec.sinks.items():
-            self._known(f"sinks.{name}.table", sink.table)
         self._sinks = {name: self._sink(name, sink) for name, sink in spec.sinks.items()}
         targets = {f"sinks.{name}": (sink.topic, sink.options) for name, sink in spec.sinks.items()}
         if spec.dead_letters is not None:
@@ -114,6 +115,22 @@ class Job:
                     plan(f"dead-letters-{name}", functools.partial(self._dead_letters, name, trigger))
         return list(planned.values())
 
+    def check(self) -> None:
+        """Raise what would stop the start of a sink's query, as far as that can be told; nothing is made or changed."""
+        for query in self._sink_queries(run=True):
+            checkpoint, table = f"{self._checkpoint}/{query.name}", self.tables[self.spec.sinks[query.sinks[0]].table]
+            topics = [recipe.connection for _, recipe in recipes_below(table) if recipe.connection is not None]
+            require_known_topics(self._spark, checkpoint, topics, stateful=not isinstance(table._planned.node, Source))
+            of_query = {name: self._sinks[name] for name in query.sinks}
+            remembered = {f" {one.place}" if query.shared else "": one for one in of_query.values() if one is not None}
+            ahead(self._spark, checkpoint, remembered, self._on_restore)
+            for name, sink in of_query.items():
+                with _located(f"sinks.{name}"):
+                    if isinstance(sink, batches.Checks):
+                        sink.check(table._lowered)
+                    elif (path := self.spec.sinks[name].path) is not None:
+                        require_spark_at(self._spark, checkpoint, path)
+
     def _source(self, spark: SparkSession, name: str, spec: TableSpec) -> Table:
         where = f"tables.{name}"
         with _located(where):
@@ -121,7 +138,7 @@ class Job:
                 servers, options = self._kafka(where)
                 assert spec.key is not None
                 assert spec.value is not None
-                return Table.from_kafka(
+                table = Table.from_kafka(
                     spark,
                     spec.topic,
                     servers,
@@ -137,7 +154,9 @@ class Job:
                     roots=spec.roots,
                     options={**options, **spec.options},
                 )
-            return self._files(spark, name, spec)
+            else:
+                table = self._files(spark, name, spec)
+            return table.materialize(name) if spec.materialize else table
 
     def _files(self, spark: SparkSession, name: str, spec: TableSpec) -> Table:
         """The table of files; without a schema, with the columns that the job was begun with."""
@@ -175,7 +194,7 @@ class Job:
         spec = self.spec
         if kind == "joins":
             join = spec.joins[name]
-            return fk_join(
+            joined = fk_join(
                 self.tables[join.left],
                 self.tables[join.right],
                 join.extractor,
@@ -187,6 +206,7 @@ class Job:
                 wire=join.wire,
                 emit=join.emit,
             )
+            return joined.materialize(name) if join.materialize else joined
         if kind == "aggregates":
             made = spec.aggregates[name]
             columns = {title: wanted_of(title, text) for title, text in made.columns.items()}
@@ -208,42 +228,12 @@ class Job:
         table = self.tables[view.of]
         if view.filter is not None:
             table = table.filter(view.filter, name=name if view.columns is None else None, emit=view.emit)
-        return table if view.columns is None else table.map_values(view.columns, name=name, emit=view.emit)
-
-    def _order(self) -> list[tuple[str, str]]:
-        """What is made of other tables, each after those that it reads: its section and its name."""
-        spec = self.spec
-        made: dict[tuple[str, str], dict[str, str]] = {
-            **{("joins", name): {"left": join.left, "right": join.right} for name, join in spec.joins.items()},
-            **{("aggregates", name): {"of": one.of} for name, one in spec.aggregates.items()},
-            **{("views", name): {"of": one.of} for name, one in spec.views.items()},
-            **{("cogroups", name): _numbered(one.of) for name, one in spec.cogroups.items()},
-            **{("merges", name): _numbered(one.of) for name, one in spec.merges.items()},
-        }
-        known = [*self.tables, *(name for _, name in made)]
-        for (kind, name), reads in made.items():
-            if known.count(name) > 1:
-                raise JobError(f"{kind}.{name}: a table has this name already; choose another")
-            for setting, table in reads.items():
-                if table not in known:
-                    raise JobError(f"{kind}.{name}.{setting}: {_no_table(table, known)}")
-        order: list[tuple[str, str]] = []
-        while len(order) < len(made):
-            there = {*self.tables, *(name for _, name in order)}
-            ready = [one for one, reads in made.items() if one not in order and there.issuperset(reads.values())]
-            if not ready:
-                circle = ", ".join(".".join(one) for one in made if one not in order)
-                raise JobError(f"these read each other in a circle: {circle}")
-            order += ready
-        return order
-
-    def _known(self, where: str, table: str) -> None:
-        if table not in self.tables:
-            raise JobError(f"{where}: {_no_table(table, list(self.tables))}")
+        table = table if view.columns is None else table.map_values(view.columns, name=name, emit=view.emit)
+        return table.materialize(name) if view.materialize else table
 
     def _kafka(self, where: str) -> tuple[str, dict[str, Value]]:
         if self.spec.kafka is None:
-            raise JobError(f'{where}: topics need a section [kafka] with bootstrap_servers = "host:port"')
+            raise no_brokers(where)
         return self.spec.kafka.bootstrap_servers, self.spec.kafka.options
 
     def _sink(self, name: str, spec: SinkSpec) -> sinks.Sink | None:
@@ -328,14 +318,6 @@ def _format(where: str, given: str | list[str] | FormatSpec, name: str) -> Forma
     if isinstance(given, str):
         return given
     raise JobError(f'{where}: a topic\'s key has a format: "string", "bytes" or {{format = …, schema = …}}')
-
-
-def _numbered(tables: list[str]) -> dict[str, str]:
-    return {f"of.{place}": table for place, table in enumerate(tables)}
-
-
-def _no_table(name: str, known: list[str]) -> str:
-    return f"there is no table or join {name!r}; {nearest(name, known)}"
 
 
 def wanted_of(title: str, text: str) -> Wanted:

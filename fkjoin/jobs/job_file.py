@@ -15,7 +15,8 @@ from fkjoin.analysis.checks import Deployment
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.files.source import FileFormat
-from fkjoin.jobs.job_kinds import ANY, Kind, PageSpec, Section, Strict
+from fkjoin.jobs.job_kinds import ANY, JobError, Kind, PageSpec, Section, SparkSpec, Strict, Value
+from fkjoin.jobs.job_order import in_order
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.connection import OnNewTopic
 from fkjoin.kafka.wire import Wire
@@ -29,8 +30,6 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:  # pragma: no cover
     import tomli as tomllib
-
-Value = str | int | float | bool
 
 
 def _understood(setting: str, understand: Callable[[str], object]) -> AfterValidator:
@@ -52,10 +51,6 @@ def _needs_columns(of: str) -> dict[str, str]:
 
 EmitSpec = Annotated[Emit, _understood("emit", Emission.of)]
 TriggerSpec = Annotated[str, _understood("trigger", arguments_of)]
-
-
-class JobError(FkJoinError, ValueError):
-    """A job file is wrong; the message says where in it, and what may stand there."""
 
 
 class FormatSpec(Section):
@@ -158,6 +153,7 @@ class TableSpec(Section):
     on_new_topic: OnNewTopic | None = None
     headers: bool = False
     roots: int | None = Field(None, ge=1)
+    materialize: bool = False
     options: dict[str, Value] = Field({}, repr=False)
 
 
@@ -172,6 +168,7 @@ class JoinSpec(Strict):
     deployment: Deployment = "fused"
     wire: Wire = "headers"
     emit: EmitSpec = "on-change"
+    materialize: bool = False
 
 
 class AggregateSpec(Strict):
@@ -199,6 +196,7 @@ class ViewSpec(Strict):
     filter: str | None = None
     columns: str | list[str] | None = None
     emit: EmitSpec = "on-change"
+    materialize: bool = False
 
     @model_validator(mode="after")
     def _something(self) -> ViewSpec:
@@ -263,7 +261,7 @@ class JobSpec(Strict):
     checkpoint: str
     trigger: TriggerSpec = "0 seconds"
     log: str | None = None
-    spark: dict[str, Value] = Field({}, repr=False)
+    spark: SparkSpec = Field(default_factory=SparkSpec, repr=False)
     kafka: KafkaSpec | None = None
     tables: dict[str, TableSpec]
     joins: dict[str, JoinSpec] = Field({})
@@ -288,7 +286,11 @@ def read_job(path: Path) -> JobSpec:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise JobError(f"{path}: cannot be read as TOML: {error}") from error
     try:
-        return JobSpec.model_validate(_filled(data, str(path)))
+        spec = JobSpec.model_validate(_filled(data, str(path)))
+        in_order(spec)
+        return spec
+    except JobError as error:
+        raise JobError(str(error) if str(error).startswith(f"{path}: ") else f"{path}: {error}") from None
     except ValidationError as error:
         # What is wrong within a section says more than the other readings of the same place.
         ranks = ("extra_forbidden", "value_error")

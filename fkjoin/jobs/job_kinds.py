@@ -12,6 +12,13 @@ from pydantic_core import CoreSchema
 from fkjoin.errors import FkJoinError
 from fkjoin.metrics.server import Access
 
+Value = str | int | float | bool
+
+
+class JobError(FkJoinError, ValueError):
+    """A job file is wrong; the message says where in it, and what may stand there."""
+
+
 ANY = object()
 """A setting that is given, whatever it is."""
 
@@ -112,4 +119,25 @@ class PageSpec(Strict):
             Access(names=tuple(self.names), token=self.token)
         except FkJoinError as error:
             raise ValueError(str(error)) from error
+        return self
+
+
+class SparkSpec(BaseModel):
+    """The session: settings of Spark under their full names, and whether it has Spark's Kafka connector."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_extra__: dict[str, Value] = Field(init=False)
+
+    kafka: bool = False
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        """Those of Spark."""
+        return dict(self.__pydantic_extra__)
+
+    @model_validator(mode="after")
+    def _named(self) -> SparkSpec:
+        for name in self.settings:
+            if not name.startswith("spark."):
+                raise ValueError(f'{name!r} is no setting of Spark: write "spark.…" = …, or kafka = true')
         return self

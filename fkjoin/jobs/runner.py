@@ -18,9 +18,10 @@ from rich.live import Live
 from rich.table import Table as Grid
 
 from fkjoin.checkpoint.claim import claimed
-from fkjoin.checkpoint.damage import check_logs, explain
+from fkjoin.checkpoint.damage import check_logs
+from fkjoin.checkpoint.failure import failure
 from fkjoin.checkpoint.files import hadoop, read_file, write_file
-from fkjoin.errors import FkJoinError, nearest
+from fkjoin.errors import nearest
 from fkjoin.jobs.ending import stopped_after
 from fkjoin.jobs.job import Job, Planned
 from fkjoin.jobs.job_file import JobError, JobSpec, read_job
@@ -69,10 +70,14 @@ def run_job(
             _compare(spec, before, made_with)
             made_with["rules"] = before.get("rules", list(_UNSAID))
         if check:
+            for query in planned:
+                check_logs(spark, query.checkpoint)
+            job.check()
             console.print(job.describe(), style="dim", highlight=False, soft_wrap=True)
             console.print(f"{path}: fine; {len(planned)} queries: {', '.join(query.name for query in planned)}", soft_wrap=True)
             return
-        with claimed(spark, spec.checkpoint), _signals() as stop, _report(job, console, ui) as report:
+        names = [query.name for query in planned]
+        with claimed(spark, spec.checkpoint), _signals() as stop, _report(job, console, ui, names) as report:
             _keep(spark, spec, made_with)
             job.keep_schemas()
             for query in planned:
@@ -102,29 +107,28 @@ def _starting_over(spec: JobSpec, topics: Sequence[str]) -> JobSpec:
 
 def job_session(spec: JobSpec) -> SparkSession:
     """The session that the job's section ``[spark]`` asks for."""
-    settings = dict(spec.spark)
+    settings = spec.spark.settings
     master = settings.pop("spark.master", None)
-    for name in settings:
-        if name == "spark.remote":
-            raise JobError(f"spark: {name}: jobs need a classic session: write a program that calls fkjoin.session(remote=…)")
-        if not name.startswith("spark."):
-            raise JobError(f'spark: {name!r} is no setting of Spark; those are written "spark.…" = …')
-    return session(spec.name, None if master is None else str(master), settings)
+    if "spark.remote" in settings:
+        raise JobError("spark: spark.remote: jobs need a classic session: write a program that calls fkjoin.session(remote=…)")
+    return session(spec.name, None if master is None else str(master), settings, kafka=spec.spark.kafka)
 
 
 class Report:
-    """Take down each batch once: a JSON line in the log, a row on the terminal."""
+    """Take down each batch once: a JSON line in the log, a row on the terminal, and at the end a line for each query."""
 
-    def __init__(self, log: TextIO | None, live: Live | None, console: Console, metrics: Metrics) -> None:
+    def __init__(self, log: TextIO | None, live: Live | None, console: Console, metrics: Metrics, names: Sequence[str]) -> None:
         self._log, self._live, self._console, self._metrics = log, live, console, metrics
         self._seen: dict[str, int] = {}
-        self._rows: dict[str, tuple[str, ...]] = {}
+        self._rows: dict[str, tuple[str, ...]] = {name: (name, "none yet", "", "", "") for name in names}
+        self._draw()
 
     def look(self, name: str, query: StreamingQuery) -> None:
         """Report the batches that are new."""
         for progress in progress_since(query, self._seen.get(str(query.runId), -1)):
             self._seen[str(query.runId)] = progress.batchId
-            line = self._metrics.take(progress, name)
+            if (line := self._metrics.take(progress, name)) is None:
+                continue
             if self._log is not None:
                 print(json.dumps(line), file=self._log, flush=True)
             for operator, counted in line["counters"].items():
@@ -137,6 +141,19 @@ class Report:
             seconds = line["seconds"]
             rate = f"{progress.numInputRows / seconds:,.0f}" if seconds else ""
             self._rows[name] = (name, str(progress.batchId), f"{progress.numInputRows:,}", f"{seconds:.1f}", rate)
+        self._draw()
+
+    def ended(self) -> None:
+        """Say what was done, where no lines of JSON are read."""
+        if self._log is sys.stdout:
+            return
+        known = self._metrics.snapshot()
+        for name in self._rows:
+            batches, inputs = (known[name][item] if name in known else 0 for item in ("batches", "all_inputs"))
+            words = f"{name}: {batches} batch{'es' * (batches != 1)}, {inputs:,} row{'s' * (inputs != 1)} read"
+            self._console.print(words, highlight=False, soft_wrap=True)
+
+    def _draw(self) -> None:
         if self._live is not None:
             grid = Grid("query", "batch", "inputs", "seconds", "inputs/s")
             for row in self._rows.values():
@@ -145,7 +162,7 @@ class Report:
 
 
 @contextlib.contextmanager
-def _report(job: Job, console: Console, ui: tuple[str, int] | None) -> Iterator[Report]:
+def _report(job: Job, console: Console, ui: tuple[str, int] | None, names: Sequence[str] = ()) -> Iterator[Report]:
     spec, metrics = job.spec, Metrics()
     with contextlib.ExitStack() as stack:
         if ui is not None:
@@ -165,7 +182,7 @@ def _report(job: Job, console: Console, ui: tuple[str, int] | None) -> Iterator[
         if spec.log is not None:
             Path(spec.log).parent.mkdir(parents=True, exist_ok=True)
             log = stack.enter_context(Path(spec.log).open("a", encoding="utf-8"))
-        yield Report(log, live, console, metrics)
+        yield Report(log, live, console, metrics, names)
 
 
 class Stop:
@@ -204,6 +221,7 @@ def _run(planned: list[Planned], stop: Stop, report: Report, *, one_by_one: bool
         _finish(running, report)
         raise
     _finish(running, report)
+    report.ended()
 
 
 def _watch(running: dict[Planned, StreamingQuery], stop: Stop, report: Report) -> None:
@@ -211,9 +229,8 @@ def _watch(running: dict[Planned, StreamingQuery], stop: Stop, report: Report) -
     while not stop.asked:
         for step, query in running.items():
             report.look(step.name, query)
-            if not query.isActive and (error := query.exception()) is not None:
-                text = str(error)
-                raise FkJoinError(f"query {step.name} failed: {explain(text, step.checkpoint) or _reason(text)}")
+            if not query.isActive and (error := failure(query, step.name)) is not None:
+                raise error
         if not any(query.isActive for query in running.values()):
             return
         time.sleep(_POLL_S)
@@ -227,20 +244,6 @@ def _finish(running: dict[Planned, StreamingQuery], report: Report) -> None:
             time.sleep(0.05)
         query.stop()
         report.look(step.name, query)
-
-
-def _reason(text: str) -> str:
-    """The line of a query's error that says most: the last exception of fkjoin, else the first line."""
-    ours = [line for line in text.splitlines() if line.startswith(("fkjoin.errors.", "fkjoin.state.errors."))]
-    if ours:
-        return ours[-1].split(": ", 1)[-1]
-    if "OffsetOutOfRange" in text or "data may have been lost" in text:
-        return (
-            "the topic no longer has offsets that were still to be read. If retention deleted them: start with a new "
-            "checkpoint; or, to go on without what is missing, set the option failOnDataLoss = false. If the topic was deleted "
-            "and created again: start the job with --start-over TOPIC, or with a new checkpoint"
-        )
-    return text.strip().split("\n\n", 1)[0][:2000]
 
 
 def _manifest(job: Job, spark: SparkSession) -> dict[str, Any]:

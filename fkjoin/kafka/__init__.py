@@ -1,4 +1,4 @@
-"""What the bytes of Kafka records mean; ``Table.from_kafka`` and ``Table.to_kafka`` read and write topics with it."""
+"""Formats of Kafka records; ``Table.from_kafka`` and ``Table.to_kafka`` read and write topics with it."""
 
 from fkjoin.kafka.formats import Bytes, Debezium, Format, Json, String
 from fkjoin.kafka.registry import Registry

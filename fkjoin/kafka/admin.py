@@ -16,18 +16,19 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 
 from fkjoin.errors import FkJoinError, TopologyError, nearest
+from fkjoin.sessions.connector import HOW, package
 
 _TIMEOUT_S = 10
 _END_S = 30
 _FIRST_LOOK = 8
-"""So many offsets before its end a partition is first asked for its last record: the very last may be marks of transactions."""
+"""Number of offsets before a partition's end to look for its last record first: the very last may be marks of transactions."""
 _UNKNOWN_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The answers of brokers that give topics no ids."""
 _BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
 
 
 class Topic(NamedTuple):
-    """What brokers say of a topic."""
+    """A topic, as brokers describe it."""
 
     partitions: int
     """How many there are; 0 where nobody was asked."""
@@ -172,7 +173,7 @@ def _unreachable(error: Py4JJavaError, bootstrap_servers: str) -> TopologyError:
 
 
 def _described(client: Any, topics: list[str]) -> dict[str, Topic | None]:
-    """What the brokers say of each; None: there is none."""
+    """Ask brokers to describe each topic; None: there is none."""
     found: dict[str, Topic | None] = {}
     for topic, asked in dict(client.describeTopics(_listed(topics)).topicNameValues()).items():
         try:
@@ -219,9 +220,5 @@ def _kafka() -> Any:
     """Java's package.  Raises ``TopologyError`` where the session has no connector."""
     kafka = _jvm().org.apache.kafka
     if isinstance(kafka.clients.admin.AdminClient, JavaPackage):
-        raise TopologyError(
-            "Spark's Kafka connector is not there: start the session with "
-            'fkjoin.session(jars_packages="org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION"), VERSION being that of your '
-            "PySpark (spark-submit: --packages)"
-        )
+        raise TopologyError(f"Spark's Kafka connector is not there: {HOW}; with spark-submit, --packages {package()}")
     return kafka

@@ -1,4 +1,4 @@
-"""What the bytes of a Kafka record's key and value mean, as Spark expressions.
+"""Formats of a Kafka record's key and value, as Spark expressions.
 
 A format turns bytes into a struct, or says what is wrong with them; it never throws, and it never takes a broken value
 for a null one.  A null value is a tombstone; a struct of nulls is a value.
@@ -31,6 +31,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.sessions.settings import time_zone
 from fkjoin.spark.change_events import PLACEHOLDER, ReadEvents, ReadKeys
 from fkjoin.spark.json_texts import require_json, written
+from fkjoin.spark.on_arrow import on_arrow
 from fkjoin.spark.schemas import arrow_schema, kind_text, nullable, struct_type
 from fkjoin.spark.topic_records import ReadBytes, Reader, ReadObjects
 from fkjoin.spark.topic_values import WriteObjects, Writer, WriteTexts
@@ -41,7 +42,7 @@ _SOURCE_BLOCK = (
     "scn string, commit_scn string, change_lsn string, commit_lsn string, event_serial_no bigint, ord int, sequence string, "
     "snapshot string, db string, schema string, table string"
 )
-"""What Debezium's connectors say of where a change stands in their database's log."""
+"""Columns in which Debezium's connectors give a change's position in the database's log."""
 
 
 class Decoded(NamedTuple):
@@ -53,7 +54,7 @@ class Decoded(NamedTuple):
 
 
 class Format(Protocol):
-    """How bytes are read; formats that also write have ``encode``."""
+    """Reader of bytes; formats that also write have ``encode``."""
 
     def decode(self, data: Column) -> Decoded:
         """``data`` is a binary column; where it is null, ``deleted`` is true and ``row`` null."""
@@ -158,7 +159,7 @@ class Debezium:
             raise TopologyError(f'Debezium: unavailable {self.unavailable!r} is not one of "problem", "keep"')
 
     def about(self, data: Column) -> Column:
-        """What an event says besides its row: ``op``, ``ts_ms``, and ``source`` with the columns that were asked for."""
+        """Read what an event says besides its row: ``op``, ``ts_ms``, and ``source`` with the columns that were asked for."""
         block = struct_type(self.source, "Debezium")
         envelope = StructType([StructField("op", StringType()), StructField("ts_ms", LongType()), StructField("source", block)])
         kind = StructType([*envelope, StructField("payload", envelope)])
@@ -203,22 +204,22 @@ class Debezium:
 
 
 def decode_key(given: Format, data: Column) -> Decoded:
-    """As ``decode``, for a record's key."""
+    """Decode a record's key, see ``decode``."""
     return given.decode_key(data) if isinstance(given, Debezium) else given.decode(data)
 
 
 def reader(given: Format) -> Reader | None:
-    """What reads the format in Python workers; None if it has expressions only."""
+    """Make the function that reads the format in Python workers; None if it has expressions only."""
     return given.reader() if isinstance(given, String | Bytes | Json | Debezium) else None
 
 
 def key_reader(given: Format) -> Reader | None:
-    """As ``reader``, for a record's key."""
+    """Make the reader of a record's key, see ``reader``."""
     return given.key_reader() if isinstance(given, Debezium) else reader(given)
 
 
 def writer(given: Format, schema: StructType, *, exact: bool = False) -> Writer | None:
-    """What writes rows of the schema in Python workers; None if only Spark's expressions can.
+    """Make the function that writes rows of the schema in Python workers; None if only Spark's expressions can.
 
     ``exact``: byte by byte as those do, so that a topic's keys are what they were.
     """
@@ -248,7 +249,7 @@ def as_format(argument: str, given: Format | str, name: str) -> Format:
 
 
 def _decoded(read: Reader, kind: StructType, data: Column, text: str | None = None, *, whatever: bool = False) -> Decoded:
-    """What the reader, of rows of that type, says of the column; ``text``: a column more.
+    """Decode the column with a reader of rows of that type; ``text``: a column more.
 
     ``whatever``: a row also of what has a problem; what does not fit is null in it.
     """
@@ -256,17 +257,17 @@ def _decoded(read: Reader, kind: StructType, data: Column, text: str | None = No
     told = [StructField("row", nullable(row)), StructField("deleted", BooleanType()), StructField("problem", StringType())]
 
     def decode(given: pa.Array) -> pa.Array:
-        rows, deleted, problem = read(given.cast(pa.binary()))
+        rows, deleted, problem = read(given)
         return pa.StructArray.from_arrays([rows, pa.array(deleted), problem], names=[field.name for field in told])
 
-    found = F.arrow_udf(decode, StructType(told))(data)  # type: ignore[call-overload]
+    found = on_arrow(decode, StructType(told), data)
     deleted, problem = found.getField("deleted"), found.getField("problem")
     usable = ~deleted if whatever else ~deleted & problem.isNull()
     return Decoded(F.when(usable, found.getField("row")), deleted, problem)
 
 
 def _zone() -> str:
-    """Where clocks are read that say no zone."""
+    """Return the time zone of clocks that name none."""
     session = SparkSession.getActiveSession()
     return "UTC" if session is None else time_zone(session)
 

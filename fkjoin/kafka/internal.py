@@ -36,7 +36,7 @@ _RECORD = pa.schema(
 
 
 class Topics(Protocol):
-    """What a stage's query writes to."""
+    """Topics that a stage's query writes to."""
 
     @property
     def connection(self) -> Connection: ...

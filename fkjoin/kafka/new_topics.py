@@ -31,7 +31,7 @@ _HEADER = 1
 
 @dataclass(frozen=True)
 class Checked:
-    """What a topic is for the query that is about to start."""
+    """A topic, as the query that is about to start finds it."""
 
     topic_id: str | None
     start_over: StartOver | None
@@ -47,20 +47,9 @@ def checked_topics(
     """
     place = checkpoint.rstrip("/")
     path, files = hadoop(spark, f"{place}/{TOPICS}")
-    known: dict[str, Any] = {}
-    if begun(spark, place) and files.exists(path):
-        known = json.loads(read_file(path, files))
     names = _names(topics)
     named = dict(zip(names, topics, strict=True))
-    ids = {name: require_topic(one.topic, one.bootstrap_servers, one.options).topic_id for name, one in named.items()}
-    anew = [name for name in named if name in known and ids[name] is not None and known[name]["id"] != ids[name]]
-    for name in anew:
-        topic = named[name].topic
-        if named[name].on_new_topic != "start-over":
-            raise FkJoinError(f"{_created_again(topic, place, known[name]['id'], ids[name])} {_WAYS.format(topic=topic)}")
-        if not stateful or name != topic:
-            why = _TWO_OF_A_NAME if stateful else _AS_IT_IS_READ
-            raise FkJoinError(f"{_created_again(topic, place, known[name]['id'], ids[name])} {why}")
+    known, ids, anew = _compared(spark, place, named, stateful=stateful)
     kept = known | {name: {"id": now} for name, now in ids.items() if now is not None and name not in known}
     for name in anew:
         ends = _starts_over(spark, place, named[name])
@@ -70,8 +59,33 @@ def checked_topics(
     return [Checked(ids[name], _start_over(spark, place, named[name].topic, kept.get(name, {}))) for name in names]
 
 
+def require_known_topics(spark: SparkSession, checkpoint: str, topics: Sequence[Connection], *, stateful: bool) -> None:
+    """Raise what ``checked_topics`` would; nothing changes."""
+    _compared(spark, checkpoint.rstrip("/"), dict(zip(_names(topics), topics, strict=True)), stateful=stateful)
+
+
+def _compared(
+    spark: SparkSession, place: str, named: Mapping[str, Connection], *, stateful: bool
+) -> tuple[dict[str, Any], dict[str, str | None], list[str]]:
+    """Find what the checkpoint knows of topics, the ids that they have, and those with another id, which start over."""
+    path, files = hadoop(spark, f"{place}/{TOPICS}")
+    known: dict[str, Any] = {}
+    if begun(spark, place) and files.exists(path):
+        known = json.loads(read_file(path, files))
+    ids = {name: require_topic(one.topic, one.bootstrap_servers, one.options).topic_id for name, one in named.items()}
+    anew = [name for name in named if name in known and ids[name] is not None and known[name]["id"] != ids[name]]
+    for name in anew:
+        topic = named[name].topic
+        if named[name].on_new_topic != "start-over":
+            raise FkJoinError(f"{_created_again(topic, place, known[name]['id'], ids[name])} {_WAYS.format(topic=topic)}")
+        if not stateful or name != topic:
+            why = _TWO_OF_A_NAME if stateful else _AS_IT_IS_READ
+            raise FkJoinError(f"{_created_again(topic, place, known[name]['id'], ids[name])} {why}")
+    return known, ids, anew
+
+
 def _start_over(spark: SparkSession, checkpoint: str, topic: str, about: Mapping[str, Any]) -> StartOver | None:
-    """What is read in the place of a topic before; ``about``: what the file beside the checkpoint says."""
+    """Tell what is read in the place of an earlier topic; ``about``: content of the file beside the checkpoint."""
     if "generation" not in about:
         return None
     identity = versions.topic_identity(topic, None, about["generation"])
@@ -124,7 +138,7 @@ def _starts_over(spark: SparkSession, checkpoint: str, connection: Connection) -
 
 
 def _passed(spark: SparkSession, checkpoint: str, topic: str, ends: Iterable[tuple[int, int]]) -> bool:
-    """Whether a batch that was committed has read the topic to its ends."""
+    """Tell whether a committed batch has read the topic to its ends."""
     done = {path.rpartition("/")[2] for path in _newest(spark, f"{checkpoint}/commits", 2)}
     found: dict[str, int] = {}
     for path, lines in _logs(spark, checkpoint):

@@ -29,7 +29,7 @@ _SOURCE = (
 )
 
 _OUTAGE_MS = "120000"
-"""For so long brokers may be gone; with the clients' own minute, a minute is too long."""
+"""Time for which brokers may be gone; with the clients' own minute, a minute is too long."""
 
 _CONSUMER = {
     "kafka.max.poll.records": "20000",
@@ -39,7 +39,7 @@ _CONSUMER = {
     "kafka.default.api.timeout.ms": _OUTAGE_MS,
 }
 """Spark asks for a partition's bounds after each fetch, on the connection on which the next fetch may be waiting for records
-that are yet to come: so long, by default half a second, a task stands still at a partition's end (docs/performance.md)."""
+that are yet to come: so long, by default half a second, a task stands still at a partition's end (docs/adr/0012)."""
 
 _PRODUCER = {
     "kafka.max.request.size": str(64 << 20),
@@ -49,7 +49,7 @@ _PRODUCER = {
     "kafka.max.block.ms": _OUTAGE_MS,
     "kafka.delivery.timeout.ms": _OUTAGE_MS,
 }
-"""Clients' settings for batches of many records (docs/performance.md); a task's last records are sent without lingering."""
+"""Clients' settings for batches of many records (docs/adr/0012); a task's last records are sent without lingering."""
 
 
 def masked(options: Mapping[str, Any]) -> dict[str, str]:
@@ -58,7 +58,7 @@ def masked(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def source_options(given: Mapping[str, Any] | None) -> dict[str, str]:
-    """Options for the source; ``TopologyError`` for those that nobody would read."""
+    """Check options for the source; ``TopologyError`` for those without effect."""
     options = _checked(given or {})
     for name in options:
         if not name.startswith("kafka.") and name.lower() not in {known.lower() for known in _SOURCE}:
@@ -71,7 +71,7 @@ def source_options(given: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def with_fetching(options: Mapping[str, str]) -> dict[str, str]:
-    """A source's options with those of its consumer that nobody set."""
+    """Add to a source's options those of its consumer that are not set."""
     return {**_CONSUMER, **options}
 
 
@@ -85,7 +85,7 @@ def sink_options(given: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def client_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a source's options that consumers and producers alike are given: ``kafka.…``."""
+    """Select the options that consumers and producers alike are given: ``kafka.…``."""
     return {name: value for name, value in options.items() if name.startswith("kafka.")}
 
 

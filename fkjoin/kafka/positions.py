@@ -1,4 +1,4 @@
-"""Source positions: where a record came from before it was in its topic, in a header that travels with it.
+"""Source positions: the places that a record came from, in a header that travels with it.
 
 The header ``fkjoin-positions`` is JSON: one chain for each root,
 ``[[{"topic": "raw", "partition": 0, "offset": 17, "timestamp": 1700000000000}, …], …]``, with the record's milliseconds.
@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +27,7 @@ from pyspark.sql.types import StringType
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import Bytes, as_bytes, buffers, lengths, window
 from fkjoin.kafka.formats import header
+from fkjoin.spark.on_arrow import on_arrow
 
 HEADER = "fkjoin-positions"
 CHAINS = "array<array<struct<topic:string,partition:int,offset:bigint,timestamp:bigint>>>"
@@ -53,7 +53,7 @@ def version(chains: Column, roots: int) -> Column:
 
 
 def numbers(chains: Column) -> Column:
-    """What the version of ``chains`` is for people: timestamp, partition and offset of each root."""
+    """Read the version of ``chains``: timestamp, partition and offset of each root."""
     return F.flatten(F.transform(chains, lambda chain: F.array(*[chain[0][name].cast("bigint") for name in versions.PLACE])))
 
 
@@ -63,7 +63,7 @@ class RootsOf:
 
     parts: int
     known: Mapping[bytes, str]
-    """The topics whose names are known, by the first bytes of their identities."""
+    """Topics whose names are known, by the first bytes of their identities."""
 
     @classmethod
     def topics(cls, parts: int, topics: Sequence[str]) -> RootsOf:
@@ -76,11 +76,7 @@ class RootsOf:
 def of_roots(version: Column, roots: RootsOf) -> Column:
     """The header's text for a version, as a Spark expression."""
 
-    def write(version: pa.Array) -> pa.Array:
-        return roots(version)
-
-    udf: Any = F.arrow_udf
-    return cast(Column, udf(write, StringType())(version))
+    return on_arrow(roots, StringType(), version)
 
 
 def relayed(chains: Column | None, raw: Column) -> Column:
@@ -112,7 +108,7 @@ def _timed(chain: Column) -> Column:
 
 
 def _part(chain: Column) -> Column:
-    """One part of a version: its head, what stands for the topic, and the root's place."""
+    """A part of a version: its head, what stands for the topic, and the root's place."""
     root = F.get(chain, 0)
     topic = root["topic"]
     stem = F.when(topic.rlike("^#[0-9a-f]{8}$"), F.substring(topic, 2, 8)).otherwise(

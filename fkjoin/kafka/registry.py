@@ -20,6 +20,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     DataType,
     MapType,
     StringType,
@@ -30,8 +31,9 @@ from pyspark.sql.types import (
     _make_type_verifier,
 )
 
-from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.errors import TopologyError, needs_extra
 from fkjoin.kafka.formats import Decoded
+from fkjoin.spark.returned import row_function
 from fkjoin.spark.schemas import struct_type
 
 Kind = Literal["avro", "json"]
@@ -64,22 +66,21 @@ class Registry:
     def decode(self, data: Column) -> Decoded:
         row = struct_type(self.schema, "Registry")
         kind = StructType([*row, StructField(_PROBLEM, StringType())])
-        found = F.udf(_decoder(self.kind, self.url, self.settings, row), kind)(data)
+        found = row_function(_decoder(self.kind, self.url, self.settings, row), kind)(data)
         columns = F.struct(*[found.getField(name).alias(name) for name in row.names])
         return Decoded(F.when(data.isNotNull(), columns), data.isNull(), found.getField(_PROBLEM))
 
     def encode(self, row: Column, schema: StructType) -> Column:
         if self.write_schema is None or self.subject is None:
             raise TopologyError("Registry: to write, give write_schema= and subject=")
-        return F.udf(_encoder(self.kind, self.url, self.settings, self.write_schema, self.subject), "binary")(row)
+        encoder = _encoder(self.kind, self.url, self.settings, self.write_schema, self.subject)
+        return row_function(encoder, BinaryType())(row)
 
 
 def _require_extra() -> None:
-    try:
+    with needs_extra("Registry", "registry"):
         import confluent_kafka.schema_registry.avro
         import confluent_kafka.schema_registry.json_schema  # noqa: F401
-    except ImportError as error:
-        raise FkJoinError('a schema registry needs its extra: pip install "fkjoin[registry]"') from error
 
 
 def _decoder(kind: Kind, url: str, settings: Settings, row: StructType) -> Callable[[Any], Any]:
@@ -136,7 +137,7 @@ def _text(value: Any, name: str) -> str:
 
 
 def _named(name: str, value: Any) -> Any:
-    """What JSON has no type for, in a text column."""
+    """Write values that JSON has no type for into a text column."""
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, Decimal | UUID):
@@ -145,7 +146,7 @@ def _named(name: str, value: Any) -> Any:
 
 
 def _is_outage(error: Exception) -> bool:
-    """Whether it is the registry that fails, not the record: such an error stops the query, or good records would be lost."""
+    """Tell whether the registry fails, not the record: such an error stops the query, or good records would be lost."""
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 
     if isinstance(error, SchemaRegistryError):

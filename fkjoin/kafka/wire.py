@@ -79,7 +79,7 @@ def registrations(subscriptions: pa.Table, wire: Wire) -> Records:
 
 
 def read_registrations(records: Records, wire: Wire) -> pa.Table:
-    """What ``registrations`` was given."""
+    """Undo ``registrations``."""
     value, version, propagate, ts = _contents(records, wire)
     foreign_key, key = combined_key.decode(records.key)
     return table(SUBSCRIPTION, foreign_key, key, propagate, version, masked(value, propagate), ts)
@@ -99,7 +99,7 @@ def responses(answers: pa.Table, wire: Wire) -> Records:
 
 
 def read_responses(records: Records, wire: Wire) -> pa.Table:
-    """What ``responses`` was given."""
+    """Undo ``responses``."""
     value, version, _, ts = _contents(records, wire)
     data, bounds = buffers(value)
     _require(lengths(value) >= _BODY.itemsize, "a response has a shorter value than the rows need")

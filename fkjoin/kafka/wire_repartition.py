@@ -5,7 +5,7 @@ new}{new}{old}{2}``.  Three headers say what fkjoin needs besides: ``fkjoin.vers
 ``fkjoin.row`` (the key of the row that contributes) and ``fkjoin.timestamp`` (int64, big-endian).
 
 In the form of before KIP-904, of a group that stays the same the old and the new value are two records.  The first then has a
-fourth header, ``fkjoin.pair``: whoever reads it waits for the second, so that nothing in between is seen.
+fourth header, ``fkjoin.pair``: a reader waits for the second, so that nothing in between is seen.
 
 *Law*: reading what was written gives the same messages, in either form; what is no such record is told apart, by its reason.
 """
@@ -105,7 +105,7 @@ def parts(records: Records) -> tuple[Bytes, Bytes]:
 
 
 def read_changes(records: Records) -> pa.Table:
-    """What ``changes`` was given, of records without problems; the first of two records is left out."""
+    """Undo ``changes``, for records without problems; the first of two records is left out."""
     version, row, time, pair = records.headers
     old, new = parts(records)
     raw, at = buffers(time)

@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.options import sink_options
@@ -23,10 +24,12 @@ def start(
     name: str,
 ) -> StreamingQuery:
     """Start writing ``frame`` (key, value, perhaps headers) to the topic, or to the topics and partitions that it names."""
+    note = require_begun_with(frame, checkpoint)
     chosen = sink_options(options)
     if topic is not None:
         require_topic(topic, bootstrap_servers, chosen)
         chosen["topic"] = topic
+    note()
     writer = (
         frame.writeStream.format("kafka")
         .options(**chosen)

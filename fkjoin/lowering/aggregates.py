@@ -131,10 +131,10 @@ def _contribute(table: Lowered, key: Projection, value: Projection, group: pa.Sc
     answers = table.answers
     if answers is None:
         return "its rows are more than fields of both rows"
-    given = (*key.given, *value.given)
-    places = answers.places(given, table.planned.scope.schema)
+    expressions = (*key.given, *value.given)
+    places = answers.places(expressions, table.planned.scope.schema)
     if None in places:
-        return f"{text(given[places.index(None)])} is more than a field"
-    found = tuple(place for place in places if place is not None)
-    parts = found[: len(key.given)], found[len(key.given) :]
+        return f"{text(expressions[places.index(None)])} is more than a field"
+    fields = tuple(place for place in places if place is not None)
+    parts = fields[: len(key.given)], fields[len(key.given) :]
     return Contribute(answers.of, *parts, group, values)

@@ -134,8 +134,8 @@ def _carry(left: Lowered, foreign_key: ForeignKey, key: pa.Schema, row: pa.Schem
     if answers is None:
         return "its rows are more than fields of both rows"
     bound = foreign_key.bound
-    found = [None] if bound is None else answers.places([one.given for one in bound], left.planned.scope.schema)
-    places = tuple(place for place in found if place is not None)
-    if len(places) < len(found):
+    places = [None] if bound is None else answers.places([one.given for one in bound], left.planned.scope.schema)
+    fields = tuple(place for place in places if place is not None)
+    if len(fields) < len(places):
         return "the foreign key is more than a field"
-    return Carry(answers.of, places, tuple(answers.fields[name] for name in row.names), key, row)
+    return Carry(answers.of, fields, tuple(answers.fields[name] for name in row.names), key, row)

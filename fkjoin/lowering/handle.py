@@ -13,6 +13,7 @@ from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.planner import lower
 from fkjoin.lowering.recipes import Remembered
 from fkjoin.plan.nodes import Source
+from fkjoin.sessions.settings import require_running
 
 
 class Handle(Remembered):
@@ -30,6 +31,7 @@ class Handle(Remembered):
     @property
     def _lowered(self) -> Lowered:
         """The table as streaming DataFrames, made once, when somebody reads it."""
+        require_running(self._planned.spark)
         return lower(self._planned)
 
     def _as_begun(self, checkpoint: str) -> Lowered:

@@ -24,8 +24,8 @@ def evaluated(name: str, joiner: BoundJoiner) -> Columns | str:
     kinds = schema_of(joiner.bound)
     if len(kinds) == 1 and isinstance(kinds[0].dataType, StructType):
         return "its one column is a struct, and may be null"
-    found = for_workers(dict(zip(kinds.names, joiner.bound, strict=True)), f"joiner of {name}")
-    return found or "the joiner is left to Spark"
+    columns = for_workers(dict(zip(kinds.names, joiner.bound, strict=True)), f"joiner of {name}")
+    return columns or "the joiner is left to Spark"
 
 
 @dataclass(frozen=True)

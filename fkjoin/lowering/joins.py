@@ -95,11 +95,11 @@ class JoinLowering:
     @cached_property
     def dead(self) -> tuple[DataFrame, ...]:
         """What dead letters come from."""
-        found = dead_frames(self.left, self.right, self.bound.foreign_key)
+        frames = dead_frames(self.left, self.right, self.bound.foreign_key)
         if self.bound.fields is not None or self.left.on_error != "dead-letter":  # fields cannot throw
-            return found
+            return frames
         unpack = UnpackAnswers(self._kept.left, self._kept.right, self.node.how, self._key)
-        return (*found, *self._joining.letters(self._answers.counted, unpack))
+        return (*frames, *self._joining.letters(self._answers.counted, unpack))
 
     def lowered(self) -> Lowered:
         """The table of the joined rows."""
@@ -110,7 +110,7 @@ class JoinLowering:
         unpack = UnpackResults(self._key, self._joined.rows, node.versions)
         about = {**self._about, "result": self._joined.result}
         results = paced(resolved, self.node.name, bound.emission, about, bound.settings, joiner=node.joiner)
-        before = PreResolve(self._answers, self._places, self._before_resolve, self._made)
+        before = PreResolve(self._answers, self._places, self._before_resolve, self._row_maker)
         return Lowered(
             self.planned,
             node,
@@ -135,7 +135,7 @@ class JoinLowering:
     def _needed(self) -> tuple[Join, Kept]:
         """The node after the rule for what the joiner reads, and what is kept of both rows."""
         whole = Kept(arrow_schema("left", self.left.row_type), arrow_schema("right", self.right.row_type))
-        less = needed(self.bound.joining, whole)
+        less = needed(self.bound.joiner, whole)
         node = join_keeps_what_it_needs(self.node, self.bound.settings.off, less if isinstance(less, str) else None)
         return node, less if isinstance(less, Kept) and fired(node, JOIN_KEEPS_WHAT_IT_NEEDS) else whole
 
@@ -247,7 +247,7 @@ class JoinLowering:
 
     def _places(self, paths: Sequence[Path] | None) -> list[Place] | None:
         """See ``PreResolve``.  Without a joiner rows are both rows, and a path in them one of left or right."""
-        if self.bound.joiner is not None or paths is None:
+        if not self.bound.joiner.both_rows or paths is None:
             return None
         fields = self._answers.fields
         return [(fields[path[0]][0], path[1:]) for path in paths]
@@ -258,22 +258,22 @@ class JoinLowering:
 
     @property
     def _joining(self) -> Joining:
-        return Joining(self.node.name, self.bound.joining)
+        return Joining(self.node.name, self.bound.joiner)
 
     @cached_property
-    def _made(self) -> RowMaker | str:
+    def _row_maker(self) -> RowMaker | str:
         """How workers make rows of answers, or why Spark has to."""
         if (why := self.bound.settings.off.get(RESOLVE_MAKES_ROWS)) is not None:
             return why
-        if self.bound.joiner is None:
+        if self.bound.joiner.both_rows:
             return RowMaker(None)
-        found = evaluated(self.node.name, self.bound.joining)
-        return found if isinstance(found, str) else RowMaker(found)
+        columns = evaluated(self.node.name, self.bound.joiner)
+        return columns if isinstance(columns, str) else RowMaker(columns)
 
     @cached_property
     def _joined(self) -> _Joined:
         left, right = self._kept.left, self._kept.right
-        if self.bound.joiner is None:
+        if self.bound.joiner.both_rows:
             both = StructType([StructField("left", self.left.row_type), StructField("right", self.right.row_type)])
             return _Joined(self._answered.node, self._answered.envelopes, None, (left, right), both)
         named = self._key if self.left.on_error == "fail" else None
@@ -281,11 +281,11 @@ class JoinLowering:
         result = rows.schema["row"].dataType
         schema = arrow_schema("joiner", result)
         node = resolve_makes_rows(
-            self._answered.node, self.bound.settings.off, self._made if isinstance(self._made, str) else None
+            self._answered.node, self.bound.settings.off, self._row_maker if isinstance(self._row_maker, str) else None
         )
-        if isinstance(self._made, str):
+        if isinstance(self._row_maker, str):
             rows = rows.select("key", "version", "ts", "gone", "row", "problem", "counter", "count")
             packed = rows.mapInArrow(PackJoined(schema, self.bound.settings.buckets), ENVELOPE)
             return _Joined(node, packed, None, (schema,), result)
-        makes = Joined(AnswerRows(self._answers.of, self._made, self.left.on_error == "fail"), schema)
+        makes = Joined(AnswerRows(self._answers.of, self._row_maker, self.left.on_error == "fail"), schema)
         return _Joined(node, self._answered.envelopes, makes, (schema,), result)

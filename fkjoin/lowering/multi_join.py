@@ -80,7 +80,7 @@ class Joins:
             extractor=(*self.extractor, *named),
             bound=bound,
             rights=(*self.rights, (right, how)),
-            made=_made(fields, table.key, len(self.rights), self.made),
+            made=_nested(fields, table.key, len(self.rights), self.made),
         )
 
 
@@ -94,7 +94,7 @@ def begin(
         tuple(listed(foreign_key.given)),
         foreign_key.bound,
         ((right, how),),
-        _made(fields, left.key, 0, Field(LEFT, ())),
+        _nested(fields, left.key, 0, Field(LEFT, ())),
     )
 
 
@@ -104,13 +104,13 @@ def share(node: Join, alone: str | None, left: Lowered, right: Lowered, bound: J
     ``alone``: what is in the way, whatever the rows are.
     """
     off = bound.settings.off
-    found: Joins | str | None = left.joins
-    if alone is None and isinstance(found, Joins):
-        found = found.joined(left, right, bound.foreign_key, node.how, bound.fields)
-    if not isinstance(found, Joins):
-        return joins_share_stages(node, off, alone or found or "its rows are kept"), None
+    joins: Joins | str | None = left.joins
+    if alone is None and isinstance(joins, Joins):
+        joins = joins.joined(left, right, bound.foreign_key, node.how, bound.fields)
+    if not isinstance(joins, Joins):
+        return joins_share_stages(node, off, alone or joins or "its rows are kept"), None
     node = joins_share_stages(node, off, alone)
-    return node, found if shares_stages(node) else None
+    return node, joins if shares_stages(node) else None
 
 
 def lower_joins(planned: Planned, node: Join, joins: Joins, left: Lowered, dead: tuple[DataFrame, ...]) -> Lowered:
@@ -118,16 +118,16 @@ def lower_joins(planned: Planned, node: Join, joins: Joins, left: Lowered, dead:
     bound: JoinBound = planned.bound
     settings, emission, label = bound.settings, bound.emission, node.name
     whole_rows = JOIN_KEEPS_WHAT_IT_NEEDS in settings.off
-    star = _kept(joins, whole=whole_rows)
-    all_read = star == _kept(joins, whole=True)
+    multi_join = _kept(joins, whole=whole_rows)
+    all_read = multi_join == _kept(joins, whole=True)
     node = join_keeps_what_it_needs(node, settings.off, "the joiner reads every column" if all_read else None)
     versions = {"versions": [list(version) for version in node.versions]}
-    about = {"key": joins.left.key_type, "result": spark_schema(star.schema), **versions}
-    unpack = UnpackResults(star.key, (star.schema,), node.versions)
+    about = {"key": joins.left.key_type, "result": spark_schema(multi_join.schema), **versions}
+    unpack = UnpackResults(multi_join.key, (multi_join.schema,), node.versions)
     tables = [joins.left, *(table for table, _ in joins.rights)]
 
     def fewer(paths: Sequence[Path]) -> tuple[Joins, MultiJoin]:
-        known = [path for path in paths if path[0] in star.schema.names]  # others are the key's
+        known = [path for path in paths if path[0] in multi_join.schema.names]  # others are the key's
         less = replace(joins, made=pruned(joins.made, known))
         return less, _kept(less, list(fields_at(joins.made, known)), whole=whole_rows)
 
@@ -136,8 +136,8 @@ def lower_joins(planned: Planned, node: Join, joins: Joins, left: Lowered, dead:
         results = _results(less, some, label, None, versions, f"{label}-for-{reader}", settings)
         return frame_of(results, UnpackResults(some.key, (some.schema,), node.versions))
 
-    narrow = Narrow(lambda paths: fewer(paths)[1] != star, with_fewer)
-    results = _results(joins, star, label, node.materialized, versions, label, settings)
+    narrow = Narrow(lambda paths: fewer(paths)[1] != multi_join, with_fewer)
+    results = _results(joins, multi_join, label, node.materialized, versions, label, settings)
     results = paced(results, label, emission, about, settings)
     return Lowered(
         planned,
@@ -153,7 +153,7 @@ def lower_joins(planned: Planned, node: Join, joins: Joins, left: Lowered, dead:
 
 def _results(
     joins: Joins,
-    star: MultiJoin,
+    multi_join: MultiJoin,
     label: str,
     materialized: str | None,
     versions: Mapping[str, Any],
@@ -162,26 +162,26 @@ def _results(
 ) -> DataFrame:
     """The envelopes of what gather sends."""
     buckets, validate = settings.buckets, settings.validate
-    kinds = {"key": joins.left.key_type, "left": spark_schema(star.left), "result": spark_schema(star.schema)}
-    rights = list(zip((table for table, _ in joins.rights), star.rights, strict=True))
+    kinds = {"key": joins.left.key_type, "left": spark_schema(multi_join.left), "result": spark_schema(multi_join.schema)}
+    rights = list(zip((table for table, _ in joins.rights), multi_join.rights, strict=True))
     for at, (table, right) in enumerate(rights):
         kinds |= {f"foreign_key{at}": table.key_type, f"right{at}": spark_schema(right.row)}
-    about = {**kinds, **versions, "star": star.facts(), "fused": True}
+    about = {**kinds, **versions, "star": multi_join.facts(), "fused": True}
     facts = {
         "materialized": materialized,
-        "of": [right.name for right in star.rights],
-        "how": [right.how for right in star.rights],
+        "of": [right.name for right in multi_join.rights],
+        "how": [right.how for right in multi_join.rights],
         "extractor": [described(one, "key", "row") for one in joins.extractor],
-        "columns": star.columns,
+        "columns": multi_join.columns,
         **{name: schema_text(arrow_schema(name, kind)) for name, kind in kinds.items()},
     }
 
     def state(kind: type[StageSpec]) -> StateSpec:
         return state_spec(settings, kind, label, facts, about)
 
-    keys = tuple(right.key for right in star.rights)
+    keys = tuple(right.key for right in multi_join.rights)
     anew = starts_over(joins.left.node)
-    pack = PackChanges(star.key, None, star.left, buckets, validate, keys, start_over=anew)
+    pack = PackChanges(multi_join.key, None, multi_join.left, buckets, validate, keys, start_over=anew)
     rows = packed_left_rows(joins.left, joins.rows, joins.bound, settings, pack)
     sent = stage(rows, ScatterSpec(state(ScatterSpec), rights=len(rights), in_order=let_through(joins.left.node)))
     for at, (table, right) in enumerate(rights):
@@ -189,10 +189,10 @@ def _results(
         sent = sent.unionAll(packed_right_rows(table, pack))
     subscription = MultiSubscriptionSpec(
         state(MultiSubscriptionSpec),
-        right_parts=tuple(right.parts for right in star.rights),
+        right_parts=tuple(right.parts for right in multi_join.rights),
         rights_in_order=made_by_operators(*(table.node for table, _ in joins.rights)),
     )
-    gather = GatherSpec(state(GatherSpec), star=star)
+    gather = GatherSpec(state(GatherSpec), star=multi_join)
     return counted(stage(stage(sent, subscription), gather), counted_as, *_STAGES)
 
 
@@ -222,7 +222,7 @@ def _names(joins: Joins) -> list[str]:
     return names
 
 
-def _made(fields: Mapping[str, Place], key: Iterable[str], right: int, left: Field | Nested) -> Nested:
+def _nested(fields: Mapping[str, Place], key: Iterable[str], right: int, left: Field | Nested) -> Nested:
     """The columns of joined rows; ``left`` is what their left row is, ``right`` the number of the right table."""
 
     def at(place: Place) -> Origin:
@@ -239,10 +239,10 @@ def _made(fields: Mapping[str, Place], key: Iterable[str], right: int, left: Fie
 
 def _column(place: Field) -> Column:
     """A field of a table's frame."""
-    found = F.col(quoted(KEY if place.part == KEY_PART else ROW, place.path[0]))
+    column = F.col(quoted(KEY if place.part == KEY_PART else ROW, place.path[0]))
     for name in place.path[1:]:
-        found = found.getField(name)
-    return found
+        column = column.getField(name)
+    return column
 
 
 def _with(rows: DataFrame, more: Sequence[Column]) -> DataFrame:

@@ -41,9 +41,7 @@ def narrowed_rows(node: N, off: Off, rows: Narrow, paths: Sequence[Path] | None)
 def needed(joiner: BoundJoiner, whole: Kept) -> Kept | str:
     """What the joiner needs of the rows; or why it needs all of them."""
     if joiner.bound is None:
-        return (
-            "the rows themselves are wanted" if joiner.called is None else "the joiner is a function, and may read any column"
-        )
+        return "the rows themselves are wanted" if joiner.both_rows else "the joiner is a function, and may read any column"
     paths = [path for one in joiner.bound for path in one.paths]
     of_left, of_right = ([path[1:] for path in paths if path[0] == side] for side in ("left", "right"))
     less = Kept(narrow(whole.left, of_left), narrow(whole.right, of_right))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from pyspark.sql import DataFrame
 
+from fkjoin.checkpoint.begun_with import spec_of
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.plan.stages import Running
 from fkjoin.sessions.access import Operator, access
-from fkjoin.spark.specs import StageSpec
 
 
 def running(table: Lowered, end: str | None = None) -> list[Running]:
@@ -31,15 +30,9 @@ def _below(node: Operator, above: str, reader: str) -> Iterator[Running]:
         for child in node.children:
             yield from _below(child, above, reader)
         return
-    spec = _spec(node.function)
+    spec = spec_of(node.function)
     operator = spec.state.operator
     of_it = reader if operator == above or not above else above
     for child in node.children:
         yield from _below(child, operator, of_it)
     yield Running(operator, spec.stage, of_it)
-
-
-def _spec(function: Any) -> StageSpec:
-    """The operator's spec, from the function that this process has given to Spark."""
-    spec: StageSpec = function.__self__._stateful_processor._spec
-    return spec

@@ -63,7 +63,8 @@ def counted(envelopes: DataFrame, name: str, *stages: StageName) -> DataFrame:
         return F.sum(F.when(counter == item, count).otherwise(0)).alias(item)
 
     hot = counter.startswith(counters.HOT_KEY)
-    about = [total(item) for item in (*counters.SIZES, *(f"{stage}-ms" for stage in stages))]
+    of_stages = [f"{stage}{what}" for what in ("-ms", counters.SKIPS) for stage in stages]
+    about = [total(item) for item in (*counters.SIZES, *of_stages)]
     about += [
         F.max(F.when(counter == counters.FAN_OUT, count)).alias(counters.FAN_OUT),
         F.max_by(F.when(hot, F.substr(counter, F.lit(len(counters.HOT_KEY) + 1))), F.when(hot, count)).alias("hot-key"),
@@ -98,8 +99,8 @@ def packing_columns(**more: Column) -> list[Column]:
 
 def once(frames: Iterable[DataFrame]) -> tuple[DataFrame, ...]:
     """The frames, each once: several tables may be made of the same."""
-    found: list[DataFrame] = []
+    distinct: list[DataFrame] = []
     for frame in frames:
-        if all(frame is not known for known in found):
-            found.append(frame)
-    return tuple(found)
+        if all(frame is not known for known in distinct):
+            distinct.append(frame)
+    return tuple(distinct)

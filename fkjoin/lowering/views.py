@@ -26,7 +26,7 @@ from fkjoin.plan.rules import VIEW_READS_ANSWERS
 from fkjoin.spark.frame import DELETED, LEFT_GONE, PACKED_KEY, PROBLEM, RAW, ROW, TS, VERSION
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackJoined, PackRows
-from fkjoin.spark.schemas import arrow_schema, schema_text
+from fkjoin.spark.schemas import arrow_schema, schema_text, struct_column
 from fkjoin.spark.specs import ResolveSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.answer_rows import AnswerRows, Joined, RowMaker
@@ -48,8 +48,8 @@ def lower_view(planned: Planned, table: Lowered) -> Lowered:
     pre_resolve = None if table.pre_resolve is None else _pre_resolve(table, table.pre_resolve, step)
     rows = table.visible
     frame = step.taken(rows, *([RAW] if RAW in table.frame.columns else []))
-    made = Lowered(
-        replace(planned, row_type=_row_type(frame)),
+    view = Lowered(
+        replace(planned, row_type=struct_column(frame.schema, ROW)),
         node,
         frame,
         (*table.dead, *table.dead_of(step.tried)),
@@ -58,14 +58,14 @@ def lower_view(planned: Planned, table: Lowered) -> Lowered:
         pre_resolve=pre_resolve,
         joins=None if table.joins is None else f"{label} stands between the joins",
     )
-    key, schema = arrow_schema("key", made.key_type), arrow_schema("row", made.row_type)
+    key, schema = arrow_schema("key", view.key_type), arrow_schema("row", view.row_type)
     bound_to = {
         "steps": [list(item) for item in planned.node.steps],
         "emit": "on-update" if emission.every else "on-change",
         "key": schema_text(key),
         "row": schema_text(schema),
     }
-    about = {"key": made.key_type, "result": made.row_type, "versions": [list(version) for version in node.versions]}
+    about = {"key": view.key_type, "result": view.row_type, "versions": [list(version) for version in node.versions]}
     makes, as_read = None, False
     if pre_resolve is not None and fired(node, VIEW_READS_ANSWERS):
         node, answers = narrowed(node, off, pre_resolve.answers, pre_resolve.places(None))
@@ -77,7 +77,7 @@ def lower_view(planned: Planned, table: Lowered) -> Lowered:
             makes = Joined(AnswerRows(answers.of, pre_resolve.made, table.on_error == "fail"), schema)
     else:
         pack = PackRows(key, schema, settings.buckets, validate=settings.validate, start_over=starts_over(below))
-        packed, as_read = packed_rows(made, pack), read_from(below) is not None
+        packed, as_read = packed_rows(view, pack), read_from(below) is not None
     unpack = UnpackResults(key, (schema,), node.versions)
     spec = ResolveSpec(
         state_spec(settings, ResolveSpec, label, {"materialized": materialized, **bound_to}, about),
@@ -90,9 +90,9 @@ def lower_view(planned: Planned, table: Lowered) -> Lowered:
     results = paced(counted(stage(packed, spec), label, "resolve"), label, emission, about, settings)
     settled, encoded = frame_of(results, unpack), (results, unpack)
     if materialized is None:
-        return replace(made, planned=planned, node=node, encoded=encoded, settled=settled)
+        return replace(view, planned=planned, node=node, encoded=encoded, settled=settled)
     node = replace(node, materialized=materialized)
-    return replace(made, planned=planned, node=node, frame=settled, encoded=encoded, pre_resolve=None, undecoded=None)
+    return replace(view, planned=planned, node=node, frame=settled, encoded=encoded, pre_resolve=None, undecoded=None)
 
 
 def lower_complete(planned: Planned, table: Lowered) -> Lowered:
@@ -122,15 +122,15 @@ def lower_complete(planned: Planned, table: Lowered) -> Lowered:
 
 def _pre_resolve(table: Lowered, before: PreResolve, step: Step) -> PreResolve:
     """The rows after the step, before resolve; ``before``: the table's own."""
-    made = before.made
-    if isinstance(made, RowMaker):
-        found = step.evaluate()
-        made = f"{step} is left to Spark" if found is None else RowMaker(made.joiner, (*made.steps, *found))
+    row_maker = before.made
+    if isinstance(row_maker, RowMaker):
+        steps = step.evaluate()
+        row_maker = f"{step} is left to Spark" if steps is None else RowMaker(row_maker.joiner, (*row_maker.steps, *steps))
     return PreResolve(
         before.answers,
         lambda paths: before.places(step.reads(paths)),
         lambda answers: step.taken(table.visible_in(before.frame(answers)), PACKED_KEY, LEFT_GONE),
-        made,
+        row_maker,
     )
 
 
@@ -140,9 +140,3 @@ def _packed(frame: DataFrame, pack: PackJoined) -> DataFrame:
     columns |= {"row": F.when(~F.col(DELETED), F.col(ROW)), "problem": F.col(PROBLEM)}
     columns |= {"counter": F.lit(None).cast("string"), "count": F.lit(None).cast("bigint")}
     return frame.select(*(column.alias(name) for name, column in columns.items())).mapInArrow(pack, ENVELOPE)
-
-
-def _row_type(frame: DataFrame) -> StructType:
-    kind = frame.schema[ROW].dataType
-    assert isinstance(kind, StructType)
-    return kind

@@ -48,11 +48,11 @@ def packed_contributions(
     """An aggregate, and what the table's rows contribute, packed, if workers evaluate it."""
     if table.undecoded is None:
         return aggregate, None
-    found = contributing(table, key, value)
-    aggregate = workers_evaluate_steps(aggregate, off, None if found else "what a row contributes is left to Spark")
-    if found is None or not fired(aggregate, WORKERS_EVALUATE_STEPS):
+    columns = contributing(table, key, value)
+    aggregate = workers_evaluate_steps(aggregate, off, None if columns else "what a row contributes is left to Spark")
+    if columns is None or not fired(aggregate, WORKERS_EVALUATE_STEPS):
         return aggregate, None
-    packing = _stepped(table.undecoded).packing(pack, contributing=found, failing=_failing(table))
+    packing = _stepped(table.undecoded).packing(pack, contributing=columns, failing=_failing(table))
     return aggregate, table.undecoded[0].mapInArrow(packing, ENVELOPE)
 
 

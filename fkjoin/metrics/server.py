@@ -1,7 +1,7 @@
 """The HTTP server of a job's page and of metrics: one thread, whatever clients do, and no answer for strangers.
 
 A connection has one request, and a fixed time from its beginning to its end.  There are ``CONNECTIONS`` at most: a new one
-takes the place of the oldest, so that idle ones shut nobody out.  h11 reads and writes HTTP.
+takes the place of the oldest, so that idle ones shut no client out.  h11 reads and writes HTTP.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import h11
+from fkjoin.errors import FkJoinError, needs_extra
 
-from fkjoin.errors import FkJoinError
+if TYPE_CHECKING:
+    import h11
 
 CONNECTIONS = 64
 DEADLINE_S = 10.0
-"""From a connection's beginning to its end."""
+"""Seconds from a connection's beginning to its end."""
 HEAD_BYTES = 16 << 10
 """The most that a request's head may have."""
 
@@ -49,7 +50,7 @@ _ALWAYS = {
 
 @dataclass(frozen=True)
 class Access:
-    """Who may ask.  Raises ``FkJoinError`` for what no client can send: a token, or a name of a host."""
+    """Rules on clients that may ask.  Raises ``FkJoinError`` for what no client can send: a token, or a name of a host."""
 
     host: str = "127.0.0.1"
     """The address to listen on; ``0.0.0.0``: all of them."""
@@ -70,7 +71,7 @@ class Access:
 
     @property
     def open(self) -> bool:
-        """Whether everybody that reaches this machine may ask for all of it."""
+        """Tell whether every client that reaches this machine may ask for all of it."""
         if self.token is not None:
             return False
         try:
@@ -81,13 +82,13 @@ class Access:
 
 @dataclass(frozen=True)
 class Page:
-    """What is at a path."""
+    """Content at a path."""
 
     make: Callable[[], bytes]
     kind: str
     policy: str = _NOTHING
     secret: bool = True
-    """It is shown only to those that have the token."""
+    """True for a page that is shown only to clients with the token."""
 
 
 def policy(scripts: Iterable[str], styles: Iterable[str]) -> str:
@@ -110,10 +111,12 @@ class _Refused:
 class PageServer:
     """A server that answers from the moment that it is made until ``close``.
 
-    Raises ``FkJoinError`` when nobody may listen there; ``argument``: the name of what chose the place.
+    Raises ``FkJoinError`` when no server may listen there; ``argument``: the name of what chose the place.
     """
 
     def __init__(self, pages: Mapping[str, Page], port: int, access: Access, argument: str) -> None:
+        with needs_extra("a page", "cli"):
+            import h11  # noqa: F401
         self._pages, self._access = pages, access
         host = access.host.strip("[]")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -174,6 +177,8 @@ class PageServer:
             writer.transport.abort()
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        import h11
+
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
         head = False
         try:

@@ -1,4 +1,4 @@
-"""What tables are made of, as frozen data.  Building a topology runs nothing."""
+"""The plan of a table: nodes, as frozen data.  Building a topology runs nothing."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from fkjoin.stages.join_rows import How
 from fkjoin.stages.start_over import StartOver
 
 PERIODIC = "periodic"
-"""How the texts begin that say that changes are held back."""
+"""Beginning of texts that say that changes are held back."""
 
 
 ROOT = "root "
-"""How the texts begin that stand for the positions of roots in a source's version."""
+"""Beginning of texts that stand for the positions of roots in a source's version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a rule of the optimizer."""
+    """The outcome of an optimizer rule."""
 
     rule: str
     why_not: str | None = None
@@ -35,7 +35,7 @@ class Verdict:
 
 
 def verdicts(*given: Verdict | None) -> tuple[Verdict, ...]:
-    """Those that there are: a rule that is for other tables has none."""
+    """List the verdicts that there are: a rule for other tables has none."""
     return tuple(verdict for verdict in given if verdict is not None)
 
 
@@ -53,15 +53,15 @@ class Source:
     log: str | None = None
     topic: str | None = None
     parts: int = 1
-    """Of how many parts a row's version is made: one for each root that it came from."""
+    """Number of parts of a row's version: one for each root that the row came from."""
     start_over: StartOver | None = None
-    """Of a topic that was made anew, and is read in the place of the one before."""
+    """Identity of a topic that was made anew, and is read in the place of the one before."""
 
     rules = ()
 
     @property
     def numbers(self) -> int:
-        """How many numbers a row's version is: each root of a topic's row is a timestamp, a partition and an offset."""
+        """Count the numbers of a row's version: each root of a topic's row has a timestamp, a partition and an offset."""
         return 3 * self.parts if self.version[0].startswith(ROOT) else len(self.version)
 
     @property
@@ -88,7 +88,7 @@ class Join:
     """The internal topics between the stages; None when they are fused into one query."""
     emit: str = "on-change"
     rules: tuple[Verdict, ...] = ()
-    """What became of the optimizer's rules that are for such a join."""
+    """Verdicts of the optimizer rules for such a join."""
     materialized: str | None = None
     """Under which name the results are kept for ``read_state``; None: only their hashes are."""
 
@@ -100,7 +100,7 @@ class Join:
 
     @property
     def parts(self) -> int:
-        """Of how many parts a result's version is made: the left row's, then the right row's."""
+        """Count the parts of a result's version: the left row's, then the right row's."""
         return self.left.parts + self.right.parts
 
     @property
@@ -121,7 +121,7 @@ class Aggregate:
     key: tuple[str, ...]
     grouped_by: tuple[str, ...]
     value: tuple[str, ...]
-    """What a row contributes."""
+    """Columns that a row contributes."""
     columns: tuple[tuple[str, str], ...]
     """Names of the result's columns, and what they are."""
     emit: str
@@ -141,7 +141,7 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True)
 class _Together:
-    """What is made of several tables with the same key."""
+    """A table made of several tables with the same key."""
 
     name: str
     tables: tuple[Node, ...]
@@ -167,7 +167,7 @@ class Cogroup(_Together):
     """Several tables' rows by the same group, summed up side by side (KIP-150)."""
 
     tables: tuple[Aggregate, ...]
-    """What each table's rows contribute, and what is made of it."""
+    """Contributions of each table's rows, and the columns made of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class Derived:
     name: str
     table: Node
     steps: tuple[tuple[str, str], ...]
-    """What is done, in turn: ``filter`` or ``map_values``, and with which expressions."""
+    """Steps, in turn: ``filter`` or ``map_values``, with their expressions."""
     emit: str = "on-change"
     rules: tuple[Verdict, ...] = ()
     materialized: str | None = None
@@ -246,17 +246,17 @@ def sources(node: Node) -> list[Source]:
 
 
 def fired(node: Node, *rules: str) -> bool:
-    """Whether one of the optimizer's rules has changed how ``node`` is made."""
+    """Tell whether an optimizer rule has changed how ``node`` is made."""
     return any(verdict.fired and verdict.rule in rules for verdict in node.rules)
 
 
 def reads_answers(node: Node) -> bool:
-    """Whether a stage of ``node`` is in the place of the resolve of the join that it is made of."""
+    """Tell whether a stage of ``node`` stands in the place of the resolve of the join below it."""
     return fired(node, *READING)
 
 
 def shares_stages(node: Node) -> bool:
-    """Whether ``node`` is a join that is one with the join that its left table is."""
+    """Tell whether ``node`` is a join that shares stages with the join that its left table is."""
     return fired(node, JOINS_SHARE_STAGES)
 
 
@@ -267,37 +267,37 @@ def shared_rights(join: Join) -> list[Node]:
 
 
 def starts_over(node: Node) -> StartOver | None:
-    """What is read in the place of a topic before, if the node's rows come to an operator as they are read."""
+    """Find what is read in the place of a topic before, if an operator gets the node's rows as they are read."""
     read = read_from(node)
     return None if read is None else read.start_over
 
 
 def read_from(node: Node) -> Source | None:
-    """The source whose changes come to an operator as they are read; None where an operator of the query has seen them."""
+    """Find the source whose changes an operator gets as they are read; None where another operator has seen them."""
     while isinstance(node, Derived) and node.materialized is None:
         node = node.table
     return node if isinstance(node, Source) else None
 
 
 def join_below(node: Node) -> Join | None:
-    """The join that ``node`` is, or whose rows it is made of one by one without keeping them."""
+    """Find the join that ``node`` is, or whose rows it is made of one by one without keeping them."""
     while isinstance(node, Derived) and node.materialized is None:
         node = node.table
     return node if isinstance(node, Join) else None
 
 
 def periodic(node: Node) -> bool:
-    """Whether its changes are held back until an interval is over."""
+    """Tell whether changes are held back until an interval is over."""
     return not isinstance(node, Source) and node.emit.startswith(PERIODIC)
 
 
 def summed_up(node: Node) -> bool:
-    """Whether rows are put together from many, or of one table or the other, among what ``node`` is made of."""
+    """Tell whether ``node`` is made of aggregates, or of rows of one table or another."""
     return any(isinstance(step, Aggregate | Cogroup | Merge | Children) for step in in_order(node))
 
 
 def manifest(node: Node) -> dict[str, dict[str, object]]:
-    """What a job's checkpoint is bound to: of ``node`` and all below it, the facts that must stay, by kind and name."""
+    """Collect what binds a job's checkpoint: the facts of ``node`` and all below it that must stay, by kind and name."""
     found: dict[str, dict[str, object]] = {}
     for step in in_order(node):
         if isinstance(step, Source):

@@ -1,14 +1,13 @@
 """The optimizer: rules that change what runs and not what comes out.
 
 A rule is a function from topology to topology.  It is given the operator that a topology ends in, whose inputs have been
-through the rules, and returns it with a verdict, which tells the stages that it is made of (``steps``), whoever puts them
-together, and whoever reads ``describe()``; an operator that the rule is not for comes back as it was.  Besides the topology
-a rule knows two things:
+through the rules, and returns it with a verdict.  The verdict decides which stages the operator is made of, and ``describe()``
+shows it.  An operator that the rule is not for comes back as it was.  Besides the topology a rule knows two things:
 
 - ``off``: the rules that the session does not want, and why (``spark.settings.switched_off``);
-- ``obstacle``: what is in the way in the operator's expressions, which only Spark's analyzer can tell; None if nothing is.
+- ``obstacle``: what stands in the way in the operator's expressions, which only Spark's analyzer can tell; else None.
 
-What a rule is for says ``rules``.  A checkpoint is of one choice of those in ``rules.MOVING``.
+``rules`` says what each rule is for.  A checkpoint is of one choice of those in ``rules.MOVING``.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def aggregate_reads_answers(aggregate: Aggregate, off: Off, obstacle: str | None
 
 
 def view_reads_answers(view: Derived, off: Off, obstacle: str | None = None) -> Derived:
-    """What is made of a join's rows one by one, on its way to a sink: its resolve is in the place of the join's."""
+    """Put the resolve of a view of a join, on its way to a sink, in the place of the join's."""
     return _of_join(view, view.table, rules.VIEW_READS_ANSWERS, off, obstacle or _no_rows(view.table))
 
 
@@ -71,7 +70,7 @@ def join_keeps_what_it_needs(join: Join, off: Off, obstacle: str | None = None) 
 
 
 def answers_keep_what_is_read(node: N, off: Off, obstacle: str | None = None) -> N:
-    """The same, by what is read of a join's answers, or of joins that are one."""
+    """Leave out of a join's answers, or of those of a multi-way join, what nothing reads."""
     table = node.inputs[0]
     join = join_below(table)
     if join is None or join.topics is not None:
@@ -99,7 +98,7 @@ def _with(node: N, rule: str, off: Off, obstacle: str | None) -> N:
 
 
 def _of_join(node: N, table: Node, rule: str, off: Off, obstacle: str | None) -> N:
-    """What rules have in common that are for what is made of a join: its rows must not be wanted for themselves."""
+    """Add the verdict of a rule for readers of a join: the join's rows must not be wanted for themselves."""
     join = join_below(table)
     if join is None:
         return node
@@ -119,7 +118,7 @@ def _no_rows(table: Node) -> str | None:
 
 
 def _no_answers(table: Node, obstacle: str | None) -> str | None:
-    """The same of its answers: a staged join has them, to be taken as they are; ``obstacle``: why that is not enough."""
+    """Say why a join's answers cannot be taken; None if they can.  ``obstacle``: why those of a staged join are not enough."""
     why, join = _no_rows(table), join_below(table)
     if why is None or join is None or shares_stages(join):
         return why

@@ -11,13 +11,13 @@ JOIN_KEEPS_WHAT_IT_NEEDS = "join-keeps-what-it-needs"
 JOIN_READS_ANSWERS = "join-reads-answers"
 """A join whose left table is a join, and what is made of left rows else, reads its answers: rekey in place of resolve."""
 JOINS_SHARE_STAGES = "joins-share-stages"
-"""Joins in a row whose foreign keys are all the first left table's are one: a row's values ask no right table for anything."""
+"""Joins in a row by foreign keys of the first left table become one multi-way join."""
 RESOLVE_MAKES_ROWS = "resolve-makes-rows"
 """Joiners, and steps of views, are applied by resolve: answers reach it without becoming rows of Spark's in between."""
 SINKS_SHARE_A_QUERY = "sinks-share-a-query"
 """A job's sinks of one table are one query, which works the table out once and writes each batch to all of them."""
 VIEW_READS_ANSWERS = "view-reads-answers"
-"""What ``filter`` and ``map_values`` make of a join goes to a sink through one resolve in place of two."""
+"""A view of a join (``filter``, ``map_values``) goes to a sink through one resolve in place of two."""
 WORKERS_EVALUATE_STEPS = "workers-evaluate-steps"
 """``filter`` and ``map_values`` of a source, and what its rows contribute to an aggregate, are evaluated by the workers that
 parse them."""
@@ -33,8 +33,8 @@ RULES = (
     WORKERS_EVALUATE_STEPS,
     SINKS_SHARE_A_QUERY,
 )
-"""In the order in which ``describe()`` names them."""
+"""The rules, in the order in which ``describe()`` names them."""
 MOVING = tuple(rule for rule in RULES if rule not in (RESOLVE_MAKES_ROWS, SINKS_SHARE_A_QUERY))
-"""Those that move state, or change what a query reads: what was begun without one goes on without it."""
+"""Rules that move state, or change what a query reads: a checkpoint begun without one goes on without it."""
 READING = (AGGREGATE_READS_ANSWERS, JOIN_READS_ANSWERS, VIEW_READS_ANSWERS)
-"""Those that put another stage in the place of a join's resolve."""
+"""Rules that put another stage in the place of a join's resolve."""

@@ -1,4 +1,4 @@
-"""What runs: the stateful operators of queries, as data."""
+"""The stages that run: the stateful operators of queries, as data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Running:
     stage: str
     """The kind of stage."""
     reader: str
-    """What reads its results, through further stages of the same table: another table, or what the query ends in."""
+    """Readers of its results, through further stages of the same table: other tables, or the end of the query."""
 
     @property
     def store(self) -> str:

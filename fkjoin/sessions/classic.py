@@ -15,7 +15,8 @@ from fkjoin.sessions.hadoop_settings import forget_sources
 from fkjoin.sessions.local_files import use_local_files
 from fkjoin.sessions.local_python import use_this_python
 
-_STATEFUL = "TransformWithStateInPySpark"
+_STATEFUL = ("TransformWithStateInPySpark", "TransformWithStateInPandas")
+"""Names of one operator; Spark 4.0 has the second."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Classic:
         return self._operator(frame._jdf.queryExecution().analyzed())
 
     def _operator(self, node: Any) -> Operator:
-        if node.nodeName() == _STATEFUL:
+        if node.nodeName() in _STATEFUL:
             return Operator(self._function(node), (self._operator(node.left()),))
         children = node.children()
         return Operator(None, tuple(self._operator(children.apply(place)) for place in range(children.size())))

@@ -28,6 +28,9 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.serializers import UTF8Deserializer, read_int
 
 from fkjoin.errors import SessionError
+from fkjoin.sessions import words
+from fkjoin.sessions.connector import PACKAGES, unresolved
+from fkjoin.sessions.java import ADVICE, found_java
 from fkjoin.sessions.own_folder import own_folder, own_lock
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
@@ -65,7 +68,8 @@ def launch(settings: Mapping[str, Any]) -> None:
             arguments = _arguments(settings, *files[:2])
             told = *(os.environ.get(name, "") for name in _TOLD), *(str(settings.get(name, "")) for name in _JAVA)
             temporary = None if any(_TEMPORARY in text for text in told) else folder
-            process, port, secret = _started(arguments, temporary, files[2])
+            output = words.output(settings, held=PACKAGES in settings or "--packages" in arguments)
+            process, port, secret = _started(arguments, temporary, files[2], output)
         SparkContext._ensure_initialized(gateway=_connected(process, port, secret))
         _is_ours = True
         # Its own hook, which removes the folder when the JVM ends, however this process does.
@@ -111,8 +115,13 @@ def _options(name: str, text: str) -> list[str]:
         raise SessionError(says) from None
 
 
-def _started(arguments: list[str], temporary: Path | None, answer: Path) -> tuple[subprocess.Popen[bytes], int, str]:
-    """A JVM that waits for commands: its process, its port, and what to say there.  One that is interrupted is killed."""
+def _started(
+    arguments: list[str], temporary: Path | None, answer: Path, output: words.Output | None = None
+) -> tuple[subprocess.Popen[bytes], int, str]:
+    """A JVM that waits for commands: its process, its port, and what to say there.  One that is interrupted is killed.
+
+    ``output``: where its standard error goes, if not to this process's; ``SessionError`` for packages that cannot be had.
+    """
     environment = os.environ | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer)}
     if temporary is not None:
         quoted = str(temporary).replace("\\", "\\\\").replace('"', '\\"')
@@ -124,20 +133,33 @@ def _started(arguments: list[str], temporary: Path | None, answer: Path) -> tupl
             process = subprocess.Popen(
                 [str(Path(_find_spark_home()) / "bin" / "spark-submit"), *arguments],
                 stdin=subprocess.PIPE,  # the JVM ends when it closes
+                stderr=None if output is None else output.pump.writing,
                 env=environment,
                 pass_fds=[] if lock is None else [lock],
                 preexec_fn=_bound_to(os.getpid()),
             )
         while not answer.is_file():
             if process.poll() is not None:
+                if output is not None and (says := unresolved(output.said())) is not None:
+                    raise SessionError(says)
+                fine, java = found_java()
+                if not fine:
+                    raise SessionError(f"Java: {java}, so that no session can start: {ADVICE}")
                 raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
             time.sleep(0.05)
         with answer.open("rb") as info:
-            return process, read_int(info), UTF8Deserializer().loads(info)  # type: ignore[no-untyped-call]
-    except BaseException:
+            started = process, read_int(info), UTF8Deserializer().loads(info)  # type: ignore[no-untyped-call]
+        if output is not None:
+            output.release()
+        return started
+    except BaseException as error:
         if process is not None:
             process.kill()
             process.wait()
+        if output is not None:
+            if not isinstance(error, SessionError):  # which says all that there is to say
+                output.release()
+            output.pump.leave()
         raise
 
 

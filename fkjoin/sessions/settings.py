@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from fkjoin.errors import SessionError, nearest
 from fkjoin.plan.rules import RULES
-from fkjoin.sessions import class_archive
+from fkjoin.sessions import class_archive, connector, words
+from fkjoin.sessions.abilities import local_file_manager
 from fkjoin.sessions.access import access
 from fkjoin.sessions.launch import jvm_folder, launch
 
@@ -36,7 +37,7 @@ _REQUIRED = {
 }
 SHORT_LIVED = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """For ``driver_extraJavaOptions`` of a local session that lives for a minute: in so short a time the JVM's optimizing
-compiler takes more of the cores than it gives back (docs/performance.md).  Without it the JVM has room for 48 MiB of compiled
+compiler takes more of the cores than it gives back (docs/adr/0029).  Without it the JVM has room for 48 MiB of compiled
 code, in place of 240, and ends when that is full."""
 
 _WORKERS = {
@@ -58,14 +59,11 @@ _LOCAL_MEMORY = {
 
 _JAVA = "spark.driver.extraJavaOptions"
 
-_LOCAL = {
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
-    "spark.shuffle.compress": "false",
-}
-"""Hadoop's other way to a local disk starts a process ``readlink`` for each file that it renames: a third of a small batch.
-What is shuffled between stages is compressed by the workers already (docs/adr/0030-pieces-between-the-jvm-and-workers.md)."""
+_FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+"""Hadoop's other way to a local disk starts a process ``readlink`` for each file that it renames: a third of a small batch."""
+
+_LOCAL = {"spark.shuffle.compress": "false"}
+"""What is shuffled between stages is compressed by workers already (docs/adr/0030-pieces-between-the-jvm-and-workers.md)."""
 
 _SOCKETS, _SOCKET_DIR = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
 """Sockets of files are a tenth of a small batch faster than those of a network, and closed to others."""
@@ -74,15 +72,17 @@ _SOCKET_NAME, _LONGEST_SOCKET = len("/.01234567-89ab-cdef-0123-456789abcdef.sock
 """Bytes of the name that Spark gives to a socket, and of the longest path that one may have on any system."""
 
 _DEFAULTS = {
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.execution.arrow.maxBytesPerBatch": "2m",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.pollingDelay": "50ms",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
-"""Where nobody chose otherwise.  Spark by itself gathers up to 64 MiB before a worker gets any of it, in buffers that are
-copied as they grow (docs/adr/0030-pieces-between-the-jvm-and-workers.md), and looks for new data every 10 ms: half a core of a
-query that waits."""
+"""Settings that apply unless a user chose others.  PySpark asks the JVM for the Python line of each column, a third of the time
+in which a table is built; the line is one of fkjoin's.  Spark by itself gathers up to 64 MiB before a worker gets any of it, in
+buffers that are copied as they grow (docs/adr/0030-pieces-between-the-jvm-and-workers.md), and looks for new data every 10 ms:
+half a core of a query that waits."""
 
 _CONNECT = "grpc", "grpc_status", "google.rpc", "zstandard"
 """What a client of Spark Connect imports besides PySpark."""
@@ -93,6 +93,7 @@ def session(
     master: str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
+    kafka: bool = False,
     remote: str | None = None,
     **conf: Any,
 ) -> SparkSession:
@@ -102,9 +103,17 @@ def session(
     ``.`` and without the leading ``spark.``: ``session(sql_shuffle_partitions=8, fkjoin_buckets=16)``; ``settings`` are some
     under their full names.  ``remote``: the address of a Spark Connect server, ``sc://HOST:PORT``, for a session there; the
     application's name is the server's then.  Raises ``SessionError``.
+
+    ``kafka``: with Spark's Kafka connector, the newest published one that fits this Spark; Spark fetches it once, and keeps
+    it.  Raises ``SessionError`` where it cannot be had, and where the process has a JVM without it.
+
+    Of what Spark's log says at the level WARN, lines that a user can do nothing about are left out.  ``log_level="WARN"`` shows
+    all of them, ``log_level="INFO"`` more, also in a session that is there already.
     """
     exact = {"spark." + name.replace("_", "."): value for name, value in conf.items()} | dict(settings or {})
     if remote is not None:
+        if kafka:
+            raise SessionError(f"kafka: {remote} has its own jars: start the server with the connector, and leave out kafka")
         return _at_server(remote, master, exact)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master is None and "MASTER" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:
@@ -114,6 +123,8 @@ def session(
         chosen["spark.master"] = master
     chosen |= {name: value for name, (value, _) in _REQUIRED.items()} | _DEFAULTS
     chosen["spark.ui.showConsoleProgress"] = "false"
+    if kafka:
+        exact = connector.with_connector(exact)
     if (master or "").startswith("local"):
         exact[_JAVA] = class_archive.options(str(exact.get(_JAVA, "-XX:+UseParallelGC")))
         chosen |= _LOCAL
@@ -123,9 +134,16 @@ def session(
         for name, value in _LOCAL_MEMORY.items():
             os.environ.setdefault(name, value)
     texts = _texts(chosen | exact)
+    level = words.level(texts)
     launch(texts)
     spark = SparkSession.builder.config(map=texts).getOrCreate()
+    if (master or "").startswith("local") and (manager := local_file_manager(spark)) is not None:
+        spark.conf.set(_FILE_MANAGER, exact.get(_FILE_MANAGER, manager))
     prepare(spark)
+    if kafka:
+        connector.require(spark)
+    if level is not None:
+        words.tell_all(spark, level)
     return spark
 
 
@@ -157,6 +175,7 @@ def _texts(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def prepare(spark: SparkSession) -> None:
     """Complete the session's settings; ``SessionError`` when it has others that rule fkjoin out."""
+    require_running(spark)
     asked = access(spark)
     # A setting that nobody made reads as None here, not as Spark's default.
     for name, (value, why) in _REQUIRED.items():
@@ -170,6 +189,13 @@ def prepare(spark: SparkSession) -> None:
     if spark.conf.get(PARTITIONS, None) is None:
         spark.conf.set(PARTITIONS, str(max(2, asked.parallelism())))
     asked.set_up(_WORKERS, _SIMPLE)
+
+
+def require_running(spark: SparkSession) -> None:
+    """Raise ``SessionError`` if the session was stopped: nothing that was made with it works any more."""
+    context = getattr(spark, "_sc", None)  # over Spark Connect there is none
+    if context is not None and context._jsc is None:
+        raise SessionError("the Spark session was stopped: make a new one with fkjoin.session(), and the tables anew with it")
 
 
 def bucket_count(spark: SparkSession) -> int:

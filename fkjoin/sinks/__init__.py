@@ -1,4 +1,4 @@
-"""Where a table's changes can go, for ``Table.to``: ``Kafka``, ``Parquet``, ``Postgres`` and ``Delta``.
+"""Places for a table's changes, for ``Table.to``: ``Kafka``, ``Parquet``, ``Postgres`` and ``Delta``.
 
 The last two keep a table up to date, row by row, in the place where it is read.  They remember, in the same transaction as
 the rows, the last batch of each query: a batch that is repeated is left out.  Their batches pass through the driver; bound
@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fkjoin.errors import TopologyError
+from fkjoin.errors import needs_extra
 from fkjoin.sinks.batches import Sink
 from fkjoin.sinks.kafka import Kafka
 from fkjoin.sinks.parquet import Parquet
@@ -22,20 +22,18 @@ if TYPE_CHECKING:
 __all__ = ["RETRY_S", "Delta", "Kafka", "Parquet", "Postgres", "Sink"]
 
 RETRY_S = 60.0
-"""For so long ``Postgres`` and ``Delta`` try again, unless they are told otherwise."""
+"""Seconds for which ``Postgres`` and ``Delta`` try again, unless they are told otherwise."""
 
-_OPTIONAL = {"Delta": "deltalake", "Postgres": "psycopg"}
+_OPTIONAL = ("Delta", "Postgres")
 
 
 def __getattr__(name: str) -> Any:
-    """The sinks whose packages need not be there."""
+    """Import the sinks whose packages need not be there."""
     if name not in _OPTIONAL:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = name.lower()
-    try:
+    with needs_extra(f"to_{module}", module):
         return getattr(importlib.import_module(f"fkjoin.sinks.{module}"), name)
-    except ImportError as error:
-        raise TopologyError(f"to_{module} needs {_OPTIONAL[name]}: pip install 'fkjoin[{module}]'") from error
 
 
 def __dir__() -> list[str]:

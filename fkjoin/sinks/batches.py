@@ -1,4 +1,4 @@
-"""One query that writes a table's changes, batch by batch, to a place or to several.
+"""Queries that write a table's changes, batch by batch, to a place or to several.
 
 Of several, a batch's results are kept until all have them, so that the table is worked out once; each place has a batch
 before the next one begins with it.  A batch that fails in one of them is repeated in all.
@@ -14,13 +14,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.batch_log import began_ms
+from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.claim import start_claimed
 from fkjoin.checkpoint.files import begun, hadoop, query_id, read_file, write_file
 from fkjoin.checkpoint.indexes import owner
@@ -42,7 +43,7 @@ class Batch:
     packed: DataFrame
     """The table's packed results of the batch; of a table without any, its frame."""
     began_ms: int | None = None
-    """What tells the batch from another one of its number; see ``Mark``."""
+    """Mark that tells the batch from another one of its number."""
 
     @cached_property
     def frame(self) -> DataFrame:
@@ -71,11 +72,20 @@ class Sink(Protocol):
 
     @property
     def place(self) -> str:
-        """What it is called in errors, and told apart by."""
+        """Name in errors, by which places are told apart."""
         ...
 
     def begin(self, table: Lowered) -> Write:
         """Check that the table can be written there, and make what has to be there; ``TopologyError``, ``FkJoinError``."""
+        ...
+
+
+@runtime_checkable
+class Checks(Protocol):
+    """A sink that can say what is wrong without making anything."""
+
+    def check(self, table: Lowered) -> None:
+        """Raise what ``begin`` would, trying once; nothing is made or changed."""
         ...
 
 
@@ -94,8 +104,10 @@ def start(
     def begin() -> StreamingQuery:
         behind = ahead(spark, checkpoint, {"": sink}, on_restore)
         begun_as = table(checkpoint)
+        note = require_begun_with(_read(begun_as), checkpoint)
         write = sink.begin(begun_as)
         set_back(begun_as, checkpoint, behind)
+        note()
         return started(begun_as, write, checkpoint, trigger, query_name)
 
     return start_claimed(spark, checkpoint, begin)
@@ -117,8 +129,10 @@ def start_several(
     def begin() -> StreamingQuery:
         behind = ahead(spark, checkpoint, {f" {sink.place}": sink for sink in sinks}, on_restore)
         begun_as = table(checkpoint)
+        note = require_begun_with(_read(begun_as), checkpoint)
         writes = {sink.place: sink.begin(begun_as) for sink in sinks}
         set_back(begun_as, checkpoint, behind)
+        note()
         write_file(*hadoop(spark, f"{checkpoint}/{PLACES}"), json.dumps(list(writes)).encode())
         return started(begun_as, functools.partial(_write_all, writes), checkpoint, trigger, query_name)
 
@@ -146,6 +160,7 @@ def start_by_spark(
 ) -> StreamingQuery:
     """Start a query that Spark's own sink of files ends."""
     require_spark_at(frame.sparkSession, checkpoint, path)
+    require_begun_with(frame, checkpoint)()
     writer = frame.writeStream.format(format).options(**options).queryName(query_name)
     return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start(path)
 
@@ -211,12 +226,17 @@ class _Batches:
         self._write(Batch(self._of, batch, began_ms(spark, self._checkpoint, number)), self._query, number)
 
 
+def _read(table: Lowered) -> DataFrame:
+    """The frame that a query reads batch by batch."""
+    return table.frame if table.encoded is None else table.encoded[0]
+
+
 def started(
     table: Lowered, write: Write, checkpoint: str, trigger: Mapping[str, Any] | None, query_name: str | None
 ) -> StreamingQuery:
     """The query that writes the table's changes, started."""
     make_topics(table)
-    frame = table.frame if table.encoded is None else table.encoded[0]
+    frame = _read(table)
     if table.connection is None:
         frame = frame.drop(RAW)  # what dead letters say of changes is long, and of topics alone do sinks read it
 

@@ -1,4 +1,4 @@
-"""What sinks count in this process, by place: rows that a place cannot have, and work on it that was repeated."""
+"""Counters of sinks in this process, by place: rows that a place cannot have, and work on it that was repeated."""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from fkjoin.checkpoint.batch_log import BatchLog, Mark, has_batch
+from fkjoin.checkpoint.files import require_folder, require_writable
 from fkjoin.errors import FkJoinError
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.sinks import RETRY_S, delta_log, delta_types
@@ -27,7 +29,7 @@ _GONE = "_fkjoin_gone"
 
 @dataclass
 class Delta(Upserts):
-    """See ``Table.to_delta``."""
+    """Sink into a Delta table, see ``Table.to_delta``."""
 
     path: str | Path
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -42,16 +44,24 @@ class Delta(Upserts):
     def __post_init__(self) -> None:
         require_retry_s(self.retry_s)
 
+    def examine(self, schema: StructType, key: tuple[str, ...]) -> None:
+        require_kinds("to_delta", schema)
+        once = replace(self, _schema=arrow_schema("to_delta", schema), _key=key)
+        at_storage(self.place, lambda: once._prepare(schema, keep=False), 0.0)
+
     def prepare(self, schema: StructType, key: tuple[str, ...]) -> None:
         require_kinds("to_delta", schema)
         self._schema, self._key = arrow_schema("to_delta", schema), key
-        at_storage(self.place, lambda: self._prepare(schema), self.retry_s)
+        at_storage(self.place, lambda: self._prepare(schema, keep=True), self.retry_s)
 
-    def _prepare(self, schema: StructType) -> None:
+    def _prepare(self, schema: StructType, *, keep: bool) -> None:
+        if "://" not in str(self.path):
+            (require_folder if keep else require_writable)(Path(self.path))
         try:
             found = self._opened()
         except TableNotFoundError:
-            self._make(schema)
+            if keep:
+                self._make(schema)
             return
         there = pa.schema(found.schema().to_arrow())
         if missing := [name for name in schema.names if name not in there.names]:
@@ -65,6 +75,8 @@ class Delta(Upserts):
 
     def _make(self, schema: StructType) -> None:
         try:
+            with tempfile.TemporaryDirectory() as trial:  # a table that deltalake writes and cannot open would stay at the path
+                DeltaTable.create(trial, self._schema)
             DeltaTable.create(self.path, self._schema, mode="ignore", storage_options=dict(self.options))
         except DeltaError as error:  # such as of a timestamp_ntz in a map, which the package overlooks
             raise FkJoinError(

@@ -1,4 +1,4 @@
-"""What a Delta table's log says of fkjoin's batches, and the way back to one of them.
+"""Records of fkjoin's batches in a Delta table's log, and the way back to one of them.
 
 A batch's commit has its number and when it began as transactions (``txn``), which the log keeps for good, and as metadata, by
 which the version of a batch is found as long as the table keeps its history.  A release that knows numbers only leaves the
@@ -23,11 +23,11 @@ _UPKEEP = ("OPTIMIZE", "VACUUM START", "VACUUM END")
 _UNKNOWN = -1
 
 Opened = Callable[[int | None], DeltaTable]
-"""What opens the table at a version; at the newest with None."""
+"""Function that opens the table at a version; at the newest with None."""
 
 
 def commit(query: str, mark: Mark) -> CommitProperties:
-    """What the commit of a batch says beside its rows."""
+    """Make the properties of a batch's commit."""
     said = {_QUERY: query, _BATCH: str(mark.number), _BEGAN: str(_UNKNOWN if mark.began_ms is None else mark.began_ms)}
     transactions = [
         Transaction(query, mark.number),
@@ -70,7 +70,7 @@ def go_back(opened: Opened, query: str, log: BatchLog) -> None:
 
 
 def _find(opened: Opened, query: str, log: BatchLog) -> tuple[DeltaTable, int, Mark]:
-    """The table, and the version with the last of the checkpoint's batches, after which nobody else wrote; that batch."""
+    """Find the version with the checkpoint's last batch, after which only fkjoin wrote: the table, the version, the batch."""
     table = opened(None)
     history = table.history()  # the newest first
     version, mark = _target(opened, history, query, log)
@@ -110,7 +110,7 @@ def _live(history: list[dict[str, Any]]) -> set[int]:
 
 
 def _has(log: BatchLog, mark: Mark, is_live: bool) -> bool:
-    """Whether it is the checkpoint's batch: by its time, or without one as long as no way back has undone it."""
+    """Tell whether it is the checkpoint's batch: by its time, or without one as long as no way back has undone it."""
     if mark.number < 0:
         return True
     return log.has(mark) and (is_live or (mark.began_ms is not None and log.mark(mark.number) == mark))

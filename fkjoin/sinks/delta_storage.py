@@ -20,19 +20,19 @@ _REFUSED = re.compile(
     r"\b4(?!08|09|12|25|29)\d\d [A-Z]\w+|lacked (the necessary privileges|valid authentication)"
     r"|Permission denied|Read-only file"
 )
-"""A storage's status or a disk's: nobody is let in, or nothing is there.  408, 409, 412, 425 and 429 pass."""
+"""Status of a storage or a disk that no repetition mends: access refused, or nothing there.  408, 409, 412, 425, 429 pass."""
 _APPEND_ONLY = "is append-only"
-"""Of a table, where a batch changes or deletes rows: a failed commit that no repetition mends."""
+"""Texts of a failed commit that changes or deletes rows, and that no repetition mends."""
 _COLOR = re.compile(r"\x1b\[\d*m")
 _QUERY = re.compile(r"\?\S+")
-"""Of an address: with some storages a signature is in it."""
+"""Query of an address: with some storages a signature is in it."""
 _SHOWN = 500
 
 _T = TypeVar("_T")
 
 
 def at_storage(place: str, work: Callable[[], _T], seconds: float) -> _T:
-    """What the work returns, through outages and conflicts; ``FkJoinError`` of what the storage says otherwise."""
+    """Return what the work returns, through outages and conflicts; ``FkJoinError`` of what the storage says otherwise."""
     try:
         return repeated(place, work, mends, seconds, _told)
     except (OSError, DeltaError) as error:
@@ -48,7 +48,7 @@ def at_storage(place: str, work: Callable[[], _T], seconds: float) -> _T:
 
 
 def mends(error: BaseException) -> bool:
-    """Whether the same work may succeed later, nobody having changed anything of it."""
+    """Tell whether the same work may succeed later, unchanged."""
     if isinstance(error, CommitFailedError):
         return _APPEND_ONLY not in str(error)
     return _of_a_storage(error) and not _REFUSED.search(str(error))
@@ -61,6 +61,6 @@ def _of_a_storage(error: BaseException) -> bool:
 
 
 def _told(error: BaseException) -> str:
-    """What it says, in a line."""
+    """Return the error's text in a line."""
     text = " ".join(_QUERY.sub("", _COLOR.sub("", str(error))).replace("↳", ":").split()).replace(" : ", ": ")
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

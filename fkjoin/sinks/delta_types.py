@@ -22,7 +22,7 @@ _DAYS = (-719_162, 2_932_896)
 
 
 def problems(there: pa.Schema, schema: pa.Schema) -> Iterator[str]:
-    """What is wrong with the columns of a Delta table for rows of the schema, and what to do about it."""
+    """Find what is wrong with the columns of a Delta table for rows of the schema, and what to do about it."""
     for field in schema:
         target = there.field(field.name)
         if not fits(field.type, target.type):
@@ -39,7 +39,7 @@ def problems(there: pa.Schema, schema: pa.Schema) -> Iterator[str]:
 
 
 def fits(kind: pa.DataType, there: pa.DataType) -> bool:
-    """Whether every value of the type is one of the other, what it was."""
+    """Tell whether every value of the type is one of the other, unchanged."""
     if pa.types.is_struct(kind):
         if not pa.types.is_struct(there) or [field.name for field in kind] != [field.name for field in there]:
             return False
@@ -98,7 +98,7 @@ def _whole_fits(kind: pa.DataType, there: pa.DataType) -> bool:
 
 
 def _has_text(kind: pa.DataType) -> bool:
-    """Whether each value has a text of its own."""
+    """Tell whether each value has a text of its own."""
     tests = (pa.types.is_boolean, pa.types.is_signed_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_date)
     return any(test(kind) for test in tests)
 

@@ -27,7 +27,7 @@ from fkjoin.spark.topic_values import POSITIONS
 
 @dataclass(frozen=True)
 class Kafka:
-    """See ``Table.to_kafka``."""
+    """Sink into a topic, see ``Table.to_kafka``."""
 
     topic: str
     bootstrap_servers: str
@@ -43,11 +43,11 @@ class Kafka:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Those of ``to_kafka``."""
+        """Arguments of ``to_kafka``."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def records(self, table: Lowered) -> DataFrame:
-        """What is written of the table's changes: ``key``, ``value`` and perhaps ``headers``."""
+        """Make the records of the table's changes: ``key``, ``value`` and perhaps ``headers``."""
         by_spark, packed = self._by_spark(table), self._packed(table)  # the first says what is wrong with the expressions
         return by_spark if packed is None or table.encoded is None else packed(table.encoded[0])
 
@@ -64,6 +64,9 @@ class Kafka:
 
         return write
 
+    def check(self, table: Lowered) -> None:
+        self.begin(table)  # which makes nothing
+
     def _by_spark(self, table: Lowered) -> DataFrame:
         return self._records(table.results, table.changes_with(*self._placed(table)))
 
@@ -75,7 +78,7 @@ class Kafka:
         return [_positions(table).alias(POSITIONS)] if self.positions else []
 
     def _packed(self, table: Lowered) -> Callable[[DataFrame], DataFrame] | None:
-        """What makes them of the table's packed results; None where only Spark's expressions can."""
+        """Find the function that makes them of the table's packed results; None where only Spark's expressions can."""
         if table.encoded is None or self.headers is not None:
             return None
         results, unpack = table.encoded
@@ -93,7 +96,7 @@ def _positions(table: Lowered) -> Column:
 
 
 def _roots(table: Lowered) -> RootsOf:
-    """What the versions of the rows say of where they came from; ``TopologyError`` if they say nothing."""
+    """Read where rows came from out of their versions; ``TopologyError`` if they do not say."""
     read = sources(table.node)
     if summed_up(table.node):
         raise TopologyError("positions: a row that sums up or merges others has no position in a topic; leave positions out")

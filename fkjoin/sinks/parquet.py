@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import DayTimeIntervalType
+from pyspark.sql.types import DayTimeIntervalType, StructType
 
 from fkjoin.analysis.written import ABOUT, about, set_backs
 from fkjoin.checkpoint.batch_log import BatchLog, Mark
-from fkjoin.checkpoint.files import hadoop, write_file
+from fkjoin.checkpoint.files import hadoop, local_path, require_writable, write_file
 from fkjoin.errors import FkJoinError
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.sinks.batches import Batch, Write
@@ -32,7 +32,7 @@ from fkjoin.spark.parquet import ChangesOf
 
 @dataclass(frozen=True)
 class Parquet:
-    """See ``Table.to_parquet``."""
+    """Sink into a folder of Parquet files, see ``Table.to_parquet``."""
 
     path: str | Path
 
@@ -40,13 +40,22 @@ class Parquet:
     def place(self) -> str:
         return f"parquet {self.path}"
 
-    def begin(self, table: Lowered) -> Write:
+    def check(self, table: Lowered) -> None:
+        folder, _, _ = self._checked(table)
+        if (place := local_path(*hadoop(table.spark, folder))) is not None:
+            require_writable(place)
+
+    def _checked(self, table: Lowered) -> tuple[str, str, StructType]:
+        """The folder in full, what the folders of batches in it are called, and the type of what is written."""
         require_results(table.name, (*table.key, *table.rest))
         schema = table.changes.schema
         require_kinds("to_parquet", schema, DayTimeIntervalType)
+        folder = require_renaming(table.spark, str(self.path))
+        return folder, label_for(table.spark, folder, (*table.key, *table.rest)), schema
+
+    def begin(self, table: Lowered) -> Write:
         spark = table.spark
-        folder = require_renaming(spark, str(self.path))
-        label = label_for(spark, folder, (*table.key, *table.rest))
+        folder, label, schema = self._checked(table)
         write_file(*hadoop(spark, f"{folder}/{ABOUT}"), about(table.node, table.timestamps, set_backs(spark, folder)))
         changes = None if table.encoded is None else ChangesOf(table.encoded[1], table.timestamps != "bigint")
 

@@ -25,7 +25,7 @@ _FOLDER = re.compile(r"\w+=([0-9]+)-([0-9a-f]{8})(\.[0-9]+)?")
 
 
 _SCHEMES = ("file", "hdfs")
-"""Where a folder is renamed at once or not at all."""
+"""Schemes of file systems that rename a folder at once or not at all."""
 
 
 def require_renaming(spark: SparkSession, path: str) -> str:
@@ -47,7 +47,7 @@ def _require_scheme(place: str) -> None:
 
 
 def label_for(spark: SparkSession, place: str, columns: Collection[str]) -> str:
-    """What the folders of batches are called, so that it is none of the ``columns``; ``TopologyError`` if that cannot be."""
+    """Choose a name for the folders of batches that is none of the ``columns``; ``TopologyError`` if there is none."""
     taken = {name.lower() for name in columns}
     free = [label for label in LABELS if label not in taken]
     if not free:
@@ -92,7 +92,7 @@ def publish(
 
 
 def writer_of(query: str, set_backs: int) -> str:
-    """What the folders of a query's batches end in, so that a reader of batches that were set aside notices others."""
+    """Return the ending of a query's folders of batches, by which a reader of batches that were set aside notices others."""
     return f"{query[:8]}.{set_backs}" if set_backs else query[:8]
 
 
@@ -115,7 +115,7 @@ def batches_of(spark: SparkSession, place: str, query: str) -> list[tuple[int, s
 def clear_drafts(spark: SparkSession, place: str, query: str) -> None:
     """Delete what attempts of the query have left unfinished.  One that is alive after all finds its folder gone, and fails.
 
-    A folder gets another name first, so that nobody can publish what is left of it.
+    A folder gets another name first, so that no attempt can publish what is left of it.
     """
     home, files = hadoop(spark, f"{place}/{UNFINISHED}")
     for status in files.listStatus(home) if files.exists(home) else ():

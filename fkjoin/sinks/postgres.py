@@ -6,7 +6,7 @@ import contextlib
 import io
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -43,7 +43,7 @@ LETTERS = "fkjoin_dead_letters"
 
 _GONE = "_fkjoin_gone"
 _BEGAN, _BEGAN_OF = "began_ms", "began_of"
-"""When the last batch began; and which batch that is said of: a release before says the number alone."""
+"""Columns with the time when the last batch began, and the batch that has it: an older release writes the number alone."""
 _LETTERS = (
     "create table if not exists {} (query text not null, batch bigint not null, target text not null, key json not null, "
     "column_name text, reason text not null, row json not null, recorded timestamptz not null default now())"
@@ -55,7 +55,7 @@ _T = TypeVar("_T")
 
 @dataclass
 class Postgres(Upserts):
-    """See ``Table.to_postgres``."""
+    """Sink into a table of PostgreSQL, see ``Table.to_postgres``."""
 
     into: str
     dsn: str = field(repr=False)
@@ -73,7 +73,14 @@ class Postgres(Upserts):
     def place(self) -> str:
         return f"postgres {self.into}"
 
+    def examine(self, schema: StructType, key: tuple[str, ...]) -> None:
+        replace(self, retry_s=0.0)._prepared(schema, key, keep=False)
+
     def prepare(self, schema: StructType, key: tuple[str, ...]) -> None:
+        self._prepared(schema, key, keep=True)
+
+    def _prepared(self, schema: StructType, key: tuple[str, ...], *, keep: bool) -> None:
+        """Make what has to be there, in a transaction; unless it is to be kept, it is rolled back."""
         self._columns, self._key = tuple(schema.names), key
         columns = [
             SQL("{} " + postgres_types.made(item.name, item.dataType) + (" not null" if item.name in key else "")).format(
@@ -84,9 +91,9 @@ class Postgres(Upserts):
         made = SQL("create table if not exists {} ({}, primary key ({}))").format(
             self._table(), SQL(", ").join(columns), SQL(", ").join(map(Identifier, key))
         )
-        self._repeated(lambda: self._prepare(schema, made))
+        self._repeated(lambda: self._prepare(schema, made, keep=keep))
 
-    def _prepare(self, schema: StructType, made: Composed) -> None:
+    def _prepare(self, schema: StructType, made: Composed, *, keep: bool) -> None:
         with connect(self._settings) as connection:
             connection.execute("select pg_advisory_xact_lock(hashtext('fkjoin'))")  # tables made at the same moment collide
             connection.execute(made)
@@ -107,6 +114,8 @@ class Postgres(Upserts):
                     f"{', '.join(schema.names)} and a primary key or unique constraint of ({', '.join(self._key)}); "
                     "or drop it, and it is made anew"
                 ) from error
+            if not keep:
+                connection.rollback()
 
     def _require_types(self, connection: Connection[Any], schema: StructType) -> None:
         table = self._table().as_string(connection)
@@ -143,7 +152,7 @@ class Postgres(Upserts):
         return _mark(row[0]["batch"], row[0].get(_BEGAN), row[0].get(_BEGAN_OF))
 
     def way_back(self, table: Lowered, query: str, log: BatchLog) -> Callable[[], None]:
-        """From the state: the table's rows as of the last batch that is done."""
+        """Set the table back, from the state: its rows as of the last batch that is done."""
         spark, names = table.spark, [*table.key, *table.rest]
         if log.done < 0:
             kept = spark.createDataFrame([], table.changes.schema)
@@ -210,7 +219,7 @@ class Postgres(Upserts):
             logging.getLogger("fkjoin").warning(text, self.into, len(letters), batch, where, letters[0])
 
     def _apply(self, query: str, mark: Mark, upserts: pa.Table, gone: pa.Table) -> list[Refused]:
-        """One transaction; the rows that the table cannot have."""
+        """Write a batch in one transaction; return the rows that the table cannot have."""
         with connect(self._settings) as connection:
             if has_batch(self.place, self._done(connection, query), mark):
                 return []
@@ -255,7 +264,7 @@ class Postgres(Upserts):
             )
 
     def _repeated(self, work: Callable[[], _T]) -> _T:
-        """What the work returns, through outages; ``FkJoinError`` of what PostgreSQL says otherwise."""
+        """Return what the work returns, through outages; ``FkJoinError`` of what PostgreSQL says otherwise."""
         try:
             return repeated(self.place, work, mends, self.retry_s)
         except psycopg.Error as error:

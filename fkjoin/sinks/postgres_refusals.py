@@ -147,7 +147,7 @@ def _of_constraint(connection: Connection[Any], error: psycopg.Error, names: Seq
 
 
 def _reason(error: psycopg.Error) -> str:
-    """What PostgreSQL says, without what it quotes of the whole row."""
+    """Return what PostgreSQL says, without what it quotes of the whole row."""
     said = [error.diag.message_primary, error.diag.message_detail if isinstance(error, psycopg.DataError) else None]
     return _shortened(": ".join(" ".join(text.split()) for text in said if text), 3 * _SHOWN)
 

@@ -18,10 +18,10 @@ OF_A_VALUE = (
     psycopg.errors.StatementTooComplex,  # JSON that is nested too deeply
     psycopg.errors.ProgramLimitExceeded,  # or too long; a key that is too long for an index
 )
-"""What PostgreSQL says of a row that a table cannot have, whatever the other rows are."""
+"""``SQLSTATE`` of a row that a table cannot have, whatever the other rows are."""
 
 _MENDED_CLASSES = ("08", "40", "53", "57", "58")
-"""Of ``SQLSTATE``: connections, transactions that were rolled back, resources, an operator or a crash, the system."""
+"""Classes of ``SQLSTATE``: connections, transactions rolled back, resources, an operator or a crash, the system."""
 _MENDED = ("25006", "25P03", "55006", "55P03")
 """A server that only reads, as after a failover; a transaction that was idle for too long; something in use; a lock."""
 _DROPPED = "57P04"
@@ -36,7 +36,7 @@ _REFUSALS = (
     "does not support ssl",
     "invalid",
 )
-"""Of errors while connecting there is the text alone; where the server speaks another language they are repeated, too."""
+"""Texts of errors while connecting, which have no ``SQLSTATE``; in other languages of the server they are repeated, too."""
 
 _CONNECTION = {
     "connect_timeout": "10",
@@ -45,7 +45,7 @@ _CONNECTION = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
-"""Without these, a connection whose other end is gone is waited for for hours; seconds, but ``tcp_user_timeout``."""
+"""Settings without which a connection whose other end is gone lasts for hours; seconds, but ``tcp_user_timeout``."""
 
 
 def settings_of(dsn: str) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def settings_of(dsn: str) -> dict[str, Any]:
 
 
 def _is_cut_wrongly(found: dict[str, Any], dsn: str) -> bool:
-    """Whether a part of a password may be in the place of a host, a port or a database, which errors name."""
+    """Tell whether a part of a password may be in the place of a host, a port or a database, which errors name."""
     ports = str(found.get("port") or "0").replace(",", "")
     return not ports.isdecimal() or ("://" in dsn and any("@" in str(found.get(name, "")) for name in ("host", "dbname")))
 
@@ -78,7 +78,7 @@ def connect(settings: dict[str, Any]) -> Connection[Any]:
 
 
 def mends(error: BaseException) -> bool:
-    """Whether the same work may succeed later, nobody having changed anything of it."""
+    """Tell whether the same work may succeed later, unchanged."""
     if not isinstance(error, psycopg.Error):
         return False
     if error.sqlstate is None:  # while connecting, or the connection is lost

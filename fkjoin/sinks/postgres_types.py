@@ -28,12 +28,11 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
-    TimeType,
 )
 
 from fkjoin.errors import TopologyError
 from fkjoin.spark.json_texts import require_json
-from fkjoin.spark.kinds import NESTED
+from fkjoin.spark.kinds import NESTED, TIMES_OF_DAY
 
 _MADE: dict[type[DataType], str] = {
     BooleanType: "boolean",
@@ -48,7 +47,7 @@ _MADE: dict[type[DataType], str] = {
     DateType: "date",
     TimestampType: "timestamptz",
     TimestampNTZType: "timestamp",
-    TimeType: "time",
+    **dict.fromkeys(TIMES_OF_DAY, "time"),
     DayTimeIntervalType: "interval",
     **dict.fromkeys(NESTED, "jsonb"),
 }
@@ -61,7 +60,7 @@ _WHOLE: dict[type[DataType], tuple[int, int]] = {
 }
 """Bits and decimal digits of whole numbers."""
 _BITS = {"int2": 16, "int4": 32, "int8": 64, "float4": 24, "float8": 53}
-"""Of the whole numbers that are all in a type."""
+"""Digits of the whole numbers that are all in a type."""
 _DIGITS = {"int2": 4, "int4": 9, "int8": 18}
 _SIGNIFICANT = {"float4": 6, "float8": 15}
 """Decimal digits that are all in a type."""
@@ -73,14 +72,14 @@ _OTHERS: dict[type[DataType], tuple[str, ...]] = {
     DateType: ("date", "timestamp"),
     TimestampType: ("timestamptz",),
     TimestampNTZType: ("timestamp",),
-    TimeType: ("time",),
+    **dict.fromkeys(TIMES_OF_DAY, ("time",)),
     DayTimeIntervalType: ("interval",),
     **dict.fromkeys(NESTED, ("jsonb", "json")),
 }
 _READ_FROM_TEXT = ("uuid", "enum", "json", "jsonb", "inet", "cidr", "macaddr")
 """Types that Spark does not have, so that only a text can go there: PostgreSQL reads it, or says that it is none."""
 _READ_AS_KEYS = _READ_FROM_TEXT[:2]
-"""Those in which the texts of a key stay apart; of ``uuid``, those that are spelled alike."""
+"""Types in which the texts of a key stay apart; in ``uuid``, those that are spelled alike."""
 _MICROSECONDS = 6
 """Digits of a second that times keep, unless the type says fewer."""
 
@@ -115,9 +114,9 @@ class There(NamedTuple):
     """The type's own name; of a domain, that of the type below; of an enum, ``enum``."""
     modifier: int
     required: bool
-    """It takes no null."""
+    """True for a column that takes no null."""
     filled: bool
-    """It has a value where none is written."""
+    """True for a column that has a value where none is written."""
 
 
 def made(name: str, kind: DataType) -> str:
@@ -134,7 +133,7 @@ def made(name: str, kind: DataType) -> str:
 
 
 def problems(connection: Connection[Any], table: str, schema: StructType, key: tuple[str, ...]) -> Iterator[str]:
-    """What is wrong with the columns of a table (its name quoted) for rows of the schema, and what to do about it."""
+    """Find what is wrong with the columns of a table (its name quoted) for rows of the schema, and what to do about it."""
     there = {row[0]: There(*row) for row in connection.execute(_COLUMNS, (table,))}
     for field in schema:
         if (column := there.pop(field.name, None)) is None:
@@ -162,7 +161,7 @@ def problems(connection: Connection[Any], table: str, schema: StructType, key: t
 
 
 def fits(kind: DataType, there: There, *, key: bool = False) -> bool:
-    """Whether every value of the type is in the column what it was.  ``key``: and those that differ stay different."""
+    """Tell whether the column keeps every value of the type.  ``key``: and different values stay different."""
     if there.base in ("text", "varchar"):
         return there.modifier < 0
     if isinstance(kind, StringType):
@@ -181,7 +180,7 @@ def fits(kind: DataType, there: There, *, key: bool = False) -> bool:
 
 
 def _in_numeric(digits: int, scale: int, there: There) -> bool:
-    """Whether so many digits before and after the point are in the column; see PostgreSQL's ``numeric_typmod_scale``."""
+    """Tell whether so many digits before and after the point are in the column; see PostgreSQL's ``numeric_typmod_scale``."""
     if there.base != "numeric":
         return False
     packed = there.modifier - 4
@@ -190,5 +189,5 @@ def _in_numeric(digits: int, scale: int, there: There) -> bool:
 
 
 def _exact(there: There) -> bool:
-    """Whether the column cuts nothing off."""
+    """Tell whether the column cuts nothing off."""
     return there.modifier < 0 or (there.base != "interval" and there.modifier >= _MICROSECONDS)

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.aggregates import Options
+from fkjoin.checkpoint.failure import failure
 from fkjoin.checkpoint.files import hadoop
 from fkjoin.codec.rows import KeyCodec
 from fkjoin.errors import TopologyError
@@ -45,7 +46,7 @@ _BOUNDS = {"maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "m
 
 
 def first_rows(table: Handle, schema: StructType, n: int) -> DataFrame:
-    """See ``Table.preview``; of a source, ``table`` has to be materialized, so that each batch has a row's last change."""
+    """Read the first rows, see ``Table.preview``.  A source has to be materialized, so that a batch has a row's last change."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise TopologyError(f"n: {n!r} is not a whole number of at least 1")
     spark = table._planned.spark
@@ -108,9 +109,9 @@ def _run(spark: SparkSession, rows: _Rows, checkpoint: str) -> None:
     stopping.start()
     try:
         query.awaitTermination()
-    except StreamingQueryException:
+    except StreamingQueryException as error:
         if not rows.ended.is_set():  # else the batch after the last one was cut off
-            raise
+            raise failure(query, f"preview of {rows.of.name}") or error from None
     finally:
         rows.ended.set()
         stopping.join()
@@ -142,7 +143,7 @@ def _other(recipe: Recipe) -> dict[str, Any]:
 
 
 def _at_once(named: Mapping[str, Any]) -> dict[str, Any]:
-    """What is to be said in the place of a periodic emission, and of the staged deployment and what is for it alone."""
+    """Replace a periodic emission, and the staged deployment with what is for it alone."""
     other: dict[str, Any] = {}
     if str(named.get("emit")).startswith(PERIODIC):
         other["emit"] = "on-change"

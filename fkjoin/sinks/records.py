@@ -24,7 +24,7 @@ _HEADERS = "array<struct<key: string, value: binary>>"
 
 
 def _key_format(key_as: Format | str | None, schema: StructType) -> Format:
-    """By default text as text, bytes as bytes, anything else as JSON."""
+    """Choose the format of keys: by default text as text, bytes as bytes, anything else as JSON."""
     if key_as is not None:
         return as_format("key", key_as, "key")
     if len(schema) == 1 and isinstance(schema[0].dataType, StringType):
@@ -76,9 +76,9 @@ def packed_records(
     value_as: Format | str | Column | None,
     positions: RootsOf | None,
 ) -> Callable[[DataFrame], DataFrame] | None:
-    """What has Python workers make ``records`` of a table's packed results; None where only Spark's expressions can.
+    """Find the function by which workers make ``records`` of a table's packed results; None where only Spark's expressions can.
 
-    ``row_type``: of the columns that are not the key's.
+    ``row_type``: type of the columns that are not the key's.
     """
     key = writer(_key_format(key_as, key_type), key_type, exact=True)
     form = _value_format(value_as)

@@ -29,7 +29,7 @@ class Remembers(Protocol):
         ...
 
     def way_back(self, table: Lowered, query: str, log: BatchLog) -> Callable[[], None]:
-        """What makes the sink that of the checkpoint's last batch, however often it is called, and ended in between.
+        """Make the function that sets a sink back to the checkpoint's last batch; it may be interrupted, and called again.
 
         Called after ``begin``.  ``FkJoinError``, and nothing has changed, when that cannot be: it says why.
         """

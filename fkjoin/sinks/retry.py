@@ -26,7 +26,7 @@ def require_retry_s(given: float) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in a line."""
+    """Return the first line of an error."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
@@ -38,7 +38,7 @@ def repeated(
     seconds: float,
     told: Callable[[BaseException], str] = first_line,
 ) -> _T:
-    """What ``work`` returns.  It is called again, ever more rarely, for ``seconds``, while it throws what ``mends`` knows.
+    """Return what ``work`` returns.  It is called ever more rarely, for ``seconds``, while it throws what ``mends`` knows.
 
     Each repetition is counted, and a warning in the log ``fkjoin``.  ``FkJoinError`` when the time is over; other errors come
     as they are.

@@ -1,4 +1,4 @@
-"""From a table's changes to a target's upserts and deletes, batch by batch."""
+"""Upserts and deletes of a target, made from a table's changes batch by batch."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from fkjoin.spark.names import require_results
 class Upserts(ABC):
     """A sink that is a table somewhere else, kept as fkjoin's table is."""
 
+    def check(self, table: Lowered) -> None:
+        """See ``Checks``."""
+        _require_last_changes(table)
+        self.examine(_schema(table), table.key)
+
     def begin(self, table: Lowered) -> Write:
-        """See ``Sink``.  ``TopologyError`` of a source; ``FkJoinError`` when the target cannot be reached or written to."""
-        if isinstance(table.node, Source):
-            raise TopologyError(
-                f"{table.name}: a source's changes come as they are read, several of a row in a batch: write "
-                f'.materialize("{table.name}") first, so that each batch has a row\'s last one'
-            )
+        """Begin to write, see ``Sink``.  ``TopologyError`` for a source; ``FkJoinError`` where the target takes nothing."""
+        _require_last_changes(table)
         key = list(table.key)
         columns = [*key, *table.rest]
-        require_results(table.name, columns)
-        self.prepare(StructType([*table.key_type, *(table.row_type[name] for name in table.rest)]), table.key)
+        self.prepare(_schema(table), table.key)
 
         def write(batch: Batch, query: str, number: int) -> None:
             rows = self.columns(batch.changes).toArrow()
@@ -38,6 +38,10 @@ class Upserts(ABC):
             self.apply(query, number, upserts, deletes, batch.began_ms)
 
         return write
+
+    @abstractmethod
+    def examine(self, schema: StructType, key: tuple[str, ...]) -> None:
+        """Raise what ``prepare`` would, trying once; nothing is made."""
 
     @abstractmethod
     def prepare(self, schema: StructType, key: tuple[str, ...]) -> None:
@@ -56,3 +60,17 @@ class Upserts(ABC):
 
         ``began_ms``: see ``Mark``.  ``FkJoinError`` when another batch of that number, or a later one, is in.
         """
+
+
+def _schema(table: Lowered) -> StructType:
+    return StructType([*table.key_type, *(table.row_type[name] for name in table.rest)])
+
+
+def _require_last_changes(table: Lowered) -> None:
+    """Raise ``TopologyError`` unless a batch has the last change of each row, under names that results leave free."""
+    if isinstance(table.node, Source):
+        raise TopologyError(
+            f"{table.name}: a source's changes come as they are read, several of a row in a batch: write "
+            f'.materialize("{table.name}") first (in a job file, materialize = true), so that each batch has a row\'s last one'
+        )
+    require_results(table.name, [*table.key, *table.rest])

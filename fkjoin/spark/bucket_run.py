@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 import uuid
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from pyspark import TaskContext
 
 from fkjoin.codec.arrays import as_bytes
 from fkjoin.codec.messages import SUBSCRIPTION, column, unpack
-from fkjoin.errors import InvariantError
+from fkjoin.errors import FkJoinError, InvariantError
 from fkjoin.spark.buckets import bucket_ids, buckets_of, framed, packed_by_bucket
 from fkjoin.spark.identity import bucket_folder, difference, home_of, read_identity, with_home
 from fkjoin.spark.index_home import index_home, note_owner
@@ -27,6 +28,7 @@ from fkjoin.stages import Counters, counters
 from fkjoin.stages.invariants import GuardedStore
 from fkjoin.stages.start_over import PASSED, left_behind, reached
 from fkjoin.state import BucketStore, SegmentLog, Store
+from fkjoin.state.errors import StateError
 from fkjoin.state.segments import Meta
 
 if TYPE_CHECKING:
@@ -36,18 +38,23 @@ Envelope = tuple[int, bytes | None, str | None, int]
 """The columns of ``ENVELOPE``."""
 
 _PRIME = 1_000_003
-"""So that parts are independent of the buckets that keys are in."""
+"""Salt that makes parts independent of the buckets that keys are in."""
 
 
 class BucketRun:
-    """One bucket of a stage, for one micro-batch."""
+    """A bucket of a stage, for one micro-batch."""
 
     def __init__(self, spec: StageSpec, bucket: int, log: SegmentLog) -> None:
         self._spec, self._state, self._bucket, self._log = spec, spec.state, bucket, log
 
     def process(self, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         """Envelopes in, envelopes out; what the store commits is handed to its log before the last of them."""
-        yield from map(_frame, framed(self._envelopes(rows)))  # payloads that are sent are let go
+        try:
+            yield from map(_frame, framed(self._envelopes(rows)))  # payloads that are sent are let go
+        except (FkJoinError, StateError) as error:
+            if re.search(rf" of (store )?{re.escape(self._state.operator)}\b", str(error)):
+                raise
+            raise type(error)(f"{self._spec.name}, bucket {self._bucket}: {error}") from error
 
     def _envelopes(self, rows: Iterator[pd.DataFrame]) -> Iterator[Envelope]:
         settle()
@@ -90,6 +97,7 @@ class BucketRun:
                     count[counters.INDEX_REBUILT] += 1
                     logging.getLogger(__name__).warning("%s: index rebuilt from its log: %s", name, store.rebuilt)
             count[f"{spec.stage}-ms"] = round(1000 * (time.monotonic() - begun))
+            count[f"{spec.stage}{counters.SKIPS}"] = count[counters.IDEMPOTENT]
             self._name_hot_keys(count)
             give_back(size)
         for name, value in (passed + count).items():  # adding drops what is zero

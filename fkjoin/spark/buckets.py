@@ -1,4 +1,4 @@
-"""Buckets: how keys are spread, for good, over the state of an operator.
+"""Buckets, over which the keys of an operator's state are spread for good.
 
 A key's bucket depends on its bytes and on the number of buckets alone.  Each bucket goes by an id whose Spark hash is
 congruent to the bucket's number, so that Spark's hash partitioning puts the same number of buckets on each of P

@@ -42,7 +42,7 @@ class ReadEvents:
 
     fields: pa.Schema
     what: str
-    """How an error names the schema."""
+    """Name of the schema in errors."""
     how: Reading = PLAIN
     placeholder: str = PLACEHOLDER
     marks: bool = False
@@ -89,7 +89,7 @@ class ReadEvents:
         return pa.StructArray.from_arrays(columns, fields=list(self.schema), mask=rows.is_null())
 
     def _told(self, missing: Mapping[int, list[str]], count: int) -> pa.StringArray:
-        """What is wrong with events that lack values."""
+        """Say what is wrong with events that lack values."""
         if not missing:
             return pa.nulls(count, pa.string())
         words = f'the event has no value, only {self.placeholder}; set REPLICA IDENTITY FULL, or give unavailable="keep"'
@@ -182,7 +182,7 @@ class _Group(NamedTuple):
     head: bytes
     """The bytes up to the payload, if the schema stands in front of it."""
     rows: Ints | None
-    """Which they are; None: all."""
+    """Rows that they are for; None: all."""
 
     def payloads(self, data: pa.BinaryArray) -> pa.BinaryArray:
         """The messages, without the schema if it stands in front: it is long, and always the same."""
@@ -238,7 +238,7 @@ def _schema(text: str) -> Any:
 
 @lru_cache(8)
 def _forms(placeholder: str) -> tuple[bytes, ...]:
-    """All that Debezium makes of the placeholder in JSON: of texts, of bytes, of arrays of numbers."""
+    """List the forms of Debezium's placeholder in JSON: for texts, for bytes, for arrays of numbers."""
     raw = placeholder.encode()
     texts = json.dumps(placeholder)[1:-1], base64.b64encode(raw).decode(), _url_safe(raw), raw.hex()
     numbers = (between.join(map(str, raw)) for between in (",", ", "))
@@ -246,7 +246,7 @@ def _forms(placeholder: str) -> tuple[bytes, ...]:
 
 
 def _has(data: pa.BinaryArray, forms: Iterable[bytes]) -> bool:
-    """Whether there may be one of the forms in it."""
+    """Tell whether one of the forms may be in it."""
     octets, bounds = buffers(as_bytes(data))
     whole = octets[bounds[0] : bounds[-1]].tobytes()
     return any(form in whole for form in forms)
@@ -257,10 +257,10 @@ def _url_safe(raw: bytes) -> str:
 
 
 def _may_lack(kind: pa.DataType) -> bool:
-    """Whether PostgreSQL may keep a value of the type out of the row."""
+    """Tell whether PostgreSQL may keep a value of the type out of the row."""
     return not (pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
 
 
 def _true(found: pa.BooleanArray) -> Bools:
-    """Of nulls, false."""
+    """Replace nulls with false."""
     return bools(pc.fill_null(found, False))

@@ -19,7 +19,7 @@ class SparkLog:
     """
 
     def __init__(self, meta: Any, segments: Any) -> None:
-        """``meta``: a ``ValueState`` of the handle, ``segments`` a ``MapState``; nobody else may use them meanwhile."""
+        """Keep the log in ``meta``, a ``ValueState``, and ``segments``, a ``MapState``; nothing else may use them meanwhile."""
         self._meta, self._segments = meta, segments
         self._known: bytes | None = None
         self._writer = ThreadPoolExecutor(1, "change-log")
@@ -59,7 +59,7 @@ class SparkLog:
         self._last = self._writer.submit(_after, self._last, write, *given)
 
     def _wait(self) -> None:
-        """Until all is written."""
+        """Wait until all is written."""
         if self._last is not None:
             self._last.result()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 _MS = "interval_ms"
@@ -42,17 +42,21 @@ class ClockReader(DataSourceStreamReader):
 
     def __init__(self, interval_ms: int) -> None:
         self._interval_ms = interval_ms
+        self._last = 0
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         return {"tick": 0}
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        now, tick = int(time.time() * 1000), start["tick"]
+    def latestOffset(self, start: dict[str, int] | None = None, limit: Any = None) -> dict[str, int]:  # noqa: N802
+        """The offset that a batch from ``start`` ends at; Spark before 4.2 does not say where it starts."""
+        now, tick = int(time.time() * 1000), self._last if start is None else start["tick"]
         end = now - now % self._interval_ms
         # One that trembles ends an interval once; one that was set back must not hold results back until it has caught up.
-        return {"tick": end if end > tick or end < tick - self._interval_ms else tick}
+        self._last = end if end > tick or end < tick - self._interval_ms else tick
+        return {"tick": self._last}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        self._last = end["tick"]  # of a batch that a restart repeats, the first that is heard of
         return [InputPartition(end["tick"])]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[int]]:

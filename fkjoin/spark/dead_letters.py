@@ -26,9 +26,9 @@ _FIRST, _LAST = "table", "reason"
 
 
 def union(frames: Sequence[DataFrame], table: str) -> DataFrame | None:
-    """What ``RAW`` and ``PROBLEM`` say, where there is a problem; columns that a frame lacks are null.
+    """Collect what ``RAW`` and ``PROBLEM`` say, where there is a problem; columns that a frame lacks are null.
 
-    ``table``: whose letters they are where ``RAW`` does not name a table.
+    ``table``: the table of letters whose ``RAW`` names none.
     """
     letters = [_letters(frame, table) for frame in frames]
     if not letters:

@@ -10,4 +10,4 @@ source; time as int64; why the change cannot be used (null: it can); the raw rec
 that it came through, of sources whose records carry them; of a join's rows before resolve, the key as bytes, and whether the
 left row is no more."""
 OPERATION, NUMBERS = "__fkjoin_operation", "__fkjoin_numbers_"
-"""Of tables that stages make: what a change does, and how the columns begin that have the numbers of its versions."""
+"""Columns of tables that stages make: the effect of a change, and the prefix of those with the numbers of its versions."""

@@ -1,4 +1,4 @@
-"""What a checkpoint is bound to: facts stored with every bucket, in a form that reads well in an error."""
+"""Facts that bind a checkpoint, stored with every bucket in a form that reads well in an error."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def home_of(identity: bytes) -> str:
 
 
 def difference(kept: bytes, now: bytes) -> str | None:
-    """How the facts of a checkpoint differ from a job's; None if they do not.
+    """Say how the facts of a checkpoint differ from a job's; None if they do not.
 
     A fact that only one of them has counts as null: a release may add one without refusing older checkpoints.
     """

@@ -1,4 +1,4 @@
-"""Where a machine has its indexes, and whose they are: beside those of a query, a file says where its checkpoint is.
+"""Folders of a machine's indexes.  Beside the indexes of a query, a file says where its checkpoint is.
 
 The driver says so to the workers, by a local property of the thread that starts the query, which Spark hands on.
 """
@@ -23,12 +23,12 @@ OWNER = "fkjoin.checkpoint"
 
 
 def index_base(index_dir: str) -> Path:
-    """Where the indexes of all queries are on a machine; ``index_dir`` empty: under the temporary folder."""
+    """Return the folder of all queries' indexes on a machine; ``index_dir`` empty: under the temporary folder."""
     return Path(index_dir) if index_dir else Path(tempfile.gettempdir()) / f"fkjoin-{os.geteuid()}"
 
 
 def index_home(index_dir: str, query: str, operator: str, stage: str) -> Path:
-    """Where a store's indexes are on a machine, a folder per bucket.
+    """Return the folder of a store's indexes on a machine, with a folder per bucket.
 
     Folders that are not there are made, and none below ``index_dir`` is another user's, nor open to one (``StateError``): the
     temporary folder is everybody's.
@@ -41,7 +41,7 @@ def index_home(index_dir: str, query: str, operator: str, stage: str) -> Path:
 
 
 def note_owner(indexes: Path) -> None:
-    """In a worker: write down whose the indexes of its query are."""
+    """Write down, in a worker, which query its indexes are of."""
     context = TaskContext.get()
     checkpoint = None if context is None else context.getLocalProperty(OWNER)
     if checkpoint is not None:

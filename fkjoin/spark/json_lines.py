@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.codec.arrays import Bools
+from fkjoin.codec.expressions import Part
 from fkjoin.codec.json_read import PLAIN, Reading, read_objects, read_together
-from fkjoin.codec.vectors import Vector
 from fkjoin.errors import FormatError, set_aside
 from fkjoin.spark.packing import Batches, Pack
 
@@ -28,12 +28,12 @@ _SHOWN = 200
 
 
 def not_an_object(what: str) -> str:
-    """What is wrong with a line that is no JSON object of such columns."""
+    """Say what is wrong with a line that is no JSON object of such columns."""
     return f"not a JSON object of {what}"
 
 
 def no_version(name: str) -> str:
-    """What is wrong with a row whose version is null, or a part of it."""
+    """Say what is wrong with a row whose version is null, or a part of it."""
     return f"no version: {name} is null"
 
 
@@ -53,19 +53,19 @@ def plain_path(given: Any, schema: pa.Schema) -> Path | None:
 
 
 def plain_paths(given: Sequence[Any], schema: pa.Schema) -> tuple[Path, ...] | None:
-    """As ``plain_path``, of each; None if one of them is more than a name."""
+    """Return the plain path of each; None if one of them is more than a name."""
     paths = tuple(path for item in given if (path := plain_path(item, schema)) is not None)
     return paths if len(paths) == len(given) else None
 
 
 @dataclass(frozen=True)
 class JsonLines:
-    """What the columns of a table are, in terms of the fields of its lines."""
+    """Columns of a table, in terms of the fields of its lines."""
 
     schema: pa.Schema
     key: tuple[str, ...]
     version: tuple[Path, ...]
-    deleted: Vector | None
+    deleted: Part | None
     timestamp: Path | None
     row: tuple[str, ...]
     source: bytes
@@ -78,7 +78,7 @@ class JsonLines:
     """The table, where a line that cannot be used is an error."""
 
     def packing(self, pack: Pack) -> PackLines:
-        """What makes envelopes of them."""
+        """Make the function that turns them into envelopes."""
         return PackLines(self, pack)
 
     def changes(self, lines: pa.RecordBatch) -> pa.RecordBatch:
@@ -158,7 +158,7 @@ class ReadLines:
 def read_lines(
     lines: pa.RecordBatch, schema: pa.Schema, what: str, how: Reading
 ) -> tuple[pa.RecordBatch, pa.StructArray, pa.StringArray]:
-    """The batch, whose first column is JSON lines, without blank ones; their rows, and what is wrong with each.
+    """Read a batch whose first column is JSON lines: the batch without blank ones, their rows, what is wrong with each.
 
     The row of a line with which something is wrong is null.
     """
@@ -176,7 +176,7 @@ def read_lines(
 def _problems(
     lines: pa.BinaryArray, fit: Bools, what: str, advice: Mapping[int, str]
 ) -> tuple[pa.StringArray, pa.BooleanArray]:
-    """What is wrong with each line, and which are not blank."""
+    """Say what is wrong with each line, and which are not blank."""
     found, there = np.full(len(lines), None, object), np.ones(len(lines), bool)
     _, good = as_text(lines)
     for place in np.flatnonzero(~(fit & good)):
@@ -187,7 +187,7 @@ def _problems(
 
 
 def as_text(data: pa.BinaryArray) -> tuple[pa.StringArray, Bools]:
-    """As text, null where it is not UTF-8; and where it is."""
+    """Decode bytes into text, null where they are not UTF-8; and tell where they are."""
     try:
         return data.cast(pa.string()), np.ones(len(data), bool)
     except pa.ArrowInvalid:
@@ -204,7 +204,7 @@ def _is_text(item: bytes) -> bool:
 
 
 def _without_version(problem: pa.StringArray, key: Collection[pa.Array], version: Mapping[str, pa.Array]) -> pa.StringArray:
-    """What is wrong with rows, and that there is no version where there is a key."""
+    """Say what is wrong with rows, and that there is no version where there is a key."""
     for name, part in version.items():
         if part.null_count:
             keyed = functools.reduce(pc.and_, map(pc.is_valid, key))

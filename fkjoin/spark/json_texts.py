@@ -17,12 +17,11 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
-    TimeType,
     YearMonthIntervalType,
 )
 
 from fkjoin.errors import TopologyError
-from fkjoin.spark.kinds import parts, require_kinds
+from fkjoin.spark.kinds import TIMES_OF_DAY, parts, require_kinds
 
 _TIMES = (TimestampType, TimestampNTZType)
 
@@ -34,7 +33,7 @@ def written(value: Column, kind: DataType) -> Column:
 
 def require_json(argument: str, schema: StructType) -> None:
     """``TopologyError`` if a column, or something in it, would not come back from JSON as it was."""
-    require_kinds(argument, schema, DayTimeIntervalType, YearMonthIntervalType, TimeType)
+    require_kinds(argument, schema, DayTimeIntervalType, YearMonthIntervalType, *TIMES_OF_DAY)
     for name, kind in parts(schema):
         if isinstance(kind, MapType) and not isinstance(kind.keyType, StringType):
             raise TopologyError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pyspark.sql import types
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -20,9 +21,11 @@ from pyspark.sql.types import (
 
 from fkjoin.errors import TopologyError
 
+TIMES_OF_DAY: tuple[type[DataType], ...] = (types.TimeType,) if hasattr(types, "TimeType") else ()
+"""Types of times of day, of which Spark has none before 4.1."""
 NESTED = (StructType, ArrayType, MapType)
 _EVERYWHERE = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampNTZType, TimestampType, *NESTED)
-"""What each place gives back as it was."""
+"""Kinds of values that each place gives back as they were."""
 
 
 def parts(schema: StructType) -> Iterator[tuple[str, DataType]]:

@@ -14,9 +14,9 @@ from fkjoin.stages.complete import UNAVAILABLE
 OPERATION, TIMESTAMP = "_operation", "_timestamp"
 VERSIONS = ("_version", "_left_version", "_right_version")
 ADDED = (OPERATION, TIMESTAMP, *VERSIONS)
-"""What ``Table.changes`` adds to a table's own columns."""
+"""Columns that ``Table.changes`` adds to a table's own."""
 _OURS = ("__fkjoin_", "_fkjoin_")
-"""How names begin that the engine and its sinks give to columns beside a table's own."""
+"""Prefix of names that the engine and its sinks give to columns beside a table's own."""
 
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -40,7 +40,7 @@ def named(given: object, known: Sequence[str]) -> str | None:
 
 
 def is_added(name: str) -> bool:
-    """Whether results add a column of that name."""
+    """Tell whether results add a column of that name."""
     return name.lower() in ADDED
 
 
@@ -80,7 +80,7 @@ def require_results(table: str, columns: Iterable[str]) -> None:
 
 
 def require_beside(key: Iterable[str], argument: str, names: Iterable[str], hint: str = "give it an alias") -> None:
-    """As ``require_apart``, and if a column has the name of one of the ``key``."""
+    """Check like ``require_apart``, and that no column has the name of one of the ``key``."""
     chosen = list(names)
     require_apart(argument, chosen)
     for name in chosen:

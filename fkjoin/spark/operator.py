@@ -1,4 +1,4 @@
-"""One stage as a stateful Spark operator over buckets.
+"""A stage as a stateful Spark operator over buckets.
 
 Rows of the stream are *envelopes*: a bucket's id with a payload of packed messages, or with a counter and its value.
 A payload of no bytes only opens the store, so that a checkpoint made with other settings is noticed in every batch.

@@ -44,14 +44,14 @@ class PackChanges:
     key: pa.Schema
     foreign_key: pa.Schema | None
     row: pa.Schema
-    """What is packed of rows: there may be more in them."""
+    """Columns to pack: rows may have more."""
     buckets: int
     validate: bool = False
     """Wake every bucket, so that each is checked after the batch."""
     among: tuple[pa.Schema, ...] = ()
-    """Of a star's left table: the keys of its right tables, whose columns follow each other in ``foreign_key``."""
+    """Keys of the right tables of a multi-way join's left table; their columns follow each other in ``foreign_key``."""
     number: int | None = None
-    """Of a star's right table: which one it is."""
+    """Number of the right table in a multi-way join."""
     start_over: StartOver | None = None
 
     def __call__(self, batches: Batches) -> Batches:
@@ -96,11 +96,11 @@ class PackRows:
     group: pa.Schema | None = None
     validate: bool = False
     number: int | None = None
-    """Which of several tables to be merged the rows are of: they become ``NUMBERED``."""
+    """Number of the table in a merge, whose rows become ``NUMBERED``."""
     start_over: StartOver | None = None
 
     def __call__(self, batches: Batches) -> Batches:
-        """As ``PackChanges``."""
+        """Pack batches like ``PackChanges``."""
         return packed_changes(batches, self, self._rows)
 
     def _rows(self, batch: pa.RecordBatch, key: Bytes) -> pa.Table:

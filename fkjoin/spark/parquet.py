@@ -29,7 +29,7 @@ _WRITTEN = pa.schema([("file", pa.string())])
 _ROWS = 128 << 10
 
 _ABOUT = "org.apache.spark.sql.parquet.row.metadata"
-"""Where Spark's reader finds the types that rows had, in a file."""
+"""Key of a file's metadata where Spark's reader finds the types of rows."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Values that a user's functions return, checked before Spark takes them: a value that Spark refuses stops the query."""
+"""Functions of rows, and what they return, checked before Spark takes it: a value that Spark refuses stops the query."""
 
 from __future__ import annotations
 
@@ -9,9 +9,22 @@ from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StructType
+
+from fkjoin.spark.schemas import IN_UTC
+
+
+def row_function(function: Callable[..., Any], returns: DataType) -> Callable[..., Column]:
+    """A function of rows as Spark calls it.
+
+    Its annotations go: they are none by which Spark tells functions of whole columns, and it would warn of each.
+    """
+    function.__annotations__.clear()
+    return F.udf(function, returns)
 
 
 def as_type(value: Any, kind: DataType) -> Any:
@@ -34,4 +47,4 @@ def as_type(value: Any, kind: DataType) -> Any:
 
 @lru_cache
 def _conversion(kind: DataType) -> tuple[Callable[[Any], Any], pa.DataType]:
-    return LocalDataToArrowConversion._create_converter(kind), to_arrow_type(kind, timezone="UTC")
+    return LocalDataToArrowConversion._create_converter(kind), to_arrow_type(kind, **IN_UTC)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
 from typing import Any, cast
 
 import pyarrow as pa
@@ -26,6 +27,9 @@ Expression = str | Column
 
 
 Expressions = Expression | Sequence[Expression]
+
+IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+"""For PySpark's ``to_arrow_…``: timestamps in UTC, as they are without being asked for before Spark 4.2."""
 
 
 def listed(given: Any) -> list[Any]:
@@ -59,7 +63,7 @@ def arrow_schema(argument: str, schema: DataType) -> pa.Schema:
         if (pair := twice(names)) is not None:
             raise TopologyError(f"{argument}: {path} has the fields {pair[0]!r} and {pair[1]!r}, which is one name to Spark")
     try:
-        arrow = to_arrow_schema(cast(StructType, nullable(schema)), timezone="UTC")
+        arrow = to_arrow_schema(cast(StructType, nullable(schema)), **IN_UTC)
     except Exception as error:
         raise TopologyError(f"{argument}: {error}") from error
     if (problem := unsupported(arrow)) is not None:
@@ -86,7 +90,7 @@ def kept_type(said: Mapping[str, Any]) -> StructType:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    return from_arrow_schema(schema)
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)  # the default of Spark 4.2; it was False before
 
 
 def kind_text(kind: pa.DataType) -> str:
@@ -111,7 +115,12 @@ def fields_of(frame: DataFrame, struct: Column) -> tuple[str, ...]:
 
 def struct_type_of(frame: DataFrame, struct: Column) -> StructType:
     """The type of a struct expression."""
-    kind = type_of(frame, struct)
+    return struct_column(frame.select(struct.alias("it")).schema, "it")
+
+
+def struct_column(schema: StructType, name: str) -> StructType:
+    """The type of a column that is a struct, by name."""
+    kind = schema[name].dataType
     assert isinstance(kind, StructType)
     return kind
 

@@ -1,4 +1,4 @@
-"""What ``filter``, ``map_values`` and ``group_by`` make of rows, done by the workers that parse them."""
+"""Steps (``filter``, ``map_values``, ``group_by``) in the workers that parse the rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fkjoin.stages.answer_rows import thrown_text, without
 
 @dataclass(frozen=True)
 class Stepped:
-    """What is in lines or records, with what steps make of the rows."""
+    """Lines or records, with the steps that follow on their rows."""
 
     reading: JsonLines | TopicRecords
     steps: Steps = ()
@@ -34,7 +34,7 @@ class Stepped:
         *,
         failing: str | None = None,
     ) -> Pack:
-        """What makes envelopes of them.
+        """Make the function that turns them into envelopes.
 
         ``failing``: the name of a table that is to fail where an expression throws; others leave the row out.
         ``foreign_key``: its columns; ``contributing``: the groups of rows, a column more for ``pack``, and the values that come

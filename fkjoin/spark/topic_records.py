@@ -24,7 +24,7 @@ TAKEN = ("partition", "offset", "timestamp", "key", "value")
 
 
 class Read(NamedTuple):
-    """What bytes mean: rows, whether they delete, and what is wrong with them (null: nothing)."""
+    """Rows read from bytes, whether they delete, and what is wrong with them (null: nothing)."""
 
     rows: pa.StructArray
     deleted: Bools
@@ -38,7 +38,7 @@ class Reader(Protocol):
     def schema(self) -> pa.Schema: ...
 
     def __call__(self, data: pa.BinaryArray) -> Read:
-        """Of a null, ``deleted`` is true."""
+        """Read values; ``deleted`` is true where the value is null."""
         ...
 
 
@@ -64,7 +64,7 @@ class ReadObjects:
 
     fields: pa.Schema
     what: str
-    """How an error names the schema."""
+    """Name of the schema in errors."""
     kept: str | None = None
     how: Reading = PLAIN
 
@@ -84,7 +84,7 @@ class ReadObjects:
 
 @dataclass(frozen=True)
 class TopicRecords:
-    """How the records of a topic are read."""
+    """Reader of a topic's records."""
 
     topic: str
     key: Reader
@@ -95,7 +95,7 @@ class TopicRecords:
     """Raise at a record that cannot be used."""
 
     def packing(self, pack: Pack) -> PackRecords:
-        """What makes envelopes of them."""
+        """Make the function that turns them into envelopes."""
         return PackRecords(self, pack)
 
     def changes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -174,7 +174,7 @@ class Objects(NamedTuple):
     """JSON objects of bytes."""
 
     there: Bools
-    """Which are not null."""
+    """Tell which are not null."""
     rows: pa.StructArray
     problem: pa.StringArray
 
@@ -190,7 +190,7 @@ def read_bytes(data: pa.BinaryArray, kind: pa.StructType, how: Reading, what: st
 
 
 def _struct(columns: list[pa.Array], schema: pa.Schema, count: int) -> pa.StructArray:
-    """Of the columns, of which there may be none."""
+    """Make a struct of columns, of which there may be none."""
     if not columns:
         return pa.array([{}] * count, pa.struct([]))
     return pa.StructArray.from_arrays(columns, fields=list(schema))

@@ -29,7 +29,7 @@ class Writer(Protocol):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """What it reads of a table's columns."""
+        """List the paths that it reads in a table's columns."""
         ...
 
     def __call__(self, columns: list[pa.Array]) -> pa.Array:
@@ -75,7 +75,7 @@ class MakeRecords:
     key: Writer
     value: Writer
     positions: Callable[[Bytes], pa.Array] | None = None
-    """What the versions of results say of where they came from, as text."""
+    """Positions that the versions of results came from, as text."""
 
     @property
     def schema(self) -> pa.Schema:

@@ -1,4 +1,4 @@
-"""When a query's batches begin, as a text or as Spark takes it."""
+"""Triggers of queries, as a text or as Spark takes them."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class UnpackAnswers:
     right: pa.Schema
     how: How
     named: pa.Schema | None = None
-    """Of the left key, for one column more, ``named``: the key's columns."""
+    """Columns of the left key, for one column more, ``named``."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -87,7 +87,7 @@ class UnpackResults:
     key: pa.Schema
     rows: tuple[pa.Schema, ...]
     versions: tuple[tuple[str, int], ...]
-    """What the parts of a version are called, and how many each is made of; their numbers are columns ``numbers_NAME``."""
+    """Names of a version's parts, and the number of parts of each; their numbers are columns ``numbers_NAME``."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -124,7 +124,7 @@ class UnpackResults:
                 )
 
     def fields(self, results: pa.Table, paths: Sequence[Path]) -> list[pa.Array]:
-        """What is at paths of the table's columns, the key's before the row's of the same name; the others are not decoded."""
+        """Decode what is at paths of the table's columns; of columns of one name the key's counts.  Others are not decoded."""
         key = dict(zip(self.key.names, KeyCodec(self.key).decode(column(results, "key")), strict=True))
         found: dict[Path, pa.Array] = {path: _at(key[path[0]], path[1:]) for path in paths if path[0] in key}
         value = column(results, "value")

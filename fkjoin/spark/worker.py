@@ -1,4 +1,4 @@
-"""What a Python worker does for itself, whatever its tasks are."""
+"""Work that a Python worker does for itself, whatever its tasks are."""
 
 from __future__ import annotations
 

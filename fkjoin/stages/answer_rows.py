@@ -16,7 +16,7 @@ from fkjoin.codec.arrays import BYTES, bools, masked, narrowed
 from fkjoin.codec.messages import CHANGE, column, table
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.codec.vectors import Columns, EvaluationError, Steps, taken, throwing, visible
-from fkjoin.errors import FkJoinError, set_aside
+from fkjoin.errors import FkJoinError, set_aside, thrown_at
 from fkjoin.stages import counters
 from fkjoin.stages.contribute import Fields
 from fkjoin.stages.counters import Counters
@@ -95,7 +95,7 @@ def thrown_text(operator: str, key: object, error: Exception) -> str:
     """The message of an operator that is to fail."""
     if isinstance(error, EvaluationError) and isinstance(error.__cause__, Exception):
         operator, error = error.what or operator, error.__cause__
-    return f"{operator}, key {key}: {type(error).__name__}: {error}{set_aside('rows')}"
+    return f"{operator}, key {key}: {thrown_at(error)}{set_aside('rows')}"
 
 
 def without(rows: int, dropped: Iterable[int]) -> pa.BooleanArray:

@@ -127,7 +127,7 @@ def children(
 
 
 def stored(store: Store, family: Family) -> Iterator[tuple[Bytes, Bytes, Bytes, Ints]]:
-    """All results, page by page, as the store has them: the foreign keys, the rows, their versions and timestamps."""
+    """Read all results from the store, page by page: the foreign keys, the rows, their versions and timestamps."""
     for page in store.scan([prefix_range(tags.RIGHT)]):
         live = records.decode(page.values).flags & GONE == 0
         keys, rights = (untagged(page.keys.filter(pa.array(live))), records.decode(page.values.filter(pa.array(live))).body)

@@ -51,6 +51,9 @@ LOG_BYTES = "log-bytes"
 INDEX_BYTES = "index-bytes"
 SIZES = (BUCKETS, STATE_ROWS, STATE_BYTES, LOG_BYTES, INDEX_BYTES)
 
+SKIPS = "-skips"
+"""The end of the name of a counter that has a stage's part of ``IDEMPOTENT``; the stage's name comes before it."""
+
 FAN_OUT = "fan-out-max"
 """The most answers that a batch's changes of one right row led to: a maximum, not a sum."""
 HOT_KEY = "hot-key:"

@@ -60,9 +60,9 @@ class Parts(NamedTuple):
     """The left row's version; empty where none ever came."""
     left: Bytes
     since: list[Bytes]
-    """For each right table, from which version of the left row its foreign key is what it is; null where there is none."""
+    """Version of the left row since which each right table's foreign key is what it is; null without one."""
     answered: list[Bytes]
-    """For each right table, the version that the last answer was for, and the right row's; null where none ever came."""
+    """Versions of the left and the right row in each right table's last answer; null where none ever came."""
     rights: list[Bytes]
     times: list[Ints]
     """Timestamps of the right rows."""
@@ -75,7 +75,7 @@ class Parts(NamedTuple):
         return complete
 
     def ahead(self, left_parts: int) -> list[Bools]:
-        """For each right table, tell which answers are for a left row that is yet to come.
+        """Tell, for each right table, which answers are for a left row that is yet to come.
 
         The left row that is here names no row of that table, so that it does not wait for the answer, nor shows it.  The answer
         must be kept all the same: it was given once, and the left row to come will not ask again.

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +14,17 @@ import pyarrow.compute as pc
 from fkjoin.codec.arrays import BYTES, Bools, Bytes, after, buffers, fixed, lengths, slices, valid, window
 from fkjoin.codec.messages import ANSWER, JOINED, column, table
 from fkjoin.codec.rows import RowCodec
+from fkjoin.errors import TopologyError
 
 How = Literal["inner", "left"]
 
 _HEAD = np.dtype([("right", "u1"), ("left", "<u4")])
+
+
+def require_how(given: str) -> None:
+    """Raise ``TopologyError`` if it is no ``How``."""
+    if given not in get_args(How):
+        raise TopologyError(f'how: {given!r} is not one of "inner", "left"')
 
 
 def matched(answers: pa.Table, how: How) -> Bools:

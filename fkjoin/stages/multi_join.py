@@ -61,7 +61,7 @@ def fields_at(origin: Origin, paths: Iterable[Path]) -> Iterator[Field]:
 
 
 def fields_of(origin: Origin) -> Iterator[Field]:
-    """All fields in it."""
+    """Read all fields in it."""
     if isinstance(origin, Field):
         yield origin
     else:
@@ -71,7 +71,7 @@ def fields_of(origin: Origin) -> Iterator[Field]:
 
 @dataclass(frozen=True)
 class Right:
-    """One of the right tables: its key, what is kept of its rows, of how many parts its versions are, how it is joined."""
+    """A right table: its key, what is kept of its rows, the parts of its versions, how it is joined."""
 
     name: str
     key: pa.Schema

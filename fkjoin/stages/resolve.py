@@ -151,7 +151,7 @@ def settle(
 def _whole(
     joined: pa.Table, code: Ints, version: Bytes, body_before: Bytes, count: Counters, complete: Complete
 ) -> tuple[pa.Table, Ints, Bytes]:
-    """The changes with whole rows, without those that lack values which nobody has."""
+    """Complete the rows of changes; those that lack values which no stored row has are dropped."""
     before = after(body_before, np.full(len(body_before), DIGEST_BYTES), valid(body_before))
     values, usable = complete(column(joined, "value"), code, before)
     count[counters.UNAVAILABLE] += int((~usable).sum())

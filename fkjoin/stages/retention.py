@@ -53,7 +53,7 @@ def later(retention_ms: int) -> int:
 
 
 def sweep(store: Store, now_ms: int, needed: Callable[[Bytes], Bools] | None = None, again_ms: int = 0) -> None:
-    """Remove the markers whose time is over; those of records that are ``needed`` get a new end, at ``again_ms``."""
+    """Remove the markers that are due; those of records that are ``needed`` get a new end, at ``again_ms``."""
     until = tags.DUE + (max(now_ms, 0) + 1).to_bytes(8, "big")
     for page in store.scan([(tags.DUE, until)], SWEEP):
         store.write(page.keys, constant(None, len(page.keys)))

@@ -55,9 +55,9 @@ class Rights(NamedTuple):
     since: Ints
     """Timestamp of the first of the consecutive changes that left the row's bytes unchanged up to here."""
     differs: Bools
-    """For each of the batch's changes: whether it changes the row's bytes."""
+    """True for a change that changes the row's bytes."""
     in_order: Bools
-    """For each foreign key: whether its changes come in order."""
+    """True for a foreign key whose changes come in order."""
 
     @property
     def changed(self) -> Ints:
@@ -80,7 +80,7 @@ class Subscribes(NamedTuple):
     value: Bytes
     ts: Ints
     back: Bools
-    """For each combined key: whether the batch's first version is older than the one that is held (see ``fan_out``)."""
+    """True for a combined key whose first version in the batch is older than the held one (see ``fan_out``)."""
 
 
 def read_rights(
@@ -95,7 +95,7 @@ def read_rights(
 ) -> Rights:
     """Read what is stored for the foreign ``keys``, and put the batch's changes after it.
 
-    ``answered``: the keys whose right row somebody is answered with; the others' are not read.  ``parts``, ``in_order``: of one
+    ``answered``: the keys whose right row is in an answer; the others' are not read.  ``parts``, ``in_order``: of one
     right table, or of each of several.
     """
     held = records.decode(_stored(store, prefixed(tags.RIGHT, keys), answered))

@@ -3,7 +3,7 @@
 See docs/semantics.md, "Subscription".
 
 A subscribe stores itself and is answered with the right row or with "none"; a right change answers every subscriber,
-in byte order of the left key, page by page; one that leaves the row's bytes unchanged answers nobody and is counted.
+in byte order of the left key, page by page; one that leaves the row's bytes unchanged answers none, and is counted.
 A subscription exists without a right row.
 
 Store: ``{'r'}{foreign key}`` → the right row; ``{'s'}{CombinedKey}`` → a subscriber's version, timestamp and left row.

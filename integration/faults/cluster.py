@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on this machine: a master and two workers of one core each, and a driver that may crash."""
+"""A standalone Spark cluster on this machine: a master and workers of one core each, and a driver that may crash."""
 
 from __future__ import annotations
 
@@ -32,17 +32,49 @@ def compiled(folder: Path) -> Path:
     return folder
 
 
-class Cluster:
-    """Processes in a folder, for one job after another; everything is killed by ``stop``."""
+class Standalone:
+    """Master and workers in a folder; they and their executors are killed by ``stop``."""
 
-    def __init__(self, home: Path, workers: int = 2) -> None:
-        self._home, self.fault = home, home / "fault"
+    def __init__(self, home: Path, environment: dict[str, str], workers: int = 2) -> None:
+        self._home, self._environment = home, environment
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.master = f"spark://127.0.0.1:{port}"
+        host = ["--host", "127.0.0.1"]
+        self._processes = [self._daemon("master", "master.Master", *host, "--port", str(port), "--webui-port", "0")]
+        for number in range(workers):
+            about = ["-c", "1", "-m", "1g", "-d", str(home / f"worker-{number}"), "--webui-port", "0"]
+            self._processes.append(self._daemon(f"worker-{number}", "worker.Worker", *host, *about, self.master))
+
+    def stop(self) -> None:
+        for process in self._processes:  # their executors go with them
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def executors(self) -> list[int]:
+        """The processes of their JVMs."""
+        parents = {process.pid for process in self._processes}
+        found = []
+        for status in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                if int(status.read_text().rsplit(")", 1)[1].split()[1]) in parents:
+                    found.append(int(status.parent.name))
+        return found
+
+    def _daemon(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
+        log = (self._home / f"{name}.log").open("ab")
+        command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *arguments]
+        return subprocess.Popen(command, env=self._environment, stdout=log, stderr=log, start_new_session=True)
+
+
+class Cluster(Standalone):
+    """One job after another, in folders of their own; everything is killed by ``stop``."""
+
+    def __init__(self, home: Path, workers: int = 2) -> None:
+        self.fault = home / "fault"
         self._classes = compiled(home / "classes")
-        self._environment = os.environ | {
+        environment = os.environ | {
             "FKJOIN_FAULT": str(self.fault),
             "PYTHONPATH": str(ROOT),
             "SPARK_HOME": str(SPARK_HOME),
@@ -50,11 +82,7 @@ class Cluster:
             "SPARK_DAEMON_MEMORY": "256m",
             "PYSPARK_PYTHON": sys.executable,
         }
-        host = ["--host", "127.0.0.1"]
-        self._processes = [self._daemon("master", "master.Master", *host, "--port", str(port), "--webui-port", "0")]
-        for number in range(workers):
-            about = ["-c", "1", "-m", "1g", "-d", str(home / f"worker-{number}"), "--webui-port", "0"]
-            self._processes.append(self._daemon(f"worker-{number}", "worker.Worker", *host, *about, self.master))
+        super().__init__(home, environment, workers)
         self.driver: subprocess.Popen[bytes] | None = None
 
     def begin(self, folder: Path, job: str) -> None:
@@ -105,9 +133,7 @@ class Cluster:
 
     def stop(self) -> None:
         self.end()
-        for process in self._processes:  # their executors go with them
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        super().stop()
 
     def wake_zombies(self) -> None:
         """Let those go on that stood still."""
@@ -140,11 +166,6 @@ class Cluster:
     def tail(self) -> str:
         log = self.folder / "driver.log"
         return log.read_text(errors="replace")[-4000:] if log.exists() else ""
-
-    def _daemon(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
-        log = (self._home / f"{name}.log").open("ab")
-        command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *arguments]
-        return subprocess.Popen(command, env=self._environment, stdout=log, stderr=log, start_new_session=True)
 
 
 WORKER_POINTS = ("read", "rekey", "subscription", "resolve", "index write", "log write", "pending file")

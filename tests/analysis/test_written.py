@@ -95,6 +95,7 @@ def test_what_cannot_be_read_rightly_is_refused(spark: SparkSession, tmp_path: P
     folder = written(table, tmp_path, "kept")
     with pytest.raises(TopologyError, match=r"key: the table that was written has the key id, and"):
         Table.from_fkjoin(spark, folder, key="n")
+    assert Table.from_fkjoin(spark, folder).group_by("n").count().columns == ["n", "count"]
     again = Table.from_fkjoin(spark, folder)
     run(again.changes, tmp_path / "again-ck")
     table.to_parquet(folder, checkpoint=tmp_path / "other-ck", **NOW).awaitTermination()
@@ -102,10 +103,13 @@ def test_what_cannot_be_read_rightly_is_refused(spark: SparkSession, tmp_path: P
         run(again.changes, tmp_path / "again-ck")
     with pytest.raises(TopologyError, match=r"path: .* has batches of 2 checkpoints"):
         Table.from_fkjoin(spark, folder)
+    table.to_parquet(tmp_path / "its-own", checkpoint=tmp_path / "third-ck", **NOW).awaitTermination()
+    assert Table.from_fkjoin(spark, tmp_path / "its-own").columns == ["id", "n"]
     shutil.rmtree(min(folder.glob("batch=*")))
     (folder / "_fkjoin.json").unlink()
     with pytest.raises(TopologyError, match="key: name the key's columns of kept: an older release"):
         Table.from_fkjoin(spark, folder)
+    assert Table.from_fkjoin(spark, folder, key="id").columns == ["id", "n"]
 
 
 def test_names_that_results_add_are_refused_by_name_or_renamed(spark: SparkSession, tmp_path: Path) -> None:

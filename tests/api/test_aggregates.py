@@ -173,7 +173,7 @@ def test_an_aggregate_described_wrongly_is_refused(spark: SparkSession, tmp_path
 def test_describe_reads_like_this(spark: SparkSession, tmp_path: Path) -> None:
     orders, _ = tables(spark, tmp_path)
     sums = orders.group_by("customer_id", name="sums").agg(n=agg.count(), total=agg.sum("amount * items"))
-    assert sums.materialize("by-customer").describe().split("\n")[7:] == [
+    assert sums.materialize("by-customer").describe().split("\n")[8:] == [
         "aggregate sums  (on-change)",
         "  of           orders",
         "  group by     customer_id",
@@ -181,8 +181,8 @@ def test_describe_reads_like_this(spark: SparkSession, tmp_path: Path) -> None:
         "  n            count()",
         "  total        sum(amount * items)",
         "  rule         workers-evaluate-steps fired",
-        "  1 regroup       repartition by order_id; store sums-regroup",
-        "  2 aggregate     repartition by group; store sums-aggregate, materialized as by-customer",
+        "  Sub-topology: 1  regroup       repartition by order_id; store sums-regroup",
+        "  Sub-topology: 2  aggregate     repartition by group; store sums-aggregate, materialized as by-customer",
     ]
 
 
@@ -216,12 +216,12 @@ def test_filter_and_map_values_send_what_changes_and_tombstones_of_what_leaves(s
     assert (skipped["idempotent-update-skip"], skipped["tombstones-suppressed"], skipped["stale-dropped"]) == (1, 2, 1)
     by_op = tens.group_by("tens", name="by-tens").count()
     assert [tuple(row)[:3] for row in run(by_op.changes, tmp_path / "by-tens").rows] == [(1.0, 1, "insert")]
-    assert large.describe().split("\n")[7:] == [
+    assert large.describe().split("\n")[8:] == [
         "rows large  (on-change)",
         "  of           orders",
         "  filter       amount >= 10",
         "  rule         workers-evaluate-steps fired",
-        "  for sinks       repartition by order_id; store large-resolve",
+        "  Sub-topology: 1  for sinks     repartition by order_id; store large-resolve",
     ]
     with pytest.raises(TopologyError, match="condition: amount is double, a boolean is needed"):
         large.filter("amount")
@@ -282,6 +282,9 @@ def test_right_rows_with_their_left_rows_by_key(spark: SparkSession, tmp_path: P
     kept = {(row.customer_id,): row for row in read_state(spark, str(tmp_path / "checkpoint"), "book").collect()}
     assert {key: row.orders.keys() for key, row in kept.items()} == {key: row.orders.keys() for key, row in found.items()}
     assert all(row._version == found[key]._version for key, row in kept.items())
-    assert "  2 children      repartition by foreign key; store orders-of-children, materialized as book" in book.describe()
+    assert (
+        "  Sub-topology: 3  children      repartition by foreign key; store orders-of-children, materialized as book"
+        in book.describe()
+    )
     with pytest.raises(TopologyError, match="column: customers has a column 'region' already"):
         customers.with_children(orders, "customer_id", column="region")

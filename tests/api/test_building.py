@@ -263,6 +263,7 @@ def test_describe_reads_like_this(orders: Table, customers: Table) -> None:
     assert joined.describe() == (
         """\
 source orders
+  Sub-topology: 0
   from       stream of amount, customer_id, lsn, op, order_id
   key        order_id
   version    lsn
@@ -270,6 +271,7 @@ source orders
   timestamp  none
   columns    amount, customer_id, op, order_id
 source customers
+  Sub-topology: 1
   from       stream of customer_id, lsn, name
   key        customer_id
   version    lsn
@@ -281,9 +283,9 @@ fk_join orders-with-customers  (inner)
   right        customers
   foreign key  customer_id = customers(customer_id)
   joiner       both rows
-  1 rekey         repartition by order_id; store orders-with-customers-rekey
-  2 subscription  repartition by foreign key; store orders-with-customers-subscription
-  3 resolve       repartition by order_id; store orders-with-customers-resolve"""
+  Sub-topology: 2  rekey         repartition by order_id; store orders-with-customers-rekey
+  Sub-topology: 3  subscription  repartition by foreign key; store orders-with-customers-subscription
+  Sub-topology: 4  resolve       repartition by order_id; store orders-with-customers-resolve"""
     )
 
 

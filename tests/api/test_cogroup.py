@@ -137,7 +137,7 @@ def test_orders_and_joined_rows_by_customer(spark: SparkSession, tmp_path: Path,
         "  orders       count() of by-orders",
         "  most         max(items) of by-orders",
         "  items        sum(left.items) of by-north",
-        "  1 aggregate     repartition by group; store per-customer-aggregate, materialized as kept",
+        "  Sub-topology: 6  aggregate     repartition by group; store per-customer-aggregate, materialized as kept",
     ]
 
 

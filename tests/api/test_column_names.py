@@ -20,9 +20,10 @@ from pyspark.sql import functions as F
 from fkjoin import Table, TopologyError, cogroup, fk_join, read_state
 from fkjoin import aggregates as agg
 from fkjoin.analysis.topics import _require_names
+from fkjoin.codec.expressions import Part
 from fkjoin.codec.json_read import read_objects
 from fkjoin.codec.rows import RowCodec
-from fkjoin.codec.vectors import Columns, Vector
+from fkjoin.codec.vectors import Columns
 from fkjoin.kafka import Debezium, Json
 from fkjoin.kafka.formats import decode_key, key_reader, reader
 from fkjoin.plan.nodes import fired
@@ -88,7 +89,7 @@ def test_any_name_can_be_parsed_encoded_picked_and_evaluated() -> None:
     picked = codec.pick(encoded, [(name, name) for name in NASTY])
     assert [column[0].as_py() for column in picked] == list(range(len(NASTY)))
     fields = [
-        Vector("GetStructField", pa.int64(), (Vector("AttributeReference", kind[name].type, given=name.lower()),), name)
+        Part("GetStructField", pa.int64(), (Part("AttributeReference", kind[name].type, given=name.lower()),), name)
         for name in NASTY
     ]
     visible = {field.name.lower(): column for field, column in zip(kind, rows.flatten(), strict=True)}

@@ -29,7 +29,7 @@ def checkout(tmp_path: Path) -> Path:
 def run(checkout: Path, name: str) -> str:
     """What the example's command prints."""
     program, *arguments = COMMANDS[name].split()
-    start = [sys.executable] if program == "python" else [sys.executable, "-m", "fkjoin.cli"]
+    start = [sys.executable] if program == "python" else [sys.executable, "-m", "fkjoin"]
     done = subprocess.run([*start, *arguments], cwd=checkout, env=short_lived(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return done.stdout

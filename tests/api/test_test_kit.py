@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fkjoin.testing as kit
-from fkjoin import FkJoinError
+from fkjoin import FkJoinError, TopologyError
 from fkjoin.testing import CRASH, DUPLICATE, REORDER, AggregateTest, JoinTest, change, left, right
 from tests.support.places import ROOT
 
@@ -72,6 +72,11 @@ def test_a_foreign_key_that_is_no_text_is_refused() -> None:
         JoinTest("fk").feed(left("o", {"fk": 3}))
 
 
+def test_a_join_of_another_kind_is_refused_as_the_library_refuses_it() -> None:
+    with pytest.raises(TopologyError, match='how: \'banana\' is not one of "inner", "left"'):
+        JoinTest("fk", how="banana")  # type: ignore[arg-type]
+
+
 def test_reordered_messages_arrive_in_another_order() -> None:
     test, keys = JoinTest("fk"), [f"o{number:02}" for number in range(30)]
     outputs = test.feed(right("a", {"m": 1}), *(left(key, {"fk": "a"}) for key in keys), REORDER)
@@ -88,7 +93,7 @@ def test_a_crash_really_throws_away_what_was_written(monkeypatch: pytest.MonkeyP
     assert len(test.outputs) == 1
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/aggregates.md"])
+@pytest.mark.parametrize("document", ["docs/howto.md", "docs/aggregates.md"])
 def test_examples_in_documents_hold(document: str) -> None:
     text = (ROOT / document).read_text()
     (block,) = [part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "fkjoin.testing" in part]

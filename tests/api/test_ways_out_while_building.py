@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from fkjoin import Table, TopologyError, cogroup, fk_join
 from fkjoin import aggregates as agg
-from fkjoin.kafka import Debezium, Json
-from fkjoin.sinks import Delta, Parquet
+from fkjoin.kafka import Debezium, Json, Registry
+from fkjoin.sinks import Delta, Kafka, Parquet
 from fkjoin.spark.schemas import struct_type
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
@@ -35,6 +36,10 @@ class Tables:
         about: dict[str, Any] = {"key": "id", "version": "lsn", "format": "json", "name": name, "schema": schema, **more}
         return Table.from_files(self.spark, self.folder / name, **about)
 
+    def topic(self, table: Table, **more: Any) -> DataFrame:
+        """The records of a topic that nobody asks for."""
+        return Kafka("orders", "127.0.0.1:1", **more).records(table._lowered)
+
     def files(self, *names: str, text: str = '{"id": "a", "lsn": 1}\n', **more: Any) -> Table:
         for name in names:
             (self.folder / "in").mkdir(exist_ok=True)
@@ -55,6 +60,10 @@ CORRUPT = "id string, lsn bigint, _corrupt_record string, t"
 
 
 NOW: dict[str, Any] = {"trigger": {"availableNow": True}}
+
+
+def one(row: Any) -> Any:
+    return row
 
 
 def written(t: Tables, table: Table, *sinks: Any) -> None:
@@ -170,6 +179,18 @@ WAYS: dict[str, Way] = {
         lambda t: t.orders.group_by("customer", value="amount").sum("amount + 1"),
         lambda t: t.orders.group_by("customer", value="amount + 1 as amount").sum("amount"),
     ),
+    "extractor: one(row) is called with (key, row); let it": (
+        lambda t: fk_join(t.orders, t.customers, one),
+        lambda t: fk_join(t.orders, t.customers, lambda key, row: row.customer),
+    ),
+    "name: two sources of this join are called 'it'": (
+        lambda t: fk_join(t.of("it", ORDERS), t.of("customers", CUSTOMERS, name="it"), "customer"),
+        lambda t: fk_join(t.of("it", ORDERS), t.of("customers", CUSTOMERS, name="others"), "customer"),
+    ),
+    "others[0]: orders is merged with itself, or another": (
+        lambda t: t.orders.merge(t.of("b", ORDERS, name="orders")),
+        lambda t: t.orders.merge(t.of("b", ORDERS, name="b")),
+    ),
     "others[0]: the row of b is": (
         lambda t: t.customers.merge(t.of("b", CUSTOMERS.replace("name string", "name bigint"))),
         lambda t: t.customers.merge(
@@ -222,6 +243,24 @@ WAYS: dict[str, Way] = {
             written(t, t.orders.map_values(["text as batch"]), Parquet(t.folder / "o")),
         ),
         lambda t: written(t, t.orders.map_values(["text as batch"]), Parquet(t.folder / "another")),
+    ),
+    "String writes one column of text or bytes": (
+        lambda t: t.topic(t.orders, value="string"),
+        lambda t: (t.topic(t.orders, value=Json("")), t.topic(t.orders, value=F.col("text"))),
+    ),
+    "value: Debezium is a format to read only": (
+        lambda t: t.topic(t.orders, value=Debezium("id string")),
+        lambda t: (t.topic(t.orders, value=Json("")), t.topic(t.orders.map_values(["text"]), value="string")),
+    ),
+    "positions: a row that sums up or merges others": (
+        lambda t: t.topic(t.orders.group_by("customer").count(), positions=True),
+        lambda t: t.topic(t.orders.group_by("customer").count()),
+    ),
+    "Registry: to write, give write_schema= and subject=": (
+        lambda t: t.topic(t.orders, value=Registry("avro", "id string", "http://127.0.0.1:1")),
+        lambda t: t.topic(
+            t.orders, value=Registry("avro", "id string", "http://127.0.0.1:1", write_schema="{}", subject="orders-value")
+        ),
     ),
     "sinks: name one at least": (
         lambda t: written(t, t.orders),

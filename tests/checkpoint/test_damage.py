@@ -36,7 +36,7 @@ from tests.support.golden import CHECKPOINTS, unpack
 def test_errors_that_come_from_a_checkpoint_say_what_to_do(error: str, says: str) -> None:
     found = explain(f"{error}\n=== Streaming Query ===\nplan", "/ck")
     assert found is not None
-    assert re.search(says, found)
+    assert re.search(says, ": ".join(found))
     for mine in ("json.decoder: Unexpected character", "fkjoin.state.errors.StoreError: CANNOT_LOAD_STATE_STORE"):
         assert explain(f"PythonException: {mine}", "/ck") is None
     assert explain("ArithmeticException: / by zero\n=== Streaming Query ===\nCANNOT_LOAD_STATE_STORE", "/ck") is None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from pyspark.sql import SparkSession
 from fkjoin import Table, fk_join
 from fkjoin.checkpoint import indexes
 from fkjoin.checkpoint.files import query_id
+from fkjoin.errors import FkJoinError
 from fkjoin.spark import index_home
 from tests.support.queries import write_lines
 from tests.support.sessions import small
@@ -48,7 +51,11 @@ def test_an_index_of_a_checkpoint_that_is_gone_is_removed(
     spark: SparkSession,
     job: Path,
     state_command: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def refused(path: Path) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
     prune = ("prune", "--index-dir", str(job / "index"))
     _, lines = state_command(*prune, "--remove")
     assert "kept" in lines[0]
@@ -60,6 +67,10 @@ def test_an_index_of_a_checkpoint_that_is_gone_is_removed(
     assert lines[0].startswith("gone ")
     assert "--remove removes them" in lines[1]
     assert folder.is_dir(), "it was to be listed"
+    with monkeypatch.context() as other:
+        other.setattr(indexes.shutil, "rmtree", refused)
+        with pytest.raises(FkJoinError, match=f"{folder} cannot be removed: .*; remove it as its owner"):
+            state_command(*prune, "--remove")
     state_command(*prune, "--remove")
     assert list((job / "index").iterdir()) == []
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
 from fkjoin.cli.demo import FIRST_RUN, PARTS, run_demo
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from tests.support.places import ROOT
 
 
 @pytest.mark.spark
@@ -31,3 +33,13 @@ def test_the_demo_is_right_and_goes_on_from_its_checkpoint(spark: SparkSession, 
     assert f"the streamed table is equal to it: {second.rows:,} rows." in text
     assert str(tmp_path / "demo" / "joined") in text
     assert str(tmp_path / "demo" / "checkpoint") in text
+    assert table_of_changes(spark, tmp_path / "demo").count() == second.rows
+
+
+def table_of_changes(spark: SparkSession, folder: Path) -> DataFrame:
+    """The joined table, as examples/README.md finds it in the demo's folder."""
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "examples" / "README.md").read_text(), re.DOTALL)
+    lines = [line for line in code.splitlines() if "fkjoin.session(" not in line]
+    names = {"spark": spark}
+    exec("\n".join(lines).replace("fkjoin-demo", str(folder)), names)
+    return names["table"]

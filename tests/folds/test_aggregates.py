@@ -85,6 +85,9 @@ def test_a_sum_that_does_not_fit_stops_and_names_the_group() -> None:
     grouping = Grouping(pa.schema([("n", pa.int64())]), WholeSum("total", 0, "sum"))
     grouping.batch([Change("a", 1, "g", ((1 << 63) - 1,)), Change("c", 1, "g", (2,)), Change("b", 1, "g", (-3,))])
     assert grouping.table == {"g": ((1 << 63) - 2,)}
+    cast = Grouping(pa.schema([("n", pa.decimal128(38, 0))]), DecimalSum("total", 0, "sum", 38, 0))
+    cast.batch([Change("a", 1, "g", (Decimal((1 << 63) - 1),)), Change("b", 1, "g", (Decimal(1),))])
+    assert cast.table == {"g": (Decimal(1 << 63),)}
     money = Grouping(pa.schema([("d", pa.decimal128(38, 0))]), DecimalSum("total", 0, "sum", 38, 0))
     money.batch([Change("a", 1, "g", (Decimal("9" * 38),))])
     with pytest.raises(FkJoinError, match=r"total of group b'g' does not fit into decimal128\(38, 0\)"):

@@ -88,6 +88,12 @@ def test_what_is_not_of_the_aggregates_type_is_named_with_its_group() -> None:
     grouping.fold = called(pa.int64(), Starting(0), lambda _, animal, n: n + 1 if animal != "bad" else "many", lambda *_: 0)
     with pytest.raises(FkJoinError, match="value of group 'h': adder or subtractor returned 'many', which is no int64; let it"):
         grouping.batch([Change("a", 1, "g", ("tiger",)), Change("b", 2, "h", ("bad",))])
+    grouping = Grouping(ANIMAL)
+    grouping.fold = called(
+        pa.string(), Starting("0"), lambda _, animal, n: n + "1" if animal != "bad" else "many", lambda *_: "0"
+    )
+    grouping.batch([Change("a", 1, "g", ("tiger",)), Change("b", 2, "h", ("bad",))])
+    assert grouping.table == {"g": ("01",), "h": ("many",)}
 
 
 def test_an_aggregate_of_none_is_no_result_and_the_next_begins_anew() -> None:

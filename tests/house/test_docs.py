@@ -6,17 +6,17 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from importlib.metadata import distribution
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+import yaml
 
+from tests.support.documents import FENCE, blocks, check_printed, check_tutorial, program
 from tests.support.places import ROOT
 from tests.support.sessions import short_lived
 
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 NOT_USED = {
     r"stars?": "multi-way join",
@@ -30,49 +30,35 @@ NOT_USED = {
 """Words that are not used in documents, and the names in the glossary that are."""
 
 
-class Block(NamedTuple):
-    """A block of code, and the last line of text before it."""
-
-    language: str
-    text: str
-    before: str
-
-
-def blocks(path: Path) -> Iterator[Block]:
-    text = path.read_text()
-    for match in _FENCE.finditer(text):
-        before = [line for line in text[: match.start()].splitlines() if line]
-        yield Block(match[1], match[2], before[-1] if before else "")
+def run_document(document: str, folder: Path) -> tuple[str, list[tuple[int, str]]]:
+    """What a document's program prints in a folder, and is to print; a process of its own, as Spark takes paths from there."""
+    script, wanted = program(document)
+    (folder / "document.py").write_text(script)
+    environment = short_lived(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", PYTHONPATH=str(ROOT))
+    command = [sys.executable, "document.py"]
+    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+    return run.stdout, wanted
 
 
 @pytest.mark.spark
 def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
-    """Files are written under the names in the lines before them, code runs in turn, and what it prints is what follows.
+    check_tutorial(tmp_path, *run_document("docs/tutorial.md", tmp_path))
 
-    In a process of its own: Spark takes paths from where it was started.
-    """
-    script, wanted = ["import subprocess", "from pathlib import Path"], []
-    for number, block in enumerate(blocks(ROOT / "docs" / "tutorial.md")):
-        if block.language in ("csv", "toml"):
-            name = re.findall("`([^`]+)`", block.before)[-1]
-            script += [f"Path({name!r}).parent.mkdir(exist_ok=True)", f"Path({name!r}).write_text({block.text!r})"]
-        elif block.language == "python":
-            script += [f"print('<{number}>')", block.text, f"print('</{number}>', flush=True)"]
-        elif block.language == "sh":
-            script.append(f"subprocess.run(['sh', '-ec', {block.text!r}], check=True)")
-        else:
-            assert block.language == "text"
-            wanted.append((number - 1, block.text.strip()))
-    (tmp_path / "tutorial.py").write_text("\n".join(script))
-    environment = short_lived(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", PYTHONPATH=str(ROOT))
-    command = [sys.executable, "tutorial.py"]
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
-    assert len(wanted) == 4
-    for number, text in wanted:
-        assert run.stdout.split(f"<{number}>")[1].split(f"</{number}>")[0].strip() == text
-    assert '"name": "Ada"' in run.stdout.rsplit("</", 1)[1], "what fkjoin state get prints"
-    assert len(list((tmp_path / "job").glob("*/batch=*"))) == 2
+
+@pytest.mark.spark
+def test_the_readme_prints_what_it_says(tmp_path: Path) -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+    check_printed(*run_document("README.md", tmp_path))
+
+
+def test_the_readme_can_be_read_outside_a_checkout() -> None:
+    """A package index shows it: files are named, since links to them lead nowhere there."""
+    text = (ROOT / "README.md").read_text()
+    assert re.findall(r"\]\((?!https://)[^)]*\)", text) == []
+    named = re.findall(r"`((?:docs|examples)/[\w/]+\.md|[A-Z]+\.md)`", text)
+    assert len(named) > 5
+    assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
 @pytest.mark.parametrize("path", [*DOCS, ROOT / "README.md"], ids=lambda path: path.name)
@@ -88,6 +74,26 @@ def test_code_in_documents_is_python_and_names_what_there_is(path: Path) -> None
                 for name in wanted:
                     assert hasattr(found, name), f"{path}: {module}.{name}"
     assert fkjoin.__version__
+
+
+def test_databricks_finds_what_the_how_to_has_it_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wheel task calls an entry point of the package's metadata with the parameters as arguments."""
+    import fkjoin
+
+    (block,) = (block for block in blocks(ROOT / "docs" / "howto.md") if "python_wheel_task" in block.text)
+    (task,) = yaml.safe_load(block.text)["resources"]["jobs"]["orders"]["tasks"]
+    wheel = task["python_wheel_task"]
+    assert task["libraries"][0]["whl"].endswith(f"/{wheel['package_name']}-{fkjoin.__version__}-py3-none-any.whl")
+    (entry,) = distribution(wheel["package_name"]).entry_points.select(name=wheel["entry_point"])
+    call = entry.load()
+    for arguments, says in ((["--version"], fkjoin.__version__), ([wheel["parameters"][0], "--help"], "Run a job")):
+        monkeypatch.setattr(sys, "argv", ["fkjoin", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            call()
+        assert ended.value.code in (None, 0)
+        assert says in capsys.readouterr().out
 
 
 def test_tests_that_are_named_are_there() -> None:
@@ -110,7 +116,7 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
 
 def prose(path: Path) -> str:
     """A document's text without code, in one line."""
-    return " ".join(re.sub(r"`[^`\n]*`", "", _FENCE.sub("", path.read_text())).split())
+    return " ".join(re.sub(r"`[^`\n]*`", "", FENCE.sub("", path.read_text())).split())
 
 
 @pytest.mark.parametrize("path", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda path: path.name)

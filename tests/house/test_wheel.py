@@ -10,8 +10,10 @@ import stat
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from collections.abc import Iterator
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
@@ -78,7 +80,15 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("checkout")
     for name in ("fkjoin", "state"):
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md"):
+    shutil.copytree(ROOT / "docs", copy / "docs")
+    for name in (
+        "pyproject.toml",
+        "mkdocs.yml",
+        "MANIFEST.in",
+        "LICENSE",
+        "NOTICE",
+        *(path.name for path in ROOT.glob("*.md")),
+    ):
         shutil.copy(ROOT / name, copy)
     return copy
 
@@ -164,11 +174,52 @@ def linked(folder: Path) -> Iterator[Path]:
         yield from (Path(path, name) for name in names)
 
 
-def test_a_source_archive_makes_the_same_wheel(checkout: Path, wheel: Path, tmp_path: Path) -> None:
-    build = f"import setuptools.build_meta as backend; backend.build_sdist({str(tmp_path)!r})"
+@pytest.fixture(scope="module")
+def archive(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source archive of the checkout."""
+    folder = tmp_path_factory.mktemp("archive")
+    build = f"import setuptools.build_meta as backend; backend.build_sdist({str(folder)!r})"
     run(sys.executable, "-c", build, folder=checkout)
-    (archive,) = tmp_path.glob("*.tar.gz")
+    (found,) = folder.glob("*.tar.gz")
+    return found
+
+
+def test_a_source_archive_makes_the_same_wheel(archive: Path, wheel: Path, tmp_path: Path) -> None:
     assert files_of(made_wheel(archive, tmp_path)) == files_of(wheel)
+
+
+def test_a_source_archive_has_documents_changes_and_the_license(archive: Path) -> None:
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+    documents = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*") if path.is_file()}
+    assert {"LICENSE", "NOTICE", "CHANGELOG.md", "SECURITY.md", "README.md", "mkdocs.yml", *documents} <= names
+
+
+def test_an_index_is_told_what_it_shows(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as opened:
+        (info,) = {name.partition("/")[0] for name in opened.namelist() if ".dist-info/" in name}
+        told = Parser().parsestr(opened.read(f"{info}/METADATA").decode())
+        license_text = opened.read(f"{info}/licenses/LICENSE").decode()
+        assert f"{info}/licenses/NOTICE" in opened.namelist()
+    assert (told["License-Expression"], told["Author"]) == ("Apache-2.0", "fkjoin maintainers")
+    assert "Apache License" in license_text
+    assert {"all", "cli", "delta", "kafka", "postgres", "registry"} <= set(told.get_all("Provides-Extra", []))
+    assert told["Keywords"]
+    assert told["Description-Content-Type"] == "text/markdown"
+    assert not any(value.startswith("License ::") for value in told.get_all("Classifier", [])), "indexes refuse both"
+
+
+def test_the_version_is_said_once(wheel: Path) -> None:
+    version = re.findall(r'^__version__ = "(.+)"$', (ROOT / "fkjoin" / "__init__.py").read_text(), re.MULTILINE)
+    assert wheel.name.split("-")[1:2] == version
+    assert re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[:1] == version, "the newest section"
+
+
+def test_an_installation_has_the_command_and_the_module(installed: Path, tmp_path: Path) -> None:
+    said = {
+        run(*command, "--version", folder=tmp_path) for command in ([installed, "-m", "fkjoin"], [installed.parent / "fkjoin"])
+    }
+    assert len(said) == 1
 
 
 def works(python: Path, folder: Path, **variables: str) -> tuple[str, str]:

@@ -17,8 +17,10 @@ from pyspark.sql import SparkSession
 
 from fkjoin import aggregates as agg
 from fkjoin.errors import FkJoinError
+from fkjoin.jobs import runner
 from fkjoin.jobs.job import Job, wanted_of
-from fkjoin.jobs.job_file import FormatSpec, JobError, read_job
+from fkjoin.jobs.job_file import FormatSpec, JobError, json_schema, read_job
+from fkjoin.jobs.runner import job_session
 from fkjoin.kafka import Bytes, Debezium, Json, Registry, String
 from fkjoin.kafka.options import masked, sink_options, source_options, with_fetching
 from fkjoin.sinks import RETRY_S
@@ -268,6 +270,20 @@ path = "{folder}/both"
 """
 
 
+@pytest.mark.parametrize("kafka", [True, False])
+def test_a_job_file_asks_for_the_connector_and_the_schema_shows_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kafka: bool
+) -> None:
+    asked: list[tuple[Any, Any]] = []
+    monkeypatch.setattr(runner, "session", lambda *given, **more: asked.append((given, more)))
+    job_session(read_job(job(tmp_path, GOOD.replace("[spark]\n", "[spark]\nkafka = true\n") if kafka else GOOD)))
+    (((name, master, settings), more),) = asked
+    assert (name, master, more) == ("orders", "local[2]", {"kafka": kafka})
+    assert settings["spark.ui.enabled"] is False
+    assert {"kafka", "spark.master"}.isdisjoint(settings)
+    assert json_schema()["$defs"]["SparkSpec"]["properties"]["kafka"]["type"] == "boolean"
+
+
 def built(spark: SparkSession, tmp_path: Path, text: str) -> Job:
     """The job as ``fkjoin describe`` and ``fkjoin run`` have it; its settings of Spark are those of the tests."""
     small(spark, tmp_path)
@@ -298,7 +314,7 @@ def test_a_sinks_topic_is_asked_for_with_the_sinks_own_options(
     write_lines(tmp_path / "orders", "1", [{"id": 1, "customer": "c", "amount": 1, "lsn": 1, "op": "u"}])
     write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
     login = 'topic = "out"\noptions = {"kafka.client.id" = "sink"}'
-    shared = '[kafka]\nbootstrap_servers = "b:1"\noptions = {"kafka.client.id" = "all", "kafka.client.rack" = "r"}\n'
+    shared = 'options = {"kafka.client.id" = "all", "kafka.client.rack" = "r"}\n'
     built(spark, tmp_path, GOOD.replace(OF_OUT, login) + shared + '[dead_letters]\ntopic = "dead"\n')
     told = {topic: (options["kafka.client.id"], options["kafka.client.rack"]) for topic, options in asked.items()}
     assert told == {"out": ("sink", "r"), "dead": ("all", "r")}
@@ -371,6 +387,11 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path,
     says = r'was made with join joined: extractor = "customer", the job now has "upper\(customer\)"'
     with pytest.raises(JobError, match=says):
         fkjoin_here("run", job(tmp_path, GOOD.replace('extractor = "customer"', 'extractor = "upper(customer)"')), "--check")
+    assert "fine" in fkjoin_here("run", job(tmp_path, GOOD + SUMMED_UP), "--check"), "as it was"
+    anew = GOOD.replace('extractor = "customer"', 'extractor = "upper(customer)"').replace(
+        "{folder}/checkpoint", "{folder}/anew"
+    )
+    assert "fine" in fkjoin_here("run", job(tmp_path, anew), "--check")
 
     shown = fkjoin_here("describe", job(tmp_path, GOOD + SUMMED_UP), "--as-written", "--format", "json")
     assert [step["name"] for step in json.loads(shown) if step["kind"] == "sink"] == ["out", "totals", "delta"]
@@ -419,6 +440,6 @@ def test_a_checkpoint_goes_on_with_the_rules_that_it_was_begun_with(tmp_path: Pa
 
     off = text.replace("[tables.orders]", '"spark.fkjoin.optimize" = false\n[tables.orders]')
     write_lines(tmp_path / "customers", "3", [{"customer": "c", "name": "Y", "lsn": 3}])
-    says = "was made by a query with other operators: start this version of the job with a new checkpoint"
+    says = r"was made by another job: its operators .*excludedRules\); start this version of the job with a new checkpoint"
     with pytest.raises(FkJoinError, match=says):
         fkjoin_here("run", job(tmp_path, off))

@@ -24,7 +24,7 @@ def test_a_secret_comes_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "secret").write_text(f"{CANARY}\n")
     monkeypatch.setenv("FKJOIN_NAME", "night")
     text = GOOD.replace("[spark]", '[spark]\n"spark.a.password" = "${FKJOIN_NAME}-${file:{folder}/secret}"')
-    assert read_job(job(tmp_path, text)).spark["spark.a.password"] == f"night-{CANARY}", "without the line's end"
+    assert read_job(job(tmp_path, text)).spark.settings["spark.a.password"] == f"night-{CANARY}", "without the line's end"
 
 
 def test_a_file_that_is_not_there_is_named_and_no_contents_are(tmp_path: Path) -> None:

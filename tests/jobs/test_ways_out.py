@@ -37,6 +37,10 @@ JOB_FILES: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {
         ('path = "{folder}/orders"', 'path = "o"\ntopic = "o"'),
         ('path = "{folder}/orders"', 'path = "o"'),
     ),
+    "spark: 'kafk' is no setting of Spark": (
+        ("[spark]\n", "[spark]\nkafk = true\n"),
+        ("[spark]\n", "[spark]\nkafka = true\n"),
+    ),
     "tables.orders: roots: it is a setting of a topic": (
         ('version = "lsn"\n', 'version = "lsn"\nroots = 1\n'),
         ('version = "lsn"\n', 'version = "lsn"\n'),
@@ -74,18 +78,20 @@ def test_a_value_is_read_with_the_unit_that_the_message_names(beginning: str) ->
     assert (found is None, told) == (False, None)
 
 
-WIDER: dict[str, tuple[str, Unit | None, str, str]] = {
-    "days": ("day", Unit("millis"), "1690366967048", "at"),
-    "clocks": ("time", Unit("micros"), "86400000000", "span"),
+WIDER: dict[str, tuple[str, Unit | None, str, str, str]] = {
+    "days": ("day", Unit("millis"), "1690366967048", "a timestamp", "at"),
+    "clocks": ("time", Unit("micros"), "86400000000", "a bigint or interval", "span"),
+    "times of day": ("at", Unit("micros", "time"), "5", "a bigint", "number"),
+    "months": ("span", None, '"P1Y2M3D"', "a string", "text"),
 }
 
 
 @pytest.mark.parametrize("what", WIDER)
 def test_a_value_is_read_into_the_type_that_the_message_names(what: str) -> None:
-    kind, unit, value, wider = WIDER[what]
+    kind, unit, value, named, wider = WIDER[what]
     found, told = read(KINDS[kind], unit, value)
     assert found is None
-    assert f"take a {'timestamp' if wider == 'at' else 'bigint or interval'} column" in str(told)
+    assert f"take {named} column" in str(told)
     found, told = read(KINDS[wider], unit, value)
     assert (found is None, told) == (False, None)
 

@@ -114,6 +114,7 @@ def test_golden_responses() -> None:
 @pytest.mark.parametrize("form", wire.WIRES)
 def test_another_wire_version_is_refused_by_name(form: Wire) -> None:
     records = wire.registrations(subscriptions([(b"a", b"b", True, version(1), b"v", 0)]), form)
+    assert len(wire.read_registrations(records, form)) == 1, "of one release"
     if form == "headers":
         newer = pa.array([b"\x02" + records.headers[0].to_pylist()[0][1:]], BYTES)
         records = records._replace(headers=(newer, *records.headers[1:]))

@@ -14,9 +14,10 @@ from fkjoin import Table, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.expressions import Part
 from fkjoin.codec.messages import ANSWER, column, table
 from fkjoin.codec.rows import KeyCodec, RowCodec
-from fkjoin.codec.vectors import Columns, EvaluationError, Steps, Vector, Where
+from fkjoin.codec.vectors import Columns, EvaluationError, Steps, Where
 from fkjoin.plan.rules import JOIN_READS_ANSWERS, RESOLVE_MAKES_ROWS, WORKERS_EVALUATE_STEPS
 from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.spark.stepped import Stepped
@@ -30,19 +31,19 @@ KEY = pa.schema([("id", pa.string())])
 ROW = pa.schema([("n", pa.float64())])
 
 
-def number(given: float) -> Vector:
-    return Vector("Literal", pa.float64(), given=given)
+def number(given: float) -> Part:
+    return Part("Literal", pa.float64(), given=given)
 
 
-def divided(n: Vector) -> Vector:
+def divided(n: Part) -> Part:
     """10 / coalesce(n, 0)."""
-    return Vector("Divide", pa.float64(), (number(10.0), Vector("Coalesce", pa.float64(), (n, number(0.0)))))
+    return Part("Divide", pa.float64(), (number(10.0), Part("Coalesce", pa.float64(), (n, number(0.0)))))
 
 
-N, Q = (Vector("AttributeReference", pa.float64(), given=name) for name in "nq")
-LEFT_N = Vector("GetStructField", pa.float64(), (Vector("AttributeReference", pa.struct(list(ROW)), given="left"),), "n")
-POSITIVE = Where(Vector("GreaterThan", pa.bool_(), (N, number(0.0))), "filter")
-ALWAYS = Vector("Divide", pa.float64(), (number(1.0), number(0.0)))
+N, Q = (Part("AttributeReference", pa.float64(), given=name) for name in "nq")
+LEFT_N = Part("GetStructField", pa.float64(), (Part("AttributeReference", pa.struct(list(ROW)), given="left"),), "n")
+POSITIVE = Where(Part("GreaterThan", pa.bool_(), (N, number(0.0))), "filter")
+ALWAYS = Part("Divide", pa.float64(), (number(1.0), number(0.0)))
 
 
 def stepped(steps: Steps, some: list[dict[str, Any]], by: Columns | None = None) -> list[dict[str, Any]]:
@@ -64,7 +65,7 @@ SOME: list[dict[str, Any]] = [{"deleted": True}, {"n": 5.0}, {"problem": "no JSO
 
 @pytest.mark.parametrize("some", [SOME, SOME[:1], SOME[1:2], []])
 def test_steps_and_foreign_keys_are_of_rows_that_are_there(some: list[dict[str, Any]]) -> None:
-    steps = (POSITIVE, Columns((("q", divided(N)),), "map_values"), Where(Vector("GreaterThan", pa.bool_(), (divided(Q), Q))))
+    steps = (POSITIVE, Columns((("q", divided(N)),), "map_values"), Where(Part("GreaterThan", pa.bool_(), (divided(Q), Q))))
     found = stepped(steps, some, Columns((("k0", divided(Q)),), "extractor"))
     wanted = {5.0: {"q": 2.0}, 2.0: None}  # 10 / 2 > 2; 10 / 5 is not greater than 5
     assert [row["row"] for row in found] == [wanted.get(one.get("n", 0.0)) for one in some]
@@ -102,7 +103,7 @@ MAKERS: list[Callable[[AnswerRows], Joined | ContributeRows | CarryRows]] = [
 
 
 @pytest.mark.parametrize("make", MAKERS)
-@pytest.mark.parametrize("steps", [(), (Where(Vector("GreaterThan", pa.bool_(), (divided(Q), number(0.0)))),)])
+@pytest.mark.parametrize("steps", [(), (Where(Part("GreaterThan", pa.bool_(), (divided(Q), number(0.0)))),)])
 def test_joiners_and_what_follows_are_of_answers_with_a_match(make: Any, steps: Steps) -> None:
     rows = AnswerRows(Fields(KEY, ROW, ROW, "inner"), RowMaker(Columns((("q", divided(LEFT_N)),), "joiner"), steps), fail=True)
     made = make(rows)(answers([(None, False), (5.0, True), (0.0, False)]))

@@ -15,7 +15,7 @@ from pyspark.sql.types import DataType, DateType, DecimalType, DoubleType, LongT
 
 from fkjoin import FkJoinError, Table, fk_join
 from fkjoin.analysis.extractor import _extracting
-from fkjoin.analysis.joiner import _called, _catching
+from fkjoin.analysis.joiner import _called, _catching, _in_short
 from fkjoin.spark.returned import as_type
 from tests.support.queries import run, write_lines
 from tests.support.sessions import small
@@ -71,7 +71,7 @@ def test_a_joiner() -> None:
     def joiner(left: Any, right: Any) -> int:
         return left  # type: ignore[no-any-return]
 
-    join = _catching(_called(joiner))
+    join = _catching(_called(joiner), _in_short)
     assert join(True, 1, None) == (1, None)
     assert join(True, "text", None) == (None, "TypeError: 'text' is no bigint")
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
+from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -20,14 +22,14 @@ from fkjoin.metrics import Listener, Metrics, progress_since, watch
 from fkjoin.metrics.server import Access
 from fkjoin.plan.describe.steps import Stage, Step
 from tests.support.places import ROOT
-from tests.support.progress import progress
+from tests.support.progress import idle, progress
 
 
 class Query:
     """A streaming query after some batches, of which Spark still keeps the last few."""
 
     def __init__(self, *batches: int) -> None:
-        self.kept = [SimpleNamespace(batchId=batch) for batch in batches]
+        self.kept: list[Any] = [SimpleNamespace(batchId=batch, durationMs={"addBatch": 1}) for batch in batches]
         self.asked_for_all = 0
 
     @property
@@ -58,19 +60,62 @@ def test_progress_that_is_new(kept: tuple[int, ...], since: int, found: list[int
     assert query.asked_for_all == asked_for_all
 
 
+def test_a_query_that_waits_is_no_batch_and_loses_nothing() -> None:
+    """Spark says that it waits under the number of its next batch."""
+    metrics = Metrics()
+    assert metrics.take(idle(0), "sink-out") is None, "nothing is known yet"
+    assert metrics.snapshot() == {}
+    line = metrics.take(progress(0), "sink-out")
+    assert line is not None
+    before = metrics.prometheus().decode()
+    assert metrics.take(idle(1), "sink-out") is None
+    found = metrics.snapshot()["sink-out"]
+    assert found["lag"] == {"orders": {"0": 0, "1": 0, "2": 9}}, "that goes on"
+    same = {name: value for name, value in line.items() if name not in ("lag", "rates", "skip_rates")}
+    assert {**found, **same} == found
+    assert found["rates"].keys() == line["rates"].keys()
+    assert (found["batches"], len(found["recent"])) == (1, 1)
+    differ = [
+        pair for pair in zip(before.splitlines(), metrics.prometheus().decode().splitlines(), strict=True) if len({*pair}) > 1
+    ]
+    assert [name.split("{")[0] for name, _ in differ] == ["fkjoin_lag_records"]
+    assert metrics.take(progress(1), "sink-out") is not None
+
+
+def test_the_batch_after_a_wait_is_new_though_it_has_the_number_that_was_waited_under() -> None:
+    query: Any = Query(4, 5)
+    query.kept.append(idle(6))
+    assert [progress.batchId for progress in progress_since(query, 5)] == []
+    assert [progress.batchId for progress in progress_since(query, 4)] == [5]
+    query.kept.append(SimpleNamespace(batchId=6, durationMs={"addBatch": 1}))
+    assert [progress.durationMs for progress in progress_since(query, 5)] == [{"addBatch": 1}]
+
+
+def test_an_operator_that_is_silent_in_a_batch_keeps_its_totals() -> None:
+    metrics = Metrics()
+    metrics.take(progress(0), "q")
+    about = json.loads(progress(1).json)
+    about["observedMetrics"] = {}
+    line = metrics.take_json(json.dumps(about), "q")
+    assert line is not None
+    assert line["totals"]["joined"]["left-in"] == 90
+    assert (line["counters"], line["rates"]) == ({}, {})
+
+
 def test_a_batch_as_json() -> None:
     metrics = Metrics()
     metrics.take(progress(0), "sink-out")
     line = metrics.take(progress(1), "sink-out")
     assert line == {
-        "time": "2026-01-01T00:00:00.000Z",
+        "time": "2026-01-01T00:00:01.000Z",
         "query": "sink-out",
         "batch": 1,
         "inputs": 100,
         "seconds": 0.5,
         "counters": {"joined": {"left-in": 90, "right-in": 10, "out": 50, "stale-dropped": 1}},
         "totals": {"joined": {"left-in": 180, "right-in": 20, "out": 100, "stale-dropped": 2}},
-        "rates": {"joined": {"left-in": 180.0, "right-in": 20.0, "out": 100.0, "stale-dropped": 2.0}},
+        "rates": {"joined": {"left-in": 90.0, "right-in": 10.0, "out": 50.0, "stale-dropped": 1.0}},
+        "skip_rates": {"joined": {"resolve": 3.0}},
         "phases": {"triggerExecution": 0.5, "addBatch": 0.4},
         "stages": {"joined": {"rekey": 0.2, "subscription": 0.5}},
         "state": {"joined": {"state-rows": 300, "state-bytes": 9000, "log-bytes": 12000, "index-bytes": 5000}},
@@ -80,6 +125,32 @@ def test_a_batch_as_json() -> None:
     }
     json.dumps(line)
     assert [batch["batch"] for batch in metrics.snapshot()["sink-out"]["recent"]] == [1, 0]
+
+
+FIRST = datetime(2026, 1, 1, tzinfo=timezone.utc).timestamp()
+"""The beginning of the first batch."""
+
+
+def test_rates_are_of_the_time_that_passed_and_fall_while_a_query_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of the time that batches took: the first one, half a second, counts from its beginning."""
+    metrics, now = Metrics(), FIRST
+    monkeypatch.setattr("fkjoin.metrics.time.time", lambda: now)
+
+    def out() -> float:
+        return metrics.snapshot()["3f9a"]["rates"]["joined"]["out"]
+
+    assert metrics.take(progress(0))["rates"]["joined"]["out"] == 100.0
+    assert metrics.take(progress(4))["rates"]["joined"]["out"] == 12.5
+    for after, rate in ((0, 12.5), (4, 12.5), (8, 6.2), (100, 0.5)):
+        now = FIRST + 4.5 + after
+        assert out() == rate
+    assert metrics.snapshot()["3f9a"]["skip_rates"] == {"joined": {"resolve": 0.0}}
+
+
+def test_a_clock_that_goes_back_makes_no_rate_less_than_nothing() -> None:
+    metrics = Metrics()
+    metrics.take(progress(9))
+    assert metrics.take(progress(3))["rates"] == {}
 
 
 def test_sizes_are_those_of_a_batch_in_which_all_buckets_said_theirs() -> None:
@@ -113,6 +184,7 @@ def test_prometheus_reads_it() -> None:
     assert found["fkjoin_input_rows_total", "a"] == 200
     assert found["fkjoin_stale_dropped_total", "a", "joined"] == 2
     assert found["fkjoin_stage_seconds_total", "a", "joined", "subscription"] == 0.5
+    assert found["fkjoin_stage_idempotent_update_skip_total", "a", "joined", "resolve"] == 6
     assert found["fkjoin_batch_seconds", "a", "addBatch"] == 0.4
     assert found["fkjoin_lag_records", "0", "a", "orders"] == 5
     assert found["fkjoin_log_bytes", "a", "joined"] == 12000
@@ -125,7 +197,8 @@ def test_a_listener_takes_every_event() -> None:
     assert metrics.snapshot()["3f9a"]["batch"] == 4
 
 
-def test_what_flows_is_written_on_the_arrows() -> None:
+def test_what_flows_is_written_on_the_arrows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fkjoin.metrics.time.time", lambda: FIRST)
     metrics = Metrics()
     metrics.take(progress(0), "sink-out")
     join = Step("fk_join", "joined", "inner", (("left", "orders"), ("right", "customers")), (), ())
@@ -199,11 +272,22 @@ def test_a_listener_can_be_taken_away(spark: SparkSession) -> None:
     assert metrics.snapshot() == {}
 
 
-def test_the_dashboard_and_the_page_of_documentation_name_metrics_that_there_are() -> None:
+def test_the_dashboard_the_alerts_and_the_page_of_documentation_name_metrics_that_there_are() -> None:
     metrics = Metrics()
     metrics.take(progress(0), "a")
     there = {family.name for family in metrics.collect()} | {f"{family.name}_total" for family in metrics.collect()}
-    for path in ("docker/grafana/fkjoin.json", "docs/watching.md"):
+    for path in ("docker/grafana/fkjoin.json", "docker/prometheus/rules.yml", "docs/watching.md"):
         named = set(re.findall(r"\bfkjoin_\w+", (ROOT / path).read_text()))
-        assert len(named) > 10
+        assert len(named) > 7
         assert named <= there, path
+
+
+def test_each_alert_has_labels_that_its_metrics_have_and_says_what_to_do() -> None:
+    metrics = Metrics()
+    metrics.take(progress(0), "a")
+    labels = {f"{one.name}{end}": set(one._labelnames) for one in metrics.collect() for end in ("", "_total")}
+    (group,) = yaml.safe_load((ROOT / "docker/prometheus/rules.yml").read_text())["groups"]
+    for rule in group["rules"]:
+        used = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
+        assert used <= set.intersection(*(labels[name] for name in re.findall(r"fkjoin_\w+", rule["expr"]))), rule["alert"]
+        assert set(rule["annotations"]) == {"summary", "action"}

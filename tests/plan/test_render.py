@@ -26,6 +26,7 @@ BOOK = Children("book", ORDERS, CUSTOMERS, "customer", "orders", materialized="t
 
 TEXT = """\
 source orders
+  Sub-topology: 0
   from       stream of id, customer, lsn, op
   key        id
   version    lsn
@@ -37,6 +38,7 @@ rows large  (on-change)
   filter       amount > 10
   map_values   customer
 source customers
+  Sub-topology: 1
   from       kafka topic customers
   key        customer
   version    offset
@@ -48,24 +50,24 @@ fk_join joined  (inner, staged)
   right        customers
   foreign key  customer = customers(customer)
   joiner       both rows
-  1 rekey         repartition by id; store joined-rekey
-  2 subscription  repartition by foreign key through topic registration; store joined-subscription
-  3 resolve       repartition by id through topic response; store joined-resolve
+  Sub-topology: 2  rekey         repartition by id; store joined-rekey
+  Sub-topology: 3  subscription  repartition by foreign key through topic registration; store joined-subscription
+  Sub-topology: 4  resolve       repartition by id through topic response; store joined-resolve
 aggregate totals  (on-change, staged)
   of           joined
   group by     right.region
   value        left.n
   n            sum(left.n)
-  1 regroup       repartition by id; store totals-regroup
-  2 aggregate     repartition by group through topic again; store totals-aggregate"""
+  Sub-topology: 5  regroup       repartition by id; store totals-regroup
+  Sub-topology: 6  aggregate     repartition by group through topic again; store totals-aggregate"""
 
 MERMAID = """\
 flowchart LR
-  n0[/"source orders"/]
-  n1[/"source customers"/]
+  n0[/"source orders, Sub-topology: 0"/]
+  n1[/"source customers, Sub-topology: 1"/]
   subgraph n2["with_children book (on-change)"]
-    n2s0["rekey"] --- n2d0[("book-rekey")]
-    n2s1["children"] --- n2d1[("book-children")]
+    n2s0["Sub-topology: 2, rekey"] --- n2d0[("book-rekey")]
+    n2s1["Sub-topology: 3, children"] --- n2d1[("book-children")]
     n2s0 -- "foreign key" --> n2s1
   end
   n3[\\"sink out (say #quot;hi#quot; &lt;/&gt;)"\\]
@@ -82,8 +84,8 @@ def test_text() -> None:
         "  left         orders",
         "  foreign key  customer = customers(customer)",
         "  column       orders: the left rows by their key",
-        "  1 rekey         repartition by id; store book-rekey",
-        "  2 children      repartition by foreign key; store book-children, materialized as the-book",
+        "  Sub-topology: 2  rekey         repartition by id; store book-rekey",
+        "  Sub-topology: 3  children      repartition by foreign key; store book-children, materialized as the-book",
         "sink out  topic-1",
         "  of           book",
     ]
@@ -105,7 +107,9 @@ def test_json_says_the_same() -> None:
         "topic": "registration",
         "notes": [],
         "readers": ["it"],
+        "subtopologies": [3],
     }
+    assert [step["subtopology"] for step in steps] == [0, None, 1, None, None]
 
 
 def test_mermaid() -> None:
@@ -123,7 +127,9 @@ def test_stages_that_do_not_run_are_not_drawn_and_those_that_run_twice_say_for_w
     assert "store totals-regroup, in place of joined-resolve" in text
     assert "  rule         join-reads-answers fired\n" in text
     twice = [*whole(merged), Running("joined", "rekey", "totals")]
-    assert "  1 rekey         repartition by id; store joined-rekey, 2 times, for it and totals\n" in draw(merged, twice)
+    assert "  Sub-topology: 2 to 3  rekey         repartition by id; store joined-rekey, 2 times, for it and totals\n" in draw(
+        merged, twice
+    )
 
 
 REGIONS = Source("regions", ("region",), ("lsn",), None, None, ("name",), "stream of region, name, lsn")
@@ -133,9 +139,9 @@ fk_join joined  (inner)
   right        customers
   foreign key  customer = customers(customer)
   joiner       both rows
-  1 rekey         repartition by id; store joined-rekey
-  2 subscription  repartition by foreign key; store joined-subscription
-  3 resolve       repartition by id; store joined-resolve
+  Sub-topology: 2  rekey         repartition by id; store joined-rekey
+  Sub-topology: 3  subscription  repartition by foreign key; store joined-subscription
+  Sub-topology: 4  resolve       repartition by id; store joined-resolve
 rows seen  (on-change)
   of           joined
   filter       left.n > 1
@@ -145,9 +151,9 @@ fk_join both  (left)
   foreign key  right.region = regions(region)
   joiner       both rows
   rule         join-reads-answers did not fire: no
-  1 rekey         repartition by id; store both-rekey
-  2 subscription  repartition by foreign key; store both-subscription
-  3 resolve       repartition by id; store both-resolve"""
+  Sub-topology: 6  rekey         repartition by id; store both-rekey
+  Sub-topology: 7  subscription  repartition by foreign key; store both-subscription
+  Sub-topology: 8  resolve       repartition by id; store both-resolve"""
 
 
 def test_a_join_of_a_join_before_and_after_the_rule() -> None:
@@ -159,9 +165,12 @@ def test_a_join_of_a_join_before_and_after_the_rule() -> None:
         text = draw(both, whole(both, without=("seen-resolve", "joined-resolve" if rule.fired else "")))
         return text[: text.index("source regions")] + text[text.index("fk_join both") :]
 
-    before = draw(ORDERS, []) + "\n" + draw(CUSTOMERS, []) + "\n" + TWICE
+    customers = draw(CUSTOMERS, []).replace("Sub-topology: 0", "Sub-topology: 1")
+    before = f"{draw(ORDERS, [])}\n{customers}\n{TWICE}"
     assert drawn_of(Verdict(JOIN_READS_ANSWERS, "no")) == before
-    after = before.replace("  3 resolve       repartition by id; store joined-resolve\n", "")
+    after = before.replace("  Sub-topology: 4  resolve       repartition by id; store joined-resolve\n", "")
+    for number in (6, 7, 8):
+        after = after.replace(f"Sub-topology: {number}", f"Sub-topology: {number - 1}")
     after = after.replace("did not fire: no", "fired").replace("both-rekey", "both-rekey, in place of joined-resolve")
     assert drawn_of(FIRED) == after
 
@@ -178,9 +187,9 @@ fk_join both  (left)
   foreign key  left.region = regions(region)
   joiner       both rows
   rule         joins-share-stages fired
-  1 scatter       repartition by id; store both-scatter
-  2 subscription  repartition by foreign key; store both-subscription, of customers, regions
-  3 gather        repartition by id; store both-gather"""
+  Sub-topology: 3  scatter       repartition by id; store both-scatter
+  Sub-topology: 4  subscription  repartition by foreign key; store both-subscription, of customers, regions
+  Sub-topology: 5  gather        repartition by id; store both-gather"""
 
 
 def test_joins_that_are_one_before_and_after_the_rule() -> None:
@@ -193,12 +202,14 @@ def test_joins_that_are_one_before_and_after_the_rule() -> None:
         kept = text.replace("\nfk_join", "\n\nfk_join").replace("\nsource", "\n\nsource").split("\n\n")
         return "\n".join(part for part in kept if part.startswith("fk_join"))
 
-    stages = "".join(
-        f"  {at} {stage:14}repartition by {by}; store NAME-{stage}\n"
-        for at, (stage, by) in enumerate((("rekey", "id"), ("subscription", "foreign key"), ("resolve", "id")), 1)
-    )
-    before = SHARED[: SHARED.index("  1 scatter")].replace("fired", "did not fire: no") + stages.replace("NAME", "both")
-    before = before.replace("both rows\nfk_join", f"both rows\n{stages.replace('NAME', 'joined')}fk_join")
+    def stages(join: str, first: int) -> str:
+        parts = enumerate((("rekey", "id"), ("subscription", "foreign key"), ("resolve", "id")), first)
+        return "".join(
+            f"  Sub-topology: {at}  {stage:14}repartition by {by}; store {join}-{stage}\n" for at, (stage, by) in parts
+        )
+
+    before = SHARED[: SHARED.index("  Sub-topology: 3")].replace("fired", "did not fire: no") + stages("both", 6)
+    before = before.replace("both rows\nfk_join", f"both rows\n{stages('joined', 2)}fk_join")
     assert joins(drawn_whole(both(Verdict(JOINS_SHARE_STAGES, "no")))) + "\n" == before
     shared = both(Verdict(JOINS_SHARE_STAGES))
     without = tuple(f"joined-{stage}" for stage in ("rekey", "subscription", "resolve"))
@@ -213,7 +224,7 @@ def test_a_rule_that_did_not_fire_says_why() -> None:
 def test_a_table_that_is_held_back_has_a_stage_for_it() -> None:
     lines = drawn_whole(Join("joined", ORDERS, CUSTOMERS, "inner", "customer", None, emit="periodic 5 s")).split("\n")
     assert "fk_join joined  (inner, periodic 5 s)" in lines
-    assert lines[-1] == "  4 pace          repartition by id; store joined-pace"
+    assert lines[-1] == "  Sub-topology: 5  pace          repartition by id; store joined-pace"
 
 
 def test_a_checkpoint_is_bound_to_periodic_emission_and_older_ones_need_not_say() -> None:
@@ -229,7 +240,7 @@ def test_the_picture_has_every_step_and_what_flows() -> None:
     texts = ["".join(text.itertext()) for text in picture.iter("{http://www.w3.org/2000/svg}text")]
     for step in steps:
         assert f"{step.kind} {step.name}" in texts
-    assert {"a <topic>", "7/s", "▸ subscription by foreign key"} <= set(texts)
+    assert {"a <topic>", "7/s", "▸ Sub-topology: 3, subscription by foreign key", "Sub-topology: 1"} <= set(texts)
     flows = [path for path in picture.iter("{http://www.w3.org/2000/svg}path") if path.get("class") == "flow"]
     assert len(flows) == sum(len(step.reads) for step in steps)
     boxes = [box for box in picture.iter("{http://www.w3.org/2000/svg}rect") if box.get("class") == "box"]

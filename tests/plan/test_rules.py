@@ -71,12 +71,13 @@ def changed(before: Node, after: Node) -> list[str]:
             WITH_REGION,
             [
                 "+ rule joins-share-stages fired",
-                "- 1 rekey repartition by id; store with-region-rekey",
-                "+ 1 scatter repartition by id; store with-region-scatter",
-                "- 2 subscription repartition by foreign key; store with-region-subscription",
-                "+ 2 subscription repartition by foreign key; store with-region-subscription, of customers, regions",
-                "- 3 resolve repartition by id; store with-region-resolve",
-                "+ 3 gather repartition by id; store with-region-gather",
+                "- Sub-topology: 6 rekey repartition by id; store with-region-rekey",
+                "+ Sub-topology: 6 scatter repartition by id; store with-region-scatter",
+                "- Sub-topology: 7 subscription repartition by foreign key; store with-region-subscription",
+                "+ Sub-topology: 7 subscription repartition by foreign key; store with-region-subscription, "
+                "of customers, regions",
+                "- Sub-topology: 8 resolve repartition by id; store with-region-resolve",
+                "+ Sub-topology: 8 gather repartition by id; store with-region-gather",
             ],
         ),
         (
@@ -84,8 +85,8 @@ def changed(before: Node, after: Node) -> list[str]:
             WITH_REGION,
             [
                 "+ rule join-reads-answers fired",
-                "- 1 rekey repartition by id; store with-region-rekey",
-                "+ 1 rekey repartition by id; store with-region-rekey, in place of joined-resolve",
+                "- Sub-topology: 6 rekey repartition by id; store with-region-rekey",
+                "+ Sub-topology: 6 rekey repartition by id; store with-region-rekey, in place of joined-resolve",
             ],
         ),
         (
@@ -93,8 +94,8 @@ def changed(before: Node, after: Node) -> list[str]:
             BOOK,
             [
                 "+ rule join-reads-answers fired",
-                "- 1 rekey repartition by id; store book-rekey",
-                "+ 1 rekey repartition by id; store book-rekey, in place of joined-resolve",
+                "- Sub-topology: 5 rekey repartition by id; store book-rekey",
+                "+ Sub-topology: 5 rekey repartition by id; store book-rekey, in place of joined-resolve",
             ],
         ),
         (
@@ -102,8 +103,8 @@ def changed(before: Node, after: Node) -> list[str]:
             TOTALS,
             [
                 "+ rule aggregate-reads-answers fired",
-                "- 1 regroup repartition by id; store totals-regroup",
-                "+ 1 regroup repartition by id; store totals-regroup, in place of joined-resolve",
+                "- Sub-topology: 5 regroup repartition by id; store totals-regroup",
+                "+ Sub-topology: 5 regroup repartition by id; store totals-regroup, in place of joined-resolve",
             ],
         ),
         (
@@ -111,8 +112,8 @@ def changed(before: Node, after: Node) -> list[str]:
             SEEN,
             [
                 "+ rule view-reads-answers fired",
-                "- for sinks repartition by id; store seen-resolve",
-                "+ for sinks repartition by id; store seen-resolve, in place of joined-resolve",
+                "- Sub-topology: 5 for sinks repartition by id; store seen-resolve",
+                "+ Sub-topology: 5 for sinks repartition by id; store seen-resolve, in place of joined-resolve",
             ],
         ),
         (join_keeps_what_it_needs, WITH_REGION, ["+ rule join-keeps-what-it-needs fired"]),

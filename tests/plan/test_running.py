@@ -13,6 +13,7 @@ from fkjoin import Table
 from fkjoin.checkpoint.saved import SavedState
 from fkjoin.lowering.running import running
 from fkjoin.plan.describe.steps import steps_of
+from tests.support.plans.probe import read_plan
 from tests.support.plans.topologies import TOPOLOGIES, Sources
 from tests.support.sessions import small
 
@@ -57,3 +58,7 @@ def test_the_stages_that_are_described_are_those_with_state(spark: SparkSession,
     assert Counter(one.store for one in running(built._lowered)) == there
     steps = steps_of([built._lowered.node], running(built._lowered))
     assert {stage.store: len(stage.readers) for step in steps for stage in step.stages} == there
+    begun = [number for step in steps for stage in step.stages for number in stage.subtopologies]
+    begun += [step.subtopology for step in steps if step.subtopology is not None]
+    sources = [source for source in read_plan(built.changes).sources if not source.startswith("fkjoin-clock")]
+    assert sorted(begun) == list(range(len(sources) + sum(there.values()))), "one for each source, and each operator with state"

@@ -12,9 +12,10 @@ from pyspark.sql import Row, SparkSession
 
 from fkjoin import Table, fk_join, read_state
 from fkjoin import aggregates as agg
+from fkjoin.codec.expressions import Part
 from fkjoin.codec.messages import CHANGE, column, unpack
 from fkjoin.codec.rows import RowCodec
-from fkjoin.codec.vectors import Columns, Vector, Where
+from fkjoin.codec.vectors import Columns, Where
 from fkjoin.kafka.formats import Json, reader
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.sessions.settings import EXCLUDED
@@ -166,7 +167,7 @@ def test_records_of_topics_take_steps_as_well(spark: SparkSession) -> None:
     assert columns is not None
     key = pa.schema([("key", pa.string())])
     steps = Stepped(records).then((Where(condition),)).then((columns,))
-    by = Columns((("k0", Vector("AttributeReference", pa.string(), given="by")),))
+    by = Columns((("k0", Part("AttributeReference", pa.string(), given="by")),))
     values = [b'{"fk": "a", "n": 2}', b'{"fk": "b", "n": 1}', None, b"[", b'{"fk": "c"}', b'{"n": 5}']
     batch: Any = pa.record_batch(
         {

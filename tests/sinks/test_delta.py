@@ -84,6 +84,11 @@ def test_a_table_without_the_columns_is_refused(tmp_path: Path) -> None:
     DeltaTable.create(str(tmp_path), pa.schema([("id", pa.string())]))
     with pytest.raises(FkJoinError, match=r"lacks the columns odd \"name, price, day, at, tags \(it has id\): add them"):
         prepared(tmp_path)
+    prepared(tmp_path / "another").apply("q", 0, rows(row("a", 1)), keys(), 100)
+    assert table_at(tmp_path / "another") == [row("a", 1)]
+    DeltaTable(tmp_path).alter.add_columns(DeltaTable(tmp_path / "another").schema().fields[1:])
+    prepared(tmp_path).apply("q", 0, rows(row("a", 1)), keys(), 100)
+    assert table_at(tmp_path) == [row("a", 1)]
 
 
 @pytest.mark.spark

@@ -82,6 +82,8 @@ def test_a_place_that_comes_later_is_refused_and_one_may_be_left_out(spark: Spar
     says = r"sinks: parquet .*three is none of those that .*ck was last started with \(.*one, .*two\).*checkpoint of its own"
     with pytest.raises(TopologyError, match=says):
         table.to(one, two, three, checkpoint=checkpoint, trigger=NOW)
+    finished(table.to(three, checkpoint=tmp_path / "its-own", trigger=NOW))
+    assert parquet(spark, tmp_path / "three") == parquet(spark, tmp_path / "one")
     history.write(30)
     finished(table.to(two, checkpoint=checkpoint, trigger=NOW))
     assert json.loads((checkpoint / PLACES).read_text()) == [two.place]
@@ -116,6 +118,9 @@ def test_what_cannot_be_is_said_before_anything_runs(spark: SparkSession, tmp_pa
     finished(table.to_parquet(tmp_path / "alone", checkpoint=checkpoint, trigger=NOW))
     with pytest.raises(TopologyError, match=r"checkpoint: .*ck is of a query with one sink: go on with to_kafka"):
         table.to(out, checkpoint=checkpoint, trigger=NOW)
+    finished(table.to_parquet(tmp_path / "alone", checkpoint=checkpoint, trigger=NOW))
+    finished(table.to(out, checkpoint=tmp_path / "another", trigger=NOW))
+    assert parquet(spark, tmp_path / "out") == parquet(spark, tmp_path / "alone")
 
 
 def test_a_source_goes_to_several_places(spark: SparkSession, tmp_path: Path) -> None:

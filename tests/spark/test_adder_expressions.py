@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin import TopologyError
-from fkjoin.spark.scalars import compiled
+from fkjoin.analysis.vectorize import scalar_of
 from tests.support.orders import History, tables
 from tests.support.queries import run, table_of
 from tests.support.sessions import small
@@ -31,7 +31,7 @@ COLUMNS = "a bigint, b int, x double, d decimal(10,2), t string, ok boolean, l a
 VALUES: dict[str, list[Any]] = {
     "a": [None, 0, 7, -7, (1 << 62)],
     "b": [None, 2, -3],
-    "x": [None, 0.5, -2.0, math.nan, math.inf],
+    "x": [None, 0.5, 0.1, -2.0, math.nan, math.inf],
     "d": [None, Decimal("1.25"), Decimal("-0.05")],
     "t": [None, "", "b"],
     "ok": [None, True, False],
@@ -77,6 +77,11 @@ EXPRESSIONS = [
     "size(l) + length(t)",
     "s.n + 1",
     "concat(s.m, t)",
+    "A + S.N",
+    "a <> 0 and 7 / a > 1",
+    "b is null or b = 2 or 7 % (b - 2) = 0",
+    "a between b and 7",
+    "x = 0.1F or cast(x as float) = 0.1F",
 ]
 
 
@@ -91,7 +96,7 @@ def test_an_expression_returns_what_spark_returns(spark: SparkSession) -> None:
     rows = [dict(zip(VALUES, row, strict=True)) for row in itertools.product(*VALUES.values())][::37]
     frame = spark.createDataFrame([tuple(row.values()) for row in rows], COLUMNS).coalesce(1)
     columns = [F.expr(text).alias(f"c{place}") for place, text in enumerate(EXPRESSIONS)]
-    parts = [compiled("adder", column, frame) for column in columns]
+    parts = [scalar_of("adder", column, frame) for column in columns]
     other = {"spark.sql.ansi.enabled": "false", "spark.sql.legacy.sizeOfNull": "false"}
     for name, value in other.items():
         spark.conf.set(name, value)
@@ -102,15 +107,15 @@ def test_an_expression_returns_what_spark_returns(spark: SparkSession) -> None:
             spark.conf.unset(name)
     for row, values in zip(rows, wanted, strict=True):
         for text, part, value in zip(EXPRESSIONS, parts, values, strict=True):
-            assert same(part(row), value), (text, row, part(row), value)
+            assert same(part.of_row(row), value), (text, row, part.of_row(row), value)
 
 
 @pytest.mark.parametrize("text", ["a div 0", "(a + 1) / (b - b)", "b % 0", "cast(a * 4 as int)", "a * 9223372036854775807"])
 def test_where_spark_raises_it_raises(spark: SparkSession, text: str) -> None:
     frame = spark.createDataFrame([(3, 5)], "a bigint, b int")
-    part = compiled("adder", F.expr(text), frame)
+    part = scalar_of("adder", F.expr(text), frame)
     with pytest.raises(ArithmeticError):
-        part({"a": 1 << 60, "b": 5})
+        part.of_row({"a": 1 << 60, "b": 5})
 
 
 @pytest.mark.parametrize(
@@ -120,12 +125,22 @@ def test_where_spark_raises_it_raises(spark: SparkSession, text: str) -> None:
         ("aggregate(l, 0, (acc, x) -> acc + 1)", "cannot be evaluated outside of the JVM"),
         ("try_add(a, 1)", "cannot be evaluated outside of the JVM"),
         ("cast(t as bigint)", r"cannot be evaluated outside of the JVM \(Cast\)"),
+        ("cast(v as interval day)", r"cannot be evaluated outside of the JVM \(Cast\)"),
+        ("v > interval '1' day", "adder: a constant of type interval day cannot be used here; give a Python callable"),
     ],
 )
 def test_what_has_no_counterpart_is_refused_by_name(spark: SparkSession, text: str, says: str) -> None:
-    frame = spark.createDataFrame([], COLUMNS)
+    frame = spark.createDataFrame([], f"{COLUMNS}, v interval day to second")
     with pytest.raises(TopologyError, match=says):
-        compiled("adder", F.expr(text), frame)
+        scalar_of("adder", F.expr(text), frame)
+
+
+def test_a_text_with_a_collation_is_refused_and_taken_as_a_string(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([], "u string collate UTF8_LCASE")
+    says = "adder: u is string collate UTF8_LCASE, and is compared byte by byte here; cast it to string"
+    with pytest.raises(TopologyError, match=says):
+        scalar_of("adder", F.expr("u = 'A'"), frame)
+    assert scalar_of("adder", F.expr("cast(u as string) = 'A'"), frame).of_row({"u": "A"}) is True
 
 
 def test_expressions_as_adder_and_subtractor(spark: SparkSession, tmp_path: Path) -> None:
@@ -136,7 +151,7 @@ def test_expressions_as_adder_and_subtractor(spark: SparkSession, tmp_path: Path
     ids = grouped.aggregate(
         [],
         "array_union(aggregate, array(order_id))",
-        F.expr("array_except(aggregate, array(order_id))"),
+        F.expr("array_except(Aggregate, array(ORDER_ID))"),
         returns="array<string>",
     )
     wanted: dict[Any, set[str]] = defaultdict(set)
@@ -148,3 +163,7 @@ def test_expressions_as_adder_and_subtractor(spark: SparkSession, tmp_path: Path
         grouped.aggregate(0, "aggregate + itms", "aggregate - items")
     with pytest.raises(TopologyError, match="subtractor: a column is called 'aggregate', as the aggregate is"):
         orders.group_by("op", value=F.col("items").alias("aggregate")).aggregate(0, max, "aggregate - items")
+    named = orders.group_by("op", value=F.col("items").alias("n")).aggregate(
+        0, "aggregate + n", "aggregate - n", returns="bigint"
+    )
+    assert named.columns == ["op", "value"]

@@ -9,9 +9,10 @@ import pytest
 
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.expressions import Part
 from fkjoin.codec.messages import ANSWER, column, table
 from fkjoin.codec.rows import KeyCodec, RowCodec
-from fkjoin.codec.vectors import Columns, Vector, Where, throwing
+from fkjoin.codec.vectors import Columns, Where, throwing
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.stepped import Stepped
 from fkjoin.stages import Counters, counters
@@ -25,20 +26,20 @@ ROW = pa.schema([(name, pa.int64()) for name in ("f", "m", "k")])
 RATE = pa.schema([("rate", pa.int64())])
 
 
-def more(child: Vector) -> Vector:
-    return Vector("Add", pa.int64(), (child, Vector("Literal", pa.int64(), given=1)))
+def more(child: Part) -> Part:
+    return Part("Add", pa.int64(), (child, Part("Literal", pa.int64(), given=1)))
 
 
-def named(name: str) -> Vector:
-    return Vector("AttributeReference", pa.int64(), given=name)
+def named(name: str) -> Part:
+    return Part("AttributeReference", pa.int64(), given=name)
 
 
-def of_left(name: str) -> Vector:
-    return Vector("GetStructField", pa.int64(), (Vector("AttributeReference", pa.struct(list(ROW)), given="left"),), name)
+def of_left(name: str) -> Part:
+    return Part("GetStructField", pa.int64(), (Part("AttributeReference", pa.struct(list(ROW)), given="left"),), name)
 
 
 STEPS = (
-    Where(Vector("GreaterThan", pa.bool_(), (more(named("f")), Vector("Literal", pa.int64(), given=0))), "filter of it"),
+    Where(Part("GreaterThan", pa.bool_(), (more(named("f")), Part("Literal", pa.int64(), given=0))), "filter of it"),
     Columns((("m", more(named("m"))), ("k", named("k"))), "map_values of it"),
 )
 
@@ -118,7 +119,7 @@ def answers(some: list[dict[str, int]]) -> pa.Table:
 
 
 JOINER = Columns(
-    (("f", of_left("f")), ("m", of_left("m")), ("k", more(Vector("Add", pa.int64(), (of_left("k"), of_left("k")))))),
+    (("f", of_left("f")), ("m", of_left("m")), ("k", more(Part("Add", pa.int64(), (of_left("k"), of_left("k")))))),
     "joiner of it",
 )
 
@@ -155,9 +156,9 @@ def test_a_join_that_is_to_fail_names_operator_and_key() -> None:
             usable(make, answers(some), Counters(), "it")
 
 
-def never_null(child: Vector) -> Vector:
+def never_null(child: Part) -> Part:
     """One more than the child, which throws on null."""
-    return more(Vector("Coalesce", pa.int64(), (child, Vector("Literal", pa.int64(), given=MOST))))
+    return more(Part("Coalesce", pa.int64(), (child, Part("Literal", pa.int64(), given=MOST))))
 
 
 def test_a_row_that_is_gone_is_no_row_on_which_an_expression_throws() -> None:

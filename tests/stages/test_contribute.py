@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import as_bytes, masked, paired, valid
+from fkjoin.codec.expressions import Part
 from fkjoin.codec.messages import CHANGE, JOINED, column, table
 from fkjoin.codec.rows import RowCodec
-from fkjoin.codec.vectors import Columns, Vector, Where
+from fkjoin.codec.vectors import Columns, Where
 from fkjoin.folds.extremes import Extreme
 from fkjoin.folds.fold import Fold
 from fkjoin.folds.sums import Count, WholeSum
@@ -110,11 +111,11 @@ def contributed(results: pa.Table, by_region: bool) -> pa.Table:
 ROW = pa.schema([("region", pa.string()), ("m", pa.int64()), ("id", pa.string()), ("deep", LEFT.field("deep").type)])
 
 
-def field(name: str, kind: pa.DataType, *path: str) -> Vector:
+def field(name: str, kind: pa.DataType, *path: str) -> Part:
     """A column, or what is in it."""
-    found = Vector("AttributeReference", kind, given=name)
+    found = Part("AttributeReference", kind, given=name)
     for part in path:
-        found = Vector("GetStructField", found.of.field(part).type, (found,), part)
+        found = Part("GetStructField", found.of.field(part).type, (found,), part)
     return found
 
 
@@ -128,7 +129,7 @@ PICKED = Columns(
     )
 )
 POSITIVE = Where(
-    Vector("GreaterThan", pa.bool_(), (field("left", LEFT_SIDE, "n"), Vector("Literal", pa.int64(), given=0))),
+    Part("GreaterThan", pa.bool_(), (field("left", LEFT_SIDE, "n"), Part("Literal", pa.int64(), given=0))),
 )
 
 

@@ -167,11 +167,11 @@ def test_two_files_of_orders_are_one_table(spark: SparkSession, tmp_path: Path) 
     assert verify(spark, tmp_path / "checkpoint") == []
     (entry,) = look_up(SavedState(spark, tmp_path / "checkpoint"), "orders", "3")
     assert (entry["kind"], entry["row"]["items"], entry["gone"]) == ("merged", 30, False)
-    assert joined.describe().split("\n")[14:18] == [
+    assert joined.describe().split("\n")[16:20] == [
         "merge orders  (on-change)",
         "  first        eu",
         "  then         us",
-        "  1 merge         repartition by id; store orders-merge, materialized as all-orders",
+        "  Sub-topology: 2  merge         repartition by id; store orders-merge, materialized as all-orders",
     ]
 
 

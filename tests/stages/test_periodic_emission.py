@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from fkjoin.analysis.emission import Emission
 from fkjoin.codec import versions
@@ -151,7 +150,7 @@ def test_a_clock_that_is_set_holds_nothing_back_for_long(jumps: list[int], inter
             wall, real = wall + -(-interval // 10), real + -(-interval // 10)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr("fkjoin.spark.clock.time.time", lambda wall=wall: wall / 1000)
-                again = reader.latestOffset({"tick": tick}, ReadAllAvailable())["tick"]
+                again = reader.latestOffset({"tick": tick}, None)["tick"]
             assert again % interval == 0
             if again != tick:
                 tick, ended = again, real
@@ -159,12 +158,21 @@ def test_a_clock_that_is_set_holds_nothing_back_for_long(jumps: list[int], inter
                 assert real - ended <= 3 * interval + 10, "results wait"
 
 
-def test_a_clock_that_trembles_ends_an_interval_once() -> None:
+@pytest.mark.parametrize("told", [True, False], ids=["as of Spark 4.2", "before"])
+def test_a_clock_that_trembles_ends_an_interval_once(told: bool) -> None:
     reader, tick = ClockReader(1000), 0
     ticks = []
     for wall in (10_000, 9_999, 10_000, 10_001, 9_500, 10_999, 11_000):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("fkjoin.spark.clock.time.time", lambda wall=wall: wall / 1000)
-            tick = reader.latestOffset({"tick": tick}, ReadAllAvailable())["tick"]
+            tick = (reader.latestOffset({"tick": tick}, None) if told else reader.latestOffset())["tick"]
         ticks.append(tick)
     assert ticks == [10_000] * 6 + [11_000]
+
+
+def test_a_clock_that_is_not_told_where_a_batch_starts_knows_it_of_the_batch_that_a_restart_repeats() -> None:
+    reader = ClockReader(1000)
+    reader.partitions({"tick": 9_000}, {"tick": 10_000})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fkjoin.spark.clock.time.time", lambda: 9.999)
+        assert reader.latestOffset() == {"tick": 10_000}

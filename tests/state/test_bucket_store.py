@@ -316,6 +316,9 @@ def test_a_newer_format_and_a_broken_log_are_refused(tmp_path: Path) -> None:
     log.working = {"meta": whole["meta"]}
     with pytest.raises(CorruptLogError, match="segment 0 is missing"):
         BucketStore(log, tmp_path)
+    log.working = dict(whole)
+    with BucketStore(log, tmp_path) as store:
+        assert store.get_many(array([b"k"])).to_pylist() == [b"v"]
 
 
 def test_formats_have_the_bytes_they_always_had() -> None:

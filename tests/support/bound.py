@@ -8,7 +8,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
 from fkjoin.analysis.bound import Bound, Scope, bound_columns, for_workers
-from fkjoin.codec.vectors import Columns, Vector
+from fkjoin.codec.expressions import Part
+from fkjoin.codec.vectors import Columns
 
 
 def bound(column: Column, rows: DataFrame, names: Iterable[str]) -> Bound:
@@ -17,7 +18,7 @@ def bound(column: Column, rows: DataFrame, names: Iterable[str]) -> Bound:
     return found
 
 
-def vector(column: Column, rows: DataFrame, names: Iterable[str]) -> Vector | None:
+def vector(column: Column, rows: DataFrame, names: Iterable[str]) -> Part | None:
     """The column for workers."""
     return bound(column, rows, names).vector
 

@@ -9,5 +9,5 @@ import sys
 
 def fkjoin(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run ``fkjoin …`` to its end."""
-    command, given = [sys.executable, "-m", "fkjoin.cli", *map(str, arguments)], os.environ | environment
+    command, given = [sys.executable, "-m", "fkjoin", *map(str, arguments)], os.environ | environment
     return subprocess.run(command, env=given, capture_output=True, text=True, encoding="utf-8", check=False)

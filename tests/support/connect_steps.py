@@ -20,6 +20,7 @@ from fkjoin import Table, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.checkpoint.upkeep import rebuild, rescale, verify
 from fkjoin.jobs.job_file import JobSpec
+from fkjoin.jobs.job_kinds import SparkSpec
 from fkjoin.jobs.runner import job_session
 from fkjoin.kafka import Json
 from fkjoin.metrics import Metrics, watch
@@ -142,7 +143,7 @@ def refused(spark: SparkSession, folder: str, address: str) -> dict[str, str]:
     orders, customers = tables(spark, Path(folder))
     groups = orders.group_by("customer_id", value="amount")
     of_topics: Any = {"key": "string", "value": "string"}
-    remote = JobSpec.model_construct(name="job", spark={"spark.remote": address})
+    remote = JobSpec.model_construct(name="job", spark=SparkSpec.model_validate({"spark.remote": address}))
     calls: dict[str, Any] = {
         "adder": lambda: groups.aggregate(0.0, "aggregate + amount", "aggregate - amount"),
         "preview": orders.preview,
@@ -156,6 +157,7 @@ def refused(spark: SparkSession, folder: str, address: str) -> dict[str, str]:
         "master": lambda: fkjoin.session(remote=address, master="local[2]"),
         "setting": lambda: fkjoin.session(remote=address, driver_memory="1g"),
         "job": lambda: job_session(remote),
+        "kafka": lambda: fkjoin.session(remote=address, kafka=True),
     }
     found = {}
     for name, call in calls.items():

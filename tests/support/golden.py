@@ -1,6 +1,6 @@
-"""The job behind ``tests/checkpoints``: two logs in two halves; a golden checkpoint is what a release made of the first.
+"""The job behind ``tests/golden/checkpoints``: two logs in two halves; a golden checkpoint is what a release made of the first.
 
-``python -m tests.support.golden NAME`` writes ``tests/checkpoints/NAME.tar.gz`` with the release at hand.  Make one when
+``python -m tests.support.golden NAME`` writes ``tests/golden/checkpoints/NAME.tar.gz`` with the release at hand.  Make one when
 a format in the state changes (segments, records, rows, versions), before the change, and never touch those that are there.
 """
 
@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from fkjoin import Table, fk_join, session
 from tests.support.places import ROOT
 
-CHECKPOINTS = ROOT / "tests" / "checkpoints"
+CHECKPOINTS = ROOT / "tests" / "golden" / "checkpoints"
 SETTINGS = {"sql_shuffle_partitions": 2, "fkjoin_buckets": 2}
 
 ORDERS = "id int, customer string, amount double, tags array<string>, op string, seq bigint"

@@ -1,7 +1,8 @@
-"""The job behind ``tests/checkpoints/operators-*.tar.xz``: three queries with every kind of operator, of logs in three parts.
+"""The job of ``tests/golden/checkpoints/operators-*.tar.xz``: three queries with every kind of operator; logs in three parts.
 
-``python -m tests.support.golden_operators NAME`` writes ``tests/checkpoints/NAME.tar.xz``: what the release at hand makes of
-the first part and then of the second.  Make one before a change of what operators are, and never touch those that are there.
+``python -m tests.support.golden_operators NAME`` writes ``tests/golden/checkpoints/NAME.tar.xz``: what the release at hand
+makes of the first part and then of the second.  Make one before a change of what operators are, and never touch those that
+are there.
 """
 
 from __future__ import annotations

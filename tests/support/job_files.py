@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-
-if sys.version_info >= (3, 11):
-    pass
-else:  # pragma: no cover
-    pass
 
 GOOD = """
 name = "orders"
@@ -38,6 +32,8 @@ joiner = ["left.amount", "right.name"]
 [sinks.out]
 table = "joined"
 path = "{folder}/out"
+[kafka]
+bootstrap_servers = "localhost:1"
 """
 
 

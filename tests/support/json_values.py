@@ -18,6 +18,8 @@ KINDS: dict[str, pa.DataType] = {
     "span": pa.duration("us"),
     "price": pa.decimal128(9, 2),
     "data": pa.binary(),
+    "number": pa.int64(),
+    "text": pa.string(),
 }
 
 

@@ -47,7 +47,7 @@ class Command:
         name, _, value = self._mark.decode().partition("=")
         environment = os.environ | {"TMPDIR": str(self.temporary), name: value, "PYTHONUNBUFFERED": "1"}
         with self.said.open("wb") as out:
-            command = [sys.executable, "-m", "fkjoin.cli", *arguments]
+            command = [sys.executable, "-m", "fkjoin", *arguments]
             self.process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
 
     def processes(self) -> dict[int, str]:

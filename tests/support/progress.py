@@ -11,14 +11,22 @@ from fkjoin.stages import counters
 SIZES = {"buckets": 6, "state-rows": 300, "state-bytes": 9000, "log-bytes": 12000, "index-bytes": 5000}
 
 
+def idle(batch: int) -> Any:
+    """An event of a query that waits: no batch was made, and the next one will have this number."""
+    about = json.loads(progress(batch).json)
+    about |= {"numInputRows": 0, "durationMs": {"latestOffset": 3, "triggerExecution": 4}, "observedMetrics": {}}
+    about["sources"][0]["latestOffset"]["orders"]["0"] = 70
+    return SimpleNamespace(batchId=batch, durationMs=about["durationMs"], json=json.dumps(about))
+
+
 def progress(batch: int, **state: Any) -> Any:
-    """An event of a query with one join, half a second for 100 rows."""
+    """An event of a query with one join, half a second for 100 rows; each batch begins a second after the one before."""
     counted = dict.fromkeys(counters.ALL, 0) | {"left-in": 90, "right-in": 10, "out": 50, "stale-dropped": 1}
-    timed = {"rekey-ms": 100, "subscription-ms": 250, "resolve-ms": None}
+    timed = {"rekey-ms": 100, "subscription-ms": 250, "resolve-ms": None, "rekey-skips": 0, "resolve-skips": 3}
     about = {
         "id": "3f9a",
         "name": None,
-        "timestamp": "2026-01-01T00:00:00.000Z",
+        "timestamp": f"2026-01-01T00:00:{batch:02}.000Z",
         "batchId": batch,
         "numInputRows": 100,
         "durationMs": {"triggerExecution": 500, "addBatch": 400},

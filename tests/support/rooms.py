@@ -50,4 +50,5 @@ MODULES = dict(sorted(modules()))
 
 def room(module: str) -> str:
     first = module.split(".")[0]
-    return first if first in ROOMS else "errors" if first == "data" else "face"
+    elsewhere = {"data": "errors", "__main__": "cli"}
+    return first if first in ROOMS else elsewhere.get(first, "face")

@@ -6,7 +6,7 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fkjoin.plan.describe.steps import Step
+from fkjoin.plan.describe.steps import Step, subtopology
 
 _CHAR, _LINE, _PAD = 6.7, 16, 10
 _GAP_X, _GAP_Y = 130, 26
@@ -93,10 +93,12 @@ def _lines(step: Step) -> tuple[str, ...]:
     about = [f"({step.about})"] if step.about and step.kind != "sink" else [step.about] if step.about else []
     facts = [f"{label}: {_short(what)}" for label, what in step.facts]
     stages = [
-        f"▸ {stage.name} by {_short(stage.repartition_by)}" + (f", {_short(stage.times)}" if stage.times else "")
+        f"▸ {subtopology(*stage.subtopologies)}, {stage.name} by {_short(stage.repartition_by)}"
+        + (f", {_short(stage.times)}" if stage.times else "")
         for stage in step.stages
     ]
-    return (f"{step.kind} {step.name}", *map(_short, about), *facts, *stages)
+    begun = [subtopology(step.subtopology)] * (step.kind == "source")
+    return (f"{step.kind} {step.name}", *begun, *map(_short, about), *facts, *stages)
 
 
 def _short(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from fkjoin.errors import TopologyError
 from fkjoin.plan.describe.picture import svg
-from fkjoin.plan.describe.steps import Step, steps_of
+from fkjoin.plan.describe.steps import Step, steps_of, subtopology
 from fkjoin.plan.nodes import Node
 from fkjoin.plan.stages import Running
 
@@ -40,12 +40,13 @@ def _text(step: Step) -> list[str]:
     width = 11 if step.kind == "source" else 13
     about = step.about if step.kind == "sink" else f"({step.about})" if step.about else ""
     lines = [f"{step.kind} {step.name}  {about}".rstrip()]
+    lines += [f"  {subtopology(step.subtopology)}"] * (step.kind == "source")
     lines += [f"  {label:<{width}}{what}" for label, what in (*step.reads, *step.facts)]
-    for number, stage in enumerate(step.stages, 1):
-        label = stage.name if step.kind == "rows" else f"{number} {stage.name}"
+    for stage in step.stages:
         through = f" through topic {stage.topic}" if stage.topic else ""
         where = ", ".join((f"store {stage.store}", *stage.notes, *filter(None, [stage.times])))
-        lines.append(f"  {label:<16}repartition by {stage.repartition_by}{through}; {where}")
+        title = subtopology(*stage.subtopologies)
+        lines.append(f"  {title}  {stage.name:<14}repartition by {stage.repartition_by}{through}; {where}")
     return lines
 
 
@@ -54,14 +55,16 @@ def _mermaid(steps: Sequence[Step]) -> str:
     number = {step.name: f"n{place}" for place, step in enumerate(steps) if step.kind != "sink"}
     lines, ids = ["flowchart LR"], [f"n{place}" for place in range(len(steps))]
     for step, here in zip(steps, ids, strict=True):
-        title = _label(f"{step.kind} {step.name}" + (f" ({step.about})" if step.about else ""))
+        begun = f", {subtopology(step.subtopology)}" if step.kind == "source" else ""
+        title = _label(f"{step.kind} {step.name}" + (f" ({step.about})" if step.about else "") + begun)
         if not step.stages:
             opened, closed = {"sink": ("[\\", "\\]"), "source": ("[/", "/]")}.get(step.kind, ("[", "]"))
             lines.append(f"  {here}{opened}{title}{closed}")
             continue
         lines.append(f"  subgraph {here}[{title}]")
         for place, stage in enumerate(step.stages):
-            lines.append(f"    {here}s{place}[{_label(stage.name)}] --- {here}d{place}[({_label(stage.store)})]")
+            label = _label(f"{subtopology(*stage.subtopologies)}, {stage.name}")
+            lines.append(f"    {here}s{place}[{label}] --- {here}d{place}[({_label(stage.store)})]")
         for place, stage in enumerate(step.stages[1:], 1):
             by = stage.topic or stage.repartition_by
             lines.append(f"    {here}s{place - 1} -- {_label(by)} --> {here}s{place}")

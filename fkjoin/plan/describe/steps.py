@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -26,6 +27,11 @@ from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.plan.stages import Running
 
 
+def subtopology(*numbers: int | None) -> str:
+    """The title of a sub-topology, or of several with numbers in a row."""
+    return f"Sub-topology: {numbers[0]}" + (f" to {numbers[-1]}" if len(numbers) > 1 else "")
+
+
 @dataclass(frozen=True)
 class Stage:
     """A stateful operator: what its input is repartitioned by, through which topic, and where its state is."""
@@ -37,6 +43,8 @@ class Stage:
     notes: tuple[str, ...] = ()
     readers: tuple[str, ...] = ()
     """For what it runs, once for each: tables that read it, or what a query ends in."""
+    subtopologies: tuple[int, ...] = ()
+    """The numbers of the sub-topologies that begin with it, one for each reader."""
 
     @property
     def times(self) -> str | None:
@@ -55,6 +63,8 @@ class Step:
     """What the tables that it reads are to it, and their names."""
     facts: tuple[tuple[str, str], ...]
     stages: tuple[Stage, ...]
+    subtopology: int | None = None
+    """The number of the sub-topology that begins with it, if it is a source."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +78,12 @@ class Sink:
 
 
 def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
-    """Every step once, after what it reads, with those of its stages that are ``running``."""
+    """Every step once, after what it reads, with those of its stages that are ``running``.
+
+    Sub-topologies are numbered as in Kafka Streams: they are what is connected without a repartition, from 0 on.  All other
+    steps read one table without a repartition, so a sub-topology begins with a source, or with a stage behind a repartition.
+    """
+    numbers = itertools.count()
     readers: dict[str, list[str]] = {}
     for one in running:
         readers.setdefault(one.store, []).append(one.reader)
@@ -78,8 +93,12 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
         if isinstance(node, Derived) and node.materialized is None and node not in ends:
             rules = tuple(("rule", str(verdict)) for verdict in node.rules if verdict.rule == WORKERS_EVALUATE_STEPS)
             step = replace(step, facts=(*node.steps, *rules))  # the rest is for sinks
-        stages = [replace(stage, readers=tuple(readers[stage.store])) for stage in step.stages if stage.store in readers]
-        found.append(replace(step, stages=tuple(stages)))
+        stages = []
+        for stage in (stage for stage in step.stages if stage.store in readers):
+            read_by = tuple(readers[stage.store])
+            stages.append(replace(stage, readers=read_by, subtopologies=tuple(next(numbers) for _ in read_by)))
+        number = next(numbers) if isinstance(node, Source) else None
+        found.append(replace(step, stages=tuple(stages), subtopology=number))
     return found
 
 

@@ -34,7 +34,7 @@ class RekeySpec(ByRow, StageSpec):
     every: bool = False
     """Send what is unchanged, too, as for all ``every``."""
     from_answers: Carry | CarryRows | None = None
-    """What makes the changes of another join's answers, where those come."""
+    """Function that turns another join's answers into changes, where those come."""
 
     @property
     def takes(self) -> tuple[pa.Schema, ...]:
@@ -53,7 +53,7 @@ class RekeySpec(ByRow, StageSpec):
 
 
 class ByForeignKey:
-    """What stages have in common that join subscriptions with right changes: their records are by foreign key."""
+    """The common part of stages that join subscriptions with right changes: their records are by foreign key."""
 
     state: StateSpec
 
@@ -113,13 +113,13 @@ class ResolveSpec(ByRow, StageSpec):
     materialized: bool = False
     """Keep the results."""
     complete: Complete | None = None
-    """What makes rows whole that lack values."""
+    """Function that completes rows that lack values."""
     as_read: bool = False
     """The rows come as a source has them; no operator before this one has dropped late ones."""
     in_order: bool = False
     every: bool = False
     from_answers: Joined | None = None
-    """What makes the joined rows, where answers alone come."""
+    """Function that makes the joined rows, where answers alone come."""
 
     @property
     def takes(self) -> tuple[pa.Schema, ...]:
@@ -187,7 +187,7 @@ def without_answers(payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
 
 
 def sums(expected: Iterable[Bytes], bucket: int, state: StateSpec) -> Iterator[Payload]:
-    """What a bucket says to each bucket of the next stage: the sum of the subscriptions that are ``expected`` there."""
+    """Sum up, for each bucket of the next stage, the subscriptions that are ``expected`` there."""
     found = [Sum()] * state.buckets
     for combined in expected:
         numbers = buckets_of(combined_key.decode(combined)[0], state.buckets)

@@ -15,7 +15,7 @@ from tests.support.plans.probe import Text, has_verdicts, quick, rules, told
 from tests.support.plans.topologies import TOPOLOGIES, Sources, Topologies, Topology
 from tests.support.sessions import small
 
-GOLDEN = ROOT / "tests" / "plans" / "golden"
+GOLDEN = ROOT / "tests" / "golden" / "plans"
 
 
 class Plans:

@@ -1,0 +1,70 @@
+"""The stateful operators that a query's checkpoint was begun with, compared when the query starts again.
+
+Each bucket's store says the same of itself, but only once there is data, and in a worker.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from fkjoin.checkpoint.batch_log import BatchLog
+from fkjoin.checkpoint.damage import NEW_OR_BACK
+from fkjoin.checkpoint.files import hadoop, read_file, write_file
+from fkjoin.errors import FkJoinError
+from fkjoin.sessions.access import Operator, access
+from fkjoin.spark.identity import difference
+from fkjoin.spark.specs import StageSpec
+
+OPERATORS = "fkjoin-operators.json"
+"""The file in a query's checkpoint with the names of its operators' stores, and what each is bound to."""
+
+
+def require_begun_with(frame: DataFrame, checkpoint: str) -> Callable[[], None]:
+    """Raise ``FkJoinError`` if the checkpoint has batches of a query with other operators than the frame's.
+
+    Returns what notes the operators, to be called when the query is about to start.  A checkpoint without a batch is bound to
+    nothing yet, and of one that an older release has begun nothing is noted.
+    """
+    spark, place = frame.sparkSession, checkpoint.rstrip("/")
+    now = [[spec.name, spec.state.identity] for spec in specs_in(frame)]
+    path, files = hadoop(spark, f"{place}/{OPERATORS}")
+    if BatchLog(spark, place).done < 0:
+        return lambda: write_file(path, files, json.dumps(now, indent=1).encode())
+    if files.exists(path) and (changed := _changed(json.loads(read_file(path, files)), now)) is not None:
+        raise FkJoinError(f"checkpoint: {checkpoint} was made by another job: {changed}; {NEW_OR_BACK}")
+    return lambda: None
+
+
+def _changed(was: list[list[str]], now: list[list[str]]) -> str | None:
+    """Say what is other than it was; None if nothing is."""
+    if len(was) != len(now):
+        rules = "spark.fkjoin.optimize, spark.fkjoin.optimizer.excludedRules"
+        return f"its operators were {_names(was)} and are now {_names(now)}, perhaps by other rules of the optimizer ({rules})"
+    differences = (difference(before.encode(), after.encode()) for (_, before), (_, after) in zip(was, now, strict=True))
+    return next((found for found in differences if found is not None), None)
+
+
+def _names(operators: list[list[str]]) -> str:
+    return ", ".join(name for name, _ in operators) or "none"
+
+
+def specs_in(frame: DataFrame) -> Iterator[StageSpec]:
+    """Read the stateful operators of a streaming DataFrame from its plan, each after those that it reads."""
+    yield from _below(access(frame.sparkSession).plan(frame))
+
+
+def _below(node: Operator) -> Iterator[StageSpec]:
+    for child in node.children:
+        yield from _below(child)
+    if node.function is not None:
+        yield spec_of(node.function)
+
+
+def spec_of(function: Any) -> StageSpec:
+    """Read an operator's spec from the function that this process has given to Spark."""
+    spec: StageSpec = function.__self__._stateful_processor._spec
+    return spec

@@ -1,0 +1,167 @@
+"""One exception for a query that has failed: in three lines it says what went wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any, NamedTuple
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from fkjoin.checkpoint.batch_log import BatchLog
+from fkjoin.checkpoint.cause import Cause, innermost
+from fkjoin.checkpoint.damage import RESTORE, explain
+from fkjoin.errors import FkJoinError, set_aside
+
+_SET_ASIDE = re.compile(re.escape(set_aside("\0")).replace("\0", r"(\w+)"))
+_FILE = re.compile(r"error while reading file (\S+?)\.?(?=\s)")
+_OFFSETS_GONE = re.compile(r"OffsetOutOfRange|data may have been lost|KAFKA_DATA_LOSS")
+_NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
+_NO_MEMORY = re.compile(r"OutOfMemoryError|MemoryError|exited unexpectedly|Cannot allocate memory")
+
+
+class QueryError(FkJoinError, StreamingQueryException):
+    """The failure of a query; ``awaitTermination`` and ``exception`` of the queries that ``to_…`` calls start have it.
+
+    Its text has three lines: which query failed and why, where that was, and what to do.  It is a
+    ``pyspark.errors.StreamingQueryException``, too.
+
+    Parameters
+    ----------
+    message : str
+        The three lines.
+    details : str
+        All that Spark says: the tracebacks, the offsets and the plan.
+
+    Examples
+    --------
+    >>> try:
+    ...     query.awaitTermination()
+    ... except fkjoin.QueryError as error:
+    ...     print(error)  # three lines
+    ...     log.debug(error.details)
+    """
+
+    def __init__(self, message: str, details: str = "") -> None:
+        super().__init__(message)
+        self.details = details
+
+
+class Query(StreamingQuery):
+    """Spark's query, whose failure is a ``QueryError``."""
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
+        try:
+            return super().awaitTermination(timeout)
+        except StreamingQueryException:
+            failed = failure(self)
+            if failed is None:
+                raise
+        raise failed
+
+    def exception(self) -> StreamingQueryException | None:
+        return failure(self)
+
+
+def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None:
+    """Say why a query has failed, in three lines; of any query of Spark's, such as one on ``Table.changes``.
+
+    Parameters
+    ----------
+    query : pyspark.sql.streaming.StreamingQuery
+        The query, which need not have been started by fkjoin.
+    name : str, optional
+        What it is called in the text; if left out, what Spark calls it.
+
+    Returns
+    -------
+    QueryError or None
+        None of a query that runs, or has ended as it was meant to, and of one of Spark Connect.
+
+    Examples
+    --------
+    >>> query = joined.changes.writeStream.format("console").start()
+    >>> if (error := fkjoin.failure(query)) is not None:
+    ...     raise error
+    """
+    if not hasattr(query, "_jsq"):  # of Spark Connect, whose client has Spark's text alone
+        return None
+    found = query._jsq.exception()
+    if not found.isDefined():
+        return None
+    error, messages = found.get(), list[str]()
+    whole = str(error.toString()).partition(": ")[2]
+    while error is not None:
+        messages.append(str(error.getMessage() or ""))
+        error = error.getCause()
+    checkpoint = str(query._jsq.streamingQuery().resolvedCheckpointRoot()).removeprefix("file:")
+    called = name or query.name or str(query.id)
+    details = [whole, *(f"Caused by: {text}" for text in messages[1:] if text not in whole)]
+    return QueryError("\n".join(told(called, checkpoint, _batch(checkpoint), messages)), "\n\n".join(details))
+
+
+class _Advice(NamedTuple):
+    """Words about a cause: what went wrong, and the way out."""
+
+    what: str
+    way: str
+
+
+def told(name: str, checkpoint: str, batch: int | None, messages: list[str]) -> tuple[str, str, str]:
+    """Say the three lines about a query; ``messages``: of Java's exception and of its causes, the innermost last."""
+    cause = innermost(messages)
+    goes_on = f"start the query again: it goes on with {'this batch' if batch is not None else 'the batch after the last one'}"
+    advice = _advice(cause, checkpoint, messages, goes_on)
+    where = [f"batch {batch} of checkpoint {checkpoint}" if batch is not None else f"checkpoint {checkpoint}"]
+    where += [f"file {found}" for found in _FILE.findall(f"{' '.join(messages)} ")[-1:]]
+    where += [cause.frames[-1]] if cause.frames else []
+    return f"query {name} failed: {advice.what}", f"where: {'; '.join(where)}", f"what to do: {advice.way}"
+
+
+def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) -> _Advice:
+    """Choose what to say of a cause, by its kind."""
+    whole = "\n".join(messages)
+    if (of_checkpoint := explain(whole, checkpoint)) is not None:
+        return _Advice(*of_checkpoint)
+    if (match := _SET_ASIDE.search(cause.text)) is not None:
+        rows, rest = match[1], cause.text[match.end() :].removeprefix(",").strip()
+        also = f", {rest}" if rest else ""
+        return _Advice(
+            cause.text[: match.start()],
+            f'set such {rows} aside, with on_error="dead-letter" for the table{also}; or mend what is wrong; then {goes_on}',
+        )
+    if cause.ours == "StoreMismatchError":
+        return _Advice(cause.text, "as the first line says; the checkpoint is as it was, and nothing was written")
+    if cause.ours in ("CorruptLogError", "UnknownFormatError"):
+        return _Advice(cause.text, f"`fkjoin state verify {checkpoint}` says what else is wrong; then {RESTORE}")
+    if _OFFSETS_GONE.search(whole):
+        return _Advice(
+            "the topic no longer has offsets that were still to be read",
+            "if retention deleted them: start with a new checkpoint; or, to go on without what is missing, set the option "
+            "failOnDataLoss = false. If the topic was deleted and created again: start the job with --start-over TOPIC, or "
+            "with a new checkpoint",
+        )
+    if _NO_ROOM.search(cause.text):
+        return _Advice(cause.text, f"make room on that disk, and {goes_on}")
+    if _NO_MEMORY.search(cause.text):
+        return _Advice(
+            cause.text,
+            "give the session more memory (spark.driver.memory, spark.executor.memory), or let a batch read less "
+            f"(maxOffsetsPerTrigger, maxFilesPerTrigger), and {goes_on}",
+        )
+    if cause.ours is not None:
+        return _Advice(cause.text, f"mend what the first line names, and {goes_on}")
+    if cause.frames:
+        return _Advice(cause.text, f"mend that line, and {goes_on}")
+    return _Advice(cause.text, f"mend that, and {goes_on}; Spark's log, and this error's details, have the whole of it")
+
+
+def _batch(checkpoint: str) -> int | None:
+    """The batch that has begun and is not done; None if there is none, or that cannot be told."""
+    spark: Any = SparkSession._instantiatedSession  # that of the JVM, whichever thread asks
+    with contextlib.suppress(Exception):
+        log = BatchLog(spark, checkpoint)
+        return log.last if log.last > log.done else None
+    return None

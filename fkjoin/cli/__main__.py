@@ -1,5 +1,0 @@
-"""``python -m fkjoin.cli``."""
-
-from fkjoin.cli.main import main
-
-main()

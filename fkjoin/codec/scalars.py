@@ -1,0 +1,140 @@
+"""Spark's operations on Python's values: what expressions are made of where they are evaluated row by row."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from decimal import ROUND_HALF_UP, Context, Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from fkjoin.codec.expressions import Part
+
+_INTEGERS = {pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int", pa.int64(): "bigint"}
+_BITS = {kind.id: (kind.bit_width, name) for kind, name in _INTEGERS.items()}
+_FLOAT, _DECIMAL = pa.float32().id, pa.decimal128(1).id
+_EXACT = Context(prec=80, rounding=ROUND_HALF_UP)
+
+
+def fitting(value: Any, of: pa.DataType) -> Any:
+    """The value as its type has it; raises where Spark does."""
+    if value is None:
+        return None
+    if (integer := _BITS.get(of.id)) is not None:
+        bits, name = integer
+        if not -(1 << bits - 1) <= value < 1 << bits - 1:
+            raise ArithmeticError(f"{value} does not fit into {name}")
+        return value
+    if of.id == _FLOAT:
+        return float(np.float32(value))
+    if of.id == _DECIMAL:
+        rounded = Decimal(value).quantize(Decimal(1).scaleb(-of.scale), context=_EXACT)
+        if abs(rounded) >= Decimal(10) ** (of.precision - of.scale):
+            raise ArithmeticError(f"{value} does not fit into decimal({of.precision},{of.scale})")
+        return rounded
+    return value
+
+
+def field(part: Part, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return value[part.given]
+    return value[part.children[0].of.get_field_index(part.given)]
+
+
+def cast(part: Part, value: Any) -> Any:
+    after = part.of
+    if pa.types.is_boolean(after):
+        return bool(value)
+    if pa.types.is_integer(after):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ArithmeticError(f"{value} does not fit into {_INTEGERS[after]}")
+        return int(value)
+    if pa.types.is_floating(after):
+        return float(value)
+    if isinstance(value, Decimal):
+        return value
+    return Decimal(str(value)) if isinstance(value, float) else Decimal(int(value))
+
+
+def _exactly(plain: Callable[[Any, Any], Any], exact: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """Make a calculation; ``exact``: for decimals."""
+    return lambda _, left, right: exact(left, right) if isinstance(left, Decimal) else plain(left, right)
+
+
+added = _exactly(operator.add, _EXACT.add)
+subtracted = _exactly(operator.sub, _EXACT.subtract)
+multiplied = _exactly(operator.mul, _EXACT.multiply)
+
+
+def divided(part: Part, left: Any, right: Any) -> Any:
+    if right == 0:
+        raise ZeroDivisionError("division by zero; use try_divide or nullif")
+    return _EXACT.divide(left, right) if isinstance(left, Decimal) else left / right
+
+
+def whole_quotient(part: Part, left: Any, right: Any) -> int:
+    if right == 0:
+        raise ZeroDivisionError("division by zero; use nullif")
+    quotient = abs(int(left)) // abs(int(right))
+    return quotient if (left < 0) == (right < 0) else -quotient
+
+
+def remainder(part: Part, left: Any, right: Any) -> Any:
+    if right == 0:
+        raise ZeroDivisionError("division by zero; use nullif")
+    if isinstance(left, Decimal):
+        return _EXACT.remainder(left, right)
+    return math.fmod(left, right) if isinstance(left, float) else left - right * whole_quotient(part, left, right)
+
+
+def _order(value: Any) -> Any:
+    """The order of values: not-a-number is greater than all numbers, and equal to itself; text by its bytes."""
+    if isinstance(value, float):
+        return (1, 0.0) if math.isnan(value) else (0, value)
+    return value.encode() if isinstance(value, str) else value
+
+
+def compared(test: Callable[[Any, Any], bool]) -> Callable[..., bool]:
+    return lambda _, left, right: test(_order(left), _order(right))
+
+
+def decided(by: bool) -> Callable[..., bool | None]:
+    """Make ``and`` or ``or``; ``by``: the truth that decides alone; a null leaves open which it is."""
+
+    def decide(part: Part, row: Mapping[str, Any]) -> bool | None:
+        left, right = part.children
+        first = left.of_row(row)
+        if first is by or (second := right.of_row(row)) is by:
+            return by
+        return None if first is None or second is None else not by
+
+    return decide
+
+
+def by_case(part: Part, row: Mapping[str, Any]) -> Any:
+    children = part.children
+    for place in range(0, len(children) - 1, 2):
+        if children[place].of_row(row) is True:
+            return children[place + 1].of_row(row)
+    return children[-1].of_row(row) if len(children) % 2 else None
+
+
+def first_not_null(part: Part, row: Mapping[str, Any]) -> Any:
+    return next((value for child in part.children if (value := child.of_row(row)) is not None), None)
+
+
+def extreme(pick: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda _, *values: pick((value for value in values if value is not None), key=_order, default=None)
+
+
+def distinct(items: Iterable[Any]) -> list[Any]:
+    """The items, each once; they need not be hashable."""
+    kept: list[Any] = []
+    for item in items:
+        if item not in kept:
+            kept.append(item)
+    return kept

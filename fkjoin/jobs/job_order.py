@@ -1,0 +1,67 @@
+"""The names of a job file's tables: each known, each once, and none made of itself.  Nothing of Spark is needed for that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fkjoin.errors import nearest
+from fkjoin.jobs.job_kinds import JobError
+
+if TYPE_CHECKING:
+    from fkjoin.jobs.job_file import JobSpec
+
+
+def in_order(spec: JobSpec) -> list[tuple[str, str]]:
+    """List what is made of other tables, each after those that it reads, by section and name.
+
+    Raises ``JobError`` for a name that is unknown, or there twice, for tables that read each other in a circle, and for a topic
+    without brokers.
+    """
+    made: dict[tuple[str, str], dict[str, str]] = {
+        **{("joins", name): {"left": join.left, "right": join.right} for name, join in spec.joins.items()},
+        **{("aggregates", name): {"of": one.of} for name, one in spec.aggregates.items()},
+        **{("views", name): {"of": one.of} for name, one in spec.views.items()},
+        **{("cogroups", name): _numbered(one.of) for name, one in spec.cogroups.items()},
+        **{("merges", name): _numbered(one.of) for name, one in spec.merges.items()},
+    }
+    known = [*spec.tables, *(name for _, name in made)]
+    for (kind, name), reads in made.items():
+        if known.count(name) > 1:
+            raise JobError(f"{kind}.{name}: a table has this name already; choose another")
+        for setting, table in reads.items():
+            _require_known(f"{kind}.{name}.{setting}", table, known)
+    for name, sink in spec.sinks.items():
+        _require_known(f"sinks.{name}.table", sink.table, known)
+    _require_brokers(spec)
+    order: list[tuple[str, str]] = []
+    while len(order) < len(made):
+        there = {*spec.tables, *(name for _, name in order)}
+        ready = [one for one, reads in made.items() if one not in order and there.issuperset(reads.values())]
+        if not ready:
+            circle = ", ".join(".".join(one) for one in made if one not in order)
+            raise JobError(f"these read each other in a circle: {circle}")
+        order += ready
+    return order
+
+
+def no_brokers(where: str) -> JobError:
+    """The error of a topic without brokers."""
+    return JobError(f'{where}: topics need a section [kafka] with bootstrap_servers = "host:port"')
+
+
+def _require_known(where: str, table: str, known: Sequence[str]) -> None:
+    if table not in known:
+        raise JobError(f"{where}: there is no table or join {table!r}; {nearest(table, known)}")
+
+
+def _require_brokers(spec: JobSpec) -> None:
+    places = {f"tables.{name}": one.topic for name, one in spec.tables.items()}
+    places |= {f"sinks.{name}": one.topic for name, one in spec.sinks.items()}
+    places["dead_letters"] = None if spec.dead_letters is None else spec.dead_letters.topic
+    if spec.kafka is None and (where := next((where for where, topic in places.items() if topic is not None), None)):
+        raise no_brokers(where)
+
+
+def _numbered(tables: list[str]) -> dict[str, str]:
+    return {f"of.{place}": table for place, table in enumerate(tables)}

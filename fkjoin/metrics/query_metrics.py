@@ -1,0 +1,93 @@
+"""Metrics of one query and of its operators, as its batches add to them."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fkjoin.stages import counters
+
+_RECENT = 50
+SIZES = (counters.STATE_ROWS, counters.STATE_BYTES, counters.LOG_BYTES, counters.INDEX_BYTES)
+"""Sizes of state that an operator tells."""
+
+
+@dataclass
+class OperatorMetrics:
+    """Metrics of an operator."""
+
+    totals: Counter[str] = field(default_factory=Counter)
+    last: dict[str, int] = field(default_factory=dict)
+    """The counters of the last batch."""
+    skips: Counter[str] = field(default_factory=Counter)
+    """Unchanged results, by stage."""
+    last_skips: dict[str, int] = field(default_factory=dict)
+    """Those of the last batch."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    buckets: int = 0
+    stage_seconds: Counter[str] = field(default_factory=Counter)
+    """Seconds of all tasks together."""
+    fan_out: int = 0
+    hot: dict[str, int] = field(default_factory=dict)
+    """The hot keys, as JSON, with their last fan-out."""
+
+    def take_state(self, row: Mapping[str, Any]) -> None:
+        """Take what an operator says of its state; sizes only if all buckets said theirs, as far as is known."""
+        for item, value in row.items():
+            if item.endswith("-ms") and value:
+                self.stage_seconds[item.removesuffix("-ms")] += value / 1000
+            if item.endswith(counters.SKIPS) and value:
+                self.last_skips[item.removesuffix(counters.SKIPS)] = value
+        self.skips.update(self.last_skips)
+        if (reporting := row.get(counters.BUCKETS) or 0) and reporting >= self.buckets:
+            self.buckets = reporting
+            self.sizes = {item: row[item] for item in SIZES}
+        self.fan_out = max(self.fan_out, row.get(counters.FAN_OUT) or 0)
+        if (key := row.get("hot-key")) is not None:
+            self.hot.pop(key, None)
+            self.hot[key] = row[counters.FAN_OUT]
+            while len(self.hot) > 10:
+                del self.hot[next(iter(self.hot))]
+
+
+@dataclass
+class QueryMetrics:
+    """Metrics of a query."""
+
+    batches: int = 0
+    inputs: int = 0
+    last: dict[str, Any] = field(default_factory=dict)
+    since_ms: int = 0
+    """The end of the batch before the last one, or the beginning of the first, in milliseconds since 1970."""
+    ended_ms: int = 0
+    """The end of the last batch."""
+    recent: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    operators: dict[str, OperatorMetrics] = field(default_factory=dict)
+
+    def rates(self, now_ms: int) -> dict[str, dict[str, dict[str, float]]]:
+        """Return the rates of the last batch, by operator: a second of the time since the batch before it ended.
+
+        When no batch has ended for longer than that, the time up to ``now_ms`` counts: a query that waits does not go on at
+        its last rates.
+        """
+        passed = max(self.ended_ms - self.since_ms, now_ms - self.ended_ms) / 1000
+        rates: dict[str, dict[str, dict[str, float]]] = {"rates": {}, "skip_rates": {}}
+        for operator, known in self.operators.items() if passed > 0 else ():
+            for kind, row in zip(rates.values(), (known.last, known.last_skips), strict=True):
+                if row:
+                    kind[operator] = {item: round(value / passed, 1) for item, value in row.items()}
+        return rates
+
+
+def lag_of(sources: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """Count the records of each topic's partitions that are yet to be read."""
+    lag: dict[str, dict[str, int]] = {}
+    for source in sources:
+        end, latest = source.get("endOffset"), source.get("latestOffset")
+        if isinstance(end, dict) and isinstance(latest, dict):
+            for topic in end.keys() & latest.keys():
+                if isinstance(end[topic], dict):
+                    lag[topic] = {part: at - end[topic].get(part, 0) for part, at in latest[topic].items()}
+    return lag

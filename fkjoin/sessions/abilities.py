@@ -1,0 +1,82 @@
+"""What the Spark of a session can do.
+
+Spark itself is asked, since vendors change it and leave its version unchanged.  What is missing is refused by name, with the
+version that has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from fkjoin.errors import SessionError
+from fkjoin.sessions.access import is_connect
+
+_STREAMING = "org.apache.spark.sql.execution.streaming"
+
+_FILE_MANAGERS = tuple(
+    f"{_STREAMING}.{name}"
+    for name in ("checkpointing.FileSystemBasedCheckpointFileManager", "FileSystemBasedCheckpointFileManager")
+)
+"""Names of one class, the newest first."""
+
+_STATE_OPTIONS = "org.apache.spark.sql.execution.datasources.v2.state.StateSourceOptions"
+
+_STATE_IDS = "startOperatorStateUniqueIds"
+"""What Spark's source of state knows of a checkpoint of format 2: which of a version's files was committed."""
+
+
+@dataclass(frozen=True)
+class Ability:
+    """Something that not every Spark can do."""
+
+    what: str
+    """What needs it, as a user calls it."""
+    since: str
+    """The Spark that has it, such as ``4.2``."""
+    found: Callable[[SparkSession], bool]
+    """Asks a session."""
+    way: str
+    """What to do."""
+
+    def require(self, spark: SparkSession) -> None:
+        """Raise ``SessionError`` if the session lacks it."""
+        if not self.found(spark):
+            raise SessionError(f"{self.what} needs Spark {self.since} or newer, and this is {spark.version}; {self.way}")
+
+
+def _reads_state(spark: SparkSession) -> bool:
+    options = _class(spark, _STATE_OPTIONS)
+    # A vendor's Spark may have another class, and then reading is tried.
+    return options is None or any(method.getName() == _STATE_IDS for method in options.getMethods())
+
+
+RESCALE = Ability(
+    "fkjoin state rescale",
+    "4.2",
+    lambda spark: hasattr(spark, "_streamingCheckpointManager"),
+    'run it, and the query after it, in a Python environment with "pyspark>=4.2"',
+)
+
+READ_STATE = Ability("reading state", "4.1", _reads_state, "begin the query with that to have state that can be read")
+"""Of ``read_state`` and ``fkjoin state``: Spark's source of state must know checkpoints of format 2."""
+
+
+def local_file_manager(spark: SparkSession) -> str | None:
+    """Spark's class that writes a checkpoint's files without starting processes; None if this Spark has it elsewhere."""
+    return next((name for name in _FILE_MANAGERS if _class(spark, name) is not None), None)
+
+
+def _class(spark: SparkSession, name: str) -> Any:
+    """A class of the JVM, or None; a client of Spark Connect has no JVM to ask."""
+    if is_connect(spark):
+        return None
+    jvm: Any = spark._jvm
+    try:
+        return jvm.java.lang.Class.forName(name)
+    except Py4JJavaError:
+        return None

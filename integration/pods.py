@@ -1,0 +1,114 @@
+"""A SparkApplication without a cluster: an API that takes pods, and containers in their place, as the manifest says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import yaml
+
+MANIFEST = Path(__file__).parent.parent / "docker" / "kubernetes" / "spark-application.yaml"
+HOST = "127.0.0.1"
+
+Json = dict[str, Any]
+
+
+def documents() -> dict[str, Json]:
+    """The manifest's, by kind."""
+    return {one["kind"]: one for one in yaml.safe_load_all(MANIFEST.read_text())}
+
+
+@contextmanager
+def api() -> Iterator[tuple[str, Queue[Json]]]:
+    """Its address, and the pods that it is asked to make; it says of each that it runs."""
+    asked: Queue[Json] = Queue()
+    pods: dict[str, Json] = {"driver": {"metadata": {"name": "driver", "uid": "0"}}}
+
+    class Api(BaseHTTPRequestHandler):
+        def answer(self, body: Json) -> None:
+            data = json.dumps(body).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def do_GET(self) -> None:
+            name = self.path.partition("?")[0].rpartition("/")[2]
+            listed = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": list(pods.values())[1:]}
+            self.answer({"kind": "Pod", "apiVersion": "v1"} | pods[name] if name in pods else listed)
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body["metadata"]["uid"] = str(len(pods))
+            if body["kind"] == "Pod":
+                pods[body["metadata"]["name"]] = body | {"status": {"phase": "Running"}}
+                asked.put(body)
+            self.answer(body)
+
+        def do_DELETE(self) -> None:
+            self.answer({"kind": "Status", "apiVersion": "v1", "status": "Success"})
+
+        do_PATCH = do_PUT = do_POST  # noqa: N815
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer((HOST, 0), Api)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://{HOST}:{server.server_address[1]}", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def confined(application: Json, role: str, places: dict[str, str]) -> list[str]:
+    """What the operator has a pod allowed, as Docker takes it; ``places``: what stands for claims and ConfigMaps, by name."""
+    spec, part = application["spec"], application["spec"][role]
+    volumes = {one["name"]: one for one in spec["volumes"]}
+    context = part["securityContext"]
+    assert context["runAsNonRoot"]
+    given = ["--network", "host", "--user", f"{context['runAsUser']}"]
+    given += ["--read-only"] * context["readOnlyRootFilesystem"]
+    given += ["--security-opt", "no-new-privileges"] * (not context["allowPrivilegeEscalation"])
+    given += [f"--cap-drop={name}" for name in context["capabilities"]["drop"]]
+    for mount in part["volumeMounts"]:
+        volume = volumes[mount["name"]]
+        if "emptyDir" in volume:
+            given += ["--tmpfs", f"{mount['mountPath']}:exec,mode=1777"]
+        else:
+            given += ["--volume", f"{places[volume['persistentVolumeClaim']['claimName']]}:{mount['mountPath']}"]
+    for one in part.get("configMaps", []):
+        given += ["--volume", f"{places['ConfigMap ' + one['name']]}:{one['path']}:ro"]
+    return given
+
+
+def of_pod(pod: Json) -> tuple[list[str], list[str]]:
+    """Variables and local folders of the pod's only container, as Docker takes them, and its arguments."""
+    (container,) = pod["spec"]["containers"]
+    kept = {volume["name"] for volume in pod["spec"].get("volumes", []) if "emptyDir" in volume}
+    fields = {"status.podIP": HOST, "metadata.name": pod["metadata"]["name"]}
+    given: list[str] = []
+    for one in container["env"]:
+        value = fields[one["valueFrom"]["fieldRef"]["fieldPath"]] if "valueFrom" in one else one.get("value", "")
+        given += ["--env", f"{one['name']}={value}"]
+    for mount in container.get("volumeMounts", []):
+        if mount["name"] in kept:
+            given += ["--tmpfs", f"{mount['mountPath']}:exec,mode=1777"]
+    return given, container["args"]
+
+
+def docker(*command: object) -> str:
+    done = subprocess.run(["docker", *map(str, command)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr

@@ -1,0 +1,191 @@
+"""What is said of a query that has failed, from what Spark says of it."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+
+from fkjoin import QueryError, errors
+from fkjoin.checkpoint.cause import Cause, innermost
+from fkjoin.checkpoint.failure import told
+from fkjoin.errors import set_aside, thrown_at, users_frames
+from fkjoin.state import segments
+
+DRIVER = """Query [id = 1-2, runId = 3-4] terminated with exception: An error occurred in the user provided function. Reason: \
+An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/pyspark/sql/utils.py", line 163, in call
+    self.func(DataFrame(jdf, wrapped_session_jdf), batch_id)
+  File "/venv/lib/python3.11/site-packages/fkjoin/sinks/batches.py", line 210, in write_batch
+    write(batch, number)
+    ^^^^^^^^^^^^^^^^^^^^
+"""
+WORKER = """pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/home/ada/job.py", line 12, in total
+    return total + row["amount"]
+           ~~~~~~^~~~~~~~~~~~~~~
+  File "/home/ada/lib/rows.py", line 3, in get
+    raise KeyError(name)
+  File "/spark/python/lib/pyspark.zip/pyspark/types.py", line 9, in __getitem__
+KeyError: 'amount'
+"""
+END = " SQLSTATE: 39000 SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: q\nLogical Plan:\nValueError: no"
+
+
+@pytest.mark.parametrize(
+    ("messages", "cause"),
+    [
+        (
+            [f"{DRIVER}{WORKER}{END}"],
+            Cause(
+                "KeyError: 'amount'",
+                None,
+                ('job.py, line 12, in total: return total + row["amount"]', "rows.py, line 3, in get: raise KeyError(name)"),
+            ),
+        ),
+        ([f"{DRIVER}OSError: [Errno 28] No space left on device\n{END}"], Cause("OSError: [Errno 28] No space left on device")),
+        ([f"{DRIVER}AssertionError\n{END}"], Cause("AssertionError")),
+        (
+            [f"{DRIVER}fkjoin.state.errors.CorruptLogError: change log segment 3 is missing\n{END}"],
+            Cause("change log segment 3 is missing", "CorruptLogError"),
+        ),
+        (
+            [
+                f"{DRIVER}py4j.protocol.Py4JJavaError: An error occurred while calling o7.save.\n"
+                ": org.apache.spark.SparkException: [TASK_WRITE_FAILED] Writing failed.\n\tat org.apache.A.b(A.scala:1)\n"
+                "Caused by: java.io.IOException: first\n\tat a.B.c(D.java:1)\n"
+                f"Caused by: java.io.EOFException: the end\n\tat a.B.c(D.java:1)\n\t... 3 more\n{END}"
+            ],
+            Cause("EOFException: the end"),
+        ),
+        (
+            [
+                f"{DRIVER}pyspark.errors.exceptions.captured.SparkRuntimeException: "
+                f"[USER_RAISED_EXCEPTION] joiner of it: no SQLSTATE: P0001\n{END}"
+            ],
+            Cause("joiner of it: no"),
+        ),
+        (
+            [
+                "Query [id = 1-2, runId = 3-4] terminated with exception: x",
+                "Job aborted",
+                "[NO.SUCH_FILE] a is gone. SQLSTATE: 42K03",
+                "",
+            ],
+            Cause("a is gone."),
+        ),
+        (["[STREAM_FAILED] Query [id = 1-2, runId = 3-4] terminated with exception: it broke"], Cause("it broke")),
+        (["", ""], Cause("nothing is said of it")),
+    ],
+)
+def test_the_innermost_cause_is_found(messages: list[str], cause: Cause) -> None:
+    assert innermost(messages) == cause
+
+
+@pytest.mark.parametrize(
+    ("messages", "what", "way"),
+    [
+        (
+            [f"{DRIVER}fkjoin.errors.FkJoinError: extractor of orders, key o1: KeyError: 'c'{set_aside('rows')}\n{END}"],
+            "extractor of orders, key o1: KeyError: 'c'",
+            r'set such rows aside, with on_error="dead-letter" for the table; or mend what is wrong; then start the query',
+        ),
+        (
+            [f"{DRIVER}{WORKER}{END}"],
+            "KeyError: 'amount'",
+            "mend that line, and start the query again: it goes on with this batch",
+        ),
+        (["OSError: No space left on device"], "OSError: No space left on device", "make room on that disk, and start"),
+        (
+            ["x", "Python worker exited unexpectedly (crashed)"],
+            "Python worker exited unexpectedly",
+            "give the session more memory",
+        ),
+        (
+            ["Some data may have been lost because"],
+            "the topic no longer has offsets that were still",
+            "if retention deleted them",
+        ),
+        (
+            ["There are [2] sources in the checkpoint offsets and now there are [3] sources"],
+            "checkpoint /ck was made by a query that reads another number",
+            "start this version of the job with a new checkpoint",
+        ),
+        (
+            [f"{DRIVER}fkjoin.state.errors.StoreMismatchError: the checkpoint was made by another job: x\n{END}"],
+            "the checkpoint was made by another job: x",
+            "as the first line says; the checkpoint is as it was",
+        ),
+        (
+            [f"{DRIVER}fkjoin.state.errors.CorruptLogError: change log segment 3 is missing\n{END}"],
+            "change log segment 3 is missing",
+            "`fkjoin state verify /ck` says what else is wrong; then restore it from a backup",
+        ),
+        ([f"{DRIVER}fkjoin.errors.FkJoinError: do this\n{END}"], "do this", "mend what the first line names, and start"),
+        (["it broke"], "it broke", "mend that, and start the query again.*; Spark's log, and this error's details"),
+    ],
+)
+def test_three_lines_say_which_query_where_and_what_to_do(messages: list[str], what: str, way: str) -> None:
+    lines = told("out", "/ck", 7, messages)
+    assert lines[0].startswith(f"query out failed: {what}")
+    assert lines[1].startswith("where: batch 7 of checkpoint /ck")
+    assert re.match(f"what to do: {way}", lines[2])
+    assert not any("\n" in line for line in lines)
+
+
+def test_without_a_batch_that_has_begun_the_next_one_is_named() -> None:
+    assert told("out", "/ck", None, ["x"])[1] == "where: checkpoint /ck"
+    assert "goes on with the batch after the last one" in told("out", "/ck", None, ["x"])[2]
+
+
+def test_a_file_that_spark_could_not_read_is_named() -> None:
+    messages = [
+        "x",
+        "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///in/2.csv. SQLSTATE: KD001",
+        "no header",
+    ]
+    assert told("out", "/ck", 7, messages)[:2] == (
+        "query out failed: no header",
+        "where: batch 7 of checkpoint /ck; file file:///in/2.csv",
+    )
+
+
+def test_the_error_can_be_sent_to_another_process() -> None:
+    error = pickle.loads(pickle.dumps(QueryError("three lines", "all that Spark says")))
+    assert (str(error), error.details) == ("three lines", "all that Spark says")
+
+
+def test_what_a_users_function_threw_says_where() -> None:
+    def function() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no") as found:
+        function()
+    assert re.fullmatch(
+        r'ValueError: no \(test_failure\.py, line \d+, in function: raise ValueError\("no"\)\)', thrown_at(found.value)
+    )
+    assert thrown_at(ValueError("no")) == "ValueError: no"
+
+
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [
+        ("/home/ada/job.py", True),
+        ("/home/ada/fkjoin/job.py", True),
+        ("/tmp/spark-1/userFiles-2/deps.zip/rows.py", True),
+        ("/venv/lib/python3.11/site-packages/pandas/core.py", False),
+        ("/usr/lib/python3.11/json/decoder.py", False),
+        ("/spark/python/lib/pyspark.zip/pyspark/worker.py", False),
+        ("/spark/python/lib/py4j-0.10.9-src.zip/py4j/protocol.py", False),
+        ("<frozen importlib._bootstrap>", False),
+        (errors.__file__, False),
+        (segments.__file__, False),
+    ],
+)
+def test_which_lines_are_the_users_own(file: str, shown: bool) -> None:
+    assert (
+        list(users_frames(f'  File "{file}", line 3, in f\n    x = 1\n')) == [f"{Path(file).name}, line 3, in f: x = 1"] * shown
+    )

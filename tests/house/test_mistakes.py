@@ -1,0 +1,413 @@
+"""Mistakes that people make, each with the whole message that it gets: the first line says enough by itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from fkjoin import FkJoinError, QueryError, Table, fk_join
+from fkjoin.checkpoint import claim
+from fkjoin.jobs.job_file import read_job
+from tests.support.commands import fkjoin
+from tests.support.job_files import GOOD, job
+from tests.support.queries import write_lines
+from tests.support.sessions import small
+
+NOW: Any = {"trigger": "available-now"}
+FAIL: Any = {"on_error": "fail"}
+
+
+@dataclass
+class Shop:
+    """Orders and customers."""
+
+    spark: SparkSession
+    folder: Path
+
+    def orders(self, **more: Any) -> Table:
+        return Table.from_files(self.spark, self.folder / "orders", **{"key": "id", "version": "lsn"} | more)
+
+    def customers(self, **more: Any) -> Table:
+        return Table.from_files(self.spark, self.folder / "customers", **{"key": "customer", "version": "lsn"} | more)
+
+    def joined(self, extractor: Any = "customer", joiner: Any = None, **more: Any) -> Table:
+        return fk_join(self.orders(**more), self.customers(), extractor, joiner=joiner, name="joined")
+
+    def run(self, table: Table, to: str = "out", checkpoint: str = "ck") -> None:
+        table.to_parquet(self.folder / to, checkpoint=self.folder / checkpoint, **NOW).awaitTermination()
+
+    def begun(self) -> None:
+        """A checkpoint that has a batch, and data for another one."""
+        self.run(self.joined())
+        write_lines(self.folder / "orders", "2", [{"id": "o2", "customer": "c1", "amount": 2, "lsn": 2}])
+
+    def link_to_nothing(self) -> Path:
+        (self.folder / "link").symlink_to(self.folder / "gone")
+        return self.folder / "link"
+
+    def file(self) -> Path:
+        (self.folder / "file").touch()
+        return self.folder / "file"
+
+
+@pytest.fixture
+def shop(spark: SparkSession, tmp_path: Path) -> Shop:
+    small(spark, tmp_path, buckets=1)
+    write_lines(tmp_path / "orders", "1", [{"id": "o1", "customer": "c1", "amount": 5, "lsn": 1}])
+    write_lines(tmp_path / "customers", "1", [{"customer": "c1", "name": "Ada", "lsn": 1}])
+    return Shop(spark, tmp_path)
+
+
+def customer_of(key: Any, row: Any) -> Any:
+    return named(row)
+
+
+def named(row: Any) -> Any:
+    return {"c1": 1}[row.customer + "?"]
+
+
+def misnamed(left: Any, right: Any) -> Any:
+    return left["amount"] + right["name"]
+
+
+def added(key: Any, row: Any, total: Any) -> Any:
+    return total / (row.amount - 5)
+
+
+def only(row: Any) -> Any:
+    return row
+
+
+class FullDisk:
+    place = "disk"
+
+    def begin(self, table: Any) -> Any:
+        def write(batch: Any, query: str, number: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        return write
+
+
+def changed_extractor(shop: Shop) -> None:
+    shop.begun()
+    shop.run(shop.joined("upper(customer)"))
+
+
+def other_operators(shop: Shop) -> None:
+    shop.begun()
+    shop.run(shop.orders().group_by("customer", name="by").count())
+
+
+def in_use(shop: Shop) -> None:
+    (shop.folder / "ck").mkdir()
+    (shop.folder / "ck" / claim.FILE).write_text(json.dumps({"host": "elsewhere", "process": 7}))
+    shop.run(shop.joined())
+
+
+def damaged(shop: Shop) -> None:
+    shop.begun()
+    for file in [*shop.folder.glob("ck/state/0/0/*.changelog"), *shop.folder.glob("ck/state/0/0/*.zip")]:
+        file.write_bytes(file.read_bytes()[:50])
+    shop.run(shop.joined())
+
+
+def bad_line(shop: Shop) -> None:
+    (shop.folder / "orders" / "2.json").write_text('{"id":\n')
+    schema = "id string, customer string, amount bigint, lsn bigint"
+    shop.run(fk_join(shop.orders(schema=schema, **FAIL), shop.customers(), "customer", name="joined"))
+
+
+def stopped(shop: Shop) -> None:
+    context, table = shop.spark._sc, shop.orders()
+    kept, context._jsc = context._jsc, None  # as ``stop`` leaves it
+    try:
+        for use in (lambda: table.filter("amount > 1"), lambda: table.changes, lambda: shop.run(table)):
+            with pytest.raises(FkJoinError, match="the Spark session was stopped"):
+                use()
+        shop.customers()
+    finally:
+        context._jsc = kept
+
+
+AGAIN = "start the query again: it goes on with this batch"
+ASIDE = f'what to do: set such %s aside, with on_error="dead-letter" for the table; or mend what is wrong; then {AGAIN}'
+NEW = "start this version of the job with a new checkpoint, or go back to what the checkpoint was made with"
+ELSEWHERE = "make that folder, or give another place"
+OF_BOTH = "It has: left.amount, left.customer, left.id, right.customer, right.name."
+
+MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
+    "an extractor of an unknown column": (
+        lambda shop: shop.joined("custmer"),
+        "extractor: left table orders has no column 'custmer'; did you mean 'customer'? It has: amount, customer, id.",
+    ),
+    "an extractor of another type": (
+        lambda shop: shop.joined("amount"),
+        "extractor: amount of left table orders is bigint, but key column customer of right table customers is string; cast "
+        'one of them, for instance extractor="cast(amount as string)"; of files that a checkpoint has read before, give '
+        "schema= with the type that it had",
+    ),
+    "an extractor with one argument": (
+        lambda shop: shop.joined(only),
+        "extractor: only(row) is called with (key, row); let it take these",
+    ),
+    "a joiner of an unknown column": (
+        lambda shop: shop.joined(joiner=["amount"]),
+        f"joiner: (left, right) has no column 'amount'; did you mean 'left.amount'? {OF_BOTH}",
+    ),
+    "a joiner of an unknown field": (
+        lambda shop: shop.joined(joiner=["left.amont"]),
+        f"joiner: (left, right) has no column 'left.amont'; did you mean 'left.amount'? {OF_BOTH}",
+    ),
+    "a joiner that names a column twice": (
+        lambda shop: shop.joined(joiner=["left.customer", "right.customer"]),
+        "joiner: two columns are called 'customer'; give one of them an alias",
+    ),
+    "a joiner with one argument": (
+        lambda shop: shop.joined(joiner=only),
+        "joiner: only(row) is called with (left, right); let it take these",
+    ),
+    "an adder with one argument": (
+        lambda shop: shop.orders().group_by("customer").aggregate(0, only, only),  # type: ignore[arg-type]
+        "adder: only(row) is called with (key, value, aggregate); let it take these",
+    ),
+    "two sources of one name": (
+        lambda shop: fk_join(shop.orders(name="it"), shop.customers(name="it"), "customer"),
+        "name: two sources of this join are called 'it' (stream of amount, customer, id, lsn, and stream of customer, lsn, "
+        "name); give one another name=",
+    ),
+    "a table merged with one of its name": (
+        lambda shop: shop.orders().merge(shop.orders()),
+        "others[0]: orders is merged with itself, or another table has its name; give each table once, with a name= of its own",
+    ),
+    "a DataFrame for a table": (
+        lambda shop: fk_join(shop.orders(), shop.spark.range(1), "customer"),  # type: ignore[arg-type]
+        "right: a Table is needed, this is a DataFrame; wrap it with Table.from_stream(df, key=…, version=…)",
+    ),
+    "an unknown key": (
+        lambda shop: shop.orders(key="order"),
+        "key: orders has no column 'order'. It has: amount, customer, id, lsn.",
+    ),
+    "a folder that is not there": (
+        lambda shop: Table.from_files(shop.spark, shop.folder / "order", key="id", version="lsn"),
+        'path: FOLDER/order has no .json, .jsonl, .ndjson, .parquet, .csv file: give format="json", "parquet" or "csv"',
+    ),
+    "a session without the connector": (
+        lambda shop: Table.from_kafka(shop.spark, "orders", "localhost:1", key="string", value="string"),
+        "Spark's Kafka connector is not there: start the session with "
+        'fkjoin.session(jars_packages="org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION"), VERSION being that of your '
+        "PySpark (spark-submit: --packages)",
+    ),
+    "a session that was stopped": (
+        stopped,
+        "the Spark session was stopped: make a new one with fkjoin.session(), and the tables anew with it",
+    ),
+    "a checkpoint of another extractor": (
+        changed_extractor,
+        'checkpoint: FOLDER/ck was made by another job: of store joined-rekey, extractor was "customer" and is now '
+        f'"upper(customer)"; {NEW}',
+    ),
+    "a checkpoint of other operators": (
+        other_operators,
+        "checkpoint: FOLDER/ck was made by another job: its operators were joined-rekey, joined-subscription, joined-resolve "
+        "and are now by-regroup, by-aggregate, perhaps by other rules of the optimizer (spark.fkjoin.optimize, "
+        f"spark.fkjoin.optimizer.excludedRules); {NEW}",
+    ),
+    "a checkpoint in use": (
+        in_use,
+        "checkpoint: FOLDER/ck is in use by process 7 on elsewhere: stop that job first. If it is gone, its claim lapses 60 s "
+        "after its last sign of life, which was N s ago",
+    ),
+    "a checkpoint that is a file": (
+        lambda shop: shop.run(shop.orders(), checkpoint=shop.file().name),
+        f"FOLDER/file cannot be written to: FOLDER/file is a file; {ELSEWHERE}",
+    ),
+    "a folder that is a link to nothing": (
+        lambda shop: shop.run(shop.orders(), to=shop.link_to_nothing().name),
+        f"FOLDER/link cannot be written to: FOLDER/link is a link to FOLDER/gone, which is not there; {ELSEWHERE}",
+    ),
+    "a Delta table in a link to nothing": (
+        lambda shop: shop.joined().to_delta(shop.link_to_nothing(), checkpoint=shop.folder / "ck"),
+        f"FOLDER/link cannot be written to: FOLDER/link is a link to FOLDER/gone, which is not there; {ELSEWHERE}",
+    ),
+    "a Delta table in a file": (
+        lambda shop: shop.joined().to_delta(shop.file(), checkpoint=shop.folder / "ck"),
+        f"FOLDER/file cannot be written to: FOLDER/file is a file; {ELSEWHERE}",
+    ),
+    "a source kept in Delta": (
+        lambda shop: shop.orders().to_delta(shop.folder / "out", checkpoint=shop.folder / "ck"),
+        'orders: a source\'s changes come as they are read, several of a row in a batch: write .materialize("orders") first '
+        "(in a job file, materialize = true), so that each batch has a row's last one",
+    ),
+    "a database that is not there": (
+        lambda shop: shop.joined().to_postgres("it", "host=127.0.0.1 port=1", checkpoint=shop.folder / "ck", retry_s=0),
+        'postgres it: connection failed: connection to server at "127.0.0.1", port 1 failed: Connection refused (tried N times '
+        "in N s, retry_s = 0). Start the query again when the place is well: it goes on with this batch; or let it try for "
+        "longer, with a greater retry_s",
+    ),
+    "an extractor that throws": (
+        lambda shop: shop.run(shop.joined(customer_of, **FAIL)),
+        "query joined failed: extractor of orders, key o1: KeyError: 'c1?' (test_mistakes.py, line N, in named: "
+        'return {"c1": 1}[row.customer + "?"])\n'
+        f"where: batch 0 of checkpoint FOLDER/ck\n{ASIDE % 'rows'}",
+    ),
+    "a joiner that throws": (
+        lambda shop: shop.run(shop.joined(joiner=misnamed, **FAIL)),
+        'query joined failed: joiner of joined, key {"id":"o1"}: TypeError: unsupported operand type(s) for +: \'int\' and '
+        '\'str\' (test_mistakes.py, line N, in misnamed: return left["amount"] + right["name"])\n'
+        f"where: batch 0 of checkpoint FOLDER/ck\n{ASIDE % 'rows'}",
+    ),
+    "an adder that throws": (
+        lambda shop: shop.run(shop.orders().group_by("customer", name="by").aggregate(0.0, added, added)),
+        "query by failed: by-aggregate, bucket 0: value of group 'c1': adder: ZeroDivisionError: float division by zero "
+        "(test_mistakes.py, line N, in added: return total / (row.amount - 5))\n"
+        f"where: batch 0 of checkpoint FOLDER/ck\nwhat to do: mend what the first line names, and {AGAIN}",
+    ),
+    "an expression that throws": (
+        lambda shop: shop.run(shop.orders(**FAIL).map_values("1 / (amount - 5) as x", name="x")),
+        "query x failed: map_values of orders, key {'id': 'o1'}: ZeroDivisionError: division by zero; use try_divide or "
+        f"nullif\nwhere: batch 0 of checkpoint FOLDER/ck\n{ASIDE % 'rows'}",
+    ),
+    "a line that is no JSON": (
+        bad_line,
+        'query joined failed: table orders: {"id":: not a JSON object of '
+        "struct<id:string,customer:string,amount:bigint,lsn:bigint>\n"
+        f"where: batch 0 of checkpoint FOLDER/ck\n{ASIDE % 'lines'}",
+    ),
+    "a sink that throws": (
+        lambda shop: shop.joined().to(FullDisk(), checkpoint=shop.folder / "ck", **NOW).awaitTermination(),
+        "query joined failed: OSError: [Errno 28] No space left on device\n"
+        "where: batch 0 of checkpoint FOLDER/ck; test_mistakes.py, line N, in write: "
+        'raise OSError(28, "No space left on device")\n'
+        f"what to do: make room on that disk, and {AGAIN}",
+    ),
+    "state that is damaged": (
+        damaged,
+        "query joined failed: checkpoint FOLDER/ck is damaged, its state cannot be read (…)\n"
+        "where: batch 1 of checkpoint FOLDER/ck\n"
+        "what to do: restore it from a backup (to the same path), or start from a new checkpoint and replay the sources",
+    ),
+}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_each_mistake_has_its_message(shop: Shop, mistake: str) -> None:
+    make, says = MISTAKES[mistake]
+    with pytest.raises(FkJoinError) as found:
+        make(shop)
+    said = str(found.value).replace(str(shop.folder), "FOLDER")
+    said = re.sub(r"(line|was|tried|in) \d+", r"\1 N", re.sub(r"\(ChecksumException: .*\)", "(…)", said))
+    assert said == says
+    if isinstance(found.value, QueryError):
+        assert isinstance(found.value, StreamingQueryException), "users may catch that"
+        assert "=== Streaming Query ===" in found.value.details
+
+
+@pytest.mark.spark
+def test_what_is_gone_can_be_made_again_or_another_place_be_given(shop: Shop) -> None:
+    """The ways out of messages about folders, and about a session, whose context is put back here."""
+    place = shop.link_to_nothing().name
+    with pytest.raises(FkJoinError, match="make that folder, or give another place$"):
+        shop.run(shop.orders(), to=place)
+    shop.run(shop.orders(), to="another")
+    (shop.folder / "gone").mkdir()
+    shop.run(shop.orders(), to=place, checkpoint="of-the-link")
+    assert list((shop.folder / "gone").glob("batch=*"))
+    with pytest.raises(FkJoinError, match="make a new one"):
+        stopped(shop)
+    shop.run(shop.orders(), to="third", checkpoint="third-ck")
+
+
+OF_JOB_FILES: dict[str, tuple[tuple[str, str], str]] = {
+    "an unknown setting": (("trigger =", "triger ="), "triger: there is no such setting; did you mean 'trigger'?"),
+    "a join of an unknown table": (
+        ('right = "customers"', 'right = "custmers"'),
+        "joins.joined.right: there is no table or join 'custmers'; did you mean 'customers'?",
+    ),
+    "a sink of an unknown table": (
+        ('table = "joined"', 'table = "joind"'),
+        "sinks.out.table: there is no table or join 'joind'; did you mean 'joined'?",
+    ),
+    "tables made of themselves": (
+        ('left = "orders"', 'left = "joined"'),
+        "these read each other in a circle: joins.joined",
+    ),
+    "a topic without brokers": (
+        ('[kafka]\nbootstrap_servers = "localhost:1"\n', '[dead_letters]\ntopic = "dead"\n'),
+        'dead_letters: topics need a section [kafka] with bootstrap_servers = "host:port"',
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", OF_JOB_FILES)
+def test_each_mistake_in_a_job_file_is_found_without_spark(tmp_path: Path, mistake: str) -> None:
+    change, says = OF_JOB_FILES[mistake]
+    assert change[0] in GOOD
+    with pytest.raises(FkJoinError) as found:
+        read_job(job(tmp_path, GOOD.replace(*change, 1)))
+    assert str(found.value) == f"{tmp_path}/job.toml: {says}"
+
+
+PLAIN = GOOD.replace("deleted = \"op = 'd'\"\n", "")
+OUT = 'table = "joined"\npath = "{folder}/out"'
+CHECKED: dict[str, tuple[str, str]] = {
+    "a database that is not there": (
+        'table = "joined"\npostgres = "host=127.0.0.1 port=1"\ninto = "it"',
+        'postgres it: connection failed: connection to server at "127.0.0.1", port 1 failed: Connection refused',
+    ),
+    "a source kept in Delta": (
+        'table = "orders"\npath = "{folder}/out"\nformat = "delta"',
+        "sinks.out.orders: a source's changes",
+    ),
+    "a folder in a file": (
+        'table = "joined"\npath = "{folder}/job.toml"',
+        "FOLDER/job.toml cannot be written to: FOLDER/job.toml is a file; make",
+    ),
+}
+
+
+@pytest.mark.spark
+def test_what_a_check_calls_fine_does_start(shop: Shop, fkjoin_here: Callable[..., str]) -> None:
+    """Nothing is made by a check, and what it finds is what the start would."""
+    for sink, says in CHECKED.values():
+        with pytest.raises(FkJoinError) as found:
+            fkjoin_here("run", "--check", job(shop.folder, PLAIN.replace(OUT, sink)))
+        assert str(found.value).replace(str(shop.folder), "FOLDER").startswith(says)
+    kept = PLAIN.replace(OUT, 'table = "orders"\npath = "{folder}/kept"\nformat = "delta"')
+    kept = kept.replace('key = "id"\n', 'key = "id"\nmaterialize = true\n', 1)
+    assert "fine; 1 queries: sink-out" in fkjoin_here("run", "--check", job(shop.folder, kept))
+    assert not (shop.folder / "kept").exists()
+    assert not (shop.folder / "checkpoint").exists()
+    assert fkjoin_here("run", job(shop.folder, kept)) == "sink-out: 1 batch, 1 row read\n"
+    assert DeltaTable(shop.folder / "kept").to_pyarrow_table().to_pylist() == [{"id": "o1", "amount": 5, "customer": "c1"}]
+
+
+@pytest.mark.spark
+def test_a_job_that_fails_says_so_in_four_lines_and_names_the_log(shop: Shop, fkjoin_here: Callable[..., str]) -> None:
+    text = PLAIN.replace('version = "lsn"\n', 'version = "lsn"\non_error = "fail"\n', 1)
+    text = text.replace('extractor = "customer"', 'extractor = "cast(1 / (amount - 5) as string)"')
+    with pytest.raises(QueryError) as found:
+        fkjoin_here("run", job(shop.folder, text))
+    first, where, what, rest = str(found.value).splitlines()
+    assert first.startswith("query sink-out failed: extractor of orders, key {'id': 'o1'}: ZeroDivisionError: division by zero")
+    assert where == f"where: batch 0 of checkpoint {shop.folder}/checkpoint/sink-out"
+    assert what.startswith('what to do: set such rows aside, with on_error="dead-letter"')
+    assert rest == f"Spark's log, {shop.folder}/spark.log, has the rest"
+
+
+def test_without_java_a_job_says_so_in_a_line(tmp_path: Path) -> None:
+    run = fkjoin("run", job(tmp_path, GOOD), "--spark-log", tmp_path / "spark.log", JAVA_HOME=str(tmp_path))
+    assert run.returncode == 1
+    assert run.stderr == (
+        f"fkjoin: Java: there is none at JAVA_HOME, which is {tmp_path}, so that no session can start: install a JDK 17 or 21 "
+        "(Debian: apt-get install openjdk-17-jdk-headless), or point JAVA_HOME to it\n"
+    )

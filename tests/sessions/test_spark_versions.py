@@ -1,0 +1,78 @@
+"""Older releases of Spark: a job that crashes and goes on, there and on the newest one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fkjoin.checkpoint.upkeep import verify
+from tests.support.orders import History, batch_join
+from tests.support.places import ROOT
+from tests.support.sessions import small
+from tests.support.version_job import read_back, sum_up, summed
+
+RELEASES = re.findall(r"^pyspark==((\d+\.\d+)\.\d+)$", (ROOT / "compat.lock").read_text(), re.MULTILINE)
+
+
+def job(line: str, command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The job's ``command``, on the newest release of the line."""
+    environment = ROOT / f".venv-{line}"
+    if not (environment / "ready").is_file():
+        missing = f"there is no Spark {line} here: make environments"
+        pytest.fail(missing) if os.environ.get("CI") == "true" else pytest.skip(missing)
+    program = [environment / "bin" / "python", "-m", "tests.support.version_job", command, folder]
+    return subprocess.run(program, cwd=ROOT, env=own(line), capture_output=True, text=True, check=False)
+
+
+def own(line: str) -> dict[str, str]:
+    """An environment in which workers have the Spark of the line, too."""
+    python = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": str(ROOT / f".venv-{line}" / "bin" / "python")}
+    return {name: value for name, value in os.environ.items() if name != "SPARK_SUBMIT_OPTS"} | python
+
+
+def refusal(what: str, since: str, release: str) -> str:
+    return f"{what} needs Spark {since} or newer, and this is {release}; "
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("release", "line"), RELEASES, ids=[line for _, line in RELEASES])
+def test_a_job_that_is_killed_goes_on_there_and_on_the_newest(
+    spark: SparkSession, tmp_path: Path, release: str, line: str
+) -> None:
+    history = History(tmp_path)
+    for _ in range(2):
+        history.write(60)
+    killed = job(line, "crash", tmp_path)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
+    assert [file.name for file in sorted((tmp_path / "out").iterdir())] == ["000.jsonl"]
+    went_on = job(line, "go-on", tmp_path)
+    assert went_on.returncode == 0, went_on.stderr[-3000:]
+    assert summed(tmp_path) == history.by_region()
+    found = json.loads(next(line for line in went_on.stdout.splitlines() if line.startswith("{")))
+    assert found["version"] == release
+    assert found["periodic"] == ["o1"]
+    reads, spreads = (tuple(map(int, line.split("."))) >= since for since in ((4, 1), (4, 2)))
+    unread = refusal("reading state", "4.1", release) + "begin the query with that to have state that can be read"
+    assert found["read"] == (batch_join(history) if reads else unread)
+    there = f"partitions: {tmp_path / 'checkpoint'} has 2 already"
+    unspread = (
+        refusal("fkjoin state rescale", "4.2", release)
+        + 'run it, and the query after it, in a Python environment with "pyspark>=4.2"'
+    )
+    assert found["rescaled"] == (there if spreads else unspread)
+
+    if not reads:  # the newest Spark does not load such change logs
+        return
+    small(spark, tmp_path)
+    assert read_back(spark, tmp_path) == batch_join(history)
+    history.write(60)
+    sum_up(spark, tmp_path)
+    assert summed(tmp_path) == history.by_region()
+    assert verify(spark, tmp_path / "checkpoint") == []

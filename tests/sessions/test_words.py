@@ -1,0 +1,169 @@
+"""What a session's JVM says on standard error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fkjoin.errors import SessionError
+from fkjoin.sessions import words
+from fkjoin.sessions.settings import SHORT_LIVED
+from tests.support.places import ROOT
+
+BETWEEN = "the user's own line\n"
+
+PROGRAM = f"""
+import sys
+import fkjoin
+from fkjoin import Table, fk_join
+from pyspark.sql.functions import udf
+spark = fkjoin.session(master="local[2]", ui_enabled="false", sql_shuffle_partitions=2, driver_extraJavaOptions={SHORT_LIVED!r})
+schema = "id string, customer string, amount bigint, op string, lsn bigint"
+about = dict(version="lsn", deleted="op = 'd'", schema=schema)
+orders = Table.from_files(spark, "orders", key="id", **about)
+customers = Table.from_files(spark, "customers", key="customer", **about)
+joined = fk_join(orders, customers, lambda key, row: row.customer, joiner=lambda left, right: str(left.amount))
+query = joined.group_by("value").agg(n=fkjoin.aggregates.count()).to_parquet("out", checkpoint="ck")
+query.processAllAvailable()
+query.stop()
+print({BETWEEN!r}, end="", file=sys.stderr, flush=True)
+
+def broken(number: int) -> int:
+    print("of a worker", file=sys.stderr)
+    raise RuntimeError("no such luck")
+
+try:
+    spark.range(1).select(udf(broken, "int")("id")).collect()
+except Exception:
+    pass
+fkjoin.session(log_level="INFO")
+spark.range(1).collect()
+"""
+
+
+def test_a_joins_script_says_nothing_of_its_own_and_a_failure_says_all(tmp_path: Path) -> None:
+    for name in ("orders", "customers"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.json").write_text('{"id": "o1", "customer": "c1", "amount": 1, "op": "u", "lsn": 1}\n')
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    before, between, after = run.stderr.partition(BETWEEN)
+    assert (before, between) == ("", BETWEEN)
+    failed, _, told_all = after.partition(" INFO ")
+    assert "of a worker\n" in failed
+    assert "ERROR Executor: Exception in task" in failed
+    assert ", in broken\n" in failed, "the worker's traceback"
+    assert "DAGScheduler: Job" in told_all
+
+
+LINES = b"""\
+WARNING: Using incubator modules: jdk.incubator.vector
+26/11/26 18:14:06 WARN MicroBatchExecution: Disabling AQE since AQE is not supported in stateful workloads.
+Starting Streaming TransformWithStateInPandas Python worker.
+
+26/11/26 18:14:06 WARN MicroBatchExecution: Batch 3 takes long
+
+ WARN DAGScheduler: Failed to cancel job group 1. Cannot find active jobs for it.
+no end"""
+
+
+def written(settings: dict[str, Any], *texts: bytes, capfd: pytest.CaptureFixture[str]) -> str:
+    output = words.output(settings)
+    assert output is not None
+    for one in texts:
+        os.write(output.pump.writing, one)
+    output.pump.leave()
+    return capfd.readouterr().err
+
+
+def test_lines_of_no_use_are_left_out_and_nothing_else_is(capfd: pytest.CaptureFixture[str]) -> None:
+    kept = LINES.decode().split("\n\n", 1)[1]
+    assert written({}, LINES, capfd=capfd) == kept
+    assert written({}, LINES[:70], LINES[70:], capfd=capfd) == kept, "lines that come in parts"
+
+
+@pytest.mark.parametrize("settings", [{"spark.log.level": "WARN"}, {"spark.ui.showConsoleProgress": "true"}])
+def test_who_chooses_a_level_or_the_progress_bar_gets_all(settings: dict[str, Any]) -> None:
+    assert words.output(settings) is None
+
+
+def test_without_standard_error_a_session_starts_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(file: int) -> int:
+        raise OSError(9, "Bad file descriptor")
+
+    monkeypatch.setattr(os, "dup", closed)
+    assert words.output({}) is None
+
+
+def test_standard_error_that_is_closed_later_holds_nobody_up() -> None:
+    reading, writing = os.pipe()
+    program = """if True:
+        import os
+        from fkjoin.sessions.words import output
+        pump = output({}).pump
+        os.write(pump.writing, b"x\\n" * 9999)
+        pump.leave()
+        """
+    os.close(reading)
+    try:
+        run = subprocess.run([sys.executable, "-c", program], stderr=writing, check=False)
+    finally:
+        os.close(writing)
+    assert run.returncode == 0
+
+
+def test_a_fork_ends_without_the_thread(capfd: pytest.CaptureFixture[str]) -> None:
+    program = """if True:
+        import os, sys
+        from fkjoin.sessions.words import output
+        pump = output({}).pump
+        child = os.fork()
+        if child:
+            assert os.waitpid(child, 0)[1] == 0
+        """
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_level_that_there_is_not_is_refused() -> None:
+    with pytest.raises(SessionError, match=r"log_level, spark.log.level, is 'WARNING'; did you mean 'WARN'"):
+        words.level({"spark.log.level": "warning"})
+    assert words.level({"spark.log.level": "warn"}) == "WARN"
+
+
+@pytest.mark.parametrize("settings", [{}, {"spark.log.level": "WARN"}])
+@pytest.mark.parametrize(
+    ("before", "wanted"),
+    [
+        (b":: resolution report ::\n\t0 artifacts copied, 13 already retrieved (0kB/12ms)\nfirst\n", "first\nsecond\n"),
+        (b"first\n", "first\nsecond\n"),
+    ],
+)
+def test_what_is_held_comes_in_its_order_without_the_report_on_packages(
+    settings: dict[str, Any], before: bytes, wanted: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    output = words.output(settings, held=True)
+    assert output is not None
+    os.write(output.pump.writing, before)
+    assert output.said() == before.decode()
+    assert capfd.readouterr().err == ""
+    output.release()
+    os.write(output.pump.writing, b"second\n")
+    output.pump.leave()
+    assert capfd.readouterr().err == wanted
+
+
+def test_noise_that_was_held_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:
+    output = words.output({}, held=True)
+    assert output is not None
+    os.write(output.pump.writing, LINES)
+    output.release()
+    output.pump.leave()
+    assert capfd.readouterr().err == LINES.decode().split("\n\n", 1)[1]

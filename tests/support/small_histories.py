@@ -1,0 +1,285 @@
+"""Small histories of tables, all of them, and the operators through which ``exploring`` walks them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from fkjoin.codec import records, tags, versions
+from fkjoin.codec.arrays import BYTES, constant
+from fkjoin.codec.messages import LEFT
+from fkjoin.codec.rows import RowCodec
+from fkjoin.folds.extremes import Extreme
+from fkjoin.folds.fold import Fold
+from fkjoin.folds.sums import Count, WholeSum
+from fkjoin.stages import Counters, aggregate, answered, gather, join_rows, regroup, rekey, resolve, scatter, split_rows
+from fkjoin.stages import subscription as answers_of
+from fkjoin.stages.invariants import live_subscriptions
+from fkjoin.state import MemoryStore
+from tests.support import grouping, multi_join, oracle
+from tests.support.exploring import Node, System
+from tests.support.machines import END, Held, Message, Tables, messages_of
+
+TIMES: Any = {"now_ms": 0, "retention_ms": 1000}
+KEY = "k" + END
+"""The key of the one left row."""
+
+
+class History(NamedTuple):
+    """Changes, the nodes that they come to, and what these hold of some of the changes: ``exploring.Case``."""
+
+    changes: Sequence[Any]
+    sources: list[Message]
+    nodes: list[Node]
+    wanted: Callable[[Node, Sequence[Any]], Any]
+
+    def wrong(self, node: Node, held: Held, arrived: Iterable[Message]) -> str:
+        """What is wrong with what a node holds when these sources have arrived, and all that comes of them."""
+        there = set(arrived)
+        changes = zip(self.changes, self.sources, strict=True)
+        wanted = self.wanted(node, [change for change, source in changes if source in there])
+        found = subscribers(held) if node.stage == "subscription" else held.shown
+        return "" if found == wanted else f"it comes to {found}, and the final tables to {wanted}"
+
+
+@cache
+def subscribers(held: Held) -> int:
+    """How many rows would be answered."""
+    return sum(map(len, live_subscriptions(held.store())))
+
+
+def untimed(messages: pa.Table) -> pa.Table:
+    """Messages without times: they decide about nothing, and would only make more of them."""
+    return messages.set_column(messages.schema.get_field_index("ts"), "ts", pa.array([0] * len(messages), pa.int64()))
+
+
+def join(how: Any, *, at_once: int = 1, in_order: bool = False) -> System:
+    """A foreign-key join; ``in_order``: in one query."""
+
+    def rekeyed(came: Tables, store: MemoryStore) -> Tables:
+        return dict(zip(("subscription", "answer"), rekey(came["left"], store, Counters(), **TIMES), strict=True))
+
+    def subscribed(came: Tables, store: MemoryStore) -> Tables:
+        pages = answers_of(came["subscription"], came["right"], store, Counters(), in_order=in_order, **TIMES)
+        return {"answer": pa.concat_tables(pages)}
+
+    def resolved(came: Tables, store: MemoryStore) -> Tables:
+        return {"result": resolve(join_rows(came["answer"], how), store, Counters(), in_order=in_order, **TIMES)}
+
+    def to(message: Message) -> Node:
+        if message.channel == "subscription":
+            return Node("subscription", message.of("foreign_key"))
+        stage = {"left": "rekey", "right": "subscription", "answer": "resolve"}[message.channel]
+        return Node(stage, message.of("key"))
+
+    def row(value: bytes) -> tuple[str, str | None]:
+        one, other = (side[0].as_py() for side in split_rows(pa.array([value], BYTES)))
+        return one.decode(), other and other.decode()
+
+    return System({"rekey": rekeyed, "subscription": subscribed, "resolve": resolved}, to, row, at_once)
+
+
+def join_cases(lefts: int, rights: int, how: str) -> Iterator[History]:
+    """All histories of a left row of so many versions over two foreign keys, and of right rows of so many versions."""
+    versions_of_left = [*product("ab-", "xy"), None]
+    for left in histories(versions_of_left, 1, lefts):
+        present = [version for version in left if version is not None]
+        foreign_keys = [foreign_key for foreign_key, _ in present if foreign_key != "-"]
+        if not named_in_order(foreign_keys, "ab") or not named_in_order([text for _, text in present], "xy"):
+            continue
+        of_a, of_b = ([()] if name not in foreign_keys else list(histories("pq-", 0, rights)) for name in "ab")
+        for one, other in product(of_a, of_b):
+            if named_in_order([*one, *other], "pq"):
+                yield join_case(left, {"a": one, "b": other}, how)
+
+
+def join_case(left: Sequence[Any], rights: dict[str, Sequence[str]], how: str) -> History:
+    changes = [
+        oracle.Change(True, KEY.encode(), None, at)
+        if version is None
+        else oracle.Change(True, KEY.encode(), version[1].encode(), at, _key(version[0]))
+        for at, version in enumerate(left, 1)
+    ]
+    changes += [
+        oracle.Change(False, _key(name), None if text == "-" else text.encode(), at)
+        for name, texts in rights.items()
+        for at, text in enumerate(texts, 1)
+    ]
+    sources = [
+        message
+        for side, channel in ((True, "left"), (False, "right"))
+        for message in messages_of(channel, untimed(oracle.messages(changes, left=side)))
+    ]
+
+    def wanted(node: Node, some: Sequence[oracle.Change]) -> Any:
+        if node.stage == "resolve":
+            row = oracle.batch_join(some, how).get(node.key)
+            return row and tuple(text and text.decode() for text in row)
+        if node.stage == "rekey":
+            return None
+        final = max((change for change in some if change.left), key=lambda change: change.version, default=None)
+        return int(final is not None and final.value is not None and final.foreign_key == node.key)
+
+    key = KEY.encode()
+    nodes = [Node("rekey", key), *(Node("subscription", _key(name)) for name in rights), Node("resolve", key)]
+    return History(changes, sources, nodes, wanted)
+
+
+def _key(name: str) -> Any:
+    """The bytes of a key; "-" is none."""
+    return None if name == "-" else (name + END).encode()
+
+
+def joins(how: tuple[str, str], *, at_once: int = 1, in_order: bool = False) -> System:
+    """A multi-way join with two right tables; ``in_order``: in one query."""
+    of = multi_join.star(*how)
+
+    def scattered(came: Tables, store: MemoryStore) -> Tables:
+        return dict(zip(("subscription", "part"), scatter(came["left"], store, Counters(), 2, **TIMES), strict=True))
+
+    def subscribed(came: Tables, store: MemoryStore) -> Tables:
+        pages = answered(came["subscription"], came["right"], store, Counters(), (1, 1), in_order=in_order, **TIMES)
+        return {"part": pa.concat_tables(pages)}
+
+    def gathered(came: Tables, store: MemoryStore) -> Tables:
+        return {"result": gather(came["part"], store, Counters(), of, in_order=in_order, **TIMES)}
+
+    def to(message: Message) -> Node:
+        if message.channel == "subscription":
+            return Node("subscription", message.of("foreign_key"))
+        return Node({"left": "scatter", "right": "subscription", "part": "gather"}[message.channel], message.of("key"))
+
+    def row(value: bytes) -> multi_join.Row:
+        _, left, both, second = (column[0].as_py() for column in RowCodec(of.schema).decode(pa.array([value], BYTES)))
+        return left, both["first"] and both["first"]["text"], second
+
+    return System({"scatter": scattered, "subscription": subscribed, "gather": gathered}, to, row, at_once)
+
+
+def joins_cases(lefts: int, rights: int, how: tuple[str, str]) -> Iterator[History]:
+    """All histories of a left row of so many versions over foreign keys to two tables, and of right rows of so many."""
+    for left in histories([*product("ab-", "c-", "xy"), None], 1, lefts):
+        present = [version for version in left if version is not None]
+        if not all(named_in_order([version[at] for version in present], letters) for at, letters in ((0, "ab"), (2, "xy"))):
+            continue
+        named = {(at, version[at]) for version in present for at in (0, 1) if version[at] != "-"}
+        each = [list(histories("pq-", 0, rights)) if right in named else [()] for right in ((0, "a"), (0, "b"), (1, "c"))]
+        for of_a, of_b, of_c in product(*each):
+            if named_in_order([*of_a, *of_b], "pq") and named_in_order(of_c, "pq"):
+                yield joins_case(left, {(0, "a"): of_a, (0, "b"): of_b, (1, "c"): of_c}, how)
+
+
+def joins_case(left: Sequence[Any], rights: dict[tuple[int, str], Sequence[str]], how: tuple[str, str]) -> History:
+    changes = [
+        multi_join.Change(LEFT, KEY, at, None)
+        if version is None
+        else multi_join.Change(LEFT, KEY, at, version[2], (_name(version[0], END), _name(version[1], END)))
+        for at, version in enumerate(left, 1)
+    ]
+    changes += [
+        multi_join.Change(number, name + END, at, _name(text))
+        for (number, name), texts in rights.items()
+        for at, text in enumerate(texts, 1)
+    ]
+    sources = [
+        message
+        for number, channel in ((LEFT, "left"), (0, "right"), (1, "right"))
+        for message in messages_of(channel, untimed(multi_join.messages(changes, number)))
+    ]
+
+    def wanted(node: Node, some: Sequence[multi_join.Change]) -> Any:
+        if node.stage == "gather":
+            return multi_join.batch_join(some, how).get(KEY)
+        if node.stage == "scatter":
+            return None
+        number, name = node.key[0], node.key[1:].decode()
+        final = max((one for one in some if one.number == LEFT), key=lambda one: one.version, default=None)
+        return int(final is not None and final.text is not None and final.foreign[number] == name)
+
+    key, by_foreign_key = KEY.encode(), [Node("subscription", bytes([number]) + _key(name)) for number, name in rights]
+    return History(changes, sources, [Node("scatter", key), *by_foreign_key, Node("gather", key)], wanted)
+
+
+SUMMED = Fold(pa.schema([("n", pa.int64())]), (Count("rows"), WholeSum("sum", 0, "sum"), Extreme("most", 0, "max", pa.int64())))
+
+
+def aggregates(*, at_once: int = 1, guarded: bool = True) -> System:
+    """A count, a sum and a maximum; ``guarded``: over a topic."""
+
+    def regrouped(came: Tables, store: MemoryStore) -> Tables:
+        return {"grouped": regroup(came["row"], store, Counters(), as_read=True, **TIMES)}
+
+    def aggregated(came: Tables, store: MemoryStore) -> Tables:
+        how: Any = {"source": grouping.SOURCE, "guarded": guarded, **TIMES}
+        results = aggregate(came["grouped"], store, Counters(), SUMMED, **how)
+        start_counting_anew(store)
+        return {"result": results}
+
+    def to(message: Message) -> Node:
+        return Node("regroup" if message.channel == "row" else "aggregate", message.of("key"))
+
+    def row(value: bytes) -> tuple[int, ...]:
+        return tuple(column[0].as_py() for column in RowCodec(SUMMED.schema).decode(pa.array([value], BYTES)))
+
+    return System({"regroup": regrouped, "aggregate": aggregated}, to, row, at_once)
+
+
+def start_counting_anew(store: MemoryStore) -> None:
+    """Set the versions of groups to the first one: they count what was emitted, and decide about nothing."""
+    groups = [(key, value) for key, value in store.items() if key[:1] == tags.ROW]
+    names, values = (pa.array([entry[at] for entry in groups], BYTES) for at in (0, 1))
+    held = records.decode(values)
+    version = versions.encode(grouping.SOURCE, [np.ones(len(groups), np.int64)])
+    store.write(names, records.encode(held.flags, held.ts, version, held.body))
+    due = [key for key, _ in store.items() if key[:1] == tags.DUE and key[9:10] == tags.ROW]
+    store.write(pa.array(due, BYTES), constant(version[0].as_py(), len(due)) if due else pa.array([], BYTES))
+
+
+def aggregates_cases(first: int, second: int) -> Iterator[History]:
+    """All histories of two rows of so many versions over two groups."""
+    row = [*product("gh", (1, 2)), None]
+    for one, other in product(histories(row, 1, first), histories(row, 0, second)):
+        present = [version for version in (*one, *other) if version is not None]
+        groups, numbers = [version[0] for version in present], [str(version[1]) for version in present]
+        if named_in_order(groups, "gh") and named_in_order(numbers, "12"):
+            yield aggregates_case({"i" + END: one, "j" + END: other})
+
+
+def aggregates_case(by_row: dict[str, Sequence[Any]]) -> History:
+    changes = [
+        grouping.Change(key, at, version and version[0] + END, (version and version[1],))
+        for key, history in by_row.items()
+        for at, version in enumerate(history, 1)
+    ]
+    sources = messages_of("row", grouping.Grouping(SUMMED.value).messages(changes))
+
+    def wanted(node: Node, some: Sequence[grouping.Change]) -> Any:
+        if node.stage == "regroup":
+            return None
+        newest = {change.key: change for change in sorted(some, key=lambda change: change.version)}
+        numbers = [change.values[0] for change in newest.values() if change.group == node.key.decode()]
+        return (len(numbers), sum(numbers), max(numbers)) if numbers else None
+
+    groups = [Node("aggregate", _key(name)) for name in "gh"]
+    return History(changes, sources, [*(Node("regroup", key.encode()) for key in by_row), *groups], wanted)
+
+
+def _name(text: str, end: str = "") -> str | None:
+    return None if text == "-" else text + end
+
+
+def histories(of: Sequence[Any], least: int, most: int) -> Iterator[tuple[Any, ...]]:
+    """All histories of a row of so many versions."""
+    for size in range(least, most + 1):
+        yield from product(of, repeat=size)
+
+
+def named_in_order(texts: Iterable[str], alphabet: str) -> bool:
+    """Tell whether letters come first in their order; of histories that are the same but for names, one has it so."""
+    firsts = [letter for letter in dict.fromkeys(texts) if letter in alphabet]
+    return "".join(firsts) == alphabet[: len(firsts)]

@@ -1,0 +1,109 @@
+"""A job that each version of Spark runs, as a program: ``python -m tests.support.version_job COMMAND FOLDER``.
+
+``crash`` sums up the ``History`` in FOLDER, a file of each table in a batch, and is killed in the second batch, before that is
+committed.  ``go-on`` repeats that batch, reads the state back, and prints as JSON what it found, or how it was refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from fkjoin import FkJoinError, Table, fk_join, read_state, session
+from fkjoin import aggregates as agg
+from fkjoin.checkpoint.upkeep import rescale
+from tests.support.orders import CUSTOMER, ORDER
+from tests.support.queries import run
+from tests.support.sessions import short_lived, small
+
+CRASH = 1
+"""The batch."""
+
+
+def tables(spark: SparkSession, folder: Path) -> tuple[Table, Table]:
+    about: Any = {"version": "lsn", "deleted": "op = 'd'", "format": "json", "options": {"maxFilesPerTrigger": "1"}}
+    orders = Table.from_files(spark, folder / "orders", key="order_id", schema=ORDER, **about)
+    return orders, Table.from_files(spark, folder / "customers", key="customer_id", schema=CUSTOMER, **about)
+
+
+def sum_up(spark: SparkSession, folder: Path, crash: bool = False) -> None:
+    """Write each batch's results to ``out/BATCH.jsonl`` until all is read."""
+    joined = fk_join(*tables(spark, folder), "customer_id", name="joined", validate=True).materialize("joined")
+    regions = joined.group_by("right.region", name="regions", validate=True)
+    table = regions.agg(orders=agg.count(), revenue=agg.sum("left.amount"), most=agg.max("left.items"))
+    (folder / "out").mkdir(exist_ok=True)
+
+    def write(frame: DataFrame, batch: int) -> None:
+        lines = frame.toJSON().collect()
+        if crash and batch == CRASH:
+            os.kill(os.getpid(), signal.SIGKILL)
+        (folder / "out" / f"{batch:03d}.jsonl").write_text("\n".join(lines))
+
+    query = table.changes.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint"))
+    query.trigger(availableNow=True).start().awaitTermination()
+
+
+def summed(folder: Path) -> dict[Any, tuple[Any, ...]]:
+    """The table that the written results lead to."""
+    found: dict[Any, tuple[Any, ...]] = {}
+    for file in sorted((folder / "out").iterdir()):
+        for line in file.read_text().splitlines():
+            row = json.loads(line)
+            if row["_operation"] == "delete":
+                del found[(row["region"],)]
+            else:
+                revenue = row.get("revenue")
+                found[(row["region"],)] = row["orders"], None if revenue is None else round(revenue, 9), row.get("most")
+    return found
+
+
+def read_back(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Each joined order's items and region, by order."""
+    rows = read_state(spark, folder / "checkpoint", "joined").collect()
+    return {row["order_id"]: {"items": row["left"]["items"], "region": row["right"]["region"]} for row in rows}
+
+
+def periodic(spark: SparkSession, folder: Path) -> list[str]:
+    """Orders that a query sends once an interval is over."""
+    (folder / "few").mkdir()
+    (folder / "few" / "0.json").write_text('{"order_id": "o1", "amount": 1.5, "lsn": 1}\n')
+    few = Table.from_files(
+        spark, folder / "few", key="order_id", schema="order_id string, amount double, lsn bigint", version="lsn"
+    )
+    held = few.filter("amount > 0", name="held", emit="periodic 100 ms")
+    return [row["order_id"] for row in run(held.changes, folder / "held").rows]
+
+
+def refused(call: Callable[[], Any]) -> Any:
+    """What the call gives, or the message of its refusal."""
+    try:
+        return call()
+    except FkJoinError as error:
+        return str(error)
+
+
+def main(command: str, folder: Path) -> None:
+    os.environ.update(short_lived())
+    spark = session("versions", "local[2]", ui_enabled="false", driver_host="127.0.0.1")
+    spark.sparkContext.setLogLevel("ERROR")
+    small(spark, folder)
+    sum_up(spark, folder, crash=command == "crash")
+    checkpoint = folder / "checkpoint"
+    found = {
+        "version": spark.version,
+        "read": refused(lambda: read_back(spark, folder)),
+        "rescaled": refused(lambda: rescale(spark, checkpoint, 2)),
+        "periodic": periodic(spark, folder),
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
