@@ -157,7 +157,7 @@ class _Explored:
         for world in self._worlds[-1]:
             choices = []
             for at in here:
-                _, points = machine.ends(world[at])
+                points = machine.ends(world[at])
                 for point in points:
                     if (at, point.held) not in self.ends:
                         self.ends.add((at, point.held))
@@ -196,7 +196,7 @@ class _Explored:
         """The batches by which a node came to an end."""
         node = self._case.nodes[at]
         machine = self._system.machines[node.stage]
-        for before, batch in steps(machine.ends(inputs)[0], end):
+        for before, batch in steps(machine.way(inputs), end):
             took, sent = map(self._system.known.messages, (batch, machine.step(before.held, batch)[1]))
             yield f"{node} takes {_and(took)}" + (f" and sends {_and(sent)}" if sent else "")
 
