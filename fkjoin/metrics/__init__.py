@@ -77,7 +77,7 @@ class _Query:
     operators: dict[str, _Operator] = field(default_factory=dict)
 
     def rates(self, now_ms: int) -> dict[str, dict[str, dict[str, float]]]:
-        """What the last batch counted and skipped, by operator, for a second of the time since the batch before it ended.
+        """Counters and skips of the last batch, by operator, for a second of the time since the batch before it ended.
 
         When no batch has ended for longer than that, the time up to ``now_ms`` counts: a query that waits does not go on at
         its last rates.

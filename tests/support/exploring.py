@@ -36,7 +36,7 @@ class Case(Protocol):
     def nodes(self) -> Sequence[Node]: ...
 
     def wrong(self, node: Node, held: Held, arrived: Iterable[Message]) -> str:
-        """What is wrong with what a node holds when these changes have arrived, and all that comes of them; "": nothing."""
+        """Tell what is wrong with what a node holds when these changes, and all that comes of them, have arrived."""
         ...
 
 
@@ -45,7 +45,7 @@ class WrongEndError(AssertionError):
 
 
 World = tuple[int, ...]
-"""What is to arrive at each node of the stages that have not begun."""
+"""The messages that are to arrive at each node of the stages that have not begun."""
 
 
 class Origin(NamedTuple):

@@ -202,7 +202,7 @@ class _Walk:
 
     @property
     def goes_on(self) -> bool:
-        """Whether there is more to walk; with a rule that is broken there would be no end of it."""
+        """Tell whether there is more to walk; with a rule that is broken there would be no end of it."""
         return bool(self.level) and self._left > 0
 
     def steps(self) -> Iterator[tuple[int, int]]:

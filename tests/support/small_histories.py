@@ -39,7 +39,7 @@ class History(NamedTuple):
     wanted: Callable[[Node, Sequence[Any]], Any]
 
     def wrong(self, node: Node, held: Held, arrived: Iterable[Message]) -> str:
-        """What is wrong with what a node holds when these sources have arrived, and all that comes of them."""
+        """Tell what is wrong with what a node holds when these sources have arrived, and all that comes of them."""
         there = set(arrived)
         changes = zip(self.changes, self.sources, strict=True)
         wanted = self.wanted(node, [change for change, source in changes if source in there])
@@ -49,7 +49,7 @@ class History(NamedTuple):
 
 @cache
 def subscribers(held: Held) -> int:
-    """How many rows would be answered."""
+    """Count the rows that would be answered."""
     return sum(map(len, live_subscriptions(held.store())))
 
 
