@@ -261,7 +261,7 @@ def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path | None]
     """The temporary folders with which JVMs are started, in a process that has none."""
     seen: list[Path | None] = []
 
-    def started(arguments: list[str], temporary: Path | None, answer: Path) -> tuple[Any, int, str]:
+    def started(arguments: list[str], temporary: Path | None, answer: Path, pump: object) -> tuple[Any, int, str]:
         assert Path(arguments[1]).parent == answer.parent
         seen.append(temporary)
         return None, 0, ""
