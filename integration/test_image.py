@@ -75,7 +75,8 @@ def image(docker: None, tmp_path_factory: pytest.TempPathFactory) -> Image:
     base = prepared(str(DOCKER / "base.sh"))
     build = ("--build-arg", f"BASE={base}", "--target", "layout", "--tag", "fkjoin-test", str(DOCKER / "job"))
     subprocess.run(["docker", "build", "--quiet", *build], check=True, stdout=subprocess.DEVNULL)
-    home = tmp_path_factory.mktemp("home")
+    home = tmp_path_factory.mktemp("home") / "open"  # to the image's user: pytest's folder is not
+    home.mkdir()
     (home / "bin").mkdir()
     (home / "bin" / "python3").symlink_to("/usr/bin/python3")
     program = (DOCKER / "job" / "job.py").read_text()

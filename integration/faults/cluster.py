@@ -56,10 +56,11 @@ class Standalone:
         """The processes of their JVMs."""
         parents = {process.pid for process in self._processes}
         found = []
-        for status in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):
-                if int(status.read_text().rsplit(")", 1)[1].split()[1]) in parents:
-                    found.append(int(status.parent.name))
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                parent = int((process / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                if parent in parents and b"CoarseGrainedExecutorBackend" in (process / "cmdline").read_bytes():
+                    found.append(int(process.name))
         return found
 
     def _daemon(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:

@@ -35,20 +35,20 @@ def test_a_join_ends_as_the_batch_join_in_every_order(lefts: int, rights: int, a
 
 
 @pytest.mark.parametrize("how", sampled(PAIRS, PAIRS[:1]))
-@pytest.mark.parametrize(("lefts", "rights", "at_once"), sampled([(2, 2, 1), (2, 1, 3)], [(2, 1, 1)]))
+@pytest.mark.parametrize(("lefts", "rights", "at_once"), sampled([(2, (2, 1), 1), (2, (1, 1), 2)], [(2, (1, 1), 1)]))
 def test_a_multi_way_join_ends_as_the_batch_join_in_every_order(
-    lefts: int, rights: int, at_once: int, how: tuple[str, str]
+    lefts: int, rights: tuple[int, int], at_once: int, how: tuple[str, str]
 ) -> None:
     assert joins(how, at_once=at_once).check(joins_cases(lefts, rights, how)) > ENDS
 
 
-@pytest.mark.parametrize(("first", "second", "at_once"), sampled([(3, 3, 2), (4, 2, 2)], [(3, 2, 1), (2, 2, 3)]))
+@pytest.mark.parametrize(("first", "second", "at_once"), sampled([(3, 3, 2), (4, 2, 1)], [(3, 2, 1), (2, 2, 3)]))
 def test_an_aggregate_ends_as_a_recomputation_in_every_order(first: int, second: int, at_once: int) -> None:
     assert aggregates(at_once=at_once).check(aggregates_cases(first, second)) > ENDS
 
 
 @pytest.mark.parametrize("how", sampled(HOWS, HOWS[1:]))
-@pytest.mark.parametrize(("lefts", "rights", "at_once"), sampled([(3, 2, 2)], [(2, 2, 2)]))
+@pytest.mark.parametrize(("lefts", "rights", "at_once"), sampled([(3, 2, 1), (3, 1, 2)], [(2, 2, 2)]))
 def test_in_one_query_a_join_is_the_batch_join_after_every_batch(lefts: int, rights: int, at_once: int, how: str) -> None:
     """Whatever order the sources have, however it is cut into batches, and whatever comes again."""
     assert join(how, at_once=at_once, in_order=True).lockstep(join_cases(lefts, rights, how)) > ENDS
@@ -57,10 +57,10 @@ def test_in_one_query_a_join_is_the_batch_join_after_every_batch(lefts: int, rig
 @pytest.mark.parametrize("how", sampled(PAIRS, PAIRS[1:2]))
 @pytest.mark.parametrize("at_once", sampled([2], [1]))
 def test_in_one_query_a_multi_way_join_is_the_batch_join_after_every_batch(at_once: int, how: tuple[str, str]) -> None:
-    assert joins(how, at_once=at_once, in_order=True).lockstep(joins_cases(2, 1, how)) > ENDS
+    assert joins(how, at_once=at_once, in_order=True).lockstep(joins_cases(2, (1, 1), how)) > ENDS
 
 
-@pytest.mark.parametrize(("first", "second"), sampled([(3, 2), (3, 3)], [(2, 2)]))
+@pytest.mark.parametrize(("first", "second"), sampled([(3, 2)], [(2, 2)]))
 def test_in_one_query_an_aggregate_is_a_recomputation_after_every_batch(first: int, second: int) -> None:
     assert aggregates(at_once=2, guarded=False).lockstep(aggregates_cases(first, second)) > ENDS
 
@@ -133,7 +133,7 @@ def without_guard(monkeypatch: pytest.MonkeyPatch) -> None:
         (letting_late_tombstones_through, join("inner"), join_cases(2, 1, "inner"), "and the final tables to"),
         (taking_late_subscriptions, join("left"), join_cases(2, 1, "left"), "and the final tables to"),
         (taking_late_right_rows, join("left"), join_cases(1, 2, "left"), "('x', 'p'), and the final tables to ('x', 'q')"),
-        (forgetting_answers_ahead, joins(PAIRS[2]), joins_cases(2, 1, PAIRS[2]), "('x', None, None)"),
+        (forgetting_answers_ahead, joins(PAIRS[2]), joins_cases(2, (1, 1), PAIRS[2]), "('x', None, None)"),
         (without_guard, aggregates(), aggregates_cases(2, 0), "(2, 2, 1), and the final tables to (1, 1, 1)"),
         (taking_late_contributions, aggregates(), aggregates_cases(2, 0), "and the final tables to"),
     ],
@@ -163,7 +163,7 @@ def test_what_a_broken_rule_does_in_one_query_is_found_and_told(monkeypatch: pyt
     ("made", "cases"),
     [
         (lambda: join("left"), lambda: join_cases(2, 1, "left")),
-        (lambda: joins(PAIRS[0]), lambda: joins_cases(1, 1, PAIRS[0])),
+        (lambda: joins(PAIRS[0]), lambda: joins_cases(1, (1, 1), PAIRS[0])),
         (aggregates, lambda: aggregates_cases(2, 1)),
     ],
     ids=["join", "multi-way", "aggregate"],

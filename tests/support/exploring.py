@@ -36,7 +36,7 @@ class Case(Protocol):
     def nodes(self) -> Sequence[Node]: ...
 
     def wrong(self, node: Node, held: Held, arrived: Iterable[Message]) -> str:
-        """What is wrong with what a node holds when these changes have arrived, and all that comes of them; "": nothing."""
+        """Tell what is wrong with what a node holds when these changes, and all that comes of them, have arrived."""
         ...
 
 
@@ -45,7 +45,7 @@ class WrongEndError(AssertionError):
 
 
 World = tuple[int, ...]
-"""What is to arrive at each node of the stages that have not begun."""
+"""The messages that are to arrive at each node of the stages that have not begun."""
 
 
 class Origin(NamedTuple):
@@ -157,7 +157,7 @@ class _Explored:
         for world in self._worlds[-1]:
             choices = []
             for at in here:
-                _, points = machine.ends(world[at])
+                points = machine.ends(world[at])
                 for point in points:
                     if (at, point.held) not in self.ends:
                         self.ends.add((at, point.held))
@@ -196,7 +196,7 @@ class _Explored:
         """The batches by which a node came to an end."""
         node = self._case.nodes[at]
         machine = self._system.machines[node.stage]
-        for before, batch in steps(machine.ends(inputs)[0], end):
+        for before, batch in steps(machine.way(inputs), end):
             took, sent = map(self._system.known.messages, (batch, machine.step(before.held, batch)[1]))
             yield f"{node} takes {_and(took)}" + (f" and sends {_and(sent)}" if sent else "")
 

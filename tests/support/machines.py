@@ -115,7 +115,7 @@ class Machine:
         self.holds = [Held()]
         self._numbers = {Held(): 0}
         self._steps: list[dict[int, tuple[int, int]]] = [{}]
-        self._ends: dict[int, tuple[Way, list[Point]]] = {}
+        self._ends: dict[int, list[Point]] = {}
 
     def step(self, held: int, batch: int) -> tuple[int, int]:
         """The number of what is held after a batch, and what is sent."""
@@ -123,11 +123,19 @@ class Machine:
             self.compute([(held, batch)])
         return self._steps[held][batch]
 
-    def ends(self, inputs: int) -> tuple[Way, list[Point]]:
-        """The points at which all inputs have arrived, and the ways to them."""
+    def ends(self, inputs: int) -> list[Point]:
+        """The points at which all inputs have arrived."""
         if inputs not in self._ends:
             self.walk([inputs])
         return self._ends[inputs]
+
+    def way(self, inputs: int) -> Way:
+        """The ways to these points.  They are walked again: kept, they would take gigabytes."""
+        walk = _Walk(inputs, self._at_once)
+        while walk.goes_on:
+            self.compute(walk.steps())
+            walk.go_on(self._steps)
+        return walk.way
 
     def walk(self, all_inputs: Iterable[int]) -> None:
         """Walk all orders of each of the sets of inputs; a walk of a set is one of all sets within it."""
@@ -139,7 +147,7 @@ class Machine:
                     walk.go_on(self._steps)
             for walk in walks:
                 for arrived, points in walk.by_arrived().items():
-                    self._ends.setdefault(arrived, (walk.way, points))
+                    self._ends.setdefault(arrived, points)
 
     def compute(self, steps: Iterable[tuple[int, int]]) -> None:
         """Have the stage compute steps (the number of what is held, and a batch) that it has not."""
@@ -194,7 +202,7 @@ class _Walk:
 
     @property
     def goes_on(self) -> bool:
-        """Whether there is more to walk; with a rule that is broken there would be no end of it."""
+        """Tell whether there is more to walk; with a rule that is broken there would be no end of it."""
         return bool(self.level) and self._left > 0
 
     def steps(self) -> Iterator[tuple[int, int]]:

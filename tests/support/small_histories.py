@@ -39,7 +39,7 @@ class History(NamedTuple):
     wanted: Callable[[Node, Sequence[Any]], Any]
 
     def wrong(self, node: Node, held: Held, arrived: Iterable[Message]) -> str:
-        """What is wrong with what a node holds when these sources have arrived, and all that comes of them."""
+        """Tell what is wrong with what a node holds when these sources have arrived, and all that comes of them."""
         there = set(arrived)
         changes = zip(self.changes, self.sources, strict=True)
         wanted = self.wanted(node, [change for change, source in changes if source in there])
@@ -49,7 +49,7 @@ class History(NamedTuple):
 
 @cache
 def subscribers(held: Held) -> int:
-    """How many rows would be answered."""
+    """Count the rows that would be answered."""
     return sum(map(len, live_subscriptions(held.store())))
 
 
@@ -161,14 +161,16 @@ def joins(how: tuple[str, str], *, at_once: int = 1, in_order: bool = False) -> 
     return System({"scatter": scattered, "subscription": subscribed, "gather": gathered}, to, row, at_once)
 
 
-def joins_cases(lefts: int, rights: int, how: tuple[str, str]) -> Iterator[History]:
-    """All histories of a left row of so many versions over foreign keys to two tables, and of right rows of so many."""
+def joins_cases(lefts: int, rights: tuple[int, int], how: tuple[str, str]) -> Iterator[History]:
+    """All histories of a left row of so many versions over foreign keys to two tables, and of right rows of so many in each."""
     for left in histories([*product("ab-", "c-", "xy"), None], 1, lefts):
         present = [version for version in left if version is not None]
         if not all(named_in_order([version[at] for version in present], letters) for at, letters in ((0, "ab"), (2, "xy"))):
             continue
         named = {(at, version[at]) for version in present for at in (0, 1) if version[at] != "-"}
-        each = [list(histories("pq-", 0, rights)) if right in named else [()] for right in ((0, "a"), (0, "b"), (1, "c"))]
+        each = [
+            list(histories("pq-", 0, rights[right[0]])) if right in named else [()] for right in ((0, "a"), (0, "b"), (1, "c"))
+        ]
         for of_a, of_b, of_c in product(*each):
             if named_in_order([*of_a, *of_b], "pq") and named_in_order(of_c, "pq"):
                 yield joins_case(left, {(0, "a"): of_a, (0, "b"): of_b, (1, "c"): of_c}, how)
