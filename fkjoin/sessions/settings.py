@@ -72,17 +72,19 @@ _SOCKET_NAME, _LONGEST_SOCKET = len("/.01234567-89ab-cdef-0123-456789abcdef.sock
 """Bytes of the name that Spark gives to a socket, and of the longest path that one may have on any system."""
 
 _DEFAULTS = {
-    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.execution.arrow.maxBytesPerBatch": "2m",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.pollingDelay": "50ms",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
-"""Settings that apply unless a user chose others.  PySpark asks the JVM for the Python line of each column, a third of the time
-in which a table is built; the line is one of fkjoin's.  Spark by itself gathers up to 64 MiB before a worker gets any of it, in
+"""Settings that apply unless a user chose others.  Spark by itself gathers up to 64 MiB before a worker gets any of it, in
 buffers that are copied as they grow (docs/adr/0030-pieces-between-the-jvm-and-workers.md), and looks for new data every 10 ms:
 half a core of a query that waits."""
+
+_AT_START = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
+"""Settings that only a start can make.  PySpark asks the JVM for the Python line of each column, a third of the time
+in which a table is built; the line is one of fkjoin's."""
 
 _CONNECT = "grpc", "grpc_status", "google.rpc", "zstandard"
 """What a client of Spark Connect imports besides PySpark."""
@@ -121,7 +123,7 @@ def session(
     chosen: dict[str, Any] = {"spark.app.name": app_name}
     if master is not None:
         chosen["spark.master"] = master
-    chosen |= {name: value for name, (value, _) in _REQUIRED.items()} | _DEFAULTS
+    chosen |= {name: value for name, (value, _) in _REQUIRED.items()} | _DEFAULTS | _AT_START
     chosen["spark.ui.showConsoleProgress"] = "false"
     if kafka:
         exact = connector.with_connector(exact)

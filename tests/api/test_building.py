@@ -16,7 +16,17 @@ from pyspark.sql import functions as F
 import fkjoin
 from fkjoin import SessionError, Table, TopologyError, fk_join
 from fkjoin.analysis.columns import resolve_column
-from fkjoin.sessions.settings import BUCKETS, FORMAT, PROVIDER, SHORT_LIVED, bucket_count, prepare
+from fkjoin.sessions.settings import (
+    _AT_START,
+    _DEFAULTS,
+    _REQUIRED,
+    BUCKETS,
+    FORMAT,
+    PROVIDER,
+    SHORT_LIVED,
+    bucket_count,
+    prepare,
+)
 from tests.support.queries import write_lines
 
 pytestmark = pytest.mark.spark
@@ -204,6 +214,12 @@ def test_a_plain_session_is_completed(spark: SparkSession, name: str, ours: str,
     other.conf.set(name, theirs)
     prepare(other)
     assert other.conf.get(name) == theirs
+
+
+def test_a_session_that_is_there_takes_all_settings_that_complete_it(spark: SparkSession) -> None:
+    """One that only a start can make would be refused: such as those of ``_AT_START``."""
+    assert [name for name in (*_DEFAULTS, *_REQUIRED) if not spark.conf.isModifiable(name)] == []
+    assert not any(map(spark.conf.isModifiable, _AT_START))
 
 
 def test_workers_get_a_batch_in_pieces(spark: SparkSession) -> None:
