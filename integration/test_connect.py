@@ -43,7 +43,7 @@ def history(folder: Path) -> History:
 
 
 def test_traces(shop: Client, tmp_path: Path) -> None:
-    names = ["left-delete-and-reinsert", "inner-from-right-then-delete-right", "left-move-between-two-live-rights"]
+    names = ["left-delete-and-reinsert", "inner-move-between-two-live-rights"]
     paths = [TRACES / f"{name}.in.jsonl" for name in names]
     for path, lines in zip(paths, shop("traces", names=list(map(str, paths)), folder=str(tmp_path)), strict=True):
         assert_agrees(lines, expected(path))

@@ -54,7 +54,8 @@ class Connect:
 
     def parallelism(self) -> int:
         """Count the partitions of a range."""
-        last = self.spark.range(_MANY).agg(F.max(F.spark_partition_id())).head()
+        places = self.spark.range(_MANY).select(F.spark_partition_id().alias("place"))
+        last = places.agg(F.max("place")).head()
         assert last is not None
         return int(last[0]) + 1
 

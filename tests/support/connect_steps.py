@@ -205,7 +205,7 @@ def main(address: str, folder: str) -> None:
 
     @functools.cache
     def session() -> SparkSession:
-        return fkjoin.session(remote=address, sql_shuffle_partitions=2, fkjoin_buckets=2, fkjoin_index_dir=f"{folder}/index")
+        return fkjoin.session(remote=address, fkjoin_buckets=2, fkjoin_index_dir=f"{folder}/index")
 
     for line in sys.stdin:
         asked = json.loads(line)
