@@ -231,6 +231,9 @@ def test_what_cannot_start_over_says_so(shop: Shop, broker: Broker) -> None:
         shop.table(shop.orders, "n int", on_new_topic="start-over", roots=1)
     with pytest.raises(TopologyError, match="version: with roots=, the positions in the records' headers"):
         shop.table(shop.orders, "n int", version="n", roots=1)
+    with pytest.raises(TopologyError, match="headers: the value has a column 'headers' already; leave headers=False"):
+        shop.table(shop.orders, "headers string", headers=True)
+    assert shop.table(shop.orders, "headers string").columns == ["key", "headers"]
     assert [shop.table(shop.orders, "n int", **one).columns for one in ({"version": "n"}, {"roots": 1})] == [["key", "n"]] * 2
     orders = shop.table(shop.orders, "customer string", on_new_topic="start-over")
     customers = shop.table(shop.customers, "name string")

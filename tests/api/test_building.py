@@ -163,6 +163,8 @@ def test_a_session_with_the_wrong_state_store_is_refused(spark: SparkSession) ->
     other.conf.set(FORMAT, "1")
     with pytest.raises(SessionError, match="checkpointFormatVersion is '1', fkjoin needs '2'"):
         prepare(other)
+    other.conf.set(FORMAT, "2")
+    prepare(other)
     other.conf.set(BUCKETS, "many")
     with pytest.raises(SessionError, match=r"spark\.fkjoin\.buckets is 'many': it must be a whole number"):
         bucket_count(other)

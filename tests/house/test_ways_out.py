@@ -34,6 +34,7 @@ APPEND_ONLY = (
 VACUUMED = "tests/sinks/test_delta_rollback.py::test_a_batch_that_is_no_longer_there_is_named"
 SPARKS_SINK = "tests/sinks/test_restored_checkpoint.py::test_a_folder_of_sparks_own_sink_that_is_ahead_is_named"
 
+ADDERS = "tests/spark/test_adder_expressions.py::test_expressions_as_adder_and_subtractor"
 WRITTEN = "tests/analysis/test_written.py::test_what_cannot_be_read_rightly_is_refused"
 LOG = "tests/state/test_bucket_store.py::test_a_newer_format_and_a_broken_log_are_refused"
 JOB = "tests/jobs/test_job.py::test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it"
@@ -92,13 +93,13 @@ WAYS: dict[str, str | None] = {
     "extractor: {} of left table {} is {}, but": LEARNED,
     "agg: name at least one column, such as agg": BUILDING,
     "returns: give the aggregate's Spark type": BUILDING,
-    "{}: a column is called {}, as the aggregate": (
-        "tests/spark/test_adder_expressions.py::test_expressions_as_adder_and_subtractor"
-    ),
-    "key: files have columns; name those that": None,
-    "{}.{}: a table has this name already; choose": None,
+    "{}: a column is called {}, as the aggregate": ADDERS,
+    "key: files have columns; name those that": "tests/jobs/test_ways_out.py::test_files_have_a_key_of_columns_that_are_named",
+    "{}.{}: a table has this name already; choose": JOB_FILES,
     "give filter, columns, or both (the filter": JOB_FILES,
-    "sinks: those of {} are one query in {}/{}": None,
+    "sinks: those of {} are one query in {}/{}": (
+        "tests/sinks/test_several_sinks.py::test_a_jobs_sinks_are_where_they_were_begun"
+    ),
     "{}: the staged deployment joins tables read": BUILDING,
     "joiner: left table {} has no columns besides": BUILDING,
     '{} is a number without a unit; give units={"…"': UNITS,
@@ -130,8 +131,10 @@ WAYS: dict[str, str | None] = {
     "version: with roots=, the positions in the": START_OVER,
     "kafka: this process has a JVM without Spark's": CONNECTOR,
     "{} is no setting of Spark: write": JOB_FILES,
-    "headers: the value has a column 'headers'": None,
-    "{}: column {} is {}, which could not be read": None,
+    "headers: the value has a column 'headers'": START_OVER,
+    "{}: column {} is {}, which could not be read": (
+        "tests/sinks/test_types.py::test_what_would_not_come_back_from_json_is_refused"
+    ),
     "{}: the {} of {} is {}, and that of {} is": BUILDING,
     "{}: {} is the name of a column that results": BUILDING,
     "{}: column {} is already there as the key": BUILDING,
@@ -177,19 +180,25 @@ WAYS: dict[str, str | None] = {
     "checkpoint {}: Spark's source of state does": (
         "tests/checkpoint/test_damage.py::test_a_folder_that_sparks_source_of_state_does_not_find_is_not_called_damaged"
     ),
-    "a constant of type {} cannot be used": None,
+    "a constant of type {} cannot be used": ADDERS,
     "{} is {}, and is compared byte by byte": (
         "tests/spark/test_adder_expressions.py::test_a_text_with_a_collation_is_refused_and_taken_as_a_string"
     ),
-    "{} cannot be evaluated outside of the": None,
-    "division by zero; use try_divide or nullif": None,
-    "division by zero; use nullif": None,
+    "{} cannot be evaluated outside of the": ADDERS,
+    "division by zero; use try_divide or nullif": "tests/spark/test_adder_expressions.py::test_where_spark_raises_it_raises",
+    "division by zero; use nullif": "tests/spark/test_adder_expressions.py::test_where_spark_raises_it_raises",
     'table {}: {}: {}; with on_error="dead-letter"': LINES,
-    "the change of key {} has no version: a version": None,
-    "path: on {}: folders cannot be renamed at": None,
+    "the change of key {} has no version: a version": (
+        "tests/spark/test_packing.py::test_a_change_without_a_version_is_named_and_a_filter_or_a_number_is_the_way_out"
+    ),
+    "path: on {}: folders cannot be renamed at": (
+        "tests/sinks/test_several_sinks.py::test_what_cannot_be_is_said_before_anything_runs"
+    ),
     "path: a table with the columns {} leaves": BUILDING,
     "path: {} has the folder {} already{}, and": BUILDING,
-    "{} is {}, fkjoin needs {}: {}. Remove or": None,
+    "{} is {}, fkjoin needs {}: {}. Remove or": (
+        "tests/api/test_building.py::test_a_session_with_the_wrong_state_store_is_refused"
+    ),
     "join: {} is none of {}; name one with --join": EXPORTED,
     "checkpoint {} was last written by a release": None,
     "{} keeps only hashes of its rows in {}: start": BACK,
@@ -201,12 +210,14 @@ WAYS: dict[str, str | None] = {
         "test_the_first_problem_of_a_record_is_told_and_a_query_told_to_fail_names_the_record"
     ),
     "partitions: {} buckets cannot be spread evenly": PARTITIONS,
-    "{}: column {} is {}, and the keys of a JSON": None,
+    "{}: column {} is {}, and the keys of a JSON": (
+        "tests/sinks/test_types.py::test_what_would_not_come_back_from_json_is_refused"
+    ),
     "out: {} is there already; give a folder that": EXPORTED,
     "name: {} already names an input of this {}": BUILDING,
     "df: a batch DataFrame has no changes to follow": BUILDING,
     "version: name the columns that order the": BUILDING,
-    "{} of {}: a result does not fit; cast to": None,
+    "{} of {}: a result does not fit; cast to": "tests/spark/test_adder_expressions.py::test_where_spark_raises_it_raises",
     "a record has wire version {}, this release": "tests/kafka/test_wire.py::test_another_wire_version_is_refused_by_name",
     "path: {} has batches of {} checkpoints ({})": WRITTEN,
     "key: the table that was written has the key": WRITTEN,
@@ -263,7 +274,7 @@ WAYS: dict[str, str | None] = {
 }
 """By the beginnings of messages, with ``{}`` for what is filled in: the test that goes the way out; None: no test does yet."""
 
-UNTRIED = 17
+UNTRIED = 3
 """How many ways out no test goes.  It may only fall."""
 
 IMPERATIVES = (

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from fkjoin.codec.units import Unit
 from fkjoin.errors import FkJoinError
-from fkjoin.jobs.job_file import read_job
+from fkjoin.jobs.job import Job
+from fkjoin.jobs.job_file import JobError, read_job
 from fkjoin.jobs.web import served
 from fkjoin.kafka import Json, String
 from fkjoin.kafka.formats import as_format
@@ -19,6 +21,7 @@ from fkjoin.metrics import Metrics
 from fkjoin.metrics.server import Access
 from tests.support.job_files import GOOD, job
 from tests.support.json_values import KINDS, read
+from tests.support.queries import write_lines
 
 JOB_FILES: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {
     "views.v: give filter, columns, or both": (
@@ -32,6 +35,10 @@ JOB_FILES: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {
     "sinks.out: postgres, the address of a database, and into": (
         ('path = "{folder}/out"', 'postgres = "postgresql://db/shop"'),
         ('path = "{folder}/out"', 'postgres = "postgresql://db/shop"\ninto = "shop.orders"'),
+    ),
+    "views.orders: a table has this name already; choose another": (
+        ("[sinks.out]", '[views.orders]\nof = "joined"\nfilter = "amount > 1"\n[sinks.out]'),
+        ("[sinks.out]", '[views.large]\nof = "joined"\nfilter = "amount > 1"\n[sinks.out]'),
     ),
     "tables.orders: give either topic or path": (
         ('path = "{folder}/orders"', 'path = "o"\ntopic = "o"'),
@@ -59,6 +66,16 @@ def test_a_job_file_is_read_when_it_says_what_the_message_says(tmp_path: Path, b
         read_job(job(tmp_path, GOOD.replace(*wrong, 1)))
     assert str(found.value).removeprefix(f"{tmp_path / 'job.toml'}: ").startswith(beginning)
     read_job(job(tmp_path, GOOD.replace(*right, 1)))
+
+
+@pytest.mark.spark
+def test_files_have_a_key_of_columns_that_are_named(spark: SparkSession, tmp_path: Path) -> None:
+    for name in ("orders", "customers"):
+        write_lines(tmp_path / name, "1", [{"id": 1, "customer": "c", "amount": 2, "name": "n", "op": "u", "lsn": 1}])
+    wrong = job(tmp_path, GOOD.replace('key = "id"', 'key = {format = "string", name = "id"}'))
+    with pytest.raises(JobError, match="key: files have columns; name those that are the key"):
+        Job(read_job(wrong), spark)
+    assert Job(read_job(job(tmp_path, GOOD)), spark).tables["orders"].key == ("id",)
 
 
 VALUES: dict[str, tuple[tuple[str, Unit | None, str], tuple[str, Unit]]] = {

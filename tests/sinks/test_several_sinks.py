@@ -115,6 +115,9 @@ def test_what_cannot_be_is_said_before_anything_runs(spark: SparkSession, tmp_pa
     with pytest.raises(TopologyError, match=r'orders: a source.*write .materialize\("orders"\) first'):
         tables(spark, tmp_path)[0].to(out, Delta(tmp_path / "delta"), checkpoint=checkpoint, trigger=NOW)
     assert not checkpoint.exists()
+    plain = table.changes.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "plain-ck"))
+    finished(plain.trigger(availableNow=True).start(str(tmp_path / "plain")))
+    assert spark.read.parquet(str(tmp_path / "plain")).count() > 0
     finished(table.to_parquet(tmp_path / "alone", checkpoint=checkpoint, trigger=NOW))
     with pytest.raises(TopologyError, match=r"checkpoint: .*ck is of a query with one sink: go on with to_kafka"):
         table.to(out, checkpoint=checkpoint, trigger=NOW)
@@ -184,3 +187,4 @@ def test_a_jobs_sinks_are_where_they_were_begun(spark: SparkSession, tmp_path: P
     with pytest.raises(JobError, match=r"sinks: those of joined are one query in .*two/sinks-joined, and .* names it: leave"):
         queries(three, "two")
     spark.conf.unset(EXCLUDED)
+    assert "sinks-joined" in queries(three, "two")

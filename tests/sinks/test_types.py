@@ -96,16 +96,25 @@ def test_any_row_that_workers_write_comes_back_from_their_reader(table: pa.Table
 
 
 @pytest.mark.parametrize(
-    ("schema", "says"),
+    ("schema", "says", "way"),
     [
-        ("id int, m map<int, string>", r"column m is map<int,string>, and the keys .* texts: write map_entries\(m\)"),
-        ("s struct<a: array<map<date, int>>>", r"column s\.a\[\] is map<date,int>"),
-        ("m map<string, variant>", r"column m\.value is variant, which could not be read there as it was: cast it to text"),
+        (
+            "id int, m map<int, string>",
+            r"column m is map<int,string>, and the keys .* texts: write map_entries\(m\)",
+            "id int, m array<struct<key: int, value: string>>",
+        ),
+        ("s struct<a: array<map<date, int>>>", r"column s\.a\[\] is map<date,int>", "s struct<a: array<map<string, int>>>"),
+        (
+            "m map<string, variant>",
+            r"column m\.value is variant, which could not be read there as it was: cast it to text",
+            "m map<string, string>",
+        ),
     ],
 )
-def test_what_would_not_come_back_from_json_is_refused(schema: str, says: str) -> None:
+def test_what_would_not_come_back_from_json_is_refused(schema: str, says: str, way: str) -> None:
     with pytest.raises(TopologyError, match=f"Json: {says}"):
         Json("").encode(F.col("row"), struct_type(schema, "row"))
+    Json("").encode(F.col("row"), struct_type(way, "row"))
 
 
 def test_a_table_is_refused_before_its_topic_is_asked_for(spark: SparkSession, tmp_path: Path) -> None:

@@ -110,12 +110,22 @@ def test_an_expression_returns_what_spark_returns(spark: SparkSession) -> None:
             assert same(part.of_row(row), value), (text, row, part.of_row(row), value)
 
 
-@pytest.mark.parametrize("text", ["a div 0", "(a + 1) / (b - b)", "b % 0", "cast(a * 4 as int)", "a * 9223372036854775807"])
-def test_where_spark_raises_it_raises(spark: SparkSession, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "says", "way", "gives"),
+    [
+        ("a div 0", "division by zero; use nullif", "a div nullif(0, 0)", None),
+        ("(a + 1) / (b - b)", "division by zero; use try_divide or nullif", "(a + 1) / nullif(b - b, 0)", None),
+        ("b % 0", "division by zero; use nullif", "b % nullif(0, 0)", None),
+        ("cast(a * 4 as int)", "", "cast(a * 4 as bigint)", 1 << 62),
+        ("a * 92233", "a result does not fit; cast to a wider type", "cast(a as decimal(38, 0)) * 92233", (1 << 60) * 92233),
+    ],
+)
+def test_where_spark_raises_it_raises(spark: SparkSession, text: str, says: str, way: str, gives: Any) -> None:
     frame = spark.createDataFrame([(3, 5)], "a bigint, b int")
     part = scalar_of("adder", F.expr(text), frame)
-    with pytest.raises(ArithmeticError):
+    with pytest.raises(ArithmeticError, match=says):
         part.of_row({"a": 1 << 60, "b": 5})
+    assert scalar_of("adder", F.expr(way), frame).of_row({"a": 1 << 60, "b": 5}) == gives
 
 
 @pytest.mark.parametrize(
@@ -159,6 +169,12 @@ def test_expressions_as_adder_and_subtractor(spark: SparkSession, tmp_path: Path
         wanted[(order["customer_id"],)].add(key)
     found = table_of(run(ids.changes, tmp_path / "one").rows, "customer_id")
     assert {key: set(row["value"]) for key, row in found.items()} == wanted
+    for text in ("aggregate + rand()", "if(interval '1' day > interval '2' day, aggregate, 0.0)"):
+        with pytest.raises(TopologyError, match="adder: .*; give a Python callable"):
+            grouped.aggregate(0.0, text, "aggregate")
+    assert grouped.aggregate(0.0, lambda _, ids, total: total, lambda _, ids, total: total).columns == ["customer_id", "value"]
+    drawn = orders.group_by("customer_id", value="rand() as r").aggregate(0.0, "aggregate + r", "aggregate - r")
+    assert drawn.columns == ["customer_id", "value"], "what Spark evaluates"
     with pytest.raises(TopologyError, match="adder: 'aggregate \\+ itms' cannot be evaluated over aggregate, key and value"):
         grouped.aggregate(0, "aggregate + itms", "aggregate - items")
     with pytest.raises(TopologyError, match="subtractor: a column is called 'aggregate', as the aggregate is"):
