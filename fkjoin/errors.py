@@ -19,7 +19,7 @@ _NOT_THE_USERS = re.compile(
 
 
 def nearest(name: str, known: Collection[str], shown: int | None = None) -> str:
-    """What a message says after a name that there is not: the nearest one, else the first ``shown`` that there are."""
+    """Say, after a name that is not there, the nearest one, else the first ``shown`` that are."""
     close = difflib.get_close_matches(name, known, 1)
     return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(list(known)[:shown]) or 'none'}."
 

@@ -1,4 +1,4 @@
-"""What expressions over a table's columns are made of, as Spark understands them."""
+"""Parts of expressions over a table's columns, as Spark understands them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def field_of(node: Any, row: pa.Schema) -> Path | None:
 
 
 def paths_in(node: Any, row: pa.Schema) -> Iterator[Path]:
-    """What an analyzed expression reads of the columns of ``row``."""
+    """Find what an analyzed expression reads of the columns of ``row``."""
     if (path := field_of(node, row)) is not None:
         yield path
         return

@@ -73,7 +73,7 @@ class Bound:
 
     @cached_property
     def paths(self) -> list[Path]:
-        """What it reads, or may read."""
+        """Paths that it reads, or may read."""
         if self.path is not None:
             return [self.path]
         if self.node is not None:
@@ -82,14 +82,14 @@ class Bound:
 
     @cached_property
     def vector(self) -> Part | None:
-        """The same for workers; None if Spark has to evaluate it."""
+        """Form for workers; None if Spark has to evaluate it."""
         if self.node is None:
             return None if self.path is None else vectorize.at(self.path, self.scope.schema)
         return vectorize.vector_of(self.node, self.scope.schema.names, self.scope.frame.sparkSession)
 
     @cached_property
     def can_throw(self) -> bool:
-        """Whether it may throw on a row, as far as anybody knows."""
+        """Tell whether it may throw on a row, as far as is known."""
         return self.path is None if self.node is None else throwing.can_throw(self.node)
 
 

@@ -22,7 +22,7 @@ Joiner = Expressions | Callable[[Any, Any], Any]
 
 
 def is_function(given: Any) -> TypeGuard[Callable[[Any, Any], Any]]:
-    """Whether an extractor or joiner is a Python callable; a Column, which can be called too, is not one."""
+    """Tell whether an extractor or joiner is a Python callable; a Column, which can be called too, is not one."""
     return callable(given) and not isinstance(given, Column)
 
 

@@ -1,4 +1,4 @@
-"""What a user may give where a column is wanted (name, SQL text, Column) as Columns, with errors that help."""
+"""Columns of what a user may give where one is wanted (name, SQL text, Column), with errors that help."""
 
 from __future__ import annotations
 
@@ -127,5 +127,5 @@ def _explain(given: str, error: AnalysisException, known: list[str], table: str,
 
 
 def first_line(error: AnalysisException) -> str:
-    """What Spark's analyzer says, without the plan."""
+    """Return what Spark's analyzer says, without the plan."""
     return str(error).split("\n", 1)[0]

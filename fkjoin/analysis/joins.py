@@ -38,21 +38,21 @@ from fkjoin.stages.join_rows import require_how
 
 @dataclass(frozen=True, eq=False)
 class JoinBound:
-    """What lowering a join needs besides its node."""
+    """Needs of lowering a join, besides its node."""
 
     foreign_key: ForeignKey
     joiner: BoundJoiner
     fields: Mapping[str, Place] | None
-    """What the columns of a joined row are, and those of its key, if they are fields of both rows."""
+    """Columns of a joined row, and of its key, if they are fields of both rows."""
     emission: Emission
     topics: InternalTopics | None
-    """Of a staged join."""
+    """Topics of a staged join."""
     settings: Settings
 
 
 @dataclass(frozen=True, eq=False)
 class ChildrenBound:
-    """What lowering ``with_children`` needs besides its node."""
+    """Needs of lowering ``with_children``, besides its node."""
 
     foreign_key: ForeignKey
     result: StructType

@@ -13,7 +13,7 @@ import pyarrow as pa
 from fkjoin.codec.rows import Path
 
 _FIELD = re.compile(r"`?\s*\.\s*(?:`((?:[^`]|``)*)`|(\w+))")
-"""What follows a struct's name where a field of it is meant."""
+"""Pattern of what follows a struct's name where a field of it is meant."""
 _STAR = re.compile(r"(?:^|[^\w`)\]'\"\s.])\s*\*")
 """A star that multiplies nothing."""
 

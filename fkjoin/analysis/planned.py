@@ -42,7 +42,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class SourceBound:
-    """What is read; made when the table is, since what there is to read decides what its rows are."""
+    """Source of a table, read when the table is made: what there is to read decides what its rows are."""
 
     frame: DataFrame
     """See ``spark.frame``."""
@@ -63,17 +63,17 @@ class Planned:
     row_type: StructType
     spark: SparkSession = field(repr=False)
     bound: Any = field(repr=False)
-    """What lowering needs besides the node: the operator's expressions and settings; its type says which operator it is."""
+    """Needs of lowering besides the node: the operator's expressions and settings.  Its type says which operator it is."""
     inputs: tuple[Planned, ...] = ()
     """The tables that the operator reads."""
     timestamps: str | None = None
     """``"timestamp"`` or ``"bigint"``: the type of the table's timestamps; None without."""
     on_error: OnError = "dead-letter"
-    """What happens to rows on which an expression or a function of the user's throws."""
+    """Action on rows on which an expression or a function of the user's throws."""
     connection: Connection | None = None
     """The topic that the table is read from, or one of those."""
     lowered: list[Any] = field(init=False, repr=False, default_factory=list)
-    """What lowering has made of it, once: several tables that stand on it are of the same frames."""
+    """Outcome of lowering, made once: several tables that stand on it have the same frames."""
 
     @property
     def name(self) -> str:
@@ -101,7 +101,7 @@ class Planned:
 
     @property
     def sources(self) -> list[SourceBound]:
-        """What is read by the table and by all that it is made of."""
+        """List what is read by the table and by all that it is made of."""
         own = [self.bound] if isinstance(self.bound, SourceBound) else []
         return [*own, *(source for table in self.inputs for source in table.sources)]
 

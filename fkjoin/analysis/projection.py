@@ -42,17 +42,17 @@ class Projection:
         return F.struct(*(column.alias(name) for name, column in zip(self.schema.names, columns, strict=True)))
 
     def for_workers(self, what: str) -> Columns | None:
-        """The same for workers; None if Spark has to evaluate one of them."""
+        """Return the forms for workers; None if Spark has to evaluate one of them."""
         return for_workers(dict(zip(self.schema.names, self.bound, strict=True)), what)
 
     def renamed(self, names: Sequence[str]) -> Projection:
-        """The same under other names."""
+        """Return the same expressions under other names."""
         fields = [StructField(name, field.dataType, field.nullable) for name, field in zip(names, self.schema, strict=True)]
         return Projection(self.bound, StructType(fields))
 
     @classmethod
     def of(cls, argument: str, given: Expressions, scope: Scope) -> Projection:
-        """What is ``given`` over the columns of a scope.
+        """Bind what is ``given`` to the columns of a scope.
 
         Raises ``TopologyError`` that says which ``argument`` is wrong, and why.
         """

@@ -1,4 +1,4 @@
-"""What orders, deletes and dates a topic's changes, where the user gives it as expressions over the records' values."""
+"""Columns that order, delete and date a topic's changes, given as expressions over the records' values."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def plain_lines(
 
 
 def _raw(df: DataFrame, name: str, keys: Sequence[str], row: Sequence[str]) -> Column:
-    """What a dead letter says: where the change was read, or else its key and row as JSON; and the table's name."""
+    """Make the content of a dead letter: where the change was read, or else its key and row as JSON; and the table's name."""
     table = F.lit(name).alias("table")
     if RAW in df.columns:
         return F.struct(table, *(F.col(RAW)[one].alias(one) for one in fields_of(df, F.col(RAW))))
@@ -194,7 +194,7 @@ def _raw(df: DataFrame, name: str, keys: Sequence[str], row: Sequence[str]) -> C
 
 
 def _without_version(keys: Sequence[str], version: Mapping[str, Column]) -> Column:
-    """What is wrong with a row that has a key and no version."""
+    """Say what is wrong with a row that has a key and no version."""
     keyed = F.lit(True)
     for name in keys:
         keyed = keyed & F.col(quoted(name)).isNotNull()
@@ -202,7 +202,7 @@ def _without_version(keys: Sequence[str], version: Mapping[str, Column]) -> Colu
 
 
 def _failing(name: str, raw: Column, fields: Sequence[str]) -> Callable[[Column], Column]:
-    """What makes of a problem one that stops the query, and says where."""
+    """Turn a problem into one that stops the query, and says where."""
     where = [F.substring(raw[part].cast("string"), 1, 200) for part in ("file", "key", "value") if part in fields]
 
     def failing(problem: Column) -> Column:
@@ -221,7 +221,7 @@ def _or_null(text: Column | None) -> Column:
 
 
 def _is_test(condition: Part) -> bool:
-    """Whether it is the name of a truth, a test for null, or a comparison with a text: workers have always evaluated these."""
+    """Tell whether it is the name of a truth, a test for null, or a comparison with a text: workers evaluate these."""
     what, *others = condition.children or (condition,)
     while what.kind == "GetStructField":
         (what,) = what.children

@@ -1,4 +1,4 @@
-"""Which of Spark's expressions can throw on a row, and which part of one did.
+"""Expressions of Spark's that can throw on a row, and the part of one that did.
 
 A session makes null of what throws: see ``Access.tried``.
 """
@@ -32,7 +32,7 @@ _WORDS = {
     "Cast": "a value that cannot be cast",
     **dict.fromkeys(("GetArrayItem", "ElementAt", "Elt"), "no such element"),
 }
-"""What is wrong where a part of that kind throws, and nothing in it does."""
+"""Problems, by kind of the part that throws where nothing in it does."""
 
 
 def cause(columns: Sequence[Column], nodes: Sequence[Any], rows: DataFrame) -> Column:
@@ -55,7 +55,7 @@ def cause(columns: Sequence[Column], nodes: Sequence[Any], rows: DataFrame) -> C
 
 
 def can_throw(node: Any) -> bool:
-    """Whether an analyzed expression may throw on a row."""
+    """Tell whether an analyzed expression may throw on a row."""
     children = _children(node)
     if _kind(node) == "Cast" and not node.canUpCast(children[0].dataType(), node.dataType()):
         return True
@@ -63,7 +63,7 @@ def can_throw(node: Any) -> bool:
 
 
 def _why(tried: Tried, node: Any) -> Column:
-    """Of a part that throws: the smallest part of it that does, in Spark's SQL, and why."""
+    """Find the smallest part that throws, in Spark's SQL, and why."""
     if _kind(node) in ("Alias", "ExprAlias"):
         return _why(tried, node.child())
     here = F.lit(f"{node.sql()}: {_WORDS.get(_kind(node), 'it throws')}")

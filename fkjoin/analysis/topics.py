@@ -156,7 +156,7 @@ def read_topic(
 
 
 def _raw(table: str) -> Column:
-    """What a dead letter of the table says of its record."""
+    """Make the content of a dead letter of the table about its record."""
     return F.struct(F.lit(table).alias("table"), *RAW_COLUMNS)
 
 

@@ -25,7 +25,7 @@ _MOST_COGROUPED = 256
 
 @dataclass(frozen=True, eq=False)
 class MergeBound:
-    """What lowering ``merge`` needs besides its node."""
+    """Needs of lowering ``merge``, besides its node."""
 
     emission: Emission
     settings: Settings
@@ -33,7 +33,7 @@ class MergeBound:
 
 @dataclass(frozen=True, eq=False)
 class CogroupBound:
-    """What lowering a cogroup needs besides its node."""
+    """Needs of lowering a cogroup, besides its node."""
 
     fold: CoFold
     emission: Emission

@@ -28,19 +28,19 @@ from fkjoin.stages.complete import UNAVAILABLE
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What a view makes of each row, as columns over a table's frame."""
+    """A view of each row, as columns over a table's frame."""
 
     tried: Attempt
     """The expressions, which row and gone are made of."""
     row: Column
     gone: Column
-    """Whether there is none."""
+    """Condition under which there is no row."""
     reads: Callable[[Sequence[Path] | None], list[Path] | None]
-    """What must be there of the table's rows for what is at paths of the new ones (None: for all of them)."""
+    """Function from paths of the new rows to those that the table's rows must have (None: all of them)."""
     said: tuple[tuple[str, str], ...]
     """For people."""
     evaluate: Callable[[], Steps | None]
-    """The same for workers; None if Spark has to evaluate it."""
+    """Form for workers; None if Spark has to evaluate it."""
 
     def __str__(self) -> str:
         return " ".join(*self.said) if self.said else "it"
@@ -53,7 +53,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class ViewBound:
-    """What lowering a view needs besides its node, whose steps are all since the last operator that keeps rows."""
+    """Needs of lowering a view, besides its node, whose steps are all since the last operator that keeps rows."""
 
     step: Step
     """The last of them."""
@@ -63,7 +63,7 @@ class ViewBound:
 
 @dataclass(frozen=True, eq=False)
 class CompleteBound:
-    """What lowering a topic's table needs whose events may lack values."""
+    """Needs of lowering a topic's table whose events may lack values."""
 
     settings: Settings
 

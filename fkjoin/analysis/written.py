@@ -1,4 +1,4 @@
-"""What fkjoin wrote, as a table again: a folder of ``Table.to_parquet``, with what its files say of each change.
+"""Tables that fkjoin wrote, read again: a folder of ``Table.to_parquet``, with what its files say of each change.
 
 In a batch a result's row changes once at most, so the number of the batch orders the changes of a key; a source's changes
 come as they were read, and their own versions order them.
@@ -39,7 +39,7 @@ _PART = re.compile(r"part-[0-9a-f]+\.parquet")
 
 
 def about(node: Node, timestamps: str | None, set_backs: int = 0) -> bytes:
-    """What ``ABOUT`` says of a table; ``set_backs``: how often batches were set aside."""
+    """Write what ``ABOUT`` says of a table; ``set_backs``: how often batches were set aside."""
     said = {"format": 1, "table": node.name, "key": node.key, "timestamps": timestamps, "source": isinstance(node, Source)}
     if isinstance(node, Source):
         said |= {"numbers": node.numbers, "placed": node.topic is not None and node.parts == 1}
@@ -107,7 +107,7 @@ def schema_of(spark: SparkSession, path: str) -> StructType:
 
 
 def _folders(spark: SparkSession, place: str) -> tuple[str, list[str], str]:
-    """What the folders of batches are called, what they end in, and the newest of them; all are of one checkpoint's query."""
+    """Find the folders of batches of one checkpoint's query: their name, their endings, and the newest."""
     folders = folders_of(spark, place)
     named = [name.split("=", 1) for name in folders]
     ends = sorted({batch.partition("-")[2] for _, batch in named})
@@ -126,7 +126,7 @@ def _folders(spark: SparkSession, place: str) -> tuple[str, list[str], str]:
 
 
 def _said(spark: SparkSession, place: str) -> dict[str, Any]:
-    """What ``ABOUT`` says; nothing where a release before it has written the files."""
+    """Read what ``ABOUT`` says; nothing where an older release has written the files."""
     path, files = hadoop(spark, f"{place}/{ABOUT}")
     return dict(json.loads(read_file(path, files))) if files.exists(path) else {}
 
@@ -148,7 +148,7 @@ def _key(given: Expressions | None, said: Mapping[str, Any], columns: list[str],
 
 
 def _numbers(spark: SparkSession, place: str, said: Mapping[str, Any], schema: StructType) -> int:
-    """Of how many numbers a source's own versions are; 0 where the changes are results, ordered by their batches."""
+    """Count the numbers of a source's own versions; 0 where the changes are results, ordered by their batches."""
     if said or _NUMBERS not in schema.names:
         return int(said["numbers"]) if said.get("source") else 0
     first = spark.read.schema(schema).parquet(place).select(OPERATION, F.size(_NUMBERS).alias("numbers")).head()
@@ -174,7 +174,7 @@ def _one_writer(frame: DataFrame, place: str, label: str, writers: list[str]) ->
 
 
 LABELS = ("batch", "fkjoin_batch")
-"""What folders of batches are called: the first one that is no column of the table."""
+"""Names of folders of batches: the first that is no column of the table counts."""
 
 
 def folders_of(spark: SparkSession, place: str) -> list[str]:

@@ -62,7 +62,7 @@ def explain(error: str, checkpoint: str) -> tuple[str, str] | None:
 
 
 def damaged(checkpoint: str, error: Exception) -> FkJoinError:
-    """What to say when Spark cannot read a checkpoint's state; raises the error itself if it is not of the checkpoint."""
+    """Make the error for a state that Spark cannot read; raises the error itself if it is not of the checkpoint."""
     if "Python worker" in str(error):
         raise error
     if (odd := _ESCAPED.search(checkpoint)) is not None:

@@ -37,7 +37,7 @@ _NAME = "orders-with-customers"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run of the demo did and found."""
+    """Outcome of a run of the demo."""
 
     resumed: bool
     batches: int
@@ -148,7 +148,7 @@ def _table(changes: DataFrame) -> DataFrame:
 
 
 def _batch_join(spark: SparkSession, folder: Path) -> DataFrame:
-    """The same table, by Spark SQL from the final tables."""
+    """Join the final tables by Spark SQL."""
     for name, key in _KEYS.items():
         spark.read.schema(_SCHEMAS[name]).json(str(folder / name)).createOrReplaceTempView(f"{name}_log")
         spark.sql(

@@ -37,7 +37,7 @@ SparkLog = Annotated[
 
 
 class Engine(str, enum.Enum):
-    """What runs a trace."""
+    """An engine that runs a trace."""
 
     memory = "memory"
     spark = "spark"

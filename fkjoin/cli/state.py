@@ -31,7 +31,7 @@ Batch = Annotated[int | None, typer.Option(help="The batch after which to look; 
 
 
 class Format(str, enum.Enum):
-    """Of exported files."""
+    """Format of exported files."""
 
     json = "json"
     parquet = "parquet"

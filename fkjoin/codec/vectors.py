@@ -36,7 +36,7 @@ class Columns:
         return pa.schema([(name, one.of) for name, one in self.columns])
 
     def __call__(self, visible: Mapping[str, pa.Array], gone: pa.BooleanArray) -> pa.StructArray:
-        """Of ``visible`` columns, by lower-case name; what can raise is null where the row is ``gone``."""
+        """Evaluate over ``visible`` columns, by lower-case name; what can raise is null where the row is ``gone``."""
         if not self.columns:
             return pa.repeat(pa.scalar({}, pa.struct([])), len(gone))
         with named(self.what):
@@ -45,7 +45,7 @@ class Columns:
 
 
 class EvaluationError(ArithmeticError):
-    """What an operator's expression throws; the error itself is its cause."""
+    """Error of an operator's expression; what it throws is the cause."""
 
     def __init__(self, what: str, error: ArithmeticError) -> None:
         super().__init__(f"{what}: {error}")
@@ -54,7 +54,7 @@ class EvaluationError(ArithmeticError):
 
 @contextmanager
 def named(what: str) -> Iterator[None]:
-    """What is thrown within says which operator it is of."""
+    """Name the operator in what is thrown within."""
     try:
         yield
     except ArithmeticError as error:

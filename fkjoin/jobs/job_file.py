@@ -33,7 +33,7 @@ else:  # pragma: no cover
 
 
 def _understood(setting: str, understand: Callable[[str], object]) -> AfterValidator:
-    """What makes of a library's error about a text one about its place in the file."""
+    """Turn a library's error about a text into one about its place in the file."""
 
     def checked(text: str) -> str:
         try:
@@ -54,7 +54,7 @@ TriggerSpec = Annotated[str, _understood("trigger", arguments_of)]
 
 
 class FormatSpec(Section):
-    """What the bytes of a key or value mean."""
+    """The format of a key or value."""
 
     kinds = (
         Kind('format "string"', {"format": "string"}, ("name",)),
@@ -112,7 +112,7 @@ class FormatSpec(Section):
 
 
 class KafkaSpec(Strict):
-    """What all topics share."""
+    """Settings that all topics share."""
 
     bootstrap_servers: str
     options: dict[str, Value] = Field({}, repr=False)

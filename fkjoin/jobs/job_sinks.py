@@ -21,7 +21,7 @@ class SinkQuery:
     """A query of the job that ends in one sink or several."""
 
     name: str
-    """Of its checkpoint: ``sink-NAME``, or ``sinks-TABLE``."""
+    """Name of its checkpoint: ``sink-NAME``, or ``sinks-TABLE``."""
     sinks: tuple[str, ...]
     rules: Mapping[str, Verdict]
     """By sink, what became of the rule; nothing where a table has one sink only."""

@@ -186,7 +186,7 @@ def _report(job: Job, console: Console, ui: tuple[str, int] | None, names: Seque
 
 
 class Stop:
-    """Whether the job has been told to stop.  No ``Event``: what is interrupted may hold its lock."""
+    """A flag for a job that was told to stop.  No ``Event``: what is interrupted may hold its lock."""
 
     asked = False
 
@@ -199,7 +199,7 @@ class Stop:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[Stop]:
-    """What SIGTERM and SIGINT ask."""
+    """Handle SIGTERM and SIGINT."""
     stop = Stop()
     before = {number: signal.signal(number, stop.ask) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -247,7 +247,7 @@ def _finish(running: dict[Planned, StreamingQuery], report: Report) -> None:
 
 
 def _manifest(job: Job, spark: SparkSession) -> dict[str, Any]:
-    """What a checkpoint is bound to, by table and operator; and which rules of the optimizer there were."""
+    """Collect what binds a checkpoint, by table and operator; and which rules of the optimizer there were."""
     found: dict[str, Any] = {}
     for sink in job.spec.sinks.values():
         found |= manifest(job.tables[sink.table]._planned.node)
@@ -256,7 +256,7 @@ def _manifest(job: Job, spark: SparkSession) -> dict[str, Any]:
 
 
 def _begun_with(spark: SparkSession, spec: JobSpec) -> dict[str, Any] | None:
-    """What the checkpoint was made with; None if there is none yet."""
+    """Read what the checkpoint was made with; None if there is none yet."""
     path, files = hadoop(spark, f"{spec.checkpoint}/{MANIFEST}")
     return json.loads(read_file(path, files)) if files.exists(path) else None
 

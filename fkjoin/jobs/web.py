@@ -19,11 +19,11 @@ from fkjoin.stages import counters
 
 _ROLES = {"left": counters.LEFT_IN, "right": counters.RIGHT_IN}
 _PARTS = ("-regroup", "-answers", "-rekey", "-subscription", "")
-"""What the names of operators end in that count what comes to a step: its first stage, or the step as a whole."""
+"""Endings of operators that count what comes to a step: its first stage, or the step as a whole."""
 
 
 def rates_on_arrows(steps: Sequence[Step], snapshot: dict[str, Any]) -> dict[tuple[str, str], str]:
-    """What flows, in rows a second of the last batches, as far as operators count it: see ``picture.svg``."""
+    """Compute what flows, in rows a second of the last batches, as far as operators count it: see ``picture.svg``."""
     operators: dict[str, dict[str, float]] = {}
     for query in snapshot.values():
         operators |= query["rates"]

@@ -40,7 +40,7 @@ class InternalTopics:
     response_partitions: int
     wire: Wire
     connection: Connection
-    """Of the left topic."""
+    """Partitions of the left topic."""
     right: Connection
 
     def create(self) -> None:

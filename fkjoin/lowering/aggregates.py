@@ -85,13 +85,13 @@ def lower_aggregate(planned: Planned, table: Lowered) -> Lowered:
 
 
 class _Contributed(NamedTuple):
-    """What comes to regroup."""
+    """Contributions that come to regroup."""
 
     node: Aggregate
     """After all rules."""
     envelopes: DataFrame
     contribute: Contribute | ContributeRows | None = None
-    """What makes contributions of a join's answers, where those come."""
+    """Function that makes contributions of a join's answers, where those come."""
 
 
 def _contributed(node: Aggregate, bound: AggregateBound, table: Lowered, pack: PackRows) -> _Contributed:

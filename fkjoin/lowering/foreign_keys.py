@@ -39,7 +39,7 @@ class Sides(Generic[N]):
     left: DataFrame
     right: DataFrame
     from_answers: Carry | CarryRows | None
-    """What makes left rows of answers, where ``left`` is those as they are."""
+    """Function that makes left rows of answers, where ``left`` is those as they are."""
 
 
 def dead_frames(left: Lowered, right: Lowered, foreign_key: ForeignKey) -> tuple[DataFrame, ...]:
@@ -59,7 +59,7 @@ def packed_sides(
     foreign_key: ForeignKey,
     schemas: tuple[pa.Schema, pa.Schema, pa.Schema, pa.Schema],
 ) -> Sides[N]:
-    """What ``node`` reads; ``schemas``: of both keys, then of both rows."""
+    """Pack what ``node`` reads; ``schemas``: of both keys, then of both rows."""
     key, right_key, left_row, right_row = schemas
     off, buckets, validate = settings.off, settings.buckets, settings.validate
     pack = PackChanges(right_key, None, right_row, buckets, validate, start_over=starts_over(right.node))

@@ -1,4 +1,4 @@
-"""What a user's handle of a table holds: the table as it was asked for, and, once somebody reads it, its frames."""
+"""The base of a user's handle of a table: the table as it was asked for, and its frames once they are read."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def evaluated(name: str, joiner: BoundJoiner) -> Columns | str:
 
 @dataclass(frozen=True)
 class Joining:
-    """What makes joined rows of answers, and what becomes of an answer on which the joiner throws."""
+    """The making of joined rows of answers, and the fate of an answer on which the joiner throws."""
 
     name: str
     """The join's."""

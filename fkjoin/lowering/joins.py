@@ -55,13 +55,13 @@ class _Answered(NamedTuple):
 
 
 class _Joined(NamedTuple):
-    """What comes to resolve, and what the joined rows are."""
+    """Messages that come to resolve, and the joined rows."""
 
     node: Join
     """After all rules."""
     envelopes: DataFrame
     makes: Joined | None
-    """What makes rows of answers, where resolve does so itself."""
+    """Function that makes rows of answers, where resolve does so itself."""
     rows: tuple[pa.Schema, ...]
     result: DataType
 
@@ -94,7 +94,7 @@ class JoinLowering:
 
     @cached_property
     def dead(self) -> tuple[DataFrame, ...]:
-        """What dead letters come from."""
+        """List the frames that dead letters come from."""
         frames = dead_frames(self.left, self.right, self.bound.foreign_key)
         if self.bound.fields is not None or self.left.on_error != "dead-letter":  # fields cannot throw
             return frames
@@ -157,7 +157,7 @@ class JoinLowering:
 
     @property
     def _joins(self) -> Joins | str:
-        """What another join needs to be one with this one; or why it cannot."""
+        """Collect what another join needs to be one with this one; or say why it cannot."""
         label = self.node.name
         if self.alone is not None:
             return f"{label} is staged" if self.bound.topics is not None else f"{label} is {self.node.emit}"

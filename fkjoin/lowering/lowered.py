@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Kept(NamedTuple):
-    """What is kept of both rows of a join."""
+    """Columns that are kept of both rows of a join."""
 
     left: pa.Schema
     right: pa.Schema
@@ -46,13 +46,13 @@ class Answers:
     """A join's answers before resolve, where its rows are fields of its inputs' rows."""
 
     name: str
-    """What they are counted as in the progress: the join's name is that of what resolve emits."""
+    """Name of their counters in the progress: the join's name is that of what resolve emits."""
     envelopes: DataFrame
     of: Fields
     fields: Mapping[str, Place]
-    """What the columns of a joined row are, and those of its key."""
+    """Columns of a joined row, and of its key."""
     stages: tuple[StageName, ...]
-    """Whose counters come with the answers."""
+    """Stages whose counters come with the answers."""
     less: Callable[[Kept, str], Answers] | None = None
     """Make them with no more than that of both rows, for a reader of that name; None where the join can only be made whole."""
 
@@ -81,7 +81,7 @@ class PreResolve:
 
     answers: Answers
     places: Callable[[Sequence[Path] | None], list[Place] | None]
-    """What of the answers must be there for what is at paths of the rows (None: for all of them); None: everything."""
+    """Function from paths of the rows (None: all of them) to what the answers must have; None: everything."""
     frame: Callable[[Answers], DataFrame]
     """Make a frame of the rows, by Spark: see ``before_resolve``."""
     made: RowMaker | str
@@ -93,7 +93,7 @@ class Narrow:
     """A multi-way join, with fewer columns."""
 
     possible: Callable[[Sequence[Path]], bool]
-    """Whether there are fewer if only what is at paths of the rows is wanted."""
+    """Function that makes fewer if only what is at paths of the rows is wanted."""
     frame: Callable[[Sequence[Path], str], DataFrame]
     """A frame of such rows, for a reader of that name."""
 
@@ -110,30 +110,30 @@ class Lowered:
     node: Node
     """The planned node with the rules that fired in it and below it."""
     frame: DataFrame
-    """What operators read."""
+    """Frame that operators read."""
     dead: tuple[DataFrame, ...] = ()
     """Frames, with ``RAW`` and ``PROBLEM``, that dead letters come from."""
     stages: tuple[StageQuery, ...] = ()
-    """Of staged operators: the queries that run besides."""
+    """Queries that run besides, of staged operators."""
     undecoded: Undecoded | None = field(default=None, repr=False)
-    """Of a source and of views of it: how workers read it without ``frame``."""
+    """Reader of a source, and of views of it, by which workers read it without ``frame``."""
     encoded: tuple[DataFrame, UnpackResults] | None = field(default=None, repr=False)
     """The results of the last stage before they become rows, and what makes rows of them."""
     answers: Answers | None = field(default=None, repr=False)
-    """Of a join: what an operator may read in the place of its rows."""
+    """Answers of a join, which an operator may read in the place of its rows."""
     contributions: Callable[[int, bool], DataFrame] | None = field(default=None, repr=False)
-    """Of an aggregate: envelopes of ``GROUPED`` for a cogroup, which folds them itself, as of its table with that number.
+    """Envelopes of ``GROUPED`` of an aggregate, for a cogroup that folds them itself as its table with that number.
 
     True: also of updates that contribute what they did.
     """
     pre_resolve: PreResolve | None = field(default=None, repr=False)
-    """Of a join and of views of it: its rows before resolve."""
+    """Rows of a join, and of views of it, before resolve."""
     joins: Joins | str | None = field(default=None, repr=False)
-    """Of a join: what one by another foreign key of the same left table needs to be one with it; or why it cannot."""
+    """Needs of a join by another foreign key of the same left table that is to be one with it; or why it cannot."""
     narrow: Narrow | None = field(default=None, repr=False)
-    """Of a multi-way join: makes ``frame`` with fewer columns."""
+    """Function of a multi-way join that makes ``frame`` with fewer columns."""
     settled: DataFrame | None = field(default=None, repr=False)
-    """What sinks read, where that is not ``frame``."""
+    """Frame that sinks read, where that is not ``frame``."""
 
     @property
     def name(self) -> str:
@@ -208,7 +208,7 @@ class Lowered:
 
     @cached_property
     def results(self) -> Results:
-        """What sinks know of the table."""
+        """Return what sinks know of the table."""
         kind = self.frame.schema[VERSION].dataType if isinstance(self.node, Source) else None
         source = tuple(kind.names) if isinstance(kind, StructType) else None
         versions = () if source is not None else tuple(name for name, _ in self.node.versions)

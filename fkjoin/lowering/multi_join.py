@@ -48,9 +48,9 @@ class Joins:
     rows: DataFrame
     """The left frame with a struct ``foreign_key``: the columns of all foreign keys, one after the other."""
     extractor: tuple[Any, ...]
-    """The same, as the user gave them or as names of the left table's fields."""
+    """Foreign keys as the user gave them, or as names of the left table's fields."""
     bound: tuple[Bound, ...] | None
-    """The same, analyzed; None where one is a function."""
+    """Foreign keys, analyzed; None where one is a function."""
     rights: tuple[tuple[Lowered, How], ...]
     made: Nested
     """Columns of the joined rows."""
@@ -197,7 +197,7 @@ def _results(
 
 
 def _kept(joins: Joins, read: Iterable[Field] | None = None, *, whole: bool) -> MultiJoin:
-    """What is kept of all rows; ``read``: what of the columns, if that is not all of them; ``whole``: all there is."""
+    """Choose what is kept of all rows; ``read``: the columns, if not all of them; ``whole``: all there is."""
     paths: dict[int, list[Path]] = {}
     for part, path in fields_of(joins.made) if read is None else read:
         paths.setdefault(part, []).append(path)
@@ -214,7 +214,7 @@ def _kept(joins: Joins, read: Iterable[Field] | None = None, *, whole: bool) -> 
 
 
 def _names(joins: Joins) -> list[str]:
-    """Of the right tables, those that come again with a number."""
+    """Return the names of the right tables, those that come again with a number."""
     names: list[str] = []
     for table, _ in joins.rights:
         again = sum(name.split("#")[0] == table.name for name in names)

@@ -1,4 +1,4 @@
-"""Which fields of both rows of a join are read, so that the others need not travel nor be kept."""
+"""Fields of both rows of a join that are read, so that the others need not travel nor be kept."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def narrowed(node: N, off: Off, answers: Answers, places: Iterable[Place] | None
 
 
 def narrowed_rows(node: N, off: Off, rows: Narrow, paths: Sequence[Path] | None) -> tuple[N, DataFrame | None]:
-    """The same of the rows of joins that are one; no frame if it is to be the table's own."""
+    """Narrow the rows of joins that are one; no frame if it is to be the table's own."""
     less = paths is not None and rows.possible(paths)
     node = answers_keep_what_is_read(node, off, None if less else _ALL_READ)
     if paths is None or not fired(node, ANSWERS_KEEP_WHAT_IS_READ):
@@ -39,7 +39,7 @@ def narrowed_rows(node: N, off: Off, rows: Narrow, paths: Sequence[Path] | None)
 
 
 def needed(joiner: BoundJoiner, whole: Kept) -> Kept | str:
-    """What the joiner needs of the rows; or why it needs all of them."""
+    """Find what the joiner needs of the rows; or say why it needs all of them."""
     if joiner.bound is None:
         return "the rows themselves are wanted" if joiner.both_rows else "the joiner is a function, and may read any column"
     paths = [path for one in joiner.bound for path in one.paths]

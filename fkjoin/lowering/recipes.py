@@ -22,7 +22,7 @@ class Remembered:
     _recipe: Recipe | None = None
 
     def _with_recipe(self: _T, recipe: Recipe) -> _T:
-        """The same, made so."""
+        """Return it with the recipe by which it was made."""
         made = copy.copy(self)
         made._recipe = recipe
         return made
@@ -41,7 +41,7 @@ class Recipe:
     connection: Connection | None = None
     """The topic that the table is."""
     folder: str | None = None
-    """Of what fkjoin wrote: where it is."""
+    """Place of what fkjoin wrote."""
 
 
 def remembered(make: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -93,7 +93,7 @@ def made_again(table: _T, others: Mapping[int, Mapping[str, Any]]) -> _T:
 
 
 def _below(given: Any, seen: set[int]) -> Iterator[tuple[Any, Recipe]]:
-    """What has a recipe among all that something was made of, each once."""
+    """Find what has a recipe among all that something was made of, each once."""
     if isinstance(given, list | tuple):
         for one in given:
             yield from _below(one, seen)

@@ -24,11 +24,11 @@ class Results:
     timestamps: str | None
     """See ``Planned``."""
     source: tuple[str, ...] | None
-    """Of a source, the fields of its version; None of a result."""
+    """Fields of a source's version; None of a result."""
     versions: tuple[str, ...]
     """The names of a result's versions."""
     unpack: UnpackResults | None
-    """What makes a frame of packed results; None where they come as a frame."""
+    """Function that makes a frame of packed results; None where they come as a frame."""
 
     def frame(self, batch: DataFrame) -> DataFrame:
         """The frame of a batch, which may be packed."""

@@ -25,7 +25,7 @@ from fkjoin.stages.counters import metrics_name, state_metrics_name
 def state_spec(
     settings: Settings, kind: type[StageSpec], operator: str, bound_to: Mapping[str, Any], about: Mapping[str, Any]
 ) -> StateSpec:
-    """What a stage of the operator says of its state, under the settings that were there when it was applied.
+    """Make what a stage of the operator says of its state, under the settings that were there when it was applied.
 
     ``bound_to``: facts that its checkpoint is bound to, besides name, stage and buckets; ``about``: what is kept for tools
     that read the state, types among it.
@@ -37,7 +37,7 @@ def state_spec(
 
 
 def let_through(node: Node) -> bool:
-    """Whether changes of the node come to an operator in the order in which another operator of the query has let them through.
+    """Tell whether changes of the node come to an operator in the order in which another one has let them through.
 
     Not of a source, nor of a staged join: its answers may be read in the place of its rows, and overtake each other in a topic.
     """
@@ -46,7 +46,7 @@ def let_through(node: Node) -> bool:
 
 
 def made_by_operators(*nodes: Node) -> tuple[bool, ...]:
-    """Which of the tables come as an operator of the query makes them: see ``let_through``."""
+    """Tell which of the tables come as an operator of the query makes them: see ``let_through``."""
     return tuple(map(let_through, nodes))
 
 

@@ -18,7 +18,7 @@ from fkjoin.spark.stepped import Stepped
 
 
 def with_step(view: Derived, off: Off, table: Lowered, step: Step) -> tuple[Derived, Undecoded | None]:
-    """What is made of the table's rows by the step, and the rows after it, if workers evaluate it."""
+    """Apply the step to the table's rows, and return the rows after it, if workers evaluate it."""
     if table.undecoded is None:
         return _as_below(view, off, table.node), None
     steps = step.evaluate()
@@ -63,7 +63,7 @@ def contributing(table: Lowered, key: Projection, value: Projection) -> tuple[Co
 
 
 def _as_below(view: Derived, off: Off, below: Node) -> Derived:
-    """What is made of rows that Spark evaluates already, if they could have been the workers'."""
+    """Return what is made of rows that Spark evaluates already, if they could have been the workers'."""
     if isinstance(below, Derived) and below.materialized is None:
         for verdict in below.rules:
             if verdict.rule == WORKERS_EVALUATE_STEPS:

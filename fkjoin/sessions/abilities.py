@@ -1,4 +1,4 @@
-"""What the Spark of a session can do.
+"""Abilities of a session's Spark.
 
 Spark itself is asked, since vendors change it and leave its version unchanged.  What is missing is refused by name, with the
 version that has it.
@@ -27,7 +27,7 @@ _FILE_MANAGERS = tuple(
 _STATE_OPTIONS = "org.apache.spark.sql.execution.datasources.v2.state.StateSourceOptions"
 
 _STATE_IDS = "startOperatorStateUniqueIds"
-"""What Spark's source of state knows of a checkpoint of format 2: which of a version's files was committed."""
+"""Option by which Spark's source of state knows which file of a version was committed, in checkpoints of format 2."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Ability:
     """Something that not every Spark can do."""
 
     what: str
-    """What needs it, as a user calls it."""
+    """Name of what needs it, as a user calls it."""
     since: str
     """The Spark that has it, such as ``4.2``."""
     found: Callable[[SparkSession], bool]
     """Asks a session."""
     way: str
-    """What to do."""
+    """Way out."""
 
     def require(self, spark: SparkSession) -> None:
         """Raise ``SessionError`` if the session lacks it."""
@@ -63,7 +63,7 @@ RESCALE = Ability(
 )
 
 READ_STATE = Ability("reading state", "4.1", _reads_state, "begin the query with that to have state that can be read")
-"""Of ``read_state`` and ``fkjoin state``: Spark's source of state must know checkpoints of format 2."""
+"""Ability of ``read_state`` and ``fkjoin state``: Spark's source of state must know checkpoints of format 2."""
 
 
 def local_file_manager(spark: SparkSession) -> str | None:

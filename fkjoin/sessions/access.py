@@ -15,7 +15,7 @@ class Operator(NamedTuple):
     """A part of the plan that Spark runs."""
 
     function: Any
-    """What a stateful operator calls; None of other parts."""
+    """Function that a stateful operator calls; None of other parts."""
     children: tuple[Operator, ...]
 
 

@@ -84,6 +84,6 @@ def make(program: Sequence[str]) -> Path:
 
 
 def _quoted(path: Path) -> str:
-    """As Spark reads options."""
+    """Quote as Spark reads options."""
     escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -17,7 +17,7 @@ from fkjoin.errors import SessionError
 MODULE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 
 RELEASES = ("4.0.0", "4.1.1", "4.2.0")
-"""Of each minor version the newest that the public index has whole, with the module of tokens that it needs; oldest first.
+"""Newest release of each minor version that the public index has whole, with its module of tokens; oldest first.
 ``tests/sessions/test_connector.py`` asks the index for each."""
 
 HOW = "start the session with fkjoin.session(kafka=True), in a job file kafka = true in [spark]"

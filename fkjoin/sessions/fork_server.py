@@ -91,7 +91,7 @@ _running: _Running | None = None
 
 
 def address(environment: Mapping[str, str]) -> str | None:
-    """Of a fork server for processes with this environment, started if there is none; None where there can be none.
+    """Return the address of a fork server for processes with this environment, started if there is none; else None.
 
     It ends with this process, and after all of its forks.
     """
@@ -161,7 +161,7 @@ def serve() -> None:
 
 
 class _Wanted(NamedTuple):
-    """What a fork is to become."""
+    """A process that a fork is to become."""
 
     arguments: list[str]
     environment: dict[str, str]
@@ -180,7 +180,7 @@ class _Server:
     def __init__(self, listening: socket.socket, hangup: Any) -> None:
         self._listening = listening
         self._hangup = hangup
-        """What forks do when their terminal closes: nothing where the session began with ``nohup``."""
+        """Action of forks when their terminal closes: none where the session began with ``nohup``."""
         self._environment = _read_at_start(os.environ)
         self._asked: dict[int, socket.socket] = {}
         """By the fork's process, the connection of its caller."""
@@ -224,7 +224,7 @@ class _Server:
                 asked.sendall(STATUS.pack(code if code >= 0 else 128 - code))
 
     def _abandoned(self, process: int) -> None:
-        """Who asked for it has been killed."""
+        """End a fork whose requester has been killed."""
         if process in self._asked:
             self._ready.unregister(self._asked[process])
             os.kill(process, signal.SIGTERM)
@@ -272,5 +272,5 @@ class _Server:
 
 
 def _gone(connection: socket.socket) -> bool:
-    """Whether the other side, which has nothing more to say, has closed it: it has waited for too long."""
+    """Tell whether the other side, which has nothing more to say, has closed it: it has waited for too long."""
     return bool(select.select([connection], [], [], 0)[0])

@@ -43,12 +43,12 @@ _TOLD = "SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"
 """Variables by which a JVM may have been told about its temporary folder."""
 
 _SET_PARENT_DEATH_SIGNAL = 1
-"""Of Linux's prctl."""
+"""Option of Linux's prctl."""
 
 
 _starting = threading.Lock()
 _is_ours = False
-"""Whether fkjoin has started the JVM of this process."""
+"""True once fkjoin has started the JVM of this process."""
 
 
 def jvm_folder(settings: Mapping[str, Any]) -> Path | None:
@@ -84,7 +84,7 @@ def _wanted(settings: Mapping[str, Any]) -> bool:
 
 
 def _arguments(settings: Mapping[str, Any], properties: Path, java_options: Path) -> list[str]:
-    """Of ``spark-submit``: those of the environment, and a file with the settings."""
+    """Return the arguments of ``spark-submit``: those of the environment, and a file with the settings."""
     given, theirs = shlex.split(os.environ.get(_ARGUMENTS, "pyspark-shell")), ""
     if (at := next((n for n, one in enumerate(given) if one.partition("=")[0] == _FILE), None)) is not None:
         # Spark reads one such file: ours begins with what is in theirs.
@@ -229,14 +229,14 @@ def _write(path: Path, text: str) -> None:
 
 
 def _quoted(option: str) -> str:
-    """As the JVM reads options in files."""
+    """Quote as the JVM reads options in files."""
     for character, written in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r")):
         option = option.replace(character, written)
     return f'"{option}"'
 
 
 def _escaped(text: str) -> str:
-    """As Java reads properties."""
+    """Escape as Java reads properties."""
     units = text.encode("utf-16-be", "surrogatepass")
     codes = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
     return "".join(chr(code) if chr(code).isalnum() and code < 128 else f"\\u{code:04x}" for code in codes)

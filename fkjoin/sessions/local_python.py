@@ -1,4 +1,4 @@
-"""Which Python the workers of a local session run on: this one, started so that they import PySpark quickly."""
+"""The Python of a local session's workers: this one, started so that they import PySpark quickly."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def use_this_python(context: Any) -> None:
 
 
 def _installed_with_spark() -> bool:
-    """Whether workers find the PySpark of this process, and of the JVM, without Spark's archives of it."""
+    """Tell whether workers find the PySpark of this process, and of the JVM, without Spark's archives of it."""
     package = Path(pyspark.__file__).parent
     places = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
     return package.parent in places and Path(os.environ.get("SPARK_HOME", package)) == package
 
 
 def _is_this(command: str) -> bool:
-    """Whether ``command`` starts this very interpreter."""
+    """Tell whether ``command`` starts this very interpreter."""
     found = shutil.which(command)
     return found is not None and Path(found).absolute() == Path(sys.executable).absolute()

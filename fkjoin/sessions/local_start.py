@@ -1,4 +1,4 @@
-"""What ``local-python`` runs: it becomes a process that Spark starts, or stands in for a fork that takes its place.
+"""The program of ``local-python``: it becomes a process that Spark starts, or stands in for a fork in its place.
 
 Run as a file by an interpreter without site packages, in a few milliseconds: it imports nothing but Python's own, which an
 isolated interpreter (``-I``) does not look for beside the file.

@@ -25,7 +25,7 @@ from typing import NamedTuple
 PREFIX = "fkjoin-run-"
 
 _NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
-"""What a file system says that has no locks."""
+"""Errors of a file system without locks."""
 
 
 class _Held(NamedTuple):

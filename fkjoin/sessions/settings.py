@@ -63,7 +63,7 @@ _FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 """Hadoop's other way to a local disk starts a process ``readlink`` for each file that it renames: a third of a small batch."""
 
 _LOCAL = {"spark.shuffle.compress": "false"}
-"""What is shuffled between stages is compressed by workers already (docs/adr/0030-pieces-between-the-jvm-and-workers.md)."""
+"""Data between stages is compressed by workers already (docs/adr/0030-pieces-between-the-jvm-and-workers.md)."""
 
 _SOCKETS, _SOCKET_DIR = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
 """Sockets of files are a tenth of a small batch faster than those of a network, and closed to others."""
@@ -87,7 +87,7 @@ _AT_START = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
 in which a table is built; the line is one of fkjoin's."""
 
 _CONNECT = "grpc", "grpc_status", "google.rpc", "zstandard"
-"""What a client of Spark Connect imports besides PySpark."""
+"""Packages that a client of Spark Connect imports besides PySpark."""
 
 
 def session(
@@ -216,7 +216,7 @@ def index_dir(spark: SparkSession) -> str:
 
 
 def validated(spark: SparkSession) -> bool:
-    """Whether every batch checks the stores' invariants: ``spark.fkjoin.validate``, by default false."""
+    """Tell whether every batch checks the stores' invariants: ``spark.fkjoin.validate``, by default false."""
     return _truth(spark, VALIDATE, "false")
 
 

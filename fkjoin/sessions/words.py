@@ -1,4 +1,4 @@
-"""What a session's JVM and its workers write on standard error, without the lines that a user can do nothing about.
+"""Standard error of a session's JVM and its workers, without the lines that a user can do nothing about.
 
 They pass through this process.  JVM options and Spark's log settings do not reach all of them: the JVM says some before it has
 a log, and PySpark's workers print.

@@ -74,7 +74,7 @@ class Kafka:
         return records.records(changes, of.key, of.rest, self.key, self.value, self.headers)
 
     def _placed(self, table: Lowered) -> list[Column]:
-        """What says where the rows came from, if it is wanted."""
+        """Find what says where the rows came from, if it is wanted."""
         return [_positions(table).alias(POSITIONS)] if self.positions else []
 
     def _packed(self, table: Lowered) -> Callable[[DataFrame], DataFrame] | None:

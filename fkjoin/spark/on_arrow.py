@@ -12,7 +12,7 @@ from pyspark.sql.types import DataType, StructType
 
 
 def on_arrow(function: Callable[[pa.Array], pa.Array], returns: DataType, of: Column) -> Column:
-    """What the function makes of a column of texts or bytes, as an array of bytes at a time."""
+    """Apply the function to a column of texts or bytes, an array of bytes at a time."""
 
     def whole(given: pa.Array) -> pa.Array:  # PySpark reads the annotations
         return function(given.cast(pa.binary()))
@@ -22,7 +22,7 @@ def on_arrow(function: Callable[[pa.Array], pa.Array], returns: DataType, of: Co
 
 
 def _through_pandas(function: Callable[[pa.Array], pa.Array], returns: DataType) -> Any:
-    """The same on Spark 4.0, which hands values to Python in pandas alone."""
+    """Apply the function on Spark 4.0, which hands values to Python in pandas alone."""
     import pandas as pd
 
     struct = isinstance(returns, StructType)

@@ -142,7 +142,7 @@ def nullable(kind: DataType) -> DataType:
 
 
 def _nested(kind: DataType, above: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Of each struct in the type, where it is and the names of its fields."""
+    """Yield the place of each struct in the type, and the names of its fields."""
     if isinstance(kind, StructType):
         if above:
             yield above, kind.names

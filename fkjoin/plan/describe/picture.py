@@ -85,7 +85,7 @@ def _placed(steps: Sequence[Step]) -> list[_Box]:
 
 
 def _column(column: Mapping[str, int], name: str) -> int:
-    """Of the table with that name, which may not be a sink."""
+    """Find the column of the table with that name, which may not be a sink."""
     return max(at for label, at in column.items() if label.partition(" ")[2] == name and not label.startswith("sink "))
 
 

@@ -48,7 +48,7 @@ class Stage:
 
     @property
     def times(self) -> str | None:
-        """What there is to say of a stage that runs more than once."""
+        """Say that a stage runs more than once, and for what."""
         return None if len(self.readers) < 2 else f"{len(self.readers)} times, for {' and '.join(self.readers)}"
 
 
@@ -60,7 +60,7 @@ class Step:
     name: str
     about: str
     reads: tuple[tuple[str, str], ...]
-    """What the tables that it reads are to it, and their names."""
+    """Roles and names of the tables that it reads."""
     facts: tuple[tuple[str, str], ...]
     stages: tuple[Stage, ...]
     subtopology: int | None = None

@@ -18,7 +18,7 @@ from fkjoin.stages.multi_join import MultiJoin
 from fkjoin.state import Store
 
 GATHERED_BYTES = 16 << 20
-"""Of packed parts of rows, for which gather has the rows of all its right tables in memory at once."""
+"""Bytes of packed parts of rows, for which gather has the rows of all its right tables in memory at once."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What all kinds of stages have in common: what they say of their state, and what a bucket's work asks of them."""
+"""The common part of all stages: what they say of their state, and what a bucket's work asks of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fkjoin.stages.contribute import Carry, Contribute
 from fkjoin.state import Store
 
 PART_BYTES = 64 << 20
-"""Of packed answers: what the stage after them works on at a time.  Unpacked they take up to ten times as much."""
+"""Bytes of packed answers that the stage after them works on at a time.  Unpacked they take up to ten times as much."""
 
 _KINDS = {
     "changes": CHANGE,
@@ -37,7 +37,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class StateSpec:
-    """What a stage of any kind says of its state."""
+    """Statement of a stage of any kind about its state."""
 
     operator: str
     """The name of the join or aggregate that the stage is of."""
@@ -45,14 +45,14 @@ class StateSpec:
     retention_ms: int
     index_dir: str
     identity: str
-    """What the stage's checkpoint is bound to."""
+    """Facts that the stage's checkpoint is bound to."""
     validate: bool = False
     """Check the store's invariants after each batch."""
 
 
 @dataclass
 class Messages:
-    """What has come to a bucket, and when."""
+    """Messages that have come to a bucket, and when."""
 
     tables: list[pa.Table]
     now_ms: int
@@ -67,7 +67,7 @@ class Messages:
 
 
 class Times(TypedDict):
-    """What stages are told of time."""
+    """Times that stages are told."""
 
     now_ms: int
     retention_ms: int
@@ -87,7 +87,7 @@ class StageSpec(ABC):
 
     @property
     def marks(self) -> bytes:
-        """What the keys of its records begin with whose versions decide what is late."""
+        """Return the prefixes of the keys whose versions decide what is late."""
         return tags.ROW + tags.SUBSCRIBER
 
     @property
@@ -122,7 +122,7 @@ class StageSpec(ABC):
 
     @property
     def name(self) -> str:
-        """What the store is called."""
+        """Name of the store."""
         return f"{self.state.operator}-{self.stage}"
 
     @abstractmethod
@@ -140,7 +140,7 @@ class StageSpec(ABC):
 
 
 class ByRow:
-    """What stages have in common whose records are by the keys of a table's rows."""
+    """The common part of stages whose records are by the keys of a table's rows."""
 
     in_order: bool
     """An operator of the query makes the table: see ``newest_only``, as for all ``in_order``."""
@@ -151,7 +151,7 @@ class ByRow:
 
 
 FromAnswers = Carry | Contribute | MakesRows
-"""What makes of a join's answers what a stage needs."""
+"""Function from a join's answers to what a stage needs."""
 
 
 def _kind(schema: pa.Schema) -> str:

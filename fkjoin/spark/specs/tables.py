@@ -29,9 +29,9 @@ class RegroupSpec(ByRow, StageSpec):
     in_order: bool = False
     every: bool = False
     from_answers: Contribute | ContributeRows | None = None
-    """What makes the contributions of a join's answers, where those come."""
+    """Function that makes the contributions of a join's answers, where those come."""
     number: int | None = None
-    """Which of a cogroup's tables the rows are of; None where its aggregate is of one table."""
+    """Number of the cogroup's table that the rows are of; None where its aggregate is of one table."""
 
     @property
     def takes(self) -> tuple[pa.Schema, ...]:
@@ -87,7 +87,7 @@ class MergeSpec(StageSpec):
 
     stage = "merge"
     in_order: tuple[bool, ...]
-    """Of each table, whether an operator of the query makes it."""
+    """True for each table that an operator of the query makes."""
     every: bool = False
 
     @property
