@@ -106,6 +106,8 @@ def test_what_cannot_be_had_is_refused_by_name(shop: Client, server: Server, tmp
         "setting": "spark.driver.memory cannot be set in a session at",
         "job": "spark: spark.remote: jobs need a classic session",
         "kafka": "kafka: sc://",
+        "address": "remote: 'spark:15002' is no address of a server; write sc://HOST:PORT",
+        "two": "remote: this process has a session at 127.0.0.1:",
     }.items():
         assert said.pop(name).startswith(text)
     assert {name: text.split(" needs a classic Spark session, ")[0] for name, text in said.items()} == {

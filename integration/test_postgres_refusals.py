@@ -218,7 +218,7 @@ def test_what_breaks_a_constraint_with_other_rows_stops_the_query_whatever_on_er
     assert select(dsn, "select * from shop.it order by id") == [("a", 1), ("b", 1)]
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.lists(st.sampled_from(["good", "b\0d", "bad", None]), max_size=40))
 def test_all_rows_are_in_the_table_or_among_the_dead_letters(domains: str, values: Sequence[str | None]) -> None:
     """Whichever are refused, and for whatever reasons at the same time."""

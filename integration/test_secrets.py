@@ -75,7 +75,7 @@ def test_a_job_shows_its_passwords_nowhere(dsn: str, tmp_path: Path, fkjoin_here
     write_lines(tmp_path / "orders", "1", [{"id": "b", "customer": "c\0", "lsn": 2}])
     ran = fkjoin("run", path, "--spark-log", tmp_path / "spark.log")
     assert "query sinks-counted failed: a row cannot be in table shop.it: customer = 'c\\x00'" in ran.stderr
-    assert ran.stderr.count("\n") == 1
+    assert ran.stderr.count("\n") == 4, "three lines, and one that names the log"
     shown += [ran.stdout, ran.stderr, (tmp_path / "spark.log").read_text()]
     assert CANARY not in "".join(shown)
 

@@ -23,7 +23,6 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     DateType,
-    DayTimeIntervalType,
     DecimalType,
     FractionalType,
     IntegralType,
@@ -129,7 +128,11 @@ def _part(node: Any, named: dict[str, Part], counterpart: Callable[[Part], bool]
     if kind == "GetStructField":
         return Part(kind, of, children, node.child().dataType().apply(node.ordinal()).name())
     part = Part(kind, of, children)
-    if kind == "Cast" and of == children[0].of and not isinstance(spark, DayTimeIntervalType):  # which cuts off hours
+    if kind == "Like" and str(node.escapeChar()) != "\\":
+        raise _lacking(node)
+    if kind == "Cast" and node.evalMode().toString() == "TRY":
+        raise _lacking(node)
+    if kind == "Cast" and of == children[0].of and (_is_text(spark) or _named(spark) == _named(_type(nodes[0]))):
         return children[0]
     if kind == "Cast" and (constant := _recast(children[0], of)) is not None:
         return constant
@@ -159,6 +162,15 @@ def _type(node: Any) -> DataType:
     """The type of a part of an analyzed expression."""
     field = {"name": "it", "type": json.loads(node.dataType().json()), "nullable": True, "metadata": {}}
     return StructType.fromJson({"type": "struct", "fields": [field]})[0].dataType
+
+
+def _is_text(kind: DataType) -> bool:
+    return isinstance(kind, StringType)
+
+
+def _named(kind: DataType) -> str:
+    """The type without nullability; Arrow has one type for several of Spark's, such as those of intervals."""
+    return kind.simpleString()
 
 
 def _is_collated(kind: DataType) -> bool:

@@ -15,7 +15,7 @@ from fkjoin.checkpoint.batch_log import BatchLog
 from fkjoin.checkpoint.damage import NEW_OR_BACK
 from fkjoin.checkpoint.files import hadoop, read_file, write_file
 from fkjoin.errors import FkJoinError
-from fkjoin.sessions.access import Operator, access
+from fkjoin.sessions.access import Operator, UnreadableError, access
 from fkjoin.spark.identity import difference
 from fkjoin.spark.specs import StageSpec
 
@@ -27,10 +27,14 @@ def require_begun_with(frame: DataFrame, checkpoint: str) -> Callable[[], None]:
     """Raise ``FkJoinError`` if the checkpoint has batches of a query with other operators than the frame's.
 
     Returns what notes the operators, to be called when the query is about to start.  A checkpoint without a batch is bound to
-    nothing yet, and of one that an older release has begun nothing is noted.
+    nothing yet, and of one that an older release has begun nothing is noted.  Nothing is compared where Spark keeps a function
+    apart because of its size: each bucket's store compares then, with the first data.
     """
     spark, place = frame.sparkSession, checkpoint.rstrip("/")
-    now = [[spec.name, spec.state.identity] for spec in specs_in(frame)]
+    try:
+        now = [[spec.name, spec.state.identity] for spec in specs_in(frame)]
+    except UnreadableError:
+        return lambda: None
     path, files = hadoop(spark, f"{place}/{OPERATORS}")
     if BatchLog(spark, place).done < 0:
         return lambda: write_file(path, files, json.dumps(now, indent=1).encode())
@@ -60,11 +64,12 @@ def specs_in(frame: DataFrame) -> Iterator[StageSpec]:
 def _below(node: Operator) -> Iterator[StageSpec]:
     for child in node.children:
         yield from _below(child)
-    if node.function is not None:
-        yield spec_of(node.function)
+    if node.function is not None and (spec := spec_of(node.function)) is not None:
+        yield spec
 
 
-def spec_of(function: Any) -> StageSpec:
-    """Read an operator's spec from the function that this process has given to Spark."""
-    spec: StageSpec = function.__self__._stateful_processor._spec
-    return spec
+def spec_of(function: Any) -> StageSpec | None:
+    """Read an operator's spec from the function that this process has given to Spark; None if it is the user's own operator."""
+    processor = getattr(getattr(function, "__self__", None), "_stateful_processor", None)
+    spec = getattr(processor, "_spec", None)
+    return spec if isinstance(spec, StageSpec) else None

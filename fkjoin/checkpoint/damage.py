@@ -21,12 +21,11 @@ _DAMAGED = (
     "CANNOT_READ_STREAMING_STATE_FILE",
     "STDS_FAILED_TO_READ_OPERATOR_METADATA",
     "/_stateSchema/",
-    "Unexpected end-of-input",
-    "Unexpected character",
-    "Incomplete log file",
-    "ChecksumException",
-    "Checksum error",
 )
+_UNREADABLE = ("Unexpected end-of-input", "Unexpected character", "Incomplete log file", "ChecksumException", "Checksum error")
+"""Words about files of a checkpoint, and of others: they count where a path below the checkpoint is named."""
+_ELSEWHERE = re.compile(r"No space left on device|Disk quota exceeded|Connection refused|Connection reset|UnknownHostException")
+"""Words about what keeps a state from being loaded though it is whole."""
 _FROM_A_WORKER = ("fkjoin.errors.", "fkjoin.state.errors.", "PythonException")
 """A record that a user's function cannot parse reads much like a log that Spark cannot."""
 _IN_USE = ("Multiple streaming queries are concurrently using", "CONCURRENT_STREAM_LOG_UPDATE", "Concurrent update to the")
@@ -56,7 +55,8 @@ def explain(error: str, checkpoint: str) -> tuple[str, str] | None:
             f"checkpoint {checkpoint} was made by a query with other operators",
             f"{NEW_OR_BACK}, also in spark.fkjoin.optimize and spark.fkjoin.optimizer.excludedRules",
         )
-    if any(mark in first for mark in _DAMAGED):
+    of_checkpoint = checkpoint.removeprefix("file:").rstrip("/") in first and any(mark in first for mark in _UNREADABLE)
+    if (of_checkpoint or any(mark in first for mark in _DAMAGED)) and not _ELSEWHERE.search(first):
         return f"checkpoint {checkpoint} is damaged, its state cannot be read ({innermost([first]).text})", RESTORE
     return None
 

@@ -19,7 +19,10 @@ _SET_ASIDE = re.compile(re.escape(set_aside("\0")).replace("\0", r"(\w+)"))
 _FILE = re.compile(r"error while reading file (\S+?)\.?(?=\s)")
 _OFFSETS_GONE = re.compile(r"OffsetOutOfRange|data may have been lost|KAFKA_DATA_LOSS")
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
-_NO_MEMORY = re.compile(r"OutOfMemoryError|MemoryError|exited unexpectedly|Cannot allocate memory")
+_NO_MEMORY = re.compile(
+    r"OutOfMemoryError|MemoryError|Java heap space|GC overhead limit|Cannot allocate memory|exited unexpectedly|OOMKilled"
+    r"|exit(?:ed with)? code:? 137"
+)
 
 
 class QueryError(FkJoinError, StreamingQueryException):
@@ -148,8 +151,8 @@ def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) ->
     if _NO_MEMORY.search(cause.text):
         return _Advice(
             cause.text,
-            "give the session more memory (spark.driver.memory, spark.executor.memory), or let a batch read less "
-            f"(maxOffsetsPerTrigger, maxFilesPerTrigger), and {goes_on}",
+            "give the session more memory (spark.driver.memory, spark.executor.memory, for Python "
+            f"spark.executor.memoryOverhead), and {goes_on}; limits such as maxOffsetsPerTrigger hold from the batch after it",
         )
     if cause.ours is not None:
         return _Advice(cause.text, f"mend what the first line names, and {goes_on}")

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.codec import scalars
+from fkjoin.codec.arrays import bools
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,14 @@ class Part:
         assert operation.row is not None
         if operation.lazy:
             return operation.row(self, row)
-        values = [child.of_row(row) for child in self.children]
-        if not operation.nulls and None in values:
+        values: dict[int, Any] = {}
+        for place in _order(self):
+            values[place] = self.children[place].of_row(row)
+            if values[place] is None and not operation.nulls and self.kind != "Concat":
+                return None  # Spark does not evaluate the others, which may raise
+        if not operation.nulls and None in values.values():
             return None
-        return scalars.fitting(operation.row(self, *values), self.of)
+        return scalars.fitting(operation.row(self, *(values[place] for place in sorted(values))), self.of)
 
     @property
     def can_raise(self) -> bool:
@@ -69,7 +75,40 @@ class Part:
             return columns[self.given]
         kernel = OPERATIONS[self.kind].column
         assert kernel is not None
-        return kernel(self, *(child._found(columns) for child in self.children))
+        return kernel(self, *self._operands(columns))
+
+    def _operands(self, columns: Mapping[str, pa.Array]) -> list[Any]:
+        """Evaluate the children; where the first of two is null, Spark does not evaluate the other, which may raise."""
+        operation = OPERATIONS[self.kind]
+        if len(self.children) != 2 or operation.lazy or operation.nulls or self.kind == "Concat":
+            return [child._found(columns) for child in self.children]
+        first, second = _order(self)
+        found = {first: self.children[first]._found(columns)}
+        other, there = self.children[second], pc.is_valid(found[first])
+        if other.can_raise and isinstance(there, pa.Array):
+            found[second] = where(other, columns, there)
+        else:
+            found[second] = other._found(columns)
+        return [found[0], found[1]]
+
+
+def _order(part: Part) -> Iterable[int]:
+    """Return the places of the children in the order in which Spark evaluates them: a divisor comes first."""
+    places = range(len(part.children))
+    return reversed(places) if part.kind in ("Divide", "IntegralDivide", "Remainder") else places
+
+
+def where(part: Part, columns: Mapping[str, pa.Array], there: pa.BooleanArray) -> pa.Array:
+    """Evaluate a part for the rows that are ``there``; the others are null, and cannot make it raise."""
+    places = np.flatnonzero(bools(there))
+    if len(places) == len(there):
+        return part(columns, len(there))
+    if not len(places):
+        return pa.nulls(len(there), part.of)
+    found = part({name: columns[name].take(pa.array(places)) for name in part.reads}, len(places))
+    back = np.zeros(len(there), np.int64)
+    back[places] = np.arange(len(places))
+    return found.take(pa.array(back, mask=~bools(there)))
 
 
 def _anything(part: Part) -> bool:
@@ -206,9 +245,9 @@ OPERATIONS: dict[str, Operation] = {
     "Divide": Operation(_divided, scalars.divided, _floating, raises=True),
     "IntegralDivide": Operation(row=scalars.whole_quotient),
     "Remainder": Operation(row=scalars.remainder),
-    "UnaryMinus": Operation(lambda _, value: pc.negate(value), lambda _, value: -value, _floating),
+    "UnaryMinus": Operation(lambda _, value: pc.negate(value), scalars.negated, _floating),
     "UnaryPositive": Operation(row=lambda _, value: value),
-    "Abs": Operation(row=lambda _, value: abs(value)),
+    "Abs": Operation(row=scalars.absolute),
     "Greatest": Operation(row=scalars.extreme(max), nulls=True),
     "Least": Operation(row=scalars.extreme(min), nulls=True),
     "Concat": Operation(

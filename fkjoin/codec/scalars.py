@@ -70,6 +70,14 @@ subtracted = _exactly(operator.sub, _EXACT.subtract)
 multiplied = _exactly(operator.mul, _EXACT.multiply)
 
 
+def negated(_: Part, value: Any) -> Any:
+    return _EXACT.minus(value) if isinstance(value, Decimal) else -value  # Python's own context rounds
+
+
+def absolute(_: Part, value: Any) -> Any:
+    return _EXACT.abs(value) if isinstance(value, Decimal) else abs(value)
+
+
 def divided(part: Part, left: Any, right: Any) -> Any:
     if right == 0:
         raise ZeroDivisionError("division by zero; use try_divide or nullif")
@@ -79,6 +87,8 @@ def divided(part: Part, left: Any, right: Any) -> Any:
 def whole_quotient(part: Part, left: Any, right: Any) -> int:
     if right == 0:
         raise ZeroDivisionError("division by zero; use nullif")
+    if isinstance(left, Decimal):
+        return int(_EXACT.divide_int(left, right))
     quotient = abs(int(left)) // abs(int(right))
     return quotient if (left < 0) == (right < 0) else -quotient
 

@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec.arrays import bools
-from fkjoin.codec.expressions import Part
+from fkjoin.codec.expressions import Part, where
 
 
 @dataclass(frozen=True)
@@ -88,13 +86,7 @@ def _of_rows_there(expression: Part, visible: Mapping[str, pa.Array], gone: pa.B
     """
     if not expression.can_raise or not pc.any(gone).as_py():
         return expression(visible, len(gone))
-    places = np.flatnonzero(~bools(gone))
-    if not len(places):
-        return pa.nulls(len(gone), expression.of)
-    found = expression({name: visible[name].take(pa.array(places)) for name in expression.reads}, len(places))
-    back = np.zeros(len(gone), np.int64)
-    back[places] = np.arange(len(places))
-    return found.take(pa.array(back, mask=bools(gone)))
+    return where(expression, visible, pc.invert(gone))
 
 
 def throwing(evaluate: Callable[[int, int], object], rows: int) -> dict[int, ArithmeticError]:

@@ -26,11 +26,11 @@ def running_in(frame: DataFrame, end: str) -> Iterator[Running]:
 
 def _below(node: Operator, above: str, reader: str) -> Iterator[Running]:
     """``above``: the table of the nearest stateful operator above; ``reader``: what reads that table."""
-    if node.function is None:
+    spec = None if node.function is None else spec_of(node.function)
+    if spec is None:
         for child in node.children:
             yield from _below(child, above, reader)
         return
-    spec = spec_of(node.function)
     operator = spec.state.operator
     of_it = reader if operator == above or not above else above
     for child in node.children:

@@ -49,6 +49,12 @@ class Ability:
             raise SessionError(f"{self.what} needs Spark {self.since} or newer, and this is {spark.version}; {self.way}")
 
 
+def _has_operators(spark: SparkSession) -> bool:
+    from pyspark.sql.connect.group import GroupedData
+
+    return hasattr(GroupedData, "transformWithStateInPandas")
+
+
 def _reads_state(spark: SparkSession) -> bool:
     options = _class(spark, _STATE_OPTIONS)
     # A vendor's Spark may have another class, and then reading is tried.
@@ -61,6 +67,8 @@ RESCALE = Ability(
     lambda spark: hasattr(spark, "_streamingCheckpointManager"),
     'run it, and the query after it, in a Python environment with "pyspark>=4.2"',
 )
+
+CONNECT = Ability("Spark Connect", "4.1", _has_operators, "use that in the client and at the server")
 
 READ_STATE = Ability("reading state", "4.1", _reads_state, "begin the query with that to have state that can be read")
 """Ability of ``read_state`` and ``fkjoin state``: Spark's source of state must know checkpoints of format 2."""

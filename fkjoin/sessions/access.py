@@ -19,6 +19,10 @@ class Operator(NamedTuple):
     children: tuple[Operator, ...]
 
 
+class UnreadableError(SessionError):
+    """The function of an operator cannot be read back: Spark keeps one of more than a megabyte apart."""
+
+
 class Access(Protocol):
     """The answers of one session."""
 

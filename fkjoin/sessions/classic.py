@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.errors import PySparkRuntimeError
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from fkjoin.sessions.access import Operator
+from fkjoin.sessions.access import Operator, UnreadableError
 from fkjoin.sessions.hadoop_settings import forget_sources
 from fkjoin.sessions.local_files import use_local_files
 from fkjoin.sessions.local_python import use_this_python
@@ -76,7 +77,12 @@ class Classic:
         """The function that this process has given to Spark."""
         tag: Any = self.spark.sparkContext._jvm.scala.reflect.ClassTag.Byte()  # type: ignore[union-attr]
         command = bytes(node.functionExpr().func().command().toArray(tag))
-        function, _ = CloudPickleSerializer().loads(command)  # type: ignore[no-untyped-call]
+        try:
+            function, _ = CloudPickleSerializer().loads(command)  # type: ignore[no-untyped-call]
+        except PySparkRuntimeError as error:
+            raise UnreadableError(
+                "a function has captured more than a megabyte, so that its plan cannot be shown: have it read that from a file"
+            ) from error
         return function
 
     def file(self, where: str) -> tuple[Any, Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 from collections.abc import Callable
 
 _CAUGHT_UP = b"fkjoin: this is as far as it has come\n"
+_PATIENCE_S = 2
 
 
 class Pump(threading.Thread):
@@ -29,11 +31,12 @@ class Pump(threading.Thread):
         self._caught_up.set()
 
     def catch_up(self) -> None:
-        """Wait until what is written already has been handed on."""
+        """Wait until what is written already has been handed on, for two seconds at most: nothing may read it any more."""
         if self.writing >= 0 and self.is_alive():  # in a fork of this process it is not, and nobody would answer
             self._caught_up.clear()
-            os.write(self.writing, _CAUGHT_UP)
-            self._caught_up.wait()
+            if select.select([], [self.writing], [], _PATIENCE_S)[1]:  # else the pipe is full
+                os.write(self.writing, _CAUGHT_UP)
+                self._caught_up.wait(_PATIENCE_S)
 
     def leave(self) -> None:
         """Leave the pipe to the processes that still write."""

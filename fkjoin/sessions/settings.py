@@ -8,14 +8,15 @@ import socket
 import sys
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from fkjoin.errors import SessionError, nearest
+from fkjoin.errors import SessionError, nearest, needs_extra
 from fkjoin.plan.rules import RULES
 from fkjoin.sessions import class_archive, connector, words
-from fkjoin.sessions.abilities import local_file_manager
+from fkjoin.sessions.abilities import CONNECT, local_file_manager
 from fkjoin.sessions.access import access
 from fkjoin.sessions.launch import jvm_folder, launch
 
@@ -88,6 +89,8 @@ in which a table is built; the line is one of fkjoin's."""
 
 _CONNECT = "grpc", "grpc_status", "google.rpc", "zstandard"
 """Packages that a client of Spark Connect imports besides PySpark."""
+_CONNECT_PORT, _CONNECT_S = 15002, 10
+"""The port of a server where its address has none, and seconds to wait for one that does not answer."""
 
 
 def session(
@@ -153,12 +156,12 @@ def _at_server(remote: str, master: str | None, settings: Mapping[str, Any]) -> 
     """A session of Spark Connect."""
     if master is not None:
         raise SessionError(f"remote: {remote} is a server with a master of its own: leave out master, which is {master!r}")
-    try:
+    with needs_extra("Spark Connect", "connect"):
         for package in _CONNECT:  # PySpark itself ends the process without a word where one is missing
             importlib.import_module(package)
-    except ImportError as error:
-        raise SessionError("remote: Spark Connect needs more packages: pip install 'fkjoin[connect]'") from error
+    _require_server(remote)
     spark: SparkSession = SparkSession.builder.remote(remote).getOrCreate()
+    CONNECT.require(spark)
     for name, value in _texts(settings).items():
         try:
             spark.conf.set(name, value)
@@ -169,6 +172,23 @@ def _at_server(remote: str, master: str | None, settings: Mapping[str, Any]) -> 
             ) from error
     prepare(spark)
     return spark
+
+
+def _require_server(remote: str) -> None:
+    """Raise ``SessionError`` if no server answers at the address, or this process has a session at another one."""
+    from pyspark.sql.connect.session import SparkSession as Client
+
+    place = urlsplit(remote)
+    if place.scheme != "sc" or not place.hostname:
+        raise SessionError(f"remote: {remote!r} is no address of a server; write sc://HOST:PORT")
+    port = place.port or _CONNECT_PORT
+    there = Client.getActiveSession()
+    if there is not None and (at := getattr(there.client._builder, "endpoint", "")) != f"{place.hostname}:{port}":
+        raise SessionError(f"remote: this process has a session at {at}: stop it first, or use another process for {remote}")
+    try:
+        socket.create_connection((place.hostname, port), _CONNECT_S).close()
+    except OSError as error:
+        raise SessionError(f"remote: no server answers at {remote} ({error}); start one, or give its address") from error
 
 
 def _texts(settings: Mapping[str, Any]) -> dict[str, Any]:

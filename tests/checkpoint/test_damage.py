@@ -39,6 +39,14 @@ def test_errors_that_come_from_a_checkpoint_say_what_to_do(error: str, says: str
     assert re.search(says, ": ".join(found))
     for mine in ("json.decoder: Unexpected character", "fkjoin.state.errors.StoreError: CANNOT_LOAD_STATE_STORE"):
         assert explain(f"PythonException: {mine}", "/ck") is None
+    for elsewhere in (
+        "Checksum error: file:/in/orders/2.json at 0",
+        "[MALFORMED_RECORD] Unexpected character",
+        "[CANNOT_LOAD_STATE_STORE] caused by: No space left on device",
+        "[CANNOT_LOAD_STATE_STORE] caused by: Connection refused",
+    ):
+        assert explain(elsewhere, "/ck") is None
+    assert explain("Checksum error: file:/ck/offsets/2 at 0", "/ck") is not None
     assert explain("ArithmeticException: / by zero\n=== Streaming Query ===\nCANNOT_LOAD_STATE_STORE", "/ck") is None
 
 

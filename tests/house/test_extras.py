@@ -25,9 +25,16 @@ EXTRAS: dict[str, list[str]] = {
 }
 
 
+OF_AN_EXTRA = {"pyspark[connect]": {"grpc", "grpc_status", "zstandard"}}
+"""What is imported of an extra of a package that is there anyway."""
+
+
 def modules(required: list[str]) -> set[str]:
     """The names by which the packages are imported."""
-    return {re.split(r"[\[>;]", one)[0].strip().replace("-", "_") for one in required}
+    names = {re.split(r"[>;]", one)[0].strip() for one in required}
+    return {name.partition("[")[0].replace("-", "_") for name in names - OF_AN_EXTRA.keys()}.union(
+        *(OF_AN_EXTRA[name] for name in names & OF_AN_EXTRA.keys())
+    )
 
 
 OPTIONAL = {name for required in EXTRAS.values() for name in modules(required)}
@@ -51,12 +58,21 @@ from fkjoin.metrics.server import Access, PageServer
 PageServer({}, 0, Access(), "port").close()
 """
 
+NO_SERVER = """
+import fkjoin
+try:
+    fkjoin.session(remote="sc://127.0.0.1:1")
+except fkjoin.SessionError as error:
+    assert str(error).startswith("remote: no server answers at"), error
+"""
+
 USES = {
     "cli": [
         ["-m", "fkjoin", "schema"],
         ["-c", "from fkjoin.metrics import Metrics; Metrics().prometheus()"],
         ["-c", PAGE],
     ],
+    "connect": [["-c", NO_SERVER]],
     "delta": [["-c", "from fkjoin.sinks import Delta; Delta('a')"]],
     "kafka": [["-c", "from fkjoin.kafka import Json; from fkjoin.sinks import Kafka; Kafka('a', 'b:1'), Json('a int')"]],
     "postgres": [["-c", "from fkjoin.sinks import Postgres; Postgres('a', 'postgresql://b/c')"]],

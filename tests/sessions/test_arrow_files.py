@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import pytest
 from fkjoin.checkpoint.files import moved, read_file, write_file
 from fkjoin.errors import FkJoinError
 from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath, Doing
-from tests.support.places import ROOT
 
 
 class Frame:
@@ -100,9 +97,3 @@ def test_a_storage_that_pyarrow_does_not_know_is_said() -> None:
     doing = Doing(Session())  # type: ignore[arg-type]
     with pytest.raises(OSError, match="odd://place/a: pyarrow cannot reach it"):
         ArrowFiles(doing, "odd").exists(ArrowPath.of("odd://place/a"))
-
-
-def test_a_client_without_its_packages_says_what_to_install() -> None:
-    program = "import sys; sys.modules['grpc'] = None; import fkjoin; fkjoin.session(remote='sc://127.0.0.1:1')"
-    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert "SessionError: remote: Spark Connect needs more packages: pip install 'fkjoin[connect]'" in run.stderr

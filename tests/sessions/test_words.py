@@ -120,6 +120,22 @@ def test_standard_error_that_is_closed_later_holds_nobody_up() -> None:
     assert run.returncode == 0
 
 
+def test_standard_error_that_nothing_reads_holds_no_end_up() -> None:
+    reading, writing = os.pipe()
+    program = """if True:
+        import os, threading
+        from fkjoin.sessions.words import output
+        pump = output({}).pump
+        threading.Thread(target=os.write, args=(pump.writing, b"x" * 399_999 + b"\\n"), daemon=True).start()
+        """
+    try:
+        run = subprocess.run([sys.executable, "-c", program], stderr=writing, check=False, timeout=60)
+    finally:
+        os.close(writing)
+        os.close(reading)
+    assert run.returncode == 0
+
+
 def test_a_fork_ends_without_the_thread(capfd: pytest.CaptureFixture[str]) -> None:
     program = """if True:
         import os, sys

@@ -157,6 +157,8 @@ def refused(spark: SparkSession, folder: str, address: str) -> dict[str, str]:
         "master": lambda: fkjoin.session(remote=address, master="local[2]"),
         "setting": lambda: fkjoin.session(remote=address, driver_memory="1g"),
         "job": lambda: job_session(remote),
+        "address": lambda: fkjoin.session(remote="spark:15002"),
+        "two": lambda: fkjoin.session(remote="sc://127.0.0.1:1"),
         "kafka": lambda: fkjoin.session(remote=address, kafka=True),
     }
     found = {}
