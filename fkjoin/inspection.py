@@ -58,12 +58,22 @@ class Inspection(Operators):
 
     @property
     def name(self) -> str:
-        """What the table is called in metrics, in state and in errors."""
+        """The name of the table in metrics, in state and in errors.
+
+        Returns
+        -------
+        str
+        """
         return self._planned.name
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The names of the key's columns."""
+        """The names of the key's columns.
+
+        Returns
+        -------
+        tuple of str
+        """
         return self._planned.key
 
     @property
@@ -141,7 +151,26 @@ class Inspection(Operators):
         return first_rows(kept, self.schema, n)
 
     def describe(self, format: Format = "text") -> str:
-        """The topology that makes this table: ``text``, ``json``, ``mermaid`` for a flowchart, or ``svg`` for a picture."""
+        """Draw the topology that makes this table.
+
+        Parameters
+        ----------
+        format : {"text", "json", "mermaid", "svg"}, default "text"
+            ``"mermaid"`` is for a flowchart, ``"svg"`` for a picture.
+
+        Returns
+        -------
+        str
+
+        Raises
+        ------
+        TopologyError
+            If there is no such format.
+
+        Examples
+        --------
+        >>> print(joined.describe())
+        """
         drawn = draw(self._lowered.node, running(self._lowered), format)
         return f"{drawn}\n{_AT_A_SERVER}" if format == "text" and is_connect(self._planned.spark) else drawn
 

@@ -55,7 +55,17 @@ _T = TypeVar("_T")
 
 @dataclass
 class Postgres(Upserts):
-    """Sink into a table of PostgreSQL, see ``Table.to_postgres``."""
+    """Sink into a table of PostgreSQL, for ``Table.to``.
+
+    Parameters
+    ----------
+    into, dsn, on_error, retry_s
+        See ``Table.to_postgres``.
+
+    Examples
+    --------
+    >>> sink = Postgres("public.joined", "postgresql://shop@db/orders")
+    """
 
     into: str
     dsn: str = field(repr=False)
