@@ -115,11 +115,6 @@ class Grouped(Remembered):
         -------
         Table
 
-        Raises
-        ------
-        TopologyError
-            See ``agg``.
-
         Examples
         --------
         >>> table = orders.group_by("customer_id").count()
@@ -137,15 +132,6 @@ class Grouped(Remembered):
         Returns
         -------
         Table
-
-        Raises
-        ------
-        TopologyError
-            See ``agg``.
-
-        Examples
-        --------
-        >>> table = orders.group_by("customer_id").sum("amount")
         """
         return self.agg(sum=aggregates.sum(column))
 
@@ -160,15 +146,6 @@ class Grouped(Remembered):
         Returns
         -------
         Table
-
-        Raises
-        ------
-        TopologyError
-            See ``agg``.
-
-        Examples
-        --------
-        >>> table = orders.group_by("customer_id").avg("amount")
         """
         return self.agg(avg=aggregates.avg(column))
 
@@ -183,15 +160,6 @@ class Grouped(Remembered):
         Returns
         -------
         Table
-
-        Raises
-        ------
-        TopologyError
-            See ``agg``.
-
-        Examples
-        --------
-        >>> table = orders.group_by("customer_id").min("amount")
         """
         return self.agg(min=aggregates.min(column))
 
@@ -206,15 +174,6 @@ class Grouped(Remembered):
         Returns
         -------
         Table
-
-        Raises
-        ------
-        TopologyError
-            See ``agg``.
-
-        Examples
-        --------
-        >>> table = orders.group_by("customer_id").max("amount")
         """
         return self.agg(max=aggregates.max(column))
 
@@ -230,11 +189,12 @@ class Grouped(Remembered):
     ) -> Table:
         """Make the table with one column, by functions that add a row to a group's aggregate and take it out again.
 
-        Each is a Python callable of (key, value, aggregate) that returns the aggregate, or a Spark expression over
-        ``aggregate`` and the columns of key and value, such as ``"aggregate + amount"``.  An expression may have arithmetic,
-        comparisons, conditions, casts of numbers, and functions of arrays; workers evaluate it as Spark does in ANSI mode.
+        Each is a Python callable of (key, value, aggregate) that returns the aggregate, or a Spark expression.  An expression
+        is over ``aggregate`` and the columns of key and value, such as ``"aggregate + amount"``.  An expression may have
+        arithmetic, comparisons, conditions, casts of numbers, and functions of arrays; workers evaluate it as Spark does in
+        ANSI mode.
 
-        For a row that changes and stays, the subtractor is called with what it was and then the adder with what it is, in one
+        For a row that changes and stays, the subtractor is called with the old row and then the adder with the new one, in one
         step. In a group, rows' changes count in the order of their versions; a batch's changes of one row are one.  ``value``
         is what ``group_by(value=…)`` names: one column as it is, several, or a whole row, as a ``Row``.  An aggregate of None
         is "no result", and the next step begins anew.
@@ -284,8 +244,9 @@ class Grouped(Remembered):
     def reduce(
         self, adder: Callable[[Any, Any], Any], subtractor: Callable[[Any, Any], Any], *, column: str = "value"
     ) -> Table:
-        """Make the table with one column, by functions of (aggregate, value); a group begins with its first value, and has its
-        type.
+        """Make the table with one column, by functions of (aggregate, value).
+
+        A group begins with its first value, and has its type.
 
         Parameters
         ----------

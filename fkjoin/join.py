@@ -36,16 +36,17 @@ def fk_join(
     right : Table
         The table whose key the foreign keys name.
     extractor : str, Column, list of them, or callable
-        The foreign key of a left row: column name or names, Column, SQL text, or a Python callable of (key, row) that returns
-        it (a tuple for several columns).  Null, or a null in any of its columns: no foreign key.
+        The foreign key of a left row: column name or names, Column, SQL text, or a Python callable of (key, row).  The
+        callable returns it, a tuple for several columns.  Null, or a null in any of its columns: no foreign key.
     how : {"inner", "left"}, default "inner"
         ``"left"`` keeps left rows without a right row.
     joiner : str, Column, list of them, or callable, optional
         The columns of a joined row.  If left out: both rows, as structs ``left`` and ``right``.
 
         - Columns or SQL texts are over ``left.…`` and ``right.…``.
-        - A callable of (left row, right row) makes a column ``value``.  Its type is a Spark UDF's, or what the return
-          annotation says: bool, int, float, str, or one of them or None.  Else it is anything that JSON can write.
+        - Or a callable of (left row, right row).  A Spark UDF's type says the columns: the fields of a struct, else ``value``.
+          Of others the return annotation says the type of ``value``: bool, int, float, str, or one of them or None.  Without
+          one, ``value`` is the JSON of what it returns, which may be anything that JSON can write.
         - A joiner's null is "no result".
     name : str, optional
         The name of state and metrics; generated from the rest if left out.

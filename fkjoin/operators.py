@@ -112,8 +112,8 @@ class Operators(Handle):
         application : str, optional
             See ``fk_join``.
         upgrade_from : str, optional
-            A release of Kafka Streams older than KIP-904, such as ``"3.4"``: write its two records, for as long as there are
-            readers that know no other.  Either form is read always.
+            A release of Kafka Streams older than KIP-904, such as ``"3.4"``: write its two records.  Give it for as long as
+            there are readers that know no other; either form is read always.
         validate : bool, optional
             See ``fk_join``.
 

@@ -152,8 +152,8 @@ class Outputs(Handle):
         """Start keeping a PostgreSQL table as this table is; each batch takes effect exactly once, in one transaction.
 
         A table that is not there is made, with the key as primary key.  One that is there needs the key's and the row's
-        columns, of types that can hold every value (``docs/sinks.md``; structs, lists and maps are ``jsonb``), and a unique
-        constraint of the key. Beside it stands ``fkjoin_batches``, with the last batch of each query.  A batch's changes pass
+        columns, and a unique constraint of the key.  Their types can hold every value (``docs/sinks.md``); structs, lists and
+        maps are ``jsonb``. Beside it stands ``fkjoin_batches``, with the last batch of each query.  A batch's changes pass
         through the driver.
 
         A new checkpoint writes all rows again, and deletes none that went meanwhile: empty the table first.  Of a source, write
@@ -166,7 +166,7 @@ class Outputs(Handle):
         dsn : str
             The database, as libpq takes it, such as ``postgresql://shop@db/orders``.  A password better comes from
             ``PGPASSWORD`` or ``~/.pgpass``.
-        checkpoint, trigger, query_name
+        checkpoint : str or pathlib.Path
             See ``to_kafka``.
         on_error : {"fail", "dead-letter", "skip"}, default "fail"
             What happens to a row that the table cannot have, such as one with U+0000 in a text.  ``"fail"`` stops the query and
@@ -174,6 +174,8 @@ class Outputs(Handle):
             same transaction.  ``"skip"`` leaves it out.  The last two count it.  The key's last good row stays.
         retry_s : float, default 60.0
             Seconds for which an outage, a deadlock or a serialization failure is waited for before the query stops.
+        trigger, query_name
+            See ``to_kafka``.
         on_restore : {"fail", "set-back"}, default "fail"
             See ``to_parquet``.  ``"set-back"`` makes the target what the state has, and deletes other rows.  It needs a table
             that is materialized, an aggregate, ``with_children``, a cogroup or ``merge``.
@@ -217,13 +219,15 @@ class Outputs(Handle):
         ----------
         path : str or pathlib.Path
             A folder, or a URI of the storage that ``options`` are for.
-        checkpoint, trigger, query_name
+        checkpoint : str or pathlib.Path
             See ``to_kafka``.
         options : mapping of str to str, optional
             Options of the storage, as the package deltalake takes them.
         retry_s : float, default 60.0
             Seconds for which a batch is tried again after another writer's change of the same rows, or while the storage is
             away.
+        trigger, query_name
+            See ``to_kafka``.
         on_restore : {"fail", "set-back"}, default "fail"
             See ``to_parquet``.  ``"set-back"`` restores the version of the checkpoint's batch, if no other writer has written
             since and its files are there.
@@ -257,8 +261,8 @@ class Outputs(Handle):
         """Start writing the table's changes to several places, in one query: what is read and kept in state is there once.
 
         Each place has a batch before the next one begins with it, and delivers as it does alone.  When one fails, the query
-        does, and the batch is written to all again.  A place may be left out later; one that is added would lack the rows from
-        before and is refused.
+        does, and the batch is written to all again.  A place may be left out later; one that is added would lack the older rows
+        and is refused.
 
         Parameters
         ----------

@@ -169,10 +169,12 @@ class Sources(Handle):
             The folder that ``to_parquet`` writes to.
         key : str, Column, or list of them, optional
             The key.  It is needed only where a release that did not note it wrote the files.
-        name, on_error, options
+        name, on_error
             See ``from_files``.
         schema : pyspark.sql.types.StructType, optional
             The schema of the files, with all columns.  If left out, it is that of the newest batch, and a checkpoint keeps it.
+        options : mapping of str to value, optional
+            See ``from_files``.
 
         Returns
         -------
@@ -228,8 +230,8 @@ class Sources(Handle):
         key, value : fkjoin.kafka.Format, "string" or "bytes"
             Formats of the record's key and value.  A text is the format of one column called ``key`` or ``value``.
         version : str, Column, or list of them, optional
-            Whole-number columns or expressions over the value's columns, such as ``"source.lsn"`` of Debezium.  They order
-            the changes of a key before all that; a record without one cannot be used.
+            Whole-number columns or expressions over the value's columns, such as ``"source.lsn"`` of Debezium.  They order the
+            changes of a key; where they are equal, the record's place does.  A record without one cannot be used.
         deleted : str or Column, optional
             A condition that makes the record a tombstone, such as ``"__deleted = 'true'"``.
         timestamp : str or Column, optional

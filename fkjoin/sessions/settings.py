@@ -247,8 +247,10 @@ def time_zone(spark: SparkSession) -> str:
 
 
 def switched_off(spark: SparkSession) -> dict[str, str]:
-    """The optimizer's rules that the session does not want, and why: ``spark.fkjoin.optimize=false`` switches off all of
-    them, ``spark.fkjoin.optimizer.excludedRules`` those that it names, with commas between them.
+    """The optimizer's rules that the session does not want, and why.
+
+    ``spark.fkjoin.optimize=false`` switches off all of them, ``spark.fkjoin.optimizer.excludedRules`` those that it names,
+    with commas between them.
     """
     names = [name.strip() for name in (spark.conf.get(EXCLUDED, "") or "").split(",") if name.strip()]
     for name in names:

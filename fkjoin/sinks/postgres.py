@@ -162,7 +162,7 @@ class Postgres(Upserts):
         return _mark(row[0]["batch"], row[0].get(_BEGAN), row[0].get(_BEGAN_OF))
 
     def way_back(self, table: Lowered, query: str, log: BatchLog) -> Callable[[], None]:
-        """Set the table back, from the state: its rows as of the last batch that is done."""
+        # From the state: the table's rows as of the last batch that is done.
         spark, names = table.spark, [*table.key, *table.rest]
         if log.done < 0:
             kept = spark.createDataFrame([], table.changes.schema)
@@ -213,7 +213,7 @@ class Postgres(Upserts):
         return _mark(*row)
 
     def columns(self, changes: DataFrame) -> DataFrame:
-        """Structs, lists and maps as JSON, bytes as PostgreSQL writes them."""
+        # Structs, lists and maps as JSON, bytes as PostgreSQL writes them.
         given = [item for item in changes.schema if item.name in (*self._columns, "_operation")]
         return changes.select(*[_readable(item.name, item.dataType).alias(item.name) for item in given])
 
