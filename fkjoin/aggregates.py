@@ -1,7 +1,7 @@
 """What the rows of a group come to, for ``Table.group_by(…).agg(…)``.
 
 >>> from fkjoin import aggregates as agg
->>> joined.group_by("region").agg(orders=agg.count(), revenue=agg.sum("amount"))
+>>> totals = joined.group_by("region").agg(orders=agg.count(), revenue=agg.sum("amount"))
 
 Each takes a column: a name, SQL text or Column over the grouped table's rows.  Nulls in it are left out, as in SQL.
 """

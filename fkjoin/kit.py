@@ -22,7 +22,7 @@ Row = dict[str, Any]
 class Event(NamedTuple):
     """A change of a row.
 
-    Parameters
+    Attributes
     ----------
     side : {"left", "right"}
         The table; ``"left"`` also of one that is summed up.
@@ -64,7 +64,7 @@ REORDER = Sentinel("REORDER")
 class Output(NamedTuple):
     """A change of the joined or summed-up table.
 
-    Parameters
+    Attributes
     ----------
     key : str
         The row's key.
