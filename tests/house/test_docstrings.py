@@ -76,7 +76,7 @@ def test_parameters_are_those_of_the_signature(name: str) -> None:
     found = sections(PUBLIC[name])
     listed = [*found.get("parameters", []), *found.get("attributes", [])]
     assert [one.name for one in listed] == signature(PUBLIC[name])
-    untyped = [one.name for one in listed if one.annotation is None and not one.description.startswith(("See", "As"))]
+    untyped = [one.name for one in listed if one.annotation is None and not one.description.startswith("See")]
     assert untyped == []
 
 
