@@ -195,7 +195,7 @@ class Grouped(Remembered):
         ANSI mode.
 
         For a row that changes and stays, the subtractor is called with the old row and then the adder with the new one, in one
-        step. In a group, rows' changes count in the order of their versions; a batch's changes of one row are one.  ``value``
+        step.  In a group, rows' changes count in the order of their versions; a batch's changes of one row are one.  ``value``
         is what ``group_by(value=…)`` names: one column as it is, several, or a whole row, as a ``Row``.  An aggregate of None
         is "no result", and the next step begins anew.
 

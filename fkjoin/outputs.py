@@ -52,8 +52,9 @@ class Outputs(Handle):
             The folder where the query keeps its progress and state; of one query alone.
         key : fkjoin.kafka.Format, "string" or "bytes", optional
             A format.  By default one column of text or bytes as it is, and anything else as a JSON object.
-        value : fkjoin.kafka.Format, "string", "bytes" or Column, optional
-            A format, or an expression over ``changes``.  By default the row's columns as a JSON object, nulls included.
+        value : fkjoin.kafka.Format, str or Column, optional
+            A format, as for ``key``, or an expression over ``changes``.  By default the row's columns as a JSON object, nulls
+            included.
         headers : str or Column, optional
             An expression for the records' headers (``array<struct<key: string, value: binary>>``).
         positions : bool, default False
@@ -152,8 +153,8 @@ class Outputs(Handle):
         """Start keeping a PostgreSQL table as this table is; each batch takes effect exactly once, in one transaction.
 
         A table that is not there is made, with the key as primary key.  One that is there needs the key's and the row's
-        columns, and a unique constraint of the key.  Their types can hold every value (``docs/sinks.md``); structs, lists and
-        maps are ``jsonb``. Beside it stands ``fkjoin_batches``, with the last batch of each query.  A batch's changes pass
+        columns, and a unique constraint of the key.  Its types must hold every value (``docs/sinks.md``); structs, lists and
+        maps are ``jsonb``.  Beside it stands ``fkjoin_batches``, with the last batch of each query.  A batch's changes pass
         through the driver.
 
         A new checkpoint writes all rows again, and deletes none that went meanwhile: empty the table first.  Of a source, write

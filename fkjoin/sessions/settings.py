@@ -125,8 +125,8 @@ def session(
     Raises
     ------
     SessionError
-        If a setting rules fkjoin out, arguments contradict each other, or a package of Spark Connect lacks.  Also where the
-        connector cannot be had, and where the process has a JVM without it.
+        If a setting rules fkjoin out, arguments contradict each other, or a package of Spark Connect is missing.  Also where
+        the connector cannot be had, and where the process has a JVM without it.
 
     Examples
     --------
