@@ -11,13 +11,32 @@ from fkjoin.table import Table
 
 @remembered
 def cogroup(*tables: Table, name: str | None = None, emit: Emit = "on-change", validate: bool | None = None) -> Table:
-    """The table of several aggregates by the same key, side by side: the columns of one after those of the other.
+    """Put several aggregates by the same key side by side: the columns of one after those of the other.
 
-    ``tables``: aggregates, as ``group_by`` makes them, with the same columns as keys; their rows are summed up in one store,
-    and a batch's changes of a group are one change.  A group is there as long as one of the tables has rows in it; columns of
-    those that have none are null, counts too.
+    Their rows are summed up in one store, and a batch's changes of a group are one change.  A group is there as long as one of
+    the tables has rows in it.  Columns of tables that have none are null, counts too.
 
-    ``name``, ``emit``, ``validate``: as for ``Table.group_by``.  Raises ``TopologyError`` that says which table is wrong.
+    Parameters
+    ----------
+    *tables : Table
+        Aggregates, as ``Table.group_by`` makes them, with the same columns as keys.
+    name, emit, validate
+        See ``Table.group_by``.
+
+    Returns
+    -------
+    Table
+
+    Raises
+    ------
+    TopologyError
+        If a table or an argument is wrong; the message says which, and why.
+
+    Examples
+    --------
+    >>> sales = orders.group_by("customer_id").agg(sales=agg.sum("amount"))
+    >>> returned = returns.group_by("customer_id").agg(returned=agg.sum("amount"))
+    >>> both = cogroup(sales, returned, name="balance")
     """
     planned = [planned_of(f"tables[{at}]", table) for at, table in enumerate(tables)]
     return Table._of(cogrouped(planned, name, emit, validate))

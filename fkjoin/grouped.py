@@ -41,7 +41,7 @@ _TYPES: dict[type, DataType] = {bool: BooleanType(), int: LongType(), float: Dou
 class Grouped(Remembered):
     """A table's rows by group; each method makes the table of one row a group, whose key is the group's.
 
-    A group without rows has no row.  Versions (``_version``) are a counter of the group.  Methods raise ``TopologyError``.
+    A group without rows has no row.  Versions (``_version``) are a counter of the group.  ``Table.group_by`` makes one.
     """
 
     def __init__(self, table: Handle, key: Expressions, value: Expressions | None, options: Options) -> None:
@@ -59,10 +59,27 @@ class Grouped(Remembered):
 
     @remembered
     def agg(self, /, **columns: Wanted) -> Table:
-        """The table of these columns, each one of ``fkjoin.aggregates``: ``agg(orders=count(), revenue=sum("amount"))``.
+        """Make the table of these columns, each one of ``fkjoin.aggregates``.
 
-        What they are of are columns or expressions over the grouped table's rows; where ``group_by`` was given a ``value``, the
-        columns of that.
+        Parameters
+        ----------
+        **columns : Wanted
+            Aggregates, by the names of the result's columns.  They are of columns or expressions over the grouped table's rows;
+            where ``group_by`` was given a ``value``, over the columns of that.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If no column is named, or one is wrong; the message says which, and why.
+
+        Examples
+        --------
+        >>> from fkjoin import aggregates as agg
+        >>> totals = joined.group_by("region").agg(orders=agg.count(), revenue=agg.sum("amount"))
         """
         if not columns:
             raise TopologyError("agg: name at least one column, such as agg(orders=fkjoin.aggregates.count())")
@@ -87,23 +104,77 @@ class Grouped(Remembered):
         return self._of(aggregated(self._table, self._key, value, Fold(schema, made), described, self._options))
 
     def count(self, column: Expression | None = None) -> Table:
-        """``agg(count=count(column))``."""
+        """Count the rows of each group: ``agg(count=aggregates.count(column))``.
+
+        Parameters
+        ----------
+        column : str or Column, optional
+            See ``fkjoin.aggregates.count``.
+
+        Returns
+        -------
+        Table
+
+        Examples
+        --------
+        >>> table = orders.group_by("customer_id").count()
+        """
         return self.agg(count=aggregates.count(column))
 
     def sum(self, column: Expression) -> Table:
-        """``agg(sum=sum(column))``."""
+        """Sum up a column: ``agg(sum=aggregates.sum(column))``.
+
+        Parameters
+        ----------
+        column : str or Column
+            See ``fkjoin.aggregates.sum``.
+
+        Returns
+        -------
+        Table
+        """
         return self.agg(sum=aggregates.sum(column))
 
     def avg(self, column: Expression) -> Table:
-        """``agg(avg=avg(column))``."""
+        """Work out a column's mean: ``agg(avg=aggregates.avg(column))``.
+
+        Parameters
+        ----------
+        column : str or Column
+            See ``fkjoin.aggregates.avg``.
+
+        Returns
+        -------
+        Table
+        """
         return self.agg(avg=aggregates.avg(column))
 
     def min(self, column: Expression) -> Table:
-        """``agg(min=min(column))``."""
+        """Find a column's least value: ``agg(min=aggregates.min(column))``.
+
+        Parameters
+        ----------
+        column : str or Column
+            See ``fkjoin.aggregates.min``.
+
+        Returns
+        -------
+        Table
+        """
         return self.agg(min=aggregates.min(column))
 
     def max(self, column: Expression) -> Table:
-        """``agg(max=max(column))``."""
+        """Find a column's greatest value: ``agg(max=aggregates.max(column))``.
+
+        Parameters
+        ----------
+        column : str or Column
+            See ``fkjoin.aggregates.max``.
+
+        Returns
+        -------
+        Table
+        """
         return self.agg(max=aggregates.max(column))
 
     @remembered
@@ -116,20 +187,44 @@ class Grouped(Remembered):
         returns: DataType | str | None = None,
         column: str = "value",
     ) -> Table:
-        """The table with one column, made by functions of (key, value, aggregate) that return the aggregate.
+        """Make the table with one column, by functions that add a row to a group's aggregate and take it out again.
 
-        Each is a Python callable, or a Spark expression over ``aggregate`` and the columns of key and value, such as
-        ``"aggregate + amount"``: of arithmetic, comparisons, conditions, casts of numbers, and functions of arrays; it is
-        evaluated by the workers as Spark does it in ANSI mode.
+        Each is a Python callable of (key, value, aggregate) that returns the aggregate, or a Spark expression.  An expression
+        is over ``aggregate`` and the columns of key and value, such as ``"aggregate + amount"``.  An expression may have
+        arithmetic, comparisons, conditions, casts of numbers, and functions of arrays; workers evaluate it as Spark does in
+        ANSI mode.
 
-        ``adder`` is called for what comes to a group, ``subtractor`` for what leaves it; for a row that changes and stays,
-        the subtractor with what it was and then the adder with what it is, in one step.  In a group, rows' changes count in
-        the order of their versions; a batch's changes of one row are one.  ``value`` is what ``group_by(value=…)`` names: one
-        column as it is, several, or a whole row, as a ``Row``.  ``initializer``: a callable of nothing, or a value; a group's
-        aggregate when it has none.  The functions get the aggregate as the initializer's type (a set, say).  None is "no
-        result", and the next step begins anew.
+        For a row that changes and stays, the subtractor is called with the old row and then the adder with the new one, in one
+        step.  In a group, rows' changes count in the order of their versions; a batch's changes of one row are one.  ``value``
+        is what ``group_by(value=…)`` names: one column as it is, several, or a whole row, as a ``Row``.  An aggregate of None
+        is "no result", and the next step begins anew.
 
-        ``returns``: the aggregate's Spark type; without it bool, int, float or str, as the initializer makes it.
+        Parameters
+        ----------
+        initializer : callable or value
+            A callable of nothing, or a value: a group's aggregate when it has none.  The functions get the aggregate as the
+            initializer's type (a set, say).
+        adder : callable, str or Column
+            It is called for what comes to a group.
+        subtractor : callable, str or Column
+            It is called for what leaves a group.
+        returns : pyspark.sql.types.DataType or str, optional
+            The aggregate's Spark type.  If left out: bool, int, float or str, as the initializer makes it.
+        column : str, default "value"
+            The name of the result's column.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If an argument is wrong; the message says which, and why.
+
+        Examples
+        --------
+        >>> sums = orders.group_by("customer_id").aggregate(0.0, "aggregate + amount", "aggregate - amount")
         """
         start = initializer if callable(initializer) else Starting(initializer)
         _require_callables("key, value, aggregate", Expressed, adder=adder, subtractor=subtractor)
@@ -149,7 +244,31 @@ class Grouped(Remembered):
     def reduce(
         self, adder: Callable[[Any, Any], Any], subtractor: Callable[[Any, Any], Any], *, column: str = "value"
     ) -> Table:
-        """As ``aggregate``, with functions of (aggregate, value); a group begins with its first value, and has its type."""
+        """Make the table with one column, by functions of (aggregate, value).
+
+        A group begins with its first value, and has its type.
+
+        Parameters
+        ----------
+        adder, subtractor : callable
+            Functions of (aggregate, value) that return the aggregate; see ``aggregate``.
+        column : str, default "value"
+            The name of the result's column.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If an argument is wrong; the message says which, and why.
+
+        Examples
+        --------
+        >>> grouped = orders.group_by("customer_id", "amount")
+        >>> sums = grouped.reduce(lambda total, amount: total + amount, lambda total, amount: total - amount)
+        """
         _require_callables("aggregate, value", adder=adder, subtractor=subtractor)
         value = self._value or self._whole_row()
         of = StructType().add(column, value.schema[0].dataType if self._plain else value.schema)

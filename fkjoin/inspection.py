@@ -58,12 +58,22 @@ class Inspection(Operators):
 
     @property
     def name(self) -> str:
-        """What the table is called in metrics, in state and in errors."""
+        """The name of the table in metrics, in state and in errors.
+
+        Returns
+        -------
+        str
+        """
         return self._planned.name
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The names of the key's columns."""
+        """The names of the key's columns.
+
+        Returns
+        -------
+        tuple of str
+        """
         return self._planned.key
 
     @property
@@ -101,10 +111,11 @@ class Inspection(Operators):
     def preview(self, n: int = 20) -> DataFrame:
         """Look at some rows of the table; a query of its own finds them, and leaves nothing behind.
 
-        The query reads from the beginning of what the table is made of, a little at a time: 10,000 records of each topic, or
-        8 MiB of files, a file being read whole; a stream of ``from_stream`` as its own options say.  It ends when there are
-        ``n`` rows, when it has read what was there at its start, or after ten such steps.  So a row may be older than the
-        newest, and rows may be missing that later input would bring; but if all input was read, it is the table as it is now.
+        The query reads from the beginning of what the table is made of, a little at a time.  A step is 10,000 records of each
+        topic, or 8 MiB of files, a file being read whole.  A stream of ``from_stream`` is read as its own options say.  The
+        query ends when there are ``n`` rows, when it has read what was there at its start, or after ten such steps.  So a row
+        may be older than the newest, and rows may be missing that later input would bring.  If all input was read, it is the
+        whole table.
 
         What ``emit`` holds back is shown at once, and a staged table is worked out without its topics.  Checkpoint and state
         are in a temporary folder; on a cluster, on its default file system.
@@ -141,7 +152,26 @@ class Inspection(Operators):
         return first_rows(kept, self.schema, n)
 
     def describe(self, format: Format = "text") -> str:
-        """The topology that makes this table: ``text``, ``json``, ``mermaid`` for a flowchart, or ``svg`` for a picture."""
+        """Draw the topology that makes this table.
+
+        Parameters
+        ----------
+        format : {"text", "json", "mermaid", "svg"}, default "text"
+            ``"mermaid"`` is for a flowchart, ``"svg"`` for a picture.
+
+        Returns
+        -------
+        str
+
+        Raises
+        ------
+        TopologyError
+            If there is no such format.
+
+        Examples
+        --------
+        >>> topology = orders.describe()
+        """
         drawn = draw(self._lowered.node, running(self._lowered), format)
         return f"{drawn}\n{_AT_A_SERVER}" if format == "text" and is_connect(self._planned.spark) else drawn
 

@@ -27,30 +27,57 @@ def fk_join(
     emit: Emit = "on-change",
     validate: bool | None = None,
 ) -> Table:
-    """The table of all left rows with the right row that their foreign key names, kept up to date (KIP-213).
+    """Join all left rows with the right row that their foreign key names, kept up to date (KIP-213).
 
-    ``extractor``: the foreign key of a left row: column name or names, Column, SQL text, or a Python callable of (key,
-    row) that returns it (a tuple for several columns).  Null, or a null in any of its columns: no foreign key.
-    ``how``: ``inner``, or ``left`` to keep left rows without a right row.
-    ``joiner``: what a joined row is made of.  None: both rows, as structs ``left`` and ``right``.  Columns or SQL texts over
-    ``left.…`` and ``right.…``; or a callable of (left row, right row), which returns a Spark UDF's type, or what its return
-    annotation (bool, int, float, str, or one of them or None) says, or anything that JSON can write, as one column ``value``.
-    A joiner's null is "no result".
-    ``name``: names state and metrics; generated from the rest if left out.
+    Parameters
+    ----------
+    left : Table
+        The table whose rows have a foreign key.  The result has its key.
+    right : Table
+        The table whose key the foreign keys name.
+    extractor : str, Column, list of them, or callable
+        The foreign key of a left row: column name or names, Column, SQL text, or a Python callable of (key, row).  The
+        callable returns it, a tuple for several columns.  Null, or a null in any of its columns: no foreign key.
+    how : {"inner", "left"}, default "inner"
+        ``"left"`` keeps left rows without a right row.
+    joiner : str, Column, list of them, or callable, optional
+        The columns of a joined row.  If left out: both rows, as structs ``left`` and ``right``.
 
-    ``deployment``: ``fused``, all stages in one query; or ``staged``, for tables read from topics: rekey and subscription are
-    queries of their own (``Table.stages``, each to be started), connected with resolve by the topics
-    ``APPLICATION-JOIN-subscription-registration`` and ``…-subscription-response``.  ``application``: by default the Spark
-    application's name.  ``wire``: ``headers``, or ``wrapper`` for KIP-213's format without headers.
+        - Columns or SQL texts are over ``left.…`` and ``right.…``.
+        - Or a callable of (left row, right row).  A Spark UDF's type says the columns: the fields of a struct, else ``value``.
+          Of others the return annotation says the type of ``value``: bool, int, float, str, or one of them or None.  Without
+          one, ``value`` is the JSON of what it returns, which may be anything that JSON can write.
+        - A joiner's null is "no result".
+    name : str, optional
+        The name of state and metrics; generated from the rest if left out.
+    deployment : {"fused", "staged"}, default "fused"
+        ``"fused"``: all stages in one query.  ``"staged"``, for tables read from topics: rekey and subscription are queries of
+        their own (``Table.stages``, each to be started).  They and resolve are connected by the topics
+        ``APPLICATION-JOIN-subscription-registration`` and ``…-subscription-response``.
+    application : str, optional
+        The beginning of the names of such topics; by default the Spark application's name.
+    wire : {"headers", "wrapper"}, default "headers"
+        The format of records between stages; ``"wrapper"`` is KIP-213's format without headers.
+    emit : {"on-change", "on-update", "periodic", "periodic 10 seconds", …}, default "on-change"
+        When a joined row is sent.  ``"on-change"`` drops what leaves it unchanged (KIP-557).  With ``"on-update"`` it is sent
+        in every batch that brought a newer version of either of its sides.  ``"periodic 10 seconds"`` (``"periodic"``: a
+        minute) sends its last result when such an interval is over, if it differs from what was sent last.
+    validate : bool, optional
+        Whether to check the stores' invariants after every batch, and stop with an ``InvariantError`` when one does not hold.
+        Every batch then reads all state.  By default what the setting ``spark.fkjoin.validate`` says, else no.
 
-    ``emit``: ``on-change`` drops what leaves a joined row as it is (KIP-557); with ``on-update`` a row is sent in every batch
-    that brought a newer version of either of its sides; ``periodic 10 seconds`` (``periodic``: a minute) sends a row's last
-    result when such an interval is over, if it differs from what was sent last.
+    Returns
+    -------
+    Table
 
-    ``validate``: check the stores' invariants after every batch, and stop with an ``InvariantError`` when one does not hold;
-    every batch then reads all state.  By default what the setting ``spark.fkjoin.validate`` says, else no.
+    Raises
+    ------
+    TopologyError
+        If an argument is wrong; the message says which, and why.
 
-    The result has the left table's key.  Raises ``TopologyError`` that says which argument is wrong, and why.
+    Examples
+    --------
+    >>> joined = fk_join(orders, customers, "customer_id", how="left", joiner=["left.amount", "right.name"])
     """
     made = planned_join(
         planned_of("left", left),

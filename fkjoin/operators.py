@@ -24,19 +24,58 @@ class Operators(Handle):
 
     @remembered
     def filter(self, condition: Expression, *, name: str | None = None, emit: Emit = "on-change") -> Table:
-        """The table's rows for which a condition (SQL text or Column over its columns) holds; null does not.
+        """Keep the table's rows for which a condition holds; null does not.
 
-        A row for which it no longer holds is deleted.  ``name``: names state and metrics.  ``emit``: to sinks, ``on-change``
-        drops changes that leave a row as it was (KIP-557), ``on-update`` does not; ``periodic``: see ``fk_join``.  The
-        tombstone of a row that was not there is never sent.  Raises ``TopologyError``.
+        A row for which it no longer holds is deleted.  The tombstone of a row that was not there is never sent.
+
+        Parameters
+        ----------
+        condition : str or Column
+            SQL text or a Column over the table's columns.
+        name : str, optional
+            The name of state and metrics.
+        emit : {"on-change", "on-update", "periodic …"}, default "on-change"
+            What goes to sinks: ``"on-change"`` drops changes that leave a row unchanged (KIP-557), ``"on-update"`` does not.
+            ``"periodic …"``: see ``fk_join``.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If an argument is wrong; the message says which, and why.
+
+        Examples
+        --------
+        >>> large = orders.filter("amount > 100")
         """
         return self._of(views.filtered(self._planned, condition, name, emit))
 
     @remembered
     def map_values(self, columns: Expressions, *, name: str | None = None, emit: Emit = "on-change") -> Table:
-        """The table with rows of these columns (names, SQL texts, Columns) in place of its own; the key stays.
+        """Replace the columns of the table's rows by others; the key stays.
 
-        ``name``, ``emit``: as for ``filter``.  Raises ``TopologyError``.
+        Parameters
+        ----------
+        columns : str, Column, or list of them
+            The new columns: names, SQL texts, Columns.
+        name, emit
+            See ``filter``.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If an argument is wrong; the message says which, and why.
+
+        Examples
+        --------
+        >>> cents = orders.map_values(["customer_id", "amount * 100 as cents"])
         """
         return self._of(views.mapped(self._planned, columns, name, emit))
 
@@ -52,20 +91,44 @@ class Operators(Handle):
         upgrade_from: str | None = None,
         validate: bool | None = None,
     ) -> Grouped:
-        """The table's rows by group, to be summed up: ``.agg(…)``, ``.count()``, ``.sum("amount")``, ``.aggregate(…)``, ….
+        """Group the table's rows, to be summed up by a method of ``Grouped``: ``.agg(…)``, ``.count()``, ``.aggregate(…)``, ….
 
-        ``key``: column, SQL text or Column, or several, over the table's columns; they become the result's key.  A row with a
-        null among them is in no group.  ``value``: what a row contributes; without it, what the aggregate is of.
-        ``name``: names state and metrics.  ``emit``: ``on-change`` sends a group's row if its value or its timestamp (the
-        latest of its rows' changes) differs from what was sent last (KIP-557); ``on-update`` whenever one of its rows was
-        updated; ``periodic``: see ``fk_join``.
+        Parameters
+        ----------
+        key : str, Column, or list of them
+            Columns, SQL texts or Columns over the table's columns; they become the result's key.  A row with a null among them
+            is in no group.
+        value : str, Column, or list of them, optional
+            What a row contributes.  If left out, what the aggregate is of.
+        name : str, optional
+            The name of state and metrics.
+        emit : {"on-change", "on-update", "periodic …"}, default "on-change"
+            When a group's row is sent.  ``"on-change"``: if its value or its timestamp (the latest of its rows' changes)
+            differs from what was sent last (KIP-557).  ``"on-update"``: whenever one of its rows was updated.  ``"periodic
+            …"``: see ``fk_join``.
+        deployment : {"fused", "staged"}, default "fused"
+            ``"fused"``: in one query.  ``"staged"``, of tables made from topics: a query of ``Table.stages`` writes what rows
+            contribute to the topic ``APPLICATION-NAME-repartition``, in KIP-904's format; the aggregate reads it.
+        application : str, optional
+            See ``fk_join``.
+        upgrade_from : str, optional
+            A release of Kafka Streams older than KIP-904, such as ``"3.4"``: write its two records.  Give it for as long as
+            there are readers that know no other; either form is read always.
+        validate : bool, optional
+            See ``fk_join``.
 
-        ``deployment``: ``fused``, in one query; or ``staged``, of tables made from topics: ``Table.stages`` has the query that
-        writes what rows contribute to the topic ``APPLICATION-NAME-repartition``, in KIP-904's format; the aggregate reads it.
-        ``upgrade_from``: a release of Kafka Streams of before KIP-904, such as ``"3.4"``: write its two records, for as long as
-        there are readers that know no other; either form is read always.
+        Returns
+        -------
+        Grouped
 
-        ``validate``: as for ``fk_join``.  Raises ``TopologyError``.
+        Raises
+        ------
+        TopologyError
+            If an argument is wrong; the message says which, and why.
+
+        Examples
+        --------
+        >>> counts = orders.group_by("customer_id").count()
         """
         return Grouped(self, key, value, Options(name, emit, deployment, application, upgrade_from, validate))
 
@@ -80,32 +143,87 @@ class Operators(Handle):
         emit: Emit = "on-change",
         validate: bool | None = None,
     ) -> Table:
-        """This table's rows, each with the map of ``left``'s rows by their key whose foreign key names it.
+        """Give each of this table's rows the map of ``left``'s rows, by their key, whose foreign key names it.
 
-        KIP-213's alternative B: a user's own group-by into a map.  ``extractor``: the foreign key of a left row, as for
-        ``fk_join``.  ``column``: what the map is called; empty where there are none.  The map is whole in every result, in byte
-        order of the left keys; in the store each left row is an entry of its own, and a change writes that entry alone.
-        ``name``, ``emit``, ``validate``: as for ``fk_join``.  Raises ``TopologyError``.
+        This is KIP-213's alternative B: a user's own group-by into a map.  The map is whole in every result, in byte order of
+        the left keys.  In the store each left row is an entry of its own, and a change writes that entry alone.
+
+        Parameters
+        ----------
+        left : Table
+            The table of the children.
+        extractor : str, Column, list of them, or callable
+            The foreign key of a left row; see ``fk_join``.
+        column : str, default "children"
+            The name of the map's column.  The map is empty where there are no children.
+        name, emit, validate
+            See ``fk_join``.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If an argument is wrong; the message says which, and why.
+
+        Examples
+        --------
+        >>> with_orders = customers.with_children(orders, "customer_id", column="orders")
         """
         children = planned_of("left", left)
         return self._of(planned_children(self._planned, children, extractor, column, name, emit, validate))
 
     @remembered
     def merge(self, *others: Table, name: str | None = None, emit: Emit = "on-change", validate: bool | None = None) -> Table:
-        """This table's rows and those of others with the same key and columns, as one table.
+        """Lay this table's rows over those of others with the same key and columns, as one table.
 
-        Of a key that several have, this table's row is shown, then the first other's, and so on, whatever came first: a row
+        Of a key that several have, this table's row is shown, then the first other's, and so on, whatever came first.  So a row
         that moves from one table to another is not lost to a late tombstone.  ``_version`` is a counter of the row.
-        ``name``, ``emit``, ``validate``: as for ``fk_join``.  Raises ``TopologyError``.
+
+        Parameters
+        ----------
+        *others : Table
+            The other tables, in the order of their precedence.
+        name, emit, validate
+            See ``fk_join``.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If an argument is wrong; the message says which, and why.
+
+        Examples
+        --------
+        >>> everywhere = orders.merge(old_orders, name="everywhere")
         """
         tables = [self._planned, *(planned_of(f"others[{at}]", other) for at, other in enumerate(others))]
         return self._of(merged(tables, name, emit, validate))
 
     @remembered
     def materialize(self, name: str) -> Table:
-        """The same table, its rows kept in state under ``name`` for ``fkjoin.read_state``.
+        """Keep the table's rows in state under a name, for ``fkjoin.read_state``.
 
-        A checkpoint that was begun without it, or under another name, is refused.  Of a source, changes that leave a row as it
-        was are then dropped, its older timestamp stays (KIP-557), and ``_operation`` tells inserts from updates.
+        A checkpoint that was begun without it, or under another name, is refused.  Of a source, changes that leave a row
+        unchanged are then dropped, its older timestamp stays (KIP-557), and ``_operation`` tells inserts from updates.
+
+        Parameters
+        ----------
+        name : str
+            The name for ``read_state``.
+
+        Returns
+        -------
+        Table
+            The same table.
+
+        Examples
+        --------
+        >>> kept = orders.materialize("orders")
         """
         return self._of(views.materialized(self._planned, name))

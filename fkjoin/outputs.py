@@ -40,13 +40,50 @@ class Outputs(Handle):
     ) -> StreamingQuery:
         """Start writing the table's changes to a topic that can be compacted: a record per change, a null value per delete.
 
-        ``key``: a format; by default one column of text or bytes as it is, and anything else as a JSON object.  ``value``: a
-        format, or an expression over ``changes``; by default the row's columns as a JSON object, nulls included.  ``headers``:
-        an expression for the records' headers (``array<struct<key: string, value: binary>>``).  ``positions``: add the header
-        ``fkjoin-positions``, which says where the rows came from; ``from_kafka(…, roots=…)`` reads it.  ``trigger``:
-        ``"available-now"`` reads all that is there, and ends; ``"10 seconds"`` begins a batch once in that time; a mapping has
-        arguments of Spark's ``DataStreamWriter.trigger``.  ``options``: settings of the producer, ``kafka.…``.  ``query_name``:
-        the table's if left out.  Delivery is at least once; Spark's producer partitions as Java's does.
+        Delivery is at least once; Spark's producer partitions as Java's does.
+
+        Parameters
+        ----------
+        topic : str
+            The topic's name.
+        bootstrap_servers : str
+            Brokers as ``HOST:PORT``, with commas between them.
+        checkpoint : str or pathlib.Path
+            The folder where the query keeps its progress and state; of one query alone.
+        key : fkjoin.kafka.Format, "string" or "bytes", optional
+            A format.  By default one column of text or bytes as it is, and anything else as a JSON object.
+        value : fkjoin.kafka.Format, str or Column, optional
+            A format, as for ``key``, or an expression over ``changes``.  By default the row's columns as a JSON object, nulls
+            included.
+        headers : str or Column, optional
+            An expression for the records' headers (``array<struct<key: string, value: binary>>``).
+        positions : bool, default False
+            Whether to add the header ``fkjoin-positions``, which says where the rows came from; ``from_kafka(…, roots=…)``
+            reads it.
+        trigger : str or mapping, optional
+            When batches begin.  ``"available-now"`` reads all that is there, and ends; ``"10 seconds"`` begins a batch once in
+            that time.  A mapping has arguments of Spark's ``DataStreamWriter.trigger``.  If left out, a batch begins when the
+            one before is done.
+        options : mapping of str to value, optional
+            Settings of the producer, ``kafka.…``.
+        query_name : str, optional
+            The query's name; the table's if left out.
+
+        Returns
+        -------
+        pyspark.sql.streaming.StreamingQuery
+            A running query, whose failure is a ``QueryError``.
+
+        Raises
+        ------
+        TopologyError
+            If an argument is wrong, or the topic is not there.
+        FkJoinError
+            If the checkpoint is in use.
+
+        Examples
+        --------
+        >>> query = joined.to_kafka("joined", "localhost:9092", checkpoint="ck/joined")
         """
         spark, place, when = self._planned.spark, str(checkpoint), arguments_of(trigger)
         batches.require_one(spark, place)
@@ -68,15 +105,36 @@ class Outputs(Handle):
         query_name: str | None = None,
         on_restore: OnRestore = "fail",
     ) -> StreamingQuery:
-        """Start writing the table's changes as Parquet files under ``path``, each batch exactly once.
+        """Start writing the table's changes as Parquet files, each batch exactly once.
 
-        The columns are those of ``changes``, and ``batch``, by the folders ``batch=…`` that the files are in.  Faster than
-        ``changes.writeStream.format("parquet")``, since no row passes through the JVM.  ``path``: local or on HDFS, reachable
-        from all workers.  ``trigger``, ``query_name``: as for ``to_kafka``.  ``on_restore``: what happens when the checkpoint
-        was set back to a backup, and ``path`` has later batches: ``"fail"`` refuses to start; ``"set-back"`` moves these
-        batches to ``_set-aside``, where no reader looks.
+        The columns are those of ``changes``, and ``batch``, by the folders ``batch=…`` that the files are in.  It is faster
+        than ``changes.writeStream.format("parquet")``, since no row passes through the JVM.
 
-        Raises ``TopologyError``; ``FkJoinError`` when the checkpoint is in use, or was set back.
+        Parameters
+        ----------
+        path : str or pathlib.Path
+            A folder, local or on HDFS, that all workers reach.
+        checkpoint, trigger, query_name
+            See ``to_kafka``.
+        on_restore : {"fail", "set-back"}, default "fail"
+            What happens when the checkpoint was set back to a backup, and ``path`` has later batches.  ``"fail"`` refuses to
+            start. ``"set-back"`` moves these batches to ``_set-aside``, where no reader looks.
+
+        Returns
+        -------
+        pyspark.sql.streaming.StreamingQuery
+
+        Raises
+        ------
+        TopologyError
+            If an argument or the table is wrong; the message says what, and why.
+        FkJoinError
+            If the checkpoint is in use, or was set back.
+
+        Examples
+        --------
+        >>> query = joined.to_parquet("lake/joined", checkpoint="ck/joined", trigger="available-now")
+        >>> query.awaitTermination()
         """
         return self._start(Parquet(path), checkpoint, trigger, query_name, on_restore)
 
@@ -94,23 +152,49 @@ class Outputs(Handle):
     ) -> StreamingQuery:
         """Start keeping a PostgreSQL table as this table is; each batch takes effect exactly once, in one transaction.
 
-        ``into``: the table, perhaps with its schema; it is made if it is not there, with the key as primary key.  One that is
-        there needs the key's and the row's columns, of types that can hold every value (``docs/sinks.md``; structs, lists and
-        maps are ``jsonb``), and a unique constraint of the key.
-        Beside it stands ``fkjoin_batches``, with the last batch of each query.  ``dsn``: as libpq takes it, such as
-        ``postgresql://shop@db/orders``; a password better comes from ``PGPASSWORD`` or ``~/.pgpass``.  A new checkpoint writes
-        all rows again, and deletes none that went meanwhile: empty the table first.  A batch's changes pass through the driver.
+        A table that is not there is made, with the key as primary key.  One that is there needs the key's and the row's
+        columns, and a unique constraint of the key.  Its types must hold every value (``docs/sinks.md``); structs, lists and
+        maps are ``jsonb``.  Beside it stands ``fkjoin_batches``, with the last batch of each query.  A batch's changes pass
+        through the driver.
 
-        ``on_error``: what happens to a row that the table cannot have, such as one with U+0000 in a text.  ``"fail"`` stops the
-        query and names key, column and value; ``"dead-letter"`` puts the row into ``fkjoin_dead_letters`` beside the table, in
-        the same transaction, and ``"skip"`` leaves it out; both count it.  The key's last good row stays.  ``retry_s``: for so
-        many seconds an outage, a deadlock or a serialization failure is waited for before the query stops.
+        A new checkpoint writes all rows again, and deletes none that went meanwhile: empty the table first.  Of a source, write
+        ``materialize`` first.
 
-        ``trigger``, ``query_name``: as for ``to_kafka``.  Of a source, write ``materialize`` first.  ``on_restore``: as for
-        ``to_parquet``; ``"set-back"`` makes the target what the state has, of a table that is materialized, an aggregate,
-        ``with_children``, a cogroup or ``merge``; other rows are deleted.
+        Parameters
+        ----------
+        into : str
+            The table, perhaps with its schema.
+        dsn : str
+            The database, as libpq takes it, such as ``postgresql://shop@db/orders``.  A password better comes from
+            ``PGPASSWORD`` or ``~/.pgpass``.
+        checkpoint : str or pathlib.Path
+            See ``to_kafka``.
+        on_error : {"fail", "dead-letter", "skip"}, default "fail"
+            What happens to a row that the table cannot have, such as one with U+0000 in a text.  ``"fail"`` stops the query and
+            names key, column and value.  ``"dead-letter"`` puts the row into ``fkjoin_dead_letters`` beside the table, in the
+            same transaction.  ``"skip"`` leaves it out.  The last two count it.  The key's last good row stays.
+        retry_s : float, default 60.0
+            Seconds for which an outage, a deadlock or a serialization failure is waited for before the query stops.
+        trigger, query_name
+            See ``to_kafka``.
+        on_restore : {"fail", "set-back"}, default "fail"
+            See ``to_parquet``.  ``"set-back"`` makes the target what the state has, and deletes other rows.  It needs a table
+            that is materialized, an aggregate, ``with_children``, a cogroup or ``merge``.
 
-        Raises ``TopologyError``; ``FkJoinError`` when the table cannot be reached or written to, or as of ``to_parquet``.
+        Returns
+        -------
+        pyspark.sql.streaming.StreamingQuery
+
+        Raises
+        ------
+        TopologyError
+            If an argument or the table is wrong; the message says what, and why.
+        FkJoinError
+            If the table cannot be reached or written to, or the checkpoint is in use, or was set back.
+
+        Examples
+        --------
+        >>> query = joined.to_postgres("public.joined", "postgresql://shop@db/orders", checkpoint="ck/joined")
         """
         sink = sinks.Postgres(into, dsn, on_error, retry_s)
         return self._start(sink, checkpoint, trigger, query_name, on_restore)
@@ -128,14 +212,41 @@ class Outputs(Handle):
     ) -> StreamingQuery:
         """Start keeping a Delta table as this table is; each batch takes effect exactly once: a MERGE with a transaction id.
 
-        ``path``: a folder, or a URI of the storage that ``options`` (of the package deltalake) are for; the table is made if it
-        is not there, and one that is there needs columns that can hold every value.  The package deltalake writes it, in the
-        driver, through which a batch's changes pass; Delta's jars are not needed.  ``retry_s``: for so many seconds a batch is
-        tried again after another writer's change of the same rows, or while the storage is away.  ``trigger``, ``query_name``:
-        as for ``to_kafka``.  Of a source, write ``materialize`` first.  ``on_restore``: as for ``to_parquet``; ``"set-back"``
-        restores the version of the checkpoint's batch, if nobody else has written since and its files are there.
+        A table that is not there is made; one that is there needs columns that can hold every value.  The package deltalake
+        writes it, in the driver, through which a batch's changes pass; Delta's jars are not needed.  Of a source, write
+        ``materialize`` first.
 
-        Raises ``TopologyError``; ``FkJoinError`` when the table cannot be written to, or as of ``to_parquet``.
+        Parameters
+        ----------
+        path : str or pathlib.Path
+            A folder, or a URI of the storage that ``options`` are for.
+        checkpoint : str or pathlib.Path
+            See ``to_kafka``.
+        options : mapping of str to str, optional
+            Options of the storage, as the package deltalake takes them.
+        retry_s : float, default 60.0
+            Seconds for which a batch is tried again after another writer's change of the same rows, or while the storage is
+            away.
+        trigger, query_name
+            See ``to_kafka``.
+        on_restore : {"fail", "set-back"}, default "fail"
+            See ``to_parquet``.  ``"set-back"`` restores the version of the checkpoint's batch, if no other writer has written
+            since and its files are there.
+
+        Returns
+        -------
+        pyspark.sql.streaming.StreamingQuery
+
+        Raises
+        ------
+        TopologyError
+            If an argument or the table is wrong; the message says what, and why.
+        FkJoinError
+            If the table cannot be written to, or the checkpoint is in use, or was set back.
+
+        Examples
+        --------
+        >>> query = joined.to_delta("lake/joined", checkpoint="ck/joined")
         """
         sink = sinks.Delta(path, options or {}, retry_s)
         return self._start(sink, checkpoint, trigger, query_name, on_restore)
@@ -150,13 +261,34 @@ class Outputs(Handle):
     ) -> StreamingQuery:
         """Start writing the table's changes to several places, in one query: what is read and kept in state is there once.
 
-        ``places``: sinks of ``fkjoin.sinks``, such as ``Kafka("joined", "broker:9092")`` and ``Parquet("/lake/joined")``, with
-        the arguments of ``to_kafka``, ``to_parquet``, ``to_postgres`` and ``to_delta``.  Each has a batch before the next one
-        begins with it, and delivers as it does alone; when one fails, the query does, and the batch is written to all again.
-        A place may be left out later; one that is added would lack the rows from before and is refused.  ``trigger``,
-        ``query_name``: as for ``to_kafka``.  ``on_restore``: as for each place alone; a topic is never set back.
+        Each place has a batch before the next one begins with it, and delivers as it does alone.  When one fails, the query
+        does, and the batch is written to all again.  A place may be left out later; one that is added would lack the older rows
+        and is refused.
 
-        Raises ``TopologyError``; ``FkJoinError`` when a place cannot be written to, or as of ``to_parquet``.
+        Parameters
+        ----------
+        *places : fkjoin.sinks.Sink
+            Sinks, with the arguments of ``to_kafka``, ``to_parquet``, ``to_postgres`` and ``to_delta``.
+        checkpoint, trigger, query_name
+            See ``to_kafka``.
+        on_restore : {"fail", "set-back"}, default "fail"
+            As for each place alone; a topic is never set back.
+
+        Returns
+        -------
+        pyspark.sql.streaming.StreamingQuery
+
+        Raises
+        ------
+        TopologyError
+            If an argument or the table is wrong; the message says what, and why.
+        FkJoinError
+            If a place cannot be written to, or the checkpoint is in use, or was set back.
+
+        Examples
+        --------
+        >>> from fkjoin.sinks import Kafka, Parquet
+        >>> query = joined.to(Kafka("joined", "localhost:9092"), Parquet("lake/joined"), checkpoint="ck/joined")
         """
         where, start = str(checkpoint).rstrip("/"), batches.start_several
         return start(self._planned.spark, self._as_begun, places, where, arguments_of(trigger), query_name, on_restore)

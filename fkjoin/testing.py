@@ -1,7 +1,7 @@
 """For your own tests: joins and aggregates in memory that can be made to crash, to read twice and to reorder; no Spark, no JVM.
 
 >>> test = JoinTest(extractor="customer", how="left")
->>> test.feed(right("c1", {"name": "Ada"}), left("o1", {"customer": "c1"}), CRASH, left("o1", None), DUPLICATE)
+>>> outputs = test.feed(right("c1", {"name": "Ada"}), left("o1", {"customer": "c1"}), CRASH, left("o1", None), DUPLICATE)
 >>> assert test.table == {}
 
 Rows are dicts of what JSON can write.  The stages are those that run on Spark; what is between them is played here.
@@ -9,171 +9,120 @@ Rows are dicts of what JSON can write.  The stages are those that run on Spark; 
 
 from __future__ import annotations
 
-import copy
 import json
-import random
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from fkjoin.codec import combined_key, versions
 from fkjoin.codec.arrays import BYTES, as_bytes, valid
-from fkjoin.codec.messages import ANSWER, CHANGE, GROUPED, JOINED, RESULT, SUBSCRIPTION, Operation, column, table
+from fkjoin.codec.messages import ANSWER, CHANGE, GROUPED, JOINED, RESULT, SUBSCRIPTION, column, table
 from fkjoin.codec.rows import RowCodec
 from fkjoin.errors import FkJoinError
 from fkjoin.folds.calls import Called, Starting
 from fkjoin.folds.fold import Fold
+from fkjoin.kit import CRASH, DUPLICATE, REORDER, Event, Kit, Output, Row
 from fkjoin.stages import Counters, How, aggregate, regroup, rekey, resolve, subscription
 from fkjoin.stages.invariants import live_subscriptions
 from fkjoin.stages.join_rows import matched, require_how
 from fkjoin.stages.regroup import contributions
-from fkjoin.state import MemoryStore
 
-Row = dict[str, Any]
 Extractor = str | Callable[[str, Row], Any]
 Joiner = Callable[[Row, Row | None], Any]
 
 _SOURCES = versions.identity("left"), versions.identity("right")
 
 
-class Event(NamedTuple):
-    """A change of a row; ``row`` None deletes it.  ``version`` orders the changes of a key; by default, as they are fed."""
-
-    side: Literal["left", "right"]
-    key: str
-    row: Row | None
-    version: int | None = None
-
-
 def left(key: str, row: Row | None, version: int | None = None) -> Event:
+    """Make a change of a left row.
+
+    Parameters
+    ----------
+    key, row, version
+        See ``Event``.
+
+    Returns
+    -------
+    Event
+
+    Examples
+    --------
+    >>> event = left("o1", {"customer": "c1"})
+    """
     return Event("left", key, row, version)
 
 
 def right(key: str, row: Row | None, version: int | None = None) -> Event:
+    """Make a change of a right row.
+
+    Parameters
+    ----------
+    key, row, version
+        See ``Event``.
+
+    Returns
+    -------
+    Event
+
+    Examples
+    --------
+    >>> event = right("c1", {"name": "Ada"})
+    """
     return Event("right", key, row, version)
 
 
 def change(key: str, row: Row | None, version: int | None = None) -> Event:
-    """Of a table that is summed up."""
+    """Make a change of a row of a table that is summed up.
+
+    Parameters
+    ----------
+    key, row, version
+        See ``Event``.
+
+    Returns
+    -------
+    Event
+
+    Examples
+    --------
+    >>> event = change("o1", {"customer": "c1"})
+    """
     return Event("left", key, row, version)
 
 
-@dataclass(frozen=True)
-class Sentinel:
-    """Something that happens to a batch."""
-
-    name: str
-
-
-CRASH = Sentinel("CRASH")
-"""The batch before it is lost after each stage in turn, with all that it wrote, and is then done."""
-
-DUPLICATE = Sentinel("DUPLICATE")
-"""Everything that was fed so far comes again."""
-
-REORDER = Sentinel("REORDER")
-"""The messages of the batch before it overtake each other between the stages and come in portions, some of them twice."""
-
-
-class Output(NamedTuple):
-    """A change of the joined table; ``value`` None in a delete."""
-
-    key: str
-    operation: Literal["insert", "update", "delete"]
-    value: Any
-
-
-class _Kit(ABC):
-    """What tests of joins and of aggregates share: batches, what happens to them, and the table that comes of it."""
-
-    table: dict[str, Any]
-    outputs: list[Output]
-    count: Counters
-    seed: int
-    _stages: ClassVar[tuple[str, ...]]
-
-    def __post_init__(self) -> None:
-        self._stores = [MemoryStore() for _ in self._stages]
-        self._fed: list[Event] = []
-        self._random = random.Random(self.seed)
-
-    def feed(self, *events: Event | Sentinel) -> list[Output]:
-        """Process events, a batch up to each sentinel and one after the last; the outputs of all of them."""
-        before = len(self.outputs)
-        batch: list[Event] = []
-        for event in events:
-            if isinstance(event, Event):
-                batch.append(event if event.version is not None else event._replace(version=len(self._fed) + len(batch)))
-                continue
-            self._process(batch, event)
-            batch = []
-        self._process(batch, None)
-        return self.outputs[before:]
-
-    def stored(self, stage: str) -> dict[bytes, bytes]:
-        """A stage's store, as it is."""
-        return dict(self._stores[self._stages.index(stage)].items())
-
-    def _process(self, batch: list[Event], what: Sentinel | None) -> None:
-        if what == CRASH:
-            for stages in range(1, len(self._stages) + 1):
-                stores, count = copy.deepcopy(self._stores), self.count.copy()
-                self._run(batch, stages)
-                self._stores, self.count = stores, count
-        self._fed += batch
-        whole = len(self._stages)
-        results = self._reordered(batch) if what == REORDER else [self._run(batch, whole)]
-        if what == DUPLICATE:
-            results.append(self._run(self._fed, whole))
-        for made in results:
-            self._take(made)
-
-    @abstractmethod
-    def _run(self, batch: list[Event], stages: int) -> pa.Table:
-        """A batch through so many stages, everything in order."""
-
-    @abstractmethod
-    def _reordered(self, batch: list[Event]) -> list[pa.Table]:
-        """A batch through all stages, its messages out of order, some of them twice."""
-
-    def _read(self, value: bytes) -> Any:
-        """A result, from its bytes."""
-        return json.loads(value)
-
-    def _portions(self, messages: pa.Table) -> list[pa.Table]:
-        """The messages in another order, a few at a time, some of them twice."""
-        places = list(range(len(messages)))
-        places = self._shuffled(places + self._random.sample(places, len(places) // 4))
-        return [messages.take(pa.array(places[start : start + 3], pa.int64())) for start in range(0, len(places), 3)]
-
-    def _shuffled(self, items: Iterable[Any]) -> list[Any]:
-        listed = list(items)
-        self._random.shuffle(listed)
-        return listed
-
-    def _take(self, results: pa.Table) -> None:
-        for row in results.to_pylist():
-            value = None if row["value"] is None else self._read(row["value"])
-            operation: Any = Operation(row["operation"]).name.lower()
-            key = row["key"].decode()
-            self.outputs.append(Output(key, operation, value))
-            if value is None:
-                del self.table[key]
-            else:
-                self.table[key] = value
-
-
 @dataclass
-class JoinTest(_Kit):
+class JoinTest(Kit):
     """A foreign-key join whose state is in memory.
 
-    ``extractor``: a column of the left row, or a callable of (key, row); None is no foreign key.  ``joiner``: a callable of
-    (left row, right row), whose None is no result; without it a joined row is ``{"left": …, "right": …}``.  ``seed``: of what
-    ``REORDER`` does.
+    Parameters
+    ----------
+    extractor : str or callable
+        A column of the left row, or a callable of (key, row); None is no foreign key.
+    how : {"inner", "left"}, default "inner"
+        ``"left"`` keeps left rows without a right row.
+    joiner : callable, optional
+        A callable of (left row, right row), whose None is no result.  Without it a joined row is ``{"left": …, "right": …}``.
+    seed : int, default 0
+        The seed of what ``REORDER`` does.
+
+    Attributes
+    ----------
+    table : dict of str to object
+        The joined table as a reader of the outputs has it.
+    outputs : list of Output
+        All outputs, in order.
+    count : Counters
+        The counters of the stages: ``stale-dropped``, ``tombstones-suppressed``, ….
+
+    Examples
+    --------
+    >>> test = JoinTest(extractor="customer", how="left")
+    >>> outputs = test.feed(left("o1", {"customer": "c1"}), CRASH, right("c1", {"name": "Ada"}))
+    >>> test.table["o1"]
+    {'left': {'customer': 'c1'}, 'right': {'name': 'Ada'}}
     """
 
     extractor: Extractor
@@ -181,10 +130,8 @@ class JoinTest(_Kit):
     joiner: Joiner | None = None
     seed: int = 0
     table: dict[str, Any] = field(default_factory=dict)
-    """The joined table as whoever reads the outputs has it."""
     outputs: list[Output] = field(default_factory=list)
     count: Counters = field(default_factory=Counters)
-    """What the stages counted: ``stale-dropped``, ``tombstones-suppressed``, …."""
 
     _stages = ("rekey", "subscription", "resolve")
 
@@ -194,7 +141,13 @@ class JoinTest(_Kit):
 
     @property
     def subscriptions(self) -> dict[str, list[str]]:
-        """Which left keys subscribe to which foreign key (as JSON)."""
+        """The left keys that subscribe to each foreign key.
+
+        Returns
+        -------
+        dict of str to list of str
+            Left keys, by the foreign key.
+        """
         found: dict[str, list[str]] = {}
         for page in live_subscriptions(self._stores[1]):
             for foreign, key in zip(*(part.to_pylist() for part in combined_key.decode(page)), strict=True):
@@ -255,12 +208,36 @@ class JoinTest(_Kit):
 
 
 @dataclass
-class AggregateTest(_Kit):
-    """An aggregate by functions of one's own (``group_by(…).aggregate(…)``) whose state is in memory; feed it ``change(…)``.
+class AggregateTest(Kit):
+    """An aggregate by functions of your own (``group_by(…).aggregate(…)``) whose state is in memory; feed it ``change(…)``.
 
-    ``group``: a column of the row, or a callable of (key, row), that gives the group's key, a text; None is in no group.
-    ``initializer``: a callable of nothing, or a value.  ``adder``, ``subtractor``: functions of (group's key, row, aggregate)
-    that return the aggregate, of what JSON can write, or a set, as the initializer makes it.
+    Parameters
+    ----------
+    group : str or callable
+        A column of the row, or a callable of (key, row), that gives the group's key, a text; None is in no group.
+    initializer : callable or value
+        A callable of nothing, or a value.
+    adder, subtractor : callable
+        Functions of (group's key, row, aggregate) that return the aggregate.  It is of what JSON can write, or a set, as the
+        initializer makes it.
+    seed : int, default 0
+        See ``JoinTest``.
+
+    Attributes
+    ----------
+    table : dict of str to object
+        The aggregates by group, as a reader of the outputs has them.
+    outputs : list of Output
+        See ``JoinTest``.
+    count : Counters
+        See ``JoinTest``.
+
+    Examples
+    --------
+    >>> test = AggregateTest("customer", 0, lambda key, row, n: n + row["n"], lambda key, row, n: n - row["n"])
+    >>> outputs = test.feed(change("o1", {"customer": "c1", "n": 2}), change("o2", {"customer": "c1", "n": 3}), DUPLICATE)
+    >>> test.table
+    {'c1': 5}
     """
 
     group: Extractor
@@ -269,7 +246,6 @@ class AggregateTest(_Kit):
     subtractor: Callable[[str, Row, Any], Any]
     seed: int = 0
     table: dict[str, Any] = field(default_factory=dict)
-    """The aggregates by group, as whoever reads the outputs has them."""
     outputs: list[Output] = field(default_factory=list)
     count: Counters = field(default_factory=Counters)
 

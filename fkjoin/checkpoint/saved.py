@@ -22,8 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StructType
 
 from fkjoin.checkpoint.damage import damaged
-from fkjoin.checkpoint.entries import ENTRIES, Described, Entries, Results, parse_key
-from fkjoin.codec import combined_key, tags
+from fkjoin.checkpoint.entries import ENTRIES, Described, Entries, Results
 from fkjoin.codec.arrays import Bytes
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.sessions.abilities import READ_STATE
@@ -32,7 +31,6 @@ from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.spark.identity import bucket_folder, home_of, read_identity
 from fkjoin.spark.schemas import arrow_schema, kept_type
 from fkjoin.stages.multi_join import MultiJoin
-from fkjoin.stages.scatter import tagged
 from fkjoin.state import BucketStore
 from fkjoin.state.segments import Meta
 
@@ -250,13 +248,37 @@ class SavedState:
 
 
 def read_state(spark: SparkSession, checkpoint: str | Path, name: str, *, batch: int | None = None) -> DataFrame:
-    """The table that was materialized as ``name``, as it was after a committed batch (the last one if left out).
+    """Read the table that was materialized under a name, as it was after a committed batch.
 
-    An aggregate is, under its own name, unless it was given another; so are ``with_children`` and ``merge``.  Columns: the
-    key's, the row's, ``_left_version`` and ``_right_version`` (arrays of bigint; null without a right row; of other tables
-    ``_version``), and ``_timestamp`` (bigint in the unit of the sources, topics: microseconds; null without one).  The query
-    may be running or not.  Spark keeps the state of the last 100 batches (``spark.sql.streaming.minBatchesToRetain``).
-    Raises ``FkJoinError`` when there is no such table or batch.
+    An aggregate is materialized under its own name, unless it was given another; so are ``with_children`` and ``merge``.  The
+    query may be running or not.  Spark keeps the state of the last 100 batches (``spark.sql.streaming.minBatchesToRetain``).
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        The session that reads the state.
+    checkpoint : str or pathlib.Path
+        The checkpoint folder of the query.
+    name : str
+        The name that ``Table.materialize`` was given, or the table's.
+    batch : int, optional
+        The number of the batch; the last committed one if left out.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+        The key's columns, the row's, the versions and ``_timestamp``.  Versions are arrays of bigint: ``_left_version`` and
+        ``_right_version`` of a join, null without a right row; ``_version`` of other tables.  ``_timestamp`` is a bigint in the
+        unit of the sources (topics: microseconds), null without one.
+
+    Raises
+    ------
+    FkJoinError
+        If there is no such table or batch.
+
+    Examples
+    --------
+    >>> fkjoin.read_state(spark, "ck/joined", "joined").show()
     """
     store = SavedState(spark, checkpoint, batch).results(name)
     _, about = store.identity
@@ -266,68 +288,6 @@ def read_state(spark: SparkSession, checkpoint: str | Path, name: str, *, batch:
     for version, _ in store.versions:
         schema = schema.add(f"_{version}", ArrayType(LongType()))
     return store.on_buckets(Results(store.described()), schema.add("_timestamp", LongType()))
-
-
-def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
-    """Look up what the stores of ``join`` (may be left out when there is one) know of a left row, a dict per record.
-
-    For an aggregate: what a row with that key contributes, and the row of a group with that key.
-
-    ``key``: as typed, see ``parse_key``.  Raises ``FkJoinError``.
-    """
-    joins = list(dict.fromkeys(str(store.identity[0]["join"]) for store in state.stores))
-    if join not in joins and (join or len(joins) > 1):
-        raise FkJoinError(f"join: {join!r} is none of {', '.join(joins)}; name one with --join")
-    stores = {store.stage: store for store in state.stores if store.identity[0]["join"] == (join or joins[0])}
-    found = []
-    if "regroup" in stores:
-        found += _under(stores["regroup"], "row_key", key, (tags.ROW,), refuse="aggregate" not in stores)
-    if "aggregate" in stores:
-        found += _under(stores["aggregate"], "key", key, (tags.ROW,), refuse=not found)
-    if "rekey" in stores:
-        left = _under(stores["rekey"], "key", key, (tags.ROW,))
-        foreign = left[0]["foreign_key"] if left else None
-        subscribed = stores.get("subscription") or stores.get("children")
-        if foreign is not None and subscribed is not None:
-            schemas = subscribed.schemas()
-            by, wanted = parse_key(schemas["foreign_key"], json.dumps(foreign)), parse_key(schemas["key"], key)
-            combined = combined_key.encode(by, wanted)
-            left += subscribed.some(by, (tags.SUBSCRIBER + combined[0].as_py(), tags.RIGHT + by[0].as_py()))
-        found += left
-    if "scatter" in stores:
-        found += _of_star(stores, key)
-    for stage in ("resolve", "merge", "gather"):
-        if stage in stores:
-            found += _under(stores[stage], "key", key, (tags.ROW,))
-    if "pace" in stores:
-        found += _under(stores["pace"], "key", key, (tags.WAITING, tags.EMITTED), refuse=False)
-    return found
-
-
-def _of_star(stores: dict[str, SavedStore], key: str) -> list[dict[str, Any]]:
-    """Look up what is known of a left row, and the right rows that it names."""
-    found = _under(stores["scatter"], "key", key, (tags.ROW,))
-    star = stores["scatter"].star
-    named = found[0]["foreign_key"] if found else None
-    if named and star is not None and "subscription" in stores:
-        wanted = parse_key(star.key, key)
-        for number, right in enumerate(star.rights):
-            if right.name in named:
-                by = tagged(number, parse_key(right.key, json.dumps(named[right.name])))
-                combined = combined_key.encode(by, tagged(number, wanted))
-                found += stores["subscription"].some(by, (tags.SUBSCRIBER + combined[0].as_py(), tags.RIGHT + by[0].as_py()))
-    return found
-
-
-def _under(store: SavedStore, schema: str, key: str, under: tuple[bytes, ...], *, refuse: bool = True) -> list[dict[str, Any]]:
-    """Look up the records of a key as a user typed it; ``FkJoinError`` if it is none, or nothing without ``refuse``."""
-    try:
-        wanted = parse_key(store.schemas()[schema], key)
-    except ValueError as error:
-        if refuse:
-            raise FkJoinError(str(error)) from error
-        return []
-    return store.some(wanted, tuple(tag + wanted[0].as_py() for tag in under))
 
 
 def _variable(spark: SparkSession, checkpoint: str, operator: int, name: str, batch: int | None) -> DataFrame:

@@ -68,7 +68,8 @@ def get(
 
     Of an aggregate, what a row with that key contributes, and the row of a group with that key.
     """
-    from fkjoin.checkpoint.saved import SavedState, look_up
+    from fkjoin.checkpoint.look_up import look_up
+    from fkjoin.checkpoint.saved import SavedState
 
     with _session() as spark:
         found = look_up(SavedState(spark, checkpoint, batch), join, key)

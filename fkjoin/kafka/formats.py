@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal
 
 import pyarrow as pa
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
-    BooleanType,
     IntegerType,
     LongType,
     StringType,
@@ -24,15 +23,14 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from fkjoin.codec.json_read import Reading, parsable
+from fkjoin.codec.json_read import Reading
 from fkjoin.codec.json_write import writable
 from fkjoin.codec.units import UNSURE, everywhere, from_names, merged
 from fkjoin.errors import TopologyError
-from fkjoin.sessions.settings import time_zone
+from fkjoin.kafka.decoding import Decoded, Format, decoded, fields_of, shown, zone
 from fkjoin.spark.change_events import PLACEHOLDER, ReadEvents, ReadKeys
 from fkjoin.spark.json_texts import require_json, written
-from fkjoin.spark.on_arrow import on_arrow
-from fkjoin.spark.schemas import arrow_schema, kind_text, nullable, struct_type
+from fkjoin.spark.schemas import arrow_schema, kind_text, struct_type
 from fkjoin.spark.topic_records import ReadBytes, Reader, ReadObjects
 from fkjoin.spark.topic_values import WriteObjects, Writer, WriteTexts
 from fkjoin.stages.complete import UNAVAILABLE
@@ -45,25 +43,19 @@ _SOURCE_BLOCK = (
 """Columns in which Debezium's connectors give a change's position in the database's log."""
 
 
-class Decoded(NamedTuple):
-    """Columns over a record: its row as a struct, whether it deletes, and why it cannot be read (null: it can)."""
-
-    row: Column
-    deleted: Column
-    problem: Column
-
-
-class Format(Protocol):
-    """Reader of bytes; formats that also write have ``encode``."""
-
-    def decode(self, data: Column) -> Decoded:
-        """``data`` is a binary column; where it is null, ``deleted`` is true and ``row`` null."""
-        ...
-
-
 @dataclass(frozen=True)
 class Bytes:
-    """Bytes as they are, in one binary column."""
+    """Bytes, unchanged, in one binary column.
+
+    Parameters
+    ----------
+    name : str, default "value"
+        The column's name.
+
+    Examples
+    --------
+    >>> key = Bytes("digest")
+    """
 
     name: str = "value"
 
@@ -80,7 +72,17 @@ class Bytes:
 
 @dataclass(frozen=True)
 class String:
-    """UTF-8 text, in one string column."""
+    """UTF-8 text, in one string column.
+
+    Parameters
+    ----------
+    name : str, default "value"
+        The column's name.
+
+    Examples
+    --------
+    >>> key = String("order_id")
+    """
 
     name: str = "value"
 
@@ -97,14 +99,25 @@ class String:
 
 @dataclass(frozen=True)
 class Json:
-    """A JSON object, read with a schema (DDL text such as ``"fk string, amount double"``, or a ``StructType``).
+    """A JSON object, read with a schema.
 
     Fields that the schema lacks are left out; fields that are absent are null; a field of another type is a problem.  A text
     column takes any JSON as its text, numbers as they are written.
-    ``text``: a further column of that name has the whole object as it was written, to be passed on.
-    ``units``: what numbers in times, dates and intervals count, such as ``{"created": "micros"}``: ``days``, ``seconds``,
-    ``millis``, ``micros`` or ``nanos``; without one such a number is a problem.  How texts stand for decimals, ``text`` or
-    ``base64`` (with the column's scale), and for bytes, ``base64``, ``base64-url``, ``hex`` or ``wkb``.
+
+    Parameters
+    ----------
+    schema : str or pyspark.sql.types.StructType
+        The columns to take, as Spark's types: DDL text, or a ``StructType``.
+    text : str, optional
+        The name of a further column that has the whole object as it was written, to be passed on.
+    units : mapping of str to str, optional
+        Units, by the names of columns.  What numbers in times, dates and intervals count: ``days``, ``seconds``, ``millis``,
+        ``micros`` or ``nanos``; without one such a number is a problem.  How texts stand for decimals: ``text`` or ``base64``
+        (with the column's scale); and for bytes: ``base64``, ``base64-url``, ``hex`` or ``wkb``.
+
+    Examples
+    --------
+    >>> value = Json("customer_id string, amount double, created timestamp", units={"created": "micros"})
     """
 
     schema: str | StructType
@@ -112,7 +125,7 @@ class Json:
     units: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def decode(self, data: Column) -> Decoded:
-        return _decoded(self.reader(), self._type(), data, self.text)
+        return decoded(self.reader(), self._type(), data, self.text)
 
     def encode(self, row: Column, schema: StructType) -> Column:
         require_json("Json", schema)
@@ -120,9 +133,9 @@ class Json:
 
     def reader(self) -> Reader:
         kind = self._type()
-        fields = _fields(kind, "Json")
-        how = Reading(from_names(self.units, fields, "Json", kind_text), _zone())
-        return ReadObjects(fields, _shown(kind), self.text, how)
+        fields = fields_of(kind, "Json")
+        how = Reading(from_names(self.units, fields, "Json", kind_text), zone())
+        return ReadObjects(fields, shown(kind), self.text, how)
 
     def _type(self) -> StructType:
         kind = struct_type(self.schema, "Json")
@@ -133,19 +146,38 @@ class Json:
 
 @dataclass(frozen=True)
 class Debezium:
-    """Debezium's JSON change events, with or without the ``schema``/``payload`` wrapper; ``schema`` is the row's.
+    """Debezium's JSON change events, with or without the ``schema``/``payload`` wrapper.
 
     ``c``, ``u`` and ``r`` (snapshot) are upserts of ``after``, ``d`` is a delete, and so is the tombstone that may follow it.
-    As the format of a key it reads the key's fields, wrapped or not.
+    As the format of a key it reads the key's fields, wrapped or not.  Times, decimals and bytes are read as the ``schema`` part
+    says.
 
-    ``source``: columns of the event's ``source`` block, such as ``"lsn bigint, change_lsn string"``, that the expressions of
-    ``Table.from_kafka(…, version=, deleted=, timestamp=)`` may use; by default those that connectors order changes by.
+    Parameters
+    ----------
+    schema : str or pyspark.sql.types.StructType
+        The row's columns, as Spark's types.
+    source : str or pyspark.sql.types.StructType, optional
+        Columns of the event's ``source`` block, such as ``"lsn bigint, change_lsn string"``.  The expressions of
+        ``Table.from_kafka(…, version=, deleted=, timestamp=)`` may use them.  By default those that connectors order changes
+        by.
+    units : mapping of str to str, optional
+        Units for messages without the ``schema`` part, as for ``Json``.  A number in a time that has neither is a problem.  So
+        is a text in a decimal that may be base64 or a number.
+    placeholder : str, optional
+        The text that the connector writes for values that it does not have (``unavailable.value.placeholder``); by default
+        Debezium's own.  These values are taken from ``before``.
+    unavailable : {"problem", "keep"}, default "problem"
+        What an event is that does not have them there.  With ``"keep"`` the table keeps its rows in state, and the values that
+        it has.
 
-    Times, decimals and bytes are read as the ``schema`` part says.  ``units``: for messages without it, as for ``Json``; a
-    number in a time that has neither is a problem, and so is a text in a decimal that may be base64 or a number.
-    ``placeholder``: what the connector writes for values that it does not have (``unavailable.value.placeholder``): they are
-    taken from ``before``.  ``unavailable``: an event that does not have them there is a ``"problem"``; or ``"keep"``, the table
-    keeps its rows in state, and the values that it has.
+    Raises
+    ------
+    TopologyError
+        If ``unavailable`` is neither.
+
+    Examples
+    --------
+    >>> value = Debezium("order_id string, customer_id string, amount double")
     """
 
     schema: str | StructType
@@ -159,25 +191,36 @@ class Debezium:
             raise TopologyError(f'Debezium: unavailable {self.unavailable!r} is not one of "problem", "keep"')
 
     def about(self, data: Column) -> Column:
-        """Read what an event says besides its row: ``op``, ``ts_ms``, and ``source`` with the columns that were asked for."""
+        """Read what an event says besides its row.
+
+        Parameters
+        ----------
+        data : Column
+            A binary column.
+
+        Returns
+        -------
+        Column
+            A struct of ``op``, ``ts_ms``, and ``source`` with the columns that were asked for.
+        """
         block = struct_type(self.source, "Debezium")
         envelope = StructType([StructField("op", StringType()), StructField("ts_ms", LongType()), StructField("source", block)])
         kind = StructType([*envelope, StructField("payload", envelope)])
-        parsed = _decoded(ReadObjects(_fields(kind, "Debezium"), _shown(kind)), kind, data, whatever=True).row
+        parsed = decoded(ReadObjects(fields_of(kind, "Debezium"), shown(kind)), kind, data, whatever=True).row
         return F.coalesce(parsed.getField("payload"), F.struct(*[parsed.getField(name).alias(name) for name in envelope.names]))
 
     def decode(self, data: Column) -> Decoded:
         lacking = [StructField(UNAVAILABLE, ArrayType(IntegerType()))] if self.unavailable == "keep" else []
-        return _decoded(self.reader(), StructType([*self._type(), *lacking]), data)
+        return decoded(self.reader(), StructType([*self._type(), *lacking]), data)
 
     def decode_key(self, data: Column) -> Decoded:
-        return _decoded(self.key_reader(), self._type(), data)
+        return decoded(self.key_reader(), self._type(), data)
 
     def reader(self) -> Reader:
         kind = self._type()
-        fields = _fields(kind, "Debezium")
+        fields = fields_of(kind, "Debezium")
         marks = self.unavailable == "keep"
-        return ReadEvents(fields, _shown(self._envelope()), self._how(fields), self.placeholder, marks)
+        return ReadEvents(fields, shown(self._envelope()), self._how(fields), self.placeholder, marks)
 
     def key_reader(self) -> Reader:
         kind = self._type()
@@ -185,12 +228,12 @@ class Debezium:
             raise TopologyError(
                 "Debezium: a key's column cannot be called 'payload', as the wrapper is; rename it in the source"
             )
-        fields = _fields(kind, "Debezium")
-        return ReadKeys(fields, _shown(self._wrapped()), self._how(fields))
+        fields = fields_of(kind, "Debezium")
+        return ReadKeys(fields, shown(self._wrapped()), self._how(fields))
 
     def _how(self, fields: pa.Schema) -> Reading:
         unsure = everywhere(pa.struct(list(fields)), UNSURE, pa.types.is_decimal)
-        return Reading(merged(from_names(self.units, fields, "Debezium", kind_text), unsure), _zone())
+        return Reading(merged(from_names(self.units, fields, "Debezium", kind_text), unsure), zone())
 
     def _type(self) -> StructType:
         return struct_type(self.schema, "Debezium")
@@ -246,44 +289,6 @@ def as_format(argument: str, given: Format | str, name: str) -> Format:
     if not hasattr(given, "decode"):
         raise TopologyError(f"{argument}: a format is needed, this is a {type(given).__name__}; see fkjoin.kafka")
     return given
-
-
-def _decoded(read: Reader, kind: StructType, data: Column, text: str | None = None, *, whatever: bool = False) -> Decoded:
-    """Decode the column with a reader of rows of that type; ``text``: a column more.
-
-    ``whatever``: a row also of what has a problem; what does not fit is null in it.
-    """
-    row = kind if text is None else StructType([*kind, StructField(text, StringType())])
-    told = [StructField("row", nullable(row)), StructField("deleted", BooleanType()), StructField("problem", StringType())]
-
-    def decode(given: pa.Array) -> pa.Array:
-        rows, deleted, problem = read(given)
-        return pa.StructArray.from_arrays([rows, pa.array(deleted), problem], names=[field.name for field in told])
-
-    found = on_arrow(decode, StructType(told), data)
-    deleted, problem = found.getField("deleted"), found.getField("problem")
-    usable = ~deleted if whatever else ~deleted & problem.isNull()
-    return Decoded(F.when(usable, found.getField("row")), deleted, problem)
-
-
-def _zone() -> str:
-    """Return the time zone of clocks that name none."""
-    session = SparkSession.getActiveSession()
-    return "UTC" if session is None else time_zone(session)
-
-
-def _shown(schema: StructType) -> str:
-    return schema.simpleString()[:200]
-
-
-def _fields(kind: StructType, what: str) -> pa.Schema:
-    """The fields for Arrow; ``TopologyError`` if they cannot be read from JSON."""
-    fields = arrow_schema(what, kind)
-    if not parsable(pa.struct(list(fields))):
-        raise TopologyError(
-            f"{what}: {_shown(kind)} cannot be read from JSON: a name is in it twice, or a map whose keys are no text"
-        )
-    return fields
 
 
 def _not_text(data: Column) -> Column:

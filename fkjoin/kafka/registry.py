@@ -44,11 +44,34 @@ _PROBLEM = "__fkjoin_problem"
 
 @dataclass(frozen=True)
 class Registry:
-    """``kind``: ``"avro"`` or ``"json"``.  ``schema``: the columns to take, as Spark's types; fields it lacks are left out.
+    """Avro or JSON by a schema of a registry, whose id is in the record.
 
-    ``url`` is the registry's; ``settings`` are further ones of confluent-kafka's ``SchemaRegistryClient``, such as
-    ``(("basic.auth.user.info", "user:password"),)``.  To write, give ``write_schema``, the Avro or JSON schema's text, and
-    ``subject``.
+    Parameters
+    ----------
+    kind : {"avro", "json"}
+        The kind of the registry's schema.
+    schema : str or pyspark.sql.types.StructType
+        The columns to take, as Spark's types; fields it lacks are left out.
+    url : str
+        The registry's address.
+    settings : tuple of (str, value), optional
+        Further settings of confluent-kafka's ``SchemaRegistryClient``, such as ``(("basic.auth.user.info",
+        "user:password"),)``.
+    write_schema : str, optional
+        The Avro or JSON schema's text, needed to write.
+    subject : str, optional
+        The registry's subject, needed to write.
+
+    Raises
+    ------
+    TopologyError
+        If ``kind`` is neither.
+    FkJoinError
+        If the extra ``registry`` is not installed.
+
+    Examples
+    --------
+    >>> value = Registry("avro", "customer_id string, amount double", "http://localhost:8081")
     """
 
     kind: Kind

@@ -26,10 +26,9 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryProgress
 
 from fkjoin.errors import needs_extra
-from fkjoin.metrics.query_metrics import SIZES, OperatorMetrics, QueryMetrics, lag_of
+from fkjoin.metrics.families import families_of
+from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics, lag_of
 from fkjoin.metrics.server import Access, Page, PageServer
-from fkjoin.sinks.counts import LEFT_OUT, REPEATED, counted
-from fkjoin.stages import counters
 from fkjoin.stages.counters import metrics_name, state_metrics_name
 
 if TYPE_CHECKING:
@@ -44,25 +43,58 @@ _COUNTERS, _STATE = metrics_name(""), state_metrics_name("")
 
 
 class Metrics(Collector):
-    """Sums up progress events; may be read by another thread meanwhile."""
+    """Sums of queries' progress events; another thread may read them meanwhile.
+
+    Examples
+    --------
+    >>> metrics = Metrics()
+    >>> line = metrics.take(query.lastProgress)
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queries: dict[str, QueryMetrics] = {}
 
     def take(self, progress: StreamingQueryProgress, name: str | None = None) -> dict[str, Any] | None:
-        """Add a batch; returns what there is to say of it, as JSON; None of an event that is no batch's.
+        """Add a batch, and say as JSON what there is to say of it.
 
-        Keys: ``time, query, batch, inputs, seconds``; ``counters`` of the batch, ``totals`` since the start and ``rates`` a
-        second of the time since the end of the batch before, by operator, those that are not 0; ``skip_rates`` (unchanged
-        results, by operator and stage, a second); ``phases`` (Spark's, seconds); ``stages`` (by operator; seconds of all tasks
-        since the start); ``state`` (by operator: rows, about, and bytes); ``lag`` (records, by topic and partition);
-        ``fan_out`` and ``hot_keys`` by operator.
+        Parameters
+        ----------
+        progress : pyspark.sql.streaming.StreamingQueryProgress
+            The event.
+        name : str, optional
+            The query's name; if left out, what Spark calls it.
+
+        Returns
+        -------
+        dict or None
+            None of an event that is no batch's.  Keys:
+
+            - ``time, query, batch, inputs, seconds``;
+            - ``counters`` of the batch, ``totals`` since the start and ``rates`` a second since the end of the previous batch,
+              by operator, those that are not 0;
+            - ``skip_rates`` (unchanged results, by operator and stage, a second);
+            - ``phases`` (Spark's, seconds); ``stages`` (by operator; seconds of all tasks since the start);
+            - ``state`` (by operator: rows, about, and bytes); ``lag`` (records, by topic and partition);
+            - ``fan_out`` and ``hot_keys`` by operator.
         """
         return self.take_json(progress.json, name)
 
     def take_json(self, progress: str, name: str | None = None) -> dict[str, Any] | None:
-        """Take the progress as Spark's JSON, see ``take``."""
+        """Add a batch, see ``take``.
+
+        Parameters
+        ----------
+        progress : str
+            The event, as Spark's JSON.
+        name : str, optional
+            See ``take``.
+
+        Returns
+        -------
+        dict or None
+            See ``take``.
+        """
         about: dict[str, Any] = json.loads(progress)
         if not _is_batch(about["durationMs"]):
             self._wait(about, name or about["name"] or about["id"])
@@ -123,9 +155,12 @@ class Metrics(Collector):
         }
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all queries: their last batch, as ``take`` returned it, and ``recent`` ones, newest first.
+        """Return the last batches of all queries; their ``rates`` fall while a query waits.
 
-        ``rates`` fall while a query waits.
+        Returns
+        -------
+        dict of str to dict
+            By the query's name its last batch, as ``take`` returned it, and ``recent`` ones, newest first.
         """
         now_ms = round(1000 * time.time())
         with self._lock:
@@ -141,13 +176,28 @@ class Metrics(Collector):
             }
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics, for a registry of ``prometheus_client``."""
+        """Yield the metrics, for a registry of ``prometheus_client``.
+
+        Yields
+        ------
+        prometheus_client.Metric
+        """
         with self._lock:
-            families = list(_families(self._queries))
-        yield from families
+            found = list(families_of(self._queries))
+        yield from found
 
     def prometheus(self) -> bytes:
-        """Prometheus' text format."""
+        """Write the metrics in Prometheus' text format.
+
+        Returns
+        -------
+        bytes
+
+        Raises
+        ------
+        FkJoinError
+            If the extra ``cli`` is not installed.
+        """
         with needs_extra("Prometheus", "cli"):
             from prometheus_client import CollectorRegistry, generate_latest
         registry = CollectorRegistry()
@@ -218,12 +268,35 @@ def watch(
     token: str | None = None,
     names: Iterable[str] = (),
 ) -> Metrics:
-    """The metrics of all queries that run in the session from now on; for Prometheus at ``/metrics`` of ``port``, if given.
+    """Take in the metrics of all queries that run in the session from the call on; perhaps serve them to Prometheus.
 
-    ``host``: the address to listen on, this machine's own by default; ``"0.0.0.0"``: everybody that reaches the machine may
-    ask.  ``token``: whoever asks must send the header ``Authorization: Bearer TOKEN``.  ``names``: of the machine, as a
-    caller writes them; ``localhost`` and the address that a question comes to are always right, other names are refused.
-    Raises ``FkJoinError`` when nobody may listen there.
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        The session.
+    port : int, optional
+        The port at which ``/metrics`` is for Prometheus; if left out, there is none.
+    host : str, default "127.0.0.1"
+        The address to listen on.  The default is for this machine alone; ``"0.0.0.0"`` is for all that reach the machine.
+    token : str, optional
+        The token that a client must send, in the header ``Authorization: Bearer TOKEN``.
+    names : iterable of str, optional
+        Names of the machine, as a client writes them.  ``localhost`` and the address that a question comes to are always right,
+        other names are refused.
+
+    Returns
+    -------
+    Metrics
+
+    Raises
+    ------
+    FkJoinError
+        If nothing can listen there, no client can send the token or a name, or the extra ``cli`` is not installed.
+
+    Examples
+    --------
+    >>> metrics = watch(spark, 9464)
+    >>> print(metrics.prometheus().decode())
     """
     metrics = Metrics()
     access = Access(host, tuple(names), token)
@@ -233,53 +306,6 @@ def watch(
         PageServer({"/metrics": Page(metrics.prometheus, CONTENT_TYPE_LATEST)}, port, access, "port")
     spark.streams.addListener(Listener(metrics))
     return metrics
-
-
-def _families(queries: Mapping[str, QueryMetrics]) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    batches = CounterMetricFamily("fkjoin_batches", "Micro-batches that were done.", labels=["query"])
-    inputs = CounterMetricFamily("fkjoin_input_rows", "Rows that were read.", labels=["query"])
-    phases = GaugeMetricFamily("fkjoin_batch_seconds", "The last batch, by Spark's phases.", labels=["query", "phase"])
-    lag = GaugeMetricFamily("fkjoin_lag_records", "Records that are yet to be read.", labels=["query", "topic", "partition"])
-    where = ["query", "operator"]
-    stages = CounterMetricFamily("fkjoin_stage_seconds", "Time of stages, of all tasks.", labels=[*where, "stage"])
-    skips = CounterMetricFamily("fkjoin_stage_idempotent_update_skip", "Unchanged results, by stage.", labels=[*where, "stage"])
-    fan_out = GaugeMetricFamily("fkjoin_fan_out_max", "The most answers to one right row in a batch so far.", labels=where)
-    totals = {
-        name: CounterMetricFamily(f"fkjoin_{name.replace('-', '_')}", f"Kafka Streams' and fkjoin's {name}.", labels=where)
-        for name in counters.ALL
-    }
-    sizes = {
-        name: GaugeMetricFamily(f"fkjoin_{name.replace('-', '_')}", f"{name.replace('-', ' ').capitalize()}.", labels=where)
-        for name in SIZES
-    }
-    for name, query in queries.items():
-        batches.add_metric([name], query.batches)
-        inputs.add_metric([name], query.inputs)
-        for phase, seconds in query.last["phases"].items():
-            phases.add_metric([name, phase], seconds)
-        for topic, partitions in query.last["lag"].items():
-            for partition, records in partitions.items():
-                lag.add_metric([name, topic, partition], records)
-        for operator, known in query.operators.items():
-            for stage, seconds in known.stage_seconds.items():
-                stages.add_metric([name, operator, stage], seconds)
-            for stage, number in known.skips.items():
-                skips.add_metric([name, operator, stage], number)
-            if known.fan_out:
-                fan_out.add_metric([name, operator], known.fan_out)
-            for item, value in known.totals.items():
-                totals[item].add_metric([name, operator], value)
-            for item, size in known.sizes.items():
-                sizes[item].add_metric([name, operator], size)
-    sinks = {
-        LEFT_OUT: CounterMetricFamily("fkjoin_sink_dead_letters", "Rows that a sink's place cannot have.", labels=["place"]),
-        REPEATED: CounterMetricFamily("fkjoin_sink_retries", "Work of a sink that was repeated.", labels=["place"]),
-    }
-    for (what, place), number in counted().items():
-        sinks[what].add_metric([place], number)
-    yield from (batches, inputs, phases, lag, stages, skips, fan_out, *totals.values(), *sizes.values(), *sinks.values())
 
 
 def __dir__() -> list[str]:

@@ -102,18 +102,41 @@ def session(
     remote: str | None = None,
     **conf: Any,
 ) -> SparkSession:
-    """A Spark session with what fkjoin needs; an active one is reused and completed.
+    """Make a Spark session with what fkjoin needs; an active one is reused and completed.
 
-    ``master`` defaults to what ``spark-submit`` gave, else ``local[*]``.  ``conf`` are further settings, with ``_`` for
-    ``.`` and without the leading ``spark.``: ``session(sql_shuffle_partitions=8, fkjoin_buckets=16)``; ``settings`` are some
-    under their full names.  ``remote``: the address of a Spark Connect server, ``sc://HOST:PORT``, for a session there; the
-    application's name is the server's then.  Raises ``SessionError``.
-
-    ``kafka``: with Spark's Kafka connector, the newest published one that fits this Spark; Spark fetches it once, and keeps
-    it.  Raises ``SessionError`` where it cannot be had, and where the process has a JVM without it.
-
-    Of what Spark's log says at the level WARN, lines that a user can do nothing about are left out.  ``log_level="WARN"`` shows
+    Lines that a user can do nothing about are left out of what Spark's log says at the level WARN.  ``log_level="WARN"`` shows
     all of them, ``log_level="INFO"`` more, also in a session that is there already.
+
+    Parameters
+    ----------
+    app_name : str, default "fkjoin"
+        The application's name.  With ``remote`` it is the server's.
+    master : str, optional
+        The cluster's master; by default what ``spark-submit`` gave, else ``local[*]``.
+    settings : mapping of str to value, optional
+        Further settings, under their full names.
+    kafka : bool, default False
+        Whether the session has Spark's Kafka connector, the newest published one that fits this Spark.  Spark fetches it once,
+        and keeps it.
+    remote : str, optional
+        The address of a Spark Connect server, ``sc://HOST:PORT``, for a session there.
+    **conf : value
+        Further settings, with ``_`` for ``.`` and without the leading ``spark.``.
+
+    Returns
+    -------
+    pyspark.sql.SparkSession
+
+    Raises
+    ------
+    SessionError
+        If a setting rules fkjoin out, arguments contradict each other, or a package of Spark Connect is missing.  Also where
+        the connector cannot be had, and where the process has a JVM without it.
+
+    Examples
+    --------
+    >>> spark = session(sql_shuffle_partitions=8, fkjoin_buckets=16)
+    >>> spark = session(kafka=True, settings={"spark.sql.session.timeZone": "UTC"})
     """
     exact = {"spark." + name.replace("_", "."): value for name, value in conf.items()} | dict(settings or {})
     if remote is not None:
@@ -246,8 +269,10 @@ def time_zone(spark: SparkSession) -> str:
 
 
 def switched_off(spark: SparkSession) -> dict[str, str]:
-    """The optimizer's rules that the session does not want, and why: ``spark.fkjoin.optimize=false`` switches off all of
-    them, ``spark.fkjoin.optimizer.excludedRules`` those that it names, with commas between them.
+    """The optimizer's rules that the session does not want, and why.
+
+    ``spark.fkjoin.optimize=false`` switches off all of them, ``spark.fkjoin.optimizer.excludedRules`` those that it names,
+    with commas between them.
     """
     names = [name.strip() for name in (spark.conf.get(EXCLUDED, "") or "").split(",") if name.strip()]
     for name in names:

@@ -72,11 +72,34 @@ class Sink(Protocol):
 
     @property
     def place(self) -> str:
-        """Name in errors, by which places are told apart."""
+        """Name in errors, by which places are told apart.
+
+        Returns
+        -------
+        str
+        """
         ...
 
     def begin(self, table: Lowered) -> Write:
-        """Check that the table can be written there, and make what has to be there; ``TopologyError``, ``FkJoinError``."""
+        """Check that the table can be written there, and make what has to be there.
+
+        Parameters
+        ----------
+        table : Lowered
+            The table, as streaming DataFrames.
+
+        Returns
+        -------
+        callable
+            A function of (batch, query, number) that writes a batch's changes.
+
+        Raises
+        ------
+        TopologyError
+            If such a table cannot be written there.
+        FkJoinError
+            If the place cannot be written to.
+        """
         ...
 
 

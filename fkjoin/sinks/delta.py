@@ -29,7 +29,17 @@ _GONE = "_fkjoin_gone"
 
 @dataclass
 class Delta(Upserts):
-    """Sink into a Delta table, see ``Table.to_delta``."""
+    """Sink into a Delta table, for ``Table.to``.
+
+    Parameters
+    ----------
+    path, options, retry_s
+        See ``Table.to_delta``.
+
+    Examples
+    --------
+    >>> sink = Delta("lake/joined")
+    """
 
     path: str | Path
     options: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -27,7 +27,17 @@ from fkjoin.spark.topic_values import POSITIONS
 
 @dataclass(frozen=True)
 class Kafka:
-    """Sink into a topic, see ``Table.to_kafka``."""
+    """Sink into a topic, for ``Table.to``.
+
+    Parameters
+    ----------
+    topic, bootstrap_servers, key, value, headers, positions, options
+        See ``Table.to_kafka``.
+
+    Examples
+    --------
+    >>> sink = Kafka("joined", "localhost:9092", options={"kafka.compression.type": "zstd"})
+    """
 
     topic: str
     bootstrap_servers: str
@@ -43,11 +53,27 @@ class Kafka:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Arguments of ``to_kafka``."""
+        """The arguments of ``Table.to_kafka``, by name.
+
+        Returns
+        -------
+        dict of str to value
+        """
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def records(self, table: Lowered) -> DataFrame:
-        """Make the records of the table's changes: ``key``, ``value`` and perhaps ``headers``."""
+        """Make the records of the table's changes.
+
+        Parameters
+        ----------
+        table : Lowered
+            The table.
+
+        Returns
+        -------
+        pyspark.sql.DataFrame
+            With ``key``, ``value`` and perhaps ``headers``.
+        """
         by_spark, packed = self._by_spark(table), self._packed(table)  # the first says what is wrong with the expressions
         return by_spark if packed is None or table.encoded is None else packed(table.encoded[0])
 

@@ -32,7 +32,17 @@ from fkjoin.spark.parquet import ChangesOf
 
 @dataclass(frozen=True)
 class Parquet:
-    """Sink into a folder of Parquet files, see ``Table.to_parquet``."""
+    """Sink into a folder of Parquet files, for ``Table.to``.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        See ``Table.to_parquet``.
+
+    Examples
+    --------
+    >>> sink = Parquet("lake/joined")
+    """
 
     path: str | Path
 

@@ -55,7 +55,17 @@ _T = TypeVar("_T")
 
 @dataclass
 class Postgres(Upserts):
-    """Sink into a table of PostgreSQL, see ``Table.to_postgres``."""
+    """Sink into a table of PostgreSQL, for ``Table.to``.
+
+    Parameters
+    ----------
+    into, dsn, on_error, retry_s
+        See ``Table.to_postgres``.
+
+    Examples
+    --------
+    >>> sink = Postgres("public.joined", "postgresql://shop@db/orders")
+    """
 
     into: str
     dsn: str = field(repr=False)
@@ -152,7 +162,7 @@ class Postgres(Upserts):
         return _mark(row[0]["batch"], row[0].get(_BEGAN), row[0].get(_BEGAN_OF))
 
     def way_back(self, table: Lowered, query: str, log: BatchLog) -> Callable[[], None]:
-        """Set the table back, from the state: its rows as of the last batch that is done."""
+        # From the state: the table's rows as of the last batch that is done.
         spark, names = table.spark, [*table.key, *table.rest]
         if log.done < 0:
             kept = spark.createDataFrame([], table.changes.schema)
@@ -203,7 +213,7 @@ class Postgres(Upserts):
         return _mark(*row)
 
     def columns(self, changes: DataFrame) -> DataFrame:
-        """Structs, lists and maps as JSON, bytes as PostgreSQL writes them."""
+        # Structs, lists and maps as JSON, bytes as PostgreSQL writes them.
         given = [item for item in changes.schema if item.name in (*self._columns, "_operation")]
         return changes.select(*[_readable(item.name, item.dataType).alias(item.name) for item in given])
 

@@ -13,7 +13,8 @@ from pyspark.sql import functions as F
 
 from fkjoin import Table, TopologyError, fk_join, read_state
 from fkjoin import aggregates as agg
-from fkjoin.checkpoint.saved import SavedState, look_up
+from fkjoin.checkpoint.look_up import look_up
+from fkjoin.checkpoint.saved import SavedState
 from fkjoin.checkpoint.upkeep import verify
 from fkjoin.sessions.settings import OPTIMIZE
 from fkjoin.stages.counters import metrics_name

@@ -17,9 +17,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin import Table, TopologyError, fk_join
+from fkjoin import Table, TopologyError, cogroup, fk_join
 from fkjoin import aggregates as agg
+from fkjoin.grouped import Grouped
 from fkjoin.inspection import HABITS, Inspection
+from fkjoin.operators import Operators
 from fkjoin.sinks import preview
 from tests.support.queries import write_lines
 from tests.support.sessions import small
@@ -242,9 +244,14 @@ def test_a_number_of_rows_is_one(orders: Table, n: Any) -> None:
         orders.preview(n)
 
 
-def test_the_examples_in_docstrings_are_true(orders: Table) -> None:
-    runner, names = doctest.DocTestRunner(), {"orders": orders}
-    tests = [test for test in doctest.DocTestFinder().find(Inspection, "Inspection", globs=names) if test.examples]
-    assert len(tests) == 3
-    for test in tests:
-        assert runner.run(test).failed == 0, test.name
+def test_the_examples_in_docstrings_are_true(orders: Table, customers: Table) -> None:
+    joined = fk_join(orders, customers, "customer_id", joiner=["left.amount", "right.name as region"], name="joined")
+    names = {"orders": orders, "customers": customers, "joined": joined, "agg": agg, "fk_join": fk_join, "cogroup": cogroup}
+    names |= {"returns": orders.filter("amount > 1", name="returns"), "old_orders": orders.filter("true", name="old_orders")}
+    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
+    for of in (Inspection, Operators, Grouped, agg, fk_join, cogroup):
+        tests = [test for test in finder.find(of, of.__name__, False, names) if test.examples]
+        assert tests, of
+        for test in tests:
+            assert runner.run(test).failed == 0, test.name
+    assert runner.tries > 20

@@ -10,22 +10,12 @@ import sys
 from typing import Any
 
 import pytest
-import yaml
 
 import fkjoin
 from tests.support.places import ROOT
+from tests.support.reference import reference
 
-_ENTRY = re.compile(r"^::: (\S+)\n((?: {4}.*\n|\n(?= {4}))*)", re.MULTILINE)
 MODULES = ("aggregates", "kafka", "metrics", "sinks", "testing")
-
-
-def reference() -> dict[str, list[str] | None]:
-    """What the reference has, by full name, and the members that it lists there."""
-    found = {}
-    for match in _ENTRY.finditer((ROOT / "docs" / "reference.md").read_text()):
-        about = yaml.safe_load(match[2]) or {}
-        found[match[1]] = about.get("options", {}).get("members")
-    return found
 
 
 def public(of: Any) -> list[str]:

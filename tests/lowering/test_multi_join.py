@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 from fkjoin import Table, fk_join, read_state
 from fkjoin import aggregates as agg
 from fkjoin.checkpoint import upkeep
-from fkjoin.checkpoint.saved import SavedState, SavedStore, look_up
+from fkjoin.checkpoint.look_up import look_up
+from fkjoin.checkpoint.saved import SavedState, SavedStore
 from fkjoin.checkpoint.upkeep import verify
 from fkjoin.plan.rules import JOINS_SHARE_STAGES
 from fkjoin.sessions.settings import EXCLUDED

@@ -12,7 +12,8 @@ from pyspark.sql import Row, SparkSession
 
 from fkjoin import Table, fk_join, read_state
 from fkjoin import aggregates as agg
-from fkjoin.checkpoint.saved import SavedState, look_up
+from fkjoin.checkpoint.look_up import look_up
+from fkjoin.checkpoint.saved import SavedState
 from fkjoin.checkpoint.upkeep import verify
 from tests.support.orders import tables
 from tests.support.queries import run, table_of, write_lines

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pyspark.sql import Row, SparkSession
 
 from fkjoin import Table, TopologyError, fk_join, read_state
-from fkjoin.checkpoint.saved import SavedState, look_up
+from fkjoin.checkpoint.look_up import look_up
+from fkjoin.checkpoint.saved import SavedState
 from fkjoin.checkpoint.upkeep import verify
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import as_bytes

@@ -30,7 +30,7 @@ ROOMS = [
 ]
 """Each imports only from itself and from those above it in this list."""
 
-FACE = ["aggregates", "cogroups", "grouped", "inspection", "join", "operators", "outputs", "table", "testing"]
+FACE = ["aggregates", "cogroups", "grouped", "inspection", "join", "kit", "operators", "outputs", "sources", "table", "testing"]
 
 PURE = ("codec", "folds", "stages", "plan")
 

@@ -1,0 +1,74 @@
+"""Records of a checkpoint's stores, by a key as a user types it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fkjoin.checkpoint.entries import parse_key
+from fkjoin.checkpoint.saved import SavedState, SavedStore
+from fkjoin.codec import combined_key, tags
+from fkjoin.errors import FkJoinError
+from fkjoin.stages.scatter import tagged
+
+
+def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
+    """Look up what the stores of ``join`` (may be left out when there is one) know of a left row, a dict per record.
+
+    For an aggregate: what a row with that key contributes, and the row of a group with that key.
+
+    ``key``: as typed, see ``parse_key``.  Raises ``FkJoinError``.
+    """
+    joins = list(dict.fromkeys(str(store.identity[0]["join"]) for store in state.stores))
+    if join not in joins and (join or len(joins) > 1):
+        raise FkJoinError(f"join: {join!r} is none of {', '.join(joins)}; name one with --join")
+    stores = {store.stage: store for store in state.stores if store.identity[0]["join"] == (join or joins[0])}
+    found = []
+    if "regroup" in stores:
+        found += _under(stores["regroup"], "row_key", key, (tags.ROW,), refuse="aggregate" not in stores)
+    if "aggregate" in stores:
+        found += _under(stores["aggregate"], "key", key, (tags.ROW,), refuse=not found)
+    if "rekey" in stores:
+        left = _under(stores["rekey"], "key", key, (tags.ROW,))
+        foreign = left[0]["foreign_key"] if left else None
+        subscribed = stores.get("subscription") or stores.get("children")
+        if foreign is not None and subscribed is not None:
+            schemas = subscribed.schemas()
+            by, wanted = parse_key(schemas["foreign_key"], json.dumps(foreign)), parse_key(schemas["key"], key)
+            combined = combined_key.encode(by, wanted)
+            left += subscribed.some(by, (tags.SUBSCRIBER + combined[0].as_py(), tags.RIGHT + by[0].as_py()))
+        found += left
+    if "scatter" in stores:
+        found += _of_star(stores, key)
+    for stage in ("resolve", "merge", "gather"):
+        if stage in stores:
+            found += _under(stores[stage], "key", key, (tags.ROW,))
+    if "pace" in stores:
+        found += _under(stores["pace"], "key", key, (tags.WAITING, tags.EMITTED), refuse=False)
+    return found
+
+
+def _of_star(stores: dict[str, SavedStore], key: str) -> list[dict[str, Any]]:
+    """Look up what is known of a left row, and the right rows that it names."""
+    found = _under(stores["scatter"], "key", key, (tags.ROW,))
+    star = stores["scatter"].star
+    named = found[0]["foreign_key"] if found else None
+    if named and star is not None and "subscription" in stores:
+        wanted = parse_key(star.key, key)
+        for number, right in enumerate(star.rights):
+            if right.name in named:
+                by = tagged(number, parse_key(right.key, json.dumps(named[right.name])))
+                combined = combined_key.encode(by, tagged(number, wanted))
+                found += stores["subscription"].some(by, (tags.SUBSCRIBER + combined[0].as_py(), tags.RIGHT + by[0].as_py()))
+    return found
+
+
+def _under(store: SavedStore, schema: str, key: str, under: tuple[bytes, ...], *, refuse: bool = True) -> list[dict[str, Any]]:
+    """Look up the records of a key as a user typed it; ``FkJoinError`` if it is none, or nothing without ``refuse``."""
+    try:
+        wanted = parse_key(store.schemas()[schema], key)
+    except ValueError as error:
+        if refuse:
+            raise FkJoinError(str(error)) from error
+        return []
+    return store.some(wanted, tuple(tag + wanted[0].as_py() for tag in under))

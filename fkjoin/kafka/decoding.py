@@ -1,0 +1,83 @@
+"""Protocol of formats, and columns over a record that a reader fills."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, StringType, StructField, StructType
+
+from fkjoin.codec.json_read import parsable
+from fkjoin.errors import TopologyError
+from fkjoin.sessions.settings import time_zone
+from fkjoin.spark.on_arrow import on_arrow
+from fkjoin.spark.schemas import arrow_schema, nullable
+from fkjoin.spark.topic_records import Reader
+
+
+class Decoded(NamedTuple):
+    """Columns over a record: its row as a struct, whether it deletes, and why it cannot be read (null: it can)."""
+
+    row: Column
+    deleted: Column
+    problem: Column
+
+
+class Format(Protocol):
+    """Reader of bytes; formats that also write have ``encode``."""
+
+    def decode(self, data: Column) -> Decoded:
+        """Read the bytes of a record's key or value.
+
+        Parameters
+        ----------
+        data : Column
+            A binary column.
+
+        Returns
+        -------
+        Decoded
+            Where ``data`` is null, ``deleted`` is true and ``row`` null.
+        """
+        ...
+
+
+def decoded(read: Reader, kind: StructType, data: Column, text: str | None = None, *, whatever: bool = False) -> Decoded:
+    """Decode the column with a reader of rows of that type; ``text``: a column more.
+
+    ``whatever``: a row also of what has a problem; what does not fit is null in it.
+    """
+    row = kind if text is None else StructType([*kind, StructField(text, StringType())])
+    told = [StructField("row", nullable(row)), StructField("deleted", BooleanType()), StructField("problem", StringType())]
+
+    def decode(given: pa.Array) -> pa.Array:
+        rows, deleted, problem = read(given)
+        return pa.StructArray.from_arrays([rows, pa.array(deleted), problem], names=[field.name for field in told])
+
+    found = on_arrow(decode, StructType(told), data)
+    deleted, problem = found.getField("deleted"), found.getField("problem")
+    usable = ~deleted if whatever else ~deleted & problem.isNull()
+    return Decoded(F.when(usable, found.getField("row")), deleted, problem)
+
+
+def zone() -> str:
+    """Return the time zone of clocks that name none."""
+    session = SparkSession.getActiveSession()
+    return "UTC" if session is None else time_zone(session)
+
+
+def shown(schema: StructType) -> str:
+    """Write a type for a message, in short."""
+    return schema.simpleString()[:200]
+
+
+def fields_of(kind: StructType, what: str) -> pa.Schema:
+    """The fields for Arrow; ``TopologyError`` if they cannot be read from JSON."""
+    fields = arrow_schema(what, kind)
+    if not parsable(pa.struct(list(fields))):
+        raise TopologyError(
+            f"{what}: {shown(kind)} cannot be read from JSON: a name is in it twice, or a map whose keys are no text"
+        )
+    return fields

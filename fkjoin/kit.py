@@ -1,0 +1,193 @@
+"""Batches of tests in memory, and what happens to them: the common part of ``fkjoin.testing``."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import pyarrow as pa
+
+from fkjoin.codec.messages import Operation
+from fkjoin.stages import Counters
+from fkjoin.state import MemoryStore
+
+Row = dict[str, Any]
+
+
+class Event(NamedTuple):
+    """A change of a row.
+
+    Attributes
+    ----------
+    side : {"left", "right"}
+        The table; ``"left"`` also of one that is summed up.
+    key : str
+        The row's key.
+    row : dict or None
+        The row; None deletes it.
+    version : int, optional
+        The number that orders the changes of a key; by default, as they are fed.
+
+    Examples
+    --------
+    >>> event = Event("left", "o1", {"customer": "c1"})
+    """
+
+    side: Literal["left", "right"]
+    key: str
+    row: Row | None
+    version: int | None = None
+
+
+@dataclass(frozen=True)
+class Sentinel:
+    """Something that happens to a batch."""
+
+    name: str
+
+
+CRASH = Sentinel("CRASH")
+"""The batch before it is lost after each stage in turn, with all that it wrote, and is then done."""
+
+DUPLICATE = Sentinel("DUPLICATE")
+"""Everything that was fed so far comes again."""
+
+REORDER = Sentinel("REORDER")
+"""The messages of the batch before it overtake each other between the stages and come in portions, some of them twice."""
+
+
+class Output(NamedTuple):
+    """A change of the joined or summed-up table.
+
+    Attributes
+    ----------
+    key : str
+        The row's key.
+    operation : {"insert", "update", "delete"}
+        The kind of change.
+    value : object
+        The row; None in a delete.
+    """
+
+    key: str
+    operation: Literal["insert", "update", "delete"]
+    value: Any
+
+
+class Kit(ABC):
+    """What tests of joins and of aggregates share: batches, what happens to them, and the table that comes of it."""
+
+    table: dict[str, Any]
+    outputs: list[Output]
+    count: Counters
+    seed: int
+    _stages: ClassVar[tuple[str, ...]]
+
+    def __post_init__(self) -> None:
+        self._stores = [MemoryStore() for _ in self._stages]
+        self._fed: list[Event] = []
+        self._random = random.Random(self.seed)
+
+    def feed(self, *events: Event | Sentinel) -> list[Output]:
+        """Process events, a batch up to each sentinel and one after the last.
+
+        Parameters
+        ----------
+        *events : Event or sentinel
+            Changes, and what happens to them: ``CRASH``, ``DUPLICATE``, ``REORDER``.
+
+        Returns
+        -------
+        list of Output
+            The outputs of all batches.
+
+        Examples
+        --------
+        >>> outputs = test.feed(left("o1", {"customer": "c1"}), CRASH, left("o1", None), DUPLICATE)
+        """
+        before = len(self.outputs)
+        batch: list[Event] = []
+        for event in events:
+            if isinstance(event, Event):
+                batch.append(event if event.version is not None else event._replace(version=len(self._fed) + len(batch)))
+                continue
+            self._process(batch, event)
+            batch = []
+        self._process(batch, None)
+        return self.outputs[before:]
+
+    def stored(self, stage: str) -> dict[bytes, bytes]:
+        """Read a stage's store.
+
+        Parameters
+        ----------
+        stage : str
+            ``"rekey"``, ``"subscription"`` or ``"resolve"`` of a join, ``"regroup"`` or ``"aggregate"`` of an aggregate.
+
+        Returns
+        -------
+        dict of bytes to bytes
+
+        Raises
+        ------
+        ValueError
+            If there is no such stage.
+
+        Examples
+        --------
+        >>> assert test.stored("resolve") == {}
+        """
+        return dict(self._stores[self._stages.index(stage)].items())
+
+    def _process(self, batch: list[Event], what: Sentinel | None) -> None:
+        if what == CRASH:
+            for stages in range(1, len(self._stages) + 1):
+                stores, count = copy.deepcopy(self._stores), self.count.copy()
+                self._run(batch, stages)
+                self._stores, self.count = stores, count
+        self._fed += batch
+        whole = len(self._stages)
+        results = self._reordered(batch) if what == REORDER else [self._run(batch, whole)]
+        if what == DUPLICATE:
+            results.append(self._run(self._fed, whole))
+        for made in results:
+            self._take(made)
+
+    @abstractmethod
+    def _run(self, batch: list[Event], stages: int) -> pa.Table:
+        """A batch through so many stages, everything in order."""
+
+    @abstractmethod
+    def _reordered(self, batch: list[Event]) -> list[pa.Table]:
+        """A batch through all stages, its messages out of order, some of them twice."""
+
+    def _read(self, value: bytes) -> Any:
+        """A result, from its bytes."""
+        return json.loads(value)
+
+    def _portions(self, messages: pa.Table) -> list[pa.Table]:
+        """The messages in another order, a few at a time, some of them twice."""
+        places = list(range(len(messages)))
+        places = self._shuffled(places + self._random.sample(places, len(places) // 4))
+        return [messages.take(pa.array(places[start : start + 3], pa.int64())) for start in range(0, len(places), 3)]
+
+    def _shuffled(self, items: Iterable[Any]) -> list[Any]:
+        listed = list(items)
+        self._random.shuffle(listed)
+        return listed
+
+    def _take(self, results: pa.Table) -> None:
+        for row in results.to_pylist():
+            value = None if row["value"] is None else self._read(row["value"])
+            operation: Any = Operation(row["operation"]).name.lower()
+            key = row["key"].decode()
+            self.outputs.append(Output(key, operation, value))
+            if value is None:
+                del self.table[key]
+            else:
+                self.table[key] = value

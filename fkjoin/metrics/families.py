@@ -1,0 +1,61 @@
+"""Metrics of queries as Prometheus has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from fkjoin.metrics.query_metrics import SIZES, QueryMetrics
+from fkjoin.sinks.counts import LEFT_OUT, REPEATED, counted
+from fkjoin.stages import counters
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+
+def families_of(queries: Mapping[str, QueryMetrics]) -> Iterator[Metric]:
+    """Yield the metric families of queries, by the queries' names."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    batches = CounterMetricFamily("fkjoin_batches", "Micro-batches that were done.", labels=["query"])
+    inputs = CounterMetricFamily("fkjoin_input_rows", "Rows that were read.", labels=["query"])
+    phases = GaugeMetricFamily("fkjoin_batch_seconds", "The last batch, by Spark's phases.", labels=["query", "phase"])
+    lag = GaugeMetricFamily("fkjoin_lag_records", "Records that are yet to be read.", labels=["query", "topic", "partition"])
+    where = ["query", "operator"]
+    stages = CounterMetricFamily("fkjoin_stage_seconds", "Time of stages, of all tasks.", labels=[*where, "stage"])
+    skips = CounterMetricFamily("fkjoin_stage_idempotent_update_skip", "Unchanged results, by stage.", labels=[*where, "stage"])
+    fan_out = GaugeMetricFamily("fkjoin_fan_out_max", "The most answers to one right row in a batch so far.", labels=where)
+    totals = {
+        name: CounterMetricFamily(f"fkjoin_{name.replace('-', '_')}", f"Kafka Streams' and fkjoin's {name}.", labels=where)
+        for name in counters.ALL
+    }
+    sizes = {
+        name: GaugeMetricFamily(f"fkjoin_{name.replace('-', '_')}", f"{name.replace('-', ' ').capitalize()}.", labels=where)
+        for name in SIZES
+    }
+    for name, query in queries.items():
+        batches.add_metric([name], query.batches)
+        inputs.add_metric([name], query.inputs)
+        for phase, seconds in query.last["phases"].items():
+            phases.add_metric([name, phase], seconds)
+        for topic, partitions in query.last["lag"].items():
+            for partition, records in partitions.items():
+                lag.add_metric([name, topic, partition], records)
+        for operator, known in query.operators.items():
+            for stage, seconds in known.stage_seconds.items():
+                stages.add_metric([name, operator, stage], seconds)
+            for stage, number in known.skips.items():
+                skips.add_metric([name, operator, stage], number)
+            if known.fan_out:
+                fan_out.add_metric([name, operator], known.fan_out)
+            for item, value in known.totals.items():
+                totals[item].add_metric([name, operator], value)
+            for item, size in known.sizes.items():
+                sizes[item].add_metric([name, operator], size)
+    sinks = {
+        LEFT_OUT: CounterMetricFamily("fkjoin_sink_dead_letters", "Rows that a sink's place cannot have.", labels=["place"]),
+        REPEATED: CounterMetricFamily("fkjoin_sink_retries", "Work of a sink that was repeated.", labels=["place"]),
+    }
+    for (what, place), number in counted().items():
+        sinks[what].add_metric([place], number)
+    yield from (batches, inputs, phases, lag, stages, skips, fan_out, *totals.values(), *sizes.values(), *sinks.values())

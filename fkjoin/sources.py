@@ -1,0 +1,295 @@
+"""Tables over streams, files and topics; ``Table`` has these methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from fkjoin.analysis.change_columns import ChangeColumns
+from fkjoin.analysis.sources import read_stream, with_lines
+from fkjoin.analysis.topics import read_topic
+from fkjoin.analysis.views import completed
+from fkjoin.analysis.written import read_written, schema_of
+from fkjoin.files.source import open_files
+from fkjoin.kafka.connection import OnNewTopic
+from fkjoin.kafka.formats import Format as KafkaFormat
+from fkjoin.lowering.handle import Handle
+from fkjoin.lowering.recipes import Recipe
+from fkjoin.sessions.settings import prepare
+from fkjoin.spark.dead_letters import OnError
+from fkjoin.spark.schemas import Expression, Expressions, listed
+
+if TYPE_CHECKING:
+    from fkjoin.table import Table
+
+
+class Sources(Handle):
+    """Each makes a table of what is read; nothing runs."""
+
+    @classmethod
+    def from_stream(
+        cls,
+        df: DataFrame,
+        *,
+        key: Expressions,
+        version: Expressions,
+        deleted: Expression | None = None,
+        timestamp: Expression | None = None,
+        name: str | None = None,
+        log: str | None = None,
+        on_error: OnError = "dead-letter",
+    ) -> Table:
+        """Make a table from a streaming DataFrame with one change a row.
+
+        Columns used as version, deleted or timestamp by their plain name are not part of the row.
+
+        Parameters
+        ----------
+        df : pyspark.sql.DataFrame
+            The stream of changes.
+        key : str, Column, or list of them
+            The key's column, or columns.  A row with a null in its key is dropped and counted.
+        version : str, Column, or list of them
+            Whole-number columns or expressions that order the changes of a key: an LSN, a commit number, a sequence.  Greater
+            is newer, compared from the left.  A change that is not newer than the last is dropped and counted.
+        deleted : str or Column, optional
+            A boolean column or SQL text; true (not null) makes the row a tombstone.
+        timestamp : str or Column, optional
+            A timestamp or bigint column that results carry on.
+        name : str, optional
+            The name of state and metrics.  Give one when two tables look alike.
+        log : str, optional
+            The name of the log that several tables are cut from, if its versions order changes across them too.
+        on_error : {"dead-letter", "skip", "fail"}, default "dead-letter"
+            What happens to a change without a version, and to a row on which an expression or a function of yours throws.
+            ``"dead-letter"`` leaves the change out, counts it, and has it in ``dead_letters``.  ``"skip"`` leaves it out and
+            counts it.  ``"fail"`` stops the query.  In any case the key's last good row stays.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If an argument is wrong; the message says which, and why.
+
+        Examples
+        --------
+        >>> stream = spark.readStream.schema("order_id string, customer_id string, lsn bigint, gone boolean").json("orders")
+        >>> orders = Table.from_stream(stream, key="order_id", version="lsn", deleted="gone", name="orders")
+        """
+        return cls._of(read_stream(df, key, version, deleted, timestamp, name, log, on_error))
+
+    @classmethod
+    def from_files(
+        cls,
+        spark: SparkSession,
+        path: str | Path,
+        *,
+        key: Expressions,
+        version: Expressions,
+        deleted: Expression | None = None,
+        timestamp: Expression | None = None,
+        name: str | None = None,
+        log: str | None = None,
+        on_error: OnError = "dead-letter",
+        schema: StructType | str | None = None,
+        format: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Table:
+        """Make a table from a directory (or glob) of change-log files, JSON lines, Parquet or CSV, that may go on growing.
+
+        Parameters
+        ----------
+        spark : pyspark.sql.SparkSession
+            The session that reads the files.
+        path : str or pathlib.Path
+            The directory or glob.
+        key, version, deleted, timestamp, name, log
+            See ``from_stream``.
+        on_error : {"dead-letter", "skip", "fail"}, default "dead-letter"
+            What happens to lines that do not fit, and to changes without a version; see ``from_stream``.
+        schema : pyspark.sql.types.StructType or str, optional
+            The schema of the files.  If left out, it is learned from the files that are there, and a checkpoint keeps it.
+            Keys of CSV and in names of folders are text then.
+        format : {"json", "parquet", "csv"}, optional
+            The format of the files; CSV has a header line.  If left out, the files' endings tell it.
+        options : mapping of str to value, optional
+            Options of Spark's file source, such as ``maxFilesPerTrigger``.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If an argument is wrong; the message says which, and why.
+
+        Examples
+        --------
+        >>> orders = Table.from_files(spark, "data/orders", key="order_id", version="lsn", deleted="gone")
+        """
+        files = open_files(spark, str(path), key, schema, format, options, [*listed(version), timestamp])
+        about: dict[str, Any] = {"key": key, "version": version, "deleted": deleted, "timestamp": timestamp, "log": log}
+        about["on_error"] = on_error
+        planned = read_stream(files.frame, name=name or files.name, **about)
+        about |= {"name": name, "schema": schema, "format": format, "options": options}
+        recipe = Recipe(cls.from_files, (spark, path), about, files.schema if files.learned else None)
+        return cls._of(with_lines(planned, files, (key, version, deleted, timestamp)))._with_recipe(recipe)
+
+    @classmethod
+    def from_fkjoin(
+        cls,
+        spark: SparkSession,
+        path: str | Path,
+        *,
+        key: Expressions | None = None,
+        name: str | None = None,
+        on_error: OnError = "dead-letter",
+        schema: StructType | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Table:
+        """Make the table that ``to_parquet`` has written, and goes on writing, to a folder: its rows, deletes and timestamps.
+
+        The newer change of a row is the one of the later batch; a source's changes are ordered by their own versions.  The
+        columns that results add, and the folders' name, are not part of the row.  A folder with batches of several
+        checkpoints is refused, since nothing orders them.
+
+        Parameters
+        ----------
+        spark : pyspark.sql.SparkSession
+            The session that reads the files.
+        path : str or pathlib.Path
+            The folder that ``to_parquet`` writes to.
+        key : str, Column, or list of them, optional
+            The key.  It is needed only where a release that did not note it wrote the files.
+        name, on_error
+            See ``from_files``.
+        schema : pyspark.sql.types.StructType, optional
+            The schema of the files, with all columns.  If left out, it is that of the newest batch, and a checkpoint keeps it.
+        options : mapping of str to value, optional
+            See ``from_files``.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If an argument is wrong, the folder is refused, or no batch is there yet.
+
+        Examples
+        --------
+        >>> joined = Table.from_fkjoin(spark, "lake/joined")
+        """
+        found = schema_of(spark, str(path)) if schema is None else schema
+        about: dict[str, Any] = {"key": key, "name": name, "on_error": on_error, "schema": schema, "options": options}
+        learned, folder = found if schema is None else None, str(path).rstrip("/")
+        recipe = Recipe(cls.from_fkjoin, (spark, path), about, learned, folder=folder)
+        return cls._of(read_written(spark, str(path), key, name, on_error, found, options))._with_recipe(recipe)
+
+    @classmethod
+    def from_kafka(
+        cls,
+        spark: SparkSession,
+        topic: str,
+        bootstrap_servers: str,
+        *,
+        key: KafkaFormat | str,
+        value: KafkaFormat | str,
+        version: Expressions | None = None,
+        deleted: Expression | None = None,
+        timestamp: Expression | None = None,
+        name: str | None = None,
+        on_error: OnError = "dead-letter",
+        on_new_topic: OnNewTopic | None = None,
+        headers: bool = False,
+        roots: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Table:
+        """Make a table from a topic: a record is an upsert of its key, a null value a tombstone.
+
+        Of a key's records in one partition the greater offset is newer.  Where partitions were added, a key may be in
+        several: the later record timestamp is newer then, then the greater partition.  docs/order.md has the whole rule.
+
+        Parameters
+        ----------
+        spark : pyspark.sql.SparkSession
+            A session with Spark's Kafka connector: ``fkjoin.session(kafka=True)``.
+        topic : str
+            The topic's name.
+        bootstrap_servers : str
+            Brokers as ``HOST:PORT``, with commas between them.
+        key, value : fkjoin.kafka.Format, "string" or "bytes"
+            Formats of the record's key and value.  A text is the format of one column called ``key`` or ``value``.
+        version : str, Column, or list of them, optional
+            Whole-number columns or expressions over the value's columns, such as ``"source.lsn"`` of Debezium.  They order the
+            changes of a key; where they are equal, the record's place does.  A record without one cannot be used.
+        deleted : str or Column, optional
+            A condition that makes the record a tombstone, such as ``"__deleted = 'true'"``.
+        timestamp : str or Column, optional
+            A timestamp or bigint column that results carry on in place of the record's.
+        name : str, optional
+            See ``from_stream``.
+        on_error : {"dead-letter", "skip", "fail"}, default "dead-letter"
+            See ``from_stream``; also for a record that does not parse or has no key.
+        on_new_topic : {"fail", "start-over"}, optional
+            What happens when the topic was deleted and created again since the query's checkpoint was begun.  ``"fail"``
+            refuses to start.  ``"start-over"`` reads the new topic from its beginning: what comes counts as newer.  Rows that
+            the new topic does not have are deleted once it has been read to the end it had at the start.  If left out, it is
+            ``"fail"``; with Spark's option ``failOnDataLoss=false``, by which lost data stops nothing, ``"start-over"``.
+        headers : bool, default False
+            Whether to keep the record's headers as a column.
+        roots : int, optional
+            From how many topics another job writes the topic, by ``to_kafka(…, positions=True)``.  A header says where in
+            them a row came from: this is its version, in place of its offset here.  So what that job publishes twice counts
+            once.  A row whose root is another topic than before starts over, counted as ``source-restarts``.
+        options : mapping of str to value, optional
+            Options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``, and of its consumer (``kafka.…``).  Secrets
+            among them are not shown anywhere.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If an argument is wrong, or the topic is not there.
+
+        Examples
+        --------
+        >>> from fkjoin.kafka import Json
+        >>> value = Json("customer_id string, amount double")
+        >>> orders = Table.from_kafka(spark, "orders", "localhost:9092", key="string", value=value)
+        """
+        about: dict[str, Any] = {"name": name, "on_error": on_error, "on_new_topic": on_new_topic}
+        about |= {"headers": headers, "roots": roots, "options": options}
+        columns = ChangeColumns(version, deleted, timestamp)
+        return cls._of_topic(spark, topic, bootstrap_servers, key, value, columns, **about)
+
+    @classmethod
+    def _of_topic(
+        cls,
+        spark: SparkSession,
+        topic: str,
+        bootstrap_servers: str,
+        key: KafkaFormat | str,
+        value: KafkaFormat | str,
+        columns: ChangeColumns,
+        **about: Any,
+    ) -> Table:
+        """Make the table of ``from_kafka``; ``again``: the checkpoint has started over with the topic."""
+        prepare(spark)
+        planned = read_topic(spark, topic, bootstrap_servers, key, value, columns, **about)
+        given = {name: given for name, given in about.items() if name != "again"}
+        arguments = spark, topic, bootstrap_servers, key, value, columns
+        recipe = Recipe(cls._of_topic, arguments, given, connection=planned.connection)
+        return cls._of(completed(planned))._with_recipe(recipe)

@@ -1,0 +1,20 @@
+"""The names that docs/reference.md has."""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+
+from tests.support.places import ROOT
+
+_ENTRY = re.compile(r"^::: (\S+)\n((?: {4}.*\n|\n(?= {4}))*)", re.MULTILINE)
+
+
+def reference() -> dict[str, list[str] | None]:
+    """What the reference has, by full name, and the members that it lists there."""
+    found = {}
+    for match in _ENTRY.finditer((ROOT / "docs" / "reference.md").read_text()):
+        about = yaml.safe_load(match[2]) or {}
+        found[match[1]] = about.get("options", {}).get("members")
+    return found
