@@ -27,7 +27,7 @@ def batch_of(changes: dict[tuple[str, int], int | None]) -> Any:
         {"id": key[0], "at": key[1], "n": n, "_operation": "delete" if n is None else "update"} for key, n in changes.items()
     ]
     changed = pa.Table.from_pylist(rows, CHANGES)
-    return SimpleNamespace(table=SimpleNamespace(changes=SimpleNamespace(toArrow=lambda: changed)))
+    return SimpleNamespace(changes=SimpleNamespace(toArrow=lambda: changed))
 
 
 def history_of(chance: random.Random) -> list[dict[tuple[str, int], int | None]]:
