@@ -12,7 +12,7 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 _FRAME = re.compile(r'  File "([^"]+)", line (\d+), in (.+)(?:\n    (.*))?')
 _NOT_THE_USERS = re.compile(
-    r"(^|/)(site-packages|dist-packages|pyspark(\.zip)?|py4j[^/]*|lib/python3[^/]*)/|^<"
+    r"(^|/)(site-packages|dist-packages|python/pyspark|pyspark\.zip|py4j[^/]*\.zip|lib/python3[^/]*)/|^<frozen "
     rf"|^({re.escape(str(_HERE))}|{re.escape(str((_HERE / 'state').resolve()))})/"
 )
 """Files of libraries, wherever a worker has them, and of fkjoin, also in a checkout."""

@@ -174,8 +174,8 @@ def _named(kind: DataType) -> str:
 
 
 def _is_collated(kind: DataType) -> bool:
-    """Tell whether values are not compared by their bytes."""
-    return isinstance(kind, StringType) and kind != StringType()
+    """Tell whether texts in the type are not compared by their bytes."""
+    return "string collate " in kind.simpleString()
 
 
 def _literal(value: Any, of: pa.DataType) -> Part:

@@ -139,12 +139,12 @@ def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) ->
         return _Advice(cause.text, "as the first line says; the checkpoint is as it was, and nothing was written")
     if cause.ours in ("CorruptLogError", "UnknownFormatError"):
         return _Advice(cause.text, f"`fkjoin state verify {checkpoint}` says what else is wrong; then {RESTORE}")
-    if _OFFSETS_GONE.search(whole):
+    if cause.ours is None and not cause.frames and _OFFSETS_GONE.search(whole):
         return _Advice(
             "the topic no longer has offsets that were still to be read",
             "if retention deleted them: start with a new checkpoint; or, to go on without what is missing, set the option "
-            "failOnDataLoss = false. If the topic was deleted and created again: start the job with --start-over TOPIC, or "
-            "with a new checkpoint",
+            "failOnDataLoss = false. If the topic was deleted and created again: start the job with --start-over TOPIC (in "
+            'Python: on_new_topic="start-over"), or with a new checkpoint',
         )
     if _NO_ROOM.search(cause.text):
         return _Advice(cause.text, f"make room on that disk, and {goes_on}")

@@ -68,9 +68,11 @@ def quiet_spark(log: Path | None = None) -> Iterator[None]:
         failed = True
         raise
     finally:
-        words.catch_up()
-        sys.stderr.flush()
-        os.dup2(keep, 2)
+        try:
+            words.catch_up()
+            sys.stderr.flush()
+        finally:  # also where a signal comes while it waits
+            os.dup2(keep, 2)
         pump.leave()
         if failed:
             os.write(keep, b"".join(last))

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import os
 import re
+import select
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -150,4 +151,7 @@ class Output:
             return
         with contextlib.suppress(OSError):  # closed: those that write must not wait
             while line:
-                line = line[os.write(self._error, line) :]
+                try:
+                    line = line[os.write(self._error, line) :]
+                except BlockingIOError:  # a terminal or pipe that does not wait by itself
+                    select.select([], [self._error], [])

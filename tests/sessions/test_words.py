@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,24 @@ def test_standard_error_that_is_closed_later_holds_nobody_up() -> None:
     finally:
         os.close(writing)
     assert run.returncode == 0
+
+
+def test_no_line_is_lost_where_standard_error_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    monkeypatch.setattr(words.os, "dup", lambda _: writing)
+    output = words.output({})
+    assert output is not None
+    lines = [b"%d " % number + b"x" * 500 + b"\n" for number in range(400)]
+    sending = threading.Thread(target=lambda: [os.write(output.pump.writing, line) for line in lines])
+    sending.start()
+    found = b""
+    while found.count(b"\n") < len(lines):
+        found += os.read(reading, 1 << 16)
+    sending.join()
+    assert found == b"".join(lines)
+    output.pump.leave()
+    os.close(reading)
 
 
 def test_standard_error_that_nothing_reads_holds_no_end_up() -> None:
