@@ -129,13 +129,18 @@ def tables(spark: SparkSession, broker: Broker, name: str, **options: Any) -> tu
     return left, right
 
 
-def anew(broker: Broker, topic: str, partitions: int) -> None:
-    """Delete the topic and create it again."""
+def delete(broker: Broker, topic: str) -> None:
+    """Delete the topic, and wait until it is gone."""
     broker.admin.delete_topics([topic])[topic].result(30)
     deadline = time.monotonic() + 30
     while topic in broker.admin.list_topics(timeout=10).topics:
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def anew(broker: Broker, topic: str, partitions: int) -> None:
+    """Delete the topic and create it again."""
+    delete(broker, topic)
     broker.create(topic, partitions=partitions)
 
 

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, fk_join
+from fkjoin.errors import TopologyError
 from fkjoin.kafka import Json
 from fkjoin.kafka.staged import InternalTopics
 from fkjoin.kafka.wire import HEADERS
@@ -23,7 +24,7 @@ from tests.support.sampling import sampled
 from tests.support.traces import trace_files
 
 from .broker import Broker, Record
-from .jobs import Running, batch_join, document, joined_rows, left_record, letters, right_record, running
+from .jobs import Running, batch_join, delete, document, joined_rows, left_record, letters, right_record, running
 
 DEPLOYMENTS = ("fused", "staged")
 HOWS = ("inner", "left")
@@ -223,6 +224,12 @@ def test_races_converge_when_internal_records_are_late_doubled_and_reordered(
         for application in ("first", "second", "third")
     )
     registration, response = "subscription-registration", "subscription-response"
+    broker.create(f"first-{name}-{registration}", partitions=1)
+    with pytest.raises(
+        TopologyError, match=r"internal topic .* has 1 partitions, 4 are needed.*: stop the stages .*, delete it"
+    ):
+        first.stages[0].topics.create()
+    delete(broker, f"first-{name}-{registration}")
     for joined in (first, second, third):
         joined.stages[0].topics.create()
     proxies = [

@@ -10,6 +10,7 @@ from pathlib import Path
 import psycopg
 import pyarrow as pa
 import pytest
+from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
 from fkjoin import fk_join
@@ -70,6 +71,28 @@ def test_rows_come_change_and_go_and_a_repeated_batch_does_nothing(dsn: str) -> 
     postgres.apply("another query", 0, batch(c=3), gone())
     assert select(dsn, "select * from shop.it order by id") == [("a", 7), ("c", 3)]
     assert select(dsn, "select query, batch from shop.fkjoin_batches order by query") == [("another query", 0), ("q", 1)]
+
+
+def test_a_user_that_may_not_add_columns_is_told_what_the_owner_has_to_run(dsn: str) -> None:
+    target(dsn, NUMBERS, "id")
+    with psycopg.connect(dsn) as connection:
+        connection.execute("alter table shop.fkjoin_batches drop column began_ms, drop column began_of")
+        connection.execute("drop role if exists writer")
+        connection.execute("create role writer login")
+        connection.execute("grant all on schema shop to writer")
+        connection.execute("grant all on all tables in schema shop to writer")
+    writer = make_conninfo(dsn, user="writer")
+    with pytest.raises(
+        FkJoinError, match=r"table fkjoin_batches beside shop\.it lacks .*: let its owner run (alter table .*)"
+    ) as told:
+        target(writer, NUMBERS, "id")
+    with psycopg.connect(dsn) as connection:
+        connection.execute(str(told.value).partition("let its owner run ")[2])  # type: ignore[call-overload]
+    target(writer, NUMBERS, "id").apply("q", 0, batch(a=1), gone(), 100)
+    assert select(dsn, "select * from shop.it") == [("a", 1)]
+    with psycopg.connect(dsn) as connection:
+        connection.execute("drop owned by writer")
+        connection.execute("drop role writer")
 
 
 def test_another_batch_of_a_number_that_is_there_is_refused(dsn: str) -> None:

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from fkjoin import sinks
 from fkjoin.aggregates import Wanted
 from fkjoin.analysis.written import schema_of
+from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.cogroups import cogroup
 from fkjoin.errors import TopologyError
@@ -124,6 +125,7 @@ class Job:
             of_query = {name: self._sinks[name] for name in query.sinks}
             remembered = {f" {one.place}" if query.shared else "": one for one in of_query.values() if one is not None}
             ahead(self._spark, checkpoint, remembered, self._on_restore)
+            require_begun_with(batches.frame_read(table._lowered), checkpoint)
             for name, sink in of_query.items():
                 with _located(f"sinks.{name}"):
                     if isinstance(sink, batches.Checks):

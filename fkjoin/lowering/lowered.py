@@ -209,8 +209,10 @@ class Lowered:
     @cached_property
     def results(self) -> Results:
         """Return what sinks know of the table."""
-        kind = self.frame.schema[VERSION].dataType if isinstance(self.node, Source) else None
-        source = tuple(kind.names) if isinstance(kind, StructType) else None
+        source: tuple[str, ...] | None = None
+        if isinstance(self.node, Source):
+            kind = self.frame.schema[VERSION].dataType
+            source = tuple(kind.names) if isinstance(kind, StructType) else ()  # the chains of positions have it then
         versions = () if source is not None else tuple(name for name, _ in self.node.versions)
         unpack = None if self.encoded is None else self.encoded[1]
         return Results(self.key, self.rest, self.timestamps, source, versions, unpack)

@@ -24,7 +24,7 @@ class Results:
     timestamps: str | None
     """See ``Planned``."""
     source: tuple[str, ...] | None
-    """Fields of a source's version; None of a result."""
+    """Fields of a source's version, none where chains of positions have it; None of a result."""
     versions: tuple[str, ...]
     """The names of a result's versions."""
     unpack: UnpackResults | None

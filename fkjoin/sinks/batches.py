@@ -127,7 +127,7 @@ def start(
     def begin() -> StreamingQuery:
         behind = ahead(spark, checkpoint, {"": sink}, on_restore)
         begun_as = table(checkpoint)
-        note = require_begun_with(_read(begun_as), checkpoint)
+        note = require_begun_with(frame_read(begun_as), checkpoint)
         write = sink.begin(begun_as)
         set_back(begun_as, checkpoint, behind)
         note()
@@ -152,7 +152,7 @@ def start_several(
     def begin() -> StreamingQuery:
         behind = ahead(spark, checkpoint, {f" {sink.place}": sink for sink in sinks}, on_restore)
         begun_as = table(checkpoint)
-        note = require_begun_with(_read(begun_as), checkpoint)
+        note = require_begun_with(frame_read(begun_as), checkpoint)
         writes = {sink.place: sink.begin(begun_as) for sink in sinks}
         set_back(begun_as, checkpoint, behind)
         note()
@@ -249,7 +249,7 @@ class _Batches:
         self._write(Batch(self._of, batch, began_ms(spark, self._checkpoint, number)), self._query, number)
 
 
-def _read(table: Lowered) -> DataFrame:
+def frame_read(table: Lowered) -> DataFrame:
     """The frame that a query reads batch by batch."""
     return table.frame if table.encoded is None else table.encoded[0]
 
@@ -259,7 +259,7 @@ def started(
 ) -> StreamingQuery:
     """The query that writes the table's changes, started."""
     make_topics(table)
-    frame = _read(table)
+    frame = frame_read(table)
     if table.connection is None:
         frame = frame.drop(RAW)  # what dead letters say of changes is long, and of topics alone do sinks read it
 

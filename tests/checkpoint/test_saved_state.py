@@ -13,6 +13,7 @@ from pyspark.sql import Row, SparkSession
 
 from fkjoin import FkJoinError, read_state
 from fkjoin.checkpoint.entries import Examine, parse_key
+from fkjoin.checkpoint.saved import SavedState, SavedStore
 from fkjoin.checkpoint.upkeep import rescale, verify
 from fkjoin.codec.rows import KeyCodec
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS, VALIDATE
@@ -102,6 +103,17 @@ def test_a_materialized_table_is_read_as_of_any_batch(spark: SparkSession, place
         read_state(spark, checkpoint, "kept", batch=7)
     with pytest.raises(FkJoinError, match="no state of fkjoin; there are checkpoints in it: checkpoint:"):
         read_state(spark, place, "kept")
+
+
+@pytest.mark.spark
+def test_a_checkpoint_without_types_is_refused_until_a_job_has_written_them(
+    spark: SparkSession, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(SavedStore, "identity", property(lambda _: ({"join": "golden", "stage": "resolve"}, {})))
+        with pytest.raises(FkJoinError, match="was last written by a release that did not keep .* types: run the job once"):
+            _ = SavedState(spark, place / "checkpoint").stores[0].schemas
+    assert set(SavedState(spark, place / "checkpoint").stores[0].schemas) >= {"key", "left"}
 
 
 @pytest.mark.spark

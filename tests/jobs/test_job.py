@@ -388,6 +388,8 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path,
     with pytest.raises(JobError, match=says):
         fkjoin_here("run", job(tmp_path, GOOD.replace('extractor = "customer"', 'extractor = "upper(customer)"')), "--check")
     assert "fine" in fkjoin_here("run", job(tmp_path, GOOD + SUMMED_UP), "--check"), "as it was"
+    with pytest.raises(FkJoinError, match="made by another job"):
+        fkjoin_here("run", job(tmp_path, GOOD.replace("joined", "renamed")), "--check")
     anew = GOOD.replace('extractor = "customer"', 'extractor = "upper(customer)"').replace(
         "{folder}/checkpoint", "{folder}/anew"
     )
