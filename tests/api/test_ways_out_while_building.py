@@ -31,7 +31,7 @@ class Tables:
         self.orders = self.of("orders", ORDERS)
         self.customers = self.of("customers", CUSTOMERS)
 
-    def of(self, name: str, schema: str, **more: Any) -> Table:
+    def of(self, name: str, schema: str, /, **more: Any) -> Table:
         (self.folder / name).mkdir(exist_ok=True)
         about: dict[str, Any] = {"key": "id", "version": "lsn", "format": "json", "name": name, "schema": schema, **more}
         return Table.from_files(self.spark, self.folder / name, **about)

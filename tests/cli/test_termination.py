@@ -20,7 +20,7 @@ from pyspark import SparkContext
 
 from fkjoin.sessions import launch, own_folder
 from tests.support.job_files import GOOD, job
-from tests.support.processes import Command, ends, linux
+from tests.support.processes import Command, ends, interruptible, linux
 from tests.support.queries import write_lines
 from tests.support.sampling import sampled
 
@@ -148,7 +148,9 @@ try:
 except (KeyboardInterrupt, SystemExit) as told:
     print(type(told).__name__)
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True, preexec_fn=interruptible
+    )
     assert run.stdout.strip() == {signal.SIGINT: "KeyboardInterrupt", signal.SIGTERM: "SystemExit"}[number]
     assert ends(int((tmp_path / "process").read_text()))
 

@@ -34,6 +34,11 @@ def ends(process: int, within_s: float = 10) -> bool:
     return False
 
 
+def interruptible() -> None:
+    """Have a new process take Ctrl-C, as from a terminal: one that a shell has started in the background ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 
 
@@ -48,7 +53,9 @@ class Command:
         environment = os.environ | {"TMPDIR": str(self.temporary), name: value, "PYTHONUNBUFFERED": "1"}
         with self.said.open("wb") as out:
             command = [sys.executable, "-m", "fkjoin", *arguments]
-            self.process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
+            self.process = subprocess.Popen(
+                command, env=environment, stdout=out, stderr=out, start_new_session=True, preexec_fn=interruptible
+            )
 
     def processes(self) -> dict[int, str]:
         """Those that are there, with their command lines."""
