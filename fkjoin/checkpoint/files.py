@@ -53,7 +53,8 @@ def write_file(path: Any, files: Any, data: bytes) -> None:
             _rename(files, draft, path, "OVERWRITE")
     except OSError as error:
         why = None if local is None else _obstacle(local.parent)
-        raise _unwritable(str(path).rpartition("/")[0], why or str(error.strerror or error)) from error
+        place = str(path).rpartition("/")[0].removeprefix("file:")
+        raise _unwritable(place, why or str(error.strerror or error)) from error
     except Py4JJavaError as error:
         raise _unwritable(path.getParent(), str(error.java_exception.getMessage())) from error
 

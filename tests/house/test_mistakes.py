@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from fkjoin import FkJoinError, QueryError, Table, fk_join
 from fkjoin.checkpoint import claim
 from fkjoin.jobs.job_file import read_job
+from fkjoin.sessions.connector import package
 from tests.support.commands import fkjoin
 from tests.support.job_files import GOOD, job
 from tests.support.queries import write_lines
@@ -202,9 +203,8 @@ MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
     ),
     "a session without the connector": (
         lambda shop: Table.from_kafka(shop.spark, "orders", "localhost:1", key="string", value="string"),
-        "Spark's Kafka connector is not there: start the session with "
-        'fkjoin.session(jars_packages="org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION"), VERSION being that of your '
-        "PySpark (spark-submit: --packages)",
+        "Spark's Kafka connector is not there: start the session with fkjoin.session(kafka=True), in a job file kafka = true "
+        f"in [spark]; with spark-submit, --packages {package()}",
     ),
     "a session that was stopped": (
         stopped,

@@ -336,7 +336,7 @@ def test_what_a_job_is_made_of_must_be_there(spark: SparkSession, tmp_path: Path
     whole = built(spark, tmp_path, GOOD + SUMMED_UP)
     assert whole.describe().count("sinks-share-a-query fired") == 2
     shown = whole.describe("mermaid")
-    assert shown.startswith('flowchart LR\n  n0[/"source orders"/]\n')
+    assert shown.startswith('flowchart LR\n  n0[/"source orders, Sub-topology: 0"/]\n')
     assert shown.count('"sink ') == 3
 
 
