@@ -80,13 +80,13 @@ def absolute(_: Part, value: Any) -> Any:
 
 def divided(part: Part, left: Any, right: Any) -> Any:
     if right == 0:
-        raise ZeroDivisionError("division by zero; use try_divide or nullif")
+        raise ZeroDivisionError("division by zero; write if(divisor = 0, null, …)")
     return _EXACT.divide(left, right) if isinstance(left, Decimal) else left / right
 
 
 def whole_quotient(part: Part, left: Any, right: Any) -> int:
     if right == 0:
-        raise ZeroDivisionError("division by zero; use nullif")
+        raise ZeroDivisionError("division by zero; write if(divisor = 0, null, …)")
     if isinstance(left, Decimal):
         return int(_EXACT.divide_int(left, right))
     quotient = abs(int(left)) // abs(int(right))
@@ -95,7 +95,7 @@ def whole_quotient(part: Part, left: Any, right: Any) -> int:
 
 def remainder(part: Part, left: Any, right: Any) -> Any:
     if right == 0:
-        raise ZeroDivisionError("division by zero; use nullif")
+        raise ZeroDivisionError("division by zero; write if(divisor = 0, null, …)")
     if isinstance(left, Decimal):
         return _EXACT.remainder(left, right)
     return math.fmod(left, right) if isinstance(left, float) else left - right * whole_quotient(part, left, right)

@@ -115,12 +115,3 @@ def test_every_kind_of_table_can_be_made_again(spark: SparkSession, tmp_path: Pa
         given = [one for one, recipe in recipes_below(again) if recipe.named.get("schema")]
         assert ["more_yet" in one._planned.row_type.names for one in given] == [True] * len(of)
         assert made_again(table, {}).describe() == table.describe()
-
-
-def test_sources_of_one_name_are_told_apart_by_their_files(spark: SparkSession, tmp_path: Path) -> None:
-    put(tmp_path / "a" / "orders", "1", {"order_id": "o1", "lsn": 1})
-    put(tmp_path / "b" / "orders", "1", {"order_id": "o1", "lsn": 1, "more": 1})
-    first, second = orders(spark, tmp_path / "a"), orders(spark, tmp_path / "b")
-    twice = orders(spark, tmp_path / "a")
-    found = learned_sources(fk_join(fk_join(first, second, "order_id", name="x"), twice, "left.order_id", name="y"))
-    assert {name: len(tables) for name, tables in found.items()} == {"orders": 2, "orders#2": 1}
