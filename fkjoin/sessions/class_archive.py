@@ -15,12 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fkjoin.errors import FkJoinError
+from fkjoin.sessions.java import OPTION_VARIABLES, quoted
 
 PLACE = "FKJOIN_CLASSES"
 """The variable with another place for the file; empty: none is used."""
-
-_ELSEWHERE = "SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"
-"""Variables by which a JVM may have been told about archives."""
 
 _FLAGS = "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-Xshare"
 
@@ -39,10 +37,10 @@ def options(java_options: str, environment: Mapping[str, str] = os.environ) -> s
     The JVM's own log is off then, on which it would say that it cannot use the file.
     """
     file = place(environment)
-    said = java_options, *(environment.get(name, "") for name in _ELSEWHERE)
+    said = java_options, *(environment.get(name, "") for name in OPTION_VARIABLES)
     if file is None or not file.is_file() or any(flag in text for text in said for flag in _FLAGS):
         return java_options
-    return f"-XX:SharedArchiveFile={_quoted(file)} -Xlog:disable {java_options}".rstrip()
+    return f"-XX:SharedArchiveFile={quoted(file)} -Xlog:disable {java_options}".rstrip()
 
 
 def unused(pid: int) -> Path | None:
@@ -68,7 +66,7 @@ def make(program: Sequence[str]) -> Path:
         with tempfile.TemporaryDirectory(prefix="classes-", dir=file.parent) as folder:
             draft = Path(folder) / file.name
             # In place of what is there, which may name the file: a JVM cannot both begin with one and make one.
-            environment = os.environ | {PLACE: "", "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={_quoted(draft)}"}
+            environment = os.environ | {PLACE: "", "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={quoted(draft)}"}
             # Until the last holder of the pipe is gone: the JVM, which writes the file when the program has ended.
             pipe = subprocess.PIPE
             run = subprocess.run(program, env=environment, stdout=pipe, stderr=subprocess.STDOUT, errors="replace", check=False)
@@ -81,9 +79,3 @@ def make(program: Sequence[str]) -> Path:
     except OSError as error:
         raise FkJoinError(f"classes cannot be kept in {file}: {error}; set {PLACE} to a file that can be written") from error
     return file
-
-
-def _quoted(path: Path) -> str:
-    """Quote as Spark reads options."""
-    escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

@@ -8,6 +8,9 @@ import subprocess
 from pathlib import Path
 
 ADVICE = "install a JDK 17 or 21 (Debian: apt-get install openjdk-17-jdk-headless), or point JAVA_HOME to it"
+OPTION_VARIABLES = "SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"
+"""Variables from which the JVM of a session takes options."""
+
 _USABLE = (17, 21)
 
 
@@ -23,3 +26,9 @@ def found_java() -> tuple[bool, str]:
     if version is None:
         return False, (run.stderr or run.stdout).strip()[:200]
     return int(version[1]) in _USABLE, f"{version[1]}{version[2]}"
+
+
+def quoted(path: Path) -> str:
+    """Quote a path within options, as ``spark-submit`` and Spark's settings read them."""
+    escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -30,7 +30,7 @@ from pyspark.serializers import UTF8Deserializer, read_int
 from fkjoin.errors import SessionError
 from fkjoin.sessions import words
 from fkjoin.sessions.connector import PACKAGES, unresolved
-from fkjoin.sessions.java import ADVICE, found_java
+from fkjoin.sessions.java import ADVICE, OPTION_VARIABLES, found_java, quoted
 from fkjoin.sessions.own_folder import own_folder, own_lock
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
@@ -39,8 +39,6 @@ _JAVA = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 _REMOTE = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
 _TEMPORARY = "-Djava.io.tmpdir="
-_TOLD = "SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"
-"""Variables by which a JVM may have been told about its temporary folder."""
 
 _SET_PARENT_DEATH_SIGNAL = 1
 """Option of Linux's prctl."""
@@ -66,7 +64,7 @@ def launch(settings: Mapping[str, Any]) -> None:
         with tempfile.TemporaryDirectory(prefix="start-", dir=folder) as start:  # until the JVM has read the files
             files = [Path(start) / name for name in ("settings", "java-options", "gateway")]
             arguments = _arguments(settings, *files[:2])
-            told = *(os.environ.get(name, "") for name in _TOLD), *(str(settings.get(name, "")) for name in _JAVA)
+            told = *(os.environ.get(name, "") for name in OPTION_VARIABLES), *(str(settings.get(name, "")) for name in _JAVA)
             temporary = None if any(_TEMPORARY in text for text in told) else folder
             output = words.output(settings, held=PACKAGES in settings or "--packages" in arguments)
             process, port, secret = _started(arguments, temporary, files[2], output)
@@ -124,8 +122,7 @@ def _started(
     """
     environment = os.environ | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer)}
     if temporary is not None:
-        quoted = str(temporary).replace("\\", "\\\\").replace('"', '\\"')
-        environment["SPARK_SUBMIT_OPTS"] = f'{os.environ.get("SPARK_SUBMIT_OPTS", "")} {_TEMPORARY}"{quoted}"'.lstrip()
+        environment["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {_TEMPORARY}{quoted(temporary)}".lstrip()
     lock = own_lock()
     process: subprocess.Popen[bytes] | None = None
     try:
