@@ -80,7 +80,7 @@ class Output(NamedTuple):
 
 
 class Kit(ABC):
-    """What tests of joins and of aggregates share: batches, what happens to them, and the table that comes of it."""
+    """Base of the kits for joins and for aggregates: batches, their delivery, and the table that results."""
 
     table: dict[str, Any]
     outputs: list[Output]

@@ -73,7 +73,7 @@ def api() -> Iterator[tuple[str, Queue[Json]]]:
 
 
 def confined(application: Json, role: str, places: dict[str, str]) -> list[str]:
-    """What the operator has a pod allowed, as Docker takes it; ``places``: what stands for claims and ConfigMaps, by name."""
+    """Return the operator's restrictions on a pod as Docker's options; ``places``: a source for each claim and ConfigMap."""
     spec, part = application["spec"], application["spec"][role]
     volumes = {one["name"]: one for one in spec["volumes"]}
     context = part["securityContext"]

@@ -93,7 +93,7 @@ def image(docker: None, tmp_path_factory: pytest.TempPathFactory) -> Image:
 
 @pytest.fixture
 def name(docker: None) -> Iterator[str]:
-    """Of containers and their volume, which are removed."""
+    """Name the containers and their volume, and remove them at the end."""
     made = f"fkjoin-test-{uuid.uuid4().hex[:8]}"
     yield made
     subprocess.run(["docker", "rm", "--force", made, f"{made}-executor"], capture_output=True, check=False)
@@ -136,7 +136,7 @@ def test_a_job_runs_as_the_images_user_on_a_read_only_file_system(image: Image, 
 
 @pytest.mark.skipif(not EVERY, reason="the executor's folder of indexes is not writable in every engine: make faults")
 def test_driver_and_executor_run_as_the_operator_starts_them(image: Image, name: str, job: Path, tmp_path: Path) -> None:
-    """As the manifest says: its command, settings, volumes and restrictions.  What Spark asks of the API is a container."""
+    """The manifest's command, settings, volumes and restrictions apply.  A container is the pod that Spark asks the API for."""
     application = documents()["SparkApplication"]
     spec, config = application["spec"], tmp_path / "config"
     config.mkdir()

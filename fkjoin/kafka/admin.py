@@ -31,7 +31,7 @@ class Topic(NamedTuple):
     """A topic, as brokers describe it."""
 
     partitions: int
-    """How many there are; 0 where nobody was asked."""
+    """Number of partitions; 0 where no broker was asked."""
     topic_id: str | None
     """Given when it was created: another topic of the same name has another one; None where brokers know none."""
 

@@ -62,7 +62,7 @@ class Answers:
         return counted(self.envelopes, self.name, *self.stages).where("counter is null")
 
     def places(self, given: Iterable[Any], columns: pa.Schema) -> list[Place | None]:
-        """Where each of what is given over the columns of a joined row is; None where it is more than a field."""
+        """Places of what is given over the columns of a joined row; None for what is more than a field."""
         paths = (plain_path(item, columns) for item in given)
         places = (None if path is None else self._place(path) for path in paths)
         return [place if place is not None and place[1] else None for place in places]

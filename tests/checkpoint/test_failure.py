@@ -1,4 +1,4 @@
-"""What is said of a query that has failed, from what Spark says of it."""
+"""Messages about a query that has failed, made from Spark's own."""
 
 from __future__ import annotations
 

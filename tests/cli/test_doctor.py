@@ -1,4 +1,4 @@
-"""What ``fkjoin doctor`` says of PySpark and pandas."""
+"""The lines of ``fkjoin doctor`` about PySpark and pandas."""
 
 from __future__ import annotations
 

@@ -31,7 +31,10 @@ NOT_USED = {
 
 
 def run_document(document: str, folder: Path) -> tuple[str, list[tuple[int, str]]]:
-    """What a document's program prints in a folder, and is to print; a process of its own, as Spark takes paths from there."""
+    """Run a document's program, and return its output and the lines that the document shows.
+
+    It has a process of its own: Spark takes relative paths from the folder in which its JVM began.
+    """
     script, wanted = program(document)
     (folder / "document.py").write_text(script)
     environment = short_lived(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", PYTHONPATH=str(ROOT))

@@ -23,7 +23,7 @@ OF_THE_ENGINE = tuple(getattr(module, name) for module in (kafka, sinks) for nam
 
 
 def entries() -> Iterator[tuple[str, Any, list[str] | None]]:
-    """What the reference shows, and the members that it lists there."""
+    """Yield the names that the reference shows, their objects, and the members that it lists."""
     for name, members in reference().items():
         above, _, last = name.rpartition(".")
         found = getattr(importlib.import_module(above), last)

@@ -26,7 +26,7 @@ EXTRAS: dict[str, list[str]] = {
 
 
 OF_AN_EXTRA = {"pyspark[connect]": {"grpc", "grpc_status", "zstandard"}}
-"""What is imported of an extra of a package that is there anyway."""
+"""Imports of packages that an extra brings and that are installed anyway."""
 
 
 def modules(required: list[str]) -> set[str]:

@@ -1,4 +1,4 @@
-"""What a session's JVM says on standard error."""
+"""Lines of a session's JVM on standard error."""
 
 from __future__ import annotations
 

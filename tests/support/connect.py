@@ -109,7 +109,7 @@ class Client:
             )
 
     def __call__(self, step: str, **given: Any) -> Any:
-        """What the step returns; an error of it is one here."""
+        """Return the step's result; an error of the step fails the test."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"step": step, "given": given}) + "\n")

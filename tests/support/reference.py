@@ -12,7 +12,7 @@ _ENTRY = re.compile(r"^::: (\S+)\n((?: {4}.*\n|\n(?= {4}))*)", re.MULTILINE)
 
 
 def reference() -> dict[str, list[str] | None]:
-    """What the reference has, by full name, and the members that it lists there."""
+    """Return the reference's entries by full name, with the members that each lists."""
     found = {}
     for match in _ENTRY.finditer((ROOT / "docs" / "reference.md").read_text()):
         about = yaml.safe_load(match[2]) or {}

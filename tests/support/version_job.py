@@ -82,7 +82,7 @@ def periodic(spark: SparkSession, folder: Path) -> list[str]:
 
 
 def refused(call: Callable[[], Any]) -> Any:
-    """What the call gives, or the message of its refusal."""
+    """Return the call's result, or the message of its refusal."""
     try:
         return call()
     except FkJoinError as error:
