@@ -78,15 +78,18 @@ def absolute(_: Part, value: Any) -> Any:
     return _EXACT.abs(value) if isinstance(value, Decimal) else abs(value)
 
 
-def divided(part: Part, left: Any, right: Any) -> Any:
-    if right == 0:
+def _require_divisor(value: Any) -> None:
+    if value == 0:
         raise ZeroDivisionError("division by zero; write if(divisor = 0, null, …)")
+
+
+def divided(part: Part, left: Any, right: Any) -> Any:
+    _require_divisor(right)
     return _EXACT.divide(left, right) if isinstance(left, Decimal) else left / right
 
 
 def whole_quotient(part: Part, left: Any, right: Any) -> int:
-    if right == 0:
-        raise ZeroDivisionError("division by zero; write if(divisor = 0, null, …)")
+    _require_divisor(right)
     if isinstance(left, Decimal):
         return int(_EXACT.divide_int(left, right))
     quotient = abs(int(left)) // abs(int(right))
@@ -94,8 +97,7 @@ def whole_quotient(part: Part, left: Any, right: Any) -> int:
 
 
 def remainder(part: Part, left: Any, right: Any) -> Any:
-    if right == 0:
-        raise ZeroDivisionError("division by zero; write if(divisor = 0, null, …)")
+    _require_divisor(right)
     if isinstance(left, Decimal):
         return _EXACT.remainder(left, right)
     return math.fmod(left, right) if isinstance(left, float) else left - right * whole_quotient(part, left, right)
