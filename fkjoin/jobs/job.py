@@ -24,7 +24,7 @@ from fkjoin.files.kept_schemas import KeptSchemas
 from fkjoin.files.source import open_files
 from fkjoin.folds.fold import Kind
 from fkjoin.jobs.job_file import FormatSpec, JobError, JobSpec, SinkSpec, TableSpec, Value
-from fkjoin.jobs.job_order import in_order, no_brokers
+from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sinks import SinkQuery, sink_queries
 from fkjoin.join import fk_join
 from fkjoin.kafka import Format
@@ -58,10 +58,11 @@ class Job:
 
     def __init__(self, spec: JobSpec, spark: SparkSession, on_restore: OnRestore = "fail") -> None:
         self.spec, self._spark, self._on_restore = spec, spark, on_restore
+        order = in_order(spec)
         queries = [*(f"sink-{name}" for name in spec.sinks), *(f"sinks-{sink.table}" for sink in spec.sinks.values())]
         self._schemas = KeptSchemas.of(spark, self._checkpoint, queries)
         self.tables: dict[str, Table] = {name: self._source(spark, name, table) for name, table in spec.tables.items()}
-        for kind, name in in_order(spec):
+        for kind, name in order:
             with _located(f"{kind}.{name}"):
                 self.tables[name] = self._made(kind, name)
         self._sinks = {name: self._sink(name, sink) for name, sink in spec.sinks.items()}
@@ -70,7 +71,7 @@ class Job:
             targets["dead_letters"] = spec.dead_letters.topic, {}
         for where, (topic, own) in targets.items():
             if topic is not None:
-                servers, options = self._kafka(where)
+                servers, options = self._kafka
                 with _located(where):
                     require_topic(topic, servers, source_options({**options, **own}))
 
@@ -137,7 +138,7 @@ class Job:
         where = f"tables.{name}"
         with _located(where):
             if spec.topic is not None:
-                servers, options = self._kafka(where)
+                servers, options = self._kafka
                 assert spec.key is not None
                 assert spec.value is not None
                 table = Table.from_kafka(
@@ -233,16 +234,17 @@ class Job:
         table = table if view.columns is None else table.map_values(view.columns, name=name, emit=view.emit)
         return table.materialize(name) if view.materialize else table
 
-    def _kafka(self, where: str) -> tuple[str, dict[str, Value]]:
-        if self.spec.kafka is None:
-            raise no_brokers(where)
+    @property
+    def _kafka(self) -> tuple[str, dict[str, Value]]:
+        """The brokers and settings of topics; ``in_order`` refuses a file with a topic and without them."""
+        assert self.spec.kafka is not None
         return self.spec.kafka.bootstrap_servers, self.spec.kafka.options
 
     def _sink(self, name: str, spec: SinkSpec) -> sinks.Sink | None:
         """None where Spark's own sink writes."""
         with _located(f"sinks.{name}"):
             if spec.topic is not None:
-                servers, options = self._kafka("topic")
+                servers, options = self._kafka
                 return sinks.Kafka(
                     spec.topic,
                     servers,
@@ -293,7 +295,7 @@ class Job:
         assert letters is not None
         if spec.path is not None:
             return batches.start_by_spark(letters, "json", {}, spec.path, checkpoint, trigger, query)
-        servers, options = self._kafka("dead_letters.topic")
+        servers, options = self._kafka
         return start(as_records(letters), spec.topic, servers, checkpoint, client_options(options), trigger, query)
 
 

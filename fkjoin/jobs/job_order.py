@@ -45,11 +45,6 @@ def in_order(spec: JobSpec) -> list[tuple[str, str]]:
     return order
 
 
-def no_brokers(where: str) -> JobError:
-    """The error of a topic without brokers."""
-    return JobError(f'{where}: topics need a section [kafka] with bootstrap_servers = "host:port"')
-
-
 def _require_known(where: str, table: str, known: Sequence[str]) -> None:
     if table not in known:
         raise JobError(f"{where}: there is no table or join {table!r}; {nearest(table, known)}")
@@ -60,7 +55,7 @@ def _require_brokers(spec: JobSpec) -> None:
     places |= {f"sinks.{name}": one.topic for name, one in spec.sinks.items()}
     places["dead_letters"] = None if spec.dead_letters is None else spec.dead_letters.topic
     if spec.kafka is None and (where := next((where for where, topic in places.items() if topic is not None), None)):
-        raise no_brokers(where)
+        raise JobError(f'{where}: topics need a section [kafka] with bootstrap_servers = "host:port"')
 
 
 def _numbered(tables: list[str]) -> dict[str, str]:

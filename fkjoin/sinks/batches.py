@@ -147,7 +147,7 @@ def start_several(
 ) -> StreamingQuery:
     """Start a query that writes the table's changes to several places, in their order; see ``Table.to``."""
     _require_sinks(sinks)
-    _require_begun_with(spark, checkpoint, sinks)
+    _require_known_places(spark, checkpoint, sinks)
 
     def begin() -> StreamingQuery:
         behind = ahead(spark, checkpoint, {f" {sink.place}": sink for sink in sinks}, on_restore)
@@ -220,7 +220,7 @@ def _require_sinks(sinks: Sequence[Sink]) -> None:
         raise TopologyError(f"sinks: {twice[0]} is there twice; each place once")
 
 
-def _require_begun_with(spark: SparkSession, checkpoint: str, sinks: Sequence[Sink]) -> None:
+def _require_known_places(spark: SparkSession, checkpoint: str, sinks: Sequence[Sink]) -> None:
     known = places_of(spark, checkpoint)
     if known is None:
         if begun(spark, checkpoint):
