@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -17,41 +16,16 @@ from fkjoin.checkpoint.look_up import look_up
 from fkjoin.checkpoint.saved import SavedState
 from fkjoin.checkpoint.upkeep import verify
 from fkjoin.codec import versions
-from fkjoin.codec.arrays import as_bytes
-from fkjoin.codec.messages import NUMBERED, Operation, table
+from fkjoin.codec.messages import Operation
 from fkjoin.stages import Counters, counters, merge
 from fkjoin.stages.invariants import GuardedStore
 from fkjoin.stages.merge import shown_rows
 from fkjoin.state import MemoryStore
+from tests.support.merging import ROWS, Event, apply, messages, overlaid
 from tests.support.queries import run, table_of, write_lines
 from tests.support.sessions import small
 
-Event = tuple[int, str, int, bytes | None]
-"""Number of a table, key, version, row."""
-
-ROWS = (None, b"x", b"y", b"")
 EVENT = st.tuples(st.integers(0, 2), st.sampled_from("abc"), st.integers(0, 12)).map(lambda one: (*one, ROWS[one[2] % 4]))
-
-
-def messages(events: list[Event]) -> pa.Table:
-    number, key, version, row = zip(*events, strict=True) if events else ((), (), (), ())
-    values = as_bytes(pa.array(row, pa.large_binary()))
-    at = np.array(version, np.int64)
-    keys = as_bytes(pa.array(key, pa.string()))
-    gone = values.is_null()
-    return table(NUMBERED, keys, versions.encode(b"a-source", [at]), values, gone, at, np.array(number, np.int8))
-
-
-def overlaid(events: list[Event]) -> dict[str, bytes]:
-    newest: dict[tuple[str, int], tuple[int, bytes | None]] = {}
-    for number, key, version, row in events:
-        if version >= newest.get((key, number), (-1, None))[0]:
-            newest[key, number] = version, row
-    found = {}
-    for (key, _), (_, row) in sorted(newest.items(), reverse=True):
-        if row is not None:
-            found[key] = row  # the first table's comes last
-    return found
 
 
 class Merging:
@@ -64,17 +38,12 @@ class Merging:
 
     def batch(self, events: list[Event], **how: Any) -> list[dict[str, Any]]:
         store = GuardedStore(self.memory, "merge")
-        made = merge(messages(events), store, self.count, 3, source=b"a-merged", **{**self.how, **how}).to_pylist()
-        for one in made:
-            key, before = one["key"].decode(), self.table.pop(one["key"].decode(), None)
-            wanted = Operation.DELETE if one["value"] is None else Operation.INSERT if before is None else Operation.UPDATE
-            assert one["operation"] == wanted
-            assert one["value"] != before, "neither a stale tombstone nor what is as it was"
-            if one["value"] is not None:
-                self.table[key] = one["value"]
+        made = merge(messages(events), store, self.count, 3, source=b"a-merged", **{**self.how, **how})
+        apply(made, self.table)
+        for one in made.to_pylist():
             (number,) = versions.decode(one["version"])[0][1]
-            self.versions.setdefault(key, []).append(number)
-        return made
+            self.versions.setdefault(one["key"].decode(), []).append(number)
+        return list(made.to_pylist())
 
 
 @given(events=st.lists(EVENT, max_size=40), cut=st.integers(1, 9))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,15 @@ TIMES: Any = {"now_ms": 0, "retention_ms": 10}
 Table = dict[bytes, tuple[bytes, list[tuple[bytes, bytes]]]]
 
 
+def sides(changes: Iterable[Change]) -> tuple[pa.Table, pa.Table]:
+    """Left and right changes as messages."""
+    coded = [
+        row._replace(value=None if row.value is None else RowCodec(ROW).encode([pa.array([row.value])], 1)[0].as_py())
+        for row in changes
+    ]
+    return messages(coded, left=True), messages(coded, left=False)
+
+
 class Maps:
     """rekey and children over memory, and the table that the results lead to."""
 
@@ -29,14 +39,10 @@ class Maps:
         self.sent = 0
 
     def batch(self, changes: list[Change], *, every: bool = False) -> None:
-        coded = [
-            row._replace(value=None if row.value is None else RowCodec(ROW).encode([pa.array([row.value])], 1)[0].as_py())
-            for row in changes
-        ]
-        sides = messages(coded, left=True), messages(coded, left=False)
-        rekeyed = rekey(sides[0], self.stores[0], self.count, every=every, **TIMES)
+        left, right = sides(changes)
+        rekeyed = rekey(left, self.stores[0], self.count, every=every, **TIMES)
         pages = children(
-            rekeyed.subscriptions, sides[1], self.stores[1], self.count, FAMILY, source=b"children", every=every, **TIMES
+            rekeyed.subscriptions, right, self.stores[1], self.count, FAMILY, source=b"children", every=every, **TIMES
         )
         for page in pages:
             self.apply(page)

@@ -17,7 +17,7 @@ from fkjoin.codec.messages import RESULT, unpack
 from fkjoin.folds.fold import Fold
 from fkjoin.spark.buckets import bucket_ids, packed_by_bucket
 from fkjoin.spark.identity import identity_text
-from fkjoin.spark.operator import StageName, StageProcessor
+from fkjoin.spark.operator import TICK, StageName, StageProcessor
 from fkjoin.spark.specs import (
     AggregateSpec,
     RegroupSpec,
@@ -89,14 +89,26 @@ class Engine:
 
     def attempted(self, given: dict[StageName, Envelopes], *, stop_after: StageName | None = None) -> pa.Table:
         """Run a batch up to and including a stage; its results.  ``given``: what comes to stages from sources."""
+        passed = self.passed(given, stop_after)
+        return RESULT.empty_table() if stop_after else self.results(passed)
+
+    def passed(
+        self, given: dict[StageName, Envelopes], stop_after: StageName | None = None, *, over: bool = False
+    ) -> Envelopes:
+        """What the last stage sends; ``over``: an interval is over."""
         self._attempt = {}
         passed: Envelopes = defaultdict(list)
         for stage in self.specs:
             for bucket, payloads in given.get(stage, {}).items():
                 passed[bucket] += payloads
-            passed = self._run(stage, passed)
+            passed = self._run(stage, passed, over)
             if stage == stop_after:
-                return RESULT.empty_table()
+                break
+        return passed
+
+    @staticmethod
+    def results(passed: Envelopes) -> pa.Table:
+        """The results that a last stage has sent."""
         found = [unpack(payload) for payloads in passed.values() for payload in payloads if payload]
         return pa.concat_tables([RESULT.empty_table(), *found])
 
@@ -113,7 +125,7 @@ class Engine:
             passed[bucket].append(payload)
         return passed
 
-    def _run(self, stage: StageName, passed: Envelopes) -> Envelopes:
+    def _run(self, stage: StageName, passed: Envelopes, over: bool) -> Envelopes:
         made: Envelopes = defaultdict(list)
         for bucket, payloads in passed.items():
             committed = self._committed[stage, bucket]
@@ -121,7 +133,8 @@ class Engine:
             processor = StageProcessor(self.specs[stage])
             processor.init(handle)  # type: ignore[arg-type]
             rows = len(payloads)
-            frame = pd.DataFrame({"bucket": bucket, "payload": payloads, "counter": [None] * rows, "count": 0})
+            ticks = [TICK if over and stage == "pace" else None]
+            frame = pd.DataFrame({"bucket": bucket, "payload": [*payloads, None], "counter": [None] * rows + ticks, "count": 1})
             for out in processor.handleInputRows((bucket,), iter([frame]), None):
                 for target, payload, counter, number in out.itertuples(index=False):
                     if payload is not None:

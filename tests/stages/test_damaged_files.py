@@ -1,0 +1,56 @@
+"""Operators of each kind whose local files are damaged in any way, between any two calls of a store: no row is wrong."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fkjoin.state import StateError
+from tests.support.damage import HARMS, Damaging, another_process, damaged_stores, small_files
+from tests.support.operators import OPERATORS, Operator
+from tests.support.sampling import EVERY
+
+HISTORIES = 150 if EVERY else 1
+"""Of each operator."""
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("kind", OPERATORS, ids=lambda kind: kind.__name__)
+def test_a_table_is_right_whatever_happens_to_files(kind: type[Operator], tmp_path: Path) -> None:
+    seen = Counter[str]()
+    for seed in range(HISTORIES):
+        history(kind, tmp_path / str(seed), random.Random(seed), seen)
+    assert seen["rebuilt"] >= HISTORIES
+    assert seen["failed"] == 0, "an attempt fails where its index is being written to"
+    if EVERY:
+        assert all(seen[harm.__name__] > HISTORIES for harm in HARMS)
+
+
+def history(kind: type[Operator], folder: Path, rng: random.Random, seen: Counter[str]) -> None:
+    """Batches of an operator, each compared with a recomputation; ``seen`` counts what happened."""
+    damage = Damaging(folder, rng, rng.choice([0.02, 0.1, 0.3]), seen)
+    with pytest.MonkeyPatch.context() as patched:
+        small_files(patched, rng)
+        patched.setattr("fkjoin.spark.bucket_run.BucketStore", damaged_stores(damage))
+        operator, changes, size = kind(folder, rng), list[object](), rng.choice([1, 5, 30])
+        for _ in range(rng.randint(3, 15)):
+            if rng.random() < 0.3:
+                another_process()
+            batch = [operator.change(rng, len(changes) + at) for at in range(rng.randint(1, size))]
+            for tries in range(4):  # as often as Spark tries a task
+                damage()
+                try:
+                    results = operator.attempt(batch)
+                except StateError:
+                    seen["failed"] += 1
+                    assert tries < 3
+                    continue
+                if rng.random() < 0.9:  # else it is repeated all the same
+                    break
+            operator.commit()
+            changes += batch
+            operator.apply(results)
+            assert operator.table == operator.wanted(changes)

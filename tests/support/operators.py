@@ -1,0 +1,321 @@
+"""Operators of each kind with their stores and files, random changes, and the table that a plain recomputation has."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from fkjoin.codec.messages import GROUPED, LEFT, RESULT
+from fkjoin.codec.rows import RowCodec
+from fkjoin.folds.cogrouped import CoFold
+from fkjoin.folds.fold import Fold
+from fkjoin.folds.sums import Count, WholeSum
+from fkjoin.spark.specs import (
+    AggregateSpec,
+    ChildrenSpec,
+    GatherSpec,
+    MergeSpec,
+    MultiSubscriptionSpec,
+    PaceSpec,
+    RegroupSpec,
+    RekeySpec,
+    ResolveSpec,
+    ScatterSpec,
+    StageSpec,
+    StateSpec,
+    SubscriptionSpec,
+)
+from tests.support import child_rows, grouping, merging, multi_join, oracle
+from tests.support.engine import Engine, Envelopes
+from tests.support.grouping import COLUMNS, VALUE, Grouping
+
+SUMS = pa.schema([("n", pa.int64())])
+
+
+class Operator:
+    """An operator; an attempt at a batch is committed, or not."""
+
+    table: Any
+    """The table as a reader of the results has it."""
+
+    def __init__(self, folder: Path, rng: random.Random) -> None:
+        self._folder, self._buckets, self._validate = str(folder), rng.choice([1, 2, 4]), rng.random() < 0.3
+
+    def engine(self, *kinds: Callable[[StateSpec], StageSpec], name: str = "operator") -> Engine:
+        """Stages in a row."""
+        return Engine([kind(StateSpec(name, self._buckets, 60_000, self._folder, "{}", self._validate)) for kind in kinds])
+
+    def change(self, rng: random.Random, version: int) -> Any:
+        """A change at random."""
+        raise NotImplementedError
+
+    def attempt(self, changes: Sequence[Any]) -> pa.Table:
+        """An attempt at a batch; its results."""
+        raise NotImplementedError
+
+    def commit(self) -> None:
+        """Make the attempt's states durable."""
+        raise NotImplementedError
+
+    def apply(self, results: pa.Table) -> None:
+        """Bring the table up to date; a result that breaks the law of emission fails."""
+        raise NotImplementedError
+
+    def wanted(self, changes: Sequence[Any]) -> Any:
+        """The table from nothing."""
+        raise NotImplementedError
+
+
+class Join(Operator):
+    """A join by foreign key, the results kept or not."""
+
+    def __init__(self, folder: Path, rng: random.Random) -> None:
+        super().__init__(folder, rng)
+        self.how: Any = rng.choice(["inner", "left"])
+        kept = rng.random() < 0.5
+        self._engine = self.engine(
+            lambda state: RekeySpec(state=state),
+            lambda state: SubscriptionSpec(state=state, in_order=True),
+            lambda state: ResolveSpec(state=state, how=self.how, materialized=kept, in_order=True),
+        )
+        self.table: oracle.Joined = {}
+
+    def change(self, rng: random.Random, version: int) -> oracle.Change:
+        value, name = rng.choice([None, b"x", b"y", b"z" * rng.randrange(60)]), rng.choice([b"a", b"b", b"c"])
+        if rng.random() < 0.3:
+            return oracle.Change(False, name, value, version)
+        return oracle.Change(True, b"%d" % rng.randrange(12), value, version, rng.choice([name, name, None]))
+
+    def sides(self, changes: Sequence[Any]) -> tuple[Envelopes, Envelopes]:
+        """Left and right changes."""
+        left, right = (self._engine.packed(oracle.messages(changes, left=left)) for left in (True, False))
+        return left, right
+
+    def attempt(self, changes: Sequence[Any]) -> pa.Table:
+        left, right = self.sides(changes)
+        return self._engine.attempted({"rekey": left, "subscription": right})
+
+    def commit(self) -> None:
+        self._engine.commit()
+
+    def apply(self, results: pa.Table) -> None:
+        oracle.apply(results, self.table)
+
+    def wanted(self, changes: Sequence[Any]) -> Any:
+        return oracle.batch_join(changes, self.how)
+
+
+class PacedJoin(Join):
+    """A join whose results wait until an interval is over."""
+
+    def __init__(self, folder: Path, rng: random.Random) -> None:
+        super().__init__(folder, rng)
+        self._pace, self._rng, self._over, self._taken = self.engine(lambda state: PaceSpec(state=state)), rng, False, 0
+
+    def attempt(self, changes: Sequence[Any]) -> pa.Table:
+        left, right = self.sides(changes)
+        waiting = self._pace.packed(RESULT.empty_table())
+        for bucket, payloads in self._engine.passed({"rekey": left, "subscription": right}).items():
+            waiting[bucket] += payloads
+        self._over = self._rng.random() < 0.4
+        return self._pace.results(self._pace.passed({"pace": waiting}, over=self._over))
+
+    def commit(self) -> None:
+        super().commit()
+        self._pace.commit()
+
+    def wanted(self, changes: Sequence[Any]) -> Any:
+        """The table as it was when the last interval was over."""
+        self._taken = len(changes) if self._over else self._taken
+        return super().wanted(changes[: self._taken])
+
+
+class Aggregated(Operator):
+    """An aggregate of each kind of column."""
+
+    def __init__(self, folder: Path, rng: random.Random) -> None:
+        super().__init__(folder, rng)
+        self._reader = Grouping(VALUE, *COLUMNS)
+        self._engine = self.engine(
+            lambda state: RegroupSpec(state=state, as_read=True),
+            lambda state: AggregateSpec(state=state, fold=Fold(VALUE, COLUMNS), in_order=True),
+        )
+
+    @property
+    def table(self) -> Any:  # type: ignore[override]
+        return self._reader.table
+
+    def change(self, rng: random.Random, version: int) -> grouping.Change:
+        values = rng.choice([None, rng.randrange(-9, 9)]), rng.choice([None, 0.1, 1e16, -1e16]), None, rng.choice("abc"), None
+        return grouping.Change(f"k{rng.randrange(15)}", version, rng.choice(["g", "h", "", None]), values)
+
+    def attempt(self, changes: Sequence[Any]) -> pa.Table:
+        return self._engine.attempted({"regroup": self._engine.packed(self._reader.messages(changes))})
+
+    def commit(self) -> None:
+        self._engine.commit()
+
+    def apply(self, results: pa.Table) -> None:
+        self._reader.apply(results)
+
+    def wanted(self, changes: Sequence[Any]) -> Any:
+        return grouping.recomputed(changes)
+
+
+class Cogrouped(Operator):
+    """Sums of two tables side by side; a change is (number of the table, change)."""
+
+    def __init__(self, folder: Path, rng: random.Random) -> None:
+        super().__init__(folder, rng)
+        folds = [Fold(SUMS, (Count(f"rows{at}"), WholeSum(f"n{at}", 0, "sum"))) for at in (0, 1)]
+        self._reader, self._fold = Grouping(SUMS, *folds[0].columns), CoFold(tuple(folds))
+        self._regroup = [self.engine(self._numbered(number), name=f"table{number}") for number in (0, 1)]
+        self._sums = self.engine(lambda state: AggregateSpec(state=state, fold=self._fold, in_order=True))
+        self.table: dict[str, tuple[Any, ...]] = {}
+
+    @staticmethod
+    def _numbered(number: int) -> Callable[[StateSpec], StageSpec]:
+        return lambda state: RegroupSpec(state=state, as_read=True, number=number)
+
+    def change(self, rng: random.Random, version: int) -> tuple[int, grouping.Change]:
+        values = (rng.choice([None, rng.randrange(-9, 9)]),)
+        return rng.randrange(2), grouping.Change(f"k{rng.randrange(9)}", version, rng.choice(["g", "h", "i", None]), values)
+
+    def attempt(self, changes: Sequence[Any]) -> pa.Table:
+        grouped = self._sums.packed(GROUPED.empty_table())
+        for number, engine in enumerate(self._regroup):
+            rows = self._reader.messages(change for of, change in changes if of == number)
+            for bucket, payloads in engine.passed({"regroup": engine.packed(rows)}).items():
+                grouped[bucket] += payloads
+        return self._sums.attempted({"aggregate": grouped})
+
+    def commit(self) -> None:
+        for engine in (*self._regroup, self._sums):
+            engine.commit()
+
+    def apply(self, results: pa.Table) -> None:
+        columns = RowCodec(self._fold.schema).decode(results.column("value").combine_chunks())
+        rows = zip(*(column.to_pylist() for column in columns), strict=True)
+        for one, row in zip(results.to_pylist(), rows, strict=True):
+            group = one["key"].decode()
+            assert self.table.get(group) != (None if one["value"] is None else row), "neither stale nor as it was"
+            if one["value"] is None:
+                del self.table[group]
+            else:
+                self.table[group] = row
+
+    def wanted(self, changes: Sequence[Any]) -> Any:
+        sums = []
+        for number in (0, 1):
+            newest = {change.key: change for of, change in changes if of == number}
+            groups: dict[str, list[int | None]] = {}
+            for change in newest.values():
+                if change.group is not None:
+                    groups.setdefault(change.group, []).append(change.values[0])
+            sums.append({group: _summed(values) for group, values in groups.items()})
+        return {group: (*sums[0].get(group, (None, None)), *sums[1].get(group, (None, None))) for group in {*sums[0], *sums[1]}}
+
+
+def _summed(values: list[int | None]) -> tuple[int, int | None]:
+    there = [value for value in values if value is not None]
+    return len(values), sum(there) if there else None
+
+
+class MultiJoined(Operator):
+    """A join with two right tables."""
+
+    def __init__(self, folder: Path, rng: random.Random) -> None:
+        super().__init__(folder, rng)
+        self.how = rng.choice(["inner", "left"]), rng.choice(["inner", "left"])
+        star = multi_join.star(*self.how)
+        self._engine = self.engine(
+            lambda state: ScatterSpec(state=state, rights=2),
+            lambda state: MultiSubscriptionSpec(state=state, right_parts=(1, 1), rights_in_order=(False, False)),
+            lambda state: GatherSpec(state=state, star=star),
+        )
+        self.table = multi_join.Joined(star)
+
+    def change(self, rng: random.Random, version: int) -> multi_join.Change:
+        text, number = rng.choice([None, "x", "y", "z"]), rng.choice([LEFT, LEFT, 0, 1])
+        if number != LEFT:
+            return multi_join.Change(number, rng.choice("abc"), version, text)
+        foreign = rng.choice(["a", "b", None]), rng.choice(["b", "c", None])
+        return multi_join.Change(LEFT, f"o{rng.randrange(9)}", version, text, foreign)
+
+    def attempt(self, changes: Sequence[Any]) -> pa.Table:
+        left, right = multi_join.messages(changes, LEFT), multi_join.right_messages(changes)
+        return self._engine.attempted({"scatter": self._engine.packed(left), "subscription": self._engine.packed(right)})
+
+    def commit(self) -> None:
+        self._engine.commit()
+
+    def apply(self, results: pa.Table) -> None:
+        self.table.take(results)
+
+    def wanted(self, changes: Sequence[Any]) -> Any:
+        return multi_join.batch_join(changes, self.how)
+
+
+class Children(Operator):
+    """Right rows with a map of their left rows."""
+
+    def __init__(self, folder: Path, rng: random.Random) -> None:
+        super().__init__(folder, rng)
+        self._engine = self.engine(
+            lambda state: RekeySpec(state=state), lambda state: ChildrenSpec(state=state, family=child_rows.FAMILY)
+        )
+        self._maps = child_rows.Maps()
+
+    @property
+    def table(self) -> Any:  # type: ignore[override]
+        return self._maps.table
+
+    def change(self, rng: random.Random, version: int) -> oracle.Change:
+        value, name = rng.choice([None, b"x", b"y"]), rng.choice([b"a", b"b", b"c"])
+        if rng.random() < 0.3:
+            return oracle.Change(False, name, value, version)
+        return oracle.Change(True, b"%d" % rng.randrange(9), value, version, rng.choice([name, None]))
+
+    def attempt(self, changes: Sequence[Any]) -> pa.Table:
+        left, right = (self._engine.packed(side) for side in child_rows.sides(changes))
+        return self._engine.attempted({"rekey": left, "children": right})
+
+    def commit(self) -> None:
+        self._engine.commit()
+
+    def apply(self, results: pa.Table) -> None:
+        self._maps.apply(results)
+
+    def wanted(self, changes: Sequence[Any]) -> Any:
+        return child_rows.wanted(list(changes))
+
+
+class Merged(Operator):
+    """Three tables as one."""
+
+    def __init__(self, folder: Path, rng: random.Random) -> None:
+        super().__init__(folder, rng)
+        self._engine = self.engine(lambda state: MergeSpec(state=state, in_order=(False, False, False)))
+        self.table: dict[str, bytes] = {}
+
+    def change(self, rng: random.Random, version: int) -> merging.Event:
+        return rng.randrange(3), f"k{rng.randrange(9)}", version, rng.choice(merging.ROWS)
+
+    def attempt(self, changes: Sequence[Any]) -> pa.Table:
+        return self._engine.attempted({"merge": self._engine.packed(merging.messages(changes))})
+
+    def commit(self) -> None:
+        self._engine.commit()
+
+    def apply(self, results: pa.Table) -> None:
+        merging.apply(results, self.table)
+
+    def wanted(self, changes: Sequence[Any]) -> Any:
+        return merging.overlaid(changes)
+
+
+OPERATORS: list[type[Operator]] = [Join, PacedJoin, Aggregated, Cogrouped, MultiJoined, Children, Merged]
