@@ -17,7 +17,8 @@ from fkjoin import aggregates as agg
 from fkjoin.analysis import topics
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.jobs.job import Job
-from fkjoin.jobs.job_file import JobError, read_job
+from fkjoin.jobs.job_file import read_job
+from fkjoin.jobs.job_kinds import JobError
 from fkjoin.kafka import Json, admin, new_topics, writing
 from fkjoin.sinks import Delta, Kafka
 from integration.postgres import select

@@ -23,8 +23,9 @@ from fkjoin.errors import TopologyError
 from fkjoin.files.kept_schemas import KeptSchemas
 from fkjoin.files.source import open_files
 from fkjoin.folds.fold import Kind
-from fkjoin.jobs.job_file import FormatSpec, JobError, JobSpec, SinkSpec, TableSpec, Value
+from fkjoin.jobs.job_kinds import JobError, Value
 from fkjoin.jobs.job_order import in_order
+from fkjoin.jobs.job_sections import FormatSpec, JobSpec, SinkSpec, TableSpec
 from fkjoin.jobs.job_sinks import SinkQuery, sink_queries
 from fkjoin.join import fk_join
 from fkjoin.kafka import Format

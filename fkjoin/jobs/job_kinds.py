@@ -24,7 +24,7 @@ ANY = object()
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=False, use_attribute_docstrings=True)
 
     @classmethod
     def shown(cls, name: str) -> str:
@@ -111,7 +111,9 @@ class PageSpec(Strict):
     """The access to the page of ``fkjoin run --ui``: the names of its host, and the token that is asked for."""
 
     names: list[str] = []
+    """Names of the host, besides `localhost` and its addresses."""
     token: str | None = Field(default=None, repr=False)
+    """The token that the page asks for."""
 
     @model_validator(mode="after")
     def _usable(self) -> PageSpec:
@@ -125,10 +127,11 @@ class PageSpec(Strict):
 class SparkSpec(BaseModel):
     """The session: settings of Spark under their full names, and whether it has Spark's Kafka connector."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
     __pydantic_extra__: dict[str, Value] = Field(init=False)
 
     kafka: bool = False
+    """Have Spark's Kafka connector, the newest published one that fits this Spark."""
 
     @property
     def settings(self) -> dict[str, Value]:

@@ -9,7 +9,7 @@ from fkjoin.errors import nearest
 from fkjoin.jobs.job_kinds import JobError
 
 if TYPE_CHECKING:
-    from fkjoin.jobs.job_file import JobSpec
+    from fkjoin.jobs.job_sections import JobSpec
 
 
 def in_order(spec: JobSpec) -> list[tuple[str, str]]:

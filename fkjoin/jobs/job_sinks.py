@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint.files import begun
-from fkjoin.jobs.job_file import JobError
+from fkjoin.jobs.job_kinds import JobError
 from fkjoin.plan.nodes import Verdict
 from fkjoin.plan.rules import SINKS_SHARE_A_QUERY
 from fkjoin.sessions.settings import switched_off

@@ -24,7 +24,9 @@ from fkjoin.checkpoint.files import hadoop, read_file, write_file
 from fkjoin.errors import nearest
 from fkjoin.jobs.ending import stopped_after
 from fkjoin.jobs.job import Job, Planned
-from fkjoin.jobs.job_file import JobError, JobSpec, read_job
+from fkjoin.jobs.job_file import read_job
+from fkjoin.jobs.job_kinds import JobError
+from fkjoin.jobs.job_sections import JobSpec
 from fkjoin.jobs.web import served
 from fkjoin.metrics import Metrics, progress_since
 from fkjoin.metrics.server import Access

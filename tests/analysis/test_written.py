@@ -14,7 +14,8 @@ from pyspark.sql import Row, SparkSession
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin.aggregates import count
 from fkjoin.jobs.job import Job
-from fkjoin.jobs.job_file import JobError, read_job
+from fkjoin.jobs.job_file import read_job
+from fkjoin.jobs.job_kinds import JobError
 from tests.support.orders import History, tables
 from tests.support.queries import run, table_of
 from tests.support.sessions import small

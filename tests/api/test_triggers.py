@@ -11,7 +11,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError
-from fkjoin.jobs.job_file import JobError, JobSpec, read_job
+from fkjoin.jobs.job_file import read_job
+from fkjoin.jobs.job_kinds import JobError
+from fkjoin.jobs.job_sections import JobSpec
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.sinks import Parquet

@@ -11,10 +11,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.main import get_command
 
+from fkjoin.cli.main import app
+from fkjoin.jobs.job_file import json_schema, read_job
 from tests.support.documents import FENCE, blocks, check_printed, check_tutorial, program
 from tests.support.places import ROOT
 from tests.support.sessions import short_lived
+from tools import site_pages
+from tools.messages import raised
 
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 
@@ -114,7 +119,31 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path), "--config-file", "mkdocs.yml"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
-    assert "fk_join" in (tmp_path / "reference" / "index.html").read_text()
+    for page, has in {
+        "reference": "fk_join",
+        "commands": "--set-back",
+        "job-file": "on_new_topic",
+        "messages": "FormatError",
+    }.items():
+        assert has in (tmp_path / page / "index.html").read_text()
+
+
+def test_the_first_pages_job_file_is_one(tmp_path: Path) -> None:
+    (block,) = (block for block in blocks(ROOT / "docs" / "index.md") if block.language == "toml")
+    (tmp_path / "shop.toml").write_text(block.text)
+    assert read_job(tmp_path / "shop.toml").joins["joined"].extractor == "customer_id"
+
+
+def test_the_pages_that_are_made_of_the_code_leave_nothing_out() -> None:
+    schema = json_schema()
+    assert set(site_pages.SECTIONS.values()) == {schema["title"], *schema["$defs"]}
+    settings = {name for about in (schema, *schema["$defs"].values()) for name in about["properties"]}
+    assert {name for name in settings if f"| `{name}` |" not in site_pages.job_file()} == set()
+    rooms = [room for group in site_pages.ROOMS.values() for room in group]
+    assert len(rooms) == len(set(rooms))
+    assert {site_pages.room_of(message) for message in raised()} <= set(rooms)
+    commands = {f"## `fkjoin {name}`" for name in get_command(app).commands}  # type: ignore[attr-defined]
+    assert commands <= set(site_pages.commands().splitlines())
 
 
 def prose(path: Path) -> str:

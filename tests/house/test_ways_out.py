@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
-from functools import cache
 
 from tests.support.places import ROOT
+from tools.messages import raised
 
 REGISTRY = "tests/kafka/test_schema_registry.py::test_a_text_is_json_and_an_instant_an_instant_or_there_is_a_problem"
 EXPORTED = "tests/checkpoint/test_saved_state.py::test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything"
@@ -299,36 +298,7 @@ _WAY_OUT = re.compile(
 
 def messages() -> dict[str, str]:
     """What errors say that name a way out, with ``{}`` for what is filled in, and where they are raised."""
-    return {text: place for text, place in raised() if _WAY_OUT.search(text)}
-
-
-@cache
-def raised() -> tuple[tuple[str, str], ...]:
-    found = []
-    for file in sorted([*ROOT.glob("fkjoin/**/*.py"), *ROOT.glob("state/**/*.py")]):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Error"):
-                text = "".join(part for argument in node.args for part in _parts(argument))
-                found.append((text, f"{file.relative_to(ROOT)}:{node.lineno}"))
-    return tuple(found)
-
-
-def _parts(node: ast.AST) -> Iterator[str]:
-    match node:
-        case ast.Constant(value=str(text)):
-            yield text
-        case ast.JoinedStr(values=values):
-            for value in values:
-                yield from _parts(value)
-        case ast.FormattedValue(value=ast.Call(func=ast.Name(id="set_aside")) as call) | (
-            ast.Call(func=ast.Name(id="set_aside")) as call
-        ):
-            yield f'; with on_error="dead-letter" such {"".join(_parts(call.args[0]))} are set aside'
-        case ast.BinOp(left=left, right=right):
-            yield from _parts(left)
-            yield from _parts(right)
-        case _:
-            yield "{}"
+    return {message.text: message.place for message in raised() if _WAY_OUT.search(message.text)}
 
 
 def test_every_message_that_names_a_way_out_is_in_the_table() -> None:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from fkjoin.errors import FkJoinError
 from fkjoin.files.kept_schemas import SCHEMAS
 from fkjoin.jobs.job import Job
-from fkjoin.jobs.job_file import JobSpec
+from fkjoin.jobs.job_sections import JobSpec
 from fkjoin.sinks.restored import OnRestore
 from fkjoin.spark.dead_letters import as_records
 from tests.support.files import write

@@ -19,7 +19,9 @@ from fkjoin import aggregates as agg
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs import runner
 from fkjoin.jobs.job import Job, wanted_of
-from fkjoin.jobs.job_file import FormatSpec, JobError, json_schema, read_job
+from fkjoin.jobs.job_file import json_schema, read_job
+from fkjoin.jobs.job_kinds import JobError
+from fkjoin.jobs.job_sections import FormatSpec
 from fkjoin.jobs.runner import job_session
 from fkjoin.kafka import Bytes, Debezium, Json, Registry, String
 from fkjoin.kafka.options import masked, sink_options, source_options, with_fetching

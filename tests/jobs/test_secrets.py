@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fkjoin.errors import SessionError
-from fkjoin.jobs.job_file import JobError, read_job
+from fkjoin.jobs.job_file import read_job
+from fkjoin.jobs.job_kinds import JobError
 from fkjoin.sessions import launch
 from tests.support.commands import fkjoin
 from tests.support.job_files import GOOD, job

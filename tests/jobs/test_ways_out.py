@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 from fkjoin.codec.units import Unit
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs.job import Job
-from fkjoin.jobs.job_file import JobError, read_job
+from fkjoin.jobs.job_file import read_job
+from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.web import served
 from fkjoin.kafka import Json, String
 from fkjoin.kafka.formats import as_format

@@ -20,8 +20,8 @@ from rich.console import Console
 
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs.job import Job
-from fkjoin.jobs.job_file import JobError, read_job
-from fkjoin.jobs.job_kinds import PageSpec
+from fkjoin.jobs.job_file import read_job
+from fkjoin.jobs.job_kinds import JobError, PageSpec
 from fkjoin.jobs.runner import _report
 from fkjoin.jobs.web import served
 from fkjoin.metrics import Metrics, watch

@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from fkjoin import TopologyError
-from fkjoin.jobs.job_file import JobError
+from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sinks import sink_queries
 from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.sinks import Delta, Parquet

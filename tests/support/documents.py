@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 from typing import NamedTuple
 
 from tests.support.places import ROOT
 
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+"""A block: its indentation, which blocks in tabs have, its language, its text."""
 
 
 class Block(NamedTuple):
@@ -25,7 +27,7 @@ def blocks(path: Path) -> Iterator[Block]:
     text = path.read_text()
     for match in FENCE.finditer(text):
         before = [line for line in text[: match.start()].splitlines() if line]
-        yield Block(match[1], match[2], before[-1] if before else "")
+        yield Block(match[2], dedent(match[3]), before[-1] if before else "")
 
 
 def program(document: str) -> tuple[str, list[tuple[int, str]]]:

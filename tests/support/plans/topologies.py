@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from fkjoin import Table, cogroup, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.jobs.job import Job
-from fkjoin.jobs.job_file import JobSpec
+from fkjoin.jobs.job_sections import JobSpec
 from fkjoin.plan.rules import (
     AGGREGATE_READS_ANSWERS,
     ANSWERS_KEEP_WHAT_IS_READ,

@@ -1,0 +1,346 @@
+"""The sections of a job file and their settings, each with what editors and the reference say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from fkjoin.analysis.checks import Deployment
+from fkjoin.analysis.emission import Emission, Emit
+from fkjoin.errors import FkJoinError
+from fkjoin.files.source import FileFormat
+from fkjoin.jobs.job_kinds import ANY, Kind, PageSpec, Section, SparkSpec, Strict, Value
+from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
+from fkjoin.kafka.connection import OnNewTopic
+from fkjoin.kafka.wire import Wire
+from fkjoin.sinks import RETRY_S
+from fkjoin.spark.change_events import PLACEHOLDER
+from fkjoin.spark.dead_letters import OnError
+from fkjoin.spark.trigger import arguments_of
+from fkjoin.stages import How
+
+
+def _understood(setting: str, understand: Callable[[str], object]) -> AfterValidator:
+    """Turn a library's error about a text into one about its place in the file."""
+
+    def checked(text: str) -> str:
+        try:
+            understand(text)
+        except FkJoinError as error:
+            raise ValueError(str(error).removeprefix(f"{setting}: ")) from error
+        return text
+
+    return AfterValidator(checked)
+
+
+def _needs_columns(of: str) -> dict[str, str]:
+    return {"columns": f'format "{of}" needs a schema, such as "id bigint, name string"'}
+
+
+EmitSpec = Annotated[Emit, _understood("emit", Emission.of)]
+TriggerSpec = Annotated[str, _understood("trigger", arguments_of)]
+
+
+class FormatSpec(Section):
+    """The format of a key or value."""
+
+    kinds = (
+        Kind('format "string"', {"format": "string"}, ("name",)),
+        Kind('format "bytes"', {"format": "bytes"}, ("name",)),
+        Kind(
+            'format "debezium"',
+            {"format": "debezium"},
+            ("columns", "units", "placeholder", "unavailable", "source"),
+            _needs_columns("debezium"),
+        ),
+        Kind(
+            "a format with a registry",
+            {"registry": ANY},
+            ("columns", "registry", "registry_settings", "write_schema", "subject"),
+            _needs_columns("json"),
+        ),
+        Kind('format "json" without a registry', {"format": "json"}, ("columns", "text", "units"), _needs_columns("json")),
+        Kind(
+            'format "avro"',
+            {"format": "avro"},
+            ("columns", "registry", "registry_settings", "write_schema", "subject"),
+            {"registry": 'format "avro" needs registry, the address of the schema registry'},
+        ),
+    )
+    this_is = "this is"
+
+    format: Literal["string", "bytes", "json", "debezium", "avro"]
+    """What the bytes are."""
+    columns: str | None = Field(None, alias="schema")
+    """The columns, such as `"id bigint, name string"`."""
+    name: str | None = None
+    """The name of the one column that text or bytes have."""
+    text: str | None = None
+    """A further column with the object's whole text."""
+    registry: str | None = None
+    """The address of the schema registry."""
+    registry_settings: dict[str, Value] = Field({}, repr=False)
+    """Settings of the registry's client."""
+    write_schema: str | None = None
+    """The schema to write by."""
+    subject: str | None = None
+    """The registry's subject to write under."""
+    units: dict[str, str] = Field({})
+    """Units of numbers in columns of times, such as `{since = "micros"}`."""
+    placeholder: str = PLACEHOLDER
+    """The value by which Debezium says that an event lacks a value."""
+    unavailable: Literal["problem", "keep"] = "problem"
+    """What becomes of an event that lacks a value: a dead letter, or the table's value stays."""
+    source: str | None = None
+    """Columns of the event's `source` that `version` and `timestamp` may name."""
+
+    def build(self, name: str) -> Format:
+        if self.format == "string":
+            return String(self.name or name)
+        if self.format == "bytes":
+            return Bytes(self.name or name)
+        assert self.columns is not None
+        if self.format == "debezium":
+            how: Any = {"units": self.units, "placeholder": self.placeholder, "unavailable": self.unavailable}
+            if self.source is not None:
+                how["source"] = self.source
+            return Debezium(self.columns, **how)
+        if self.registry is None:
+            return Json(self.columns, self.text, self.units)
+        settings = tuple(self.registry_settings.items())
+        return Registry(self.format, self.columns, self.registry, settings, self.write_schema, self.subject)
+
+
+class KafkaSpec(Strict):
+    """Settings that all topics share."""
+
+    bootstrap_servers: str
+    """Brokers, as `host:port,host:port`."""
+    options: dict[str, Value] = Field({}, repr=False)
+    """Options of Spark's Kafka source and sink for all topics, such as `kafka.security.protocol`."""
+
+
+class TableSpec(Section):
+    """A table, from a topic or from change-log files."""
+
+    kinds = (
+        Kind(
+            "a topic",
+            {"topic": ANY},
+            ("value", "version", "deleted", "timestamp", "on_new_topic", "headers", "roots"),
+            {"value": 'a topic needs value: "string", "bytes" or {format = …, schema = …}', "key": "key must be given"},
+        ),
+        Kind('files of format "fkjoin"', {"path": ANY, "format": "fkjoin"}, ("format",)),
+        Kind(
+            "files",
+            {"path": ANY},
+            ("version", "deleted", "timestamp", "log", "columns", "format"),
+            {"key": "key must be given", "version": "files need version: the column that orders the changes of a key"},
+        ),
+    )
+    this_is = "this table is read from"
+    places = ("topic", "path")
+
+    topic: str | None = None
+    """The topic that has the changes."""
+    path: str | None = None
+    """The folder of files that have the changes."""
+    key: str | list[str] | FormatSpec | None = None
+    """Of a topic the format of its records' keys, of files the columns of the key."""
+    value: str | FormatSpec | None = None
+    """The format of the records' values."""
+    version: str | list[str] | None = None
+    """Whole-number expressions that order the changes of a key; a topic has an order of its own without."""
+    deleted: str | None = None
+    """A condition that is true for changes that delete their key."""
+    timestamp: str | None = None
+    """The time of a change."""
+    log: str | None = None
+    """The name of the log that several tables are cut from, if its versions order changes across them too."""
+    columns: str | None = Field(None, alias="schema")
+    """The columns of files; without it fkjoin learns them at the first start."""
+    format: FileFormat | Literal["fkjoin"] | None = None
+    """The format of files; `fkjoin` reads what a Parquet sink of fkjoin wrote."""
+    on_error: OnError = "dead-letter"
+    """What becomes of changes that cannot be used."""
+    on_new_topic: OnNewTopic | None = None
+    """What a start does with a topic that was deleted and created again."""
+    headers: bool = False
+    """Have the records' headers in a column `headers`."""
+    roots: int | None = Field(None, ge=1)
+    """From how many topics another job writes this one, with `positions`."""
+    materialize: bool = False
+    """Keep the rows in state under the table's name."""
+    options: dict[str, Value] = Field({}, repr=False)
+    """Options of Spark's source."""
+
+
+class JoinSpec(Strict):
+    """A foreign-key join of two tables or joins."""
+
+    left: str
+    """The table whose rows point at the other."""
+    right: str
+    """The table that they point at."""
+    extractor: str | list[str]
+    """Columns or expressions of the left row that give the right key."""
+    how: How = "inner"
+    """`left` keeps left rows without a right row."""
+    joiner: str | list[str] | None = None
+    """The columns of the result; without it, the structs `left` and `right`."""
+    deployment: Deployment = "fused"
+    """`staged` passes messages through topics."""
+    wire: Wire = "headers"
+    """The form of these messages."""
+    emit: EmitSpec = "on-change"
+    """Which results are sent, and when."""
+    materialize: bool = False
+    """Keep the results in state under the join's name."""
+
+
+class AggregateSpec(Strict):
+    """A table's rows by group; ``columns`` are such as ``orders = "count()"`` or ``revenue = "sum(left.amount)"``."""
+
+    of: str
+    """The table that is grouped."""
+    group_by: str | list[str]
+    """Columns or expressions of the group."""
+    columns: dict[str, str] = Field(min_length=1)
+    """A column of the result and its aggregate each, such as `revenue = "sum(left.amount)"`."""
+    emit: EmitSpec = "on-change"
+    """Which results are sent, and when."""
+    deployment: Deployment = "fused"
+    """`staged` passes messages through a topic."""
+    upgrade_from: str | None = None
+    """The release that still runs during a rolling upgrade."""
+
+
+class TogetherSpec(Strict):
+    """Several tables as one: merged, or, of aggregates by the same key, side by side."""
+
+    of: list[str] = Field(min_length=2)
+    """The tables. In a merge, the first one that has a key gives its row."""
+    emit: EmitSpec = "on-change"
+    """Which results are sent, and when."""
+
+
+class ViewSpec(Strict):
+    """A table with some of its rows, or with other columns."""
+
+    of: str
+    """The table that it is of."""
+    filter: str | None = None
+    """A condition on rows that stay."""
+    columns: str | list[str] | None = None
+    """The columns of the result, expressions over the row."""
+    emit: EmitSpec = "on-change"
+    """Which results are sent, and when."""
+    materialize: bool = False
+    """Keep the rows in state under the view's name."""
+
+    @model_validator(mode="after")
+    def _something(self) -> ViewSpec:
+        if self.filter is None and self.columns is None:
+            raise ValueError("give filter, columns, or both (the filter comes first)")
+        return self
+
+
+class SinkSpec(Section):
+    """Where the changes of a table go, whatever it is made of: a topic, a path, or a table of PostgreSQL."""
+
+    kinds = (
+        Kind("a topic", {"topic": ANY}, ("key", "value", "headers", "positions", "options")),
+        Kind(
+            "a table of PostgreSQL",
+            {"postgres": ANY},
+            ("into", "on_error", "retry_s"),
+            {"into": 'postgres, the address of a database, and into, the table in it, go together: into = "shop.orders"'},
+        ),
+        Kind("Parquet files", {"path": ANY, "format": "parquet"}, ("format",)),
+        Kind("a Delta table", {"path": ANY, "format": "delta"}, ("format", "options", "retry_s")),
+        Kind("files of Spark's own sink", {"path": ANY}, ("format", "options")),
+    )
+    this_is = "this sink writes to"
+    places = ("topic", "path", "postgres")
+
+    table: str
+    """The table, join or other operator whose changes are written."""
+    topic: str | None = None
+    """The topic to write records to."""
+    path: str | None = None
+    """The folder of files or of a Delta table."""
+    postgres: str | None = Field(None, repr=False)
+    """The address of a database, such as `host=db dbname=shop user=job`."""
+    into: str | None = None
+    """The table in the database."""
+    format: str = "parquet"
+    """`parquet`, `delta`, or a format of Spark's own sinks."""
+    key: str | FormatSpec | None = None
+    """The format of the records' keys."""
+    value: str | FormatSpec | None = None
+    """The format of the records' values, or an expression that makes them."""
+    headers: str | None = None
+    """An expression that makes the headers."""
+    positions: bool = False
+    """Write where in its source each row was read, as headers."""
+    on_error: OnError = "fail"
+    """What becomes of rows that the table cannot have."""
+    retry_s: float = Field(RETRY_S, ge=0, allow_inf_nan=False)
+    """Seconds for which a write is repeated during an outage."""
+    options: dict[str, Value] = Field({}, repr=False)
+    """Options of Spark's sink, or of Delta's storage."""
+
+    @property
+    def place(self) -> str:
+        """Where it writes to, without addresses that may hold secrets."""
+        return str(self.topic or self.path or f"postgres {self.into}")
+
+
+class DeadLettersSpec(Section):
+    """Where records that cannot be used go."""
+
+    kinds = (Kind("a topic", {"topic": ANY}), Kind("files", {"path": ANY}))
+    this_is = "they go to"
+    places = ("topic", "path")
+
+    topic: str | None = None
+    """A topic, which must be there."""
+    path: str | None = None
+    """A folder of JSON files."""
+
+
+class JobSpec(Strict):
+    """A whole job file."""
+
+    name: str
+    """The name of the job: of its application and its queries."""
+    checkpoint: str
+    """The folder of the checkpoints, a local one or one that Hadoop knows."""
+    trigger: TriggerSpec = "0 seconds"
+    """How often a batch begins, or `available-now` to read what is there and end."""
+    log: str | None = None
+    """A file for a JSON line per batch."""
+    spark: SparkSpec = Field(default_factory=SparkSpec, repr=False)
+    """The session."""
+    kafka: KafkaSpec | None = None
+    """The brokers."""
+    tables: dict[str, TableSpec]
+    """Tables that are read, by name."""
+    joins: dict[str, JoinSpec] = Field({})
+    """Joins, by name."""
+    aggregates: dict[str, AggregateSpec] = Field({})
+    """Aggregates, by name."""
+    cogroups: dict[str, TogetherSpec] = Field({})
+    """Aggregates by one key, side by side, by name."""
+    merges: dict[str, TogetherSpec] = Field({})
+    """Tables as one, by name."""
+    views: dict[str, ViewSpec] = Field({})
+    """Filters and maps, by name."""
+    sinks: dict[str, SinkSpec]
+    """Targets, by name."""
+    dead_letters: DeadLettersSpec | None = None
+    """The target of dead letters; without it they are counted alone."""
+    ui: PageSpec = Field(default_factory=PageSpec)
+    """Access to the page of `--ui`."""
