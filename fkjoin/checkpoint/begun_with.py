@@ -23,12 +23,15 @@ OPERATORS = "fkjoin-operators.json"
 """The file in a query's checkpoint with the names of its operators' stores, and what each is bound to."""
 
 
-def require_begun_with(frame: DataFrame, checkpoint: str) -> Callable[[], None]:
+def require_begun_with(
+    frame: DataFrame, checkpoint: str, written: Callable[[], str | None] = lambda: None
+) -> Callable[[], None]:
     """Raise ``FkJoinError`` if the checkpoint has batches of a query with other operators than the frame's.
 
-    Returns what notes the operators, to be called when the query is about to start.  A checkpoint without a batch is bound to
-    nothing yet, and of one that an older release has begun nothing is noted.  Nothing is compared where Spark keeps a function
-    apart because of its size: each bucket's store compares then, with the first data.
+    Returns what notes the operators, to be called when the query is about to start.  A checkpoint without a finished batch is
+    bound to nothing yet, unless a sink has the first one: ``written`` names it.  The sink would leave out the rows that the
+    batch has by the frame.  Of a checkpoint that an older release has begun nothing is noted.  Nothing is compared where
+    Spark keeps a function apart because of its size: each bucket's store compares then, with the first data.
     """
     spark, place = frame.sparkSession, checkpoint.rstrip("/")
     try:
@@ -36,11 +39,13 @@ def require_begun_with(frame: DataFrame, checkpoint: str) -> Callable[[], None]:
     except UnreadableError:
         return lambda: None
     path, files = hadoop(spark, f"{place}/{OPERATORS}")
-    if BatchLog(spark, place).done < 0:
-        return lambda: write_file(path, files, json.dumps(now, indent=1).encode())
+    bound = BatchLog(spark, place).done >= 0
     if files.exists(path) and (changed := _changed(json.loads(read_file(path, files)), now)) is not None:
-        raise FkJoinError(f"checkpoint: {checkpoint} was made by another job: {changed}; {NEW_OR_BACK}")
-    return lambda: None
+        holds = None if bound else written()
+        if bound or holds is not None:
+            first = "" if holds is None else f", and {holds} has a batch of that one"
+            raise FkJoinError(f"checkpoint: {checkpoint} was made by another job: {changed}{first}; {NEW_OR_BACK}")
+    return (lambda: None) if bound else (lambda: write_file(path, files, json.dumps(now, indent=1).encode()))
 
 
 def _changed(was: list[list[str]], now: list[list[str]]) -> str | None:

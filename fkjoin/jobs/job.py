@@ -39,7 +39,7 @@ from fkjoin.plan.describe.render import drawn
 from fkjoin.plan.describe.steps import Sink, Step, job_steps
 from fkjoin.plan.nodes import Source, verdicts
 from fkjoin.sinks import batches
-from fkjoin.sinks.restored import OnRestore, ahead, require_spark_at
+from fkjoin.sinks.restored import OnRestore, ahead, require_spark_at, written_to
 from fkjoin.spark.dead_letters import as_records
 from fkjoin.spark.trigger import arguments_of
 from fkjoin.table import Table
@@ -127,7 +127,8 @@ class Job:
             of_query = {name: self._sinks[name] for name in query.sinks}
             remembered = {f" {one.place}" if query.shared else "": one for one in of_query.values() if one is not None}
             ahead(self._spark, checkpoint, remembered, self._on_restore)
-            require_begun_with(batches.frame_read(table._lowered), checkpoint)
+            frame = batches.frame_read(table._lowered)
+            require_begun_with(frame, checkpoint, functools.partial(written_to, self._spark, checkpoint, remembered))
             for name, sink in of_query.items():
                 with _located(f"sinks.{name}"):
                     if isinstance(sink, batches.Checks):

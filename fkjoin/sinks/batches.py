@@ -28,7 +28,7 @@ from fkjoin.checkpoint.indexes import owner
 from fkjoin.errors import TopologyError
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.results import Results
-from fkjoin.sinks.restored import OnRestore, ahead, require_spark_at, set_back
+from fkjoin.sinks.restored import OnRestore, ahead, require_spark_at, set_back, written_to
 from fkjoin.spark.frame import RAW
 
 PLACES = "fkjoin-sinks.json"
@@ -125,9 +125,10 @@ def start(
     require_one(spark, checkpoint)
 
     def begin() -> StreamingQuery:
-        behind = ahead(spark, checkpoint, {"": sink}, on_restore)
+        remembered = {"": sink}
+        behind = ahead(spark, checkpoint, remembered, on_restore)
         begun_as = table(checkpoint)
-        note = require_begun_with(frame_read(begun_as), checkpoint)
+        note = require_begun_with(frame_read(begun_as), checkpoint, lambda: written_to(spark, checkpoint, remembered))
         write = sink.begin(begun_as)
         set_back(begun_as, checkpoint, behind)
         note()
@@ -150,9 +151,10 @@ def start_several(
     _require_known_places(spark, checkpoint, sinks)
 
     def begin() -> StreamingQuery:
-        behind = ahead(spark, checkpoint, {f" {sink.place}": sink for sink in sinks}, on_restore)
+        remembered = {f" {sink.place}": sink for sink in sinks}
+        behind = ahead(spark, checkpoint, remembered, on_restore)
         begun_as = table(checkpoint)
-        note = require_begun_with(frame_read(begun_as), checkpoint)
+        note = require_begun_with(frame_read(begun_as), checkpoint, lambda: written_to(spark, checkpoint, remembered))
         writes = {sink.place: sink.begin(begun_as) for sink in sinks}
         set_back(begun_as, checkpoint, behind)
         note()

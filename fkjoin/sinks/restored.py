@@ -43,17 +43,12 @@ def ahead(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any], on_res
     """
     if on_restore not in _CHOICES:
         raise TopologyError(f"on_restore: {on_restore!r} is none of {', '.join(map(repr, _CHOICES))}")
-    if not begun(spark, checkpoint):
-        return []
-    query = query_id(spark, checkpoint)
-    remembering: dict[str, Any] = {f"{query}{suffix}": sink for suffix, sink in sinks.items() if isinstance(sink, Remembers)}
-    marks = {name: sink.last(spark, name) for name, sink in remembering.items()}
+    marks = _marks(spark, checkpoint, sinks)
     log = BatchLog(spark, checkpoint)  # afterwards: an earlier run of this process may still be at work
     found = []
-    for name, last in marks.items():
-        if last is None or log.has(last):
+    for name, (sink, last) in marks.items():
+        if log.has(last):
             continue
-        sink = remembering[name]
         if on_restore == "fail":
             other = "" if last.number > log.last else ", which is another than the checkpoint's"
             raise FkJoinError(
@@ -62,6 +57,22 @@ def ahead(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any], on_res
                 'batch: on_restore="set-back", or fkjoin run --set-back. Or start with a new checkpoint and an empty target'
             )
         found.append((name, sink))
+    return found
+
+
+def written_to(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> str | None:
+    """The place of a sink that has a batch of the checkpoint's query; None if none remembers any."""
+    return next((sink.place for sink, _ in _marks(spark, checkpoint, sinks).values()), None)
+
+
+def _marks(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> dict[str, tuple[Any, Mark]]:
+    """Sinks that have batches of the checkpoint's query, with the last one, by the names under which they remember it."""
+    if not begun(spark, checkpoint):
+        return {}
+    query, found = query_id(spark, checkpoint), {}
+    for suffix, sink in sinks.items():
+        if isinstance(sink, Remembers) and (last := sink.last(spark, name := f"{query}{suffix}")) is not None:
+            found[name] = sink, last
     return found
 
 

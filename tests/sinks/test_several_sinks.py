@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from fkjoin import TopologyError
+from fkjoin import FkJoinError, TopologyError
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sinks import sink_queries
 from fkjoin.sessions.settings import EXCLUDED
@@ -70,6 +70,28 @@ def test_a_batch_that_fails_in_one_sink_counts_once_in_each(spark: SparkSession,
     assert before.taken[1] == full.taken[1] == had
     assert parquet(spark, tmp_path / "out") == written
     assert delta(tmp_path / "delta") == batch_join(history)
+
+
+def test_another_job_does_not_go_on_where_a_sink_has_the_first_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """That sink would leave the batch out, and keep rows that the other sink never gets."""
+    small(spark, tmp_path)
+    history, broken = History(tmp_path), Memory()
+    history.write(30)
+    broken.broken.add(0)
+    out, checkpoint = Parquet(tmp_path / "out"), tmp_path / "ck"
+
+    def finish(how: Any, *sinks: Any) -> None:
+        finished(joined(spark, tmp_path, how).to(*sinks, checkpoint=checkpoint, trigger=NOW))
+
+    with pytest.raises(StreamingQueryException, match="memory is full"):
+        finish("inner", broken, out)  # no sink has anything: the job may change
+    with pytest.raises(StreamingQueryException, match="memory is full"):
+        finish("left", out, broken)
+    with pytest.raises(FkJoinError, match=r"made by another job: .*how.*, and parquet .*out has a batch of that one; start"):
+        finish("inner", out, broken)
+    broken.broken.clear()
+    finish("left", out, broken)
+    assert parquet(spark, tmp_path / "out") == broken.taken[0]
 
 
 def test_a_place_that_comes_later_is_refused_and_one_may_be_left_out(spark: SparkSession, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import Table, fk_join
 from fkjoin.sinks.batches import Batch, Write
+from fkjoin.stages import How
 from tests.support.orders import tables
 from tests.support.queries import table_of
 
@@ -63,8 +64,9 @@ class Backup:
         shutil.copytree(self.copy, self.folder)
 
 
-def joined(spark: SparkSession, folder: Path) -> Table:
-    return fk_join(*tables(spark, folder), "customer_id", joiner=["left.items", "right.region"], name="joined")
+def joined(spark: SparkSession, folder: Path, how: How = "inner") -> Table:
+    joiner = ["left.items", "right.region"]
+    return fk_join(*tables(spark, folder), "customer_id", how=how, joiner=joiner, name="joined")
 
 
 def there(spark: SparkSession, folder: Path, kind: str) -> dict[str, Any]:
