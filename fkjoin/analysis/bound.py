@@ -14,13 +14,14 @@ from pyspark.sql.types import StructField, StructType
 
 from fkjoin.analysis import throwing, vectorize
 from fkjoin.analysis.bind import field_of, paths_in, unnamed
-from fkjoin.analysis.columns import first_line, resolve_column
+from fkjoin.analysis.columns import column_of, first_line, resolve_column, said_once
 from fkjoin.analysis.naming import paths_named
 from fkjoin.codec.expressions import Part
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Columns
 from fkjoin.errors import TopologyError
 from fkjoin.sessions.access import Access, access
+from fkjoin.sessions.settings import require_running
 from fkjoin.spark.json_lines import plain_path
 from fkjoin.spark.schemas import Expression, text
 
@@ -98,19 +99,36 @@ def bind(argument: str, given: Sequence[Expression], scope: Scope) -> tuple[Boun
 
     Raises ``TopologyError`` that says which ``argument`` is wrong, and what the table has instead.
     """
-    columns = [resolve_column(argument, item, scope.frame, scope.names, scope.table) for item in given]
+    require_running(scope.frame.sparkSession)
+    why = None
     try:
-        return bound_columns(given, columns, scope)
-    except AnalysisException as error:  # each can be evaluated, but not beside the others
-        texts = ", ".join(map(text, given))
-        raise TopologyError(f"{argument}: {texts} cannot be evaluated side by side: {first_line(error)}") from error
+        with said_once():
+            columns = [column_of(argument, item, scope.names) for item in given]
+            if (bound := _bound(given, columns, scope)) is not None:
+                return bound
+    except AnalysisException as error:
+        why = error
+    for item in given:  # one by one: which is it?
+        resolve_column(argument, item, scope.frame, scope.names, scope.table)
+    assert why is not None, "one of several columns is named above"
+    texts = ", ".join(map(text, given))
+    raise TopologyError(f"{argument}: {texts} cannot be evaluated side by side: {first_line(why)}") from why
 
 
 def bound_columns(given: Sequence[Expression], columns: Sequence[Column], scope: Scope) -> tuple[Bound, ...]:
-    """Columns of which it is known that Spark can evaluate them; all are analyzed in one go."""
+    """Columns of which it is known that Spark can evaluate them, and that each is one."""
+    bound = _bound(given, columns, scope)
+    assert bound is not None
+    return bound
+
+
+def _bound(given: Sequence[Expression], columns: Sequence[Column], scope: Scope) -> tuple[Bound, ...] | None:
+    """Columns, all analyzed in one go; None where one of them is several, such as ``left.*``."""
     if not columns:
         return ()
     chosen = scope.frame.select(*columns)
+    if len(chosen.columns) != len(columns):
+        return None
     nodes = access(chosen.sparkSession).analyzed(chosen) or [None] * len(columns)
     parts = zip(given, columns, chosen.schema, nodes, strict=True)
     return tuple(Bound(item, column, field, node, scope) for item, column, field, node in parts)

@@ -27,14 +27,11 @@ def resolve_column(argument: str, given: Expression, frame: DataFrame, names: It
     Raises ``TopologyError`` that says which ``argument`` and what ``table`` has instead.
     """
     known = list(names)
-    if (name := named(given, known)) is not None:
-        return F.col(quoted(name))
-    if not isinstance(given, str | Column):
-        raise TopologyError(f"{argument}: a column name, SQL text or Column is needed, {given!r} is a {type(given).__name__}")
-    column = None
+    if named(given, known) is not None:
+        return column_of(argument, given, known)
     try:
-        with _said_once():
-            column = F.expr(given) if isinstance(given, str) else given
+        with said_once():
+            column = column_of(argument, given, known)
             found = frame.select(column).columns  # analysis happens here
     except AnalysisException as error:
         raise TopologyError(f"{argument}: {_explain(text(given), error, known, table, frame)}") from error
@@ -43,8 +40,17 @@ def resolve_column(argument: str, given: Expression, frame: DataFrame, names: It
     return column
 
 
+def column_of(argument: str, given: Expression, names: Iterable[str]) -> Column:
+    """``given`` as a Column that nobody has analyzed yet; SQL that does not parse raises ``AnalysisException``."""
+    if (name := named(given, list(names))) is not None:
+        return F.col(quoted(name))
+    if not isinstance(given, str | Column):
+        raise TopologyError(f"{argument}: a column name, SQL text or Column is needed, {given!r} is a {type(given).__name__}")
+    return F.expr(given) if isinstance(given, str) else given
+
+
 @contextlib.contextmanager
-def _said_once() -> Iterator[None]:
+def said_once() -> Iterator[None]:
     """Keep PySpark from logging an error of its analyzer, with Java's stack, beside what is said of it here."""
     loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
     before = [logger.disabled for logger in loggers]

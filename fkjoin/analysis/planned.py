@@ -107,8 +107,9 @@ class Planned:
 
     @cached_property
     def scope(self) -> Scope:
-        """The columns that expressions may name, to be analyzed over."""
-        return Scope(self.visible, tuple(self.visible_names), f"table {self.name}", self.visible_schema)
+        """The columns that expressions may name, to be analyzed over; the engine's own are not among them."""
+        names = self.visible_names
+        return Scope(self.visible.select(*map(quoted, names)), tuple(names), f"table {self.name}", self.visible_schema)
 
     @cached_property
     def visible(self) -> DataFrame:

@@ -259,10 +259,14 @@ OPERATIONS: dict[str, Operation] = {
     "Size": Operation(row=lambda _, items: len(items)),
     "CreateArray": Operation(row=lambda _, *items: list(items), nulls=True),
     "ArrayUnion": Operation(row=lambda _, left, right: scalars.distinct([*left, *right])),
-    "ArrayExcept": Operation(row=lambda _, left, right: scalars.distinct(item for item in left if item not in right)),
-    "ArrayIntersect": Operation(row=lambda _, left, right: scalars.distinct(item for item in left if item in right)),
+    "ArrayExcept": Operation(
+        row=lambda _, left, right: scalars.distinct(item for item in left if not scalars.among(item, right))
+    ),
+    "ArrayIntersect": Operation(
+        row=lambda _, left, right: scalars.distinct(item for item in left if scalars.among(item, right))
+    ),
     "ArrayDistinct": Operation(row=lambda _, items: scalars.distinct(items)),
-    "ArrayRemove": Operation(row=lambda _, items, gone: [item for item in items if item != gone]),
-    "ArrayContains": Operation(row=lambda _, items, item: True if item in items else None if None in items else False),
+    "ArrayRemove": Operation(row=lambda _, items, gone: [item for item in items if not scalars.among(item, [gone])]),
+    "ArrayContains": Operation(row=scalars.contains),
 }
 """By the kind of part, as Spark calls it."""

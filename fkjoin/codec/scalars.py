@@ -104,9 +104,16 @@ def remainder(part: Part, left: Any, right: Any) -> Any:
 
 
 def _order(value: Any) -> Any:
-    """The order of values: not-a-number is greater than all numbers, and equal to itself; text by its bytes."""
+    """The order of values: not-a-number is greater than all numbers, and equal to itself; text by its bytes.
+
+    Arrays and structs are compared item by item; there a null is less than all values, and equal to itself.
+    """
     if isinstance(value, float):
         return (1, 0.0) if math.isnan(value) else (0, value)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [(item is not None, _order(item)) for item in value]
     return value.encode() if isinstance(value, str) else value
 
 
@@ -147,6 +154,16 @@ def distinct(items: Iterable[Any]) -> list[Any]:
     """The items, each once; they need not be hashable."""
     kept: list[Any] = []
     for item in items:
-        if item not in kept:
+        if not among(item, kept):
             kept.append(item)
     return kept
+
+
+def among(item: Any, items: Iterable[Any]) -> bool:
+    """Tell whether one of the items is equal to that one; a null is to a null."""
+    wanted = _order(item)
+    return any(_order(one) == wanted for one in items)
+
+
+def contains(_: Part, items: list[Any], item: Any) -> bool | None:
+    return True if among(item, items) else None if None in items else False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,7 @@ def test_files_that_are_not_there_are_named(spark: SparkSession, tmp_path: Path)
             r"extractor: amount of left table orders is double, but key column customer_id .* is string",
         ),
         ({"extractor": 7}, "extractor: "),
+        ({"extractor": "customer_id", "how": "outer"}, "how: 'outer' is not one of"),
         (
             {"extractor": "customer_id", "joiner": "left.amont"},
             r"joiner: \(left, right\) has no column 'left.amont'; did you mean 'left.amount'",
@@ -342,3 +343,46 @@ def test_a_field_of_a_column_is_suggested_with_its_column(spark: SparkSession) -
     frame = spark.createDataFrame([], "id string, lsm bigint, source struct<lsn: bigint>")
     with pytest.raises(TopologyError, match=r"version: orders has no column 'lsn'; did you mean 'source\.lsn'\? It has: id, "):
         resolve_column("version", "lsn", frame, frame.columns, "orders")
+
+
+def test_expressions_are_analyzed_in_one_go(orders: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each analysis is a call of the JVM, or of a server."""
+    selected: list[int] = []
+    frames = type(orders.changes)
+    select = frames.select
+
+    def counted(frame: Any, *columns: Any) -> Any:
+        selected.append(len(columns))
+        return select(frame, *columns)
+
+    orders.filter("amount > 0")  # the table's scope is made once
+    monkeypatch.setattr(frames, "select", counted)
+    counts = []
+    for more in (1, 3, 6):
+        selected.clear()
+        orders.map_values([f"amount + {number} as c{number}" for number in range(more)])
+        counts.append(selected.copy())
+    assert [found.count(more) for found, more in zip(counts, (1, 3, 6), strict=True)] == [1, 1, 1]
+    assert len({len(found) for found in counts}) == 1
+
+
+def test_the_engines_own_columns_cannot_be_named(orders: Table) -> None:
+    for name in ("__fkjoin_version.v0 > 0", "__fkjoin_deleted", "__fkjoin_row.amount > 0"):
+        with pytest.raises(TopologyError, match="condition: "):
+            orders.filter(name)
+    with pytest.raises(TopologyError, match="condition: ") as refused:
+        orders.filter("amont > 1")
+    assert "__fkjoin" not in str(refused.value)
+
+
+def test_in_a_stopped_session_every_call_says_so(orders: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orders._planned.spark._sc, "_jsc", None)
+    calls: list[Callable[[], Any]] = [
+        lambda: orders.filter("amount > 1"),
+        lambda: orders.map_values("amount"),
+        lambda: orders.group_by("customer_id").count(),
+        lambda: fk_join(orders, orders, "customer_id"),
+    ]
+    for call in calls:
+        with pytest.raises(SessionError, match="the Spark session was stopped: make a new one"):
+            call()

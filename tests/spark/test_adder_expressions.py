@@ -27,7 +27,10 @@ def settings(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
 
 
-COLUMNS = "a bigint, b int, x double, d decimal(10,2), t string, ok boolean, l array<string>, s struct<n: int, m: string>"
+COLUMNS = (
+    "a bigint, b int, x double, d decimal(10,2), t string, ok boolean, l array<string>, s struct<n: int, m: string>, "
+    "n array<double>"
+)
 VALUES: dict[str, list[Any]] = {
     "a": [None, 0, 7, -7, (1 << 62)],
     "b": [None, 2, -3],
@@ -37,6 +40,7 @@ VALUES: dict[str, list[Any]] = {
     "ok": [None, True, False],
     "l": [None, [], ["b", "a", "b"], [None, "a"]],
     "s": [None, (1, "m"), (None, None)],
+    "n": [None, [], [math.nan, 0.1, math.nan], [None, 0.5, -2.0, None]],
 }
 EXPRESSIONS = [
     "a + b",
@@ -82,12 +86,23 @@ EXPRESSIONS = [
     "b is null or b = 2 or 7 % (b - 2) = 0",
     "a between b and 7",
     "x = 0.1F or cast(x as float) = 0.1F",
+    "array_union(n, array(x))",
+    "array_except(n, array(x))",
+    "array_intersect(n, array(x, x))",
+    "array_distinct(n)",
+    "array_remove(n, x)",
+    "array_contains(n, x)",
+    "n = array(x, 0.1D, x)",
+    "n < array(x)",
+    "n >= array(0.5D) or n <=> n",
 ]
 
 
 def same(left: Any, right: Any) -> bool:
     if isinstance(left, float) and isinstance(right, float):
         return left == right or (math.isnan(left) and math.isnan(right))
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(same, left, right))
     return type(left) is type(right) and bool(left == right)
 
 
