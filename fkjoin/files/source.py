@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -188,8 +188,8 @@ def as_session(spark: SparkSession) -> Reading:
 
 def _by_reader(place: _Place, inner: StructType, outer: StructType) -> DataFrame:
     """JSON as Spark's reader has it, which knows more options; with a column for lines that do not fit, those are rows."""
+    _require_no_times(inner, place)
     if _corrupt_name(place) in inner.names:
-        _require_no_times(inner, _corrupt_name(place))
         return _checked(place.stream("json", StructType([*inner, *outer])), StructType([*inner, *outer]), None)
     hidden = StructField(_CORRUPT, StringType())
     frame = _with_option(place, _CORRUPT_NAME, _CORRUPT).stream("json", StructType([*inner, hidden, *outer]))
@@ -197,13 +197,16 @@ def _by_reader(place: _Place, inner: StructType, outer: StructType) -> DataFrame
     return _checked(frame, StructType([*inner, *outer]), problem)
 
 
-def _require_no_times(fields: StructType, corrupt: str) -> None:
+def _require_no_times(fields: StructType, place: _Place) -> None:
     """``TopologyError`` for times: Spark's reader takes any number for one, and counts seconds."""
+    corrupt = _corrupt_name(place)
+    why = f"column {corrupt}" if corrupt in fields.names else f"option {sorted(place.given)[0]}"
     for name, kind in parts(fields):
         if isinstance(kind, (TimestampType, TimestampNTZType, DateType, *TIMES_OF_DAY)):
             raise TopologyError(
-                f"schema: column {name} is {kind.simpleString()}, and with a column {corrupt} a number would count seconds: "
-                f"take a bigint column and timestamp_millis({name}) in map_values, or a string column and a cast"
+                f"schema: column {name} is {kind.simpleString()}, and Spark's JSON reader, which the {why} asks for, counts a "
+                f"number as seconds: take a bigint column and timestamp_millis({name}) in map_values, or a string column and a "
+                "cast"
             )
 
 
@@ -219,8 +222,18 @@ def _csv(place: _Place, inner: StructType, outer: StructType, *, learned: bool) 
     # A column without a name must be read, too, and no expression can do so.
     named = StructType([StructField(field.name or _UNNAMED, field.dataType) for field in read])
     frame = frame.toDF(*named.names, hidden.name, *outer.names)
-    problem = None if own else F.when(_corrupt(named).isNotNull(), F.lit(f"not a CSV line of {_what(inner)}"))
-    return _checked(frame, whole, problem)
+    if own:
+        return _checked(frame, whole, None)
+    problem = F.when(_corrupt(named).isNotNull(), F.lit(f"not a CSV line of {_what(inner)}"))
+    return _checked(frame, whole, F.coalesce(problem, *_far_years(named)))
+
+
+def _far_years(fields: StructType) -> Iterator[Column]:
+    """Yield the problems of times that Spark's CSV reader has made of five or six digits, which it takes for a year."""
+    for field in fields:
+        if isinstance(field.dataType, (TimestampType, TimestampNTZType, DateType)):
+            told = F.lit(f"column {field.name}: a year beyond 9999, or a number without a unit")
+            yield F.when(F.abs(F.year(F.col(quoted(field.name)))) > 9999, told)
 
 
 def _corrupt(fields: StructType) -> Column:

@@ -150,10 +150,26 @@ def test_with_a_column_for_them_lines_that_do_not_fit_are_rows(
 
 
 @pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz", "date", "time", "array<struct<at: timestamp>>"])
-def test_times_beside_a_column_for_lines_that_do_not_fit_are_refused(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+def test_times_that_sparks_json_reader_would_count_as_seconds_are_refused(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
     write(tmp_path / "in", "1.json", GOOD)
-    with pytest.raises(TopologyError, match=r"schema: column t\S* is .* with a column _corrupt_record .* take a bigint column"):
+    says = r"schema: column t\S* is .*, and Spark's JSON reader, which the {} asks for, counts a number as seconds: take a bigint"
+    with pytest.raises(TopologyError, match=says.format("column _corrupt_record")):
         table(spark, tmp_path / "in", schema=f"{SCHEMA}, t {kind}, _corrupt_record string")
+    with pytest.raises(TopologyError, match=says.format("option encoding")):
+        table(spark, tmp_path / "in", schema=f"{SCHEMA}, t {kind}", options={"encoding": "UTF-8"})
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz", "date"])
+def test_five_or_six_digits_of_csv_are_no_year(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    lines = ["a,1,2024-05-06", "b,1,169036", "c,1,16903", "d,1,1690366967048"]
+    write(tmp_path / "in", "1.csv", "id,lsn,t", *lines)
+    made = table(spark, tmp_path / "in", format="csv", schema=f"id string, lsn bigint, t {kind}")
+    assert [(row["id"], str(row["t"])[:10]) for row in collected(made.changes, tmp_path / "rows")] == [("a", "2024-05-06")]
+    letters = {bytes(row.value).decode(): row.reason for row in collected(made.dead_letters, tmp_path / "letters")}
+    assert set(letters) >= {lines[3]}
+    assert len(letters) == 3
 
 
 def test_streams_and_parquet_without_a_version_are_letters(spark: SparkSession, tmp_path: Path) -> None:

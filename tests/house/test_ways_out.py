@@ -89,7 +89,7 @@ WAYS: dict[str, str] = {
     'path: {} has {}: give format="json", "parquet"': BUILDING,
     "path: {} is not there; make the folder first": BUILDING,
     "path: {} cannot be read to learn its columns": BUILDING,
-    "schema: column {} is {}, and with a column": BUILDING,
+    "schema: column {} is {}, and Spark's JSON": BUILDING,
     "right: timestamps are {} here and {} in left": BUILDING,
     "extractor: {} column{} given, but the key": BUILDING,
     "extractor: {} of left table {} is {}, but": LEARNED,
