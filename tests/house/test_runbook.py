@@ -1,12 +1,12 @@
-"""The pages for those who run a job: every metric, alert, command, option, setting and message that they name is there."""
+"""The pages for operators: every metric, alert, command, option, setting and message that they name is there."""
 
 from __future__ import annotations
 
 import ast
 import re
 import shlex
+import sys
 import tarfile
-import tomllib
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
@@ -30,6 +30,11 @@ from fkjoin.sessions import settings
 from fkjoin.sinks.postgres import BATCHES, LETTERS
 from tests.support.documents import FENCE, blocks
 from tests.support.places import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 PAGES = [ROOT / "docs" / name for name in ("runbook.md", "upgrading.md", "sizing.md")]
 RULES_FILE = ROOT / "docker" / "prometheus" / "rules.yml"
@@ -180,7 +185,8 @@ class TestNames:
         assert named - SETTINGS == set()
 
     def test_settings_of_spark_are_there(self, page: Path) -> None:
-        named = set(re.findall(r"\bspark\.(?!fkjoin\.|log\b)[\w.]*\w", " ".join(code(page.read_text()))))
+        jobs = [block.text for block in blocks(page) if block.language == "toml"]
+        named = set(re.findall(r"\bspark\.(?!fkjoin\.|log\b)[\w.]*\w", " ".join([*code(page.read_text()), *jobs])))
         assert {name for name in named if name.encode() not in classes_of_spark()} == set()
 
     def test_settings_of_job_files_are_there(self, page: Path) -> None:
@@ -193,6 +199,7 @@ class TestNames:
 
     def test_messages_are_those_of_the_code(self, page: Path) -> None:
         lines = [line for block in blocks(page) if block.language == "text" for line in block.text.splitlines()]
+        lines += [found for found in spans(page.read_text()) if "…" in found and " " in found and "(" not in found]
         assert [line for line in lines if line.strip() and not is_said(line)] == []
 
     def test_rules_of_the_optimizer_are_there(self, page: Path) -> None:
@@ -272,7 +279,7 @@ def test_the_checker_of_job_files_finds_what_is_wrong(job: str, wrong: list[str]
 
 
 def test_files_of_a_batch_are_those_of_a_checkpoint() -> None:
-    """``sizing.md`` says which files a batch adds to a checkpoint: as the golden ones have them, which Spark 4.1 and later wrote."""
+    """``sizing.md`` says which files a batch adds to a checkpoint: those that the golden ones have, of Spark 4.1 and later."""
     for archive in ("operators-1.tar.xz", "topics-1.tar.gz"):
         with tarfile.open(ROOT / "tests" / "golden" / "checkpoints" / archive) as files:
             names = [one.name for one in files if one.isfile() and not Path(one.name).name.startswith(".")]
