@@ -290,4 +290,4 @@ def test_each_alert_has_labels_that_its_metrics_have_and_says_what_to_do() -> No
     for rule in group["rules"]:
         used = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
         assert used <= set.intersection(*(labels[name] for name in re.findall(r"fkjoin_\w+", rule["expr"]))), rule["alert"]
-        assert set(rule["annotations"]) == {"summary", "action"}
+        assert set(rule["annotations"]) == {"summary", "action", "runbook"}
