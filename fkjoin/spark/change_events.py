@@ -7,12 +7,14 @@ PostgreSQL leaves out large values that an update did not change (TOAST), and De
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +28,11 @@ from fkjoin.spark.topic_records import Objects, Read, read_bytes, where
 from fkjoin.stages.complete import UNAVAILABLE
 
 PLACEHOLDER = "__debezium_unavailable_value"
+
+_NOWHERE = frozenset({"-99999999", "-99999999.0", "-9.9999999E7"})
+"""Spellings of the coordinates of a point that the event does not have."""
+_SHAPES = "0101000020e6100000000000fc83d797c1000000fc83d797c1", "0101000020e61000000c21e7fdff7f66401842cefbff7f5640"
+"""The points that stand for a geometry and a geography that the event does not have, as WKB."""
 
 _SCHEMA_FIRST = re.compile(r'[ \t\r\n]*\{[ \t\r\n]*"schema"[ \t\r\n]*:[ \t\r\n]*')
 _PAYLOAD_NEXT = re.compile(r'[ \t\r\n]*,[ \t\r\n]*"payload"[ \t\r\n]*:')
@@ -129,15 +136,15 @@ class ReadEvents:
         return lacking
 
     def _is_placeholder(self, value: Any) -> bool:
-        raw = self.placeholder.encode()
         if isinstance(value, str):
-            return value in (self.placeholder, base64.b64encode(raw).decode(), _url_safe(raw), raw.hex())
+            return value in _texts(self.placeholder)
         if isinstance(value, list):
-            return [str(item) for item in value] == [str(byte) for byte in raw] or (
+            return [str(item) for item in value] == [str(byte) for byte in self.placeholder.encode()] or (
                 len(value) == 1 and self._is_placeholder(value[0])
             )
         if isinstance(value, dict):
-            return value == {self.placeholder: self.placeholder} or self._is_placeholder(value.get("wkb"))
+            nowhere = {str(value.get("x")), str(value.get("y"))} <= _NOWHERE
+            return nowhere or value == {self.placeholder: self.placeholder} or self._is_placeholder(value.get("wkb"))
         return False
 
 
@@ -238,11 +245,21 @@ def _schema(text: str) -> Any:
 
 @lru_cache(8)
 def _forms(placeholder: str) -> tuple[bytes, ...]:
-    """List the forms of Debezium's placeholder in JSON: for texts, for bytes, for arrays of numbers."""
-    raw = placeholder.encode()
-    texts = json.dumps(placeholder)[1:-1], base64.b64encode(raw).decode(), _url_safe(raw), raw.hex()
-    numbers = (between.join(map(str, raw)) for between in (",", ", "))
+    """List the forms of Debezium's placeholder in JSON: for texts, bytes, arrays of numbers, shapes."""
+    texts = json.dumps(placeholder)[1:-1], *_texts(placeholder), *_NOWHERE
+    numbers = (between.join(map(str, placeholder.encode())) for between in (",", ", "))
     return tuple(dict.fromkeys(form.encode() for form in (*texts, *numbers)))
+
+
+@lru_cache
+def _texts(placeholder: str) -> tuple[str, ...]:
+    """List the texts that stand for no value: the placeholder, its bytes and those of shapes, and in arrays of UUIDs a UUID."""
+    raw = placeholder.encode()
+    uuid = UUID(bytes=hashlib.md5(raw, usedforsecurity=False).digest(), version=3)
+    texts = [placeholder, str(uuid)]
+    for octets in (raw, *map(bytes.fromhex, _SHAPES)):
+        texts += [base64.b64encode(octets).decode(), _url_safe(octets), octets.hex()]
+    return tuple(texts)
 
 
 def _has(data: pa.BinaryArray, forms: Iterable[bytes]) -> bool:

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from fkjoin.errors import TopologyError
 from fkjoin.kafka import Debezium, Format, Json
 from fkjoin.kafka.formats import decode_key, key_reader, reader
+from fkjoin.spark.change_events import ReadEvents
 
 pytestmark = pytest.mark.spark
 
@@ -236,6 +237,32 @@ def test_a_value_that_the_event_does_not_have_is_taken_from_before_or_is_a_probl
     assert read(form, plain(change, "u", before=by_index)) == [words]
     envelope = json.dumps({"schema": None, "payload": json.loads(plain(change, "u", before=full))}).encode()
     assert read(form, envelope) == [good | {"id": 7}]
+
+
+SHAPE = pa.struct([("wkb", pa.binary()), ("srid", pa.int32())])
+ELSEWHERE: dict[str, tuple[pa.DataType, Any]] = {
+    "uuids": (pa.list_(pa.string()), ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"]),
+    "geometry": (SHAPE, {"wkb": "AQEAACDmEAAAAAAA/IPXl8EAAAD8g9eXwQ==", "srid": None}),
+    "geography": (SHAPE, {"wkb": "AQEAACDmEAAADCHn/f9/ZkAYQs77/39WQA==", "srid": None}),
+    "point": (pa.struct([("x", pa.float64()), ("y", pa.float64())]), {"x": -99999999.0, "y": -99999999.0}),
+    "java's point": (pa.struct([("x", pa.float64()), ("y", pa.float64())]), {"x": -9.9999999e7, "y": -9.9999999e7}),
+}
+"""Values by which Debezium's connector for PostgreSQL says of other types that an event has none."""
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_arrays_of_uuids_and_shapes_that_the_event_does_not_have(name: str) -> None:
+    kind, hidden = ELSEWHERE[name]
+    there = {"uuids": ["x"], "point": {"x": 1.0, "y": 2.0}, "java's point": {"x": 1.0, "y": 2.0}}.get(name, {"wkb": "q80="})
+    how = ReadEvents(pa.schema([("id", pa.int64()), (name, kind)]), "the value")
+    events = [plain({"id": 1, name: hidden}, "u", before={"id": 1, name: there}), plain({"id": 1, name: hidden}, "u")]
+    if name == "java's point":
+        events = [event.replace(b"-99999999.0", b"-9.9999999E7") for event in events]
+    found = how(pa.array(events, pa.binary()))
+    known = how(pa.array([plain({"id": 1, name: there}, "u")], pa.binary()))
+    assert found.rows[0] == known.rows[0]
+    assert found.problem.is_valid().to_pylist() == [False, True]
+    assert found.problem[1].as_py().startswith(f"{name}: the event has no value")
 
 
 def test_placeholders_of_your_own_and_in_hex(spark: SparkSession) -> None:
