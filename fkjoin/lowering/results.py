@@ -28,7 +28,7 @@ class Results:
     versions: tuple[str, ...]
     """The names of a result's versions."""
     unpack: UnpackResults | None
-    """Function that makes a frame of packed results; None where they come as a frame."""
+    """Function that makes a frame of encoded results; None where they come as a frame."""
 
     def frame(self, batch: DataFrame) -> DataFrame:
         """The frame of a batch, which may be packed."""

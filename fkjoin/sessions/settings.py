@@ -249,7 +249,7 @@ def bucket_count(spark: SparkSession) -> int:
 
 
 def retention_ms(spark: SparkSession) -> int:
-    """How long the mark of a deleted row is kept: ``spark.fkjoin.mark.retention.ms``, by default a day."""
+    """How long the tombstone marker of a deleted row is kept: ``spark.fkjoin.mark.retention.ms``, by default a day."""
     return _positive(spark, RETENTION, str(24 * 60 * 60 * 1000))
 
 

@@ -41,7 +41,7 @@ class Batch:
 
     of: Results
     packed: DataFrame
-    """The table's packed results of the batch; of a table without any, its frame."""
+    """The table's encoded results of the batch; of a table without any, its frame."""
     began_ms: int | None = None
     """Mark that tells the batch from another one of its number."""
 

@@ -104,7 +104,7 @@ class Kafka:
         return [_positions(table).alias(POSITIONS)] if self.positions else []
 
     def _packed(self, table: Lowered) -> Callable[[DataFrame], DataFrame] | None:
-        """Find the function that makes them of the table's packed results; None where only Spark's expressions can."""
+        """Find the function that makes them of the table's encoded results; None where only Spark's expressions can."""
         if table.encoded is None or self.headers is not None:
             return None
         results, unpack = table.encoded

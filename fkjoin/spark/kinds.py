@@ -42,7 +42,7 @@ def require_kinds(argument: str, schema: StructType, *more: type[DataType]) -> N
     for name, kind in parts(schema):
         if not isinstance(kind, (*_EVERYWHERE, *more)) or kind == StructType():
             raise TopologyError(
-                f"{argument}: column {name} is {kind.simpleString()}, which could not be read there as it was: cast it to "
+                f"{argument}: column {name} is {kind.simpleString()}, which could not be read there unchanged: cast it to "
                 "text, or leave it out"
             )
 

@@ -158,6 +158,11 @@ def test_documents_keep_to_the_names_of_the_glossary(path: Path) -> None:
         assert found == [], f"{path.name}: the name is {name!r}; see docs/glossary.md"
 
 
+def test_messages_keep_to_the_names_of_the_glossary() -> None:
+    used = {(words, message.text) for words in NOT_USED for message in raised() if re.search(rf"\b{words}\b", message.text)}
+    assert used == set()
+
+
 def test_the_glossary_has_the_names_that_documents_keep_to() -> None:
     glossary = (ROOT / "docs" / "glossary.md").read_text()
     names = re.findall(r"\*\*([^*]+)\*\*", glossary)

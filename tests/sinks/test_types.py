@@ -106,7 +106,7 @@ def test_any_row_that_workers_write_comes_back_from_their_reader(table: pa.Table
         ("s struct<a: array<map<date, int>>>", r"column s\.a\[\] is map<date,int>", "s struct<a: array<map<string, int>>>"),
         (
             "m map<string, variant>",
-            r"column m\.value is variant, which could not be read there as it was: cast it to text",
+            r"column m\.value is variant, which could not be read there unchanged: cast it to text",
             "m map<string, string>",
         ),
     ],
