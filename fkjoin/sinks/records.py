@@ -76,7 +76,7 @@ def packed_records(
     value_as: Format | str | Column | None,
     positions: RootsOf | None,
 ) -> Callable[[DataFrame], DataFrame] | None:
-    """Find the function by which workers make ``records`` of a table's encoded results; None where only Spark's expressions can.
+    """Find the function by which workers make ``records`` of encoded results; None where only Spark's expressions can.
 
     ``row_type``: type of the columns that are not the key's.
     """

@@ -133,7 +133,7 @@ WAYS: dict[str, Way] = {
         lambda t: ((t.folder / "in").mkdir(exist_ok=True), t.files(format="json")),
         lambda t: t.files(format="json", schema=ORDERS),
     ),
-    "schema: column t is timestamp, and with a column": (
+    "schema: column t is timestamp, and Spark's JSON reader": (
         lambda t: t.files("1.json", schema=f"{CORRUPT} timestamp"),
         lambda t: (
             t.files("1.json", schema=f"{CORRUPT} bigint").map_values(["timestamp_millis(t) as t"]),
