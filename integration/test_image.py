@@ -136,6 +136,7 @@ def test_a_job_runs_as_the_images_user_on_a_read_only_file_system(image: Image, 
     assert "Using incubator modules" in docker("logs", name), "the JVM's log is on standard error"
 
 
+@pytest.mark.skipif(not EVERY, reason="two JVMs start in containers, one after the other: make faults")
 def test_driver_and_executor_run_as_the_operator_starts_them(image: Image, name: str, job: Path, tmp_path: Path) -> None:
     """The manifest's command, settings, volumes and restrictions apply.  A container is the pod that Spark asks the API for."""
     application = documents()["SparkApplication"]
