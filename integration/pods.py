@@ -72,31 +72,40 @@ def api() -> Iterator[tuple[str, Queue[Json]]]:
         server.server_close()
 
 
-def confined(application: Json, role: str, places: dict[str, str]) -> list[str]:
+def volume(name: str, group: int) -> str:
+    """Make a volume as the kubelet has it for a pod with ``fsGroup``: root's, and writable for that group alone."""
+    docker("volume", "create", "--opt", "type=tmpfs", "--opt", "device=tmpfs", "--opt", f"o=mode=2775,gid={group}", name)
+    return name
+
+
+def confined(application: Json, role: str, pod: str, places: dict[str, str]) -> list[str]:
     """Return the operator's restrictions on a pod as Docker's options; ``places``: a source for each claim and ConfigMap."""
     spec, part = application["spec"], application["spec"][role]
     volumes = {one["name"]: one for one in spec["volumes"]}
-    context = part["securityContext"]
+    context, group = part["securityContext"], part["podSecurityContext"]["fsGroup"]
     assert context["runAsNonRoot"]
-    given = ["--network", "host", "--user", f"{context['runAsUser']}"]
+    given = ["--network", "host", "--user", f"{context['runAsUser']}", "--group-add", f"{group}"]
     given += ["--read-only"] * context["readOnlyRootFilesystem"]
     given += ["--security-opt", "no-new-privileges"] * (not context["allowPrivilegeEscalation"])
     given += [f"--cap-drop={name}" for name in context["capabilities"]["drop"]]
     for mount in part["volumeMounts"]:
-        volume = volumes[mount["name"]]
-        if "emptyDir" in volume:
-            given += ["--tmpfs", f"{mount['mountPath']}:exec,mode=1777"]
-        else:
-            given += ["--volume", f"{places[volume['persistentVolumeClaim']['claimName']]}:{mount['mountPath']}"]
+        claim = volumes[mount["name"]].get("persistentVolumeClaim")
+        source = places[claim["claimName"]] if claim else f"{pod}-{mount['name']}"
+        given += mounted(volume(source, group), mount["mountPath"])
     for one in part.get("configMaps", []):
         given += ["--volume", f"{places['ConfigMap ' + one['name']]}:{one['path']}:ro"]
     return given
 
 
-def of_pod(pod: Json) -> tuple[list[str], list[str]]:
+def mounted(source: str, path: str) -> list[str]:
+    """Return options without which Docker gives a new volume the owner of the image's folder, as no kubelet does."""
+    return ["--volume", f"{source}:{path}:nocopy"]
+
+
+def of_pod(pod: Json, name: str, group: int) -> tuple[list[str], list[str]]:
     """Variables and local folders of the pod's only container, as Docker takes them, and its arguments."""
     (container,) = pod["spec"]["containers"]
-    kept = {volume["name"] for volume in pod["spec"].get("volumes", []) if "emptyDir" in volume}
+    kept = {one["name"] for one in pod["spec"].get("volumes", []) if "emptyDir" in one}
     fields = {"status.podIP": HOST, "metadata.name": pod["metadata"]["name"]}
     given: list[str] = []
     for one in container["env"]:
@@ -104,7 +113,7 @@ def of_pod(pod: Json) -> tuple[list[str], list[str]]:
         given += ["--env", f"{one['name']}={value}"]
     for mount in container.get("volumeMounts", []):
         if mount["name"] in kept:
-            given += ["--tmpfs", f"{mount['mountPath']}:exec,mode=1777"]
+            given += mounted(volume(f"{name}-{mount['name']}", group), mount["mountPath"])
     return given, container["args"]
 
 

@@ -106,6 +106,8 @@ def test_what_cannot_be_had_is_refused_by_name(shop: Client, server: Server, tmp
         "setting": "spark.driver.memory cannot be set in a session at",
         "job": "spark: spark.remote: jobs need a classic session",
         "kafka": "kafka: sc://",
+        "job here": "spark: this process has Spark Connect, and jobs need a classic session",
+        "kafka here": "kafka: the server has its own jars",
         "address": "remote: 'spark:15002' is no address of a server; write sc://HOST:PORT",
         "two": "remote: this process has a session at 127.0.0.1:",
     }.items():
@@ -121,6 +123,11 @@ def test_what_cannot_be_had_is_refused_by_name(shop: Client, server: Server, tmp
         "rescale": "rescale",
     }
     shop("not_refused", folder=str(tmp_path))
+
+
+def test_the_session_that_is_there_is_completed(shop: Client, server: Server) -> None:
+    """A notebook or a task of a managed service has one, whose address may be of another kind."""
+    assert shop("session_here", address=server.address) == [True, True, True]
 
 
 def test_topics_and_postgres(shop: Client, tmp_path: Path, broker: Broker, dsn: str) -> None:

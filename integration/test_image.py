@@ -93,11 +93,13 @@ def image(docker: None, tmp_path_factory: pytest.TempPathFactory) -> Image:
 
 @pytest.fixture
 def name(docker: None) -> Iterator[str]:
-    """Name the containers and their volume, and remove them at the end."""
+    """Name the containers and their volumes, and remove them at the end."""
     made = f"fkjoin-test-{uuid.uuid4().hex[:8]}"
     yield made
     subprocess.run(["docker", "rm", "--force", made, f"{made}-executor"], capture_output=True, check=False)
-    subprocess.run(["docker", "volume", "rm", "--force", made], capture_output=True, check=False)
+    listed = ["docker", "volume", "ls", "--quiet", "--filter", f"name={made}"]
+    volumes = subprocess.run(listed, capture_output=True, text=True, check=False).stdout.split()
+    subprocess.run(["docker", "volume", "rm", "--force", *volumes], capture_output=True, check=False)
 
 
 @pytest.fixture
@@ -134,7 +136,7 @@ def test_a_job_runs_as_the_images_user_on_a_read_only_file_system(image: Image, 
     assert "Using incubator modules" in docker("logs", name), "the JVM's log is on standard error"
 
 
-@pytest.mark.skipif(not EVERY, reason="the executor's folder of indexes is not writable in every engine: make faults")
+@pytest.mark.skipif(not EVERY, reason="two JVMs start in containers, one after the other: make faults")
 def test_driver_and_executor_run_as_the_operator_starts_them(image: Image, name: str, job: Path, tmp_path: Path) -> None:
     """The manifest's command, settings, volumes and restrictions apply.  A container is the pod that Spark asks the API for."""
     application = documents()["SparkApplication"]
@@ -165,13 +167,14 @@ def test_driver_and_executor_run_as_the_operator_starts_them(image: Image, name:
         as_pods += ["--env", f"SPARK_DRIVER_BIND_ADDRESS={HOST}", "--env", "SPARK_LOCAL_DIRS=/tmp/local"]
         command = ["driver", "--properties-file", "/opt/spark/conf/spark.properties"]
         command += ["--class", "org.apache.spark.deploy.PythonRunner", spec["mainApplicationFile"], *spec["arguments"]]
-        how = confined(application, "driver", volumes)
+        how = confined(application, "driver", name, volumes)
         docker("run", "--detach", "--name", name, *how, *as_pods, *extra, image.name, *command)
         executor = f"{name}-executor"
 
         def kubelet() -> None:
-            given, arguments = of_pod(asked.get())
-            how = confined(application, "executor", volumes)
+            group = spec["executor"]["podSecurityContext"]["fsGroup"]
+            given, arguments = of_pod(asked.get(), executor, group)
+            how = confined(application, "executor", executor, volumes)
             docker("run", "--detach", "--name", executor, *how, *given, *extra, image.name, *arguments)
 
         threading.Thread(target=kubelet, daemon=True).start()

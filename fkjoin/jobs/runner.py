@@ -32,7 +32,7 @@ from fkjoin.metrics import Metrics, progress_since
 from fkjoin.metrics.server import Access
 from fkjoin.plan.nodes import manifest
 from fkjoin.plan.rules import JOINS_SHARE_STAGES, MOVING, WORKERS_EVALUATE_STEPS
-from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE, bucket_count, session, switched_off
+from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE, bucket_count, is_client, session, switched_off
 from fkjoin.spark.trigger import AVAILABLE_NOW
 from fkjoin.stages.counters import RESTARTS
 
@@ -113,6 +113,11 @@ def job_session(spec: JobSpec) -> SparkSession:
     master = settings.pop("spark.master", None)
     if "spark.remote" in settings:
         raise JobError("spark: spark.remote: jobs need a classic session: write a program that calls fkjoin.session(remote=…)")
+    if is_client():
+        raise JobError(
+            "spark: this process has Spark Connect, and jobs need a classic session: unset SPARK_REMOTE, "
+            "or write a program that calls fkjoin.session()"
+        )
     return session(spec.name, None if master is None else str(master), settings, kafka=spec.spark.kafka)
 
 

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from fkjoin.errors import SessionError, nearest, needs_extra
 from fkjoin.plan.rules import RULES
@@ -119,7 +121,8 @@ def session(
         Whether the session has Spark's Kafka connector, the newest published one that fits this Spark.  Spark fetches it once,
         and keeps it.
     remote : str, optional
-        The address of a Spark Connect server, ``sc://HOST:PORT``, for a session there.
+        The address of a Spark Connect server, ``sc://HOST:PORT``, for a session there.  By default it is ``SPARK_REMOTE`` of
+        the environment, if that is set and ``master`` is not given.
     **conf : value
         Further settings, with ``_`` for ``.`` and without the leading ``spark.``.
 
@@ -139,12 +142,14 @@ def session(
     >>> spark = session(kafka=True, settings={"spark.sql.session.timeZone": "UTC"})
     """
     exact = {"spark." + name.replace("_", "."): value for name, value in conf.items()} | dict(settings or {})
-    if remote is not None:
+    if remote is not None or (master is None and is_client()):
         if kafka:
-            raise SessionError(f"kafka: {remote} has its own jars: start the server with the connector, and leave out kafka")
+            server = remote or "the server"
+            raise SessionError(f"kafka: {server} has its own jars: start the server with the connector, and leave out kafka")
         return _at_server(remote, master, exact)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if master is None and "MASTER" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:
+    has_master = SparkContext._active_spark_context or "MASTER" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
+    if master is None and not has_master:
         master = "local[*]"
     chosen: dict[str, Any] = {"spark.app.name": app_name}
     if master is not None:
@@ -165,8 +170,9 @@ def session(
     level = words.level(texts)
     launch(texts)
     spark = SparkSession.builder.config(map=texts).getOrCreate()
-    if (master or "").startswith("local") and (manager := local_file_manager(spark)) is not None:
-        spark.conf.set(_FILE_MANAGER, exact.get(_FILE_MANAGER, manager))
+    is_local = (spark.sparkContext.master or "").startswith("local")
+    if is_local and spark.conf.get(_FILE_MANAGER, None) is None and (manager := local_file_manager(spark)):
+        spark.conf.set(_FILE_MANAGER, manager)
     prepare(spark)
     if kafka:
         connector.require(spark)
@@ -175,26 +181,41 @@ def session(
     return spark
 
 
-def _at_server(remote: str, master: str | None, settings: Mapping[str, Any]) -> SparkSession:
-    """A session of Spark Connect."""
+def is_client() -> bool:
+    """Tell whether PySpark has sessions of Spark Connect alone in this process, as in notebooks of some managed services."""
+    return is_remote() or "SPARK_REMOTE" in os.environ
+
+
+def _at_server(remote: str | None, master: str | None, settings: Mapping[str, Any]) -> SparkSession:
+    """A session of Spark Connect with these settings."""
     if master is not None:
         raise SessionError(f"remote: {remote} is a server with a master of its own: leave out master, which is {master!r}")
     with needs_extra("Spark Connect", "connect"):
         for package in _CONNECT:  # PySpark itself ends the process without a word where one is missing
             importlib.import_module(package)
-    _require_server(remote)
-    spark: SparkSession = SparkSession.builder.remote(remote).getOrCreate()
+    spark = _client(remote)
     CONNECT.require(spark)
+    place = remote or "its server"
     for name, value in _texts(settings).items():
         try:
             spark.conf.set(name, value)
         except PySparkException as error:
             raise SessionError(
-                f"{name} cannot be set in a session at {remote}: start the server with it, and leave it out here "
+                f"{name} cannot be set in a session at {place}: start the server with it, and leave it out here "
                 f"({str(error).splitlines()[0]})"
             ) from error
     prepare(spark)
     return spark
+
+
+def _client(remote: str | None) -> SparkSession:
+    """A session at the address; without one, the session that is there, or what PySpark makes of the environment."""
+    if remote is None and (there := SparkSession.getActiveSession()) is not None:
+        return there
+    builder, address = SparkSession.builder, remote or os.environ.get("SPARK_REMOTE", "")
+    if remote is not None or address.startswith("sc://"):  # a managed service may have addresses of another kind
+        _require_server(address)
+    return builder.getOrCreate() if remote is None else builder.remote(remote).getOrCreate()
 
 
 def _require_server(remote: str) -> None:

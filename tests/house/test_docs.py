@@ -89,11 +89,17 @@ def test_databricks_finds_what_the_how_to_has_it_run(
 ) -> None:
     """A wheel task calls an entry point of the package's metadata with the parameters as arguments."""
     import fkjoin
+    from fkjoin.sessions.settings import _REQUIRED
 
     (block,) = (block for block in blocks(ROOT / "docs" / "howto.md") if "python_wheel_task" in block.text)
     (task,) = yaml.safe_load(block.text)["resources"]["jobs"]["orders"]["tasks"]
     wheel = task["python_wheel_task"]
     assert task["libraries"][0]["whl"].endswith(f"/{wheel['package_name']}-{fkjoin.__version__}-py3-none-any.whl")
+    requires = distribution(wheel["package_name"]).requires or []
+    wanted = [one.partition(">=")[0] for one in requires if re.search(r"; extra == .cli.$", one)]
+    assert [one["pypi"]["package"] for one in task["libraries"][1:]] == wanted
+    needed = {name: value for name, (value, _) in _REQUIRED.items()}
+    assert needed.items() <= task["new_cluster"]["spark_conf"].items()
     (entry,) = distribution(wheel["package_name"]).entry_points.select(name=wheel["entry_point"])
     call = entry.load()
     for arguments, says in ((["--version"], fkjoin.__version__), ([wheel["parameters"][0], "--help"], "Run a job")):

@@ -57,6 +57,7 @@ WAYS: dict[str, str] = {
     "remote: no server answers at {} ({}); start": "tests/house/test_extras.py::test_an_extra_has_what_is_needed",
     "{} cannot be set in a session at {}: start": CONNECT,
     "spark: spark.remote: jobs need a classic": CONNECT,
+    "spark: this process has Spark Connect, and": "integration/test_connect.py::test_the_session_that_is_there_is_completed",
     "kafka: {} has its own jars: start the server": CONNECT,
     "make a Table with Table.from_files, from_kafka": "tests/api/test_inspection.py::test_a_table_is_not_made_by_its_class",
     "{}: {} is {}, a number is needed; cast it": BUILDING,

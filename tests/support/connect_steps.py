@@ -157,9 +157,11 @@ def refused(spark: SparkSession, folder: str, address: str) -> dict[str, str]:
         "master": lambda: fkjoin.session(remote=address, master="local[2]"),
         "setting": lambda: fkjoin.session(remote=address, driver_memory="1g"),
         "job": lambda: job_session(remote),
+        "job here": lambda: job_session(JobSpec.model_construct(name="job", spark=SparkSpec())),
         "address": lambda: fkjoin.session(remote="spark:15002"),
         "two": lambda: fkjoin.session(remote="sc://127.0.0.1:1"),
         "kafka": lambda: fkjoin.session(remote=address, kafka=True),
+        "kafka here": lambda: fkjoin.session(kafka=True),
     }
     found = {}
     for name, call in calls.items():
@@ -180,6 +182,18 @@ def not_refused(spark: SparkSession, folder: str) -> None:
     orders.group_by("customer_id").count()
 
 
+def session_here(spark: SparkSession, address: str) -> list[bool]:
+    """Make sessions without an address, as in a notebook of a service; tell whether each is this one, with new settings."""
+    before, found = spark.conf.get("spark.fkjoin.buckets"), []
+    for number, environment in enumerate([{}, {"SPARK_REMOTE": address}, {"SPARK_REMOTE": "unix:///run/service.sock"}]):
+        os.environ.update(environment)
+        made = fkjoin.session(fkjoin_buckets=number + 3)
+        found.append(made is spark and spark.conf.get("spark.fkjoin.buckets") == str(number + 3))
+    del os.environ["SPARK_REMOTE"]
+    spark.conf.set("spark.fkjoin.buckets", str(before))
+    return found
+
+
 def elsewhere(spark: SparkSession) -> None:
     """Have this client see none of the server's files, as if it were on another machine."""
     Connect.of(spark)._doing._same_machine = False
@@ -197,7 +211,7 @@ def watched(spark: SparkSession) -> dict[str, Any]:
 
 STEPS = {
     one.__name__: one
-    for one in (write, topics, follow, delta, state, traces, throwing, refused, not_refused, elsewhere, watched)
+    for one in (write, topics, follow, delta, state, traces, throwing, refused, not_refused, session_here, elsewhere, watched)
 }
 
 
