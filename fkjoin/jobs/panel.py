@@ -8,7 +8,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as Grid
 from rich.text import Text
 
-from fkjoin.jobs.view import Doing, JobView, Mode, QueryView, doing, ended, moment, span, took
+from fkjoin.checkpoint.progress import Doing, moment, span, took
+from fkjoin.jobs.view import JobView, Mode, QueryView, doing, ended
 
 WIDE = 100
 """Columns from which on there is room for all numbers of a query."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fkjoin.jobs.view import AT_WORK, Doing, JobView, Mode, QueryView, doing, ended, several, span, took
+from fkjoin.checkpoint.progress import Doing, several, span, took
+from fkjoin.jobs.view import AT_WORK, JobView, Mode, QueryView, doing, ended
 
 EVERY_S, IDLE_EVERY_S = 60.0, 600.0
 """The time between two lines about a query that works, and about one that waits."""

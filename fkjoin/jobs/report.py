@@ -5,33 +5,29 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TextIO
 
 from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
+from fkjoin.checkpoint.progress import Doing, doing_of, several
 from fkjoin.jobs.job_file import JobSpec
 from fkjoin.jobs.job_order import in_order, reads_of
 from fkjoin.jobs.screen import Screen
-from fkjoin.jobs.view import (
-    AT_WORK,
-    Batch,
-    Doing,
-    Flow,
-    JobView,
-    Mode,
-    QueryView,
-    batches_of,
-    doing_of,
-    rate_of,
-    several,
-    troubles_of,
-)
+from fkjoin.jobs.view import AT_WORK, Batch, Flow, JobView, Mode, QueryView, batches_of, rate_of
 from fkjoin.metrics import Metrics, progress_since
 from fkjoin.sinks.counts import LEFT_OUT, counted
-from fkjoin.stages.counters import RESTARTS
+from fkjoin.stages import counters
+
+_TROUBLES = {
+    counters.DEAD_LETTERS: ("dead letter", "dead letters"),
+    counters.NULL_KEY: ("row without a key", "rows without a key"),
+    counters.RESTARTS: ("row started over", "rows started over"),
+    counters.INDEX_REBUILT: ("index rebuilt", "indexes rebuilt"),
+}
+"""Counters that a person wants to hear of, one and several."""
 
 _TASKS_EVERY_S = 1.0
 """The time between two counts of the tasks of a batch."""
@@ -42,6 +38,24 @@ def flow_of(spec: JobSpec) -> Flow:
     reads = reads_of(spec)
     made = tuple((name, tuple(reads[kind, name].values())) for kind, name in in_order(spec))
     return Flow(tuple(spec.tables), made, tuple(spec.sinks))
+
+
+def troubles_of(totals: Iterable[Mapping[str, Mapping[str, int]]]) -> tuple[str, ...]:
+    """Say what went wrong since the start, by the ``totals`` of each query's operators.
+
+    An operator that two queries run counts the same rows twice, so the larger number holds.
+    """
+    found: dict[tuple[str, str], int] = {}
+    for operators in totals:
+        for operator, numbers in operators.items():
+            for item in _TROUBLES.keys() & numbers.keys():
+                found[item, operator] = max(found.get((item, operator), 0), numbers[item])
+    return tuple(
+        f"{several(found[item, operator], *words)} in {operator}"
+        for item, words in _TROUBLES.items()
+        for of, operator in sorted(found)
+        if of == item
+    )
 
 
 class Report:
@@ -127,8 +141,8 @@ class Report:
     def _take(self, name: str, line: dict[str, Any]) -> None:
         if self._log is not None:
             print(json.dumps(line), file=self._log, flush=True)
-        for operator, counters in line["counters"].items():
-            if restarted := counters.get(RESTARTS):
+        for operator, counted_now in line["counters"].items():
+            if restarted := counted_now.get(counters.RESTARTS):
                 self._screen.say(
                     f"{name}: batch {line['batch']}: {operator}: {restarted:,} rows started over: their topic was created "
                     "again, or is another one; what came last counts"

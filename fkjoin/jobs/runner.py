@@ -18,13 +18,14 @@ from fkjoin.checkpoint.claim import claimed
 from fkjoin.checkpoint.damage import check_logs
 from fkjoin.checkpoint.failure import failure
 from fkjoin.checkpoint.files import hadoop, read_file, write_file
+from fkjoin.checkpoint.progress import Doing
 from fkjoin.errors import nearest
 from fkjoin.jobs.ending import stopped_after
 from fkjoin.jobs.job import Job, Planned
 from fkjoin.jobs.job_file import JobError, JobSpec, read_job
 from fkjoin.jobs.report import Report
 from fkjoin.jobs.screen import Screen
-from fkjoin.jobs.view import Doing, Mode
+from fkjoin.jobs.view import Mode
 from fkjoin.jobs.web import served
 from fkjoin.metrics import Metrics
 from fkjoin.metrics.server import Access

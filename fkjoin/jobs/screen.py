@@ -16,9 +16,10 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
+from fkjoin.checkpoint.progress import span
 from fkjoin.jobs.panel import Panel
 from fkjoin.jobs.plain import Lines
-from fkjoin.jobs.view import JobView, span
+from fkjoin.jobs.view import JobView
 
 Look = Callable[[], JobView]
 """The job at this moment; another thread may ask."""

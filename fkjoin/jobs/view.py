@@ -3,38 +3,11 @@
 from __future__ import annotations
 
 import enum
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from fkjoin.stages import counters
-
-_TROUBLES = {
-    counters.DEAD_LETTERS: ("dead letter", "dead letters"),
-    counters.NULL_KEY: ("row without a key", "rows without a key"),
-    counters.RESTARTS: ("row started over", "rows started over"),
-    counters.INDEX_REBUILT: ("index rebuilt", "indexes rebuilt"),
-}
-"""Counters that a person wants to hear of, one and several."""
-
-_READY, _LOOKING, _NEXT = "Waiting for data to arrive", "Getting offsets from", "Waiting for next trigger"
-_STARTING = "Initializing"
-
-
-class Doing(enum.Enum):
-    """The states of a query."""
-
-    PLANNED = "not started yet"
-    STARTS = "starts"
-    BATCH = "works on a batch"
-    WAITS = "waits for data"
-    DUE = "waits for its next turn"
-    DONE = "done, all is read"
-    STOPPED = "stopped"
-    FAILED = "failed"
-
+from fkjoin.checkpoint.progress import Doing, moment, seconds_of, several, span
 
 AT_WORK = (Doing.STARTS, Doing.BATCH, Doing.WAITS, Doing.DUE)
 
@@ -127,31 +100,12 @@ class JobView:
     """Places where there is more to see."""
 
 
-def doing_of(status: Mapping[str, Any]) -> Doing:
-    """Read what a running query does from Spark's ``StreamingQuery.status``.
-
-    A query that looks for data waits for it: it looks many times a second.
-    """
-    message = str(status["message"])
-    if message.startswith(_STARTING):
-        return Doing.STARTS
-    if message.startswith((_READY, _LOOKING)):
-        return Doing.WAITS
-    if message.startswith(_NEXT):
-        return Doing.DUE if status["isDataAvailable"] else Doing.WAITS
-    return Doing.BATCH if status["isTriggerActive"] else Doing.WAITS
-
-
 def batches_of(recent: Sequence[Mapping[str, Any]]) -> list[Batch]:
     """Return a query's last two batches, the newest last; ``recent`` has them newest first, as ``Metrics.snapshot`` does."""
     return [
-        Batch(one["batch"], one["inputs"], one["seconds"], _seconds(one["time"]) + one["seconds"])
+        Batch(one["batch"], one["inputs"], one["seconds"], seconds_of(one["time"]) + one["seconds"])
         for one in reversed(recent[:2])
     ]
-
-
-def _seconds(time: str) -> float:
-    return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
 
 
 def rate_of(batches: Sequence[Batch], now: float) -> float:
@@ -181,50 +135,8 @@ def doing(query: QueryView, now: float) -> str:
     return query.doing.value
 
 
-def troubles_of(totals: Iterable[Mapping[str, Mapping[str, int]]]) -> tuple[str, ...]:
-    """Say what went wrong since the start, by the ``totals`` of each query's operators.
-
-    An operator that two queries run counts the same rows twice, so the larger number holds.
-    """
-    found: dict[tuple[str, str], int] = {}
-    for operators in totals:
-        for operator, counted in operators.items():
-            for item in _TROUBLES.keys() & counted.keys():
-                found[item, operator] = max(found.get((item, operator), 0), counted[item])
-    return tuple(
-        f"{several(found[item, operator], *words)} in {operator}"
-        for item, words in _TROUBLES.items()
-        for of, operator in sorted(found)
-        if of == item
-    )
-
-
 def ended(view: JobView) -> str:
     """Say how a job ended, and after how long."""
     word = "in" if view.mode is Mode.DONE else "after"
     more = "; the next start repeats the batches at work" if view.mode is Mode.CUT else ""
     return f"{view.mode.value} {word} {span(view.now - view.began)}{more}"
-
-
-def several(number: int, one: str, more: str) -> str:
-    """Say a number of things."""
-    return f"{number:,} {one if number == 1 else more}"
-
-
-def span(seconds: float) -> str:
-    """Say how long something takes: 4 s, 3 min 10 s, 2 h 14 min, 3 d 4 h."""
-    whole = max(0, int(seconds))
-    units = (("d", whole // 86_400), ("h", whole // 3_600 % 24), ("min", whole // 60 % 60), ("s", whole % 60))
-    first = next((place for place, (_, number) in enumerate(units) if number), len(units) - 1)
-    return " ".join(f"{number} {unit}" for unit, number in units[first : first + 2] if number or unit == units[first][0])
-
-
-def took(seconds: float) -> str:
-    """Say how long a batch took."""
-    return f"{seconds:.1f} s" if seconds < 60 else span(seconds)
-
-
-def moment(at: float, now: float) -> str:
-    """Say a time of day, and the day if it is another one."""
-    then, here = time.localtime(at), time.localtime(now)
-    return time.strftime("%H:%M:%S" if then[:3] == here[:3] else "%Y-%m-%d %H:%M", then)

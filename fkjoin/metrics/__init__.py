@@ -25,9 +25,10 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryProgress
 
+from fkjoin.checkpoint.progress import lag_of
 from fkjoin.errors import needs_extra
 from fkjoin.metrics.families import families_of
-from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics, lag_of
+from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics
 from fkjoin.metrics.server import Access, Page, PageServer
 from fkjoin.stages.counters import metrics_name, state_metrics_name
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +25,14 @@ def folder(tmp_path: Path) -> Path:
     write_lines(tmp_path / "orders", "1", [ORDER])
     write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
     return tmp_path
+
+
+def test_the_screen_stands_before_spark_is_imported() -> None:
+    """Imports take seconds, in which the command says already that it reads the job."""
+    code = (
+        "import sys, fkjoin.cli.main, fkjoin.jobs.screen; print({'pyspark', 'pyarrow', 'pandas', 'numpy'} & set(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
 @pytest.mark.spark

@@ -10,22 +10,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from fkjoin.checkpoint.progress import Doing, doing_of, span, took
 from fkjoin.jobs.panel import Panel
 from fkjoin.jobs.plain import Lines
-from fkjoin.jobs.view import (
-    Batch,
-    Doing,
-    Flow,
-    JobView,
-    Mode,
-    QueryView,
-    batches_of,
-    doing_of,
-    rate_of,
-    span,
-    took,
-    troubles_of,
-)
+from fkjoin.jobs.view import Batch, Flow, JobView, Mode, QueryView, batches_of, rate_of
 
 NOW = 1_800_000_000.0
 """08:00:00 of a day in January 2027."""
@@ -175,14 +163,6 @@ def test_a_rate_is_of_the_time_between_ends_of_batches_and_falls_while_a_query_w
     assert [rate_of(batches, NOW + 10.5 + after) for after in (0, 10, 20, 1000)] == [10, 10, 5, 0.1]
     assert rate_of(batches[:1], NOW) == 14
     assert rate_of([], NOW) == 0
-
-
-def test_an_operator_that_two_queries_run_counts_its_dead_letters_once() -> None:
-    totals = [
-        {"joined": {"dead-letters": 3, "out": 9}},
-        {"joined": {"dead-letters": 2, "index-rebuilt": 1}, "sums": {"out": 1}},
-    ]
-    assert troubles_of(totals) == ("3 dead letters in joined", "1 index rebuilt in joined")
 
 
 def test_lines_of_a_log_say_the_start_at_once_and_the_rest_now_and_then() -> None:

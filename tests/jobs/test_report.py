@@ -10,10 +10,11 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
+from fkjoin.checkpoint.progress import Doing
 from fkjoin.jobs.job_file import JobSpec
-from fkjoin.jobs.report import Report
+from fkjoin.jobs.report import Report, troubles_of
 from fkjoin.jobs.screen import Plain
-from fkjoin.jobs.view import Doing, Mode, QueryView
+from fkjoin.jobs.view import Mode, QueryView
 from fkjoin.metrics import Metrics
 from tests.support.progress import idle, progress
 
@@ -131,6 +132,14 @@ def test_rows_that_started_over_and_dead_letters_are_said(followed: Followed) ->
     followed.look(4)
     assert "sink-out: batch 3: joined: 1,200 rows started over: their topic was created again" in followed.said.getvalue()
     assert followed.report.view().troubles == ("2 dead letters in joined", "1,200 rows started over in joined")
+
+
+def test_an_operator_that_two_queries_run_counts_its_dead_letters_once() -> None:
+    totals = [
+        {"joined": {"dead-letters": 3, "out": 9}},
+        {"joined": {"dead-letters": 2, "index-rebuilt": 1}, "sums": {"out": 1}},
+    ]
+    assert troubles_of(totals) == ("3 dead letters in joined", "1 index rebuilt in joined")
 
 
 def test_what_sinks_count_is_said_amid_a_batch(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
