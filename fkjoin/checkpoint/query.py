@@ -36,6 +36,10 @@ class Query(StreamingQuery):
     def show(self) -> None:
         """Print what the query does, and what the operators counted in its last batch.
 
+        Returns
+        -------
+        None
+
         Examples
         --------
         >>> query.show()
@@ -62,6 +66,11 @@ class Query(StreamingQuery):
         return failure(self)
 
     def __repr__(self) -> str:
+        with contextlib.suppress(Exception):  # of a session that was stopped: a repr raises nothing
+            return self._line()
+        return object.__repr__(self)
+
+    def _line(self) -> str:
         if not self.isActive:
             error = failure(self)
             does = "has ended" if error is None else str(error).splitlines()[0].partition(": ")[2]

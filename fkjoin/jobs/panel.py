@@ -37,8 +37,9 @@ class Panel:
         yield Text(view.flow.line(width), "dim", no_wrap=True, overflow="ellipsis")
         yield Text("")
         yield _queries(view, width)
-        yield Text("")
-        yield _errors(view)
+        if view.troubles or view.mode is not Mode.FAILED:
+            yield Text("")
+            yield _errors(view)
         if view.mode is Mode.RUNS:
             yield Text("  ·  ".join(("Ctrl-C stops it after the batch at work", *view.notes)), "dim")
 

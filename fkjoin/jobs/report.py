@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TextIO
 
@@ -40,22 +41,30 @@ def flow_of(spec: JobSpec) -> Flow:
     return Flow(tuple(spec.tables), made, tuple(spec.sinks))
 
 
-def troubles_of(totals: Iterable[Mapping[str, Mapping[str, int]]]) -> tuple[str, ...]:
+def troubles_of(totals: Iterable[Mapping[str, Mapping[str, int]]], tables: Collection[str]) -> tuple[str, ...]:
     """Say what went wrong since the start, by the ``totals`` of each query's operators.
 
-    An operator that two queries run counts the same rows twice, so the larger number holds.
+    An operator that several queries run, or that runs for several of the ``tables``, counts the same rows each time, so the
+    largest number holds.
     """
     found: dict[tuple[str, str], int] = {}
     for operators in totals:
         for operator, numbers in operators.items():
+            name = _table_of(operator, tables)
             for item in _TROUBLES.keys() & numbers.keys():
-                found[item, operator] = max(found.get((item, operator), 0), numbers[item])
+                found[item, name] = max(found.get((item, name), 0), numbers[item])
     return tuple(
-        f"{several(found[item, operator], *words)} in {operator}"
+        f"{several(found[item, name], *words)} in {name}"
         for item, words in _TROUBLES.items()
-        for of, operator in sorted(found)
+        for of, name in sorted(found)
         if of == item
     )
+
+
+def _table_of(operator: str, tables: Collection[str]) -> str:
+    """The table that an operator makes, without the reader that it runs for."""
+    name = re.sub(r"(-answers)?(-for-.+)?$", "", operator)
+    return name if operator not in tables and name in tables else operator
 
 
 class Report:
@@ -71,6 +80,7 @@ class Report:
         screen: Screen,
     ) -> None:
         self._name, self._flow, self._began = spec.name, flow_of(spec), screen.began
+        self._tables = {name for name, _ in self._flow.made}
         self._metrics, self._log, self._screen = metrics, log, screen
         self._seen: dict[str, int] = {}
         self._batches: dict[str, list[Batch]] = {}
@@ -161,7 +171,7 @@ class Report:
             batches=about["batches"],
             rows=about["all_inputs"],
         )
-        self._troubles = troubles_of(one["totals"] for one in known.values())
+        self._troubles = troubles_of((one["totals"] for one in known.values()), self._tables)
 
 
 def _of_sinks() -> list[str]:

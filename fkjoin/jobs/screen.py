@@ -113,6 +113,7 @@ class Terminal:
         """Leave a line about the stage."""
         with self._lock:
             stage, self._stage, self._waits = self._stage, None, None
+        self._live.refresh()  # without the stage: what is printed comes above what was shown last
         if stage is not None:
             after = f"  {word}{time.monotonic() - self._since:.1f} s"
             self.console.print(Text.assemble((mark, _MARKS[mark]), " ", stage, (after, "dim")), soft_wrap=True)

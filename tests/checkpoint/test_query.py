@@ -99,6 +99,10 @@ def test_one_that_has_ended_says_so() -> None:
     assert repr(Query(java)) == f"joined: has ended; {BATCH}"
 
 
+def test_one_of_a_stopped_session_can_be_shown() -> None:
+    assert repr(Query(None)).startswith("<fkjoin.checkpoint.query.Query object at ")  # type: ignore[arg-type]
+
+
 def test_the_operators_of_the_last_batch_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     about = json.loads(progress(1).json)
     about["observedMetrics"]["fkjoin:regions"] = {"rows-in": 1200, "out": None}

@@ -108,7 +108,9 @@ def test_at_the_end_there_is_how_much_was_done_and_what_went_wrong() -> None:
     ],
 )
 def test_the_first_line_says_how_the_job_is(mode: Mode, says: str) -> None:
-    assert shown(replace(JOB, mode=mode), 140).splitlines()[0] == says
+    lines = shown(replace(JOB, mode=mode), 140).splitlines()
+    assert lines[0] == says
+    assert ("no errors, no dead letters" in lines) == (mode is not Mode.FAILED)
 
 
 def test_a_topology_that_is_too_long_for_a_line_is_counted() -> None:
