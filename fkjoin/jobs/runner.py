@@ -80,9 +80,11 @@ def run_job(
             _compare(spec, before, made_with)
             made_with["rules"] = before.get("rules", list(_UNSAID))
         if check:
+            screen.begin(f"checking {', '.join(query.name for query in planned)}")
             for query in planned:
                 check_logs(spark, query.checkpoint)
             job.check()
+            screen.wait("stopping Spark")
             console = screen.console
             console.print(job.describe(), style="dim", highlight=False, soft_wrap=True)
             console.print(f"{path}: fine; {len(planned)} queries: {', '.join(query.name for query in planned)}", soft_wrap=True)

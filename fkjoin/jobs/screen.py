@@ -91,10 +91,12 @@ class Terminal:
     def wait(self, what: str) -> None:
         self._done()
         self._waits, self._since = what, time.monotonic()
+        self._live.refresh()
 
     def begin(self, what: str) -> None:
         self._done()
         self._stage, self._since = what, time.monotonic()
+        self._live.refresh()
 
     def say(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -105,6 +107,7 @@ class Terminal:
     def watch(self, look: Look) -> None:
         self._done()
         self._look = look
+        self._live.refresh()
 
     def refresh(self) -> None:
         pass

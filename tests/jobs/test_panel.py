@@ -14,6 +14,7 @@ from fkjoin.checkpoint.progress import Doing, doing_of, span, took
 from fkjoin.jobs.panel import Panel
 from fkjoin.jobs.plain import Lines
 from fkjoin.jobs.view import Batch, Flow, JobView, Mode, QueryView, batches_of, rate_of
+from tests.support.places import ROOT
 
 NOW = 1_800_000_000.0
 """08:00:00 of a day in January 2027."""
@@ -75,6 +76,21 @@ def test_eighty_columns_are_enough() -> None:
         "no errors, no dead letters\n"
         "Ctrl-C stops it after the batch at work  ·  Spark's log is in spark.log"
     )
+
+
+def test_the_documents_show_the_panel() -> None:
+    now = NOW + 13 * 3600 + 251
+    queries = (
+        replace(WAITS, since=now - 10, rate=4.2, last=Batch(12, 3, 0.81, now - 10)),
+        replace(WORKS, since=now - 4, last=Batch(12, 1200, 2.1, now - 5)),
+    )
+    view = replace(JOB, began=now - 723, now=now, queries=queries, troubles=("3 dead letters in joined",))
+    assert f"\n{shown(view, 80)}\n```\n" in (ROOT / "docs" / "watching.md").read_text()
+    changes = QueryView("sink-changes", Doing.DONE, now, Batch(0, 8, 4.2, now), batches=1, rows=8)
+    regions = QueryView("sink-regions", Doing.DONE, now, Batch(0, 8, 2.7, now), batches=1, rows=8)
+    view = replace(view, began=now - 16, queries=(changes, regions), mode=Mode.DONE, troubles=())
+    indented = "".join(f"    {line}".rstrip() + "\n" for line in shown(view, 80).splitlines())
+    assert f"\n{indented}\n" in (ROOT / "docs" / "tutorial.md").read_text()
 
 
 def test_a_job_of_files_has_no_column_for_what_it_is_behind() -> None:
