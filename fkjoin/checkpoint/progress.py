@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-_READY, _LOOKING, _NEXT = "Waiting for data to arrive", "Getting offsets from", "Waiting for next trigger"
+_READY, _ASKING, _NEXT = "Waiting for data to arrive", "Getting offsets from", "Waiting for next trigger"
 _STARTING = "Initializing"
 
 
@@ -23,20 +23,20 @@ class Doing(enum.Enum):
     BATCH = "works on a batch"
     WAITS = "waits for data"
     DUE = "waits for its next turn"
+    ASKS = "asks its sources for new data"
     DONE = "done, all is read"
     STOPPED = "stopped"
     FAILED = "failed"
 
 
 def doing_of(status: Mapping[str, Any]) -> Doing:
-    """Read what a running query does from Spark's ``StreamingQuery.status``.
-
-    A query that looks for data waits for it: it looks many times a second.
-    """
+    """Read what a running query does from Spark's ``StreamingQuery.status``."""
     message = str(status["message"])
     if message.startswith(_STARTING):
         return Doing.STARTS
-    if message.startswith((_READY, _LOOKING)):
+    if message.startswith(_ASKING):
+        return Doing.ASKS
+    if message.startswith(_READY):
         return Doing.WAITS
     if message.startswith(_NEXT):
         return Doing.DUE if status["isDataAvailable"] else Doing.WAITS

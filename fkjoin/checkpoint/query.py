@@ -76,7 +76,7 @@ class Query(StreamingQuery):
             does = "has ended" if error is None else str(error).splitlines()[0].partition(": ")[2]
             return line_of(self._called, does, self._last_batch(), time.time())
         doing, batch = doing_of(self.status), self._last_batch()
-        does = doing.value
+        does = (Doing.WAITS if doing is Doing.ASKS else doing).value  # it asks many times a second
         if doing is Doing.BATCH:
             does = "works on its first batch" if batch is None else f"works on batch {batch['batchId'] + 1:,}"
         return line_of(self._called, does, batch, time.time())

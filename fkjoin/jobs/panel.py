@@ -18,6 +18,7 @@ _STYLES = {
     Doing.BATCH: "cyan",
     Doing.WAITS: "green",
     Doing.DUE: "green",
+    Doing.ASKS: "bold yellow",
     Doing.DONE: "green",
     Doing.FAILED: "bold red",
 }

@@ -69,7 +69,7 @@ def _line(query: QueryView, before: QueryView | None, passed: float, now: float)
     if before is None:
         return doing(query, now)
     done = query.batches - before.batches
-    if passed < (EVERY_S if done or query.doing is Doing.BATCH else IDLE_EVERY_S):
+    if passed < (EVERY_S if done or query.doing in (Doing.BATCH, Doing.ASKS) else IDLE_EVERY_S):
         return None
     if done and query.last is not None:
         rows = query.rows - before.rows

@@ -30,6 +30,9 @@ _TROUBLES = {
 }
 """Counters that a person wants to hear of, one and several."""
 
+_ANSWER_S = 30.0
+"""The time within which the sources of a query should answer."""
+
 _TASKS_EVERY_S = 1.0
 """The time between two counts of the tasks of a batch."""
 
@@ -86,6 +89,8 @@ class Report:
         self._batches: dict[str, list[Batch]] = {}
         self._queries = {name: QueryView(name) for name in names}
         self._counted: dict[str, float] = {}
+        self._alive: dict[str, float] = {}
+        self._events: dict[str, str] = {}
         self._troubles: tuple[str, ...] = ()
         self._mode, self._notes = Mode.RUNS, tuple(notes)
         self._ended: float | None = None
@@ -113,31 +118,49 @@ class Report:
 
     def starts(self, name: str) -> None:
         """Note that a query is about to be started."""
-        self._queries[name] = replace(self._queries[name], doing=Doing.STARTS, since=time.time())
+        self._alive[name] = time.time()
+        self._queries[name] = replace(self._queries[name], doing=Doing.STARTS, since=self._alive[name])
         self._screen.refresh()
 
     def look(self, name: str, query: StreamingQuery) -> None:
         """Take what is new of a query."""
         for progress in progress_since(query, self._seen.get(name, -1), idle=True):
+            if self._events.get(name) != progress.timestamp:
+                self._events[name], self._alive[name] = progress.timestamp, time.time()
             if (line := self._metrics.take(progress, name)) is not None:
                 self._seen[name] = progress.batchId
                 self._take(name, line)
             elif self._queries[name].batches:
                 self._queries[name] = replace(self._queries[name], behind=self._behind(name))
         if query.isActive:
-            doing = doing_of(query.status)
-            self._queries[name] = self._now_doing(self._queries[name], doing, lambda: _tasks(query))
+            self._queries[name] = self._now_doing(self._queries[name], self._does(name, query), lambda: _tasks(query))
         self._screen.refresh()
 
     def ends(self, name: str, doing: Doing) -> None:
         """Note that a query has ended, and how."""
         self._queries[name] = replace(self._queries[name], doing=doing, tasks=None)
 
+    def _does(self, name: str, query: StreamingQuery) -> Doing:
+        """Tell what a query does; one that asks its sources waits, until it has got no answer for long.
+
+        It asks many times a second, and says every ten seconds that it waits.
+        """
+        doing = doing_of(query.status)
+        if doing is not Doing.ASKS:
+            self._alive[name] = time.time()
+        elif time.time() - self._alive[name] < _ANSWER_S:
+            known = self._queries[name]
+            keeps = known.doing is Doing.DUE or (known.doing is Doing.STARTS and known.last is None)
+            return known.doing if keeps else Doing.WAITS
+        return doing
+
     def _now_doing(self, query: QueryView, doing: Doing, tasks: Callable[[], tuple[int, int] | None]) -> QueryView:
         now = time.time()
         if doing is not query.doing:
-            idle_since = query.last.ended if doing is Doing.WAITS and query.last is not None else now
-            return replace(query, doing=doing, since=idle_since, tasks=None)
+            since = self._alive[query.name] if doing is Doing.ASKS else now
+            if doing is Doing.WAITS and query.last is not None:
+                since = query.last.ended
+            return replace(query, doing=doing, since=since, tasks=None)
         if doing is not Doing.BATCH or now - max(query.since, self._counted.get(query.name, 0)) < _TASKS_EVERY_S:
             return query
         self._counted[query.name] = now

@@ -9,7 +9,7 @@ from typing import Any
 
 from fkjoin.checkpoint.progress import Doing, moment, seconds_of, several, span
 
-AT_WORK = (Doing.STARTS, Doing.BATCH, Doing.WAITS, Doing.DUE)
+AT_WORK = (Doing.STARTS, Doing.BATCH, Doing.WAITS, Doing.DUE, Doing.ASKS)
 
 
 class Mode(enum.Enum):
@@ -132,6 +132,8 @@ def doing(query: QueryView, now: float) -> str:
         return f"{query.doing.value} since {moment(query.since, now)}"
     if query.doing is Doing.STARTS:
         return f"{query.doing.value} for {span(now - query.since)}"
+    if query.doing is Doing.ASKS:
+        return f"has no answer from its sources for {span(now - query.since)}"
     return query.doing.value
 
 

@@ -85,6 +85,7 @@ BATCH = "batch 1 had 100 rows and took 0.5 s; 14 behind"
         ("Processing new data", [], "joined: works on its first batch"),
         ("Processing new data", [progress(0), progress(1)], f"joined: works on batch 2; {BATCH}"),
         ("Waiting for data to arrive", [progress(1)], f"joined: waits for data since 00:00:01; {BATCH}"),
+        ("Getting offsets from KafkaV2[Subscribe[orders]]", [progress(1)], f"joined: waits for data since 00:00:01; {BATCH}"),
         ("Waiting for data to arrive", [progress(1), idle(2), idle(2)], f"joined: waits for data since 00:00:01; {BATCH}"),
     ],
 )

@@ -159,7 +159,7 @@ def test_times_are_said_in_two_units(seconds: float, says: str) -> None:
     [
         ("Initializing sources", False, False, Doing.STARTS),
         ("Waiting for data to arrive", False, False, Doing.WAITS),
-        ("Getting offsets from FileStreamSource[file:/orders]", True, False, Doing.WAITS),
+        ("Getting offsets from FileStreamSource[file:/orders]", True, False, Doing.ASKS),
         ("Waiting for next trigger", False, False, Doing.WAITS),
         ("Waiting for next trigger", False, True, Doing.DUE),
         ("Processing new data", True, True, Doing.BATCH),

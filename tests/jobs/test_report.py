@@ -14,11 +14,12 @@ from fkjoin.checkpoint.progress import Doing
 from fkjoin.jobs.job_file import JobSpec
 from fkjoin.jobs.report import Report, troubles_of
 from fkjoin.jobs.screen import Plain
-from fkjoin.jobs.view import Mode, QueryView
+from fkjoin.jobs.view import Mode, QueryView, doing
 from fkjoin.metrics import Metrics
 from tests.support.progress import idle, progress
 
 WAITING = {"message": "Waiting for data to arrive", "isDataAvailable": False, "isTriggerActive": False}
+ASKING = {"message": "Getting offsets from KafkaV2[Subscribe[orders]]", "isDataAvailable": False, "isTriggerActive": True}
 WORKING = {"message": "Processing new data", "isDataAvailable": True, "isTriggerActive": True}
 
 START = 1_767_225_600.0
@@ -103,6 +104,27 @@ def test_a_query_that_waits_keeps_its_numbers_and_learns_how_far_it_is_behind(fo
     assert [json.loads(line)["batch"] for line in followed.log.getvalue().splitlines()] == [11, 12]
 
 
+def test_sources_that_do_not_answer_are_said_to_be_silent(followed: Followed) -> None:
+    """A query that waits asks all the time, and says so every ten seconds."""
+    followed.query.done(progress(0))
+    followed.query.status = ASKING
+    assert [followed.look(at).doing for at in (1, 10)] == [Doing.WAITS] * 2
+    followed.query.done(idle(1))
+    assert [followed.look(at).doing for at in (11, 40)] == [Doing.WAITS] * 2
+    silent = followed.look(41)
+    assert (silent.doing, doing(silent, START + 42)) == (Doing.ASKS, "has no answer from its sources for 31 s")
+    followed.query.status = WORKING
+    assert followed.look(43).doing is Doing.BATCH
+    for at, status in ((44, ASKING), (60, WAITING), (89, ASKING)):
+        followed.query.status = status
+        assert followed.look(at).doing is Doing.WAITS, "it answers between"
+
+
+def test_a_start_whose_sources_do_not_answer_is_said_to_wait_for_them(followed: Followed) -> None:
+    followed.query.status = ASKING
+    assert [followed.look(at).doing for at in (1, 29, 30)] == [Doing.STARTS, Doing.STARTS, Doing.ASKS]
+
+
 def test_batches_without_a_pause_begin_where_the_one_before_ended(followed: Followed) -> None:
     followed.query.status = WORKING
     followed.look(0)
@@ -128,7 +150,7 @@ def test_a_query_that_could_not_start_has_failed(followed: Followed) -> None:
 def test_rows_that_started_over_and_dead_letters_are_said(followed: Followed) -> None:
     event = json.loads(progress(3).json)
     event["observedMetrics"]["fkjoin:joined"] |= {"source-restarts": 1200, "dead-letters": 2}
-    followed.query.done(SimpleNamespace(json=json.dumps(event)))
+    followed.query.done(SimpleNamespace(timestamp="3", json=json.dumps(event)))
     followed.look(4)
     assert "sink-out: batch 3: joined: 1,200 rows started over: their topic was created again" in followed.said.getvalue()
     assert followed.report.view().troubles == ("2 dead letters in joined", "1,200 rows started over in joined")
