@@ -43,9 +43,12 @@ def doing_of(status: Mapping[str, Any]) -> Doing:
     return Doing.BATCH if status["isTriggerActive"] else Doing.WAITS
 
 
-def is_batch(progress: Mapping[str, Any]) -> bool:
-    """Tell whether an event is of a batch: a query that waits says so, too, under the number of its next batch."""
-    return "addBatch" in progress["durationMs"]
+def is_batch(phases: Mapping[str, Any]) -> bool:
+    """Tell whether an event with these phases, Spark's ``durationMs``, is of a batch.
+
+    A query that waits says so every ten seconds, under the number of its next batch.
+    """
+    return "addBatch" in phases
 
 
 def line_of(name: str, does: str, batch: Mapping[str, Any] | None, now: float) -> str:

@@ -73,7 +73,7 @@ class Query(StreamingQuery):
     def _line(self) -> str:
         if not self.isActive:
             error = failure(self)
-            does = "has ended" if error is None else str(error).splitlines()[0].partition(": ")[2]
+            does = "has ended" if error is None else f"failed: {str(error).splitlines()[0].partition(': ')[2]}"
             return line_of(self._called, does, self._last_batch(), time.time())
         doing, batch = doing_of(self.status), self._last_batch()
         does = (Doing.WAITS if doing is Doing.ASKS else doing).value  # it asks many times a second
@@ -88,9 +88,8 @@ class Query(StreamingQuery):
     def _last_batch(self) -> Mapping[str, Any] | None:
         """The progress of the last batch; that of a query which waits is older than its last progress."""
         last = self.lastProgress
-        kept = [] if last is None else [last] if is_batch(json.loads(last.json)) else self.recentProgress
-        found = (about for progress in reversed(kept) if is_batch(about := json.loads(progress.json)))
-        return next(found, None)
+        kept = [] if last is None else [last] if is_batch(last.durationMs) else self.recentProgress
+        return next((json.loads(progress.json) for progress in reversed(kept) if is_batch(progress.durationMs)), None)
 
     def _followed(self, timeout: int | None, update: Callable[[], None]) -> bool | None:
         """Wait as ``awaitTermination`` does, and update a line each second."""

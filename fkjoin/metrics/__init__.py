@@ -25,7 +25,7 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryProgress
 
-from fkjoin.checkpoint.progress import lag_of
+from fkjoin.checkpoint.progress import is_batch, lag_of
 from fkjoin.errors import needs_extra
 from fkjoin.metrics.families import families_of
 from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics
@@ -97,7 +97,7 @@ class Metrics(Collector):
             See ``take``.
         """
         about: dict[str, Any] = json.loads(progress)
-        if not _is_batch(about["durationMs"]):
+        if not is_batch(about["durationMs"]):
             self._wait(about, name or about["name"] or about["id"])
             return None
         seconds = about["durationMs"].get("triggerExecution", 0) / 1000
@@ -251,17 +251,9 @@ def progress_since(query: StreamingQuery, batch: int, *, idle: bool = False) -> 
     if last is None or last.batchId <= batch:
         return []
     if last.batchId == batch + 1:
-        return [last] if idle or _is_batch(last.durationMs) else []
+        return [last] if idle or is_batch(last.durationMs) else []
     wanted = [progress for progress in query.recentProgress if progress.batchId > batch]
-    return [progress for progress in wanted if idle or _is_batch(progress.durationMs)]
-
-
-def _is_batch(phases: Mapping[str, Any]) -> bool:
-    """Tell whether an event with these phases is of a batch.
-
-    A query that waits says so every ten seconds, under the number of its next batch.
-    """
-    return "addBatch" in phases
+    return [progress for progress in wanted if idle or is_batch(progress.durationMs)]
 
 
 def watch(

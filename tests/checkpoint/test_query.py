@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fkjoin.checkpoint.failure import QueryError
 from fkjoin.checkpoint.query import Query
 from tests.support.progress import idle, progress
 
@@ -98,6 +99,14 @@ def test_one_that_has_ended_says_so() -> None:
     java = JavaQuery("Stopped", progress(1))
     java.active = False
     assert repr(Query(java)) == f"joined: has ended; {BATCH}"
+
+
+def test_one_that_has_failed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = QueryError("query joined failed: no: at all\nwhere: there\nwhat to do: mend that")
+    monkeypatch.setattr("fkjoin.checkpoint.query.failure", lambda query: failed)
+    java = JavaQuery("Terminated with exception")
+    java.active = False
+    assert repr(Query(java)) == "joined: failed: no: at all"
 
 
 def test_one_of_a_stopped_session_can_be_shown() -> None:
