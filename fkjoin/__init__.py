@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fkjoin import sinks as sinks
     from fkjoin import testing as testing
     from fkjoin.checkpoint.failure import QueryError, failure
+    from fkjoin.checkpoint.query import Query
     from fkjoin.checkpoint.saved import read_state
     from fkjoin.cogroups import cogroup
     from fkjoin.errors import FkJoinError, FormatError, InvariantError, SessionError, TopologyError, TraceError
@@ -28,6 +29,7 @@ __all__ = [
     "FkJoinError",
     "FormatError",
     "InvariantError",
+    "Query",
     "QueryError",
     "SessionError",
     "Table",
@@ -41,6 +43,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Query": "fkjoin.checkpoint.query",
     "QueryError": "fkjoin.checkpoint.failure",
     "Table": "fkjoin.table",
     "cogroup": "fkjoin.cogroups",

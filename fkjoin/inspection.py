@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -176,8 +177,10 @@ class Inspection(Operators):
         return f"{drawn}\n{_AT_A_SERVER}" if format == "text" and is_connect(self._planned.spark) else drawn
 
     def _repr_html_(self) -> str:
-        """In notebooks: the topology, as a picture."""
-        return self.describe("svg")
+        """In notebooks: the topology as a picture, and the columns with their types."""
+        rows = (_html_row(field, "key" if field.name in self.key else "") for field in self.schema)
+        head = "<thead><tr><th>column</th><th>type</th><th></th></tr></thead>"
+        return f"{self.describe('svg')}\n<table>{head}<tbody>{''.join(rows)}</tbody></table>"
 
     def __repr__(self) -> str:
         planned = self._planned
@@ -198,6 +201,12 @@ def _shown(fields: Iterable[StructField]) -> str:
     listed = [f"{field.name} {_short(field.dataType.simpleString())}" for field in fields]
     more = [f"{len(listed) - _COLUMNS} more"] if len(listed) > _COLUMNS else []
     return ", ".join([*listed[:_COLUMNS], *more])
+
+
+def _html_row(field: StructField, role: str) -> str:
+    kind = field.dataType.simpleString()
+    short, whole = html.escape(_short(kind)), html.escape(kind, quote=True)
+    return f'<tr><td>{html.escape(field.name)}</td><td title="{whole}">{short}</td><td>{role}</td></tr>'
 
 
 def _short(kind: str) -> str:

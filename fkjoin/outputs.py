@@ -11,6 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import sinks
 from fkjoin.checkpoint.claim import start_claimed
+from fkjoin.checkpoint.query import Query
 from fkjoin.kafka import writing
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.lowering.handle import Handle
@@ -37,7 +38,7 @@ class Outputs(Handle):
         trigger: Trigger = None,
         options: Mapping[str, Any] | None = None,
         query_name: str | None = None,
-    ) -> StreamingQuery:
+    ) -> Query:
         """Start writing the table's changes to a topic that can be compacted: a record per change, a null value per delete.
 
         Delivery is at least once; Spark's producer partitions as Java's does.
@@ -71,8 +72,8 @@ class Outputs(Handle):
 
         Returns
         -------
-        pyspark.sql.streaming.StreamingQuery
-            A running query, whose failure is a ``QueryError``.
+        fkjoin.Query
+            A running query, whose failure is a ``QueryError``; in a session of Spark Connect, Spark's own.
 
         Raises
         ------
@@ -104,7 +105,7 @@ class Outputs(Handle):
         trigger: Trigger = None,
         query_name: str | None = None,
         on_restore: OnRestore = "fail",
-    ) -> StreamingQuery:
+    ) -> Query:
         """Start writing the table's changes as Parquet files, each batch exactly once.
 
         The columns are those of ``changes``, and ``batch``, by the folders ``batch=…`` that the files are in.  It is faster
@@ -122,7 +123,7 @@ class Outputs(Handle):
 
         Returns
         -------
-        pyspark.sql.streaming.StreamingQuery
+        fkjoin.Query
 
         Raises
         ------
@@ -149,7 +150,7 @@ class Outputs(Handle):
         trigger: Trigger = None,
         query_name: str | None = None,
         on_restore: OnRestore = "fail",
-    ) -> StreamingQuery:
+    ) -> Query:
         """Start keeping a PostgreSQL table as this table is; each batch takes effect exactly once, in one transaction.
 
         A table that is not there is made, with the key as primary key.  One that is there needs the key's and the row's
@@ -183,7 +184,7 @@ class Outputs(Handle):
 
         Returns
         -------
-        pyspark.sql.streaming.StreamingQuery
+        fkjoin.Query
 
         Raises
         ------
@@ -209,7 +210,7 @@ class Outputs(Handle):
         trigger: Trigger = None,
         query_name: str | None = None,
         on_restore: OnRestore = "fail",
-    ) -> StreamingQuery:
+    ) -> Query:
         """Start keeping a Delta table as this table is; each batch takes effect exactly once: a MERGE with a transaction id.
 
         A table that is not there is made; one that is there needs columns that can hold every value.  The package deltalake
@@ -235,7 +236,7 @@ class Outputs(Handle):
 
         Returns
         -------
-        pyspark.sql.streaming.StreamingQuery
+        fkjoin.Query
 
         Raises
         ------
@@ -258,7 +259,7 @@ class Outputs(Handle):
         trigger: Trigger = None,
         query_name: str | None = None,
         on_restore: OnRestore = "fail",
-    ) -> StreamingQuery:
+    ) -> Query:
         """Start writing the table's changes to several places, in one query: what is read and kept in state is there once.
 
         Each place has a batch before the next one begins with it, and delivers as it does alone.  When one fails, the query
@@ -276,7 +277,7 @@ class Outputs(Handle):
 
         Returns
         -------
-        pyspark.sql.streaming.StreamingQuery
+        fkjoin.Query
 
         Raises
         ------
@@ -300,6 +301,6 @@ class Outputs(Handle):
         trigger: Trigger,
         query_name: str | None,
         on_restore: OnRestore,
-    ) -> StreamingQuery:
+    ) -> Query:
         spark, begun, when = self._planned.spark, self._as_begun, arguments_of(trigger)
         return batches.start(spark, begun, sink, str(checkpoint), when, query_name, on_restore)

@@ -29,6 +29,7 @@ FAST = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
 JOB = """
 name = "orders"
 checkpoint = "/data/checkpoint"
+log = "-"
 [tables.orders]
 path = "/job/orders"
 key = "id"

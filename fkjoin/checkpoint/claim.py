@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin.checkpoint.failure import Query
 from fkjoin.checkpoint.files import hadoop, local_path, read_file, write_file
+from fkjoin.checkpoint.query import Query
 from fkjoin.errors import FkJoinError
 
 FILE = "fkjoin-job.claim"
@@ -77,7 +77,7 @@ def claimed(spark: SparkSession, checkpoint: str) -> Iterator[None]:
                     _give_up(path, files, local)
 
 
-def start_claimed(spark: SparkSession, checkpoint: str, start: Callable[[], StreamingQuery]) -> StreamingQuery:
+def start_claimed(spark: SparkSession, checkpoint: str, start: Callable[[], StreamingQuery]) -> Query:
     """Start a query, and hold the claim from before it starts until it ends, in whatever way."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(claimed(spark, checkpoint))
@@ -89,7 +89,7 @@ def start_claimed(spark: SparkSession, checkpoint: str, start: Callable[[], Stre
             query.awaitTermination()
 
     threading.Thread(target=hold, name="fkjoin-claim-of-query", daemon=True).start()
-    return Query(query._jsq) if hasattr(query, "_jsq") else query  # of Spark Connect: see ``failure``
+    return Query(query._jsq) if hasattr(query, "_jsq") else cast(Query, query)  # of Spark Connect: see ``failure``
 
 
 def _renewed(path: Any, files: Any) -> _Held:

@@ -52,22 +52,6 @@ class QueryError(FkJoinError, StreamingQueryException):
         self.details = details
 
 
-class Query(StreamingQuery):
-    """Spark's query, whose failure is a ``QueryError``."""
-
-    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
-        try:
-            return super().awaitTermination(timeout)
-        except StreamingQueryException:
-            failed = failure(self)
-            if failed is None:
-                raise
-        raise failed
-
-    def exception(self) -> StreamingQueryException | None:
-        return failure(self)
-
-
 def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None:
     """Say why a query has failed, in three lines; of any query of Spark's, such as one on ``Table.changes``.
 

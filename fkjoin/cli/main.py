@@ -91,14 +91,16 @@ def run(
     ] = False,
 ) -> None:
     """Run a job until it is stopped; SIGTERM and Ctrl-C let the batch at work come to its end."""
-    from fkjoin.checkpoint.failure import QueryError
-    from fkjoin.jobs.runner import run_job
+    from fkjoin.jobs.screen import screen_on
 
-    file = log_file(log)
-    with spark_log(file):
-        address = _address(ui) if ui else None
+    file, address = log_file(log), _address(ui) if ui else None
+    with spark_log(file), screen_on(Console()) as screen:
+        screen.wait(f"reading {job}")
+        from fkjoin.checkpoint.failure import QueryError
+        from fkjoin.jobs.runner import run_job  # which takes a second or two
+
         try:
-            run_job(job, Console(), check=check, ui=address, start_over=start_over or (), set_back=set_back)
+            run_job(job, screen, check=check, ui=address, start_over=start_over or (), set_back=set_back, spark_log=file)
         except QueryError as error:
             rest = "Spark's log above" if file is None else f"Spark's log, {file},"
             raise QueryError(f"{error}\n{rest} has the rest", error.details) from None

@@ -18,13 +18,7 @@ def in_order(spec: JobSpec) -> list[tuple[str, str]]:
     Raises ``JobError`` for a name that is unknown, or there twice, for tables that read each other in a circle, and for a topic
     without brokers.
     """
-    made: dict[tuple[str, str], dict[str, str]] = {
-        **{("joins", name): {"left": join.left, "right": join.right} for name, join in spec.joins.items()},
-        **{("aggregates", name): {"of": one.of} for name, one in spec.aggregates.items()},
-        **{("views", name): {"of": one.of} for name, one in spec.views.items()},
-        **{("cogroups", name): _numbered(one.of) for name, one in spec.cogroups.items()},
-        **{("merges", name): _numbered(one.of) for name, one in spec.merges.items()},
-    }
+    made = reads_of(spec)
     known = [*spec.tables, *(name for _, name in made)]
     for (kind, name), reads in made.items():
         if known.count(name) > 1:
@@ -43,6 +37,17 @@ def in_order(spec: JobSpec) -> list[tuple[str, str]]:
             raise JobError(f"these read each other in a circle: {circle}")
         order += ready
     return order
+
+
+def reads_of(spec: JobSpec) -> dict[tuple[str, str], dict[str, str]]:
+    """List the tables that each join, aggregate, view, cogroup and merge reads, by the settings that name them."""
+    return {
+        **{("joins", name): {"left": join.left, "right": join.right} for name, join in spec.joins.items()},
+        **{("aggregates", name): {"of": one.of} for name, one in spec.aggregates.items()},
+        **{("views", name): {"of": one.of} for name, one in spec.views.items()},
+        **{("cogroups", name): _numbered(one.of) for name, one in spec.cogroups.items()},
+        **{("merges", name): _numbered(one.of) for name, one in spec.merges.items()},
+    }
 
 
 def _require_known(where: str, table: str, known: Sequence[str]) -> None:

@@ -13,31 +13,34 @@ from typing import Any, TextIO
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table as Grid
 
 from fkjoin.checkpoint.claim import claimed
 from fkjoin.checkpoint.damage import check_logs
 from fkjoin.checkpoint.failure import failure
 from fkjoin.checkpoint.files import hadoop, read_file, write_file
+from fkjoin.checkpoint.progress import Doing
 from fkjoin.errors import nearest
 from fkjoin.jobs.ending import stopped_after
 from fkjoin.jobs.job import Job, Planned
 from fkjoin.jobs.job_file import read_job
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import JobSpec
+from fkjoin.jobs.report import Report
+from fkjoin.jobs.screen import Screen
+from fkjoin.jobs.view import Mode
 from fkjoin.jobs.web import served
-from fkjoin.metrics import Metrics, progress_since
+from fkjoin.metrics import Metrics
 from fkjoin.metrics.server import Access
 from fkjoin.plan.nodes import manifest
 from fkjoin.plan.rules import JOINS_SHARE_STAGES, MOVING, WORKERS_EVALUATE_STEPS
 from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE, bucket_count, is_client, session, switched_off
 from fkjoin.spark.trigger import AVAILABLE_NOW
-from fkjoin.stages.counters import RESTARTS
 
 MANIFEST = "fkjoin-job.json"
 """Lies in the checkpoint folder: what the checkpoint was made with."""
+
+STDOUT = "-"
+"""A job's ``log`` that is standard output."""
 
 _UNSAID = tuple(rule for rule in MOVING if rule not in (JOINS_SHARE_STAGES, WORKERS_EVALUATE_STEPS))
 """The rules that there were when a manifest did not say which."""
@@ -47,44 +50,72 @@ _POLL_S = 0.3
 
 def run_job(
     path: Path,
-    console: Console,
+    screen: Screen,
     *,
     check: bool,
     ui: tuple[str, int] | None = None,
     start_over: Sequence[str] = (),
     set_back: bool = False,
+    spark_log: Path | None = None,
 ) -> None:
     """Run the job until it is stopped (SIGTERM, SIGINT) or, with the trigger ``available-now``, has read all that is there.
 
     ``check``: build and compare with the checkpoint only.  ``ui``: host and port where a page shows the job.
     ``start_over``: topics that were made anew, to be read from their beginnings.  ``set_back``: set sinks back to a checkpoint
-    that was restored from a backup.  Raises ``JobError``; ``FkJoinError`` when a query fails.
+    that was restored from a backup.  ``spark_log``: where Spark's log is, to be shown.  Raises ``JobError``; ``FkJoinError``
+    when a query fails.
     """
     spec = _starting_over(read_job(path), start_over)
+    if spec.log == STDOUT:
+        screen.aside()
+    screen.begin(f"starting Spark{_master(spec)}")
     with stopped_after(job_session(spec)) as spark:
+        screen.begin(f"looking at {_tables(spec)}")
         before = _begun_with(spark, spec)
         if before is not None and (later := _leave_out_later_rules(spark, before)):
-            console.print(f"{spec.checkpoint} was begun without {', '.join(later)}: so it goes on", soft_wrap=True)
+            screen.say(f"{spec.checkpoint} was begun without {', '.join(later)}: so it goes on")
         job = Job(spec, spark, "set-back" if set_back else "fail")
         planned = job.queries()
+        screen.begin(f"looking at checkpoint {spec.checkpoint}: {'a new one' if before is None else 'the job goes on from it'}")
         made_with = _manifest(job, spark)
         if before is not None:
             _compare(spec, before, made_with)
             made_with["rules"] = before.get("rules", list(_UNSAID))
         if check:
+            screen.begin(f"checking {', '.join(query.name for query in planned)}")
             for query in planned:
                 check_logs(spark, query.checkpoint)
             job.check()
+            screen.wait("stopping Spark")
+            console = screen.console
             console.print(job.describe(), style="dim", highlight=False, soft_wrap=True)
             console.print(f"{path}: fine; {len(planned)} queries: {', '.join(query.name for query in planned)}", soft_wrap=True)
             return
         names = [query.name for query in planned]
-        with claimed(spark, spec.checkpoint), _signals() as stop, _report(job, console, ui, names) as report:
+        notes = () if spark_log is None else (f"Spark's log is in {spark_log}",)
+        with claimed(spark, spec.checkpoint), _signals() as stop, _report(job, screen, ui, names, notes) as report:
             _keep(spark, spec, made_with)
             job.keep_schemas()
             for query in planned:
                 check_logs(spark, query.checkpoint)
-            _run(planned, stop, report, one_by_one=spec.trigger == AVAILABLE_NOW)
+            screen.watch(report.view)
+            try:
+                _run(planned, stop, report, one_by_one=spec.trigger == AVAILABLE_NOW)
+            finally:
+                screen.wait("stopping Spark")
+
+
+def _master(spec: JobSpec) -> str:
+    """Say where Spark runs, and what is fetched first."""
+    master = spec.spark.settings.get("spark.master")
+    at = "" if master is None else f" at {master}"
+    return f"{at}, with the connector for Kafka" if spec.spark.kafka else at
+
+
+def _tables(spec: JobSpec) -> str:
+    """Say which tables there are, and whose brokers are asked."""
+    asked = "" if spec.kafka is None else f", and asking the brokers at {spec.kafka.bootstrap_servers}"
+    return f"tables {', '.join(spec.tables)}{asked}"
 
 
 def describe_job(path: Path, form: str, *, optimized: bool = True) -> str:
@@ -121,75 +152,27 @@ def job_session(spec: JobSpec) -> SparkSession:
     return session(spec.name, None if master is None else str(master), settings, kafka=spec.spark.kafka)
 
 
-class Report:
-    """Take down each batch once: a JSON line in the log, a row on the terminal, and at the end a line for each query."""
-
-    def __init__(self, log: TextIO | None, live: Live | None, console: Console, metrics: Metrics, names: Sequence[str]) -> None:
-        self._log, self._live, self._console, self._metrics = log, live, console, metrics
-        self._seen: dict[str, int] = {}
-        self._rows: dict[str, tuple[str, ...]] = {name: (name, "none yet", "", "", "") for name in names}
-        self._draw()
-
-    def look(self, name: str, query: StreamingQuery) -> None:
-        """Report the batches that are new."""
-        for progress in progress_since(query, self._seen.get(str(query.runId), -1)):
-            self._seen[str(query.runId)] = progress.batchId
-            if (line := self._metrics.take(progress, name)) is None:
-                continue
-            if self._log is not None:
-                print(json.dumps(line), file=self._log, flush=True)
-            for operator, counted in line["counters"].items():
-                if restarted := counted.get(RESTARTS):
-                    self._console.print(
-                        f"{name}: batch {progress.batchId}: {operator}: {restarted:,} rows started over: their topic "
-                        "was created again, or is another one; what came last counts",
-                        soft_wrap=True,
-                    )
-            seconds = line["seconds"]
-            rate = f"{progress.numInputRows / seconds:,.0f}" if seconds else ""
-            self._rows[name] = (name, str(progress.batchId), f"{progress.numInputRows:,}", f"{seconds:.1f}", rate)
-        self._draw()
-
-    def ended(self) -> None:
-        """Say what was done, where no lines of JSON are read."""
-        if self._log is sys.stdout:
-            return
-        known = self._metrics.snapshot()
-        for name in self._rows:
-            batches, inputs = (known[name][item] if name in known else 0 for item in ("batches", "all_inputs"))
-            words = f"{name}: {batches} batch{'es' * (batches != 1)}, {inputs:,} row{'s' * (inputs != 1)} read"
-            self._console.print(words, highlight=False, soft_wrap=True)
-
-    def _draw(self) -> None:
-        if self._live is not None:
-            grid = Grid("query", "batch", "inputs", "seconds", "inputs/s")
-            for row in self._rows.values():
-                grid.add_row(*row)
-            self._live.update(grid)
-
-
 @contextlib.contextmanager
-def _report(job: Job, console: Console, ui: tuple[str, int] | None, names: Sequence[str] = ()) -> Iterator[Report]:
+def _report(
+    job: Job, screen: Screen, ui: tuple[str, int] | None, names: Sequence[str] = (), notes: Sequence[str] = ()
+) -> Iterator[Report]:
     spec, metrics = job.spec, Metrics()
     with contextlib.ExitStack() as stack:
         if ui is not None:
             access = Access(ui[0], tuple(spec.ui.names), spec.ui.token)
             address = stack.enter_context(served(spec.name, job.steps(), metrics, ui[1], access))
-            console.print(f"{address} shows the job, {address}metrics is for Prometheus", highlight=False, soft_wrap=True)
+            screen.say(f"{address} shows the job, {address}metrics is for Prometheus")
+            notes = [*notes, f"page: {address}"]
             if access.open:
-                console.print(
+                screen.say(
                     "Everybody that reaches this machine can read it: give a token in section [ui] of the job file, or --ui "
-                    "a port without a host",
-                    markup=False,
-                    highlight=False,
-                    soft_wrap=True,
+                    "a port without a host"
                 )
-        live = stack.enter_context(Live(console=console)) if console.is_terminal else None
-        log: TextIO | None = None if console.is_terminal else sys.stdout
-        if spec.log is not None:
+        log: TextIO | None = sys.stdout if spec.log == STDOUT else None
+        if spec.log is not None and log is None:
             Path(spec.log).parent.mkdir(parents=True, exist_ok=True)
             log = stack.enter_context(Path(spec.log).open("a", encoding="utf-8"))
-        yield Report(log, live, console, metrics, names)
+        yield Report(spec, names, notes, metrics, log, screen)
 
 
 class Stop:
@@ -219,16 +202,26 @@ def _signals() -> Iterator[Stop]:
 def _run(planned: list[Planned], stop: Stop, report: Report, *, one_by_one: bool) -> None:
     running: dict[Planned, StreamingQuery] = {}
     try:
-        for step in planned:
-            running[step] = step.start()
-            if one_by_one:
-                _watch(running, stop, report)
-        _watch(running, stop, report)
-    except Exception:
+        try:
+            for step in planned:
+                if stop.asked:
+                    break
+                report.starts(step.name)
+                running[step] = step.start()
+                if one_by_one:
+                    _watch(running, stop, report)
+            _watch(running, stop, report)
+        except Exception:
+            _finish(running, report)
+            report.turn(Mode.FAILED)
+            raise
+        if stop.asked:
+            report.turn(Mode.STOPS)
         _finish(running, report)
+        report.turn(Mode.STOPPED if stop.asked else Mode.DONE)
+    except SystemExit:  # told twice
+        report.turn(Mode.CUT)
         raise
-    _finish(running, report)
-    report.ended()
 
 
 def _watch(running: dict[Planned, StreamingQuery], stop: Stop, report: Report) -> None:
@@ -236,8 +229,12 @@ def _watch(running: dict[Planned, StreamingQuery], stop: Stop, report: Report) -
     while not stop.asked:
         for step, query in running.items():
             report.look(step.name, query)
-            if not query.isActive and (error := failure(query, step.name)) is not None:
-                raise error
+            if not query.isActive:
+                report.look(step.name, query)  # its last batch, if it ended just then
+                error = failure(query, step.name)
+                report.ends(step.name, Doing.DONE if error is None else Doing.FAILED)
+                if error is not None:
+                    raise error
         if not any(query.isActive for query in running.values()):
             return
         time.sleep(_POLL_S)
@@ -248,7 +245,10 @@ def _finish(running: dict[Planned, StreamingQuery], report: Report) -> None:
     for step, query in running.items():
         last = query.lastProgress
         while query.isActive and query.status["isTriggerActive"] and query.lastProgress == last:
+            report.look(step.name, query)
             time.sleep(0.05)
+        if query.isActive:
+            report.ends(step.name, Doing.STOPPED)
         query.stop()
         report.look(step.name, query)
 

@@ -25,9 +25,10 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryProgress
 
+from fkjoin.checkpoint.progress import is_batch, lag_of
 from fkjoin.errors import needs_extra
 from fkjoin.metrics.families import families_of
-from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics, lag_of
+from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics
 from fkjoin.metrics.server import Access, Page, PageServer
 from fkjoin.stages.counters import metrics_name, state_metrics_name
 
@@ -96,7 +97,7 @@ class Metrics(Collector):
             See ``take``.
         """
         about: dict[str, Any] = json.loads(progress)
-        if not _is_batch(about["durationMs"]):
+        if not is_batch(about["durationMs"]):
             self._wait(about, name or about["name"] or about["id"])
             return None
         seconds = about["durationMs"].get("triggerExecution", 0) / 1000
@@ -238,8 +239,10 @@ class Listener(StreamingQueryListener):
         pass
 
 
-def progress_since(query: StreamingQuery, batch: int) -> list[StreamingQueryProgress]:
+def progress_since(query: StreamingQuery, batch: int, *, idle: bool = False) -> list[StreamingQueryProgress]:
     """Read the progress of the query's batches after ``batch`` (-1: of all), oldest first, as far back as Spark keeps it.
+
+    ``idle``: read also what it says while it waits, which is under the number of its next batch.
 
     Cheap to ask again and again: Spark writes out the progress of all of its last hundred batches for a reader of the recent
     ones, so the last one is asked for first.
@@ -248,16 +251,9 @@ def progress_since(query: StreamingQuery, batch: int) -> list[StreamingQueryProg
     if last is None or last.batchId <= batch:
         return []
     if last.batchId == batch + 1:
-        return [last] if _is_batch(last.durationMs) else []
-    return [progress for progress in query.recentProgress if progress.batchId > batch and _is_batch(progress.durationMs)]
-
-
-def _is_batch(phases: Mapping[str, Any]) -> bool:
-    """Tell whether an event with these phases is of a batch.
-
-    A query that waits says so every ten seconds, under the number of its next batch.
-    """
-    return "addBatch" in phases
+        return [last] if idle or is_batch(last.durationMs) else []
+    wanted = [progress for progress in query.recentProgress if progress.batchId > batch]
+    return [progress for progress in wanted if idle or is_batch(progress.durationMs)]
 
 
 def watch(

@@ -79,15 +79,3 @@ class QueryMetrics:
                 if row:
                     kind[operator] = {item: round(value / passed, 1) for item, value in row.items()}
         return rates
-
-
-def lag_of(sources: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """Count the records of each topic's partitions that are yet to be read."""
-    lag: dict[str, dict[str, int]] = {}
-    for source in sources:
-        end, latest = source.get("endOffset"), source.get("latestOffset")
-        if isinstance(end, dict) and isinstance(latest, dict):
-            for topic in end.keys() & latest.keys():
-                if isinstance(end[topic], dict):
-                    lag[topic] = {part: at - end[topic].get(part, 0) for part, at in latest[topic].items()}
-    return lag

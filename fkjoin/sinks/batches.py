@@ -25,6 +25,7 @@ from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.claim import start_claimed
 from fkjoin.checkpoint.files import begun, hadoop, query_id, read_file, write_file
 from fkjoin.checkpoint.indexes import owner
+from fkjoin.checkpoint.query import Query
 from fkjoin.errors import TopologyError
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.results import Results
@@ -120,7 +121,7 @@ def start(
     trigger: Mapping[str, Any] | None,
     query_name: str | None,
     on_restore: OnRestore = "fail",
-) -> StreamingQuery:
+) -> Query:
     """Start a query that writes the table's changes to one place."""
     require_one(spark, checkpoint)
 
@@ -145,7 +146,7 @@ def start_several(
     trigger: Mapping[str, Any] | None,
     query_name: str | None,
     on_restore: OnRestore = "fail",
-) -> StreamingQuery:
+) -> Query:
     """Start a query that writes the table's changes to several places, in their order; see ``Table.to``."""
     _require_sinks(sinks)
     _require_known_places(spark, checkpoint, sinks)

@@ -255,3 +255,13 @@ def test_the_examples_in_docstrings_are_true(orders: Table, customers: Table) ->
         for test in tests:
             assert runner.run(test).failed == 0, test.name
     assert runner.tries > 20
+
+
+def test_a_notebook_shows_the_picture_and_the_columns_with_their_types(orders: Table) -> None:
+    odd = orders.map_values(["amount", "named_struct('<b>', amount) as nested"], name="odd")._repr_html_()
+    assert odd.startswith("<svg ")
+    assert re.findall("<tr>(<td>.*?)</tr>", odd) == [
+        '<td>order_id</td><td title="string">string</td><td>key</td>',
+        '<td>amount</td><td title="double">double</td><td></td>',
+        '<td>nested</td><td title="struct&lt;&lt;b&gt;:double&gt;">struct&lt;&lt;b&gt;:double&gt;</td><td></td>',
+    ]

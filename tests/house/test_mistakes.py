@@ -387,7 +387,7 @@ def test_what_a_check_calls_fine_does_start(shop: Shop, fkjoin_here: Callable[..
     assert "fine; 1 queries: sink-out" in fkjoin_here("run", "--check", job(shop.folder, kept))
     assert not (shop.folder / "kept").exists()
     assert not (shop.folder / "checkpoint").exists()
-    assert fkjoin_here("run", job(shop.folder, kept)) == "sink-out: 1 batch, 1 row read\n"
+    assert " sink-out: 1 batch, 1 row read\n" in fkjoin_here("run", job(shop.folder, kept))
     assert DeltaTable(shop.folder / "kept").to_pyarrow_table().to_pylist() == [{"id": "o1", "amount": 5, "customer": "c1"}]
 
 

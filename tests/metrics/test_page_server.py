@@ -22,7 +22,9 @@ from fkjoin.errors import FkJoinError
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
 from fkjoin.jobs.job_kinds import JobError, PageSpec
+from fkjoin.jobs.job_sections import JobSpec
 from fkjoin.jobs.runner import _report
+from fkjoin.jobs.screen import Plain
 from fkjoin.jobs.web import served
 from fkjoin.metrics import Metrics, watch
 from fkjoin.metrics import server as page_server
@@ -187,11 +189,11 @@ def test_a_page_is_open_where_others_reach_it_and_no_token_is_asked_for() -> Non
     ("ui", "token", "warns"), [("0.0.0.0", None, True), ("0.0.0.0", TOKEN, False), ("127.0.0.1", None, False)]
 )
 def test_a_job_says_so_when_everybody_can_read_its_page(ui: str, token: str | None, warns: bool) -> None:
-    spec = SimpleNamespace(name="shop", ui=PageSpec(token=token), log=None)
+    spec = JobSpec(name="shop", checkpoint="ck", tables={}, sinks={}, ui=PageSpec(token=token))
     console = Console(file=io.StringIO(), width=40)
-    with _report(cast(Job, SimpleNamespace(spec=spec, steps=list)), console, (ui, 0)):
+    with _report(cast(Job, SimpleNamespace(spec=spec, steps=list)), Plain(console), (ui, 0)):
         pass
-    said = cast(io.StringIO, console.file).getvalue().splitlines()[1:]
+    said = [line[20:] for line in cast(io.StringIO, console.file).getvalue().splitlines()[1:]]
     assert [line.partition(":")[0] for line in said] == ["Everybody that reaches this machine can read it"] * warns
     assert all("token in section [ui] of the job file" in line for line in said)
 

@@ -16,7 +16,7 @@ def idle(batch: int) -> Any:
     about = json.loads(progress(batch).json)
     about |= {"numInputRows": 0, "durationMs": {"latestOffset": 3, "triggerExecution": 4}, "observedMetrics": {}}
     about["sources"][0]["latestOffset"]["orders"]["0"] = 70
-    return SimpleNamespace(batchId=batch, durationMs=about["durationMs"], json=json.dumps(about))
+    return SimpleNamespace(batchId=batch, timestamp=about["timestamp"], durationMs=about["durationMs"], json=json.dumps(about))
 
 
 def progress(batch: int, **state: Any) -> Any:
@@ -43,4 +43,4 @@ def progress(batch: int, **state: Any) -> Any:
             "somebody's own": {"rows": 1},
         },
     }
-    return SimpleNamespace(json=json.dumps(about))
+    return SimpleNamespace(timestamp=about["timestamp"], json=json.dumps(about))

@@ -1,0 +1,113 @@
+"""What a query does, from Spark's status and progress of it: plain data in, words out.
+
+Nothing of Spark nor of the stages is imported here: a command says what it does before it has them, which takes seconds.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+_READY, _ASKING, _NEXT = "Waiting for data to arrive", "Getting offsets from", "Waiting for next trigger"
+_STARTING = "Initializing"
+
+
+class Doing(enum.Enum):
+    """The states of a query."""
+
+    PLANNED = "not started yet"
+    STARTS = "starts"
+    BATCH = "works on a batch"
+    WAITS = "waits for data"
+    DUE = "waits for its next turn"
+    ASKS = "asks its sources for new data"
+    DONE = "done, all is read"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+def doing_of(status: Mapping[str, Any]) -> Doing:
+    """Read what a running query does from Spark's ``StreamingQuery.status``."""
+    message = str(status["message"])
+    if message.startswith(_STARTING):
+        return Doing.STARTS
+    if message.startswith(_ASKING):
+        return Doing.ASKS
+    if message.startswith(_READY):
+        return Doing.WAITS
+    if message.startswith(_NEXT):
+        return Doing.DUE if status["isDataAvailable"] else Doing.WAITS
+    return Doing.BATCH if status["isTriggerActive"] else Doing.WAITS
+
+
+def is_batch(phases: Mapping[str, Any]) -> bool:
+    """Tell whether an event with these phases, Spark's ``durationMs``, is of a batch.
+
+    A query that waits says so every ten seconds, under the number of its next batch.
+    """
+    return "addBatch" in phases
+
+
+def line_of(name: str, does: str, batch: Mapping[str, Any] | None, now: float) -> str:
+    """Say in a line what a query does, and what its last batch was."""
+    if batch is None:
+        return f"{name}: {does}"
+    ended = seconds_of(batch["timestamp"]) + _took(batch)
+    if does == Doing.WAITS.value:
+        does += f" since {moment(ended, now)}"
+    rows = several(batch["numInputRows"], "row", "rows")
+    return f"{name}: {does}; batch {batch['batchId']:,} had {rows} and took {took(_took(batch))}{_behind(batch)}"
+
+
+def _took(batch: Mapping[str, Any]) -> float:
+    return float(batch["durationMs"].get("triggerExecution", 0)) / 1000
+
+
+def _behind(batch: Mapping[str, Any]) -> str:
+    """Say how many records of topics are yet to be read."""
+    lag = [number for partitions in lag_of(batch["sources"]).values() for number in partitions.values()]
+    return f"; {sum(lag):,} behind" if lag else ""
+
+
+def lag_of(sources: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Count the records of each topic's partitions that are yet to be read."""
+    lag: dict[str, dict[str, int]] = {}
+    for source in sources:
+        end, latest = source.get("endOffset"), source.get("latestOffset")
+        if isinstance(end, dict) and isinstance(latest, dict):
+            for topic in end.keys() & latest.keys():
+                if isinstance(end[topic], dict):
+                    lag[topic] = {part: at - end[topic].get(part, 0) for part, at in latest[topic].items()}
+    return lag
+
+
+def seconds_of(time: str) -> float:
+    """Read a time as Spark writes it, in seconds since 1970."""
+    return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
+
+
+def several(number: int, one: str, more: str) -> str:
+    """Say a number of things."""
+    return f"{number:,} {one if number == 1 else more}"
+
+
+def span(seconds: float) -> str:
+    """Say how long something takes: 4 s, 3 min 10 s, 2 h 14 min, 3 d 4 h."""
+    whole = max(0, int(seconds))
+    units = (("d", whole // 86_400), ("h", whole // 3_600 % 24), ("min", whole // 60 % 60), ("s", whole % 60))
+    first = next((place for place, (_, number) in enumerate(units) if number), len(units) - 1)
+    return " ".join(f"{number} {unit}" for unit, number in units[first : first + 2] if number or unit == units[first][0])
+
+
+def took(seconds: float) -> str:
+    """Say how long a batch took."""
+    return f"{seconds:.1f} s" if seconds < 60 else span(seconds)
+
+
+def moment(at: float, now: float) -> str:
+    """Say a time of day, and the day if it is another one."""
+    then, here = time.localtime(at), time.localtime(now)
+    return time.strftime("%H:%M:%S" if then[:3] == here[:3] else "%Y-%m-%d %H:%M", then)

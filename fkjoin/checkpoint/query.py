@@ -1,0 +1,148 @@
+"""A query that fkjoin has started: Spark's, with words for its failure and for what it does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from fkjoin.checkpoint.failure import failure
+from fkjoin.checkpoint.progress import Doing, doing_of, is_batch, line_of
+from fkjoin.stages import counters
+from fkjoin.stages.counters import metrics_name, state_metrics_name
+
+_COUNTERS, _STATE = metrics_name(""), state_metrics_name("")
+
+
+class Query(StreamingQuery):
+    """A running query, as ``to_…`` calls give it: Spark's, whose failure is a ``QueryError``.
+
+    It is shown as a line that says what it does, and what its last batch was.  In a notebook, ``awaitTermination`` keeps such a
+    line up to date.
+
+    Examples
+    --------
+    >>> query = joined.to_parquet("lake/joined", checkpoint="ck/joined")
+    >>> query
+    joined: waits for data since 21:04:11; batch 12 had 1,203 rows and took 0.8 s
+    """
+
+    def show(self) -> None:
+        """Print what the query does, and what the operators counted in its last batch.
+
+        Returns
+        -------
+        None
+
+        Examples
+        --------
+        >>> query.show()
+        joined: waits for data since 21:04:11; batch 12 had 1,203 rows and took 0.8 s
+        operator  left-in  right-in    out  state-rows
+        --------  -------  --------  -----  ----------
+        joined      1,200         3  1,200       2,406
+        """
+        print(self)
+        if (batch := self._last_batch()) is not None:
+            print(table_of(batch))
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
+        with _notebook_line(self.__repr__) as update:
+            try:
+                return super().awaitTermination(timeout) if update is None else self._followed(timeout, update)
+            except StreamingQueryException:
+                failed = failure(self)
+                if failed is None:
+                    raise
+        raise failed
+
+    def exception(self) -> StreamingQueryException | None:
+        return failure(self)
+
+    def __repr__(self) -> str:
+        with contextlib.suppress(Exception):  # of a session that was stopped: a repr raises nothing
+            return self._line()
+        return object.__repr__(self)
+
+    def _line(self) -> str:
+        if not self.isActive:
+            error = failure(self)
+            does = "has ended" if error is None else f"failed: {str(error).splitlines()[0].partition(': ')[2]}"
+            return line_of(self._called, does, self._last_batch(), time.time())
+        doing, batch = doing_of(self.status), self._last_batch()
+        does = (Doing.WAITS if doing is Doing.ASKS else doing).value  # it asks many times a second
+        if doing is Doing.BATCH:
+            does = "works on its first batch" if batch is None else f"works on batch {batch['batchId'] + 1:,}"
+        return line_of(self._called, does, batch, time.time())
+
+    @property
+    def _called(self) -> str:
+        return self.name or str(self.id)
+
+    def _last_batch(self) -> Mapping[str, Any] | None:
+        """The progress of the last batch; that of a query which waits is older than its last progress."""
+        last = self.lastProgress
+        kept = [] if last is None else [last] if is_batch(last.durationMs) else self.recentProgress
+        return next((json.loads(progress.json) for progress in reversed(kept) if is_batch(progress.durationMs)), None)
+
+    def _followed(self, timeout: int | None, update: Callable[[], None]) -> bool | None:
+        """Wait as ``awaitTermination`` does, and update a line each second."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = 1.0 if until is None else min(1.0, until - time.monotonic())
+            if left <= 0:
+                return False
+            ended = super().awaitTermination(left)  # type: ignore[arg-type]
+            update()
+            if ended:
+                return None if timeout is None else True
+
+
+def table_of(batch: Mapping[str, Any]) -> str:
+    """Draw what the operators counted in a batch: a line for each, a column for each counter that is not 0 everywhere."""
+    observed: Mapping[str, Mapping[str, Any]] = batch.get("observedMetrics", {})
+    operators = {name.removeprefix(_COUNTERS): row for name, row in observed.items() if name.startswith(_COUNTERS)}
+    shown = [item for item in counters.ALL if any(row.get(item) for row in operators.values())]
+    states = {name.removeprefix(_STATE): row for name, row in observed.items() if name.startswith(_STATE)}
+    lines = [["operator", *shown, *[counters.STATE_ROWS] * bool(states)]]
+    for name, row in operators.items():
+        rows = [states.get(name, {}).get(counters.STATE_ROWS)] * bool(states)
+        lines.append([name, *(f"{number or 0:,}" for number in (*(row.get(item) for item in shown), *rows))])
+    return _aligned(lines) if operators else "no operator counted anything"
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> str:
+    """Lay out cells in columns: the first to the left, all others to the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    rule = ["-" * width for width in widths]
+    return "\n".join(
+        "  ".join([first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))]).rstrip()
+        for first, *rest in (lines[0], rule, *lines[1:])
+    )
+
+
+@contextlib.contextmanager
+def _notebook_line(text: Callable[[], str]) -> Iterator[Callable[[], None] | None]:
+    """Show a line in the notebook that this process runs; gives what updates it, or None without a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if getattr(shell, "kernel", None) is None:
+        yield None
+        return
+    from IPython.display import display
+
+    handle = display({"text/plain": text()}, raw=True, display_id=True)
+
+    def update() -> None:
+        handle.update({"text/plain": text()}, raw=True)
+
+    try:
+        yield update
+    finally:
+        with contextlib.suppress(Exception):  # of a JVM that is gone
+            update()

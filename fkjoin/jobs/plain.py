@@ -1,0 +1,89 @@
+"""What ``fkjoin run`` says where there is no terminal: views of the job in, lines out, some at once and some now and then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fkjoin.checkpoint.progress import Doing, several, span, took
+from fkjoin.jobs.view import AT_WORK, JobView, Mode, QueryView, doing, ended
+
+EVERY_S, IDLE_EVERY_S = 60.0, 600.0
+"""The time between two lines about a query that works, and about one that waits."""
+
+
+@dataclass
+class _Told:
+    """A query, as the last line about it had it, and when that was."""
+
+    query: QueryView
+    at: float
+
+
+@dataclass
+class Lines:
+    """Choose what to say of a job, from one view to the next."""
+
+    _told: dict[str, _Told] = field(default_factory=dict)
+    _mode: Mode = Mode.RUNS
+    _troubles: tuple[str, ...] = ()
+    _troubles_at: float = 0.0
+
+    def news(self, view: JobView) -> list[str]:
+        """Return what there is to say; nothing most of the time."""
+        lines = [line for query in view.queries if (line := self._about(query, view.now)) is not None]
+        if view.troubles != self._troubles and view.now - self._troubles_at >= EVERY_S:
+            lines.append(self._wrong(view))
+        if view.mode is Mode.STOPS and self._mode is not Mode.STOPS:
+            lines.append("stops when the batches at work are done; a second signal ends it at once")
+        self._mode = view.mode
+        return lines
+
+    def last(self, view: JobView) -> list[str]:
+        """Return what was done, at the end."""
+        lines = [] if view.troubles == self._troubles else [self._wrong(view)]
+        done = [f"{query.name}: {_sum(query)}" for query in view.queries if query.doing is not Doing.PLANNED]
+        return [*lines, *done, f"{view.name} {ended(view)}"]
+
+    def _wrong(self, view: JobView) -> str:
+        self._troubles, self._troubles_at = view.troubles, view.now
+        return f"since the start: {'; '.join(view.troubles)}"
+
+    def _about(self, query: QueryView, now: float) -> str | None:
+        told = self._told.get(query.name)
+        line = _line(query, None if told is None else told.query, 0.0 if told is None else now - told.at, now)
+        if line is not None:
+            self._told[query.name] = _Told(query, now)
+        return None if line is None else f"{query.name}: {line}"
+
+
+def _line(query: QueryView, before: QueryView | None, passed: float, now: float) -> str | None:
+    """Say what is new of a query since a line about it, ``passed`` seconds ago; None: it is not worth a line yet."""
+    if query.doing not in AT_WORK:
+        return None
+    if query.last is not None and (before is None or before.last is None):
+        return f"first batch done, number {query.last.number}: {_rows(query.last.rows)} in {took(query.last.seconds)}"
+    if query.doing is Doing.STARTS:
+        return "starts" if before is None else None
+    if query.doing is Doing.BATCH and query.last is None and (before is None or before.doing is not Doing.BATCH):
+        return "first batch begins"
+    if before is None:
+        return doing(query, now)
+    done = query.batches - before.batches
+    if passed < (EVERY_S if done or query.doing in (Doing.BATCH, Doing.ASKS) else IDLE_EVERY_S):
+        return None
+    if done and query.last is not None:
+        rows = query.rows - before.rows
+        behind = "" if query.behind is None else f"; {query.behind:,} behind"
+        return (
+            f"{several(done, 'batch', 'batches')} in {span(passed)}: {_rows(rows)}, {rows / passed:,.1f}/s; "
+            f"the last, number {query.last.number:,}, took {took(query.last.seconds)}{behind}"
+        )
+    return doing(query, now) + (f"; {_sum(query)} since the start" if query.batches else "")
+
+
+def _sum(query: QueryView) -> str:
+    return f"{several(query.batches, 'batch', 'batches')}, {_rows(query.rows)} read"
+
+
+def _rows(number: int) -> str:
+    return several(number, "row", "rows")

@@ -1,0 +1,219 @@
+"""What a job's queries do, followed as they run: a view for the screen, and a line of JSON for each batch."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TextIO
+
+from pyspark import SparkContext
+from pyspark.sql.streaming.query import StreamingQuery
+
+from fkjoin.checkpoint.progress import Doing, doing_of, several
+from fkjoin.jobs.job_order import in_order, reads_of
+from fkjoin.jobs.job_sections import JobSpec
+from fkjoin.jobs.screen import Screen
+from fkjoin.jobs.view import AT_WORK, Batch, Flow, JobView, Mode, QueryView, batches_of, rate_of
+from fkjoin.metrics import Metrics, progress_since
+from fkjoin.sinks.counts import LEFT_OUT, counted
+from fkjoin.stages import counters
+
+_TROUBLES = {
+    counters.DEAD_LETTERS: ("dead letter", "dead letters"),
+    counters.NULL_KEY: ("row without a key", "rows without a key"),
+    counters.RESTARTS: ("row started over", "rows started over"),
+    counters.INDEX_REBUILT: ("index rebuilt", "indexes rebuilt"),
+}
+"""Counters that a person wants to hear of, one and several."""
+
+_ANSWER_S = 30.0
+"""The time within which the sources of a query should answer."""
+
+_TASKS_EVERY_S = 1.0
+"""The time between two counts of the tasks of a batch."""
+
+
+def flow_of(spec: JobSpec) -> Flow:
+    """The topology of a job file."""
+    reads = reads_of(spec)
+    made = tuple((name, tuple(reads[kind, name].values())) for kind, name in in_order(spec))
+    return Flow(tuple(spec.tables), made, tuple(spec.sinks))
+
+
+def troubles_of(totals: Iterable[Mapping[str, Mapping[str, int]]], tables: Collection[str]) -> tuple[str, ...]:
+    """Say what went wrong since the start, by the ``totals`` of each query's operators.
+
+    An operator that several queries run, or that runs for several of the ``tables``, counts the same rows each time, so the
+    largest number holds.
+    """
+    found: dict[tuple[str, str], int] = {}
+    for operators in totals:
+        for operator, numbers in operators.items():
+            name = _table_of(operator, tables)
+            for item in _TROUBLES.keys() & numbers.keys():
+                found[item, name] = max(found.get((item, name), 0), numbers[item])
+    return tuple(
+        f"{several(found[item, name], *words)} in {name}"
+        for item, words in _TROUBLES.items()
+        for of, name in sorted(found)
+        if of == item
+    )
+
+
+def _table_of(operator: str, tables: Collection[str]) -> str:
+    """The table that an operator makes, without the reader that it runs for."""
+    name = re.sub(r"(-answers)?(-for-.+)?$", "", operator)
+    return name if operator not in tables and name in tables else operator
+
+
+class Report:
+    """Takes down each batch once, and knows what each query does."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        names: Sequence[str],
+        notes: Sequence[str],
+        metrics: Metrics,
+        log: TextIO | None,
+        screen: Screen,
+    ) -> None:
+        self._name, self._flow, self._began = spec.name, flow_of(spec), screen.began
+        self._tables = {name for name, _ in self._flow.made}
+        self._metrics, self._log, self._screen = metrics, log, screen
+        self._seen: dict[str, int] = {}
+        self._batches: dict[str, list[Batch]] = {}
+        self._queries = {name: QueryView(name) for name in names}
+        self._counted: dict[str, float] = {}
+        self._alive: dict[str, float] = {}
+        self._events: dict[str, str] = {}
+        self._troubles: tuple[str, ...] = ()
+        self._mode, self._notes = Mode.RUNS, tuple(notes)
+        self._ended: float | None = None
+
+    def view(self) -> JobView:
+        """The job at this moment, as any thread may ask for it."""
+        now = time.time() if self._ended is None else self._ended
+        queries = tuple(
+            replace(query, rate=rate_of(self._batches.get(query.name, ()), now)) for query in self._queries.values()
+        )
+        troubles = (*self._troubles, *_of_sinks())
+        return JobView(self._name, self._flow, self._began, now, queries, self._mode, troubles, self._notes)
+
+    def turn(self, mode: Mode) -> None:
+        """Note that the job stops, or has ended, and how."""
+        self._mode = mode
+        if mode is Mode.STOPS:
+            self._screen.refresh()
+            return
+        self._ended = time.time()
+        for name, query in self._queries.items():
+            if query.doing in AT_WORK:
+                refused = mode is Mode.FAILED and query.doing is Doing.STARTS
+                self.ends(name, Doing.FAILED if refused else Doing.STOPPED)
+
+    def starts(self, name: str) -> None:
+        """Note that a query is about to be started."""
+        self._alive[name] = time.time()
+        self._queries[name] = replace(self._queries[name], doing=Doing.STARTS, since=self._alive[name])
+        self._screen.refresh()
+
+    def look(self, name: str, query: StreamingQuery) -> None:
+        """Take what is new of a query."""
+        for progress in progress_since(query, self._seen.get(name, -1), idle=True):
+            if self._events.get(name) != progress.timestamp:
+                self._events[name], self._alive[name] = progress.timestamp, time.time()
+            if (line := self._metrics.take(progress, name)) is not None:
+                self._seen[name] = progress.batchId
+                self._take(name, line)
+            elif self._queries[name].batches:
+                self._queries[name] = replace(self._queries[name], behind=self._behind(name))
+        if query.isActive:
+            self._queries[name] = self._now_doing(self._queries[name], self._does(name, query), lambda: _tasks(query))
+        self._screen.refresh()
+
+    def ends(self, name: str, doing: Doing) -> None:
+        """Note that a query has ended, and how."""
+        self._queries[name] = replace(self._queries[name], doing=doing, tasks=None)
+
+    def _does(self, name: str, query: StreamingQuery) -> Doing:
+        """Tell what a query does; one that asks its sources waits, until it has got no answer for long.
+
+        It asks many times a second, and says every ten seconds that it waits.
+        """
+        doing = doing_of(query.status)
+        if doing is not Doing.ASKS:
+            self._alive[name] = time.time()
+        elif time.time() - self._alive[name] < _ANSWER_S:
+            known = self._queries[name]
+            keeps = known.doing is Doing.DUE or (known.doing is Doing.STARTS and known.last is None)
+            return known.doing if keeps else Doing.WAITS
+        return doing
+
+    def _now_doing(self, query: QueryView, doing: Doing, tasks: Callable[[], tuple[int, int] | None]) -> QueryView:
+        now = time.time()
+        if doing is not query.doing:
+            since = self._alive[query.name] if doing is Doing.ASKS else now
+            if doing is Doing.WAITS and query.last is not None:
+                since = query.last.ended
+            return replace(query, doing=doing, since=since, tasks=None)
+        if doing is not Doing.BATCH or now - max(query.since, self._counted.get(query.name, 0)) < _TASKS_EVERY_S:
+            return query
+        self._counted[query.name] = now
+        return replace(query, tasks=tasks())
+
+    def _behind(self, name: str) -> int | None:
+        """Count the records that a query has yet to read."""
+        lag = [number for partitions in self._metrics.snapshot()[name]["lag"].values() for number in partitions.values()]
+        return sum(lag) if lag else None
+
+    def _take(self, name: str, line: dict[str, Any]) -> None:
+        if self._log is not None:
+            print(json.dumps(line), file=self._log, flush=True)
+        for operator, counted_now in line["counters"].items():
+            if restarted := counted_now.get(counters.RESTARTS):
+                self._screen.say(
+                    f"{name}: batch {line['batch']}: {operator}: {restarted:,} rows started over: their topic was created "
+                    "again, or is another one; what came last counts"
+                )
+        known = self._metrics.snapshot()
+        about = known[name]
+        self._batches[name] = batches = batches_of(about["recent"])
+        query, last = self._queries[name], batches[-1]
+        since = last.ended if query.doing in (Doing.WAITS, Doing.BATCH) else query.since
+        self._queries[name] = replace(
+            query,
+            since=since,
+            tasks=None,
+            last=last,
+            behind=self._behind(name),
+            batches=about["batches"],
+            rows=about["all_inputs"],
+        )
+        self._troubles = troubles_of((one["totals"] for one in known.values()), self._tables)
+
+
+def _of_sinks() -> list[str]:
+    """Say what sinks count."""
+    return [
+        f"{several(number, 'row', 'rows')} that {place} cannot have"
+        if what == LEFT_OUT
+        else f"work on {place} repeated {several(number, 'time', 'times')}"
+        for (what, place), number in sorted(counted().items())
+    ]
+
+
+def _tasks(query: StreamingQuery) -> tuple[int, int] | None:
+    """Count the tasks of the batch at work, those that are done and all; None where Spark does not say."""
+    context: Any = SparkContext._active_spark_context
+    done = tasks = 0
+    with contextlib.suppress(Exception):  # the job has ended meanwhile, or Spark keeps it elsewhere
+        for number in context.statusTracker().getActiveJobsIds():
+            job = context._jsc.sc().statusStore().job(number)
+            if job.jobGroup().isDefined() and job.jobGroup().get() == str(query.runId):
+                done, tasks = done + job.numCompletedTasks(), tasks + job.numTasks() - job.numSkippedTasks()
+    return (done, tasks) if tasks else None

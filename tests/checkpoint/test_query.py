@@ -1,0 +1,174 @@
+"""What a query shows of itself, in a program and in a notebook; PySpark's own calls, on a JVM's query that is none."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fkjoin.checkpoint.failure import QueryError
+from fkjoin.checkpoint.query import Query
+from tests.support.progress import idle, progress
+
+NOW = 1_767_225_660.0
+"""00:01:00, a minute after the first batch of ``progress`` begins."""
+
+
+class JavaQuery:
+    """The JVM's side of a query."""
+
+    def __init__(self, message: str, *events: Any) -> None:
+        self.message, self.events, self.active, self.waits = message, list(events), True, 3
+
+    def isActive(self) -> bool:  # noqa: N802
+        return self.active
+
+    def name(self) -> str:
+        return "joined"
+
+    def status(self) -> Any:
+        status = {"message": self.message, "isDataAvailable": True, "isTriggerActive": True}
+        return SimpleNamespace(json=lambda: json.dumps(status))
+
+    def lastProgress(self) -> Any:  # noqa: N802
+        return self.recentProgress()[-1] if self.events else None
+
+    def recentProgress(self) -> list[Any]:  # noqa: N802
+        return [SimpleNamespace(json=lambda event=event: whole(event)) for event in self.events]
+
+    def exception(self) -> Any:
+        return SimpleNamespace(isDefined=lambda: False)
+
+    def awaitTermination(self, ms: int | None = None) -> bool | None:  # noqa: N802
+        self.waits -= 1
+        self.active = self.waits > 0
+        return None if ms is None else not self.active
+
+
+def whole(event: Any) -> str:
+    """The event, with all that PySpark asks for."""
+    about = json.loads(event.json)
+    lacks = {"runId": UUID, "batchDuration": 1, "stateOperators": [], "inputRowsPerSecond": 1.0, "processedRowsPerSecond": 1.0}
+    of_source = {
+        "description": "d",
+        "startOffset": None,
+        "numInputRows": 1,
+        "inputRowsPerSecond": 1.0,
+        "processedRowsPerSecond": 1.0,
+    }
+    sources = [{**of_source, **source} for source in about["sources"]]
+    return json.dumps({**lacks, **about, "id": UUID, "sources": sources, "sink": {"description": "d", "numOutputRows": 1}})
+
+
+@pytest.fixture(autouse=True)
+def _a_minute_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    monkeypatch.setattr("fkjoin.checkpoint.query.time.time", lambda: NOW)
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+UUID = "00000000-0000-0000-0000-000000000000"
+BATCH = "batch 1 had 100 rows and took 0.5 s; 14 behind"
+
+
+@pytest.mark.parametrize(
+    ("message", "events", "says"),
+    [
+        ("Initializing sources", [], "joined: starts"),
+        ("Processing new data", [], "joined: works on its first batch"),
+        ("Processing new data", [progress(0), progress(1)], f"joined: works on batch 2; {BATCH}"),
+        ("Waiting for data to arrive", [progress(1)], f"joined: waits for data since 00:00:01; {BATCH}"),
+        ("Getting offsets from KafkaV2[Subscribe[orders]]", [progress(1)], f"joined: waits for data since 00:00:01; {BATCH}"),
+        ("Waiting for data to arrive", [progress(1), idle(2), idle(2)], f"joined: waits for data since 00:00:01; {BATCH}"),
+    ],
+)
+def test_a_query_is_shown_as_a_line_that_says_what_it_does(message: str, events: list[Any], says: str) -> None:
+    """A query that waits shows its last batch, though Spark's last progress is of none."""
+    assert repr(Query(JavaQuery(message, *events))) == says
+
+
+def test_one_that_has_ended_says_so() -> None:
+    java = JavaQuery("Stopped", progress(1))
+    java.active = False
+    assert repr(Query(java)) == f"joined: has ended; {BATCH}"
+
+
+def test_one_that_has_failed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = QueryError("query joined failed: no: at all\nwhere: there\nwhat to do: mend that")
+    monkeypatch.setattr("fkjoin.checkpoint.query.failure", lambda query: failed)
+    java = JavaQuery("Terminated with exception")
+    java.active = False
+    assert repr(Query(java)) == "joined: failed: no: at all"
+
+
+def test_one_of_a_stopped_session_can_be_shown() -> None:
+    assert repr(Query(None)).startswith("<fkjoin.checkpoint.query.Query object at ")  # type: ignore[arg-type]
+
+
+def test_the_operators_of_the_last_batch_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    about = json.loads(progress(1).json)
+    about["observedMetrics"]["fkjoin:regions"] = {"rows-in": 1200, "out": None}
+    Query(JavaQuery("Waiting for data to arrive", SimpleNamespace(json=json.dumps(about)))).show()
+    assert capsys.readouterr().out == (
+        f"joined: waits for data since 00:00:01; {BATCH}\n"
+        "operator  left-in  right-in  rows-in  stale-dropped  out  state-rows\n"
+        "--------  -------  --------  -------  -------------  ---  ----------\n"
+        "joined         90        10        0              1   50         300\n"
+        "regions         0         0    1,200              0    0           0\n"
+    )
+    Query(JavaQuery("Initializing sources")).show()
+    assert capsys.readouterr().out == "joined: starts\n"
+
+
+class Notebook:
+    """IPython, as far as it is asked for: the lines that a cell shows, one over the other."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, kernel: bool = True) -> None:
+        self.shown: list[str] = []
+        module, displays = ModuleType("IPython"), ModuleType("IPython.display")
+        module.get_ipython = lambda: SimpleNamespace(kernel="a kernel" if kernel else None)  # type: ignore[attr-defined]
+        displays.display = self.display  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "IPython", module)
+        monkeypatch.setitem(sys.modules, "IPython.display", displays)
+
+    def display(self, data: dict[str, str], *, raw: bool, display_id: bool) -> Any:
+        assert (raw, display_id) == (True, True)
+        self.shown.append(data["text/plain"])
+        return SimpleNamespace(update=lambda data, raw: self.shown.append(data["text/plain"]))
+
+
+def test_a_notebook_that_waits_for_a_query_shows_its_progress_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook, java = Notebook(monkeypatch), JavaQuery("Processing new data", progress(1))
+    assert Query(java).awaitTermination() is None
+    works, ended = f"joined: works on batch 2; {BATCH}", f"joined: has ended; {BATCH}"
+    assert list(dict.fromkeys(notebook.shown)) == [works, ended]
+    assert notebook.shown.count(works) == 3, "at first, and each second"
+
+
+def test_a_time_that_is_given_holds_in_a_notebook_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    Notebook(monkeypatch)
+    java = JavaQuery("Processing new data", progress(1))
+    now = iter(range(100))
+    monkeypatch.setattr("fkjoin.checkpoint.query.time.monotonic", lambda: float(next(now)))
+    assert Query(java).awaitTermination(2) is False
+    assert java.waits == 2, "it waited once, a second"
+    java.waits = 1
+    assert Query(java).awaitTermination(20) is True
+
+
+@pytest.mark.parametrize("shell", ["none", "a terminal's"])
+def test_elsewhere_nothing_is_shown(monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
+    if shell != "none":
+        notebook = Notebook(monkeypatch, kernel=False)
+    java = JavaQuery("Processing new data", progress(1))
+    Query(java).awaitTermination()
+    assert java.waits == 2, "PySpark's own call"
+    assert shell == "none" or notebook.shown == []

@@ -1,0 +1,98 @@
+"""``fkjoin run`` on a terminal, from its first second to Ctrl-C, and where there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.job_files import GOOD, job
+from tests.support.queries import write_lines
+from tests.support.terminal import OnTerminal
+
+ORDER = {"id": 1, "customer": "c", "amount": 1, "lsn": 1, "op": "u"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with an order and its customer."""
+    write_lines(tmp_path / "orders", "1", [ORDER])
+    write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
+    return tmp_path
+
+
+def test_the_screen_stands_before_spark_is_imported() -> None:
+    """Imports take seconds, in which the command says already that it reads the job."""
+    code = (
+        "import sys, fkjoin.cli.main, fkjoin.jobs.screen; print({'pyspark', 'pyarrow', 'pandas', 'numpy'} & set(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+@pytest.mark.spark
+def test_the_screen_says_at_each_moment_what_goes_on(folder: Path) -> None:
+    text = (
+        GOOD.replace('"available-now"', '"1 second"')
+        .replace("[kafka]\n", "")
+        .replace('bootstrap_servers = "localhost:1"\n', "")
+    )
+    job(folder, text)
+    terminal = OnTerminal(folder, "run", "job.toml")
+    with contextlib.closing(terminal):
+        at = 0
+        for stage in (
+            r"reading job\.toml  0 s",
+            r"starting Spark at local\[2\]  \d+ s",
+            r"✓ starting Spark at local\[2\]  \d+\.\d s",
+            r"looking at tables orders, customers  \d+ s",
+            r"✓ looking at checkpoint \S+: a new one",
+            r"orders  runs for \d+ s, since \d\d:\d\d:\d\d",
+            r"orders, customers → joined → out",
+            r"sink-out +starts for \d+ s",
+            r"sink-out +first batch for \d+ s",
+            r"sink-out +waits for data since \S+ +\d\.\d +0 ",
+        ):
+            at = terminal.wait_for(stage, at)
+        write_lines(folder / "orders", "2", [{**ORDER, "id": 2, "lsn": 2}])
+        at = terminal.wait_for(r"sink-out +batch 1 for \d+ s", at)
+        at = terminal.wait_for(r"sink-out +waits for data since \S+ +\d\.\d +1 ", at)
+        terminal.press("\x03")
+        assert terminal.ends() == 0
+    assert re.search(
+        r"orders  stopped after .*sink-out +stopped +1 .* 2 +3\n.*no errors, no dead letters\s*$", terminal.said, re.S
+    )
+    assert "Traceback" not in terminal.said
+
+
+@pytest.mark.spark
+def test_without_a_terminal_there_is_a_line_for_each_stage_of_the_start_and_one_at_the_end(
+    folder: Path, fkjoin_here: Callable[..., str]
+) -> None:
+    lines = fkjoin_here("run", job(folder, GOOD)).splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in lines)
+    said = "\n".join(line[20:] for line in lines)
+    took = r"in \d+(\.\d)? s"
+    assert re.fullmatch(
+        r"starting Spark at local\[2\]\n"
+        r"looking at tables orders, customers, and asking the brokers at localhost:1\n"
+        rf"looking at checkpoint {re.escape(str(folder))}/checkpoint: a new one\n"
+        r"sink-out: starts\n"
+        r"(sink-out: first batch begins\n)?"
+        rf"sink-out: first batch done, number 0: 2 rows {took}\n"
+        r"sink-out: 1 batch, 2 rows read\n"
+        rf"orders has read all that was there {took}",
+        said,
+    ), said
+
+
+@pytest.mark.spark
+def test_lines_of_json_have_standard_output_for_themselves(folder: Path, fkjoin_here: Callable[..., str]) -> None:
+    text = GOOD.replace('log = "{folder}/job.log"', 'log = "-"')
+    (line,) = fkjoin_here("run", job(folder, text)).splitlines()
+    assert json.loads(line)["query"] == "sink-out"

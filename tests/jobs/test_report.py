@@ -1,0 +1,178 @@
+"""How a job's queries are followed: what each does, and since when; with queries that are not Spark's."""
+
+from __future__ import annotations
+
+import io
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+
+from fkjoin.checkpoint.progress import Doing
+from fkjoin.jobs.job_sections import JobSpec
+from fkjoin.jobs.report import Report, troubles_of
+from fkjoin.jobs.screen import Plain
+from fkjoin.jobs.view import Mode, QueryView, doing
+from fkjoin.metrics import Metrics
+from tests.support.progress import idle, progress
+
+WAITING = {"message": "Waiting for data to arrive", "isDataAvailable": False, "isTriggerActive": False}
+ASKING = {"message": "Getting offsets from KafkaV2[Subscribe[orders]]", "isDataAvailable": False, "isTriggerActive": True}
+WORKING = {"message": "Processing new data", "isDataAvailable": True, "isTriggerActive": True}
+
+START = 1_767_225_600.0
+"""The time at which the first batch of ``progress`` begins."""
+
+SPEC = JobSpec.model_validate(
+    {
+        "name": "shop",
+        "checkpoint": "ck",
+        "tables": {name: {"path": name, "key": "id", "version": "lsn"} for name in ("orders", "customers")},
+        "joins": {"joined": {"left": "orders", "right": "customers", "extractor": "customer"}},
+        "sinks": {"out": {"table": "joined", "path": "out"}},
+    }
+)
+
+
+class Query:
+    """A streaming query that says what it is told to."""
+
+    def __init__(self) -> None:
+        self.runId, self.isActive = "run", True
+        self.status: dict[str, Any] = {**WAITING, "message": "Initializing sources"}
+        self.recentProgress: list[Any] = []
+
+    def done(self, event: Any) -> None:
+        about = json.loads(event.json)
+        event.batchId, event.durationMs = about["batchId"], about["durationMs"]
+        self.recentProgress.append(event)
+
+    @property
+    def lastProgress(self) -> Any:  # noqa: N802
+        return self.recentProgress[-1] if self.recentProgress else None
+
+
+class Followed:
+    """A report about one query, at times that a test gives."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = START
+        monkeypatch.setattr("fkjoin.jobs.report.time.time", lambda: self.now)
+        self.log, self.said = io.StringIO(), io.StringIO()
+        self.query, screen = Query(), Plain(Console(file=self.said))
+        self.report = Report(SPEC, ["sink-out"], (), Metrics(), self.log, screen)
+        screen.watch(self.report.view)
+        self.report.starts("sink-out")
+
+    def look(self, at: float) -> QueryView:
+        self.now = START + at
+        self.report.look("sink-out", cast(Any, self.query))
+        (found,) = self.report.view().queries
+        return found
+
+
+@pytest.fixture
+def followed(monkeypatch: pytest.MonkeyPatch) -> Followed:
+    return Followed(monkeypatch)
+
+
+def test_a_query_is_followed_from_its_start_through_a_batch_to_idleness(followed: Followed) -> None:
+    assert followed.report.view().flow.line(80) == "orders, customers → joined → out"
+    assert (followed.look(0).doing, followed.look(9).since) == (Doing.STARTS, START)
+    followed.query.status = WORKING
+    assert [followed.look(at).since for at in (10, 11)] == [START + 10] * 2
+    followed.query.done(progress(11))
+    followed.query.status = WAITING
+    found = followed.look(11.8)
+    assert (found.doing, found.since) == (Doing.WAITS, START + 11.5), "since the end of its batch"
+    assert (found.batches, found.rows, found.behind, found.rate) == (1, 100, 14, 200)
+    assert json.loads(followed.log.getvalue())["batch"] == 11
+
+
+def test_a_query_that_waits_keeps_its_numbers_and_learns_how_far_it_is_behind(followed: Followed) -> None:
+    followed.query.done(progress(11))
+    followed.query.status = WAITING
+    followed.look(12)
+    followed.query.done(idle(12))
+    found = followed.look(21.5)
+    assert (found.batches, found.rows, found.behind, found.last and found.last.number) == (1, 100, 9, 11)
+    assert found.rate == 10, "of ten seconds"
+    followed.query.done(progress(12))
+    assert followed.look(22).batches == 2
+    assert [json.loads(line)["batch"] for line in followed.log.getvalue().splitlines()] == [11, 12]
+
+
+def test_sources_that_do_not_answer_are_said_to_be_silent(followed: Followed) -> None:
+    """A query that waits asks all the time, and says so every ten seconds."""
+    followed.query.done(progress(0))
+    followed.query.status = ASKING
+    assert [followed.look(at).doing for at in (1, 10)] == [Doing.WAITS] * 2
+    followed.query.done(idle(1))
+    assert [followed.look(at).doing for at in (11, 40)] == [Doing.WAITS] * 2
+    silent = followed.look(41)
+    assert (silent.doing, doing(silent, START + 42)) == (Doing.ASKS, "has no answer from its sources for 31 s")
+    followed.query.status = WORKING
+    assert followed.look(43).doing is Doing.BATCH
+    for at, status in ((44, ASKING), (60, WAITING), (89, ASKING)):
+        followed.query.status = status
+        assert followed.look(at).doing is Doing.WAITS, "it answers between"
+
+
+def test_a_start_whose_sources_do_not_answer_is_said_to_wait_for_them(followed: Followed) -> None:
+    followed.query.status = ASKING
+    assert [followed.look(at).doing for at in (1, 29, 30)] == [Doing.STARTS, Doing.STARTS, Doing.ASKS]
+
+
+def test_batches_without_a_pause_begin_where_the_one_before_ended(followed: Followed) -> None:
+    followed.query.status = WORKING
+    followed.look(0)
+    followed.query.done(progress(0))
+    found = followed.look(0.7)
+    assert (found.doing, found.since) == (Doing.BATCH, START + 0.5)
+
+
+def test_the_time_stands_still_when_a_job_has_ended(followed: Followed) -> None:
+    followed.look(1)
+    followed.now = START + 5
+    followed.report.turn(Mode.STOPPED)
+    followed.now = START + 50
+    view = followed.report.view()
+    assert (view.now, view.queries[0].doing) == (START + 5, Doing.STOPPED)
+
+
+def test_a_query_that_could_not_start_has_failed(followed: Followed) -> None:
+    followed.report.turn(Mode.FAILED)
+    assert followed.report.view().queries[0].doing is Doing.FAILED
+
+
+def test_rows_that_started_over_and_dead_letters_are_said(followed: Followed) -> None:
+    event = json.loads(progress(3).json)
+    event["observedMetrics"]["fkjoin:joined"] |= {"source-restarts": 1200, "dead-letters": 2}
+    followed.query.done(SimpleNamespace(timestamp="3", json=json.dumps(event)))
+    followed.look(4)
+    assert "sink-out: batch 3: joined: 1,200 rows started over: their topic was created again" in followed.said.getvalue()
+    assert followed.report.view().troubles == ("2 dead letters in joined", "1,200 rows started over in joined")
+
+
+def test_an_operator_that_runs_twice_counts_its_dead_letters_once() -> None:
+    """In two queries, or for two readers; a table's own name may look like that of such an operator."""
+    one = {"joined": {"dead-letters": 3, "out": 9}, "joined-answers-for-sums": {"dead-letters": 2}}
+    other = {
+        "joined": {"dead-letters": 2, "index-rebuilt": 1},
+        "joined-rekey": {"dead-letters": 1},
+        "sums-for-b": {"dead-letters": 1},
+    }
+    assert troubles_of([one, other], ["joined", "sums", "sums-for-b"]) == (
+        "3 dead letters in joined",
+        "1 dead letter in joined-rekey",
+        "1 dead letter in sums-for-b",
+        "1 index rebuilt in joined",
+    )
+
+
+def test_what_sinks_count_is_said_amid_a_batch(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {("dead_letters", "postgres t"): 1, ("retries", "delta /out"): 2}
+    monkeypatch.setattr("fkjoin.jobs.report.counted", lambda: counts)
+    assert followed.report.view().troubles == ("1 row that postgres t cannot have", "work on delta /out repeated 2 times")
