@@ -125,10 +125,10 @@ class Report:
 
     def look(self, name: str, query: StreamingQuery) -> None:
         """Report the batches that are new."""
-        for progress in progress_since(query, self._seen.get(str(query.runId), -1)):
-            self._seen[str(query.runId)] = progress.batchId
+        for progress in progress_since(query, self._seen.get(str(query.runId), -1), waiting=True):
             if (line := self._metrics.take(progress, name)) is None:
                 continue
+            self._seen[str(query.runId)] = progress.batchId
             if self._log is not None:
                 print(json.dumps(line), file=self._log, flush=True)
             for operator, counted in line["counters"].items():
@@ -167,7 +167,9 @@ def _report(job: Job, console: Console, ui: tuple[str, int] | None, names: Seque
     with contextlib.ExitStack() as stack:
         if ui is not None:
             access = Access(ui[0], tuple(spec.ui.names), spec.ui.token)
-            address = stack.enter_context(served(spec.name, job.steps(), metrics, ui[1], access))
+            for name in names:
+                metrics._start(name)
+            address = stack.enter_context(served(spec.name, job.steps(), metrics, ui[1], access, job.letters))
             console.print(f"{address} shows the job, {address}metrics is for Prometheus", highlight=False, soft_wrap=True)
             if access.open:
                 console.print(
