@@ -17,6 +17,7 @@ from fkjoin.sinks import counts
 from fkjoin.stages import counters
 from tests.support.places import ROOT
 from tests.support.progress import idle, progress
+from tests.support.sink_counts import forget_counts
 
 ORDERS = Step("source", "orders", "", (), (("from", "Kafka topic orders, by offset"),), ())
 CUSTOMERS = Step("source", "customers", "", (), (("from", "stream of name, orders_made"),), ())
@@ -30,8 +31,7 @@ FIRST_MS = 1_767_225_600_000
 def now(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten seconds after the first batch began."""
     monkeypatch.setattr("time.time", lambda: FIRST_MS / 1000 + 10)
-    monkeypatch.setattr(counts, "_counts", counts._counts.__class__())
-    monkeypatch.setattr(counts, "_events", {what: events.__class__(maxlen=10) for what, events in counts._events.items()})
+    forget_counts(monkeypatch)
 
 
 def taken(*batches: int) -> Metrics:
