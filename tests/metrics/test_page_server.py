@@ -131,14 +131,14 @@ def test_the_address_that_a_connection_came_to_is_a_host_of_the_page() -> None:
 def test_a_page_with_a_token_shows_nothing_without_it() -> None:
     with page(token=TOKEN) as port:
         for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}, {"Authorization": f"Basic {TOKEN}"}):
-            for path in ("/status.json", "/metrics", "/nothing"):
+            for path in ("/status.json", "/history.json", "/metrics", "/nothing"):
                 status, text, headers = ask(port, path, **given)
                 assert (status, headers["www-authenticate"]) == (401, "Bearer")
                 assert "shop" not in text
         assert ask(port, f"/status.json?token={TOKEN}")[0] == 401, "addresses are written down in logs"
         status, text, _ = ask(port, "/")
         assert (status, "shop" in text) == (200, False), "the page itself asks for it"
-        for path in ("/status.json", "/metrics"):
+        for path in ("/status.json", "/history.json", "/metrics"):
             assert ask(port, path, Authorization=f"bearer {TOKEN}")[0] == 200
         assert ask(port, "/nothing", Authorization=f"Bearer {TOKEN}")[0] == 404
 
