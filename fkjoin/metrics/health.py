@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from fkjoin.metrics.history import WAIT_MS, History, Point
 from fkjoin.sinks.counts import REPEATED, Event
 
 BEHIND_S = 30.0
 """Seconds of work left to read from which on a query is behind."""
-STILL_MS = 60_000
-"""The time without a batch from which on a query may stand still."""
+STILL_S = 60.0
+"""Seconds without a batch from which on a query may stand still."""
 RETRIED_MS, LONG_RETRIED_MS = 20_000, 300_000
 """The time after a retry for which a sink is failing: while batches end elsewhere, and while none does."""
 
@@ -48,9 +49,9 @@ def of_query(history: History, started_ms: int, ended: str | None, now_ms: int) 
         return Health("starting", _STARTING, started_ms)
     if not _behind(last) and history.waits:
         return Health("idle", "It has read all that there is, and waits for more.", last.ended_ms)
-    usual = max(point.passed / point.batches for point in list(history.points)[-10:])
-    if now_ms - last.ended_ms > max(STILL_MS, 3000 * usual) and not history.waits:
-        words = f"No batch has ended for {in_words((now_ms - last.ended_ms) / 1000)}. Before, one took up to {in_words(usual)}."
+    passed = (now_ms - last.ended_ms) / 1000
+    if (pace := _pace(history)) is not None and passed > max(STILL_S, 3 * pace) and not history.waits:
+        words = f"No batch has ended for {in_words(passed)}. Before, one ended every {in_words(pace)} at least."
         return Health("still", words, last.ended_ms)
     if _behind(last):
         return Health("behind", _how_far(history), _since(history))
@@ -94,6 +95,12 @@ def in_words(seconds: float) -> str:
 
 def _behind(point: Point) -> bool:
     return point.catch_up > BEHIND_S
+
+
+def _pace(history: History) -> float | None:
+    """Return the longest time between recent batches in seconds, as triggers may be far apart; None before the second."""
+    ends = [point.ended_ms for point in list(history.points)[-10:]]
+    return max(((later - end) / 1000 for end, later in pairwise(ends)), default=None)
 
 
 def _how_far(history: History) -> str:

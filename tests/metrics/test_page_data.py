@@ -8,7 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from fkjoin.jobs.runner import Report
 from fkjoin.metrics import Listener, Metrics, progress_since
 from fkjoin.metrics.flows import operators_of
 from fkjoin.metrics.page import Shown, history, status
@@ -147,6 +149,23 @@ def test_what_a_query_says_while_it_waits_is_read_too() -> None:
     assert progress_since(query, 5, waiting=True) == [waiting]
     assert progress_since(query, 4, waiting=True) == [done, waiting]
     assert progress_since(query, 6, waiting=True) == []
+
+
+def test_a_job_says_so_when_its_query_waits() -> None:
+    """``fkjoin run`` looks at its queries again and again, and a batch counts once."""
+    metrics = Metrics()
+    report = Report(None, None, Console(quiet=True), metrics, ["sink-out"])
+    done, waiting = progress(0), idle(1)
+    done.__dict__.update(batchId=0, durationMs={"addBatch": 1}, numInputRows=100)
+    query: Any = SimpleNamespace(runId=1, lastProgress=done, recentProgress=[done])
+    for _ in range(2):
+        report.look("sink-out", query)
+    assert status(Shown("shop"), metrics)["health"]["state"] == "healthy"
+    query.lastProgress = waiting
+    for _ in range(2):
+        report.look("sink-out", query)
+    found = status(Shown("shop"), metrics)
+    assert (found["health"]["state"], found["queries"]["sink-out"]["batches"]) == ("idle", 1)
 
 
 def test_every_counter_has_words_for_people_on_the_page() -> None:
