@@ -47,7 +47,7 @@ def of_query(history: History, started_ms: int, ended: str | None, now_ms: int) 
         return Health("failing", f"It has failed: {ended}", at) if ended else Health("ended", "It has ended.", at)
     if last is None:
         return Health("starting", _STARTING, started_ms)
-    if not _behind(last) and history.waits:
+    if history.waits and not (history.lag and _behind(last)):
         return Health("idle", "It has read all that there is, and waits for more.", last.ended_ms)
     passed = (now_ms - last.ended_ms) / 1000
     if (pace := _pace(history)) is not None and passed > max(STILL_S, 3 * pace) and not history.waits:
