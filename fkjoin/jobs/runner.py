@@ -125,7 +125,7 @@ class Report:
 
     def look(self, name: str, query: StreamingQuery) -> None:
         """Report the batches that are new."""
-        for progress in progress_since(query, self._seen.get(str(query.runId), -1), waiting=True):
+        for progress in progress_since(query, self._seen.get(str(query.runId), -1), idle=True):
             if (line := self._metrics.take(progress, name)) is None:
                 continue
             self._seen[str(query.runId)] = progress.batchId

@@ -262,10 +262,10 @@ class Listener(StreamingQueryListener):
             self._metrics._end(name, event.exception and innermost([event.exception]).text)
 
 
-def progress_since(query: StreamingQuery, batch: int, *, waiting: bool = False) -> list[StreamingQueryProgress]:
+def progress_since(query: StreamingQuery, batch: int, *, idle: bool = False) -> list[StreamingQueryProgress]:
     """Read the progress of the query's batches after ``batch`` (-1: of all), oldest first, as far back as Spark keeps it.
 
-    ``waiting``: also, at the end, what the query says while it waits for its next batch.
+    ``idle``: read also what it says while it waits, which is under the number of its next batch.
     Cheap to ask again and again: Spark writes out the progress of all of its last hundred batches for a reader of the recent
     ones, so the last one is asked for first.
     """
@@ -273,9 +273,9 @@ def progress_since(query: StreamingQuery, batch: int, *, waiting: bool = False) 
     if last is None or last.batchId <= batch:
         return []
     if last.batchId == batch + 1:
-        return [last] if waiting or _is_batch(last.durationMs) else []
-    batches = [progress for progress in query.recentProgress if progress.batchId > batch and _is_batch(progress.durationMs)]
-    return [*batches, *[last] * (waiting and not _is_batch(last.durationMs))]
+        return [last] if idle or _is_batch(last.durationMs) else []
+    wanted = [progress for progress in query.recentProgress if progress.batchId > batch]
+    return [progress for progress in wanted if idle or _is_batch(progress.durationMs)]
 
 
 def _ms(timestamp: str) -> int:

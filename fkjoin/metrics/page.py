@@ -22,6 +22,7 @@ from fkjoin.metrics.server import Page, policy
 from fkjoin.plan.describe.picture import STYLE, svg
 from fkjoin.plan.describe.steps import Step
 from fkjoin.sinks.counts import LEFT_OUT, counted, last_events
+from fkjoin.stages.counters import DEAD_LETTERS
 
 _KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 
@@ -60,7 +61,7 @@ def status(shown: Shown, metrics: Metrics) -> dict[str, Any]:
         "steps": [_step(step, operators, snapshot) for step in shown.steps],
         "queries": snapshot,
         "health": metrics._look(partial(_health, now_ms)),
-        "dead_letters": metrics._look(partial(_dead_letters, shown.letters)),
+        "dead_letters": metrics._look(partial(_dead_letters, shown)),
     }
 
 
@@ -110,17 +111,23 @@ def _figures(past: History, now_ms: int, ended: bool) -> dict[str, float]:
     return {"read": 0.0 if nothing else round(last.read / passed, 2), "delay": round(last.delay, 2)}
 
 
-def _dead_letters(place: str | None, queries: Mapping[str, QueryMetrics], *_: Any) -> dict[str, Any]:
-    """Return how many there are, where they are, and the last ten of which this process knows the reasons."""
-    tables: dict[str, list[int]] = {}
+def _dead_letters(shown: Shown, queries: Mapping[str, QueryMetrics], *_: Any) -> dict[str, Any]:
+    """Return how many there are, where they are, and the last ten of which this process knows the reasons.
+
+    An operator that several queries run, or that runs for several readers, counts the same rows each time: the most hold.
+    """
+    tables = {step.name for step in shown.steps}
+    found: dict[str, list[int]] = {}
     for query in queries.values():
         lately = query.history.dead()
-        for name, operator in query.operators.items():
-            if (total := operator.totals["dead-letters"]) > 0:
-                tables[name] = [lately[name], total]
+        for operator, known in query.operators.items():
+            if (total := known.totals[DEAD_LETTERS]) > 0:
+                base = re.sub(r"(-answers)?(-for-.+)?$", "", operator)
+                before = found.get(name := base if base in tables else operator, [0, 0])
+                found[name] = [max(before[0], lately[operator]), max(before[1], total)]
     return {
-        "place": place,
-        "operators": tables,
+        "place": shown.letters,
+        "operators": found,
         "sinks": {where: number for (what, where), number in counted().items() if what == LEFT_OUT},
         "last": [asdict(event) for event in last_events() if event.what == LEFT_OUT],
     }

@@ -8,9 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from fkjoin.jobs.runner import Report
 from fkjoin.metrics import Listener, Metrics, progress_since
 from fkjoin.metrics.flows import operators_of
 from fkjoin.metrics.page import Shown, history, status
@@ -127,6 +125,19 @@ def test_dead_letters_are_counted_and_a_sinks_last_ten_have_reasons() -> None:
     assert [event["words"] for event in found["last"]] == [f"id = {number}: too long" for number in range(2, 12)]
 
 
+def test_an_operator_that_runs_for_several_readers_or_in_several_queries_counts_its_dead_letters_once() -> None:
+    metrics = Metrics()
+    about = json.loads(progress(0).json)
+    counted = about["observedMetrics"]["fkjoin:joined"] | {"dead-letters": 3}
+    names = ("joined-for-sums", "joined-answers-for-out", "other-for-sums")
+    about["observedMetrics"] = {f"fkjoin:{name}": counted for name in names}
+    metrics.take_json(json.dumps(about), "sink-sums")
+    about["observedMetrics"] = {"fkjoin:joined": counted | {"dead-letters": 2}}
+    metrics.take_json(json.dumps(about), "sink-out")
+    found = status(Shown("shop", [ORDERS, CUSTOMERS, JOINED]), metrics)["dead_letters"]
+    assert found["operators"] == {"joined": [3, 3], "other-for-sums": [3, 3]}, "no table is called other"
+
+
 def test_a_query_of_a_program_that_fails_says_so_and_is_well_after_a_new_start() -> None:
     metrics = Metrics()
     listener: Any = Listener(metrics)
@@ -146,26 +157,9 @@ def test_what_a_query_says_while_it_waits_is_read_too() -> None:
     """A job's page tells from it that there is nothing to read; it comes last, and again until there is a batch."""
     waiting, done = SimpleNamespace(batchId=6, durationMs={}), SimpleNamespace(batchId=5, durationMs={"addBatch": 1})
     query: Any = SimpleNamespace(lastProgress=waiting, recentProgress=[done, waiting])
-    assert progress_since(query, 5, waiting=True) == [waiting]
-    assert progress_since(query, 4, waiting=True) == [done, waiting]
-    assert progress_since(query, 6, waiting=True) == []
-
-
-def test_a_job_says_so_when_its_query_waits() -> None:
-    """``fkjoin run`` looks at its queries again and again, and a batch counts once."""
-    metrics = Metrics()
-    report = Report(None, None, Console(quiet=True), metrics, ["sink-out"])
-    done, waiting = progress(0), idle(1)
-    done.__dict__.update(batchId=0, durationMs={"addBatch": 1}, numInputRows=100)
-    query: Any = SimpleNamespace(runId=1, lastProgress=done, recentProgress=[done])
-    for _ in range(2):
-        report.look("sink-out", query)
-    assert status(Shown("shop"), metrics)["health"]["state"] == "healthy"
-    query.lastProgress = waiting
-    for _ in range(2):
-        report.look("sink-out", query)
-    found = status(Shown("shop"), metrics)
-    assert (found["health"]["state"], found["queries"]["sink-out"]["batches"]) == ("idle", 1)
+    assert progress_since(query, 5, idle=True) == [waiting]
+    assert progress_since(query, 4, idle=True) == [done, waiting]
+    assert progress_since(query, 6, idle=True) == []
 
 
 def test_every_counter_has_words_for_people_on_the_page() -> None:
