@@ -61,7 +61,7 @@ export class Chart {
     if (nothing) return this.clear();
     if (fresh) return this.rebuild();
     this.plot.setData(this.drawn());
-    this.tell(null);
+    this.tell(this.plot.cursor.idx);
   }
 
   clear() {

@@ -4,7 +4,7 @@ import { counterName } from "./map.js";
 import { aSecond, bytes, clock, seconds } from "./words.js";
 
 const MOST_KEYS = 10;
-const MOST_BATCHES = 20;
+const MOST_BATCHES = 12;
 
 export function letters(status) {
   const {operators, sinks, last, place} = status.dead_letters;
@@ -48,8 +48,8 @@ export function hotKeys(status) {
 
 const HEADS = {
   batches: ["query", "batch", "began", "rows read", "took"],
-  counters: ["operator", "what", "now", "since the start"],
-  sizes: ["operator", "rows, about", "rows and keys", "change logs", "indexes"],
+  counters: ["query", "operator", "what", "now", "since the start"],
+  sizes: ["query", "operator", "rows, about", "rows and keys", "change logs", "indexes"],
   lag: ["query", "topic", "partition", "left to read"],
 };
 
@@ -67,9 +67,9 @@ function numbers(status) {
       rows.batches.push([name, batch.batch, clock(Date.parse(batch.time), true), batch.inputs, seconds(batch.seconds)]);
     for (const [operator, totals] of Object.entries(query.totals))
       for (const [item, total] of Object.entries(totals))
-        rows.counters.push([operator, counterName(item), aSecond(query.rates[operator]?.[item] ?? 0), total]);
+        rows.counters.push([name, operator, counterName(item), aSecond(query.rates[operator]?.[item] ?? 0), total]);
     for (const [operator, of] of Object.entries(query.state))
-      rows.sizes.push([operator, of["state-rows"], bytes(of["state-bytes"]), bytes(of["log-bytes"]), bytes(of["index-bytes"])]);
+      rows.sizes.push([name, operator, of["state-rows"], bytes(of["state-bytes"]), bytes(of["log-bytes"]), bytes(of["index-bytes"])]);
     for (const [topic, parts] of Object.entries(query.lag))
       for (const [part, records] of Object.entries(parts)) rows.lag.push([name, topic, part, records]);
   }
