@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import re
 import signal
 import socket
 import subprocess
@@ -14,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,15 @@ from fkjoin.jobs.web import served
 from fkjoin.metrics import Metrics
 from fkjoin.metrics.server import Access
 from fkjoin.plan.describe.steps import Step
+from fkjoin.sinks import counts
+from integration.tab import Tab
 from tests.support.job_files import GOOD, job
 from tests.support.progress import progress
 from tests.support.queries import write_lines
+from tests.support.sink_counts import forget_counts
 
 SUBSCRIBERS = 1_200
+TEXT = "document.body.innerText"
 
 
 @pytest.fixture
@@ -84,14 +87,32 @@ def read(address: str) -> str:
 
 
 def test_a_running_job_can_be_watched(address: str, browser: str) -> None:
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom", address]
-    page = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-    assert "<title>orders · fkjoin</title>" in page
-    assert "sink-out: batch 1" in page
-    assert re.search(r"<svg[^>]*>.*fk_join joined.*</svg>", page, re.DOTALL)
-    for words in ("left-in", f"{SUBSCRIBERS:,}", "answers in a batch", "rows, about", "inputs/s"):
-        assert words in page, words
-    assert '<td>"Ada &amp; &lt;b&gt;"</td>' in page, "the hot key, as text"
+    tab = Tab(browser)
+    with contextlib.closing(tab):
+        tab.open(address)
+        tab.wait(f"""{TEXT}.includes("Hot keys") && document.querySelector(".uplot") !== null""")
+        assert tab.evaluate("document.title").startswith("orders · ")
+        tab.wait("""document.getElementById("state").textContent === "Idle" """)
+        text = tab.evaluate(TEXT)
+        for words in ("#1, ", "files have no lag", "1.2K rows since the start", "All numbers", "source customers"):
+            assert words in text, words
+        assert tab.evaluate("""[...document.querySelectorAll("#hot td")].map(cell => cell.innerHTML)[0]""") == (
+            '"Ada &amp; &lt;b&gt;"'
+        ), "the hot key, as text"
+        tab.evaluate(
+            """document.querySelector('[data-step="fk_join joined"]').dispatchEvent(new MouseEvent("click", {bubbles: true}))"""
+        )
+        detail = tab.evaluate("""document.getElementById("detail").innerText""")
+        for words in (
+            "Changes of left rows",
+            "Results",
+            f"{2 * SUBSCRIBERS:,}",
+            "subscription",
+            "Rows and keys",
+            "foreign key",
+        ):
+            assert words in detail, words
+        assert tab.complaints == []
 
     families = {family.name: family for family in text_string_to_metric_families(read(f"{address}metrics"))}
     values = {
@@ -107,54 +128,154 @@ def test_a_running_job_can_be_watched(address: str, browser: str) -> None:
         read(f"{address}nothing")
 
 
-class Tab:
-    """A page in a browser, in which expressions of JavaScript are evaluated (Chrome's DevTools protocol, over pipes)."""
+SHOP = [
+    Step("source", "orders", "", (), (("from", "Kafka topic orders"),), ()),
+    Step("source", "customers", "", (), (), ()),
+    Step("fk_join", "joined", "inner", (("left", "orders"), ("right", "customers")), (("foreign key", "customer"),), ()),
+    Step("sink", "out", "postgres shop.out", (("of", "joined"),), (), ()),
+]
 
-    def __init__(self, browser: str) -> None:
-        (to_read, self._write), (self._read, to_write) = os.pipe(), os.pipe()
-        shell = f'exec "$0" --headless --no-sandbox --disable-gpu --remote-debugging-pipe 3<&{to_read} 4>&{to_write}'
-        quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self._process = subprocess.Popen(["bash", "-c", shell, browser], pass_fds=(to_read, to_write), **quiet)
-        os.close(to_read)
-        os.close(to_write)
-        self._rest, self._number = b"", 0
-        self._session: dict[str, str] = {}
 
-    def open(self, address: str) -> None:
-        target = self._call("Target.createTarget", url=address)["targetId"]
-        self._session = {"sessionId": self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
+def busy(**state: Any) -> Metrics:
+    """Metrics of a query that has had a batch each second, up to this moment."""
+    metrics = Metrics()
+    metrics._start("sink-out")
+    first = time.time() - 20
+    for batch in range(20):
+        about = json.loads(progress(batch, **state).json)
+        about["timestamp"] = datetime.fromtimestamp(first + batch, timezone.utc).isoformat(timespec="milliseconds")
+        metrics.take_json(json.dumps(about), "sink-out")
+    return metrics
 
-    def evaluate(self, expression: str) -> Any:
-        found = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
-        assert "exceptionDetails" not in found, found
-        return found["result"].get("value")
 
-    def wait(self, condition: str) -> None:
-        until = time.monotonic() + 60
-        there = 'location.href !== "about:blank" && document.readyState === "complete"'
-        while not self.evaluate(f"{there} && {condition}"):
-            assert time.monotonic() < until, f"not so within a minute: {condition}; {self.evaluate('document.body.innerText')}"
-            time.sleep(0.05)
+@contextlib.contextmanager
+def shown(browser: str, metrics: Metrics, steps: list[Step] = SHOP, **look: Any) -> Iterator[Tab]:
+    """The page in a browser; at the end it has complained of nothing, and asked its own server only."""
+    tab = Tab(browser)
+    with contextlib.closing(tab), served("shop", steps, metrics, 0, Access()) as address:
+        tab.open(address, **look)
+        tab.wait("""!document.getElementById("main").hidden""")
+        yield tab
+        assert tab.complaints == []
+        assert {request.startswith(address) for request in tab.requests if not request.startswith("data:")} == {True}
 
-    def close(self) -> None:
-        os.close(self._write)
-        self._process.wait(30)
-        os.close(self._read)
 
-    def _call(self, method: str, **params: Any) -> Any:
-        self._number += 1
-        call = {"id": self._number, "method": method, "params": params, **self._session}
-        os.write(self._write, json.dumps(call).encode() + b"\0")
-        while True:
-            while b"\0" not in self._rest:
-                more = os.read(self._read, 1 << 16)
-                assert more, "the browser has ended"
-                self._rest += more
-            text, _, self._rest = self._rest.partition(b"\0")
-            answer = json.loads(text)
-            if answer.get("id") == self._number:
-                assert "error" not in answer, answer
-                return answer["result"]
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (400, False), (400, True)])
+def test_the_page_fits_in_wide_and_narrow_windows_light_and_dark(browser: str, width: int, dark: bool) -> None:
+    with shown(browser, busy(), width=width, dark=dark) as tab:
+        tab.wait("""document.querySelectorAll(".uplot canvas").length === 6""")
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width, "it does not scroll sideways"
+        tiles = tab.evaluate("""[...document.querySelectorAll(".tile")].map(tile => tile.offsetTop)""")
+        assert len(set(tiles)) == (1 if width == 1280 else 3)
+        channels = tab.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
+        ink = tab.evaluate("getComputedStyle(document.querySelector('#picture text')).fill.match(/\\d+/g).map(Number)")
+        assert (max(channels) < 60) == dark
+        assert (min(ink) > 120) == dark, "letters of the picture, too"
+        charts = tab.evaluate("""[...document.querySelectorAll(".field")].map(field => field.getAttribute("aria-label"))""")
+        assert [chart.partition(":")[0] for chart in charts] == [
+            "Left to read",
+            "Rows a second",
+            "Delay, and time of batches",
+            "Each batch, by step",
+            "Work in each batch, by stage",
+            "Growth of state",
+        ]
+        assert charts[0] == "Left to read: records 14"
+        assert charts[1] == "Rows a second: rows read 100, results of joined 50"
+        assert charts[4] == "Work in each batch, by stage: joined: subscription 250 ms, joined: rekey 100 ms"
+
+
+def test_charts_are_drawn_anew_when_the_scheme_changes(browser: str) -> None:
+    swatch = """getComputedStyle(document.querySelector(".swatch")).backgroundColor"""
+    with shown(browser, busy()) as tab:
+        tab.wait("document.querySelector('.swatch') !== null")
+        light = tab.evaluate(swatch)
+        tab.scheme("dark")
+        tab.wait(f"{swatch} !== '{light}'")
+
+
+def test_a_box_of_the_map_is_chosen_with_the_keyboard(browser: str) -> None:
+    """The rates on its arrows change meanwhile, and the focus stays."""
+    metrics = busy()
+    focused = "document.activeElement.dataset.step"
+    with shown(browser, metrics) as tab:
+        for _ in range(30):
+            tab.press("Tab")
+            if tab.evaluate(focused) == "fk_join joined":
+                break
+        rates = """[...document.querySelectorAll("text.rate")].map(text => text.textContent).join()"""
+        before = tab.evaluate(rates)
+        tab.evaluate("window.box = document.activeElement")
+        tab.wait(f"{rates} !== '{before}'")
+        assert tab.evaluate("document.activeElement === window.box"), "a click that begins on it ends on it"
+        assert tab.evaluate("getComputedStyle(document.activeElement.querySelector('.box')).strokeWidth") == "2.5px", (
+            "it is seen"
+        )
+        tab.press("Enter")
+        assert tab.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
+        detail = tab.evaluate("document.getElementById('detail').innerText")
+        assert "Changes of left rows" in detail
+        assert tab.evaluate("document.querySelector('#detail td span').title") == (
+            "fkjoin_left_in_total: changes of the left table that reached the join"
+        )
+        tab.press("Enter")
+        assert tab.evaluate("document.getElementById('detail').innerText") == "", "and it is let go"
+
+
+def test_the_headline_says_how_the_job_is_and_what_is_below_says_why(browser: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_counts(monkeypatch)
+    state = """document.getElementById("state").textContent"""
+    metrics = busy(**{"hot-key": '"C-1"', "fan-out-max": 2_000})
+    with shown(browser, metrics) as tab:
+        assert tab.evaluate(state) == "Healthy"
+        assert "100 rows read a second" in tab.evaluate("document.getElementById('words').textContent")
+        hot = tab.evaluate("document.getElementById('hot').innerText")
+        assert '"C-1"' in hot
+        assert "joiner" in hot, "and what to do"
+        counts.count("postgres shop.out", counts.LEFT_OUT, 1, ["id = 7: <b>too long</b>"])
+        counts.count("postgres shop.out", counts.REPEATED, reasons=["connection refused"])
+        tab.wait(f'{state} === "Failing"')
+        assert "connection refused" in tab.evaluate("document.getElementById('words').textContent")
+        assert "id = 7: <b>too long</b>" in tab.evaluate("document.getElementById('letters').innerText")
+
+
+def test_a_page_without_a_batch_says_what_will_be_there(browser: str) -> None:
+    metrics = Metrics()
+    metrics._start("sink-out")
+    with shown(browser, metrics, width=400) as tab:
+        assert tab.evaluate("""document.getElementById("state").textContent""") == "Starting"
+        empty = tab.evaluate(
+            """[...document.querySelectorAll(".empty")].filter(words => words.offsetParent).map(it => it.innerText)"""
+        )
+        assert len(empty) == 8, "six charts, dead letters, hot keys"
+        assert "No batch yet: the curves begin with the first one." in empty[1]
+        metrics.take(progress(0), "sink-out")
+        tab.wait("""document.getElementById("tiles").innerText.includes("#0")""")
+
+
+def test_the_page_of_a_program_lists_its_operators_and_its_queries(browser: str) -> None:
+    """There is no picture: only the program knows the topology.  Figures are those of the query that is chosen."""
+    metrics = busy()
+    metrics.take(progress(3), "other")
+    metrics._end("other", "ValueError: no number")
+    with shown(browser, metrics, []) as tab:
+        assert tab.evaluate("document.getElementById('words').textContent") == "other: It has failed: ValueError: no number"
+        assert "#3" in tab.evaluate("document.getElementById('tiles').innerText")
+        tab.evaluate("""document.querySelector('[data-key="sink-out"]').click()""")
+        assert "#19" in tab.evaluate("document.getElementById('tiles').innerText")
+        tab.evaluate("""document.querySelector('[data-step="joined"]').click()""")
+        assert "Changes of left rows" in tab.evaluate("document.getElementById('detail').innerText")
+
+
+def test_a_page_whose_job_has_ended_says_so_and_keeps_what_it_has(browser: str) -> None:
+    tab = Tab(browser)
+    with contextlib.closing(tab):
+        with served("shop", SHOP, busy(), 0, Access()) as address:
+            tab.open(address)
+            tab.wait("document.querySelector('.tile') !== null")
+        tab.wait("""document.getElementById("state").textContent === "No answer" """)
+        assert "has ended, or cannot be reached" in tab.evaluate("document.getElementById('words').textContent")
+        assert "#19" in tab.evaluate("document.getElementById('tiles').innerText")
 
 
 def test_a_page_with_a_token_asks_for_it(browser: str) -> None:
@@ -162,15 +283,16 @@ def test_a_page_with_a_token_asks_for_it(browser: str) -> None:
     metrics.take(progress(0), "sink-out")
     tab = Tab(browser)
     submit = """document.getElementById("token").value = "{}"; document.querySelector("#ask button").click()"""
-    state = """document.getElementById("state").textContent"""
+    words = """document.getElementById("words").textContent"""
     with contextlib.closing(tab), served("shop", [], metrics, 0, Access(token="c2VjcmV0")) as address:
         tab.open(address)
-        tab.wait(f'{state} === "the job is shown to those that have its token"')
+        tab.wait(f'{words} === "The job is shown to those that have its token."')
+        assert tab.evaluate("""document.getElementById("main").hidden""") is True
         tab.evaluate(submit.format("wrong"))
-        tab.wait(f"""{state} === "this is not the job's token" """)
+        tab.wait(f"""{words} === "This is not the job's token." """)
         tab.evaluate(submit.format("c2VjcmV0"))
-        tab.wait(f'{state} === "sink-out: batch 0"')
-        assert tab.evaluate("document.title") == "shop · fkjoin"
+        tab.wait("""document.getElementById("tiles").innerText.includes("#0")""")
+        assert tab.evaluate("document.title").startswith("shop · ")
         assert tab.evaluate("""document.getElementById("ask").hidden""") is True
         assert tab.evaluate("location.href") == address, "the token is in no address"
 
@@ -183,7 +305,7 @@ def test_nothing_but_the_page_itself_runs_in_it(browser: str) -> None:
         tab.open(address)
         tab.wait("document.querySelector('.title') !== null")
         assert tab.evaluate("getComputedStyle(document.querySelector('.title')).fontWeight") == "600"
-        assert tab.evaluate("getComputedStyle(document.querySelector('h1')).margin") == "0px 0px 3.2px"
+        assert tab.evaluate("getComputedStyle(document.querySelector('h1')).fontSize") == "28px"
         tab.evaluate("""document.getElementById("picture").innerHTML = '<img src="data:," onerror="window.ran = 1">'""")
         tab.evaluate("""document.body.append(Object.assign(document.createElement("script"), {text: "window.ran = 2"}))""")
         tab.wait("document.querySelector('img') !== null")

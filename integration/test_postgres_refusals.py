@@ -23,6 +23,7 @@ from fkjoin import Table, TopologyError
 from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
 from fkjoin.metrics import Metrics
+from fkjoin.sinks.counts import last_events
 from fkjoin.sinks.postgres import Postgres
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.schemas import spark_schema
@@ -168,6 +169,10 @@ def test_rows_that_are_left_out_are_counted_in_the_log_and_for_prometheus(dsn: s
     sink(dsn).apply("q", 5, names(d="\0"), gone())
     assert "1 rows of batch 5 are in fkjoin_dead_letters, not in the table" in caplog.messages[-1]
     assert _counted() - before == 3
+    reasons = [event.words for event in last_events() if event.place == "postgres shop.it"]
+    assert reasons[-3:] == [f"id = '{key}', column name = '\\x00': no text of PostgreSQL's can have U+0000" for key in "bcd"], (
+        "for the page"
+    )
 
 
 def _counted() -> float:

@@ -98,6 +98,12 @@ class Job:
         ends = [Sink(name, tables[name].node, sink.place, verdicts(rules.get(name))) for name, sink in self.spec.sinks.items()]
         return job_steps(ends, stages)
 
+    @property
+    def letters(self) -> str | None:
+        """The place of records that cannot be used."""
+        place = self.spec.dead_letters
+        return None if place is None else f"topic {place.topic}" if place.path is None else place.path
+
     def queries(self) -> list[Planned]:
         """Every query of the job, upstream ones first: stages, sinks, dead letters."""
         trigger = arguments_of(self.spec.trigger)

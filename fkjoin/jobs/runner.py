@@ -160,7 +160,9 @@ def _report(
     with contextlib.ExitStack() as stack:
         if ui is not None:
             access = Access(ui[0], tuple(spec.ui.names), spec.ui.token)
-            address = stack.enter_context(served(spec.name, job.steps(), metrics, ui[1], access))
+            for name in names:
+                metrics._start(name)
+            address = stack.enter_context(served(spec.name, job.steps(), metrics, ui[1], access, job.letters))
             screen.say(f"{address} shows the job, {address}metrics is for Prometheus")
             notes = [*notes, f"page: {address}"]
             if access.open:

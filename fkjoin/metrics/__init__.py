@@ -10,9 +10,9 @@ import functools
 import json
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -25,11 +25,12 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryProgress
 
+from fkjoin.checkpoint.cause import innermost
 from fkjoin.checkpoint.progress import is_batch, lag_of
 from fkjoin.errors import needs_extra
 from fkjoin.metrics.families import families_of
-from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics
-from fkjoin.metrics.server import Access, Page, PageServer
+from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics, records_of
+from fkjoin.metrics.server import Access, PageServer
 from fkjoin.stages.counters import metrics_name, state_metrics_name
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ else:
 
 __all__ = ["Metrics", "watch"]
 
+_T = TypeVar("_T")
 _COUNTERS, _STATE = metrics_name(""), state_metrics_name("")
 
 
@@ -55,6 +57,25 @@ class Metrics(Collector):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queries: dict[str, QueryMetrics] = {}
+        self._started_ms: dict[str, int] = {}
+        self._ended: dict[str, str] = {}
+        """Why queries ended; nothing where they were stopped."""
+
+    def _start(self, name: str) -> None:
+        """Take down that a query has started, or will soon."""
+        with self._lock:
+            self._started_ms[name] = round(1000 * time.time())
+            self._ended.pop(name, None)
+
+    def _end(self, name: str, why: str | None) -> None:
+        """Take down that a query has ended."""
+        with self._lock:
+            self._ended[name] = why or ""
+
+    def _look(self, look: Callable[[Mapping[str, QueryMetrics], Mapping[str, int], Mapping[str, str]], _T]) -> _T:
+        """Return what ``look`` makes of the queries, of when they started, and of why they ended."""
+        with self._lock:
+            return look(self._queries, self._started_ms, self._ended)
 
     def take(self, progress: StreamingQueryProgress, name: str | None = None) -> dict[str, Any] | None:
         """Add a batch, and say as JSON what there is to say of it.
@@ -113,11 +134,9 @@ class Metrics(Collector):
             query = self._queries.setdefault(query_name, QueryMetrics())
             query.batches += 1
             query.inputs += about["numInputRows"]
-            began = datetime.fromisoformat(about["timestamp"].replace("Z", "+00:00"))
-            began_ms = round(1000 * began.timestamp())
+            began_ms = _ms(about["timestamp"])
             query.since_ms, query.ended_ms = query.ended_ms or began_ms, began_ms + round(1000 * seconds)
-            for known in query.operators.values():
-                known.last, known.last_skips = {}, {}
+            query.forget_last()
             for operator, row in found.items():
                 known = query.operators.setdefault(operator, OperatorMetrics())
                 known.totals.update(row)
@@ -125,14 +144,16 @@ class Metrics(Collector):
             for operator, row in states.items():
                 query.operators.setdefault(operator, OperatorMetrics()).take_state(row)
             query.last = self._line(query_name, query, about, seconds, found)
-            query.recent.append({name: query.last[name] for name in ("time", "batch", "inputs", "seconds", "phases")})
+            query.remember()
             return query.last
 
     def _wait(self, about: Mapping[str, Any], name: str) -> None:
         """Take in what changes while a query waits; all else is as its last batch left it."""
         with self._lock:
             if (query := self._queries.get(name)) is not None:
-                query.last = {**query.last, "lag": lag_of(about["sources"])}
+                lag = lag_of(about["sources"])
+                query.last = {**query.last, "lag": lag}
+                query.history.wait(_ms(about["timestamp"]), records_of(lag))
 
     def _line(
         self, name: str, query: QueryMetrics, about: Mapping[str, Any], seconds: float, found: Mapping[str, Mapping[str, int]]
@@ -222,6 +243,7 @@ class Listener(StreamingQueryListener):
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
+        self._names: dict[str, str] = {}
 
     @functools.cached_property
     def _jlistener(self) -> Any:
@@ -230,20 +252,21 @@ class Listener(StreamingQueryListener):
         return jvm.PythonStreamingQueryListenerWrapper(_Events(self, self._metrics))
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        pass
+        self._names[str(event.runId)] = name = event.name or str(event.id)
+        self._metrics._start(name)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         self._metrics.take(event.progress)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        pass
+        if (name := self._names.pop(str(event.runId), None)) is not None:
+            self._metrics._end(name, event.exception and innermost([event.exception]).text)
 
 
 def progress_since(query: StreamingQuery, batch: int, *, idle: bool = False) -> list[StreamingQueryProgress]:
     """Read the progress of the query's batches after ``batch`` (-1: of all), oldest first, as far back as Spark keeps it.
 
     ``idle``: read also what it says while it waits, which is under the number of its next batch.
-
     Cheap to ask again and again: Spark writes out the progress of all of its last hundred batches for a reader of the recent
     ones, so the last one is asked for first.
     """
@@ -256,6 +279,11 @@ def progress_since(query: StreamingQuery, batch: int, *, idle: bool = False) -> 
     return [progress for progress in wanted if idle or is_batch(progress.durationMs)]
 
 
+def _ms(timestamp: str) -> int:
+    """Return a time as Spark writes it in milliseconds since 1970."""
+    return round(1000 * datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp())
+
+
 def watch(
     spark: SparkSession,
     port: int | None = None,
@@ -264,14 +292,14 @@ def watch(
     token: str | None = None,
     names: Iterable[str] = (),
 ) -> Metrics:
-    """Take in the metrics of all queries that run in the session from the call on; perhaps serve them to Prometheus.
+    """Take in the metrics of all queries that run in the session from the call on; perhaps serve a page and Prometheus.
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
         The session.
     port : int, optional
-        The port at which ``/metrics`` is for Prometheus; if left out, there is none.
+        The port at which ``/`` is a page for people and ``/metrics`` is for Prometheus; if left out, there is none.
     host : str, default "127.0.0.1"
         The address to listen on.  The default is for this machine alone; ``"0.0.0.0"`` is for all that reach the machine.
     token : str, optional
@@ -298,8 +326,10 @@ def watch(
     access = Access(host, tuple(names), token)
     if port is not None:
         with needs_extra("watch(port=)", "cli"):
-            from prometheus_client import CONTENT_TYPE_LATEST
-        PageServer({"/metrics": Page(metrics.prometheus, CONTENT_TYPE_LATEST)}, port, access, "port")
+            import prometheus_client  # noqa: F401
+        from fkjoin.metrics.page import Shown, pages
+
+        PageServer(pages(Shown(spark.conf.get("spark.app.name", "fkjoin") or "fkjoin"), metrics), port, access, "port")
     spark.streams.addListener(Listener(metrics))
     return metrics
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fkjoin.metrics.history import History, Point
 from fkjoin.stages import counters
 
 _RECENT = 50
@@ -29,6 +30,8 @@ class OperatorMetrics:
     buckets: int = 0
     stage_seconds: Counter[str] = field(default_factory=Counter)
     """Seconds of all tasks together."""
+    last_stage_seconds: dict[str, float] = field(default_factory=dict)
+    """Those of the last batch."""
     fan_out: int = 0
     hot: dict[str, int] = field(default_factory=dict)
     """The hot keys, as JSON, with their last fan-out."""
@@ -37,10 +40,11 @@ class OperatorMetrics:
         """Take what an operator says of its state; sizes only if all buckets said theirs, as far as is known."""
         for item, value in row.items():
             if item.endswith("-ms") and value:
-                self.stage_seconds[item.removesuffix("-ms")] += value / 1000
+                self.last_stage_seconds[item.removesuffix("-ms")] = value / 1000
             if item.endswith(counters.SKIPS) and value:
                 self.last_skips[item.removesuffix(counters.SKIPS)] = value
         self.skips.update(self.last_skips)
+        self.stage_seconds.update(self.last_stage_seconds)
         if (reporting := row.get(counters.BUCKETS) or 0) and reporting >= self.buckets:
             self.buckets = reporting
             self.sizes = {item: row[item] for item in SIZES}
@@ -65,6 +69,36 @@ class QueryMetrics:
     """The end of the last batch."""
     recent: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_RECENT))
     operators: dict[str, OperatorMetrics] = field(default_factory=dict)
+    history: History = field(default_factory=History)
+
+    def forget_last(self) -> None:
+        """Forget what operators said of the last batch: the next one begins."""
+        for known in self.operators.values():
+            known.last, known.last_skips, known.last_stage_seconds = {}, {}, {}
+
+    def remember(self) -> None:
+        """Add the last batch to the recent ones and to the history."""
+        last = self.last
+        stages = {name: known.last_stage_seconds for name, known in self.operators.items() if known.last_stage_seconds}
+        self.recent.append(
+            {**{name: last[name] for name in ("time", "batch", "inputs", "seconds", "phases")}, "stages": stages}
+        )
+
+        def by_operator(item: str) -> dict[str, int]:
+            return {name: row[item] for name, row in last["counters"].items() if item in row}
+
+        self.history.add(
+            Point(
+                self.ended_ms - round(1000 * last["seconds"]),
+                self.ended_ms,
+                read=last["inputs"],
+                slowest=last["seconds"],
+                lag=records_of(last["lag"]),
+                out=by_operator(counters.OUT),
+                stored={name: sizes[counters.STATE_BYTES] for name, sizes in last["state"].items()},
+                dead=by_operator(counters.DEAD_LETTERS),
+            )
+        )
 
     def rates(self, now_ms: int) -> dict[str, dict[str, dict[str, float]]]:
         """Return the rates of the last batch, by operator: a second of the time since the batch before it ended.
@@ -79,3 +113,8 @@ class QueryMetrics:
                 if row:
                     kind[operator] = {item: round(value / passed, 1) for item, value in row.items()}
         return rates
+
+
+def records_of(lag: Mapping[str, Mapping[str, int]]) -> int | None:
+    """Sum up the lag of all topics; None if there is none."""
+    return sum(sum(parts.values()) for parts in lag.values()) if lag else None

@@ -223,7 +223,7 @@ class Postgres(Upserts):
     def _set_aside(self, batch: int, letters: list[Refused]) -> None:
         """Count the rows that the table cannot have, and say so."""
         if letters:
-            count(self.place, LEFT_OUT, len(letters))
+            count(self.place, LEFT_OUT, len(letters), list(map(str, letters[-10:])))
             where = f"in {LETTERS}" if self.on_error == "dead-letter" else "left out"
             text = "table %s: %d rows of batch %d are %s, not in the table; the first: %s"
             logging.getLogger("fkjoin").warning(text, self.into, len(letters), batch, where, letters[0])

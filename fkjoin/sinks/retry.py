@@ -49,7 +49,7 @@ def repeated(
         error = None if state.outcome is None else state.outcome.exception()
         assert error is not None
         assert state.next_action is not None
-        count(place, REPEATED)
+        count(place, REPEATED, reasons=[told(error)])
         logging.getLogger("fkjoin").warning(
             "%s: %s; tried again in %.1f s, for up to %g s",
             place,

@@ -163,7 +163,13 @@ def test_a_wheel_has_one_package_and_all_that_belongs_to_it(wheel: Path) -> None
     assert {name.partition("/")[0] for name in files} == {"fkjoin", re.sub(r"-py3.*", ".dist-info", wheel.name)}
     sources = {str(path.relative_to(ROOT)) for path in linked(ROOT / "fkjoin")}
     assert sources - set(files) == set()
-    assert {"fkjoin/state/bucket.py", "fkjoin/py.typed", "fkjoin/data/page.html", "fkjoin/sessions/LocalFiles.java"} <= sources
+    assert {
+        "fkjoin/state/bucket.py",
+        "fkjoin/py.typed",
+        "fkjoin/data/page.js",
+        "fkjoin/data/uPlot.iife.min.js",
+        "fkjoin/sessions/LocalFiles.java",
+    } <= sources
     assert files["fkjoin/sessions/local-python"] & stat.S_IXUSR
 
 
@@ -200,8 +206,8 @@ def test_an_index_is_told_what_it_shows(wheel: Path) -> None:
         (info,) = {name.partition("/")[0] for name in opened.namelist() if ".dist-info/" in name}
         told = Parser().parsestr(opened.read(f"{info}/METADATA").decode())
         license_text = opened.read(f"{info}/licenses/LICENSE").decode()
-        assert f"{info}/licenses/NOTICE" in opened.namelist()
-    assert (told["License-Expression"], told["Author"]) == ("Apache-2.0", "fkjoin maintainers")
+        assert {f"{info}/licenses/{name}" for name in ("NOTICE", "fkjoin/data/uPlot.LICENSE")} <= set(opened.namelist())
+    assert (told["License-Expression"], told["Author"]) == ("Apache-2.0 AND MIT", "fkjoin maintainers")
     assert "Apache License" in license_text
     assert {"all", "cli", "delta", "kafka", "postgres", "registry"} <= set(told.get_all("Provides-Extra", []))
     assert told["Keywords"]

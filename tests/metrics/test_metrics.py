@@ -17,8 +17,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQueryProgress
 
 from fkjoin.errors import FkJoinError
-from fkjoin.jobs.web import rates_on_arrows, served
+from fkjoin.jobs.web import served
 from fkjoin.metrics import Listener, Metrics, progress_since, watch
+from fkjoin.metrics.flows import rates_on_arrows
 from fkjoin.metrics.server import Access
 from fkjoin.plan.describe.steps import Stage, Step
 from tests.support.places import ROOT

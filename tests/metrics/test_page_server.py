@@ -82,7 +82,8 @@ def reached(address: str) -> list[str]:
 
 
 def test_metrics_of_a_program_are_served_with_the_same_rules() -> None:
-    spark: Any = SimpleNamespace(streams=SimpleNamespace(addListener=lambda _: None))
+    settings = SimpleNamespace(get=lambda name, default: {"spark.app.name": "etl"}.get(name, default))
+    spark: Any = SimpleNamespace(streams=SimpleNamespace(addListener=lambda _: None), conf=settings)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -132,14 +133,14 @@ def test_the_address_that_a_connection_came_to_is_a_host_of_the_page() -> None:
 def test_a_page_with_a_token_shows_nothing_without_it() -> None:
     with page(token=TOKEN) as port:
         for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}, {"Authorization": f"Basic {TOKEN}"}):
-            for path in ("/status.json", "/metrics", "/nothing"):
+            for path in ("/status.json", "/history.json", "/metrics", "/nothing"):
                 status, text, headers = ask(port, path, **given)
                 assert (status, headers["www-authenticate"]) == (401, "Bearer")
                 assert "shop" not in text
         assert ask(port, f"/status.json?token={TOKEN}")[0] == 401, "addresses are written down in logs"
         status, text, _ = ask(port, "/")
         assert (status, "shop" in text) == (200, False), "the page itself asks for it"
-        for path in ("/status.json", "/metrics"):
+        for path in ("/status.json", "/history.json", "/metrics"):
             assert ask(port, path, Authorization=f"bearer {TOKEN}")[0] == 200
         assert ask(port, "/nothing", Authorization=f"Bearer {TOKEN}")[0] == 404
 
@@ -191,7 +192,7 @@ def test_a_page_is_open_where_others_reach_it_and_no_token_is_asked_for() -> Non
 def test_a_job_says_so_when_everybody_can_read_its_page(ui: str, token: str | None, warns: bool) -> None:
     spec = JobSpec(name="shop", checkpoint="ck", tables={}, sinks={}, ui=PageSpec(token=token))
     console = Console(file=io.StringIO(), width=40)
-    with _report(cast(Job, SimpleNamespace(spec=spec, steps=list)), Plain(console), (ui, 0)):
+    with _report(cast(Job, SimpleNamespace(spec=spec, steps=list, letters=None)), Plain(console), (ui, 0)):
         pass
     said = [line[20:] for line in cast(io.StringIO, console.file).getvalue().splitlines()[1:]]
     assert [line.partition(":")[0] for line in said] == ["Everybody that reaches this machine can read it"] * warns
@@ -254,16 +255,31 @@ def test_every_answer_says_what_a_browser_may_do_with_it() -> None:
             assert "unsafe" not in headers["content-security-policy"]
 
 
-def test_the_policy_of_the_page_allows_its_own_script_and_styles_and_no_others() -> None:
+def test_the_policy_of_the_page_allows_its_own_files_and_the_style_of_the_picture_and_no_others() -> None:
     with page() as port:
         _, text, headers = ask(port, "/")
-    policy = headers["content-security-policy"]
-    for tag, kind, source in (("script", "script-src", text), ("style", "style-src", text), ("style", "style-src", svg([]))):
-        (inside,) = re.findall(f"<{tag}>(.*?)</{tag}>", source, re.DOTALL)
-        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
-        (directive,) = [one for one in policy.split("; ") if one.startswith(kind)]
-        assert f"'sha256-{digest}'" in directive
-    assert not re.search(r"\son\w+=|\sstyle=|javascript:", text), "no policy of hashes allows them"
+    policy = dict(one.split(" ", 1) for one in headers["content-security-policy"].split("; "))
+    (inside,) = re.findall("<style>(.*?)</style>", svg([]), re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+    assert policy["style-src"] == f"'self' 'sha256-{digest}'"
+    assert policy["default-src"] == "'none'"
+    assert {policy[kind] for kind in ("script-src", "connect-src", "img-src")} == {"'self'"}
+    assert re.findall(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=|javascript:", text) == [], "the policy allows none"
+
+
+def test_the_page_loads_files_of_its_own_only_and_they_need_no_token() -> None:
+    with page(token=TOKEN) as port:
+        _, text, _ = ask(port, "/")
+        loaded = [name for name in re.findall(r'(?:src|href)="([^"]+)"', text) if "." in name and not name.endswith(".json")]
+        assert len(loaded) == 5
+        for name in loaded:
+            loaded += re.findall(r'^import .* from "\./([^"]+)"', ask(port, f"/{name}")[1], re.M)
+            status, content, headers = ask(port, f"/{name}")
+            kind = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}[name.rpartition(".")[2]]
+            assert (status, headers["content-type"].partition(";")[0]) == (200, kind), name
+            hosts = set(re.findall(r"(?:https?:)?//([\w-]+(?:\.[\w-]+)+)", content)) - {"www.w3.org"}
+            assert hosts <= ({"github.com"} if name == "uPlot.iife.min.js" else set()), "it is where uPlot comes from"
+        assert {"charts.js", "elements.js", "figures.js", "map.js", "tables.js", "words.js"} <= set(loaded)
 
 
 def test_methods_and_requests_that_there_are_not() -> None:

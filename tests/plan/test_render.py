@@ -249,6 +249,16 @@ def test_the_picture_has_every_step_and_what_flows() -> None:
         assert not (x <= other_x < x + width and y <= other_y < y + height), "boxes overlap"
 
 
+def test_the_steps_of_a_picture_can_be_buttons() -> None:
+    steps = job_steps([Sink("out <1>", TOTALS, "a topic")], whole(TOTALS))
+    picture = ElementTree.fromstring(svg(steps, by_hand=True))
+    boxes = [group for group in picture.iter("{http://www.w3.org/2000/svg}g") if group.get("role") == "button"]
+    assert [box.get("data-step") for box in boxes] == [f"{step.kind} {step.name}" for step in steps]
+    assert {box.get("tabindex") for box in boxes} == {"0"}
+    assert boxes[-1].get("aria-label") == "sink out <1>: its numbers"
+    assert 'role="button"' not in svg(steps)
+
+
 def test_another_format_is_refused() -> None:
     with pytest.raises(TopologyError, match='format: \'png\' is not one of "text", "json", "mermaid", "svg"'):
         draw(ORDERS, [], "png")

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StringType, StructType
 
 from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.sinks.counts import REPEATED, counted
+from fkjoin.sinks.counts import REPEATED, counted, last_events
 from fkjoin.sinks.delta import Delta
 from fkjoin.spark.schemas import arrow_schema
 
@@ -129,6 +129,8 @@ def test_a_storage_that_is_away_is_tried_for_as_long_as_one_says(
     assert caplog.messages[0].startswith("delta s3://bucket/table: Kernel error")
     assert not status or storage.asked > 1
     assert counted()[REPEATED, "delta s3://bucket/table"] - before == len(caplog.messages)
+    (last, *_) = [event for event in reversed(last_events()) if event.what == REPEATED]
+    assert caplog.messages[-1].startswith(f"{last.place}: {last.words}; tried again in "), "the page says the same"
     assert "CaNaRy17" not in line + caplog.text
     assert "\x1b" not in line
 

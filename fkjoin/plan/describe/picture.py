@@ -31,16 +31,21 @@ class _Box:
     lines: tuple[str, ...]
 
 
-def svg(steps: Sequence[Step], rates: Mapping[tuple[str, str], str] | None = None) -> str:
-    """The picture; ``rates``: what to write on arrows, by step and what the table is to it: ``("fk_join joined", "left")``."""
+def svg(steps: Sequence[Step], rates: Mapping[tuple[str, str], str] | None = None, *, by_hand: bool = False) -> str:
+    """The picture.
+
+    ``rates``: what to write on arrows, by step and what the table is to it: ``("fk_join joined", "left")``.  ``by_hand``: steps
+    are buttons, with their kind and name as ``data-step``.
+    """
     boxes = _placed(steps)
     width = max((box.x + box.width for box in boxes), default=0) + _PAD
     height = max((box.y + box.height for box in boxes), default=0) + _PAD
     made = {step.name: box for step, box in zip(steps, boxes, strict=True) if step.kind != "sink"}
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
-        f'height="{height:.0f}" role="img"><style>{STYLE}</style><defs><marker id="end" viewBox="0 0 8 8" refX="8" refY="4" '
-        'markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" fill="#6b7280"/></marker></defs>'
+        f'height="{height:.0f}" role="{"group" if by_hand else "img"}"><style>{STYLE}</style><defs>'
+        '<marker id="end" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path class="point" d="M0 0L8 4L0 8z" fill="#6b7280"/></marker></defs>'
     ]
     labels: list[str] = []
     for step, box in zip(steps, boxes, strict=True):
@@ -52,12 +57,20 @@ def svg(steps: Sequence[Step], rates: Mapping[tuple[str, str], str] | None = Non
             if rate is not None:
                 labels.append(_text(box.x - 12, y + 13, rate, "rate on-flow", end=True))
     for step, box in zip(steps, boxes, strict=True):
+        if by_hand:
+            label = html.escape(f"{step.kind} {step.name}")
+            parts.append(f'<g class="step" data-step="{label}" tabindex="0" role="button" aria-label="{label}: its numbers">')
         parts.append(_rectangle(box, box.height, 'class="box"'))
-        parts.append(_rectangle(box, _LINE + 6, f'fill="{_TITLES.get(step.kind, _OPERATOR)}" stroke="#6b7280"'))
+        parts.append(_rectangle(box, _LINE + 6, _head(step.kind)))
         for number, line in enumerate(box.lines):
             y = box.y + _LINE * (number + 1) - 1 + (5 if number else 0)
             parts.append(_text(box.x + _PAD, y, line, "title" if not number else "about"))
+        parts += ["</g>"] * by_hand
     return "".join([*parts, *labels, "</svg>"])
+
+
+def _head(kind: str) -> str:
+    return f'class="head {kind if kind in _TITLES else "operator"}" fill="{_TITLES.get(kind, _OPERATOR)}" stroke="#6b7280"'
 
 
 def _placed(steps: Sequence[Step]) -> list[_Box]:

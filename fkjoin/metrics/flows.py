@@ -1,0 +1,51 @@
+"""Steps of a topology and the operators that count for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fkjoin.plan.describe.steps import Step
+from fkjoin.stages import counters
+
+_ROLES = {"left": counters.LEFT_IN, "right": counters.RIGHT_IN}
+_PARTS = ("-regroup", "-answers", "-rekey", "-subscription", "")
+"""Endings of operators that count what comes to a step: its first stage, or the step as a whole."""
+_ENDINGS = (*_PARTS, "-resolve", "-pace", "-staged")
+
+
+def rates_on_arrows(steps: Sequence[Step], snapshot: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+    """Compute what flows, in rows a second of the last batches, as far as operators count it: see ``picture.svg``."""
+    operators: dict[str, dict[str, float]] = {}
+    for query in snapshot.values():
+        operators |= query["rates"]
+    found = {}
+    for step in steps:
+        for role, name in step.reads:
+            together = role == "right" and any(stage.name == "scatter" for stage in step.stages)
+            if together or (len(step.reads) > 1 and role not in _ROLES):  # it counts the rows of all its tables together
+                continue
+            told = [(name, counters.OUT)]
+            if step.kind != "sink":
+                item = _ROLES.get(role, counters.ROWS_IN)
+                told = [
+                    (operator, item) for operator in (*(f"{step.name}{part}" for part in _PARTS), *_read(step, operators))
+                ] + told
+            rates = [operators[operator][item] for operator, item in told if item in operators.get(operator, {})]
+            if rates:
+                found[f"{step.kind} {step.name}", role] = f"{rates[0]:,.0f}/s"
+    return found
+
+
+def operators_of(step: Step, operators: Iterable[str]) -> list[str]:
+    """Find the operators that count for a step; none for sources and sinks, which count nothing themselves."""
+    if step.kind in ("source", "sink"):
+        return []
+    operators = list(operators)
+    own = {f"{step.name}{ending}" for ending in _ENDINGS} | set(_read(step, operators))
+    return [operator for operator in operators if operator in own]
+
+
+def _read(step: Step, operators: Iterable[str]) -> list[str]:
+    """Find the operators that run a step for one of its readers."""
+    return [operator for operator in operators if operator.startswith((f"{step.name}-answers-for-", f"{step.name}-for-"))]

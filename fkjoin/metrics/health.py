@@ -1,0 +1,127 @@
+"""The health of queries in words: is it well, how far behind, and since when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from fkjoin.metrics.history import WAIT_MS, History, Point
+from fkjoin.sinks.counts import REPEATED, Event
+
+BEHIND_S = 30.0
+"""Seconds of work left to read from which on a query is behind."""
+STILL_S = 60.0
+"""Seconds without a batch from which on a query may stand still."""
+RETRIED_MS, LONG_RETRIED_MS = 20_000, 300_000
+"""The time after a retry for which a sink is failing: while batches end elsewhere, and while none does."""
+
+ORDER = ("failing", "still", "behind", "starting", "healthy", "idle", "ended")
+"""The states, worst first; of several queries, the headline is that of the first in this order."""
+
+_STARTING = "It has started, and no batch has ended yet. The first takes longest, as Spark and its workers start."
+_SEVERAL = {
+    "starting": ("has started, and no batch of it has ended yet", "have started, and no batch has ended yet"),
+    "healthy": ("keeps up", "keep up"),
+    "idle": ("has read all that there is, and waits for more", "have read all that there is, and wait for more"),
+    "ended": ("has ended", "have ended"),
+}
+"""States of several queries that are told together, of one and of more."""
+
+
+@dataclass(frozen=True)
+class Health:
+    """A state of a query or of a job, and what to say of it."""
+
+    state: str
+    words: str
+    since_ms: int
+    query: str | None = None
+
+
+def of_query(history: History, started_ms: int, ended: str | None, now_ms: int) -> Health:
+    """Tell how a query is.  ``ended``: why it ended, empty if it was stopped, None while it runs."""
+    last = history.points[-1] if history.points else None
+    if ended is not None:
+        at = now_ms if last is None else last.ended_ms
+        return Health("failing", f"It has failed: {ended}", at) if ended else Health("ended", "It has ended.", at)
+    if last is None:
+        return Health("starting", _STARTING, started_ms)
+    if history.waits and not (history.lag and _behind(last)):
+        return Health("idle", "It has read all that there is, and waits for more.", last.ended_ms)
+    passed = (now_ms - last.ended_ms) / 1000
+    if (pace := _pace(history)) is not None and passed > max(STILL_S, 3 * pace) and not history.waits:
+        words = f"No batch has ended for {in_words(passed)}. Before, one ended every {in_words(pace)} at least."
+        return Health("still", words, last.ended_ms)
+    if _behind(last):
+        return Health("behind", _how_far(history), _since(history))
+    words = (
+        f"It keeps up: {_rate(last.rate)} rows read a second, and results at most {in_words(last.delay)} after their records."
+    )
+    return Health("healthy", words, _since(history))
+
+
+def of_job(queries: Mapping[str, Health], events: Iterable[Event], ended_ms: int, now_ms: int) -> Health:
+    """Tell how all are.  ``events``: those of sinks, oldest first.  ``ended_ms``: the end of the last batch of all."""
+    retries = [event for event in events if event.what == REPEATED]
+    if retries:
+        within = RETRIED_MS if ended_ms > retries[-1].at_ms else LONG_RETRIED_MS
+        if now_ms - retries[-1].at_ms < within:
+            first = next((event for event in retries if event.at_ms > ended_ms), retries[-1])
+            last = retries[-1]
+            return Health("failing", f"Writing fails, and is tried again: {last.place}: {last.words}", first.at_ms)
+    if not queries:
+        return Health("starting", "No query has started yet.", now_ms)
+    name, worst = min(queries.items(), key=lambda item: (ORDER.index(item[1].state), item[1].since_ms))
+    if len(queries) == 1:
+        return worst
+    if worst.state not in _SEVERAL:
+        return replace(worst, query=name)
+    same = [health for health in queries.values() if health.state == worst.state]
+    one, more = _SEVERAL[worst.state]
+    which = f"All {len(same)}" if len(same) == len(queries) else f"{len(same)} of {len(queries)}"
+    words = f"{which} queries {more if len(same) > 1 else one}."
+    return Health(worst.state, words.replace("All 2", "Both"), max(health.since_ms for health in same))
+
+
+def in_words(seconds: float) -> str:
+    """Return a time as people say it."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def _behind(point: Point) -> bool:
+    return point.catch_up > BEHIND_S
+
+
+def _pace(history: History) -> float | None:
+    """Return the longest time between recent batches in seconds, as triggers may be far apart; None before the second."""
+    ends = [point.ended_ms for point in list(history.points)[-10:]]
+    return max(((later - end) / 1000 for end, later in pairwise(ends)), default=None)
+
+
+def _how_far(history: History) -> str:
+    last, points = history.points[-1], list(history.points)[-6:]
+    words = f"{last.lag:,} records are left to read"
+    if last.catch_up < float("inf"):
+        words += f", {in_words(last.catch_up)} of work at {_rate(last.rate)} rows a second"
+    grows = len(points) > 2 and (points[-1].lag or 0) > (points[0].lag or 0)
+    return f"{words}. It falls further behind." if grows else f"{words}."
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
+
+
+def _since(history: History) -> int:
+    """Return since when the query is in its state, which is behind or not, without a wait."""
+    points = list(history.points)
+    since = points[-1]
+    for before in reversed(points[:-1]):
+        if _behind(before) != _behind(since) or since.begun_ms - before.ended_ms > WAIT_MS:
+            break
+        since = before
+    return since.begun_ms

@@ -1,0 +1,170 @@
+"""The last hour of a query: points of some seconds each, so that an hour of any query has a bounded size."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+HOUR_MS = 3_600_000
+STEP_MS = 5_000
+"""The time of a point: batches that end within it are one point, a longer batch is a point of its own."""
+WAIT_MS = 15_000
+"""The time without a batch from which on a query waited for input, and was not merely between two batches."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """Batches that ended within some seconds."""
+
+    begun_ms: int
+    ended_ms: int
+    read: int
+    """Rows read."""
+    slowest: float
+    """Seconds of the batch that took longest."""
+    lag: int | None
+    """Records that were left to read; None where no source tells."""
+    out: Mapping[str, int]
+    """Results by operator."""
+    stored: Mapping[str, int]
+    """Bytes of state by operator."""
+    dead: Mapping[str, int]
+    """Dead letters by operator."""
+    batches: int = 1
+    passed: float = 0.0
+    """Seconds since the batch before; of the batch itself, if the query had waited for input."""
+    delay: float = 0.0
+    """Seconds from a record's arrival to its result, at most, if records go on to come as they do."""
+
+    @property
+    def rate(self) -> float:
+        """Return the rows read a second."""
+        return self.read / self.passed if self.passed > 0 else 0.0
+
+    @property
+    def catch_up(self) -> float:
+        """Return the seconds that the lag takes at this rate; infinity if nothing is read."""
+        if not self.lag:
+            return 0.0
+        return self.lag / self.rate if self.rate else float("inf")
+
+    def and_then(self, later: Point) -> Point:
+        """Return both as one point: sums, the worst times, and sizes as they are at the end."""
+        return replace(
+            later,
+            begun_ms=self.begun_ms,
+            read=self.read + later.read,
+            slowest=max(self.slowest, later.slowest),
+            out=Counter(self.out) + Counter(later.out),
+            dead=Counter(self.dead) + Counter(later.dead),
+            batches=self.batches + later.batches,
+            passed=self.passed + later.passed,
+            delay=max(self.delay, later.delay),
+        )
+
+
+class History:
+    """Points of the last hour, oldest first.
+
+    Examples
+    --------
+    >>> history = History()
+    >>> history.add(Point(0, 1_000, read=10, slowest=1.0, lag=None, out={}, stored={}, dead={}))
+    >>> history.columns(2_000)["read"]
+    [10.0]
+    """
+
+    def __init__(self) -> None:
+        self.points: deque[Point] = deque(maxlen=HOUR_MS // STEP_MS + 1)
+        self.waited_ms = 0
+        """The last time at which the query found nothing to read."""
+        self._looked_ms: int | None = None
+        """The last time at which it looked: what a batch reads came later, unless there was a lag."""
+        self.lag: int | None = None
+        """The lag as it was last told."""
+
+    def add(self, point: Point) -> None:
+        """Add a batch.  What is later than its end is forgotten: the clock went back."""
+        while self.points and self.points[-1].ended_ms > point.ended_ms:
+            self.points.pop()
+        last = self.points[-1] if self.points else None
+        begun = point.begun_ms if last is None or self._waited(last, point) else min(last.ended_ms, point.begun_ms)
+        point = replace(point, passed=(point.ended_ms - begun) / 1000)
+        looked = point.begun_ms if self._looked_ms is None else min(self._looked_ms, point.begun_ms)
+        point = replace(point, delay=(point.ended_ms - looked) / 1000 + _finite(point.catch_up))
+        if last is not None and last.ended_ms // STEP_MS == point.ended_ms // STEP_MS:
+            self.points[-1] = last.and_then(point)
+        else:
+            self.points.append(point)
+        self.lag, self._looked_ms = point.lag, point.begun_ms
+        while self.points[0].ended_ms < point.ended_ms - HOUR_MS:
+            self.points.popleft()
+
+    def wait(self, now_ms: int, lag: int | None) -> None:
+        """Take down that there was nothing to read."""
+        self.waited_ms = self._looked_ms = now_ms
+        self.lag = lag
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether the query found nothing to read since its last batch."""
+        return bool(self.points) and self.waited_ms > self.points[-1].ended_ms
+
+    def columns(self, now_ms: int) -> dict[str, Any]:
+        """Return the points as columns, with zeros where the query waited: ``time`` in seconds since 1970, rates a second."""
+        rows = [row for row in self._rows() if row.at_ms > now_ms - HOUR_MS]
+        return {
+            "time": [row.at_ms / 1000 for row in rows],
+            "read": [0.0 if row.idle else round(row.point.rate, 2) for row in rows],
+            "batch": [None if row.idle else row.point.slowest for row in rows],
+            "delay": [None if row.idle else round(row.point.delay, 2) for row in rows],
+            "lag": [row.lag for row in rows],
+            "out": _by_operator(rows, lambda row, name: 0.0 if row.idle else _a_second(row.point, row.point.out.get(name, 0))),
+            "state": _by_operator(rows, lambda row, name: row.point.stored.get(name)),
+            "dead": _by_operator(rows, lambda row, name: 0 if row.idle else row.point.dead.get(name, 0)),
+        }
+
+    def dead(self) -> Counter[str]:
+        """Return the dead letters of the hour, by operator."""
+        return sum((Counter(point.dead) for point in self.points), Counter[str]())
+
+    def _waited(self, last: Point, point: Point) -> bool:
+        return last.ended_ms < self.waited_ms <= point.begun_ms or point.begun_ms - last.ended_ms > WAIT_MS
+
+    def _rows(self) -> Iterator[_Row]:
+        last: Point | None = None
+        for point in self.points:
+            if last is not None and point.begun_ms - last.ended_ms > WAIT_MS:
+                yield _Row(last.ended_ms + 1, last, True, last.lag)
+                yield _Row(point.begun_ms, last, True, last.lag)
+            yield _Row(point.ended_ms, point, False, point.lag)
+            last = point
+        if last is not None and self.waits:
+            yield _Row(last.ended_ms + 1, last, True, last.lag)
+            yield _Row(self.waited_ms + 1, last, True, self.lag)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A point of a curve: after a point of the history, or while the query waits after it."""
+
+    at_ms: int
+    point: Point
+    idle: bool
+    lag: int | None
+
+
+def _by_operator(rows: list[_Row], value: Callable[[_Row, str], Any]) -> dict[str, list[Any]]:
+    names = dict.fromkeys(name for row in rows for name in (*row.point.out, *row.point.stored, *row.point.dead))
+    columns = {name: [value(row, name) for row in rows] for name in names}
+    return {name: column for name, column in columns.items() if any(column)}
+
+
+def _a_second(point: Point, number: int) -> float:
+    return round(number / point.passed, 2) if point.passed > 0 else 0.0
+
+
+def _finite(seconds: float) -> float:
+    return seconds if seconds < HOUR_MS else 0.0

@@ -1,0 +1,152 @@
+"""The live page: its files, and what they show, as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib import resources
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from fkjoin.metrics import Metrics
+from fkjoin.metrics.flows import operators_of, rates_on_arrows
+from fkjoin.metrics.health import of_job, of_query
+from fkjoin.metrics.history import History
+from fkjoin.metrics.query_metrics import QueryMetrics
+from fkjoin.metrics.server import Page, policy
+from fkjoin.plan.describe.picture import STYLE, svg
+from fkjoin.plan.describe.steps import Step
+from fkjoin.sinks.counts import LEFT_OUT, counted, last_events
+from fkjoin.stages.counters import DEAD_LETTERS
+
+_KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A job as its page names it."""
+
+    job: str
+    steps: Sequence[Step] = ()
+    """Its topology; none where nobody knows it."""
+    letters: str | None = None
+    """The place to which records go that cannot be used, if there is one."""
+
+
+def pages(shown: Shown, metrics: Metrics) -> dict[str, Page]:
+    """Return the pages of a job, by their paths."""
+    html = _text("page.html")
+    return {
+        "/": Page(html.encode, "text/html; charset=utf-8", policy([STYLE]), secret=False),
+        **{f"/{name}": Page(_text(name).encode, kind, secret=False) for name, kind in _files()},
+        "/status.json": Page(_as_json(partial(status, shown, metrics)), "application/json"),
+        "/history.json": Page(_as_json(partial(history, metrics)), "application/json"),
+        "/metrics": Page(metrics.prometheus, CONTENT_TYPE_LATEST),
+    }
+
+
+def status(shown: Shown, metrics: Metrics) -> dict[str, Any]:
+    """Return what the page shows of this moment."""
+    now_ms, snapshot = _now_ms(), metrics.snapshot()
+    operators = dict.fromkeys(name for query in snapshot.values() for kind in ("totals", "state") for name in query[kind])
+    return {
+        "job": shown.job,
+        "now_ms": now_ms,
+        "picture": svg(shown.steps, rates_on_arrows(shown.steps, snapshot), by_hand=True) if shown.steps else "",
+        "steps": [_step(step, operators, snapshot) for step in shown.steps],
+        "queries": snapshot,
+        "health": metrics._look(partial(_health, now_ms)),
+        "dead_letters": metrics._look(partial(_dead_letters, shown)),
+    }
+
+
+def history(metrics: Metrics) -> dict[str, Any]:
+    """Return the last hour of each query, as columns: see ``History``."""
+    now_ms = _now_ms()
+
+    def look(queries: Mapping[str, QueryMetrics], *_: Any) -> dict[str, Any]:
+        return {name: query.history.columns(now_ms) for name, query in queries.items()}
+
+    return {"now_ms": now_ms, "queries": metrics._look(look)}
+
+
+def _step(step: Step, operators: Mapping[str, None], snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the page shows beside the map when this step is chosen."""
+    words = set(re.split(r"[\s,]+", dict(step.facts).get("from", ""))) if step.kind == "source" else set()
+    topics = dict.fromkeys(topic for query in snapshot.values() for topic in query["lag"] if topic in words)
+    return {
+        "id": f"{step.kind} {step.name}",
+        "about": step.about,
+        "reads": step.reads,
+        "facts": step.facts,
+        "stages": [[stage.name, stage.repartition_by] for stage in step.stages],
+        "operators": operators_of(step, operators),
+        "topics": list(topics),
+    }
+
+
+def _health(
+    now_ms: int, queries: Mapping[str, QueryMetrics], started: Mapping[str, int], ended: Mapping[str, str]
+) -> dict[str, Any]:
+    found = {}
+    for name in dict.fromkeys([*started, *queries]):
+        past = queries[name].history if name in queries else History()
+        found[name] = of_query(past, started.get(name, now_ms), ended.get(name), now_ms)
+    last = max((query.ended_ms for query in queries.values()), default=0)
+    whole = of_job(found, last_events(), last, now_ms)
+    figures = {name: _figures(query.history, now_ms, name in ended) for name, query in queries.items()}
+    return {**asdict(whole), "queries": {name: {**asdict(one), **figures.get(name, {})} for name, one in found.items()}}
+
+
+def _figures(past: History, now_ms: int, ended: bool) -> dict[str, float]:
+    """Return rows read a second, which fall when no batch ends, and the delay of the last batches."""
+    last = past.points[-1]
+    passed = max(last.passed, (now_ms - last.ended_ms) / 1000)
+    nothing = ended or past.waits or passed <= 0
+    return {"read": 0.0 if nothing else round(last.read / passed, 2), "delay": round(last.delay, 2)}
+
+
+def _dead_letters(shown: Shown, queries: Mapping[str, QueryMetrics], *_: Any) -> dict[str, Any]:
+    """Return how many there are, where they are, and the last ten of which this process knows the reasons.
+
+    An operator that several queries run, or that runs for several readers, counts the same rows each time: the most hold.
+    """
+    tables = {step.name for step in shown.steps}
+    found: dict[str, list[int]] = {}
+    for query in queries.values():
+        lately = query.history.dead()
+        for operator, known in query.operators.items():
+            if (total := known.totals[DEAD_LETTERS]) > 0:
+                base = re.sub(r"(-answers)?(-for-.+)?$", "", operator)
+                before = found.get(name := base if base in tables else operator, [0, 0])
+                found[name] = [max(before[0], lately[operator]), max(before[1], total)]
+    return {
+        "place": shown.letters,
+        "operators": found,
+        "sinks": {where: number for (what, where), number in counted().items() if what == LEFT_OUT},
+        "last": [asdict(event) for event in last_events() if event.what == LEFT_OUT],
+    }
+
+
+def _files() -> Iterator[tuple[str, str]]:
+    """Yield the names and types of the files that the page loads."""
+    for file in resources.files("fkjoin").joinpath("data").iterdir():
+        if (kind := _KINDS.get(file.name.rpartition(".")[2])) is not None:
+            yield file.name, kind
+
+
+def _text(name: str) -> str:
+    return resources.files("fkjoin").joinpath(f"data/{name}").read_text(encoding="utf-8")
+
+
+def _as_json(make: Callable[[], dict[str, Any]]) -> Callable[[], bytes]:
+    return lambda: json.dumps(make(), allow_nan=False).encode()
+
+
+def _now_ms() -> int:
+    return round(1000 * time.time())

@@ -1,0 +1,125 @@
+"""What is said of queries' health: in which words, and since when."""
+
+from __future__ import annotations
+
+import pytest
+
+from fkjoin.metrics.health import Health, in_words, of_job, of_query
+from fkjoin.metrics.history import History, Point
+from fkjoin.sinks.counts import LEFT_OUT, REPEATED, Event
+
+MINUTE = 60_000
+
+
+def batch(begun_ms: int, seconds: float = 1.0, read: int = 100, lag: int | None = 0) -> Point:
+    return Point(begun_ms, begun_ms + round(1000 * seconds), read=read, slowest=seconds, lag=lag, out={}, stored={}, dead={})
+
+
+def history(*points: Point) -> History:
+    made = History()
+    for point in points:
+        made.add(point)
+    return made
+
+
+BUSY = [batch(1_000 * second) for second in range(120)]
+
+
+def test_a_query_that_has_not_ended_a_batch_is_starting() -> None:
+    found = of_query(History(), 7, None, 9_000)
+    assert (found.state, found.since_ms) == ("starting", 7)
+    assert found.words.startswith("It has started, and no batch has ended yet.")
+
+
+def test_a_query_is_healthy_since_it_works_without_a_wait() -> None:
+    found = of_query(history(*BUSY), 0, None, 121_000)
+    assert (found.state, found.since_ms) == ("healthy", 0)
+    assert found.words == "It keeps up: 100 rows read a second, and results at most 2.0 s after their records."
+    later = [batch(10 * MINUTE + 1_000 * second) for second in range(9)]
+    assert of_query(history(*BUSY, *later), 0, None, 10 * MINUTE + 9_000).since_ms == 10 * MINUTE
+
+
+def test_a_query_that_waits_is_idle_since_its_last_batch() -> None:
+    made = history(*BUSY)
+    made.wait(130_000, 0)
+    found = of_query(made, 0, None, 500_000)
+    assert (found.state, found.words, found.since_ms) == ("idle", "It has read all that there is, and waits for more.", 120_000)
+    behind = history(batch(0, lag=90_000))
+    behind.wait(20_000, 0)
+    assert of_query(behind, 0, None, 21_000).state == "idle", (
+        "what was left is gone, as records of a topic that was deleted are"
+    )
+
+
+def test_a_query_is_behind_from_half_a_minute_of_work_on() -> None:
+    """As long as its lag is worked off faster than that, records come in time."""
+    little = history(*BUSY, batch(120_000, lag=3_000))
+    assert of_query(little, 0, None, 121_000).state == "healthy"
+    growing = history(*BUSY, *(batch(120_000 + 5_000 * n, 5.0, 500, lag=4_000 + 1_000 * n) for n in range(3)))
+    found = of_query(growing, 0, None, 136_000)
+    assert (found.state, found.since_ms) == ("behind", 120_000)
+    assert found.words == "6,000 records are left to read, 60 s of work at 100 rows a second. It falls further behind."
+    shrinking = history(*(batch(5_000 * n, 5.0, 500, lag=60_000 - 1_000 * n) for n in range(4)))
+    assert of_query(shrinking, 0, None, 21_000).words == "57,000 records are left to read, 10 min of work at 100 rows a second."
+    nothing = history(batch(0, read=0, lag=5))
+    assert of_query(nothing, 0, None, 2_000).words == "5 records are left to read."
+
+
+def test_a_query_stands_still_when_a_batch_takes_much_longer_than_others() -> None:
+    """Not while it says that it waits, and not within its usual pace."""
+    found = of_query(history(*BUSY), 0, None, 120_000 + 5 * MINUTE)
+    assert (found.state, found.since_ms) == ("still", 120_000)
+    assert found.words == "No batch has ended for 5 min. Before, one ended every 5.0 s at least."
+    assert of_query(history(*BUSY), 0, None, 120_000 + 50_000).state == "healthy"
+    hourly = history(*(batch(number * 60 * MINUTE) for number in range(2)))
+    assert of_query(hourly, 0, None, 60 * MINUTE + 59 * MINUTE).state == "healthy"
+    assert of_query(history(batch(0)), 0, None, 59 * MINUTE).state == "healthy", "how far triggers are apart is not known yet"
+
+
+@pytest.mark.parametrize(
+    ("why", "state", "words"),
+    [("ValueError: no number", "failing", "It has failed: ValueError: no number"), ("", "ended", "It has ended.")],
+)
+def test_a_query_that_ended_has_failed_or_was_stopped(why: str, state: str, words: str) -> None:
+    found = of_query(history(*BUSY), 0, why, 130_000)
+    assert (found.state, found.words, found.since_ms) == (state, words, 120_000)
+    assert of_query(History(), 0, why, 130_000).since_ms == 130_000
+
+
+def of(**states: str) -> Health:
+    found = {name: Health(state, f"words of {name}", number) for number, (name, state) in enumerate(states.items())}
+    return of_job(found, [], 0, 1_000)
+
+
+def test_a_job_is_as_its_worst_query() -> None:
+    assert of(a="healthy", b="behind", c="failing") == Health("failing", "words of c", 2, "c")
+    assert of(a="idle", b="still", c="behind") == Health("still", "words of b", 1, "b")
+    assert of(a="idle", b="behind", c="behind") == Health("behind", "words of b", 1, "b"), "since the first of them is"
+    assert of(a="behind") == Health("behind", "words of a", 0)
+    assert of().state == "starting"
+
+
+def test_queries_that_are_well_are_told_together() -> None:
+    assert of(a="healthy", b="healthy") == Health("healthy", "Both queries keep up.", 1), "since the last of them is"
+    assert of(a="idle", b="healthy", c="idle").words == "1 of 3 queries keeps up."
+    assert of(a="idle", b="idle", c="idle").words == "All 3 queries have read all that there is, and wait for more."
+    assert of(a="healthy", b="starting", c="starting").words == "2 of 3 queries have started, and no batch has ended yet."
+
+
+def test_a_job_whose_sink_is_tried_again_fails_since_the_first_attempt() -> None:
+    well = {"a": Health("healthy", "", 0)}
+    letter = Event(95_000, "postgres shop.orders", LEFT_OUT, "too long")
+    tries = [Event(at, "postgres shop.orders", REPEATED, f"refused {at}") for at in (50_000, 100_000, 110_000)]
+    found = of_job(well, [*tries, letter], 90_000, 115_000)
+    assert found == Health("failing", "Writing fails, and is tried again: postgres shop.orders: refused 110000", 100_000)
+    assert of_job(well, tries, 90_000, 110_000 + 4 * MINUTE).state == "failing", "no batch has ended since"
+    assert of_job(well, tries, 120_000, 125_000).state == "failing", "another query's batch may have ended"
+    assert of_job(well, tries, 120_000, 110_000 + MINUTE).state == "healthy"
+    assert of_job(well, [letter], 90_000, 96_000).state == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.25, "0.2 s"), (9.96, "10 s"), (61, "61 s"), (150, "2 min"), (7_200, "2 h"), (90_000, "25 h")]
+)
+def test_times_in_words(seconds: float, words: str) -> None:
+    assert in_words(seconds) == words

@@ -1,0 +1,169 @@
+"""What the live page gets to show, without a browser: ``status.json`` and ``history.json``."""
+
+from __future__ import annotations
+
+import json
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fkjoin.metrics import Listener, Metrics, progress_since
+from fkjoin.metrics.flows import operators_of
+from fkjoin.metrics.page import Shown, history, status
+from fkjoin.plan.describe.steps import Stage, Step
+from fkjoin.sinks import counts
+from fkjoin.stages import counters
+from tests.support.places import ROOT
+from tests.support.progress import idle, progress
+from tests.support.sink_counts import forget_counts
+
+ORDERS = Step("source", "orders", "", (), (("from", "Kafka topic orders, by offset"),), ())
+CUSTOMERS = Step("source", "customers", "", (), (("from", "stream of name, orders_made"),), ())
+JOINED = Step("fk_join", "joined", "inner", (("left", "orders"), ("right", "customers")), (("foreign key", "x"),), ())
+SINK = Step("sink", "joined", "topic out", (("of", "joined"),), (), ())
+FIRST_MS = 1_767_225_600_000
+"""The beginning of the first batch."""
+
+
+@pytest.fixture(autouse=True)
+def now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten seconds after the first batch began."""
+    monkeypatch.setattr("time.time", lambda: FIRST_MS / 1000 + 10)
+    forget_counts(monkeypatch)
+
+
+def taken(*batches: int) -> Metrics:
+    metrics = Metrics()
+    for batch in batches:
+        metrics.take(progress(batch), "sink-out")
+    return metrics
+
+
+def test_a_job_without_a_batch_is_starting() -> None:
+    metrics = Metrics()
+    metrics._start("sink-out")
+    found = status(Shown("shop", [ORDERS]), metrics)
+    assert (found["queries"], history(metrics)["queries"]) == ({}, {})
+    assert (found["health"]["state"], found["health"]["since_ms"]) == ("starting", found["now_ms"])
+    assert list(found["health"]["queries"]) == ["sink-out"]
+    assert found["dead_letters"] == {"place": None, "operators": {}, "sinks": {}, "last": []}
+    assert 'data-step="source orders"' in found["picture"]
+
+
+def test_the_last_hour_has_a_point_for_batches_of_some_seconds() -> None:
+    metrics = taken(0, 1, 6)
+    columns = history(metrics)["queries"]["sink-out"]
+    assert columns["time"] == [FIRST_MS / 1000 + 1.5, FIRST_MS / 1000 + 6.5]
+    assert columns["read"] == [pytest.approx(200 / 1.5, abs=0.01), 20.0]
+    assert (columns["lag"], columns["batch"]) == ([14, 14], [0.5, 0.5])
+    assert columns["out"] == {"joined": [pytest.approx(100 / 1.5, abs=0.01), 10.0]}
+    assert columns["state"] == {"joined": [9000, 9000]}
+    json.dumps(columns, allow_nan=False)
+
+
+def test_a_recent_batch_has_the_time_of_its_stages_alone() -> None:
+    """Its bar on the page; the totals go on from batch to batch."""
+    metrics = taken(0, 1)
+    newest = metrics.snapshot()["sink-out"]["recent"][0]
+    assert newest["stages"] == {"joined": {"rekey": 0.1, "subscription": 0.25}}
+    assert metrics.snapshot()["sink-out"]["stages"] == {"joined": {"rekey": 0.2, "subscription": 0.5}}
+    about = json.loads(progress(2).json)
+    about["observedMetrics"] = {}
+    metrics.take_json(json.dumps(about), "sink-out")
+    assert metrics.snapshot()["sink-out"]["recent"][0]["stages"] == {}
+
+
+def test_figures_of_this_moment_fall_while_no_batch_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = taken(9)
+    assert status(Shown("shop"), metrics)["health"]["queries"]["sink-out"]["read"] == 200.0, "of the batch, half a second"
+    monkeypatch.setattr("time.time", lambda: FIRST_MS / 1000 + 19.5)
+    assert status(Shown("shop"), metrics)["health"]["queries"]["sink-out"]["read"] == 10.0
+    metrics.take(idle(10), "sink-out")
+    found = status(Shown("shop"), metrics)["health"]
+    assert (found["state"], found["queries"]["sink-out"]["read"]) == ("idle", 0.0)
+
+
+def test_a_step_has_its_operators_and_a_source_its_topics() -> None:
+    found = status(Shown("shop", [ORDERS, CUSTOMERS, JOINED, SINK]), taken(0))["steps"]
+    assert [(step["id"], step["operators"], step["topics"]) for step in found] == [
+        ("source orders", [], ["orders"]),
+        ("source customers", [], []),
+        ("fk_join joined", ["joined"], []),
+        ("sink joined", [], []),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("operator", "counts_for_it"),
+    [
+        ("joined", True),
+        ("joined-rekey", True),
+        ("joined-pace", True),
+        ("joined-answers", True),
+        ("joined-answers-for-sums", True),
+        ("joined-for-sums", True),
+        ("joined-twice", False),
+        ("sums", False),
+    ],
+)
+def test_operators_of_a_step(operator: str, counts_for_it: bool) -> None:
+    step = Step("fk_join", "joined", "", (), (), (Stage("rekey", "id", "joined-rekey"),))
+    assert operators_of(step, [operator]) == [operator] * counts_for_it
+
+
+def test_dead_letters_are_counted_and_a_sinks_last_ten_have_reasons() -> None:
+    metrics = Metrics()
+    about = json.loads(progress(0).json)
+    about["observedMetrics"]["fkjoin:joined"]["dead-letters"] = 3
+    metrics.take_json(json.dumps(about), "sink-out")
+    counts.count("postgres shop", counts.LEFT_OUT, 12, [f"id = {number}: too long" for number in range(12)])
+    counts.count("postgres shop", counts.REPEATED, reasons=["refused"])
+    found = status(Shown("shop", letters="topic dead"), metrics)["dead_letters"]
+    assert (found["place"], found["operators"], found["sinks"]) == ("topic dead", {"joined": [3, 3]}, {"postgres shop": 12})
+    assert [event["words"] for event in found["last"]] == [f"id = {number}: too long" for number in range(2, 12)]
+
+
+def test_an_operator_that_runs_for_several_readers_or_in_several_queries_counts_its_dead_letters_once() -> None:
+    metrics = Metrics()
+    about = json.loads(progress(0).json)
+    counted = about["observedMetrics"]["fkjoin:joined"] | {"dead-letters": 3}
+    names = ("joined-for-sums", "joined-answers-for-out", "other-for-sums")
+    about["observedMetrics"] = {f"fkjoin:{name}": counted for name in names}
+    metrics.take_json(json.dumps(about), "sink-sums")
+    about["observedMetrics"] = {"fkjoin:joined": counted | {"dead-letters": 2}}
+    metrics.take_json(json.dumps(about), "sink-out")
+    found = status(Shown("shop", [ORDERS, CUSTOMERS, JOINED]), metrics)["dead_letters"]
+    assert found["operators"] == {"joined": [3, 3], "other-for-sums": [3, 3]}, "no table is called other"
+
+
+def test_a_query_of_a_program_that_fails_says_so_and_is_well_after_a_new_start() -> None:
+    metrics = Metrics()
+    listener: Any = Listener(metrics)
+    about = {"id": "3f9a", "runId": "1", "name": "totals"}
+    listener.onQueryStarted(SimpleNamespace(**about))
+    java = "[STREAM_FAILED] Query [id = 3f9a, runId = 1] terminated with exception: boom\n=== Streaming Query ===\nplan"
+    listener.onQueryTerminated(SimpleNamespace(**about, exception=java))
+    found = status(Shown("etl"), metrics)["health"]
+    assert (found["state"], found["words"]) == ("failing", "It has failed: boom")
+    listener.onQueryStarted(SimpleNamespace(**about | {"runId": "2"}))
+    assert status(Shown("etl"), metrics)["health"]["state"] == "starting"
+    listener.onQueryTerminated(SimpleNamespace(**about | {"runId": "2"}, exception=None))
+    assert status(Shown("etl"), metrics)["health"]["state"] == "ended"
+
+
+def test_what_a_query_says_while_it_waits_is_read_too() -> None:
+    """A job's page tells from it that there is nothing to read; it comes last, and again until there is a batch."""
+    waiting, done = SimpleNamespace(batchId=6, durationMs={}), SimpleNamespace(batchId=5, durationMs={"addBatch": 1})
+    query: Any = SimpleNamespace(lastProgress=waiting, recentProgress=[done, waiting])
+    assert progress_since(query, 5, idle=True) == [waiting]
+    assert progress_since(query, 4, idle=True) == [done, waiting]
+    assert progress_since(query, 6, idle=True) == []
+
+
+def test_every_counter_has_words_for_people_on_the_page() -> None:
+    words = (ROOT / "fkjoin/data/words.js").read_text()
+    named = re.search(r"COUNTERS = \{(.*?)\n\};", words, re.DOTALL)
+    assert named is not None
+    assert set(re.findall(r'^  "([\w-]+)":', named[1], re.MULTILINE)) == set(counters.ALL)
