@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from fkjoin.analysis.checks import Deployment
-from fkjoin.analysis.emission import Emission, Emit
-from fkjoin.errors import FkJoinError, nearest
+from fkjoin.errors import nearest
 from fkjoin.files.source import FileFormat
 from fkjoin.jobs.job_kinds import ANY, JobError, Kind, PageSpec, Section, SparkSpec, Strict, Value
+from fkjoin.jobs.job_operators import EmitSpec, FlatMapSpec, understood
 from fkjoin.jobs.job_order import in_order
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.connection import OnNewTopic
@@ -32,25 +31,11 @@ else:  # pragma: no cover
     import tomli as tomllib
 
 
-def _understood(setting: str, understand: Callable[[str], object]) -> AfterValidator:
-    """Turn a library's error about a text into one about its place in the file."""
-
-    def checked(text: str) -> str:
-        try:
-            understand(text)
-        except FkJoinError as error:
-            raise ValueError(str(error).removeprefix(f"{setting}: ")) from error
-        return text
-
-    return AfterValidator(checked)
-
-
 def _needs_columns(of: str) -> dict[str, str]:
     return {"columns": f'format "{of}" needs a schema, such as "id bigint, name string"'}
 
 
-EmitSpec = Annotated[Emit, _understood("emit", Emission.of)]
-TriggerSpec = Annotated[str, _understood("trigger", arguments_of)]
+TriggerSpec = Annotated[str, understood("trigger", arguments_of)]
 
 
 class FormatSpec(Section):
@@ -269,6 +254,7 @@ class JobSpec(Strict):
     cogroups: dict[str, TogetherSpec] = Field({})
     merges: dict[str, TogetherSpec] = Field({})
     views: dict[str, ViewSpec] = Field({})
+    flat_maps: dict[str, FlatMapSpec] = Field({})
     sinks: dict[str, SinkSpec]
     dead_letters: DeadLettersSpec | None = None
     ui: PageSpec = Field(default_factory=PageSpec)

@@ -21,6 +21,7 @@ def in_order(spec: JobSpec) -> list[tuple[str, str]]:
     made: dict[tuple[str, str], dict[str, str]] = {
         **{("joins", name): {"left": join.left, "right": join.right} for name, join in spec.joins.items()},
         **{("aggregates", name): {"of": one.of} for name, one in spec.aggregates.items()},
+        **{("flat_maps", name): {"of": one.of} for name, one in spec.flat_maps.items()},
         **{("views", name): {"of": one.of} for name, one in spec.views.items()},
         **{("cogroups", name): _numbered(one.of) for name, one in spec.cogroups.items()},
         **{("merges", name): _numbered(one.of) for name, one in spec.merges.items()},

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,12 +17,16 @@ from hypothesis import strategies as st
 
 from fkjoin.codec import pairs, versions
 from fkjoin.codec.arrays import as_bytes
-from fkjoin.codec.messages import GROUPED, JOINED, Operation, table
+from fkjoin.codec.messages import GROUPED, JOINED, Operation, table, unpack
 from fkjoin.codec.pairs import Pairs
+from fkjoin.errors import FkJoinError
+from fkjoin.spark.packing_outputs import Gather, OutputLetters, PackOutputs
 from fkjoin.stages import Counters, counters, owners, spread
 from fkjoin.stages.invariants import GuardedStore
 from fkjoin.stages.owners import shown_outputs
 from fkjoin.state import MemoryStore
+from tests.support.engine import LocalFlatMap
+from tests.support.oracle import rows
 
 Outputs = Mapping[str, bytes]
 
@@ -200,13 +207,98 @@ def test_every_update_is_sent_if_wanted() -> None:
     assert {(one["key"], one["value"]) for one in made} == {(b"k", b"x"), (b"l", None)}
 
 
-def test_a_million_to_one_is_one_record() -> None:
+def test_many_rows_may_make_one_key() -> None:
     """Many rows may make one key: the first is shown, and nothing is lost."""
     mapping = FlatMap()
     mapping.batch([Change(f"{number:04}", 1, {"k": b"%d" % number}) for number in range(2000)])
     assert mapping.table == {"k": b"0"}
     mapping.batch([Change(f"{number:04}", 2, None) for number in range(1999)])
     assert mapping.table == {"k": b"1999"}
+
+
+@given(
+    changes=histories(),
+    cut=st.integers(1, 9),
+    stops=st.lists(st.sampled_from(["spread", "owners", None]), min_size=30, max_size=30),
+    every=st.booleans(),
+)
+@settings(max_examples=8)
+def test_a_repeated_attempt_sends_what_the_failed_one_would_have_sent(
+    changes: list[Change], cut: int, stops: Any, every: bool
+) -> None:
+    """All outputs of one row are one step: a crash in their midst leaves all of them or none (KAFKA-12508)."""
+    engine = LocalFlatMap(Path(tempfile.mkdtemp(prefix="fkjoin-test-")), every=every)
+    shown: dict[str, bytes] = {}
+    for start, stop in zip(range(0, len(changes), cut), stops, strict=False):
+        part = messages(changes[start : start + cut])
+        engine.attempt(part, stop_after=stop)
+        first, again = engine.attempt(part), engine.attempt(part)
+        engine.commit()
+        without = [[row[:3] + row[4:] for row in rows(one)] for one in (first, again)]
+        assert without[0] == without[1], "but for versions, which follow the clock"
+        for one in again.to_pylist():
+            shown.pop(one["key"].decode(), None)
+            shown |= {} if one["value"] is None else {one["key"].decode(): one["value"]}
+        assert shown == recomputed(changes[: start + cut])
+        assert rows(engine.attempt(part)) == [], "whole batches that come again change nothing"
+        engine.commit()
+
+
+def row_batches(rows: Sequence[tuple[str, Sequence[tuple[str | None, str | None]]]], cut: int) -> Iterator[pa.RecordBatch]:
+    """Rows as Spark gives them to Python: an output a line, cut anywhere; a row without outputs has a line, too."""
+    lines = [line for key, made in rows for line in ([(key, at, one) for at, one in enumerate(made)] or [(key, None, None)])]
+    keys, places, made = ([line[at] for line in lines] for at in range(3))
+    columns: dict[str, pa.Array] = {
+        "key": pa.array([{"id": key} for key in keys], pa.struct([("id", pa.string())])),
+        "deleted": pa.array([False] * len(lines)),
+        "version": pa.array([{"v0": 1}] * len(lines), pa.struct([("v0", pa.int64())])),
+        "source": pa.array([b"a-source"] * len(lines), pa.binary()),
+        "ts": pa.array([None] * len(lines), pa.int64()),
+        "problem": pa.array([one[1] if one else None for one in made], pa.string()),
+        "place": pa.array(places, pa.int32()),
+        "output": pa.array([{"k": one[0] if one else None} for one in made], pa.struct([("k", pa.string())])),
+        "row": pa.array([{"k": one[0]} if one else None for one in made], pa.struct([("k", pa.string())])),
+    }
+    batch = pa.record_batch(columns)
+    for start in range(0, len(lines), cut):
+        yield batch.slice(start, cut)
+
+
+KEY, TEXT = pa.schema([("id", pa.string())]), pa.schema([("k", pa.string())])
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 4, 100])
+def test_outputs_are_put_together_wherever_spark_cuts_them(cut: int) -> None:
+    """With a key twice, with one that throws, with a null in it, or with no outputs at all."""
+    given_rows = [
+        ("1", [("a", None), ("b", None), ("c", None)]),
+        ("2", []),
+        ("3", [("a", None), ("b", None), ("a", None)]),
+        ("4", [("a", None), ("x", "it throws"), ("y", "it throws, too")]),
+        ("5", [(None, None), ("b", None)]),
+        ("6", []),
+    ]
+    pack = PackOutputs(KEY, Gather(TEXT, TEXT, "flat_map"), 1)
+    found, counted = dict[str, list[str]](), Counters()
+    for batch in pack(row_batches(given_rows, cut)):
+        for line in batch.to_pylist():
+            if line["counter"] is not None:
+                counted[line["counter"]] += line["count"]
+            elif line["payload"]:
+                for one in unpack(line["payload"]).to_pylist():
+                    outputs = pairs.decode(pa.array([one["value"]], pa.large_binary()))
+                    found[one["key"].decode()] = [key.decode() for key in outputs.first.to_pylist()]
+    assert found == {"1": ["a", "b", "c"], "2": [], "5": ["b"], "6": []}
+    assert counted == {"dead-letters": 2, "null-key-dropped": 1}
+    raw = [batch.append_column("raw", batch.column("key")) for batch in row_batches(given_rows, cut)]
+    letters = OutputLetters(pa.schema([("raw", pa.struct([("id", pa.string())])), ("problem", pa.string())]), pack.gather)
+    assert [(line["raw"]["id"], line["problem"]) for batch in letters(iter(raw)) for line in batch.to_pylist()] == [
+        ("3", 'flat_map: two of its rows have the key "a"'),
+        ("4", "it throws"),
+    ]
+    failing = replace(pack, failing="flat_map of orders")
+    with pytest.raises(FkJoinError, match=r"^flat_map of orders, key {'id': '3'}: flat_map: two of its rows .* are set aside$"):
+        list(failing(row_batches(given_rows, cut)))
 
 
 @given(made=st.lists(st.tuples(st.integers(0, 4), st.binary(max_size=5), st.binary(max_size=3)), unique_by=lambda one: one[:2]))
