@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,9 @@ def test_lines_of_orders_are_summed_up_and_go_on_after_a_restart(spark: SparkSes
     for number, batch in enumerate(BATCHES):
         write_lines(tmp_path / "orders", str(number), batch)
         totals.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="available-now").awaitTermination()
-    for number in range(len(BATCHES)):
-        wanted = lines_after(BATCHES[: number + 1])
-        kept = read_state(spark, tmp_path / "ck", "lines", batch=number).collect()
-        assert {(row.id, row.sku): row.n for row in kept} == wanted
+    wanted = lines_after(BATCHES)
+    kept = read_state(spark, tmp_path / "ck", "lines").collect()
+    assert {(row.id, row.sku): row.n for row in kept} == wanted
     sums: dict[str, list[int]] = defaultdict(list)
     for (_, sku), n in wanted.items():
         sums[sku].append(n)
@@ -122,15 +122,15 @@ def test_a_row_that_makes_a_key_twice_or_throws_is_a_dead_letter(spark: SparkSes
     first = [order("1", 1, "ann", a=1), order("2", 1, "mallory", a=1), order("3", 1, "bob", a=1, b=0), TWICE]
     write_lines(tmp_path / "orders", "0", [*first, {**order("5", 1), "items": [{"sku": None, "n": 1}, {"sku": "c", "n": 1}]}])
     counted = run(lines.changes, tmp_path / "ck", metrics_name("lines-spread"))
-    assert (counted.count["dead-letters"], counted.count["null-key-dropped"]) == (2 + 1, 1)
+    assert (counted.count["dead-letters"], counted.count["null-key-dropped"]) == (2, 1)
     wanted = {("1", "a", 10), ("4", "a", 10), ("4", "a", 5), ("4", "b", 10), ("5", "c", 10)}
     assert set(table_of(counted.rows, "id", "sku", "part")) == wanted
     plain = orders.flat_map(items_of, key=["id", "sku"], returns="sku string, n int", name="plain")
-    said = {}
+    said = list[tuple[str, str, str]]()
     for table in (lines, plain):
         assert table.dead_letters is not None
         for letter in run(table.dead_letters, tmp_path / f"dead-{table.name}").rows:
-            said[table.name, str(letter.value).count('"4"') and "4", letter.reason.split(":")[0]] = letter.reason
+            said.append((table.name, json.loads(bytes(letter.value))["id"], letter.reason))
     print(said)
     failing = orders_of(spark, tmp_path, on_error="fail").flat_map("items", key=["id", "sku"], name="failing")
     with pytest.raises(Exception, match="two of its rows have the key") as found:
@@ -157,7 +157,6 @@ def test_what_cannot_be_a_flat_map_is_refused(orders: Table) -> None:
     ):
         with pytest.raises(TopologyError, match=f"^{says}"):
             wrong()
-    assert (
-        orders.select("buyer", F.col("items")).columns == orders.select(["buyer", "items"]).columns == ["id", "buyer", "items"]
-    )
+    for chosen in (orders.select("buyer", F.col("items")), orders.select(["buyer", "items"])):
+        assert chosen.columns == ["id", "buyer", "items"]
     assert orders.select("*", "1 as one").columns == [*orders.columns, "one"]
