@@ -171,7 +171,7 @@ def _scope(table: Planned, row: StructType) -> Scope:
     rest = [name for name in table.key if name.lower() not in (one.lower() for one in row.names)]
     empty = with_visible(table.spark.createDataFrame([], kind), rest, row)
     schema = arrow_schema("rows", StructType([*row, *(table.key_type[name] for name in rest)]))
-    return Scope(empty, (*row.names, *rest), f"the rows that {table.name} makes", schema)
+    return Scope(empty, (*row.names, *rest), f"a row that {table.name} makes", schema)
 
 
 def _returned(function: Callable[..., Any], returns: str | StructType | None) -> DataType:
