@@ -78,6 +78,7 @@ class RowOperators(Handle):
         """
         return self._of(views.mapped(self._planned, columns, name, emit))
 
+    @remembered
     def select(self, *cols: Expressions, name: str | None = None, emit: Emit = "on-change") -> Table:
         """Choose columns, as Spark's ``select`` does; the key stays: ``map_values`` of these columns.
 
@@ -103,6 +104,7 @@ class RowOperators(Handle):
         """
         return self.map_values([column for given in cols for column in listed(given)], name=name, emit=emit)
 
+    @remembered
     def drop(self, *cols: str, name: str | None = None, emit: Emit = "on-change") -> Table:
         """Leave columns out: ``map_values`` of the others.
 
@@ -128,6 +130,7 @@ class RowOperators(Handle):
         """
         return self.map_values(views.without(self._planned, cols), name=name, emit=emit)
 
+    @remembered
     def with_columns(self, columns: Mapping[str, Expression], *, name: str | None = None, emit: Emit = "on-change") -> Table:
         """Add columns, or replace those of the same names, as Spark's ``withColumns`` does: a form of ``map_values``.
 

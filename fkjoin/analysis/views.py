@@ -22,7 +22,7 @@ from fkjoin.codec.vectors import Steps, Where
 from fkjoin.errors import TopologyError
 from fkjoin.plan.nodes import Derived, Source, generated_name
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
-from fkjoin.spark.names import named, quoted, quoted_if_needed, require_beside
+from fkjoin.spark.names import named, quoted_if_needed, require_beside
 from fkjoin.spark.schemas import Expression, Expressions, struct_column, text
 from fkjoin.stages.complete import UNAVAILABLE
 
@@ -112,7 +112,7 @@ def without(table: Planned, names: Sequence[str]) -> list[Expression]:
     dropped = require_names("cols", names, (*table.key, *table.rest), f"table {table.name}")
     if of_key := [name for name in dropped if name in table.key]:
         raise TopologyError(f"cols: {of_key[0]} is of the key of {table.name}, which stays; give it another one with rekey")
-    return [quoted(name) for name in table.rest if name not in dropped]
+    return [quoted_if_needed(name) for name in table.rest if name not in dropped]
 
 
 def with_more(table: Planned, columns: Mapping[str, Expression]) -> list[Expression]:
@@ -121,7 +121,7 @@ def with_more(table: Planned, columns: Mapping[str, Expression]) -> list[Express
         raise TopologyError(f'columns: names and expressions are needed, such as {{"twice": "2 * n"}}, not {columns!r}')
     titled = {name: _titled(given, name) for name, given in columns.items()}
     known = {name.lower(): name for name in columns}
-    kept = [titled.pop(known[name.lower()]) if name.lower() in known else quoted(name) for name in table.rest]
+    kept = [titled.pop(known[name.lower()]) if name.lower() in known else quoted_if_needed(name) for name in table.rest]
     return [*kept, *titled.values()]
 
 
