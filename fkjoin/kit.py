@@ -80,7 +80,7 @@ class Output(NamedTuple):
 
 
 class Kit(ABC):
-    """Base of the kits for joins and for aggregates: batches, their delivery, and the table that results."""
+    """Base of the kits for joins, aggregates and flat maps: batches, their delivery, and the table that results."""
 
     table: dict[str, Any]
     outputs: list[Output]
@@ -127,7 +127,8 @@ class Kit(ABC):
         Parameters
         ----------
         stage : str
-            ``"rekey"``, ``"subscription"`` or ``"resolve"`` of a join, ``"regroup"`` or ``"aggregate"`` of an aggregate.
+            ``"rekey"``, ``"subscription"`` or ``"resolve"`` of a join, ``"regroup"`` or ``"aggregate"`` of an aggregate,
+            ``"spread"`` or ``"owners"`` of a flat map.
 
         Returns
         -------

@@ -11,73 +11,17 @@ from fkjoin.analysis.emission import Emit
 from fkjoin.analysis.joins import planned_children
 from fkjoin.analysis.unions import merged
 from fkjoin.grouped import Grouped
-from fkjoin.lowering.handle import Handle, planned_of
+from fkjoin.lowering.handle import planned_of
 from fkjoin.lowering.recipes import remembered
-from fkjoin.spark.schemas import Expression, Expressions
+from fkjoin.row_operators import RowOperators
+from fkjoin.spark.schemas import Expressions
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
 
 
-class Operators(Handle):
+class Operators(RowOperators):
     """Each returns a new table; nothing runs."""
-
-    @remembered
-    def filter(self, condition: Expression, *, name: str | None = None, emit: Emit = "on-change") -> Table:
-        """Keep the table's rows for which a condition holds; null does not.
-
-        A row for which it no longer holds is deleted.  The tombstone of a row that was not there is never sent.
-
-        Parameters
-        ----------
-        condition : str or Column
-            SQL text or a Column over the table's columns.
-        name : str, optional
-            The name of state and metrics.
-        emit : {"on-change", "on-update", "periodic …"}, default "on-change"
-            What goes to sinks: ``"on-change"`` drops changes that leave a row unchanged (KIP-557), ``"on-update"`` does not.
-            ``"periodic …"``: see ``fk_join``.
-
-        Returns
-        -------
-        Table
-
-        Raises
-        ------
-        TopologyError
-            If an argument is wrong; the message says which, and why.
-
-        Examples
-        --------
-        >>> large = orders.filter("amount > 100")
-        """
-        return self._of(views.filtered(self._planned, condition, name, emit))
-
-    @remembered
-    def map_values(self, columns: Expressions, *, name: str | None = None, emit: Emit = "on-change") -> Table:
-        """Replace the columns of the table's rows by others; the key stays.
-
-        Parameters
-        ----------
-        columns : str, Column, or list of them
-            The new columns: names, SQL texts, Columns.
-        name, emit
-            See ``filter``.
-
-        Returns
-        -------
-        Table
-
-        Raises
-        ------
-        TopologyError
-            If an argument is wrong; the message says which, and why.
-
-        Examples
-        --------
-        >>> cents = orders.map_values(["customer_id", "amount * 100 as cents"])
-        """
-        return self._of(views.mapped(self._planned, columns, name, emit))
 
     def group_by(
         self,

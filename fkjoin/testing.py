@@ -1,4 +1,4 @@
-"""For your own tests: joins and aggregates in memory that can be made to crash, to read twice and to reorder; no Spark, no JVM.
+"""For your own tests: tables in memory that can be made to crash, to read twice and to reorder; no Spark, no JVM.
 
 >>> test = JoinTest(extractor="customer", how="left")
 >>> outputs = test.feed(right("c1", {"name": "Ada"}), left("o1", {"customer": "c1"}), CRASH, left("o1", None), DUPLICATE)
@@ -25,6 +25,7 @@ from fkjoin.errors import FkJoinError
 from fkjoin.folds.calls import Called, Starting
 from fkjoin.folds.fold import Fold
 from fkjoin.kit import CRASH, DUPLICATE, REORDER, Event, Kit, Output, Row
+from fkjoin.kit_flat_map import FlatMapTest
 from fkjoin.stages import Counters, How, aggregate, regroup, rekey, resolve, subscription
 from fkjoin.stages.invariants import live_subscriptions
 from fkjoin.stages.join_rows import matched, require_how
@@ -75,7 +76,7 @@ def right(key: str, row: Row | None, version: int | None = None) -> Event:
 
 
 def change(key: str, row: Row | None, version: int | None = None) -> Event:
-    """Make a change of a row of a table that is summed up.
+    """Make a change of a row of a table that is summed up, or makes other rows.
 
     Parameters
     ----------
@@ -319,7 +320,19 @@ def _dumps(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, ensure_ascii=False).encode()
 
 
-__all__ = ["CRASH", "DUPLICATE", "REORDER", "AggregateTest", "Event", "JoinTest", "Output", "change", "left", "right"]
+__all__ = [
+    "CRASH",
+    "DUPLICATE",
+    "REORDER",
+    "AggregateTest",
+    "Event",
+    "FlatMapTest",
+    "JoinTest",
+    "Output",
+    "change",
+    "left",
+    "right",
+]
 
 
 def __dir__() -> list[str]:

@@ -37,6 +37,7 @@ SECTIONS = {
     "`[aggregates.NAME]`": "AggregateSpec",
     "`[cogroups.NAME]` and `[merges.NAME]`": "TogetherSpec",
     "`[views.NAME]`": "ViewSpec",
+    "`[flat_maps.NAME]`": "FlatMapSpec",
     "`[sinks.NAME]`": "SinkSpec",
     "`[dead_letters]`": "DeadLettersSpec",
     "`[ui]`": "PageSpec",

@@ -89,13 +89,15 @@ def raising(what: str, key: Column, said: Column) -> Column:
 
 def letters(rows: DataFrame, reason: Column, table: str, row: Column | None = None) -> DataFrame:
     """The frame that dead letters of ``rows`` come from: those that have a ``reason``; ``row``: what is the letter's value."""
+    return rows.select(raw(rows, table, row).alias(RAW), reason.alias(PROBLEM))
+
+
+def raw(rows: DataFrame, table: str, row: Column | None = None) -> Column:
+    """The content of the dead letter that each row would be: see ``letters``."""
     if RAW in rows.columns:
-        raw = F.col(RAW).withField("table", F.lit(table))
-    else:
-        value = F.col(ROW) if row is None else row
-        parts = (("key", F.col(KEY)), ("value", value))
-        raw = F.struct(F.lit(table).alias("table"), *(as_json(part).alias(name) for name, part in parts))
-    return rows.select(raw.alias(RAW), reason.alias(PROBLEM))
+        return F.col(RAW).withField("table", F.lit(table))
+    parts = (("key", F.col(KEY)), ("value", F.col(ROW) if row is None else row))
+    return F.struct(F.lit(table).alias("table"), *(as_json(part).alias(name) for name, part in parts))
 
 
 def as_json(struct: Column) -> Column:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from pyspark.sql.types import BooleanType, StructType
 from fkjoin.analysis.attempt import NOTHING, Attempt, attempt
 from fkjoin.analysis.bound import bind
 from fkjoin.analysis.checks import as_emitted, refuse_same_name
+from fkjoin.analysis.columns import require_names
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.planned import Planned, Settings
 from fkjoin.analysis.projection import Projection
@@ -21,7 +22,7 @@ from fkjoin.codec.vectors import Steps, Where
 from fkjoin.errors import TopologyError
 from fkjoin.plan.nodes import Derived, Source, generated_name
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
-from fkjoin.spark.names import named, require_beside
+from fkjoin.spark.names import named, quoted_if_needed, require_beside
 from fkjoin.spark.schemas import Expression, Expressions, struct_column, text
 from fkjoin.stages.complete import UNAVAILABLE
 
@@ -104,6 +105,28 @@ def mapped(table: Planned, columns: Expressions, name: str | None, emit: Emit) -
         lambda: None if (evaluated := projection.for_workers(what)) is None else (evaluated,),
     )
     return _view(table, step, name, emit)
+
+
+def without(table: Planned, names: Sequence[str]) -> list[Expression]:
+    """The table's columns but for those of these names.  Raises ``TopologyError``."""
+    dropped = require_names("cols", names, (*table.key, *table.rest), f"table {table.name}")
+    if of_key := [name for name in dropped if name in table.key]:
+        raise TopologyError(f"cols: {of_key[0]} is of the key of {table.name}, which stays; give it another one with rekey")
+    return [quoted_if_needed(name) for name in table.rest if name not in dropped]
+
+
+def with_more(table: Planned, columns: Mapping[str, Expression]) -> list[Expression]:
+    """The table's columns, some of them replaced, and others after them.  Raises ``TopologyError``."""
+    if not isinstance(columns, Mapping):
+        raise TopologyError(f'columns: names and expressions are needed, such as {{"twice": "2 * n"}}, not {columns!r}')
+    titled = {name: _titled(given, name) for name, given in columns.items()}
+    known = {name.lower(): name for name in columns}
+    kept = [titled.pop(known[name.lower()]) if name.lower() in known else quoted_if_needed(name) for name in table.rest]
+    return [*kept, *titled.values()]
+
+
+def _titled(given: Expression, name: str) -> Expression:
+    return f"{given} as {quoted_if_needed(name)}" if isinstance(given, str) else given.alias(name)
 
 
 def materialized(table: Planned, name: str) -> Planned:

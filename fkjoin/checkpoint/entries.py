@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import combined_key, records, tags, versions
+from fkjoin.codec import combined_key, pairs, records, tags, versions
 from fkjoin.codec.arrays import Bytes, after, as_bytes, take, unpaired, untagged, valid
 from fkjoin.codec.messages import NO_TIMESTAMP
 from fkjoin.codec.records import Records
@@ -27,6 +27,7 @@ from fkjoin.stages.invariants import expected_subscriptions, live_subscriptions
 from fkjoin.stages.join_rows import structs
 from fkjoin.stages.merge import shown_rows
 from fkjoin.stages.multi_join import MultiJoin
+from fkjoin.stages.owners import shown_outputs
 from fkjoin.stages.rekey import HAS_FOREIGN_KEY
 from fkjoin.stages.retention import GONE
 from fkjoin.stages.scatter import scattered
@@ -40,8 +41,9 @@ ENTRIES = (
 
 ``kind``: ``left`` (what rekey knows of a left row), ``right``, ``subscription`` or ``result``; of an aggregate
 ``contribution`` (of a row to a group, whose key is then the ``foreign_key``) or ``aggregate``; of tables put together
-``merged``; of what is emitted periodically
-``waiting``, and ``sent`` (without the row).  ``key`` (of a left row, of a row that contributes, or of a group),
+``merged``; of a flat map ``outputs`` (of a row, a list with key and row of each) or ``output`` (the row that is shown under a
+key); of what is emitted periodically ``waiting``, and ``sent`` (without the row).  ``key`` (of a left row, of a row that
+contributes or makes others, of a group, or of a row that is made),
 ``foreign_key``, ``version`` (a list of lists of numbers) and ``row`` are JSON; ``gone``: the row is no more, and only its
 version is remembered."""
 
@@ -59,6 +61,8 @@ _KINDS = {
     "pace": {tags.WAITING: "waiting", tags.EMITTED: "sent"},
     "scatter": {tags.ROW: "left"},
     "gather": {tags.ROW: "result"},
+    "spread": {tags.ROW: "outputs"},
+    "owners": {tags.ROW: "output"},
 }
 
 
@@ -66,7 +70,7 @@ _KINDS = {
 class Described:
     """Reader of a store's bytes; ``schemas``: key, foreign_key, left, right, and of a resolve store result.
 
-    Of an aggregate: key (of a group), row_key, value (of a contribution) and result.
+    Of an aggregate: key (of a group), row_key, value (of a contribution) and result; of a flat map key, row_key and result.
     """
 
     name: str
@@ -82,6 +86,8 @@ class Described:
         """The columns of the results that a store keeps: a resolve store after their hashes."""
         if self.stage == "merge":
             return RowCodec(self.schemas["result"]).decode(shown_rows(body))
+        if self.stage == "owners":
+            return RowCodec(self.schemas["result"]).decode(shown_outputs(body))
         if self.stage == "aggregate":
             return RowCodec(self.schemas["result"]).decode(unpaired(body)[0])
         value = body if self.stage == "pace" else after(body, np.full(len(body), DIGEST_BYTES, np.int64))
@@ -122,7 +128,12 @@ class Entries:
             group, value = unpaired(_none_if(held.body, held.flags & HAS_RESULT == 0))
             key, foreign_key = keys_as_json(schemas["row_key"], bare), keys_as_json(schemas["key"], group)
             row = _rows(schemas["value"], RowCodec(schemas["value"]).decode(value), valid(value))
-        elif kind in ("aggregate", "merged"):
+        elif kind == "outputs":
+            key, row = (
+                keys_as_json(schemas["row_key"], bare),
+                _lists(schemas, _none_if(held.body, held.flags & HAS_RESULT == 0)),
+            )
+        elif kind in ("aggregate", "merged", "output"):
             key, body = keys_as_json(schemas["key"], bare), _none_if(held.body, held.flags & HAS_RESULT == 0)
             row = _rows(schemas["result"], of.result(body), valid(body))
         elif kind == "left":
@@ -323,3 +334,13 @@ def _rows(schema: pa.Schema, columns: list[pa.Array], there: np.ndarray) -> pa.A
     lines = zip(*(column.to_pylist() for column in columns), strict=True)
     made = (_text(dict(zip(schema.names, line, strict=True))) for line in lines)
     return pa.array([line if here else None for line, here in zip(made, there, strict=True)], pa.string())
+
+
+def _lists(schemas: dict[str, pa.Schema], lists: Bytes) -> pa.Array:
+    """The outputs of rows as JSON lists of keys and rows; null where a row makes none."""
+    made = pairs.decode(lists)
+    rows = _rows(schemas["result"], RowCodec(schemas["result"]).decode(made.second), np.ones(len(made), bool))
+    found: list[list[dict[str, Any]]] = [[] for _ in range(len(lists))]
+    for of, key, row in zip(made.of, keys_as_json(schemas["key"], made.first).to_pylist(), rows.to_pylist(), strict=True):
+        found[of].append({"key": json.loads(key), "row": json.loads(row)})
+    return pa.array([_text(one) if one else None for one in found], pa.string())

@@ -15,7 +15,8 @@ from fkjoin.stages.scatter import tagged
 def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
     """Look up what the stores of ``join`` (may be left out when there is one) know of a left row, a dict per record.
 
-    For an aggregate: what a row with that key contributes, and the row of a group with that key.
+    For an aggregate: what a row with that key contributes, and the row of a group with that key.  For a flat map: what a row
+    with that key makes, and the row that is shown under that key.
 
     ``key``: as typed, see ``parse_key``.  Raises ``FkJoinError``.
     """
@@ -28,6 +29,10 @@ def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
         found += _under(stores["regroup"], "row_key", key, (tags.ROW,), refuse="aggregate" not in stores)
     if "aggregate" in stores:
         found += _under(stores["aggregate"], "key", key, (tags.ROW,), refuse=not found)
+    if "spread" in stores:
+        found += _under(stores["spread"], "row_key", key, (tags.ROW,), refuse="owners" not in stores)
+    if "owners" in stores:
+        found += _under(stores["owners"], "key", key, (tags.ROW,), refuse=not found)
     if "rekey" in stores:
         left = _under(stores["rekey"], "key", key, (tags.ROW,))
         foreign = left[0]["foreign_key"] if left else None

@@ -34,7 +34,7 @@ from fkjoin.stages.multi_join import MultiJoin
 from fkjoin.state import BucketStore
 from fkjoin.state.segments import Meta
 
-_KEPT = ("resolve", "aggregate", "children", "merge", "gather")
+_KEPT = ("resolve", "aggregate", "children", "merge", "gather", "owners")
 """Stages whose stores can keep the rows of a table."""
 
 _META = -1
@@ -250,8 +250,9 @@ class SavedState:
 def read_state(spark: SparkSession, checkpoint: str | Path, name: str, *, batch: int | None = None) -> DataFrame:
     """Read the table that was materialized under a name, as it was after a committed batch.
 
-    An aggregate is materialized under its own name, unless it was given another; so are ``with_children`` and ``merge``.  The
-    query may be running or not.  Spark keeps the state of the last 100 batches (``spark.sql.streaming.minBatchesToRetain``).
+    An aggregate is materialized under its own name, unless it was given another; so are ``with_children``, ``merge`` and
+    ``flat_map``.  The query may be running or not.  Spark keeps the state of the last 100 batches
+    (``spark.sql.streaming.minBatchesToRetain``).
 
     Parameters
     ----------

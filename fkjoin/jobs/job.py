@@ -41,6 +41,7 @@ from fkjoin.plan.nodes import Source, verdicts
 from fkjoin.sinks import batches
 from fkjoin.sinks.restored import OnRestore, ahead, require_spark_at, written_to
 from fkjoin.spark.dead_letters import as_records
+from fkjoin.spark.schemas import listed
 from fkjoin.spark.trigger import arguments_of
 from fkjoin.table import Table
 
@@ -201,7 +202,7 @@ class Job:
         return table
 
     def _made(self, kind: str, name: str) -> Table:
-        """The table of a join, an aggregate, a cogroup, a merge or a view."""
+        """The table of a join, an aggregate, a cogroup, a merge, a flat map or a view."""
         spec = self.spec
         if kind == "joins":
             join = spec.joins[name]
@@ -235,6 +236,12 @@ class Job:
             tables = [self.tables[item] for item in together.of]
             put = cogroup if kind == "cogroups" else Table.merge
             return put(*tables, name=name, emit=together.emit)
+        if kind == "flat_maps":
+            flat, key = spec.flat_maps[name], listed(spec.flat_maps[name].key)
+            of = self.tables[flat.of]
+            if flat.rows is None:
+                return of.rekey(key, name=name, emit=flat.emit)
+            return of.flat_map(flat.rows, key=key, name=name, emit=flat.emit)
         view = spec.views[name]
         table = self.tables[view.of]
         if view.filter is not None:

@@ -44,6 +44,7 @@ def reads_of(spec: JobSpec) -> dict[tuple[str, str], dict[str, str]]:
     return {
         **{("joins", name): {"left": join.left, "right": join.right} for name, join in spec.joins.items()},
         **{("aggregates", name): {"of": one.of} for name, one in spec.aggregates.items()},
+        **{("flat_maps", name): {"of": one.of} for name, one in spec.flat_maps.items()},
         **{("views", name): {"of": one.of} for name, one in spec.views.items()},
         **{("cogroups", name): _numbered(one.of) for name, one in spec.cogroups.items()},
         **{("merges", name): _numbered(one.of) for name, one in spec.merges.items()},

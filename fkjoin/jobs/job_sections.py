@@ -2,45 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field
 
-from fkjoin.analysis.checks import Deployment
-from fkjoin.analysis.emission import Emission, Emit
-from fkjoin.errors import FkJoinError
 from fkjoin.files.source import FileFormat
 from fkjoin.jobs.job_kinds import ANY, Kind, PageSpec, Section, SparkSpec, Strict, Value
+from fkjoin.jobs.job_operators import AggregateSpec, FlatMapSpec, JoinSpec, TogetherSpec, ViewSpec, understood
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.connection import OnNewTopic
-from fkjoin.kafka.wire import Wire
 from fkjoin.sinks import RETRY_S
 from fkjoin.spark.change_events import PLACEHOLDER
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.trigger import arguments_of
-from fkjoin.stages import How
-
-
-def _understood(setting: str, understand: Callable[[str], object]) -> AfterValidator:
-    """Turn a library's error about a text into one about its place in the file."""
-
-    def checked(text: str) -> str:
-        try:
-            understand(text)
-        except FkJoinError as error:
-            raise ValueError(str(error).removeprefix(f"{setting}: ")) from error
-        return text
-
-    return AfterValidator(checked)
 
 
 def _needs_columns(of: str) -> dict[str, str]:
     return {"columns": f'format "{of}" needs a schema, such as "id bigint, name string"'}
 
 
-EmitSpec = Annotated[Emit, _understood("emit", Emission.of)]
-TriggerSpec = Annotated[str, _understood("trigger", arguments_of)]
+TriggerSpec = Annotated[str, understood("trigger", arguments_of)]
 
 
 class FormatSpec(Section):
@@ -177,76 +158,6 @@ class TableSpec(Section):
     """Options of Spark's source."""
 
 
-class JoinSpec(Strict):
-    """A foreign-key join of two tables or joins."""
-
-    left: str
-    """The table whose rows point at the other."""
-    right: str
-    """The table that they point at."""
-    extractor: str | list[str]
-    """Columns or expressions of the left row that give the right key."""
-    how: How = "inner"
-    """`left` keeps left rows without a right row."""
-    joiner: str | list[str] | None = None
-    """The columns of the result; without it, the structs `left` and `right`."""
-    deployment: Deployment = "fused"
-    """`staged` passes messages through topics."""
-    wire: Wire = "headers"
-    """The form of these messages."""
-    emit: EmitSpec = "on-change"
-    """Which results are sent, and when."""
-    materialize: bool = False
-    """Keep the results in state under the join's name."""
-
-
-class AggregateSpec(Strict):
-    """A table's rows by group; ``columns`` are such as ``orders = "count()"`` or ``revenue = "sum(left.amount)"``."""
-
-    of: str
-    """The table that is grouped."""
-    group_by: str | list[str]
-    """Columns or expressions of the group."""
-    columns: dict[str, str] = Field(min_length=1)
-    """A column of the result and its aggregate each, such as `revenue = "sum(left.amount)"`."""
-    emit: EmitSpec = "on-change"
-    """Which results are sent, and when."""
-    deployment: Deployment = "fused"
-    """`staged` passes messages through a topic."""
-    upgrade_from: str | None = None
-    """The release that still runs during a rolling upgrade."""
-
-
-class TogetherSpec(Strict):
-    """Several tables as one: merged, or, of aggregates by the same key, side by side."""
-
-    of: list[str] = Field(min_length=2)
-    """The tables. In a merge, the first one that has a key gives its row."""
-    emit: EmitSpec = "on-change"
-    """Which results are sent, and when."""
-
-
-class ViewSpec(Strict):
-    """A table with some of its rows, or with other columns."""
-
-    of: str
-    """The table that it is of."""
-    filter: str | None = None
-    """A condition on rows that stay."""
-    columns: str | list[str] | None = None
-    """The columns of the result, expressions over the row."""
-    emit: EmitSpec = "on-change"
-    """Which results are sent, and when."""
-    materialize: bool = False
-    """Keep the rows in state under the view's name."""
-
-    @model_validator(mode="after")
-    def _something(self) -> ViewSpec:
-        if self.filter is None and self.columns is None:
-            raise ValueError("give filter, columns, or both (the filter comes first)")
-        return self
-
-
 class SinkSpec(Section):
     """Where the changes of a table go, whatever it is made of: a topic, a path, or a table of PostgreSQL."""
 
@@ -338,6 +249,8 @@ class JobSpec(Strict):
     """Tables as one, by name."""
     views: dict[str, ViewSpec] = Field({})
     """Filters and maps, by name."""
+    flat_maps: dict[str, FlatMapSpec] = Field({})
+    """Rows that a table's rows make, by name."""
     sinks: dict[str, SinkSpec]
     """Targets, by name."""
     dead_letters: DeadLettersSpec | None = None

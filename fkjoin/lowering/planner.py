@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fkjoin.analysis.aggregates import AggregateBound
+from fkjoin.analysis.flat_maps import FlatMapBound
 from fkjoin.analysis.joins import ChildrenBound, JoinBound
 from fkjoin.analysis.planned import Planned, SourceBound
 from fkjoin.analysis.unions import CogroupBound, MergeBound
 from fkjoin.analysis.views import CompleteBound, ViewBound
 from fkjoin.lowering.aggregates import lower_aggregate
 from fkjoin.lowering.children import lower_children
+from fkjoin.lowering.flat_maps import lower_flat_map
 from fkjoin.lowering.joins import lower_join
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.unions import lower_cogroup, lower_merge
@@ -43,4 +45,5 @@ _LOWER: dict[type, Callable[..., Lowered]] = {
     AggregateBound: lower_aggregate,
     MergeBound: lower_merge,
     CogroupBound: lower_cogroup,
+    FlatMapBound: lower_flat_map,
 }

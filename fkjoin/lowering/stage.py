@@ -69,7 +69,8 @@ def counted(envelopes: DataFrame, name: str, *stages: StageName) -> DataFrame:
         F.max(F.when(counter == counters.FAN_OUT, count)).alias(counters.FAN_OUT),
         F.max_by(F.when(hot, F.substr(counter, F.lit(len(counters.HOT_KEY) + 1))), F.when(hot, count)).alias("hot-key"),
     ]
-    observed = envelopes.observe(metrics_name(name), *(total(item) for item in counters.ALL))
+    items = [*counters.ALL, *(item for stage in stages for item in counters.OF_STAGES.get(stage, ()))]
+    observed = envelopes.observe(metrics_name(name), *map(total, items))
     return observed.observe(state_metrics_name(name), *about)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ def families_of(queries: Mapping[str, QueryMetrics]) -> Iterator[Metric]:
     fan_out = GaugeMetricFamily("fkjoin_fan_out_max", "The most answers to one right row in a batch so far.", labels=where)
     totals = {
         name: CounterMetricFamily(f"fkjoin_{name.replace('-', '_')}", f"Kafka Streams' and fkjoin's {name}.", labels=where)
-        for name in counters.ALL
+        for name in (*counters.ALL, *itertools.chain.from_iterable(counters.OF_STAGES.values()))
     }
     sizes = {
         name: GaugeMetricFamily(f"fkjoin_{name.replace('-', '_')}", f"{name.replace('-', ' ').capitalize()}.", labels=where)

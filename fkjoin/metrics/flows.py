@@ -9,7 +9,7 @@ from fkjoin.plan.describe.steps import Step
 from fkjoin.stages import counters
 
 _ROLES = {"left": counters.LEFT_IN, "right": counters.RIGHT_IN}
-_PARTS = ("-regroup", "-answers", "-rekey", "-subscription", "")
+_PARTS = ("-regroup", "-spread", "-answers", "-rekey", "-subscription", "")
 """Endings of operators that count what comes to a step: its first stage, or the step as a whole."""
 _ENDINGS = (*_PARTS, "-resolve", "-pace", "-staged")
 

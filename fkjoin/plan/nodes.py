@@ -232,7 +232,31 @@ class Children:
         return self.left, self.right
 
 
-Node = Source | Join | Aggregate | Cogroup | Merge | Derived | Children
+@dataclass(frozen=True, slots=True)
+class FlatMap:
+    """The rows that a table's rows make, each of them any number, under keys of their own."""
+
+    name: str
+    table: Node
+    rows: str | None
+    """Expression of the rows that a row makes; None if it makes one, itself."""
+    key: tuple[str, ...]
+    keyed_by: tuple[str, ...]
+    """Expressions of the key."""
+    emit: str = "on-change"
+    materialized: str | None = None
+
+    log = None
+    rules = ()
+    parts = 1
+    versions = (("version", 1),)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.table,)
+
+
+Node = Source | Join | Aggregate | Cogroup | Merge | Derived | Children | FlatMap
 
 
 def generated_name(*facts: object) -> str:
@@ -292,42 +316,8 @@ def periodic(node: Node) -> bool:
 
 
 def summed_up(node: Node) -> bool:
-    """Tell whether ``node`` is made of aggregates, or of rows of one table or another."""
-    return any(isinstance(step, Aggregate | Cogroup | Merge | Children) for step in in_order(node))
-
-
-def manifest(node: Node) -> dict[str, dict[str, object]]:
-    """Collect what binds a job's checkpoint: the facts of ``node`` and all below it that must stay, by kind and name."""
-    found: dict[str, dict[str, object]] = {}
-    for step in in_order(node):
-        if isinstance(step, Source):
-            facts: dict[str, object] = {"key": list(step.key), "version": list(step.version), "columns": list(step.columns)}
-            found[f"table {step.name}"] = facts
-        elif isinstance(step, Join):
-            found[f"join {step.name}"] = {
-                "left": step.left.name,
-                "right": step.right.name,
-                "how": step.how,
-                "extractor": step.extractor,
-                "joiner": step.joiner,
-                "deployment": "fused" if step.topics is None else "staged",
-            }
-        elif isinstance(step, Aggregate):
-            columns = [f"{name} = {what}" for name, what in step.columns]
-            facts = {"of": step.table.name, "group_by": list(step.grouped_by), "value": list(step.value), "columns": columns}
-            facts["deployment"] = "fused" if step.topic is None else "staged"
-            found[f"aggregate {step.name}"] = facts
-        elif isinstance(step, Cogroup | Merge):
-            kind = "cogroup" if isinstance(step, Cogroup) else "merge"
-            found[f"{kind} {step.name}"] = {"of": [table.name for table in step.tables]}
-        elif isinstance(step, Children):
-            facts = {"left": step.left.name, "right": step.right.name, "extractor": step.extractor, "column": step.column}
-            found[f"children {step.name}"] = facts
-        else:
-            found[f"view {step.name}"] = {"of": step.table.name, "steps": [list(item) for item in step.steps]}
-        if periodic(step):  # with a source of its own, and a store
-            found[list(found)[-1]]["periodic"] = True
-    return found
+    """Tell whether ``node`` is made of aggregates, of rows of one table or another, or of rows under new keys."""
+    return any(isinstance(step, Aggregate | Cogroup | Merge | Children | FlatMap) for step in in_order(node))
 
 
 def in_order(*nodes: Node) -> Iterator[Node]:

@@ -125,7 +125,9 @@ def _roots(table: Lowered) -> RootsOf:
     """Read where rows came from out of their versions; ``TopologyError`` if they do not say."""
     read = sources(table.node)
     if summed_up(table.node):
-        raise TopologyError("positions: a row that sums up or merges others has no position in a topic; leave positions out")
+        raise TopologyError(
+            "positions: a row that sums up or merges others, or has a new key, has no position in a topic; leave positions out"
+        )
     if homeless := [source.name for source in read if source.topic is None]:
         raise TopologyError(f"positions: {homeless[0]} is not read from a topic, so its rows have no position in one")
     return RootsOf.topics(table.node.parts, [str(source.topic) for source in read])

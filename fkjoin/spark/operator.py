@@ -32,7 +32,18 @@ TICK = "tick"
 """A counter that is none: it says that an interval is over, and that a bucket of ``pace`` sends what waits."""
 
 StageName = Literal[
-    "rekey", "subscription", "resolve", "regroup", "aggregate", "children", "merge", "pace", "scatter", "gather"
+    "rekey",
+    "subscription",
+    "resolve",
+    "regroup",
+    "aggregate",
+    "children",
+    "merge",
+    "pace",
+    "scatter",
+    "gather",
+    "spread",
+    "owners",
 ]
 
 

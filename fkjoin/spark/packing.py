@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -67,7 +68,7 @@ class PackChanges:
         foreign_key = self._foreign_key(batch, len(key))
         if self.number is not None:
             key = tagged(self.number, key)
-        return table(CHANGE, key, foreign_key, masked(row, alive), _versions(batch), ts)
+        return table(CHANGE, key, foreign_key, masked(row, alive), versions_of(batch), ts)
 
     def _foreign_key(self, batch: pa.RecordBatch, rows: int) -> Bytes:
         if self.foreign_key is None and not self.among:
@@ -112,7 +113,7 @@ class PackRows:
             value = contributions(self.group, groups, self.row, row.flatten(), alive)
         ts = pc.fill_null(batch.column("ts"), NO_TIMESTAMP)
         gone = bools(batch.column("gone")) if "gone" in batch.schema.names else ~alive
-        columns = key, _versions(batch), value, gone, ts
+        columns = key, versions_of(batch), value, gone, ts
         if self.number is not None:
             return table(NUMBERED, *columns, np.full(len(key), self.number, np.int8))
         return table(JOINED, *columns)
@@ -122,13 +123,28 @@ Messages = Callable[[pa.RecordBatch, Bytes], pa.Table]
 """Rows and their encoded keys → messages."""
 
 
-def packed_changes(batches: Batches, pack: PackChanges | PackRows, messages: Messages) -> Batches:
+class Packs(Protocol):
+    """What packing knows of the rows of a table."""
+
+    @property
+    def key(self) -> pa.Schema: ...
+    @property
+    def buckets(self) -> int: ...
+    @property
+    def validate(self) -> bool: ...
+    @property
+    def number(self) -> int | None: ...
+    @property
+    def start_over(self) -> StartOver | None: ...
+
+
+def packed_changes(batches: Batches, pack: Packs, messages: Messages) -> Batches:
     """Envelopes, by key, of the ``messages`` that are made of rows."""
     settle()
     return releasing(_packed_changes(batches, pack, messages))
 
 
-def _packed_changes(batches: Batches, pack: PackChanges | PackRows, messages: Messages) -> Batches:
+def _packed_changes(batches: Batches, pack: Packs, messages: Messages) -> Batches:
     ids = bucket_ids(pack.buckets)
     yield envelopes([(bucket, b"") for bucket in (ids if pack.validate else (0,))])
     for batch in batches:
@@ -189,7 +205,7 @@ class PackJoined:
             yield from map(envelopes, framed(packed_by_bucket(joined, "key", self.buckets)))
 
 
-def _versions(batch: pa.RecordBatch) -> Bytes:
+def versions_of(batch: pa.RecordBatch) -> Bytes:
     version = batch.column("version")
     if not pa.types.is_struct(version.type):
         return as_bytes(version)

@@ -9,11 +9,13 @@ from fkjoin.stages.counters import Counters
 from fkjoin.stages.gather import gather
 from fkjoin.stages.join_rows import How, join_rows, split_rows
 from fkjoin.stages.merge import merge
+from fkjoin.stages.owners import owners
 from fkjoin.stages.pace import pace
 from fkjoin.stages.regroup import regroup
 from fkjoin.stages.rekey import rekey
 from fkjoin.stages.resolve import resolve
 from fkjoin.stages.scatter import answered, scatter
+from fkjoin.stages.spread import spread
 from fkjoin.stages.subscription import subscription
 
 __all__ = [
@@ -25,11 +27,13 @@ __all__ = [
     "gather",
     "join_rows",
     "merge",
+    "owners",
     "pace",
     "regroup",
     "rekey",
     "resolve",
     "scatter",
     "split_rows",
+    "spread",
     "subscription",
 ]

@@ -27,6 +27,9 @@ OUT = "out"
 INDEX_REBUILT = "index-rebuilt"
 """Indexes that were built anew from their logs, as they were missing, or not as they were closed."""
 
+HIDDEN = "hidden-outputs"
+"""Outputs of a flat map that another row's output under the same key hides, of the keys that a batch touched."""
+
 ALL = (
     LEFT_IN,
     RIGHT_IN,
@@ -42,6 +45,8 @@ ALL = (
     OUT,
     INDEX_REBUILT,
 )
+OF_STAGES = {"owners": (HIDDEN,)}
+"""Counters besides, that operators with such a stage have."""
 
 BUCKETS = "buckets"
 """The number of buckets that said how large they are, in the stages that an operator has."""

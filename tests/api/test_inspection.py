@@ -138,7 +138,7 @@ def test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one(
 ) -> None:
     monkeypatch.setattr(Inspection, "preview", functools.cache(Inspection.preview))
     names = {"fk_join": fk_join, "extractor": "customer_id", "key": "customer_id", "condition": "amount > 1", "name": "kept"}
-    names |= {"columns": ["amount"], "wanted": {"total": agg.sum("amount")}}
+    names |= {"columns": ["amount"], "more": {"twice": "2 * amount"}, "wanted": {"total": agg.sum("amount")}}
     table, more = orders.filter("true", name="some"), orders_of(spark, tmp_path, name="more")
     for at, (habit, way) in enumerate(HABITS.items()):
         assert not hasattr(table, habit)
@@ -150,7 +150,7 @@ def test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one(
             found = eval(code, {**names, **there})
             if isinstance(found, StreamingQuery):
                 found.stop()
-    for name in ("show", "collect", "count", "select", "where", "write", "writeStream", "toPandas", "join", "groupBy"):
+    for name in ("show", "collect", "count", "withColumn", "where", "write", "writeStream", "toPandas", "join", "groupBy"):
         assert name in HABITS
 
 

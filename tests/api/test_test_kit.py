@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import fkjoin.testing as kit
 from fkjoin import FkJoinError, TopologyError
-from fkjoin.testing import CRASH, DUPLICATE, REORDER, AggregateTest, JoinTest, change, left, right
+from fkjoin.testing import CRASH, DUPLICATE, REORDER, AggregateTest, FlatMapTest, JoinTest, change, left, right
 from tests.support.places import ROOT
 
 
@@ -121,6 +121,23 @@ def test_a_test_of_an_aggregate_reads_like_this() -> None:
     assert set(test.stored("regroup")) >= {b"d1", b"d2"}
     with pytest.raises(FkJoinError, match="group: the key that '3' names is 7; here keys are texts, or None"):
         test.feed(change("3", {"zoo": 7}))
+
+
+def test_a_test_of_a_flat_map_reads_like_this() -> None:
+    test = FlatMapTest(lambda key, row: row["items"], lambda key, item: item["sku"])
+    order = {"items": [{"sku": "a", "n": 1}, {"sku": "b"}, {"sku": None}]}
+    outputs = test.feed(change("1", order), CRASH)
+    assert sorted(outputs) == [("a", "insert", {"sku": "a", "n": 1}), ("b", "insert", {"sku": "b"})]
+    assert test.feed(DUPLICATE) == []
+    moved = change("1", {"items": [{"sku": "b"}, {"sku": "c"}]}), change("2", {"items": [{"sku": "b", "n": 2}]})
+    assert sorted(test.feed(*moved, REORDER)) == [("a", "delete", None), ("c", "insert", {"sku": "c"})]
+    assert test.feed(change("1", None), CRASH)[-1].key in ("b", "c")
+    assert test.table == {"b": {"sku": "b", "n": 2}}
+    assert b"d2" in test.stored("spread")
+    assert b"db" in test.stored("owners")
+    for items, wrong in (([{"sku": 7}], "a key is 7; here keys are texts"), ([{"sku": "a"}] * 2, "two of its rows have")):
+        with pytest.raises(FkJoinError, match=f"rows of '3': {wrong}"):
+            test.feed(change("3", {"items": items}))
 
 
 CHANGES = st.builds(

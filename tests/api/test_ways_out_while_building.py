@@ -252,6 +252,22 @@ WAYS: dict[str, Way] = {
         lambda t: t.topic(t.orders, value=Debezium("id string")),
         lambda t: (t.topic(t.orders, value=Json("")), t.topic(t.orders.map_values(["text"]), value="string")),
     ),
+    "rows: text is string, an array is needed": (
+        lambda t: t.orders.flat_map("text", key=["id", "col"]),
+        lambda t: t.orders.flat_map("split(text, ' ')", key=["id", "col"]),
+    ),
+    "returns: it is the type of what a function returns": (
+        lambda t: t.orders.flat_map("array(customer)", key=["id", "col"], returns="col bigint"),
+        lambda t: t.orders.flat_map("array(customer)", key=["id", "col"]),
+    ),
+    "returns: a function needs the columns of the rows": (
+        lambda t: t.orders.flat_map(lambda key, row: [], key="sku"),
+        lambda t: t.orders.flat_map(lambda key, row: [], key="sku", returns="sku string, n bigint"),
+    ),
+    "cols: id is of the key of orders": (
+        lambda t: t.orders.drop("id"),
+        lambda t: t.orders.rekey("customer").drop("id"),
+    ),
     "positions: a row that sums up or merges others": (
         lambda t: t.topic(t.orders.group_by("customer").count(), positions=True),
         lambda t: t.topic(t.orders.group_by("customer").count()),

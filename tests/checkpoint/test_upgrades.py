@@ -82,7 +82,8 @@ def test_checkpoints_with_every_kind_of_operator_go_on(spark: SparkSession, few:
         golden_operators.write_part(few, part)
     checkpoints, stages = golden_operators.unpacked(path, few), set[str]()
     golden_operators.write_part(few, 3)
-    for name, (build, expected) in golden_operators.QUERIES.items():
+    queries = {name: how for name, how in golden_operators.QUERIES.items() if (checkpoints / name).is_dir()}
+    for name, (build, expected) in queries.items():
         table = build(golden_operators.Tables(spark, few), golden_operators.SHORT)
         sent = 1 if name == "star" else 2  # what the second part changed is held back
         before, after = (expected(golden_operators.final(parts)) for parts in (sent, 3))
@@ -90,7 +91,12 @@ def test_checkpoints_with_every_kind_of_operator_go_on(spark: SparkSession, few:
         assert golden_operators.applied(rows, table.key[0], before) == after, name
         assert before != after
         stages |= require_as_numbered(spark, checkpoints / name, table)
-    assert stages == set(get_args(StageName))
+    assert stages == golden_operators.STAGES[path.name.removesuffix(".tar.xz")]
+
+
+def test_there_is_a_checkpoint_with_each_kind_of_stage() -> None:
+    assert {path.name.removesuffix(".tar.xz") for path in OPERATORS} == set(golden_operators.STAGES)
+    assert set[str]().union(*golden_operators.STAGES.values()) == set(get_args(StageName))
 
 
 def require_as_numbered(spark: SparkSession, checkpoint: Path, table: Table) -> set[str]:

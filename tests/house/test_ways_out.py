@@ -166,6 +166,12 @@ WAYS: dict[str, str] = {
         "tests/sinks/test_parquet_and_delta.py::test_a_null_where_the_target_takes_none_stops_the_batch"
     ),
     "positions: a row that sums up or merges others": BUILDING,
+    "rows: {} is {}, an array is needed: write": BUILDING,
+    "{}, key {}: {}; with on_error=": (
+        "tests/api/test_flat_map.py::test_a_row_that_makes_a_key_twice_or_throws_is_a_dead_letter"
+    ),
+    "returns: it is the type of what a function": BUILDING,
+    "cols: {} is of the key of {}, which stays;": BUILDING,
     "table {} cannot be kept as fkjoin's table": (
         "integration/test_postgres_types.py::test_the_refusal_names_each_column_and_both_types"
     ),

@@ -266,6 +266,16 @@ group_by = "customer"
 columns = { names = "count()" }
 [cogroups.both]
 of = ["amounts", "names"]
+[flat_maps.words]
+of = "everybody"
+rows = "split(name, ' ')"
+key = ["customer", "col"]
+[flat_maps.by_name]
+of = "words"
+key = "col as word"
+[sinks.words]
+table = "by_name"
+path = "{folder}/words"
 [sinks.both]
 table = "both"
 path = "{folder}/both"
@@ -299,7 +309,10 @@ def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path) -> None
     shown = built(spark, tmp_path, GOOD + TOGETHER).describe()
     assert "merge everybody  (on-change)\n  first        customers\n  then         others\n" in shown
     assert "cogroup both  (on-change)\n  of           amounts\n  of           names\n" in shown
+    assert "flat_map words  (on-change)\n  of           everybody\n  rows         split(name, ' ')\n" in shown
+    assert "rekey by_name  (on-change)\n  of           words\n  key          col as word\n" in shown
     for change, says in (
+        (('key = "col as word"\n', ""), r"flat_maps\.by_name\.key: must be given"),
         (('"names"]', '"name"]'), r"cogroups\.both\.of\.1: there is no table or join 'name'; did you mean 'names'"),
         (('of = ["amounts", "names"]', 'of = ["amounts"]'), r"cogroups\.both\.of: List should have at least 2 items"),
     ):

@@ -12,7 +12,8 @@ from fkjoin.errors import TopologyError
 from fkjoin.plan.describe.picture import svg
 from fkjoin.plan.describe.render import draw, drawn
 from fkjoin.plan.describe.steps import Sink, job_steps
-from fkjoin.plan.nodes import Aggregate, Children, Derived, Join, Source, Verdict, manifest
+from fkjoin.plan.manifest import manifest
+from fkjoin.plan.nodes import Aggregate, Children, Derived, FlatMap, Join, Source, Verdict
 from fkjoin.plan.rules import JOIN_READS_ANSWERS, JOINS_SHARE_STAGES
 from fkjoin.plan.stages import Running
 from tests.support.drawn import drawn_whole, whole
@@ -262,3 +263,25 @@ def test_the_steps_of_a_picture_can_be_buttons() -> None:
 def test_another_format_is_refused() -> None:
     with pytest.raises(TopologyError, match='format: \'png\' is not one of "text", "json", "mermaid", "svg"'):
         draw(ORDERS, [], "png")
+
+
+def test_rows_under_other_keys_and_what_binds_their_checkpoint() -> None:
+    lines = FlatMap("lines", ORDERS, "items", ("id", "sku"), ("id", "lower(sku) as sku"))
+    by_sku = FlatMap("by-sku", lines, None, ("sku",), ("sku",), materialized="kept")
+    running = [Running(name, stage, "by-sku") for name in ("lines", "by-sku") for stage in ("spread", "owners")]
+    assert draw(by_sku, running).split("\n")[8:] == [
+        "flat_map lines  (on-change)",
+        "  of           orders",
+        "  rows         items",
+        "  key          id, lower(sku) as sku",
+        "  Sub-topology: 1  spread        repartition by id; store lines-spread",
+        "  Sub-topology: 2  owners        repartition by id, sku; store lines-owners",
+        "rekey by-sku  (on-change)",
+        "  of           lines",
+        "  key          sku",
+        "  Sub-topology: 3  spread        repartition by id, sku; store by-sku-spread",
+        "  Sub-topology: 4  owners        repartition by sku; store by-sku-owners, materialized as kept",
+    ]
+    bound = manifest(by_sku)
+    assert bound["flat map lines"] == {"of": "orders", "rows": "items", "key": ["id", "lower(sku) as sku"]}
+    assert bound["rekey by-sku"] == {"of": "lines", "rows": None, "key": ["sku"]}

@@ -7,7 +7,7 @@ import pytest
 
 from fkjoin.codec import versions
 from fkjoin.errors import FormatError
-from fkjoin.spark.packing import _versions
+from fkjoin.spark.packing import versions_of
 
 
 def batch(numbers: list[int | None]) -> pa.RecordBatch:
@@ -24,6 +24,6 @@ def batch(numbers: list[int | None]) -> pa.RecordBatch:
 def test_a_change_without_a_version_is_named_and_a_filter_or_a_number_is_the_way_out() -> None:
     says = r"the change of key k1 has no version: .*; filter such rows out, or give version=coalesce\(…, 0\)"
     with pytest.raises(FormatError, match=says):
-        _versions(batch([5, None]))
-    assert len(_versions(batch([5, None]).slice(0, 1))) == 1
-    assert len(_versions(batch([5, 0]))) == 2
+        versions_of(batch([5, None]))
+    assert len(versions_of(batch([5, None]).slice(0, 1))) == 1
+    assert len(versions_of(batch([5, 0]))) == 2

@@ -20,11 +20,13 @@ from fkjoin.spark.specs import (
     MergeSpec,
     Messages,
     MultiSubscriptionSpec,
+    OwnersSpec,
     PaceSpec,
     RegroupSpec,
     RekeySpec,
     ResolveSpec,
     ScatterSpec,
+    SpreadSpec,
     StageSpec,
     SubscriptionSpec,
 )
@@ -49,6 +51,8 @@ WHOLE = (
     (RegroupSpec(STATE, as_read=True, every=True, from_answers=CONTRIBUTE, number=1), 658),
     (AggregateSpec(STATE, fold=FOLD, in_order=True, every=True), 613),
     (MergeSpec(STATE, in_order=(True, False), every=True), 363),
+    (SpreadSpec(STATE, as_read=True, every=True), 363),
+    (OwnersSpec(STATE, every=True), 359),
     (PaceSpec(STATE), 359),
 )
 """Of each kind, a spec with all that it can have, and the bytes of a spec for all kinds that says the same."""

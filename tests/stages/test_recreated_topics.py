@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fkjoin.codec import versions
+from fkjoin.codec import pairs, versions
 from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import CHANGE, JOINED, NUMBERED, RESULT, table
-from fkjoin.stages import Counters, join_rows, merge, regroup, rekey, resolve, subscription
+from fkjoin.stages import Counters, join_rows, merge, regroup, rekey, resolve, spread, subscription
 from fkjoin.stages.start_over import PASSED, StartOver, left_behind, reached
 from fkjoin.state import MemoryStore, Store
 from tests.support.oracle import Joined, apply
@@ -113,7 +113,7 @@ def test_what_older_releases_wrote_is_of_the_topic_before() -> None:
     assert join.joined == {b"o2": (b"y", None)}
 
 
-@pytest.mark.parametrize("stage", ["resolve", "regroup", "merge"])
+@pytest.mark.parametrize("stage", ["resolve", "regroup", "spread", "merge"])
 def test_every_stage_that_reads_a_source_knows_which_rows_are_left_behind(stage: str) -> None:
     store, count, shown = MemoryStore(), Counters(), dict[bytes, bytes | None]()
 
@@ -127,13 +127,17 @@ def test_every_stage_that_reads_a_source_knows_which_rows_are_left_behind(stage:
                 numbered = pa.table([*rows.columns, number], schema=NUMBERED)
             made = merge(numbered, store, count, 2, source=b"merged..", **TIMES)
         else:
-            grouped = regroup(rows, store, count, as_read=True, **TIMES)
+            grouped = (regroup if stage == "regroup" else spread)(rows, store, count, as_read=True, **TIMES)
             shown.update(zip(grouped.column("row").to_pylist(), grouped.column("new").to_pylist(), strict=True))
             return
         assert made.schema == RESULT
         shown.update(zip(made.column("key").to_pylist(), made.column("value").to_pylist(), strict=True))
 
     def contributing(read: pa.Table) -> pa.Table:
+        if stage == "spread":
+            rows = read.column("value").combine_chunks()
+            outputs = pairs.encode(pairs.Pairs(np.arange(len(rows)), rows, rows), len(rows))
+            return read.set_column(2, "value", outputs)
         if stage != "regroup":
             return read
         group = b"\1\0\0\0g"

@@ -1,8 +1,8 @@
-"""The job of ``tests/golden/checkpoints/operators-*.tar.xz``: three queries with every kind of operator; logs in three parts.
+"""The jobs of ``tests/golden/checkpoints/operators-*.tar.xz``: queries with every kind of operator; logs in three parts.
 
-``python -m tests.support.golden_operators NAME`` writes ``tests/golden/checkpoints/NAME.tar.xz``: what the release at hand
-makes of the first part and then of the second.  Make one before a change of what operators are, and never touch those that
-are there.
+``python -m tests.support.golden_operators NAME QUERY…`` writes ``tests/golden/checkpoints/NAME.tar.xz``: what the release at
+hand makes of the first part and then of the second, with some of the queries, by default all.  Make one before a change of what
+operators are, and never touch those that are there.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pyspark.sql import Row, SparkSession
 
 from fkjoin import Table, cogroup, fk_join, session
 from fkjoin import aggregates as agg
+from fkjoin.spark.operator import StageName
 from tests.support.golden import CHECKPOINTS
 
 SETTINGS = {"sql_shuffle_partitions": 1, "fkjoin_buckets": 2}
@@ -154,12 +155,35 @@ def star_of(tables: dict[str, Rows]) -> Rows:
     }
 
 
+def tags(of: Tables, emit: str) -> Table:
+    """A flat map; several orders make each of its keys."""
+    rows = "array(struct(customer as tag, amount), struct(product as tag, amount))"
+    return of.orders.flat_map(rows, key="tag", name="tags")
+
+
+def tags_of(tables: dict[str, Rows]) -> Rows:
+    """Of each tag the amount of the first order."""
+    orders = sorted(tables["orders"].items(), reverse=True)
+    tagged = ((tag, order) for _, order in orders for tag in (order["customer"], order["product"]) if tag is not None)
+    return {tag: {"amount": order["amount"]} for tag, order in tagged}
+
+
 QUERIES: dict[str, tuple[Callable[[Tables, str], Table], Callable[[dict[str, Rows]], Rows]]] = {
     "groups": (groups, groups_of),
     "chain": (chain, chain_of),
     "star": (star, star_of),
+    "tags": (tags, tags_of),
 }
 """How each is built, and what it comes to."""
+
+STAGES: dict[str, set[StageName]] = {
+    "operators-1": {
+        *("rekey", "subscription", "resolve", "regroup", "aggregate"),
+        *("children", "merge", "pace", "scatter", "gather"),
+    },
+    "operators-2": {"spread", "owners"},
+}
+"""The kinds of stages in each archive."""
 
 LONG, SHORT = "periodic 20000 days", "periodic 100 ms"
 """Of the first, an interval is over in the first batch, and then until 2079 no more: what changes in the second batch waits."""
@@ -176,13 +200,15 @@ def applied(rows: list[Row], key: str, table: Rows) -> Rows:
     return found
 
 
-def main(name: str) -> None:
+def main(name: str, *queries: str) -> None:
     spark = session("fkjoin golden checkpoint", master="local[2]", ui_enabled="false", **SETTINGS)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         for part in (1, 2):
             write_part(folder, part)
             for query, (build, _) in QUERIES.items():
+                if queries and query not in queries:
+                    continue
                 writer = build(Tables(spark, folder), LONG).changes.writeStream.format("noop")
                 writer = writer.option("checkpointLocation", str(folder / "checkpoint" / query))
                 writer.trigger(availableNow=True).start().awaitTermination()
@@ -194,8 +220,7 @@ def unpacked(path: Path, place: Path) -> Path:
     """The folder of the queries' checkpoints, as if they had been made in ``place``: Spark keeps absolute paths in them."""
     with tarfile.open(path) as archive:
         archive.extractall(place, filter="data")
-    for query in QUERIES:
-        checkpoint = place / "checkpoint" / query
+    for checkpoint in (place / "checkpoint").iterdir():
         found = re.search(r"file:(/[^\"]*)/checkpoint/", (checkpoint / "state/0/_metadata/v2/0").read_text())
         assert found is not None
         for entry in [*checkpoint.glob("sources/*/[0-9]*"), *checkpoint.glob("state/*/_metadata/v2/[0-9]*")]:
@@ -205,4 +230,4 @@ def unpacked(path: Path, place: Path) -> Path:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

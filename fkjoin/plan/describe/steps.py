@@ -11,6 +11,7 @@ from fkjoin.plan.nodes import (
     Children,
     Cogroup,
     Derived,
+    FlatMap,
     Join,
     Merge,
     Node,
@@ -134,6 +135,14 @@ def _operator(node: Node) -> Step:
             Stage("children", "foreign key", f"{node.name}-children", notes=kept),
         )
         return Step("with_children", node.name, node.emit, sides, named, stages)
+    if isinstance(node, FlatMap):
+        keyed = ("key", ", ".join(node.keyed_by))
+        stages = (
+            Stage("spread", ", ".join(node.table.key), f"{node.name}-spread"),
+            Stage("owners", ", ".join(node.key), f"{node.name}-owners", notes=kept),
+        )
+        kind, made = ("rekey", (keyed,)) if node.rows is None else ("flat_map", (("rows", node.rows), keyed))
+        return Step(kind, node.name, node.emit, (("of", node.table.name),), made, stages)
     if isinstance(node, Merge):
         roles = tuple(("first" if not at else "then", table.name) for at, table in enumerate(node.tables))
         return Step(

@@ -3,7 +3,7 @@
 from fkjoin.spark.specs.joins import ChildrenSpec, RekeySpec, ResolveSpec, SubscriptionSpec
 from fkjoin.spark.specs.multi_joins import GatherSpec, MultiSubscriptionSpec, ScatterSpec
 from fkjoin.spark.specs.spec import Messages, StageSpec, StateSpec
-from fkjoin.spark.specs.tables import AggregateSpec, MergeSpec, PaceSpec, RegroupSpec
+from fkjoin.spark.specs.tables import AggregateSpec, MergeSpec, OwnersSpec, PaceSpec, RegroupSpec, SpreadSpec
 
 __all__ = [
     "AggregateSpec",
@@ -12,11 +12,13 @@ __all__ = [
     "MergeSpec",
     "Messages",
     "MultiSubscriptionSpec",
+    "OwnersSpec",
     "PaceSpec",
     "RegroupSpec",
     "RekeySpec",
     "ResolveSpec",
     "ScatterSpec",
+    "SpreadSpec",
     "StageSpec",
     "StateSpec",
     "SubscriptionSpec",

@@ -1,4 +1,4 @@
-"""The stages of aggregates, of tables put together, and of periodic emission."""
+"""The stages of aggregates, of flat maps, of tables put together, and of periodic emission."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fkjoin.folds.cogrouped import CoFold, numbered
 from fkjoin.folds.fold import Fold
 from fkjoin.spark.specs import spec
 from fkjoin.spark.specs.spec import ByRow, Messages, StageSpec
-from fkjoin.stages import Counters, aggregate, merge, pace, regroup
+from fkjoin.stages import Counters, aggregate, merge, owners, pace, regroup, spread
 from fkjoin.stages.answer_rows import ContributeRows
 from fkjoin.stages.contribute import Contribute
 from fkjoin.state import Store
@@ -79,6 +79,45 @@ class AggregateSpec(StageSpec):
             guarded=not self.in_order,
             **self._times(messages),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpreadSpec(ByRow, StageSpec):
+    """spread: a table's changes become changes of the rows that its rows make."""
+
+    stage = "spread"
+    as_read: bool = False
+    """The rows come as a source has them; no operator before this one has dropped late ones."""
+    in_order: bool = False
+    every: bool = False
+
+    @property
+    def takes(self) -> tuple[pa.Schema, ...]:
+        return (JOINED,)
+
+    @property
+    def part_bytes(self) -> int | None:
+        return spec.PART_BYTES
+
+    def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
+        rows, how = messages.take(JOINED), self._times(messages)
+        yield spread(rows, store, count, every=self.every, as_read=self.as_read, in_order=self.in_order, **how)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnersSpec(StageSpec):
+    """owners: the rows that rows make under one key become the table's; spread is always in the same query."""
+
+    stage = "owners"
+    every: bool = False
+
+    @property
+    def takes(self) -> tuple[pa.Schema, ...]:
+        return (GROUPED,)
+
+    def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
+        source, how = versions.identity(f"flat map {self.state.operator}"), self._times(messages)
+        yield owners(messages.take(GROUPED), store, count, source=source, every=self.every, **how)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -542,6 +542,18 @@ def join_with_children(of: Sources) -> Table:
     return fk_join(of.returns, sizes, "customer_id", name="returned")
 
 
+@topology(WORKERS_EVALUATE_STEPS)
+def flat_map_of_a_view_summed_up(of: Sources) -> Table:
+    words = of.orders.filter("amount > 1", name="dear").flat_map("split(shop, ' ')", key=["order_id", "col as word"])
+    return words.group_by("word", name="counts").count()
+
+
+@topology()
+def rekey_of_a_join_joined(of: Sources) -> Table:
+    by_region = of.joined.rekey("right.region", name="by-region", emit="on-update").materialize("kept")
+    return fk_join(of.returns, by_region, "shop", name="placed")
+
+
 # Views of them
 
 

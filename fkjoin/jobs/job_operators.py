@@ -1,0 +1,114 @@
+"""Sections of a job file for operators, and the settings that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, model_validator
+
+from fkjoin.analysis.checks import Deployment
+from fkjoin.analysis.emission import Emission, Emit
+from fkjoin.errors import FkJoinError
+from fkjoin.jobs.job_kinds import Strict
+from fkjoin.kafka.wire import Wire
+from fkjoin.stages import How
+
+
+def understood(setting: str, understand: Callable[[str], object]) -> AfterValidator:
+    """Turn a library's error about a text into one about its place in the file."""
+
+    def checked(text: str) -> str:
+        try:
+            understand(text)
+        except FkJoinError as error:
+            raise ValueError(str(error).removeprefix(f"{setting}: ")) from error
+        return text
+
+    return AfterValidator(checked)
+
+
+EmitSpec = Annotated[Emit, understood("emit", Emission.of)]
+
+
+class JoinSpec(Strict):
+    """A foreign-key join of two tables or joins."""
+
+    left: str
+    """The table whose rows point at the other."""
+    right: str
+    """The table that they point at."""
+    extractor: str | list[str]
+    """Columns or expressions of the left row that give the right key."""
+    how: How = "inner"
+    """`left` keeps left rows without a right row."""
+    joiner: str | list[str] | None = None
+    """The columns of the result; without it, the structs `left` and `right`."""
+    deployment: Deployment = "fused"
+    """`staged` passes messages through topics."""
+    wire: Wire = "headers"
+    """The form of these messages."""
+    emit: EmitSpec = "on-change"
+    """Which results are sent, and when."""
+    materialize: bool = False
+    """Keep the results in state under the join's name."""
+
+
+class AggregateSpec(Strict):
+    """A table's rows by group; ``columns`` are such as ``orders = "count()"`` or ``revenue = "sum(left.amount)"``."""
+
+    of: str
+    """The table that is grouped."""
+    group_by: str | list[str]
+    """Columns or expressions of the group."""
+    columns: dict[str, str] = Field(min_length=1)
+    """A column of the result and its aggregate each, such as `revenue = "sum(left.amount)"`."""
+    emit: EmitSpec = "on-change"
+    """Which results are sent, and when."""
+    deployment: Deployment = "fused"
+    """`staged` passes messages through a topic."""
+    upgrade_from: str | None = None
+    """The release that still runs during a rolling upgrade."""
+
+
+class TogetherSpec(Strict):
+    """Several tables as one: merged, or, of aggregates by the same key, side by side."""
+
+    of: list[str] = Field(min_length=2)
+    """The tables. In a merge, the first one that has a key gives its row."""
+    emit: EmitSpec = "on-change"
+    """Which results are sent, and when."""
+
+
+class ViewSpec(Strict):
+    """A table with some of its rows, or with other columns."""
+
+    of: str
+    """The table that it is of."""
+    filter: str | None = None
+    """A condition on rows that stay."""
+    columns: str | list[str] | None = None
+    """The columns of the result, expressions over the row."""
+    emit: EmitSpec = "on-change"
+    """Which results are sent, and when."""
+    materialize: bool = False
+    """Keep the rows in state under the view's name."""
+
+    @model_validator(mode="after")
+    def _something(self) -> ViewSpec:
+        if self.filter is None and self.columns is None:
+            raise ValueError("give filter, columns, or both (the filter comes first)")
+        return self
+
+
+class FlatMapSpec(Strict):
+    """The rows that a table's rows make, under a key of their own; without ``rows``, the rows themselves."""
+
+    of: str
+    """The table whose rows make them."""
+    key: str | list[str]
+    """Columns or expressions of the made row that give its key."""
+    rows: str | None = None
+    """An expression that gives an array; each of its items is a row."""
+    emit: EmitSpec = "on-change"
+    """Which results are sent, and when."""

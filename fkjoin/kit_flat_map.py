@@ -1,0 +1,102 @@
+"""A flat map in memory, for users' tests; ``fkjoin.testing`` has it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fkjoin.codec import pairs, versions
+from fkjoin.codec.arrays import BYTES, as_bytes
+from fkjoin.codec.messages import JOINED, RESULT, table
+from fkjoin.errors import FkJoinError
+from fkjoin.kit import Event, Kit, Output, Row
+from fkjoin.stages import Counters, owners, spread
+
+_TIMES: dict[str, Any] = {"now_ms": 0, "retention_ms": 24 * 60 * 60 * 1000}
+
+
+@dataclass
+class FlatMapTest(Kit):
+    """A flat map (``Table.flat_map``) whose state is in memory; feed it ``change(…)``.
+
+    Parameters
+    ----------
+    rows : callable
+        A callable of (key, row) that returns the rows, dicts, that a row makes.
+    key : str or callable
+        A column of the rows that are made, or a callable of (key of the row that makes it, row that is made), that gives its
+        key, a text; None is no row.
+    seed : int, default 0
+        See ``JoinTest``.
+
+    Attributes
+    ----------
+    table : dict of str to dict
+        The rows by key, as a reader of the outputs has them.
+    outputs : list of Output
+        See ``JoinTest``.
+    count : Counters
+        See ``JoinTest``.
+
+    Examples
+    --------
+    >>> test = FlatMapTest(lambda key, row: row["items"], lambda key, item: f"{key}/{item['sku']}")
+    >>> outputs = test.feed(change("o1", {"items": [{"sku": "a"}, {"sku": "b"}]}), change("o1", {"items": [{"sku": "b"}]}))
+    >>> test.table
+    {'o1/b': {'sku': 'b'}}
+    """
+
+    rows: Callable[[str, Row], Iterable[Row]]
+    key: str | Callable[[str, Row], str | None]
+    seed: int = 0
+    table: dict[str, Any] = field(default_factory=dict)
+    outputs: list[Output] = field(default_factory=list)
+    count: Counters = field(default_factory=Counters)
+
+    _stages = ("spread", "owners")
+
+    def _run(self, batch: list[Event], stages: int) -> pa.Table:
+        outputs = spread(self._messages(batch), self._stores[0], self.count, as_read=True, **_TIMES)
+        if stages == 1:
+            return RESULT.empty_table()
+        return owners(outputs, self._stores[1], self.count, source=versions.identity("rows"), **_TIMES)
+
+    def _reordered(self, batch: list[Event]) -> list[pa.Table]:
+        """Changes overtake each other on the way to the first stage; from it to the second nothing does."""
+        places = self._shuffled(range(len(batch))) + self._random.sample(range(len(batch)), len(batch) // 4)
+        return [self._run([batch[place]], 2) for place in places]
+
+    def _messages(self, batch: list[Event]) -> pa.Table:
+        made = [(at, key, row) for at, event in enumerate(batch) for key, row in self._made(event).items()]
+        of, keys = np.array([at for at, *_ in made], np.int64), _texts([key for _, key, _ in made])
+        lists = pairs.Pairs(of, keys, pa.array([row for *_, row in made], BYTES))
+        version = np.array([event.version for event in batch], np.int64)
+        return table(
+            JOINED,
+            _texts([event.key for event in batch]),
+            versions.encode(versions.identity("left"), [version]),
+            pairs.encode(lists, len(batch)),
+            np.array([event.row is None for event in batch], bool),
+            np.zeros(len(batch), np.int64),
+        )
+
+    def _made(self, event: Event) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        for row in () if event.row is None else self.rows(event.key, event.row):
+            key = self.key(event.key, row) if callable(self.key) else row.get(self.key)
+            if key is None:
+                continue
+            if not isinstance(key, str) or key in found:
+                wrong = f"two of its rows have the key {key!r}" if key in found else f"a key is {key!r}; here keys are texts"
+                raise FkJoinError(f"rows of {event.key!r}: {wrong}")
+            found[key] = json.dumps(row, sort_keys=True, ensure_ascii=False).encode()
+        return found
+
+
+def _texts(values: list[str]) -> pa.Array:
+    return as_bytes(pa.array(values, pa.string()))

@@ -1,0 +1,236 @@
+"""What makes another table of a table row by row; ``Table`` has these methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructType
+
+from fkjoin.analysis import flat_maps, views
+from fkjoin.analysis.emission import Emit
+from fkjoin.analysis.flat_maps import Rows
+from fkjoin.lowering.handle import Handle
+from fkjoin.lowering.recipes import remembered
+from fkjoin.spark.schemas import Expression, Expressions, listed
+
+if TYPE_CHECKING:
+    from fkjoin.table import Table
+
+
+class RowOperators(Handle):
+    """Each returns a new table; nothing runs."""
+
+    @remembered
+    def filter(self, condition: Expression, *, name: str | None = None, emit: Emit = "on-change") -> Table:
+        """Keep the table's rows for which a condition holds; null does not.
+
+        A row for which it no longer holds is deleted.  The tombstone of a row that was not there is never sent.
+
+        Parameters
+        ----------
+        condition : str or Column
+            SQL text or a Column over the table's columns.
+        name : str, optional
+            The name of state and metrics.
+        emit : {"on-change", "on-update", "periodic …"}, default "on-change"
+            What goes to sinks: ``"on-change"`` drops changes that leave a row unchanged (KIP-557), ``"on-update"`` does not.
+            ``"periodic …"``: see ``fk_join``.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If an argument is wrong; the message says which, and why.
+
+        Examples
+        --------
+        >>> large = orders.filter("amount > 100")
+        """
+        return self._of(views.filtered(self._planned, condition, name, emit))
+
+    @remembered
+    def map_values(self, columns: Expressions, *, name: str | None = None, emit: Emit = "on-change") -> Table:
+        """Replace the columns of the table's rows by others; the key stays.
+
+        Parameters
+        ----------
+        columns : str, Column, or list of them
+            The new columns: names, SQL texts, Columns.
+        name, emit
+            See ``filter``.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If an argument is wrong; the message says which, and why.
+
+        Examples
+        --------
+        >>> cents = orders.map_values(["customer_id", "amount * 100 as cents"])
+        """
+        return self._of(views.mapped(self._planned, columns, name, emit))
+
+    @remembered
+    def select(self, *cols: Expressions, name: str | None = None, emit: Emit = "on-change") -> Table:
+        """Choose columns, as Spark's ``select`` does; the key stays: ``map_values`` of these columns.
+
+        Parameters
+        ----------
+        *cols : str, Column, or list of them
+            Names, SQL texts, Columns; ``"*"`` is all of them.
+        name, emit
+            See ``filter``.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If an argument is wrong; the message says which, and why.
+
+        Examples
+        --------
+        >>> cents = orders.select("customer_id", "amount * 100 as cents")
+        """
+        return self.map_values([column for given in cols for column in listed(given)], name=name, emit=emit)
+
+    @remembered
+    def drop(self, *cols: str, name: str | None = None, emit: Emit = "on-change") -> Table:
+        """Leave columns out: ``map_values`` of the others.
+
+        Parameters
+        ----------
+        *cols : str
+            Their names.  Spark's ``drop`` passes over a name that is none; this one does not.
+        name, emit
+            See ``filter``.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If there is no such column, if it is one of the key, or if none is left.
+
+        Examples
+        --------
+        >>> short = orders.drop("amount")
+        """
+        return self.map_values(views.without(self._planned, cols), name=name, emit=emit)
+
+    @remembered
+    def with_columns(self, columns: Mapping[str, Expression], *, name: str | None = None, emit: Emit = "on-change") -> Table:
+        """Add columns, or replace those of the same names, as Spark's ``withColumns`` does: a form of ``map_values``.
+
+        Parameters
+        ----------
+        columns : mapping of str to (str or Column)
+            SQL texts or Columns over the table's columns, by the names that they get.
+        name, emit
+            See ``filter``.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If an argument is wrong; the message says which, and why.
+
+        Examples
+        --------
+        >>> more = orders.with_columns({"cents": "amount * 100", "customer_id": "upper(customer_id)"})
+        """
+        return self.map_values(views.with_more(self._planned, columns), name=name, emit=emit)
+
+    @remembered
+    def flat_map(
+        self,
+        rows: Rows,
+        *,
+        key: Expressions,
+        returns: str | StructType | None = None,
+        name: str | None = None,
+        emit: Emit = "on-change",
+        validate: bool | None = None,
+    ) -> Table:
+        """Make any number of rows of each row, under keys of their own.
+
+        What a row no longer makes is deleted.  All that one change of a row leads to is of one batch.  Of a key that several
+        rows make, the row of the first of them is shown: of the one whose own key is least in byte order.  If that goes, the
+        next one's is.  A row that makes one key twice is a dead letter.  ``_version`` is a counter of the key.
+
+        Parameters
+        ----------
+        rows : str, Column or callable
+            An array over the table's columns.  Fields of its structs are the columns; what is no struct is the column ``col``.
+            Or a callable of (key, row) that returns rows: tuples or dicts.  Null, and an array without elements, are no rows.
+        key : str, Column, or list of them
+            Columns of the rows that are made, or of the table's key, or expressions of them.  A row with a null among them is
+            left out and counted.
+        returns : str or StructType, optional
+            The columns of the rows that a callable returns, such as ``"sku string, n bigint"``.
+        name : str, optional
+            The name of state and metrics.
+        emit
+            See ``filter``.
+        validate : bool, optional
+            See ``fk_join``.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If an argument is wrong; the message says which, and why.
+
+        Examples
+        --------
+        >>> lines = orders.flat_map("transform(items, item -> struct(item.sku, item.n))", key=["order_id", "sku"])
+        """
+        return self._of(flat_maps.flat_mapped(self._planned, rows, key, returns, name, emit, validate))
+
+    @remembered
+    def rekey(
+        self, key: Expressions, *, name: str | None = None, emit: Emit = "on-change", validate: bool | None = None
+    ) -> Table:
+        """Give the table's rows another key; the columns of the old one stay as columns.
+
+        It is ``flat_map`` with one row of each.  Of rows with the same new key, that of the least old key is shown.
+
+        Parameters
+        ----------
+        key : str, Column, or list of them
+            Columns, SQL texts or Columns over the table's columns.  A row with a null among them is left out and counted.
+        name, emit, validate
+            See ``flat_map``.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If an argument is wrong; the message says which, and why.
+
+        Examples
+        --------
+        >>> by_email = customers.rekey("lower(email) as login")
+        """
+        return self._of(flat_maps.rekeyed(self._planned, key, name, emit, validate))

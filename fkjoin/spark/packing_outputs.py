@@ -1,0 +1,167 @@
+"""Rows that a table's rows make → packed messages: functions for ``mapInArrow``, in front of the stage spread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fkjoin.codec import pairs
+from fkjoin.codec.arrays import Bools, Bytes, Ints, bools, codes, valid
+from fkjoin.codec.messages import JOINED, NO_TIMESTAMP, table
+from fkjoin.codec.pairs import Pairs
+from fkjoin.codec.rows import KeyCodec, RowCodec
+from fkjoin.errors import FkJoinError, set_aside
+from fkjoin.spark.keys_as_json import keys_as_json
+from fkjoin.spark.packing import Batches, counter, packed_changes, versions_of
+from fkjoin.stages import counters
+from fkjoin.stages.start_over import StartOver
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Outputs ``place, output, row, problem``, one a row, put together by the rows that make them.
+
+    ``place`` is null or 0 where the outputs of another row begin; ``output``: the key, a struct.  A row of whose outputs two
+    have one key, or one has a problem, has that as its problem, and no outputs.
+    """
+
+    key: pa.Schema
+    """Of the outputs."""
+    row: pa.Schema
+    operator: str
+
+    def __call__(self, batch: pa.RecordBatch) -> Gathered:
+        """Put together a batch that begins with a row's first output, and ends with a row's last."""
+        begins = _begins(batch)
+        of, first = np.cumsum(begins) - 1, np.flatnonzero(begins)
+        problems = _problems(batch, of)
+        there = valid(batch.column("place")) & valid(batch.column("row")) & ~np.isin(of, list(problems))
+        keys = KeyCodec(self.key).encode(batch.column("output").flatten(), batch.num_rows)
+        keyed = np.flatnonzero(there & valid(keys))
+        rows = RowCodec(self.row).encode(batch.column("row").flatten(), batch.num_rows)
+        outputs = Pairs(of[keyed], keys.take(pa.array(keyed)), rows.take(pa.array(keyed)))
+        for number, key in self._twice(outputs):
+            problems.setdefault(number, f"{self.operator}: two of its rows have the key {key}")
+        outputs = outputs.where(~np.isin(outputs.of, list(problems)))
+        dropped = int((there & ~valid(keys)).sum())
+        return Gathered(first, pairs.encode(outputs, len(first)), [problems.get(at) for at in range(len(first))], dropped)
+
+    def _twice(self, outputs: Pairs) -> Iterator[tuple[int, str]]:
+        """Find keys that two outputs of one row have: the row's number, and the key as JSON."""
+        code, names = codes(outputs.names)
+        if len(names) == len(outputs):
+            return
+        again = np.setdiff1d(np.arange(len(outputs)), np.unique(code, return_index=True)[1])
+        texts = keys_as_json(self.key, outputs.first.take(pa.array(again))).to_pylist()
+        yield from zip(outputs.of[again].tolist(), texts, strict=True)
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The rows that made a batch's outputs."""
+
+    first: Ints
+    """Where the outputs of each begin."""
+    lists: Bytes
+    """The outputs of each, as ``codec.pairs`` writes them."""
+    problems: list[str | None]
+    dropped: int
+    """The number of outputs whose key has a null."""
+
+
+@dataclass(frozen=True)
+class PackOutputs:
+    """Rows ``key, deleted, version, source, ts, problem, place, output, row`` → envelopes of ``JOINED`` by key."""
+
+    key: pa.Schema
+    gather: Gather
+    buckets: int
+    validate: bool = False
+    start_over: StartOver | None = None
+    failing: str | None = None
+    """Name of a table that is to fail where two outputs of a row have one key; others leave the row out."""
+    number: int | None = None
+
+    def __call__(self, batches: Batches) -> Batches:
+        """Pack batches like ``PackRows``; outputs without a key are dropped and counted."""
+        dropped = 0
+
+        def rows() -> Batches:
+            nonlocal dropped
+            for batch in whole(batches):
+                gathered = self.gather(batch)
+                dropped += gathered.dropped
+                made = batch.select(["key", "deleted", "version", "source", "ts"]).take(pa.array(gathered.first))
+                made = made.append_column("problem", pa.array(gathered.problems, pa.string()))
+                self._require_none(batch, gathered)
+                yield made.append_column("row", gathered.lists)
+
+        yield from packed_changes(rows(), self, _messages)
+        if dropped:
+            yield counter(counters.NULL_KEY, dropped)
+
+    def _require_none(self, batch: pa.RecordBatch, gathered: Gathered) -> None:
+        """Raise ``FkJoinError`` if a row has a problem of its outputs, and the table is to fail."""
+        found = next((at for at, problem in enumerate(gathered.problems) if problem is not None), None)
+        if self.failing is None or found is None or batch.column("problem")[int(gathered.first[found])].is_valid:
+            return
+        key = batch.column("key")[int(gathered.first[found])].as_py()
+        raise FkJoinError(f"{self.failing}, key {key}: {gathered.problems[found]}{set_aside('rows')}")
+
+
+@dataclass(frozen=True)
+class OutputLetters:
+    """Rows ``raw, place, output, row, problem`` → rows ``raw, problem`` of those that make outputs with a problem."""
+
+    raw: pa.Schema
+    gather: Gather
+
+    def __call__(self, batches: Batches) -> Batches:
+        for batch in whole(batches):
+            gathered = self.gather(batch)
+            some = [at for at, problem in enumerate(gathered.problems) if problem is not None]
+            raw = batch.column("raw").take(pa.array(gathered.first[some], pa.int64()))
+            said = pa.array([gathered.problems[at] for at in some], pa.string())
+            yield pa.record_batch([raw.cast(self.raw.field("raw").type), said], schema=self.raw)
+
+
+def whole(batches: Batches) -> Batches:
+    """The rows in batches that begin with a row's first output, and end with a row's last: Spark cuts them anywhere."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        begins = np.flatnonzero(_begins(batch))
+        if not len(begins):
+            waiting.append(batch)
+            continue
+        cut = int(begins[-1])
+        yield from _together([*waiting, batch.slice(0, cut)])
+        waiting = [batch.slice(cut)]
+    yield from _together(waiting)
+
+
+def _problems(batch: pa.RecordBatch, of: Ints) -> dict[int, str]:
+    """The first problem of each row that has one, by the row's number."""
+    said = np.flatnonzero(valid(batch.column("problem")))
+    texts = batch.column("problem").take(pa.array(said)).to_pylist()
+    return dict(reversed(list(zip(of[said].tolist(), texts, strict=True))))
+
+
+def _together(parts: list[pa.RecordBatch]) -> Batches:
+    some = [part for part in parts if part.num_rows]
+    if len(some) == 1:
+        yield some[0]
+    elif some:
+        yield from pa.Table.from_batches(some).combine_chunks().to_batches()
+
+
+def _begins(batch: pa.RecordBatch) -> Bools:
+    return bools(pc.fill_null(pc.equal(batch.column("place"), 0), True))
+
+
+def _messages(batch: pa.RecordBatch, key: Bytes) -> pa.Table:
+    gone = bools(pc.fill_null(batch.column("deleted"), False))
+    return table(JOINED, key, versions_of(batch), batch.column("row"), gone, pc.fill_null(batch.column("ts"), NO_TIMESTAMP))

@@ -1,0 +1,162 @@
+"""``flat_map``, ``rekey``, ``select``, ``drop``, ``with_columns``: from files to a sink, and on after a restart."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
+
+from fkjoin import Table, TopologyError, read_state
+from fkjoin import aggregates as agg
+from fkjoin.checkpoint.look_up import look_up
+from fkjoin.checkpoint.saved import SavedState
+from fkjoin.checkpoint.upkeep import verify
+from fkjoin.stages.counters import metrics_name
+from tests.support.queries import run, table_of, write_lines
+from tests.support.sessions import small
+
+pytestmark = pytest.mark.spark
+
+ORDER = "id string, buyer string, items array<struct<sku: string, n: int>>, lsn bigint, op string"
+
+
+def orders_of(spark: SparkSession, folder: Path, **more: Any) -> Table:
+    (folder / "orders").mkdir(exist_ok=True)
+    about: Any = {"key": "id", "version": "lsn", "deleted": "op = 'd'", "format": "json", "schema": ORDER, **more}
+    return Table.from_files(spark, folder / "orders", **about)
+
+
+def order(key: str, lsn: int, buyer: str | None = None, op: str = "u", **items: int) -> dict[str, Any]:
+    return {"id": key, "buyer": buyer, "items": [{"sku": sku, "n": n} for sku, n in items.items()], "lsn": lsn, "op": op}
+
+
+@pytest.fixture
+def orders(spark: SparkSession, tmp_path: Path) -> Table:
+    small(spark, tmp_path)
+    return orders_of(spark, tmp_path)
+
+
+BATCHES = [
+    [order("1", 1, "ann", a=1, b=2), order("2", 2, "bob", a=3)],
+    [order("1", 3, "ann", b=2, c=5), order("2", 4, "bob", a=3), order("3", 5, "eve")],
+    [order("2", 6, op="d"), order("3", 8, "eve", a=1, c=1), order("3", 7, "eve", b=9)],
+]
+
+
+def lines_after(batches: list[list[dict[str, Any]]]) -> dict[tuple[str, str], int]:
+    """The number of each item of each order, of the newest orders."""
+    newest: dict[str, dict[str, Any]] = {}
+    for one in sorted((one for batch in batches for one in batch), key=lambda one: int(one["lsn"])):
+        newest[one["id"]] = one
+    return {(key, item["sku"]): item["n"] for key, one in newest.items() if one["op"] != "d" for item in one["items"]}
+
+
+def test_lines_of_orders_are_summed_up_and_go_on_after_a_restart(spark: SparkSession, tmp_path: Path, orders: Table) -> None:
+    """Files → flat_map → an aggregate → Parquet; each batch by a new query on the same checkpoint."""
+    lines = orders.flat_map("items", key=["id", "sku"], name="lines", validate=True)
+    assert (lines.key, lines.columns) == (("id", "sku"), ["id", "sku", "n"])
+    totals = lines.group_by("sku", name="totals").agg(total=agg.sum("n"), lines=agg.count())
+    for number, batch in enumerate(BATCHES):
+        write_lines(tmp_path / "orders", str(number), batch)
+        totals.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="available-now").awaitTermination()
+    wanted = lines_after(BATCHES)
+    kept = read_state(spark, tmp_path / "ck", "lines").collect()
+    assert {(row.id, row.sku): row.n for row in kept} == wanted
+    sums: dict[str, list[int]] = defaultdict(list)
+    for (_, sku), n in wanted.items():
+        sums[sku].append(n)
+    found = read_state(spark, tmp_path / "ck", "totals").collect()
+    assert {row.sku: (row.total, row.lines) for row in found} == {sku: (sum(n), len(n)) for sku, n in sums.items()}
+    written = spark.read.parquet(str(tmp_path / "out")).orderBy("_version").collect()
+    assert {row.sku: row.total for row in written if row["_operation"] != "delete"} | {"b": 2} == {
+        sku: sum(n) for sku, n in sums.items()
+    }
+    assert verify(spark, tmp_path / "ck") == []
+    state = SavedState(spark, tmp_path / "ck")
+    (one,) = look_up(state, "lines", '["1", "b"]')
+    assert (one["kind"], one["row"]) == ("output", {"sku": "b", "n": 2})
+    (made,) = look_up(state, "lines", "3")
+    assert [(item["key"], item["row"]["n"]) for item in made["row"]] == [(["3", "a"], 1), (["3", "c"], 1)]
+    assert lines.describe().split("\n")[8:] == [
+        "flat_map lines  (on-change)",
+        "  of           orders",
+        "  rows         items",
+        "  key          id, sku",
+        "  Sub-topology: 1  spread        repartition by id; store lines-spread",
+        "  Sub-topology: 2  owners        repartition by id, sku; store lines-owners",
+    ]
+
+
+def test_of_orders_with_one_new_key_the_first_is_shown_and_then_the_next(tmp_path: Path, orders: Table) -> None:
+    by_buyer = orders.rekey("upper(buyer) as who", name="by-buyer")
+    shown = by_buyer.with_columns({"n": "items[0].n", "op": F.lit(1)}).drop("items")
+    assert shown.columns == ["who", "id", "buyer", "op", "n"]
+    write_lines(tmp_path / "orders", "0", [order("2", 1, "ann", a=2), order("1", 1, "ann", a=1), order("3", 1, None, a=3)])
+    found = run(shown.changes, tmp_path / "ck", metrics_name("by-buyer"))
+    assert {key: (row.id, row.n) for key, row in table_of(found.rows, "who").items()} == {("ANN",): ("1", 1)}
+    assert found.count["hidden-outputs"] == 1
+    write_lines(tmp_path / "orders", "1", [order("1", 2, "bob", a=1), order("3", 2, "eve", a=3)])
+    found.rows += run(shown.changes, tmp_path / "ck").rows
+    last = {key: row.id for (key,), row in table_of(found.rows, "who").items()}
+    assert last == {"ANN": "2", "BOB": "1", "EVE": "3"}
+
+
+def items_of(key: str, row: Row) -> list[Any]:
+    """The items, but for an order that it does not like; a row may be a tuple or a dict."""
+    if row.buyer == "mallory":
+        raise ValueError("no")
+    return [{"sku": item.sku, "n": item.n} if item.n else (item.sku, item.n) for item in row["items"]]
+
+
+TWICE = {**order("4", 1), "items": [{"sku": "a", "n": 1}, {"sku": "a", "n": 2}, {"sku": "b", "n": 1}]}
+
+
+def test_a_row_that_makes_a_key_twice_or_throws_is_a_dead_letter(spark: SparkSession, tmp_path: Path, orders: Table) -> None:
+    """Its last good rows stay; a row whose key has a null is dropped."""
+    lines = orders.flat_map(items_of, key=["id", "sku", "10 div n as part"], returns="sku string, n int", name="lines")
+    first = [order("1", 1, "ann", a=1), order("2", 1, "mallory", a=1), order("3", 1, "bob", a=1, b=0), TWICE]
+    write_lines(tmp_path / "orders", "0", [*first, {**order("5", 1), "items": [{"sku": None, "n": 1}, {"sku": "c", "n": 1}]}])
+    counted = run(lines.changes, tmp_path / "ck", metrics_name("lines-spread"))
+    assert (counted.count["dead-letters"], counted.count["null-key-dropped"]) == (2, 1)
+    wanted = {("1", "a", 10), ("4", "a", 10), ("4", "a", 5), ("4", "b", 10), ("5", "c", 10)}
+    assert set(table_of(counted.rows, "id", "sku", "part")) == wanted
+    plain = orders.flat_map(items_of, key=["id", "sku"], returns="sku string, n int", name="plain")
+    said = list[tuple[str, str, str]]()
+    for table in (lines, plain):
+        assert table.dead_letters is not None
+        for letter in run(table.dead_letters, tmp_path / f"dead-{table.name}").rows:
+            said.append((table.name, json.loads(bytes(letter.value))["id"], letter.reason))
+    print(said)
+    failing = orders_of(spark, tmp_path, on_error="fail").flat_map("items", key=["id", "sku"], name="failing")
+    with pytest.raises(Exception, match="two of its rows have the key") as found:
+        run(failing.changes, tmp_path / "failing")
+    print(found.value)
+
+
+def test_what_cannot_be_a_flat_map_is_refused(orders: Table) -> None:
+    """The messages that name a way out are tried in ``test_ways_out_while_building``."""
+    words = orders.flat_map("split(buyer, ' ')", key=["id", "col as word"])
+    assert (words.key, words.columns) == (("id", "word"), ["id", "word", "col"])
+    for wrong, says in (
+        (lambda: orders.flat_map("itms", key="id"), "rows: table orders has no column 'itms'"),
+        (lambda: orders.flat_map("items", key="skuu"), "key: a row that orders makes has no column 'skuu'; did you mean 'sku'"),
+        (lambda: orders.flat_map("items", key=[]), "key: name at least one column or expression"),
+        (lambda: orders.flat_map("items", key="sku", name="orders"), "name: 'orders' already names an input"),
+        (lambda: orders.flat_map("items", key="sku", emit="never"), "emit: 'never' is not one of"),
+        (lambda: orders.flat_map(lambda key: [], key="id", returns="a int"), "rows: .* is called with"),
+        (lambda: orders.rekey("lower(buyer) as buyer"), "key: column 'buyer' is already there as the key"),
+        (lambda: orders.drop("colour"), "cols: table orders has no column 'colour'"),
+        (lambda: orders.drop("buyer", "items", "op"), "columns: name at least one column"),
+        (lambda: orders.with_columns(["1 as a"]), "columns: names and expressions are needed"),
+        (lambda: orders.select(), "columns: name at least one column"),
+    ):
+        with pytest.raises(TopologyError, match=f"^{says}"):
+            wrong()
+    for chosen in (orders.select("buyer", F.col("items")), orders.select(["buyer", "items"])):
+        assert chosen.columns == ["id", "buyer", "items"]
+    assert orders.select("*", "1 as one").columns == [*orders.columns, "one"]

@@ -1,0 +1,331 @@
+"""Rows that become rows under keys of their own: the stages spread and owners, against a plain recomputation."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fkjoin.codec import pairs, versions
+from fkjoin.codec.arrays import as_bytes
+from fkjoin.codec.messages import GROUPED, JOINED, Operation, table, unpack
+from fkjoin.codec.pairs import Pairs
+from fkjoin.errors import FkJoinError
+from fkjoin.spark.packing_outputs import Gather, OutputLetters, PackOutputs
+from fkjoin.stages import Counters, counters, owners, spread
+from fkjoin.stages.invariants import GuardedStore
+from fkjoin.stages.owners import shown_outputs
+from fkjoin.state import MemoryStore
+from tests.support.engine import LocalFlatMap
+from tests.support.oracle import rows
+
+Outputs = Mapping[str, bytes]
+
+
+class Change(NamedTuple):
+    """What an input row makes from a version on; None: it is no more."""
+
+    key: str
+    version: int
+    outputs: Outputs | None
+
+
+OUTPUTS = st.dictionaries(st.sampled_from(["a", "b", "c", ""]), st.sampled_from([b"x", b"y", b""]), max_size=3)
+
+
+@st.composite
+def histories(draw: Any) -> list[Change]:
+    """Changes of a few rows; one of a version is always the same."""
+    made = draw(st.dictionaries(st.tuples(st.sampled_from("pqr"), st.integers(0, 6)), st.none() | OUTPUTS, max_size=14))
+    known = [Change(key, version, outputs) for (key, version), outputs in made.items()]
+    return draw(st.lists(st.sampled_from(known), max_size=30)) if known else []
+
+
+def recomputed(changes: Sequence[Change]) -> dict[str, bytes]:
+    """Of each key the output of the first row that makes one, of the rows as they are after the changes."""
+    newest: dict[str, Change] = {}
+    for change in changes:
+        newest[change.key] = max(newest.get(change.key, change), change, key=lambda one: one.version)
+    found: dict[str, bytes] = {}
+    for key in sorted(newest, reverse=True):
+        found |= newest[key].outputs or {}
+    return found
+
+
+def text(values: Sequence[str]) -> pa.Array:
+    return as_bytes(pa.array(values, pa.string()))
+
+
+def messages(changes: Sequence[Change]) -> pa.Table:
+    made = [(at, key, row) for at, change in enumerate(changes) for key, row in (change.outputs or {}).items()]
+    of = np.array([at for at, *_ in made], np.int64)
+    outputs = Pairs(of, text([key for _, key, _ in made]), as_bytes(pa.array([row for *_, row in made], pa.binary())))
+    version = np.array([change.version for change in changes], np.int64)
+    return table(
+        JOINED,
+        text([change.key for change in changes]),
+        versions.encode(b"a-source", [version]),
+        pairs.encode(outputs, len(changes)),
+        np.array([change.outputs is None for change in changes], bool),
+        version,
+    )
+
+
+class FlatMap:
+    """Both stages over memory, and the table as a reader of its changes has it."""
+
+    def __init__(self, *, every: bool = False) -> None:
+        self.stores, self.count, self.every = (MemoryStore(), MemoryStore()), Counters(), every
+        self.table: dict[str, bytes] = {}
+        self.sent: list[tuple[str, str, bytes | None]] = []
+        self.versions: dict[str, list[int]] = defaultdict(list)
+
+    def batch(self, changes: Sequence[Change], now_ms: int = 0) -> list[dict[str, Any]]:
+        how: Any = {"now_ms": now_ms, "retention_ms": 1000, "every": self.every}
+        first, second = (GuardedStore(store, "flat") for store in self.stores)
+        outputs = spread(messages(changes), first, self.count, as_read=True, **how)
+        assert outputs.schema == GROUPED
+        self.sent = [(one["key"].decode(), one["row"].decode(), one["new"]) for one in outputs.to_pylist()]
+        made = owners(outputs, second, self.count, source=b"a-mapped", **how).to_pylist()
+        for one in made:
+            key = one["key"].decode()
+            before = self.table.pop(key, None)
+            wanted = Operation.DELETE if one["value"] is None else Operation.INSERT if before is None else Operation.UPDATE
+            assert one["operation"] == wanted
+            assert self.every or one["value"] != before, "neither a stale tombstone nor what is as it was"
+            if one["value"] is not None:
+                self.table[key] = one["value"]
+            self.versions[key].append(versions.decode(one["version"])[0][1][0])
+        return made
+
+
+@given(changes=histories(), cut=st.integers(1, 9), every=st.booleans())
+@settings(max_examples=100)
+def test_the_table_is_what_the_rows_of_the_moment_make(changes: list[Change], cut: int, every: bool) -> None:
+    """Versions in any order, changes twice, batches cut anywhere."""
+    mapping = FlatMap(every=every)
+    for start in range(0, len(changes), cut):
+        mapping.batch(changes[start : start + cut])
+        assert mapping.table == recomputed(changes[: start + cut])
+    assert all(numbers == sorted(set(numbers)) for numbers in mapping.versions.values()), "versions only grow"
+
+
+@given(changes=histories(), order=st.randoms(use_true_random=False))
+@settings(max_examples=40)
+def test_the_order_of_delivery_does_not_matter_and_what_comes_again_changes_nothing(changes: list[Change], order: Any) -> None:
+    shuffled = changes * 2
+    order.shuffle(shuffled)
+    one, other = FlatMap(), FlatMap()
+    one.batch(changes)
+    for start in range(0, len(shuffled), 2):
+        other.batch(shuffled[start : start + 2])
+    assert one.table == other.table == recomputed(changes)
+    assert one.batch(shuffled) == []
+
+
+def test_outputs_that_vanish_are_deleted_and_only_what_differs_goes_on() -> None:
+    """The truth table of one row; each line goes on from the one before."""
+    mapping = FlatMap()
+    lines: list[tuple[Outputs | None, set[tuple[str, bytes | None]]]] = [
+        ({"a": b"x", "b": b"x"}, {("a", b"x"), ("b", b"x")}),
+        ({"a": b"x", "b": b"y"}, {("b", b"y")}),
+        ({"b": b"y", "c": b"x"}, {("a", None), ("c", b"x")}),
+        ({"c": b"x", "b": b"y"}, set()),
+        ({}, {("b", None), ("c", None)}),
+        ({}, set()),
+        ({"a": b""}, {("a", b"")}),
+        (None, {("a", None)}),
+        (None, set()),
+        ({"a": b"x"}, {("a", b"x")}),
+    ]
+    for version, (outputs, wanted) in enumerate(lines):
+        made = mapping.batch([Change("p", version, outputs)])
+        assert {(key, row) for key, _, row in mapping.sent} == wanted
+        assert {(one["key"].decode(), one["value"]) for one in made} == wanted
+        assert mapping.batch([Change("p", version, {"late": b"row"}), Change("p", version - 1, {})]) == []
+
+
+def test_of_a_batchs_changes_of_a_row_the_newest_counts() -> None:
+    mapping = FlatMap()
+    mapping.batch([Change("p", 3, {"b": b"x"}), Change("p", 1, {"a": b"x"}), Change("p", 2, None)])
+    assert mapping.table == {"b": b"x"}
+    assert mapping.sent == [("b", "p", b"x")], "of what was there in between nothing is seen"
+
+
+@pytest.mark.parametrize("first", ["p", "q"])
+def test_of_a_key_that_two_rows_make_the_first_rows_is_shown_and_then_the_others(first: str) -> None:
+    """Whichever came first."""
+    mapping = FlatMap()
+    rows = {"p": Change("p", 1, {"k": b"of p"}), "q": Change("q", 9, {"k": b"of q"})}
+    mapping.batch([rows.pop(first)])
+    assert mapping.count[counters.HIDDEN] == 0
+    mapping.batch(list(rows.values()))
+    assert mapping.table == {"k": b"of p"}
+    assert mapping.count[counters.HIDDEN] == 1
+    mapping.batch([Change("q", 10, {"k": b"of q again"})])
+    assert mapping.table == {"k": b"of p"}
+    (moved,) = mapping.batch([Change("p", 2, {"l": b"of p"})])[:1]
+    assert mapping.table == {"k": b"of q again", "l": b"of p"}
+    mapping.batch([Change("q", 11, None)])
+    assert mapping.table == {"l": b"of p"}
+    assert moved["operation"] in (Operation.UPDATE, Operation.INSERT)
+
+
+def test_a_row_that_hands_its_key_to_another_in_one_batch_is_an_update() -> None:
+    mapping = FlatMap()
+    mapping.batch([Change("p", 1, {"k": b"x"})])
+    (made,) = mapping.batch([Change("p", 2, None), Change("q", 1, {"k": b"y"})])
+    assert (made["operation"], made["value"], made["ts"]) == (Operation.UPDATE, b"y", 2)
+    assert mapping.batch([Change("q", 2, None), Change("r", 1, {"k": b"y"})]) == [], "the same row, of another owner"
+
+
+def test_of_two_changes_of_an_output_the_newer_counts() -> None:
+    def change_of(version: int, row: bytes | None) -> pa.Table:
+        at = np.array([version])
+        values = pa.array([row], pa.large_binary())
+        nothing = pa.array([None], pa.large_binary())
+        return table(GROUPED, text(["k"]), text(["p"]), versions.encode(b"a-source", [at]), nothing, values, at)
+
+    both = [change_of(2, b"new"), change_of(1, b"old")]
+    for came in (both, both[::-1]):
+        changes = pa.concat_tables(came)
+        (made,) = owners(changes, MemoryStore(), Counters(), source=b"a-mapped", now_ms=0, retention_ms=1).to_pylist()
+        assert (made["value"], made["ts"]) == (b"new", 2)
+
+
+def test_marks_end_and_versions_go_on() -> None:
+    mapping = FlatMap()
+    mapping.batch([Change("p", 1, {"k": b"x"})], now_ms=5)
+    mapping.batch([Change("p", 2, None)], now_ms=6)
+    assert mapping.batch([Change("p", 1, {"k": b"x"})], now_ms=1000) == []
+    assert all(len(list(store.items())) == 2 for store in mapping.stores), "a marker and its due entry"
+    mapping.batch([Change("q", 1, {"l": b"x"})], now_ms=2000)
+    assert [len(list(store.items())) for store in mapping.stores] == [1, 1]
+    mapping.batch([Change("p", 3, {"k": b"x"})], now_ms=2001)
+    assert mapping.versions["k"] == [5, 6, 2001]
+
+
+def test_every_update_is_sent_if_wanted() -> None:
+    mapping = FlatMap(every=True)
+    mapping.batch([Change("p", 1, {"k": b"x", "l": b"x"})])
+    made = mapping.batch([Change("p", 2, {"k": b"x"})])
+    assert {(one["key"], one["value"]) for one in made} == {(b"k", b"x"), (b"l", None)}
+
+
+def test_many_rows_may_make_one_key() -> None:
+    """Many rows may make one key: the first is shown, and nothing is lost."""
+    mapping = FlatMap()
+    mapping.batch([Change(f"{number:04}", 1, {"k": b"%d" % number}) for number in range(2000)])
+    assert mapping.table == {"k": b"0"}
+    mapping.batch([Change(f"{number:04}", 2, None) for number in range(1999)])
+    assert mapping.table == {"k": b"1999"}
+
+
+@given(
+    changes=histories(),
+    cut=st.integers(1, 9),
+    stops=st.lists(st.sampled_from(["spread", "owners", None]), min_size=30, max_size=30),
+    every=st.booleans(),
+)
+@settings(max_examples=8)
+def test_a_repeated_attempt_sends_what_the_failed_one_would_have_sent(
+    changes: list[Change], cut: int, stops: Any, every: bool
+) -> None:
+    """All outputs of one row are one step: a crash in their midst leaves all of them or none (KAFKA-12508)."""
+    engine = LocalFlatMap(Path(tempfile.mkdtemp(prefix="fkjoin-test-")), every=every)
+    shown: dict[str, bytes] = {}
+    for start, stop in zip(range(0, len(changes), cut), stops, strict=False):
+        part = messages(changes[start : start + cut])
+        engine.attempt(part, stop_after=stop)
+        first, again = engine.attempt(part), engine.attempt(part)
+        engine.commit()
+        without = [[row[:3] + row[4:] for row in rows(one)] for one in (first, again)]
+        assert without[0] == without[1], "but for versions, which follow the clock"
+        for one in again.to_pylist():
+            shown.pop(one["key"].decode(), None)
+            shown |= {} if one["value"] is None else {one["key"].decode(): one["value"]}
+        assert shown == recomputed(changes[: start + cut])
+        assert rows(engine.attempt(part)) == [], "whole batches that come again change nothing"
+        engine.commit()
+
+
+def row_batches(rows: Sequence[tuple[str, Sequence[tuple[str | None, str | None]]]], cut: int) -> Iterator[pa.RecordBatch]:
+    """Rows as Spark gives them to Python: an output a line, cut anywhere; a row without outputs has a line, too."""
+    lines = [line for key, made in rows for line in ([(key, at, one) for at, one in enumerate(made)] or [(key, None, None)])]
+    keys, places, made = ([line[at] for line in lines] for at in range(3))
+    columns: dict[str, pa.Array] = {
+        "key": pa.array([{"id": key} for key in keys], pa.struct([("id", pa.string())])),
+        "deleted": pa.array([False] * len(lines)),
+        "version": pa.array([{"v0": 1}] * len(lines), pa.struct([("v0", pa.int64())])),
+        "source": pa.array([b"a-source"] * len(lines), pa.binary()),
+        "ts": pa.array([None] * len(lines), pa.int64()),
+        "problem": pa.array([one[1] if one else None for one in made], pa.string()),
+        "place": pa.array(places, pa.int32()),
+        "output": pa.array([{"k": one[0] if one else None} for one in made], pa.struct([("k", pa.string())])),
+        "row": pa.array([{"k": one[0]} if one else None for one in made], pa.struct([("k", pa.string())])),
+    }
+    batch = pa.record_batch(columns)
+    for start in range(0, len(lines), cut):
+        yield batch.slice(start, cut)
+
+
+KEY, TEXT = pa.schema([("id", pa.string())]), pa.schema([("k", pa.string())])
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 4, 100])
+def test_outputs_are_put_together_wherever_spark_cuts_them(cut: int) -> None:
+    """With a key twice, with one that throws, with a null in it, or with no outputs at all."""
+    given_rows = [
+        ("1", [("a", None), ("b", None), ("c", None)]),
+        ("2", []),
+        ("3", [("a", None), ("b", None), ("a", None)]),
+        ("4", [("a", None), ("x", "it throws"), ("y", "it throws, too")]),
+        ("5", [(None, None), ("b", None)]),
+        ("6", []),
+    ]
+    pack = PackOutputs(KEY, Gather(TEXT, TEXT, "flat_map"), 1)
+    found, counted = dict[str, list[str]](), Counters()
+    for batch in pack(row_batches(given_rows, cut)):
+        for line in batch.to_pylist():
+            if line["counter"] is not None:
+                counted[line["counter"]] += line["count"]
+            elif line["payload"]:
+                for one in unpack(line["payload"]).to_pylist():
+                    outputs = pairs.decode(pa.array([one["value"]], pa.large_binary()))
+                    found[one["key"].decode()] = [key.decode() for key in outputs.first.to_pylist()]
+    assert found == {"1": ["a", "b", "c"], "2": [], "5": ["b"], "6": []}
+    assert counted == {"dead-letters": 2, "null-key-dropped": 1}
+    raw = [batch.append_column("raw", batch.column("key")) for batch in row_batches(given_rows, cut)]
+    letters = OutputLetters(pa.schema([("raw", pa.struct([("id", pa.string())])), ("problem", pa.string())]), pack.gather)
+    assert [(line["raw"]["id"], line["problem"]) for batch in letters(iter(raw)) for line in batch.to_pylist()] == [
+        ("3", 'flat_map: two of its rows have the key "a"'),
+        ("4", "it throws"),
+    ]
+    failing = replace(pack, failing="flat_map of orders")
+    with pytest.raises(FkJoinError, match=r"^flat_map of orders, key {'id': '3'}: flat_map: two of its rows .* are set aside$"):
+        list(failing(row_batches(given_rows, cut)))
+
+
+@given(made=st.lists(st.tuples(st.integers(0, 4), st.binary(max_size=5), st.binary(max_size=3)), unique_by=lambda one: one[:2]))
+@settings(max_examples=100)
+def test_lists_of_pairs_are_sets(made: list[tuple[int, bytes, bytes]]) -> None:
+    def encoded(given: list[tuple[int, bytes, bytes]]) -> pa.Array:
+        columns = [pa.array([one[at] for one in given], pa.large_binary()) for at in (1, 2)]
+        return pairs.encode(Pairs(np.array([row for row, *_ in given], np.int64), *columns), 5)
+
+    lists = encoded(made)
+    assert lists.equals(encoded(made[::-1]))
+    found = pairs.decode(lists)
+    assert list(zip(found.of.tolist(), found.first.to_pylist(), found.second.to_pylist(), strict=True)) == sorted(made)
+    assert [one is None for one in lists.to_pylist()] == [row not in {one[0] for one in made} for row in range(5)]
+    firsts = {row: second for row, _, second in sorted(made, reverse=True)}
+    assert shown_outputs(lists).to_pylist() == [firsts.get(row) for row in range(5)]
