@@ -15,9 +15,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fkjoin.checkpoint.failure import failure
 from fkjoin.checkpoint.progress import Doing, doing_of, is_batch, line_of
 from fkjoin.stages import counters
-from fkjoin.stages.counters import metrics_name, state_metrics_name
+from fkjoin.stages.counters import metrics_name
 
-_COUNTERS, _STATE = metrics_name(""), state_metrics_name("")
+_COUNTERS = metrics_name("")
 
 
 class Query(StreamingQuery):
@@ -44,9 +44,9 @@ class Query(StreamingQuery):
         --------
         >>> query.show()
         joined: waits for data since 21:04:11; batch 12 had 1,203 rows and took 0.8 s
-        operator  left-in  right-in    out  state-rows
-        --------  -------  --------  -----  ----------
-        joined      1,200         3  1,200       2,406
+        operator  left-in  right-in    out
+        --------  -------  --------  -----
+        joined      1,200         3  1,200
         """
         print(self)
         if (batch := self._last_batch()) is not None:
@@ -105,16 +105,15 @@ class Query(StreamingQuery):
 
 
 def table_of(batch: Mapping[str, Any]) -> str:
-    """Draw what the operators counted in a batch: a line for each, a column for each counter that is not 0 everywhere."""
+    """Draw what the operators counted in a batch: a line for each, a column for each counter that is not 0 everywhere.
+
+    Sizes of state are left out: an operator says those of the batch before.
+    """
     observed: Mapping[str, Mapping[str, Any]] = batch.get("observedMetrics", {})
     operators = {name.removeprefix(_COUNTERS): row for name, row in observed.items() if name.startswith(_COUNTERS)}
     shown = [item for item in counters.ALL if any(row.get(item) for row in operators.values())]
-    states = {name.removeprefix(_STATE): row for name, row in observed.items() if name.startswith(_STATE)}
-    lines = [["operator", *shown, *[counters.STATE_ROWS] * bool(states)]]
-    for name, row in operators.items():
-        rows = [states.get(name, {}).get(counters.STATE_ROWS)] * bool(states)
-        lines.append([name, *(f"{number or 0:,}" for number in (*(row.get(item) for item in shown), *rows))])
-    return _aligned(lines) if operators else "no operator counted anything"
+    lines = [[name, *(f"{row.get(item) or 0:,}" for item in shown)] for name, row in operators.items()]
+    return _aligned([["operator", *shown], *lines]) if operators else "no operator counted anything"
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> str:
