@@ -26,7 +26,7 @@ class Gather:
     """Outputs ``place, output, row, problem``, one a row, put together by the rows that make them.
 
     ``place`` is null or 0 where the outputs of another row begin; ``output``: the key, a struct.  A row of whose outputs two
-    have one key, or one has a problem, has that as its problem, and no outputs.
+    have one key, or one has a problem, has that as its problem, and does not count.
     """
 
     key: pa.Schema
@@ -46,7 +46,6 @@ class Gather:
         outputs = Pairs(of[keyed], keys.take(pa.array(keyed)), rows.take(pa.array(keyed)))
         for number, key in self._twice(outputs):
             problems.setdefault(number, f"{self.operator}: two of its rows have the key {key}")
-        outputs = outputs.where(~np.isin(outputs.of, list(problems)))
         dropped = int((there & ~valid(keys)).sum())
         return Gathered(first, pairs.encode(outputs, len(first)), [problems.get(at) for at in range(len(first))], dropped)
 
