@@ -109,7 +109,8 @@ class PackOutputs:
         if self.failing is None or found is None or batch.column("problem")[int(gathered.first[found])].is_valid:
             return
         key = batch.column("key")[int(gathered.first[found])].as_py()
-        raise FkJoinError(f"{self.failing}, key {key}: {gathered.problems[found]}{set_aside('rows')}")
+        said = str(gathered.problems[found]).removeprefix(f"{self.gather.operator}: ")
+        raise FkJoinError(f"{self.failing}, key {key}: {said}{set_aside('rows')}")
 
 
 @dataclass(frozen=True)
