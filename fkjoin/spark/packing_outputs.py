@@ -26,7 +26,7 @@ class Gather:
     """Outputs ``place, output, row, problem``, one a row, put together by the rows that make them.
 
     ``place`` is null or 0 where the outputs of another row begin; ``output``: the key, a struct.  A row of whose outputs two
-    have one key, or one has a problem, has that as its problem, and no outputs.
+    have one key, or one has a problem, has that as its problem, and does not count.
     """
 
     key: pa.Schema
@@ -46,7 +46,6 @@ class Gather:
         outputs = Pairs(of[keyed], keys.take(pa.array(keyed)), rows.take(pa.array(keyed)))
         for number, key in self._twice(outputs):
             problems.setdefault(number, f"{self.operator}: two of its rows have the key {key}")
-        outputs = outputs.where(~np.isin(outputs.of, list(problems)))
         dropped = int((there & ~valid(keys)).sum())
         return Gathered(first, pairs.encode(outputs, len(first)), [problems.get(at) for at in range(len(first))], dropped)
 
@@ -110,7 +109,8 @@ class PackOutputs:
         if self.failing is None or found is None or batch.column("problem")[int(gathered.first[found])].is_valid:
             return
         key = batch.column("key")[int(gathered.first[found])].as_py()
-        raise FkJoinError(f"{self.failing}, key {key}: {gathered.problems[found]}{set_aside('rows')}")
+        said = str(gathered.problems[found]).removeprefix(f"{self.gather.operator}: ")
+        raise FkJoinError(f"{self.failing}, key {key}: {said}{set_aside('rows')}")
 
 
 @dataclass(frozen=True)

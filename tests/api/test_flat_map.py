@@ -131,11 +131,14 @@ def test_a_row_that_makes_a_key_twice_or_throws_is_a_dead_letter(spark: SparkSes
         assert table.dead_letters is not None
         for letter in run(table.dead_letters, tmp_path / f"dead-{table.name}").rows:
             said.append((table.name, json.loads(bytes(letter.value))["id"], letter.reason))
-    print(said)
+    assert [line[:2] for line in said] == [("lines", "2"), ("lines", "3"), ("plain", "2"), ("plain", "4")]
+    assert said[0][2] == said[2][2] == "flat_map: ValueError: no"
+    assert "10 div n as part" in said[1][2]
+    assert "division by zero" in said[1][2]
+    assert said[3][2] == 'flat_map: two of its rows have the key ["4", "a"]'
     failing = orders_of(spark, tmp_path, on_error="fail").flat_map("items", key=["id", "sku"], name="failing")
-    with pytest.raises(Exception, match="two of its rows have the key") as found:
+    with pytest.raises(Exception, match=r"flat_map of orders, key {'id': '4'}: two of its rows have .* are set aside"):
         run(failing.changes, tmp_path / "failing")
-    print(found.value)
 
 
 def test_what_cannot_be_a_flat_map_is_refused(orders: Table) -> None:

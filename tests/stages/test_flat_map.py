@@ -311,7 +311,7 @@ def test_outputs_are_put_together_wherever_spark_cuts_them(cut: int) -> None:
         ("4", "it throws"),
     ]
     failing = replace(pack, failing="flat_map of orders")
-    with pytest.raises(FkJoinError, match=r"^flat_map of orders, key {'id': '3'}: flat_map: two of its rows .* are set aside$"):
+    with pytest.raises(FkJoinError, match=r"^flat_map of orders, key {'id': '3'}: two of its rows .* are set aside$"):
         list(failing(row_batches(given_rows, cut)))
 
 
