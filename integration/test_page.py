@@ -94,7 +94,7 @@ def test_a_running_job_can_be_watched(address: str, browser: str) -> None:
         assert tab.evaluate("document.title").startswith("orders · ")
         tab.wait("""document.getElementById("state").textContent === "Idle" """)
         text = tab.evaluate(TEXT)
-        for words in ("#1, ", "files have no lag", "1.2K rows since the start", "All numbers", "source customers"):
+        for words in ("#1, ", "files have no lag", "1,202 rows since the start", "All numbers", "source customers"):
             assert words in text, words
         assert tab.evaluate("""[...document.querySelectorAll("#hot td")].map(cell => cell.innerHTML)[0]""") == (
             '"Ada &amp; &lt;b&gt;"'

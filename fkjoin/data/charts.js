@@ -100,7 +100,7 @@ export class Chart {
       width: this.field.clientWidth,
       height: HEIGHT,
       legend: {show: false},
-      padding: [8, 12, 0, 0],
+      padding: [8, 26, 0, 0],
       cursor: {y: false, drag: {setScale: false, x: false, y: false}, points: {show: !bars}},
       scales: {
         x: {time: false, range: () => bars ? [-0.6, Math.max(this.data.x.length, 8) - 0.4] : this.data.range},

@@ -85,7 +85,7 @@ function* tables(status, step) {
 function* ofOperator(query, operator, suffix) {
   const counted = Object.entries(query.totals[operator] ?? {}).map(([item, total]) =>
     [counterName(item), aSecond(query.rates[operator]?.[item] ?? 0), total]);
-  if (counted.length) yield [`Rows${suffix}`, grid(["", "now", "since the start"], counted)];
+  if (counted.length) yield [`Rows${suffix}`, grid(["", "lately", "since the start"], counted)];
   const recent = query.recent[0]?.stages[operator] ?? {};
   const times = Object.entries(query.stages[operator] ?? {}).map(([stage, time]) => [stage, seconds(recent[stage] ?? 0), seconds(time)]);
   if (times.length) yield [`Work of stages, all tasks together${suffix}`, grid(["", "last batch", "since the start"], times)];

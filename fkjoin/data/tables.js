@@ -48,7 +48,7 @@ export function hotKeys(status) {
 
 const HEADS = {
   batches: ["query", "batch", "began", "rows read", "took"],
-  counters: ["query", "operator", "what", "now", "since the start"],
+  counters: ["query", "operator", "what", "lately", "since the start"],
   sizes: ["query", "operator", "rows, about", "rows and keys", "change logs", "indexes"],
   lag: ["query", "topic", "partition", "left to read"],
 };

@@ -33,13 +33,18 @@ export const PHASES = {
 
 export const metric = counter => `fkjoin_${counter.replaceAll("-", "_")}_total`;
 
-const whole = new Intl.NumberFormat("en");
+const whole = new Intl.NumberFormat("en", {maximumFractionDigits: 0});
 const short = new Intl.NumberFormat("en", {notation: "compact", maximumSignificantDigits: 3});
 const two = new Intl.NumberFormat("en", {maximumFractionDigits: 1});
 const few = new Intl.NumberFormat("en", {maximumSignificantDigits: 3});
 
 export const number = value => value == null ? "–" : whole.format(value);
-export const compact = value => value == null ? "–" : Math.abs(value) < 10000 ? few.format(value) : short.format(value);
+
+export function compact(value) {
+  if (value == null) return "–";
+  return (value < 1000 ? few : value < 10000 ? whole : short).format(value);
+}
+
 export const aSecond = value => value == null ? "–" : `${compact(value)}/s`;
 
 export function bytes(value) {
