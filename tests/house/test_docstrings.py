@@ -94,6 +94,7 @@ def test_examples_are_python(name: str) -> None:
 def test_examples_of_tests_without_spark_are_true() -> None:
     runner = doctest.DocTestRunner()
     names = {name: getattr(testing, name) for name in testing.__all__}
-    for test in doctest.DocTestFinder().find(testing, globs=names):
+    finder = doctest.DocTestFinder()
+    for test in [*finder.find(testing, globs=names), *finder.find(testing.FlatMapTest, "FlatMapTest", globs=names)]:
         assert runner.run(test).failed == 0, test.name
     assert runner.tries > 8
