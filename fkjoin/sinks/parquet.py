@@ -96,6 +96,7 @@ class Parquet:
 
         def go_back() -> None:
             write_file(*hadoop(spark, f"{place}/{ABOUT}"), about(table.node, table.timestamps, set_backs(spark, place) + 1))
+            clear_drafts(spark, place, query)
             set_aside(spark, place, later)
 
         return go_back

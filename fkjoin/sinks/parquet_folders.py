@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from fkjoin.analysis.written import LABELS, folders_of
+from fkjoin.analysis.written import LABELS, folders_of, set_backs
 from fkjoin.checkpoint.batch_log import Mark, has_batch
 from fkjoin.checkpoint.files import hadoop, moved, read_file, write_file
 from fkjoin.errors import FkJoinError, TopologyError
@@ -69,7 +69,8 @@ def publish(
 
     ``label``, ``writer``: what folders are called; ``schema``: of what is written.  Each attempt at a batch writes into a
     folder of its own, whose files it moves to where they wait for being published: what a task that comes second writes is not
-    among them.  ``FkJoinError`` when the folder that is there is of another batch.
+    among them.  ``FkJoinError`` when the folder that is there is of another batch, and when batches were set aside since the
+    query began: a driver that stood still meanwhile would publish what comes after them, beside the query that goes on.
     """
     name = f"{label}={mark.number:08}-{writer}"
     draft, final = f"{place}/{UNFINISHED}/{name}-{uuid.uuid4().hex}", f"{place}/{name}"
@@ -83,6 +84,8 @@ def publish(
         if has_batch(f"parquet {place}", mark_of(spark, final), mark) or not written:
             return
         write_file(*hadoop(spark, f"{draft}/{_READY}/{_MARK}"), json.dumps({"began_ms": mark.began_ms}).encode())
+        if writer != writer_of(writer, set_backs(spark, place)):
+            raise FkJoinError(f"parquet {place} was set back since this query began, and another query goes on with it")
         for file in written:
             moved(hadoop(spark, f"{draft}/{file}")[0], hadoop(spark, f"{draft}/{_READY}/{file}")[0], files)
         if not moved(ready, goal, files):  # another attempt was faster

@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
+from fkjoin.analysis.written import ABOUT
 from fkjoin.checkpoint import files as of_spark
 from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.checkpoint.files import hadoop, moved
@@ -117,6 +118,21 @@ def test_an_attempt_that_was_taken_for_dead_publishes_nothing(spark: SparkSessio
     assert list(tmp_path.glob("batch=*")) == []
     attempt(tmp_path, thousand)
     assert there(spark, tmp_path) == 1000
+
+
+def test_a_driver_that_stood_still_while_the_sink_was_set_back_publishes_nothing(
+    spark: SparkSession, tmp_path: Path, thousand: DataFrame
+) -> None:
+    """Its next batches would lie beside those of the query that goes on, under names of their own."""
+
+    def set_back() -> None:
+        (tmp_path / ABOUT).write_text('{"set_backs": 1}')
+
+    with pytest.raises(FkJoinError, match="was set back since this query began, and another query goes on with it"):
+        attempt(tmp_path, Batch(thousand, after=set_back))
+    with pytest.raises(FkJoinError, match="was set back since this query began"):
+        attempt(tmp_path, thousand, number=4)
+    assert list(tmp_path.glob("batch=*")) == []
 
 
 def test_files_of_tasks_that_come_second_are_not_published(spark: SparkSession, tmp_path: Path, thousand: DataFrame) -> None:
