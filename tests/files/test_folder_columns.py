@@ -52,8 +52,7 @@ def job(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     return Job(spark, tmp_path, caplog)
 
 
-@pytest.mark.parametrize("way", FORMS)
-@pytest.mark.parametrize("schema", [None, GIVEN])
+@pytest.mark.parametrize(("way", "schema"), [("workers", None), ("spark", GIVEN)])
 def test_a_folder_that_comes_later_is_left_out_and_reported_once(job: Job, way: str, schema: str | None) -> None:
     more = {"schema": schema, **FORMS[way]}
     job.line("1", id="a")
@@ -66,8 +65,7 @@ def test_a_folder_that_comes_later_is_left_out_and_reported_once(job: Job, way: 
     assert job.run(**more) == ([("a",), ("b",), ("c",)], [])
 
 
-@pytest.mark.parametrize("way", FORMS)
-@pytest.mark.parametrize("schema", [None, GIVEN])
+@pytest.mark.parametrize(("way", "schema"), [("workers", None), ("spark", GIVEN)])
 def test_a_folder_that_went_is_null_and_others_stay(job: Job, way: str, schema: str | None) -> None:
     more = {"schema": schema, **FORMS[way]}
     job.line("n=1/region=us/1", id="a")
