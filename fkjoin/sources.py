@@ -14,6 +14,7 @@ from fkjoin.analysis.sources import read_stream, with_lines
 from fkjoin.analysis.topics import read_topic
 from fkjoin.analysis.views import completed
 from fkjoin.analysis.written import read_written, schema_of
+from fkjoin.files.folders import KeptFolders
 from fkjoin.files.source import open_files
 from fkjoin.kafka.connection import OnNewTopic
 from fkjoin.kafka.formats import Format as KafkaFormat
@@ -135,13 +136,22 @@ class Sources(Handle):
         --------
         >>> orders = Table.from_files(spark, "data/orders", key="order_id", version="lsn", deleted="gone")
         """
-        files = open_files(spark, str(path), key, schema, format, options, [*listed(version), timestamp])
         about: dict[str, Any] = {"key": key, "version": version, "deleted": deleted, "timestamp": timestamp, "log": log}
-        about["on_error"] = on_error
-        planned = read_stream(files.frame, name=name or files.name, **about)
-        about |= {"name": name, "schema": schema, "format": format, "options": options}
-        recipe = Recipe(cls.from_files, (spark, path), about, files.schema if files.learned else None)
-        return cls._of(with_lines(planned, files, (key, version, deleted, timestamp)))._with_recipe(recipe)
+        about |= {"on_error": on_error, "name": name, "schema": schema, "format": format, "options": options}
+        return cls._of_files(spark, path, **about)
+
+    @classmethod
+    def _of_files(cls, spark: SparkSession, path: str | Path, *, kept: KeptFolders | None = None, **about: Any) -> Table:
+        """Make the table of ``from_files``; ``kept``: the columns of folders with which the checkpoint was begun."""
+        of_change = {name: about[name] for name in ("key", "version", "deleted", "timestamp", "log", "on_error")}
+        of_files = {name: about[name] for name in ("key", "schema", "format", "options")}
+        numbers = [*listed(about["version"]), about["timestamp"]]
+        files = open_files(spark, str(path), **of_files, numbers=numbers, kept=kept)
+        planned = read_stream(files.frame, name=about["name"] or files.name, **of_change)
+        columns = about["key"], about["version"], about["deleted"], about["timestamp"]
+        learned, folders = files.schema if files.learned else None, files.folders if kept is None else None
+        recipe = Recipe(cls._of_files, (spark, path), {**about, "kept": kept}, learned, folders)
+        return cls._of(with_lines(planned, files, columns))._with_recipe(recipe)
 
     @classmethod
     def from_fkjoin(

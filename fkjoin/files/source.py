@@ -27,6 +27,7 @@ from fkjoin.checkpoint.files import hadoop
 from fkjoin.codec.json_read import Reading, parsable
 from fkjoin.errors import TopologyError
 from fkjoin.files import csv_headers as csv_files
+from fkjoin.files.folders import MISFIT, Folders, KeptFolders, folder_columns, lowered
 from fkjoin.files.learned_numbers import with_numbers
 from fkjoin.sessions.access import access
 from fkjoin.sessions.settings import prepare, time_zone
@@ -64,6 +65,8 @@ class FilesRead(NamedTuple):
     """The schema is what the files had when they were opened."""
     name: str
     """Arguments for a table of them."""
+    folders: StructType
+    """Columns of folders that are there, except those that a given schema names."""
 
     @property
     def what(self) -> str:
@@ -97,8 +100,9 @@ def open_files(
     format: str | None,
     options: Mapping[str, Any] | None,
     numbers: Sequence[Any] = (),
+    kept: KeptFolders | None = None,
 ) -> FilesRead:
-    """Open files, see ``Table.from_files``; ``numbers``: what orders and dates changes."""
+    """Open files, see ``Table.from_files``; ``numbers``: what orders and dates changes; ``kept``: as the checkpoint has it."""
     prepare(spark)
     chosen = format or _format_of(pattern)
     if chosen not in get_args(FileFormat):
@@ -107,28 +111,29 @@ def open_files(
     learned = schema is None
     found = _learned(place, chosen, pattern, numbers) if schema is None else struct_type(schema, "from_files")
     lines = _lines(place)
-    folders = access(spark).folders(lines, place.pattern, place.options)
-    whole = _with_folders(found, [lines.schema[name] for name in folders])
-    unsaid = {name for name in folders if learned or name not in found.names}
-    if learned and chosen == "csv":
-        unsaid |= set(found.names)
-    whole = _as_texts(whole, unsaid.intersection(listed(key)))  # 007 and 7 are two keys
-    inner = StructType([field for field in whole if field.name not in folders])
-    outer = StructType([field for field in whole if field.name in folders])
+    there = StructType([lines.schema[name] for name in access(spark).folders(lines, place.pattern, place.options)])
+    columns = folder_columns(found, there, kept)
+    unsaid = lowered(columns.names) if learned else lowered(columns.names) - lowered(found.names)
+    keys = lowered(name for name in listed(key) if isinstance(name, str))  # 007 and 7 are two keys
+    texts = keys & (unsaid | lowered(found.names) if learned and chosen == "csv" else unsaid)
+    folders = Folders(_as_texts(columns, texts), tuple(there.names))
+    inner = _as_texts(StructType([one for one in found if one.name.lower() not in lowered(columns.names)]), texts)
+    if folders.there and not folders.are_read:  # the same files, and no columns of folders
+        place, folders = _with_option(place, "recursiveFileLookup", True), Folders(folders.columns, ())
+        lines = _lines(place)
     plain = None
-    if chosen == "parquet":
-        frame = _checked(place.stream("parquet", whole), whole, None)
-    elif chosen == "csv":
-        frame = _csv(place, inner, outer, learned=learned)
-    elif place.given or _corrupt_name(place) in inner.names:
-        frame = _by_reader(place, inner, outer)
+    if chosen == "json" and not place.given and _corrupt_name(place) not in inner.names:
+        plain = None if folders.columns else lines
+        frame = _json(place, lines, inner, folders)
     else:
-        if outer:
-            lines = place.stream("text", StructType([StructField("value", StringType()), *outer]))
-        frame = _json(lines, inner, outer)
-        plain = None if outer else lines
+        folders.require_apart(inner)
+        if chosen == "parquet":
+            frame = _checked(place.stream("parquet", StructType([*inner, *folders.texts])), inner, folders, None)
+        else:
+            frame = _csv(place, inner, folders, learned=learned) if chosen == "csv" else _by_reader(place, inner, folders)
     stem = Path(pattern.rstrip("/*")).name or "files"
-    return FilesRead(frame, plain, StructType([*inner, *outer]), learned, stem.split(".")[0])
+    of_folders = StructType([one for one in folders.columns if one.name.lower() in unsaid])
+    return FilesRead(frame, plain, StructType([*inner, *folders.columns]), learned, stem.split(".")[0], of_folders)
 
 
 def _lines(place: _Place) -> DataFrame:
@@ -159,26 +164,27 @@ def _learned(place: _Place, format: str, pattern: str, numbers: Sequence[Any]) -
     return StructType([field for field in found if field.name != corrupt])
 
 
-def _json(lines: DataFrame, inner: StructType, outer: StructType) -> DataFrame:
+def _json(place: _Place, lines: DataFrame, inner: StructType, folders: Folders) -> DataFrame:
     """The columns of JSON lines."""
     what = _what(inner)
     fields = arrow_schema("schema", inner)
-    located = lines.withColumn(_FILE, F.col("_metadata.file_path"))
+    if folders.there:
+        lines = place.stream("text", StructType([StructField("value", StringType()), *folders.texts]))
+    located, misfit = folders.placed(lines.withColumn(_FILE, F.col("_metadata.file_path")))
     if not parsable(pa.struct(list(fields))):
         raise TopologyError(f"schema: {what} cannot be read from JSON: a name is in it twice, or a map whose keys are no text")
     # By the same code as in the workers: Spark's own reader takes other texts for JSON than that does.
-    made = StructType(
-        [
-            *(StructField(one.name, nullable(one.dataType)) for one in inner),
-            *outer,
-            *(StructField(name, StringType()) for name in (PROBLEM, _FILE)),
-        ]
-    )
+    whole = StructType([StructField(one.name, nullable(one.dataType)) for one in [*inner, *folders.columns]])
+    beside = [] if misfit is None else [StructField(MISFIT, StringType())]
+    made = StructType([*whole, *beside, *(StructField(name, StringType()) for name in (PROBLEM, _FILE))])
     made.add(_LINE, BinaryType())
-    more = (*outer.names,)
+    more = (*folders.columns.names, *(one.name for one in beside))
     read = located.mapInArrow(ReadLines(fields, what, more, _FILE, PROBLEM, _LINE, as_session(lines.sparkSession)), made)
     raw = F.struct(F.col(_FILE).alias("file"), F.col(_LINE).alias("value"))
-    return read.select(*_named([*inner.names, *outer.names]), PROBLEM, raw.alias(RAW))
+    if misfit is None:
+        return read.select(*_named(whole.names), PROBLEM, raw.alias(RAW))
+    problem = F.coalesce(F.col(PROBLEM), misfit)
+    return read.select(*_where(problem.isNull(), whole.names), problem.alias(PROBLEM), raw.alias(RAW))
 
 
 def as_session(spark: SparkSession) -> Reading:
@@ -186,15 +192,15 @@ def as_session(spark: SparkSession) -> Reading:
     return Reading(zone=time_zone(spark))
 
 
-def _by_reader(place: _Place, inner: StructType, outer: StructType) -> DataFrame:
+def _by_reader(place: _Place, inner: StructType, folders: Folders) -> DataFrame:
     """JSON as Spark's reader has it, which knows more options; with a column for lines that do not fit, those are rows."""
     _require_no_times(inner, place)
     if _corrupt_name(place) in inner.names:
-        return _checked(place.stream("json", StructType([*inner, *outer])), StructType([*inner, *outer]), None)
+        return _checked(place.stream("json", StructType([*inner, *folders.texts])), inner, folders, None)
     hidden = StructField(_CORRUPT, StringType())
-    frame = _with_option(place, _CORRUPT_NAME, _CORRUPT).stream("json", StructType([*inner, hidden, *outer]))
+    frame = _with_option(place, _CORRUPT_NAME, _CORRUPT).stream("json", StructType([*inner, hidden, *folders.texts]))
     problem = F.when(_corrupt(inner).isNotNull(), F.lit(not_an_object(_what(inner))))
-    return _checked(frame, StructType([*inner, *outer]), problem)
+    return _checked(frame, inner, folders, problem)
 
 
 def _require_no_times(fields: StructType, place: _Place) -> None:
@@ -210,22 +216,21 @@ def _require_no_times(fields: StructType, place: _Place) -> None:
             )
 
 
-def _csv(place: _Place, inner: StructType, outer: StructType, *, learned: bool) -> DataFrame:
-    whole = StructType([*inner, *outer])
+def _csv(place: _Place, inner: StructType, folders: Folders, *, learned: bool) -> DataFrame:
     corrupt = _corrupt_name(place)
     own = corrupt in inner.names and not learned
     fields = StructType([field for field in inner if not own or field.name != corrupt])
     read = csv_files.by_name(place.spark, place.pattern, place.options, fields)
     hidden = inner[corrupt] if own else StructField(_CORRUPT, StringType())
     source = place if own else _with_option(place, _CORRUPT_NAME, _CORRUPT)
-    frame = source.stream("csv", StructType([*read, hidden, *outer]), enforceSchema=False)
+    frame = source.stream("csv", StructType([*read, hidden, *folders.texts]), enforceSchema=False)
     # A column without a name must be read, too, and no expression can do so.
     named = StructType([StructField(field.name or _UNNAMED, field.dataType) for field in read])
-    frame = frame.toDF(*named.names, hidden.name, *outer.names)
+    frame = frame.toDF(*named.names, hidden.name, *folders.there)
     if own:
-        return _checked(frame, whole, None)
+        return _checked(frame, inner, folders, None)
     problem = F.when(_corrupt(named).isNotNull(), F.lit(f"not a CSV line of {_what(inner)}"))
-    return _checked(frame, whole, F.coalesce(problem, *_far_years(named)))
+    return _checked(frame, inner, folders, F.coalesce(problem, *_far_years(named)))
 
 
 def _far_years(fields: StructType) -> Iterator[Column]:
@@ -247,16 +252,18 @@ def _corrupt(fields: StructType) -> Column:
     return F.when(nothing, F.concat(given, F.lit(""))).otherwise(given)
 
 
-def _checked(frame: DataFrame, columns: StructType, problem: Column | None) -> DataFrame:
-    """Add ``PROBLEM`` and ``RAW`` to what a reader of Spark's has read."""
-    own = F.struct(*_named(columns.names))
-    value = F.to_json(own) if problem is None else F.coalesce(F.col(_CORRUPT), F.to_json(own))
+def _checked(frame: DataFrame, inner: StructType, folders: Folders, problem: Column | None) -> DataFrame:
+    """Add ``PROBLEM`` and ``RAW`` to what a reader of Spark's has read; ``problem``: of the line."""
     path = F.input_file_name() if "_metadata" in frame.columns else F.col("_metadata.file_path")
-    found = F.lit(None).cast("string") if problem is None else problem
-    kept = [F.when(found.isNull(), F.col(quoted(name))).alias(name) for name in columns.names]
-    rows = _named(columns.names) if problem is None else kept
+    frame, misfit = folders.placed(frame)
+    names = [*inner.names, *folders.columns.names]
+    own = F.struct(*_named(names))
+    value = F.to_json(own) if problem is None else F.coalesce(F.col(_CORRUPT), F.to_json(own))
+    found = [one for one in (problem, misfit) if one is not None]
+    wrong = F.coalesce(*found) if found else F.lit(None).cast("string")
+    rows = _where(wrong.isNull(), names) if found else _named(names)
     return frame.select(
-        *rows, found.alias(PROBLEM), F.struct(path.alias("file"), value.cast("binary").alias("value")).alias(RAW)
+        *rows, wrong.alias(PROBLEM), F.struct(path.alias("file"), value.cast("binary").alias("value")).alias(RAW)
     )
 
 
@@ -268,15 +275,13 @@ def _named(names: Sequence[str]) -> list[Column]:
     return [F.col(quoted(name)) for name in names]
 
 
-def _with_folders(given: StructType, folders: Sequence[StructField]) -> StructType:
-    """Put columns of folders last, as Spark does, with the types that the schema gives them."""
-    types = {field.name: field for field in given}
-    names = {field.name for field in folders}
-    return StructType([*(field for field in given if field.name not in names), *(types.get(one.name, one) for one in folders)])
+def _where(condition: Column, names: Sequence[str]) -> list[Column]:
+    return [F.when(condition, F.col(quoted(name))).alias(name) for name in names]
 
 
 def _as_texts(given: StructType, names: set[str]) -> StructType:
-    return StructType([StructField(one.name, StringType()) if one.name in names else one for one in given])
+    """Make texts of the columns with these names, which are in lower case."""
+    return StructType([StructField(one.name, StringType()) if one.name.lower() in names else one for one in given])
 
 
 def _corrupt_name(place: _Place) -> str:

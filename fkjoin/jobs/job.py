@@ -175,16 +175,18 @@ class Job:
         if isinstance(spec.key, FormatSpec):
             raise JobError("key: files have columns; name those that are the key")
         assert spec.path is not None
-        kept = self._schemas.schemas.get(name)
+        kept = self._schemas.schemas.get(name) or None
+        folders = self._schemas.kept_folders(name, learned=spec.columns is None)
         about: Any = {"name": name, "on_error": spec.on_error, "options": spec.options}
         if spec.format == "fkjoin":
             table = Table.from_fkjoin(spark, spec.path, key=spec.key, schema=kept, **about)
         else:
             assert spec.key is not None
             assert spec.version is not None
-            table = Table.from_files(
+            table = Table._of_files(
                 spark,
                 spec.path,
+                kept=folders,
                 key=spec.key,
                 version=spec.version,
                 deleted=spec.deleted,
@@ -194,11 +196,12 @@ class Job:
                 format=spec.format,
                 **about,
             )
-        if table._recipe is not None and table._recipe.learned is not None:
-            self._schemas.take(name, table._recipe.learned)
-        elif spec.columns is None:
+        recipe = table._recipe
+        if recipe is not None and (recipe.learned is not None or (recipe.folders is not None and kept is None)):
+            self._schemas.take(name, recipe.learned, recipe.folders)
+        else:
             with contextlib.suppress(TopologyError):  # there may be no files any more
-                self._schemas.take(name, _learned(spark, spec))
+                self._schemas.take(name, *_learned(spark, spec))
         return table
 
     def _made(self, kind: str, name: str) -> Table:
@@ -314,12 +317,13 @@ class Job:
         return start(as_records(letters), spec.topic, servers, checkpoint, client_options(options), trigger, query)
 
 
-def _learned(spark: SparkSession, spec: TableSpec) -> StructType:
-    """The columns that the files have now."""
+def _learned(spark: SparkSession, spec: TableSpec) -> tuple[StructType | None, StructType | None]:
+    """The columns that the files have now, and those of folders, as far as no schema is given."""
     assert spec.path is not None
     if spec.format == "fkjoin":
-        return schema_of(spark, spec.path)
-    return open_files(spark, spec.path, spec.key, None, spec.format, spec.options).schema
+        return schema_of(spark, spec.path), None
+    files = open_files(spark, spec.path, spec.key, spec.columns, spec.format, spec.options)
+    return files.schema if files.learned else None, files.folders
 
 
 @contextlib.contextmanager

@@ -37,10 +37,15 @@ def _kept_columns(spark: SparkSession, table: Remembered, checkpoint: str) -> di
     others: dict[int, dict[str, Any]] = {}
     more = False
     for name, tables in learned.items():
-        _, schema = tables[0]
-        more |= kept.take(name, schema)
-        if kept.schemas[name] != schema:
-            others |= {id(one): {"schema": kept.schemas[name]} for one, _ in tables}
+        _, recipe = tables[0]
+        more |= kept.take(name, recipe.learned, recipe.folders)
+        other: dict[str, Any] = {}
+        if recipe.learned is not None and kept.schemas[name] != recipe.learned:
+            other["schema"] = kept.schemas[name]
+        if recipe.folders is not None and (other or kept.folders[name] != recipe.folders):
+            other |= {"kept": kept.kept_folders(name, learned=recipe.learned is not None)}
+        if other:
+            others |= {id(one): other for one, _ in tables}
     if more:
         kept.write(spark, place)
     return others

@@ -38,6 +38,8 @@ class Recipe:
     """Options of sources, and the secrets in them, are among both."""
     learned: StructType | None = None
     """The columns that files had when the table was made of them, where nobody gave any."""
+    folders: StructType | None = None
+    """Those of them that names of folders are, and such ones beside a schema; None where they are given, too."""
     connection: Connection | None = None
     """The topic that the table is."""
     folder: str | None = None
@@ -59,14 +61,17 @@ def recipes_below(table: Remembered) -> list[tuple[Any, Recipe]]:
     return list(_below(table, set()))
 
 
-def learned_sources(table: Remembered) -> dict[str, list[tuple[Any, StructType]]]:
-    """The tables below, and the table itself, whose columns were learned, by name; those of the same files are together."""
-    found: dict[tuple[str, str], list[tuple[Any, StructType]]] = {}
-    for one, recipe in recipes_below(table):
-        if recipe.learned is not None:
-            of = repr((recipe.arguments[1:], recipe.named.get("key")))
-            found.setdefault((one.name, of), []).append((one, recipe.learned))
-    named: dict[str, list[tuple[Any, StructType]]] = {}
+def learned_sources(table: Remembered) -> dict[str, list[tuple[Any, Recipe]]]:
+    """The tables below, and the table itself, of whose columns some were learned, by name.
+
+    Those of the same files are together, and those without a schema come first.
+    """
+    found: dict[tuple[str, str], list[tuple[Any, Recipe]]] = {}
+    for one, recipe in sorted(recipes_below(table), key=lambda item: item[1].learned is None):
+        if recipe.learned is not None or recipe.folders is not None:
+            of = repr((recipe.arguments[1:], recipe.named.get("key"), recipe.learned is None))
+            found.setdefault((one.name, of), []).append((one, recipe))
+    named: dict[str, list[tuple[Any, Recipe]]] = {}
     for (name, _), tables in found.items():
         number = sum(other.partition("#")[0] == name for other in named)
         named[f"{name}#{number + 1}" if number else name] = tables

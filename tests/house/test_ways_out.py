@@ -86,6 +86,9 @@ WAYS: dict[str, str] = {
     "{}: {} is {}, and keys are compared byte": BUILDING,
     "schema: {} has no column {}; its header is": BUILDING,
     "path: {} has several columns {} in its header": BUILDING,
+    "path: folders {}=… came after the checkpoint, and": (
+        "tests/files/test_folder_columns.py::test_beside_folders_that_are_read_sparks_readers_cannot_leave_it_to_the_lines"
+    ),
     "condition: {} is {}, a boolean is needed": BUILDING,
     'path: {} has {}: give format="json", "parquet"': BUILDING,
     "path: {} is not there; make the folder first": BUILDING,

@@ -76,6 +76,26 @@ def test_a_job_keeps_columns_and_has_lines_that_do_not_fit_in_its_dead_letters(
     run(job(spark, tmp_path))  # nothing is there to learn from
 
 
+@pytest.mark.parametrize("more", [{}, {"schema": "id string, customer string, lsn bigint"}])
+def test_a_job_keeps_columns_of_folders(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, more: dict[str, str]
+) -> None:
+    write(tmp_path / "customers", "1.json", '{"customer":"c1","name":"Ada","lsn":1}')
+    write(tmp_path / "orders" / "n=1", "1.json", '{"id":"o1","customer":"c1","lsn":1}')
+    run(job(spark, tmp_path, **more))
+    (tmp_path / "orders" / "n=1" / "1.json").unlink()
+    write(tmp_path / "orders" / "n=x" / "region=us", "2.json", '{"id":"o2","customer":"c1","lsn":1}')
+    write(tmp_path / "orders" / "n=2" / "region=us", "2.json", '{"id":"o3","customer":"c1","lsn":1}')
+    for said in ([("orders", "region")], []):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "fkjoin"):
+            run(job(spark, tmp_path, **more))
+        assert [record.args[:2] for record in caplog.records if record.name == "fkjoin"] == said
+    rows = {row.id: row.left.n for row in spark.read.parquet(str(tmp_path / "out")).collect()}
+    assert rows == {"o1": 1, "o3": 2}
+    assert [letter["reason"] for letter in letters(tmp_path / "dead")] == ["the folder n=x is no int"]
+
+
 def test_dead_letters_that_have_later_batches_than_a_restored_checkpoint_are_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
