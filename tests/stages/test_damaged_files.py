@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from fkjoin.spark import specs
+from fkjoin.spark.specs import StageSpec
 from fkjoin.state import StateError
 from tests.support.damage import HARMS, Damaging, another_process, damaged_stores, small_files
 from tests.support.operators import OPERATORS, Operator
@@ -29,6 +32,16 @@ def test_a_table_is_right_whatever_happens_to_files(kind: type[Operator], tmp_pa
         assert all(seen[harm.__name__] > HISTORIES for harm in HARMS)
 
 
+def test_every_kind_of_stage_is_among_them(tmp_path: Path) -> None:
+    made = [operator(tmp_path, random.Random(0)) for operator in OPERATORS]
+    tried = {type(spec) for operator in made for engine in operator.engines for spec in engine.specs.values()}
+    assert tried == {kind for kind in map(specs.__dict__.get, specs.__all__) if is_stage(kind)}
+
+
+def is_stage(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, StageSpec) and kind is not StageSpec
+
+
 def history(kind: type[Operator], folder: Path, rng: random.Random, seen: Counter[str]) -> None:
     """Batches of an operator, each compared with a recomputation; ``seen`` counts what happened."""
     damage = Damaging(folder, rng, rng.choice([0.02, 0.1, 0.3]), seen)
@@ -36,9 +49,8 @@ def history(kind: type[Operator], folder: Path, rng: random.Random, seen: Counte
         small_files(patched, rng)
         patched.setattr("fkjoin.spark.bucket_run.BucketStore", damaged_stores(damage))
         operator, changes, size = kind(folder, rng), list[object](), rng.choice([1, 5, 30])
-        for _ in range(rng.randint(3, 15)):
-            if rng.random() < 0.3:
-                another_process()
+
+        def step() -> None:
             batch = [operator.change(rng, len(changes) + at) for at in range(rng.randint(1, size))]
             for tries in range(4):  # as often as Spark tries a task
                 damage()
@@ -51,6 +63,13 @@ def history(kind: type[Operator], folder: Path, rng: random.Random, seen: Counte
                 if rng.random() < 0.9:  # else it is repeated all the same
                     break
             operator.commit()
-            changes += batch
+            changes.extend(batch)
             operator.apply(results)
             assert operator.table == operator.wanted(changes)
+
+        for _ in range(rng.randint(3, 15)):
+            if rng.random() < 0.3:
+                another_process()
+            step()
+        shutil.rmtree(folder, ignore_errors=True)
+        step()  # of what the logs have, alone

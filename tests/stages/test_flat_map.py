@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin.codec import pairs, versions
-from fkjoin.codec.arrays import as_bytes
-from fkjoin.codec.messages import GROUPED, JOINED, Operation, table, unpack
+from fkjoin.codec.messages import GROUPED, Operation, table, unpack
 from fkjoin.codec.pairs import Pairs
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.packing_outputs import Gather, OutputLetters, PackOutputs
@@ -26,18 +25,8 @@ from fkjoin.stages.invariants import GuardedStore
 from fkjoin.stages.owners import shown_outputs
 from fkjoin.state import MemoryStore
 from tests.support.engine import LocalFlatMap
+from tests.support.flat_maps import Change, Outputs, messages, recomputed, text
 from tests.support.oracle import rows
-
-Outputs = Mapping[str, bytes]
-
-
-class Change(NamedTuple):
-    """What an input row makes from a version on; None: it is no more."""
-
-    key: str
-    version: int
-    outputs: Outputs | None
-
 
 OUTPUTS = st.dictionaries(st.sampled_from(["a", "b", "c", ""]), st.sampled_from([b"x", b"y", b""]), max_size=3)
 
@@ -48,36 +37,6 @@ def histories(draw: Any) -> list[Change]:
     made = draw(st.dictionaries(st.tuples(st.sampled_from("pqr"), st.integers(0, 6)), st.none() | OUTPUTS, max_size=14))
     known = [Change(key, version, outputs) for (key, version), outputs in made.items()]
     return draw(st.lists(st.sampled_from(known), max_size=30)) if known else []
-
-
-def recomputed(changes: Sequence[Change]) -> dict[str, bytes]:
-    """Of each key the output of the first row that makes one, of the rows as they are after the changes."""
-    newest: dict[str, Change] = {}
-    for change in changes:
-        newest[change.key] = max(newest.get(change.key, change), change, key=lambda one: one.version)
-    found: dict[str, bytes] = {}
-    for key in sorted(newest, reverse=True):
-        found |= newest[key].outputs or {}
-    return found
-
-
-def text(values: Sequence[str]) -> pa.Array:
-    return as_bytes(pa.array(values, pa.string()))
-
-
-def messages(changes: Sequence[Change]) -> pa.Table:
-    made = [(at, key, row) for at, change in enumerate(changes) for key, row in (change.outputs or {}).items()]
-    of = np.array([at for at, *_ in made], np.int64)
-    outputs = Pairs(of, text([key for _, key, _ in made]), as_bytes(pa.array([row for *_, row in made], pa.binary())))
-    version = np.array([change.version for change in changes], np.int64)
-    return table(
-        JOINED,
-        text([change.key for change in changes]),
-        versions.encode(b"a-source", [version]),
-        pairs.encode(outputs, len(changes)),
-        np.array([change.outputs is None for change in changes], bool),
-        version,
-    )
 
 
 class FlatMap:

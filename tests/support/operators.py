@@ -20,16 +20,18 @@ from fkjoin.spark.specs import (
     GatherSpec,
     MergeSpec,
     MultiSubscriptionSpec,
+    OwnersSpec,
     PaceSpec,
     RegroupSpec,
     RekeySpec,
     ResolveSpec,
     ScatterSpec,
+    SpreadSpec,
     StageSpec,
     StateSpec,
     SubscriptionSpec,
 )
-from tests.support import child_rows, grouping, merging, multi_join, oracle
+from tests.support import child_rows, flat_maps, grouping, merging, multi_join, oracle
 from tests.support.engine import Engine, Envelopes
 from tests.support.grouping import COLUMNS, VALUE, Grouping
 
@@ -44,10 +46,13 @@ class Operator:
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
         self._folder, self._buckets, self._validate = str(folder), rng.choice([1, 2, 4]), rng.random() < 0.3
+        self.engines: list[Engine] = []
 
     def engine(self, *kinds: Callable[[StateSpec], StageSpec], name: str = "operator") -> Engine:
         """Stages in a row."""
-        return Engine([kind(StateSpec(name, self._buckets, 60_000, self._folder, "{}", self._validate)) for kind in kinds])
+        state = StateSpec(name, self._buckets, 60_000, self._folder, "{}", self._validate)
+        self.engines.append(Engine([kind(state) for kind in kinds]))
+        return self.engines[-1]
 
     def change(self, rng: random.Random, version: int) -> Any:
         """A change at random."""
@@ -318,4 +323,29 @@ class Merged(Operator):
         return merging.overlaid(changes)
 
 
-OPERATORS: list[type[Operator]] = [Join, PacedJoin, Aggregated, Cogrouped, MultiJoined, Children, Merged]
+class FlatMapped(Operator):
+    """Rows that rows make, under keys of their own."""
+
+    def __init__(self, folder: Path, rng: random.Random) -> None:
+        super().__init__(folder, rng)
+        self._engine = self.engine(lambda state: SpreadSpec(state=state, as_read=True), lambda state: OwnersSpec(state=state))
+        self.table: dict[str, bytes] = {}
+
+    def change(self, rng: random.Random, version: int) -> flat_maps.Change:
+        made = rng.choice([None, {}, {"a": b"x"}, {"a": b"y", "b": b"z"}, {"c": b"x" * rng.randrange(60)}])
+        return flat_maps.Change(rng.choice("pqrs"), version, made)
+
+    def attempt(self, changes: Sequence[Any]) -> pa.Table:
+        return self._engine.attempted({"spread": self._engine.packed(flat_maps.messages(changes))})
+
+    def commit(self) -> None:
+        self._engine.commit()
+
+    def apply(self, results: pa.Table) -> None:
+        merging.apply(results, self.table)
+
+    def wanted(self, changes: Sequence[Any]) -> Any:
+        return flat_maps.recomputed(changes)
+
+
+OPERATORS: list[type[Operator]] = [Join, PacedJoin, Aggregated, Cogrouped, MultiJoined, Children, Merged, FlatMapped]

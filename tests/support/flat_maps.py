@@ -1,0 +1,54 @@
+"""Rows that become rows under keys of their own: their messages, and a plain recomputation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from fkjoin.codec import pairs, versions
+from fkjoin.codec.arrays import as_bytes
+from fkjoin.codec.messages import JOINED, table
+from fkjoin.codec.pairs import Pairs
+
+Outputs = Mapping[str, bytes]
+
+
+class Change(NamedTuple):
+    """What an input row makes from a version on; None: it is no more."""
+
+    key: str
+    version: int
+    outputs: Outputs | None
+
+
+def recomputed(changes: Sequence[Change]) -> dict[str, bytes]:
+    """Of each key the output of the first row that makes one, of the rows as they are after the changes."""
+    newest: dict[str, Change] = {}
+    for change in changes:
+        newest[change.key] = max(newest.get(change.key, change), change, key=lambda one: one.version)
+    found: dict[str, bytes] = {}
+    for key in sorted(newest, reverse=True):
+        found |= newest[key].outputs or {}
+    return found
+
+
+def text(values: Sequence[str]) -> pa.Array:
+    return as_bytes(pa.array(values, pa.string()))
+
+
+def messages(changes: Sequence[Change]) -> pa.Table:
+    made = [(at, key, row) for at, change in enumerate(changes) for key, row in (change.outputs or {}).items()]
+    of = np.array([at for at, *_ in made], np.int64)
+    outputs = Pairs(of, text([key for _, key, _ in made]), as_bytes(pa.array([row for *_, row in made], pa.binary())))
+    version = np.array([change.version for change in changes], np.int64)
+    return table(
+        JOINED,
+        text([change.key for change in changes]),
+        versions.encode(b"a-source", [version]),
+        pairs.encode(outputs, len(changes)),
+        np.array([change.outputs is None for change in changes], bool),
+        version,
+    )
