@@ -220,7 +220,7 @@ class RocksIndex:
         self.position = position
 
     def close(self) -> None:
-        """Flush, and seal the index if it stands somewhere and all of its files are there; else it is removed.
+        """Flush, and seal the index if it stands somewhere; else it is removed.
 
         An index is only a copy: where it cannot be kept, the next batch makes another one of the log.
         """

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark import TaskContext
 
-from fkjoin.state.private import private_folder
+from fkjoin.state.private import private_folder, write_private
 
 FILE = "checkpoint.json"
 
@@ -54,5 +54,5 @@ def _note(indexes: Path, checkpoint: str) -> None:
     with contextlib.suppress(OSError):  # nothing but `prune` would miss it
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             draft = indexes / f".{FILE}.{os.getpid()}"
-            draft.write_text(text, encoding="utf-8")
+            write_private(draft, text.encode())
             draft.replace(file)
