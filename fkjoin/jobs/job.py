@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from fkjoin import sinks
-from fkjoin.aggregates import Wanted
 from fkjoin.analysis.written import schema_of
 from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.indexes import owner
@@ -22,8 +20,8 @@ from fkjoin.cogroups import cogroup
 from fkjoin.errors import TopologyError
 from fkjoin.files.kept_schemas import KeptSchemas
 from fkjoin.files.source import open_files
-from fkjoin.folds.fold import Kind
 from fkjoin.jobs.job_kinds import JobError, Value
+from fkjoin.jobs.job_operators import wanted_of
 from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import FormatSpec, JobSpec, SinkSpec, TableSpec
 from fkjoin.jobs.job_sinks import SinkQuery, sink_queries
@@ -341,12 +339,3 @@ def _format(where: str, given: str | list[str] | FormatSpec, name: str) -> Forma
     if isinstance(given, str):
         return given
     raise JobError(f'{where}: a topic\'s key has a format: "string", "bytes" or {{format = …, schema = …}}')
-
-
-def wanted_of(title: str, text: str) -> Wanted:
-    """An aggregate's column as it stands in a job file: ``count()``, ``sum(left.amount)``, …."""
-    match = re.fullmatch(r"\s*(\w+)\s*\((.*)\)\s*", text, re.DOTALL)
-    kind, column = (match[1].lower(), match[2].strip()) if match else ("", "")
-    if kind not in get_args(Kind) or (not column and kind != "count"):
-        raise JobError(f"columns.{title}: {text!r} is none of count(), {', '.join(f'{one}(COLUMN)' for one in get_args(Kind))}")
-    return Wanted(kind, column if column not in ("", "*") else None)  # type: ignore[arg-type]

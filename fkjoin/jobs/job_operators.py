@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
+from fkjoin.aggregates import Wanted
 from fkjoin.analysis.checks import Deployment
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.errors import FkJoinError
-from fkjoin.jobs.job_kinds import Strict
+from fkjoin.folds.fold import Kind
+from fkjoin.jobs.job_kinds import JobError, Strict
 from fkjoin.kafka.wire import Wire
 from fkjoin.stages import How
 
@@ -112,3 +115,12 @@ class FlatMapSpec(Strict):
     """An expression that gives an array; each of its items is a row."""
     emit: EmitSpec = "on-change"
     """Which results are sent, and when."""
+
+
+def wanted_of(title: str, text: str) -> Wanted:
+    """An aggregate's column as it stands in a job file: ``count()``, ``sum(left.amount)``, …."""
+    match = re.fullmatch(r"\s*(\w+)\s*\((.*)\)\s*", text, re.DOTALL)
+    kind, column = (match[1].lower(), match[2].strip()) if match else ("", "")
+    if kind not in get_args(Kind) or (not column and kind != "count"):
+        raise JobError(f"columns.{title}: {text!r} is none of count(), {', '.join(f'{one}(COLUMN)' for one in get_args(Kind))}")
+    return Wanted(kind, column if column not in ("", "*") else None)  # type: ignore[arg-type]
