@@ -18,9 +18,10 @@ from pyspark.sql import SparkSession
 from fkjoin import aggregates as agg
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs import runner
-from fkjoin.jobs.job import Job, wanted_of
+from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import json_schema, read_job
 from fkjoin.jobs.job_kinds import JobError
+from fkjoin.jobs.job_operators import wanted_of
 from fkjoin.jobs.job_sections import FormatSpec
 from fkjoin.jobs.runner import job_session
 from fkjoin.kafka import Bytes, Debezium, Json, Registry, String
