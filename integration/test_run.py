@@ -93,7 +93,7 @@ def running(job: Path) -> Process:
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("deployment", ["fused", "staged"])
+@pytest.mark.parametrize("deployment", sampled(["fused", "staged"], ["fused"]))
 def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     broker: Broker, connector: str, tmp_path: Path, deployment: str
 ) -> None:
