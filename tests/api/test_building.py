@@ -54,6 +54,7 @@ def test_the_public_names() -> None:
         "FkJoinError",
         "FormatError",
         "InvariantError",
+        "Query",
         "QueryError",
         "SessionError",
         "Table",

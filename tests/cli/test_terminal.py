@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.job_files import GOOD, job
 from tests.support.queries import write_lines
+from tests.support.sink_counts import forget_counts
 from tests.support.terminal import OnTerminal
 
 ORDER = {"id": 1, "customer": "c", "amount": 1, "lsn": 1, "op": "u"}
@@ -72,8 +73,9 @@ def test_the_screen_says_at_each_moment_what_goes_on(folder: Path) -> None:
 
 @pytest.mark.spark
 def test_without_a_terminal_there_is_a_line_for_each_stage_of_the_start_and_one_at_the_end(
-    folder: Path, fkjoin_here: Callable[..., str]
+    folder: Path, fkjoin_here: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    forget_counts(monkeypatch)  # of sinks of other tests
     lines = fkjoin_here("run", job(folder, GOOD)).splitlines()
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in lines)
     said = "\n".join(line[20:] for line in lines)
