@@ -93,6 +93,7 @@ class Outputs(Handle):
             table = self._as_begun(place)
             batches.make_topics(table)
             records = Kafka(topic, bootstrap_servers, key, value, headers, positions).records(table)
+            table.keep()
             return writing.start(records, topic, bootstrap_servers, place, options, when, query_name or table.name)
 
         return start_claimed(spark, place, begin)

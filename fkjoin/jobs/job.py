@@ -14,7 +14,6 @@ from pyspark.sql.types import StructType
 
 from fkjoin import sinks
 from fkjoin.analysis.written import schema_of
-from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.cogroups import cogroup
 from fkjoin.errors import TopologyError
@@ -37,7 +36,7 @@ from fkjoin.plan.describe.render import drawn
 from fkjoin.plan.describe.steps import Sink, Step, job_steps
 from fkjoin.plan.nodes import Source, verdicts
 from fkjoin.sinks import batches
-from fkjoin.sinks.restored import OnRestore, ahead, require_spark_at, written_to
+from fkjoin.sinks.restored import OnRestore, require_spark_at
 from fkjoin.spark.dead_letters import as_records
 from fkjoin.spark.schemas import listed
 from fkjoin.spark.trigger import arguments_of
@@ -131,9 +130,7 @@ class Job:
             require_known_topics(self._spark, checkpoint, topics, stateful=not isinstance(table._planned.node, Source))
             of_query = {name: self._sinks[name] for name in query.sinks}
             remembered = {f" {one.place}" if query.shared else "": one for one in of_query.values() if one is not None}
-            ahead(self._spark, checkpoint, remembered, self._on_restore)
-            frame = batches.frame_read(table._lowered)
-            require_begun_with(frame, checkpoint, functools.partial(written_to, self._spark, checkpoint, remembered))
+            batches.compared(self._spark, lambda _: table._lowered, remembered, checkpoint, self._on_restore)  # noqa: B023
             for name, sink in of_query.items():
                 with _located(f"sinks.{name}"):
                     if isinstance(sink, batches.Checks):
@@ -299,16 +296,19 @@ class Job:
                 start = batches.start
                 return start(self._spark, table._as_begun, sink, checkpoint, trigger, name, self._on_restore)
             assert spec.path is not None
-            changes, options = table._as_begun(checkpoint).changes, {n: str(v) for n, v in spec.options.items()}
+            begun, options = table._as_begun(checkpoint), {n: str(v) for n, v in spec.options.items()}
+            begun.keep()
             with owner(self._spark, checkpoint):
-                return batches.start_by_spark(changes, spec.format, options, spec.path, checkpoint, trigger, name)
+                return batches.start_by_spark(begun.changes, spec.format, options, spec.path, checkpoint, trigger, name)
 
     def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
         spec = self.spec.dead_letters
         assert spec is not None
         query = f"dead-letters-{name}"
-        letters = self.tables[name]._as_begun(checkpoint).dead_letters
+        begun = self.tables[name]._as_begun(checkpoint)
+        letters = begun.dead_letters
         assert letters is not None
+        begun.keep()
         if spec.path is not None:
             return batches.start_by_spark(letters, "json", {}, spec.path, checkpoint, trigger, query)
         servers, options = self._kafka

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
@@ -14,24 +15,31 @@ from fkjoin.lowering.recipes import Remembered, learned_sources, made_again, rec
 _T = TypeVar("_T", bound=Remembered)
 
 
-def as_begun(spark: SparkSession, table: _T, checkpoint: str, *, stateful: bool) -> _T:
+def as_begun(spark: SparkSession, table: _T, checkpoint: str, *, stateful: bool) -> tuple[_T, Callable[[], None]]:
     """The table with the columns of files that the checkpoint knows, and with topics that have started over.
 
-    ``stateful``: the query keeps state.  Raises ``FkJoinError`` for a topic that was made anew and is not to start over, and
-    for a folder of ``to_parquet`` whose batches, which the query has read, were set aside.
+    Returns also what keeps the columns for the next start, to be called when the query is about to start.  ``stateful``: the
+    query keeps state.  Raises ``FkJoinError`` for a topic that was made anew and is not to start over, and for a folder of
+    ``to_parquet`` whose batches, which the query has read, were set aside.
     """
     for _, recipe in recipes_below(table):
         if recipe.folder is not None:
             require_what_was_read(spark, checkpoint.rstrip("/"), recipe.folder)
-    others = {**_kept_columns(spark, table, checkpoint), **_topics(spark, table, checkpoint, stateful=stateful)}
-    return made_again(table, others) if others else table
+    columns, keep = _kept_columns(spark, table, checkpoint)
+    others = {**columns, **_topics(spark, table, checkpoint, stateful=stateful)}
+    return made_again(table, others) if others else table, keep
 
 
-def _kept_columns(spark: SparkSession, table: Remembered, checkpoint: str) -> dict[int, dict[str, Any]]:
-    """Arguments for ``made_again``: the columns of files as the query of the checkpoint was begun with them, if it was."""
+def _kept_columns(
+    spark: SparkSession, table: Remembered, checkpoint: str
+) -> tuple[dict[int, dict[str, Any]], Callable[[], None]]:
+    """Arguments for ``made_again``: the columns of files as the query of the checkpoint was begun with them, if it was.
+
+    Returns also what keeps those that it was not begun with.
+    """
     learned = learned_sources(table)
     if not learned:
-        return {}
+        return {}, lambda: None
     place = checkpoint.rstrip("/")
     kept = KeptSchemas.of(spark, place)
     others: dict[int, dict[str, Any]] = {}
@@ -46,9 +54,7 @@ def _kept_columns(spark: SparkSession, table: Remembered, checkpoint: str) -> di
             other |= {"kept": kept.kept_folders(name, learned=recipe.learned is not None)}
         if other:
             others |= {id(one): other for one, _ in tables}
-    if more:
-        kept.write(spark, place)
-    return others
+    return others, (lambda: kept.write(spark, place)) if more else (lambda: None)
 
 
 def _topics(spark: SparkSession, table: Remembered, checkpoint: str, *, stateful: bool) -> dict[int, dict[str, Any]]:

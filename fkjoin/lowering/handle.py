@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -37,7 +38,8 @@ class Handle(Remembered):
     def _as_begun(self, checkpoint: str) -> Lowered:
         """The table as the query of the checkpoint reads it."""
         stateful = not isinstance(self._planned.node, Source)
-        return as_begun(self._planned.spark, self, checkpoint, stateful=stateful)._lowered
+        begun, keep = as_begun(self._planned.spark, self, checkpoint, stateful=stateful)
+        return replace(begun._lowered, keep=keep)
 
 
 def planned_of(argument: str, table: Any) -> Planned:

@@ -134,6 +134,8 @@ class Lowered:
     """Function of a multi-way join that makes ``frame`` with fewer columns."""
     settled: DataFrame | None = field(default=None, repr=False)
     """Frame that sinks read, where that is not ``frame``."""
+    keep: Callable[[], None] = field(default=lambda: None, repr=False)
+    """Write down the columns of files beside the checkpoint, when a query of it is about to start: see ``as_begun``."""
 
     @property
     def name(self) -> str:

@@ -126,16 +126,33 @@ def start(
     require_one(spark, checkpoint)
 
     def begin() -> StreamingQuery:
-        remembered = {"": sink}
-        behind = ahead(spark, checkpoint, remembered, on_restore)
-        begun_as = table(checkpoint)
-        note = require_begun_with(frame_read(begun_as), checkpoint, lambda: written_to(spark, checkpoint, remembered))
+        begun_as, behind, note = compared(spark, table, {"": sink}, checkpoint, on_restore)
         write = sink.begin(begun_as)
         set_back(begun_as, checkpoint, behind)
         note()
         return started(begun_as, write, checkpoint, trigger, query_name)
 
     return start_claimed(spark, checkpoint, begin)
+
+
+def compared(
+    spark: SparkSession, table: AsBegun, sinks: Mapping[str, Any], checkpoint: str, on_restore: OnRestore
+) -> tuple[Lowered, list[tuple[str, Any]], Callable[[], None]]:
+    """Compare a checkpoint with its sinks and with the table, before anything changes; ``sinks``: see ``ahead``.
+
+    Returns the table as the checkpoint has it, the sinks that are ahead, and what notes columns and operators when the query
+    starts.
+    """
+    behind = ahead(spark, checkpoint, sinks, on_restore)
+    begun_as = table(checkpoint)
+    written = functools.partial(written_to, spark, checkpoint, sinks)
+    note_operators = require_begun_with(frame_read(begun_as), checkpoint, written)
+
+    def note() -> None:
+        begun_as.keep()
+        note_operators()
+
+    return begun_as, behind, note
 
 
 def start_several(
@@ -153,9 +170,7 @@ def start_several(
 
     def begin() -> StreamingQuery:
         remembered = {f" {sink.place}": sink for sink in sinks}
-        behind = ahead(spark, checkpoint, remembered, on_restore)
-        begun_as = table(checkpoint)
-        note = require_begun_with(frame_read(begun_as), checkpoint, lambda: written_to(spark, checkpoint, remembered))
+        begun_as, behind, note = compared(spark, table, remembered, checkpoint, on_restore)
         writes = {sink.place: sink.begin(begun_as) for sink in sinks}
         set_back(begun_as, checkpoint, behind)
         note()
