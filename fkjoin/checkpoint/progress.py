@@ -1,4 +1,4 @@
-"""What a query does, from Spark's status and progress of it: plain data in, words out.
+"""The state of a query, from Spark's status and progress of it: plain data in, words out.
 
 Nothing of Spark nor of the stages is imported here: a command says what it does before it has them, which takes seconds.
 """
@@ -68,8 +68,8 @@ def _took(batch: Mapping[str, Any]) -> float:
 
 def _behind(batch: Mapping[str, Any]) -> str:
     """Say how many records of topics are yet to be read."""
-    lag = [number for partitions in lag_of(batch["sources"]).values() for number in partitions.values()]
-    return f"; {sum(lag):,} behind" if lag else ""
+    records = records_of(lag_of(batch["sources"]))
+    return "" if records is None else f"; {records:,} behind"
 
 
 def lag_of(sources: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
@@ -82,6 +82,11 @@ def lag_of(sources: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
                 if isinstance(end[topic], dict):
                     lag[topic] = {part: at - end[topic].get(part, 0) for part, at in latest[topic].items()}
     return lag
+
+
+def records_of(lag: Mapping[str, Mapping[str, int]]) -> int | None:
+    """Sum up the lag of all topics; None if there is none."""
+    return sum(sum(parts.values()) for parts in lag.values()) if lag else None
 
 
 def seconds_of(time: str) -> float:

@@ -1,10 +1,9 @@
-"""What a job's queries do, followed as they run: a view for the screen, and a line of JSON for each batch."""
+"""The queries of a job, followed as they run: a view for the screen, and a line of JSON for each batch."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,12 +12,13 @@ from typing import Any, TextIO
 from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin.checkpoint.progress import Doing, doing_of, several
+from fkjoin.checkpoint.progress import Doing, doing_of, is_batch, records_of, several
 from fkjoin.jobs.job_order import in_order, reads_of
 from fkjoin.jobs.job_sections import JobSpec
 from fkjoin.jobs.screen import Screen
 from fkjoin.jobs.view import AT_WORK, Batch, Flow, JobView, Mode, QueryView, batches_of, rate_of
 from fkjoin.metrics import Metrics, progress_since
+from fkjoin.metrics.flows import table_of
 from fkjoin.sinks.counts import LEFT_OUT, counted
 from fkjoin.stages import counters
 
@@ -53,7 +53,7 @@ def troubles_of(totals: Iterable[Mapping[str, Mapping[str, int]]], tables: Colle
     found: dict[tuple[str, str], int] = {}
     for operators in totals:
         for operator, numbers in operators.items():
-            name = _table_of(operator, tables)
+            name = table_of(operator, tables)
             for item in _TROUBLES.keys() & numbers.keys():
                 found[item, name] = max(found.get((item, name), 0), numbers[item])
     return tuple(
@@ -64,14 +64,8 @@ def troubles_of(totals: Iterable[Mapping[str, Mapping[str, int]]], tables: Colle
     )
 
 
-def _table_of(operator: str, tables: Collection[str]) -> str:
-    """The table that an operator makes, without the reader that it runs for."""
-    name = re.sub(r"(-answers)?(-for-.+)?$", "", operator)
-    return name if operator not in tables and name in tables else operator
-
-
 class Report:
-    """Takes down each batch once, and knows what each query does."""
+    """Follower of a job's queries: it takes each batch down once."""
 
     def __init__(
         self,
@@ -90,7 +84,7 @@ class Report:
         self._queries = {name: QueryView(name) for name in names}
         self._counted: dict[str, float] = {}
         self._alive: dict[str, float] = {}
-        self._events: dict[str, str] = {}
+        self._events: dict[str, tuple[str, bool]] = {}
         self._troubles: tuple[str, ...] = ()
         self._mode, self._notes = Mode.RUNS, tuple(notes)
         self._ended: float | None = None
@@ -125,13 +119,15 @@ class Report:
     def look(self, name: str, query: StreamingQuery) -> None:
         """Take what is new of a query."""
         for progress in progress_since(query, self._seen.get(name, -1), idle=True):
-            if self._events.get(name) != progress.timestamp:
-                self._events[name], self._alive[name] = progress.timestamp, time.time()
+            event = progress.timestamp, is_batch(progress.durationMs)
+            if self._events.get(name) == event:  # a query that waits has the same last event for ten seconds
+                continue
+            self._events[name], self._alive[name] = event, time.time()
             if (line := self._metrics.take(progress, name)) is not None:
                 self._seen[name] = progress.batchId
                 self._take(name, line)
             elif self._queries[name].batches:
-                self._queries[name] = replace(self._queries[name], behind=self._behind(name))
+                self._queries[name] = replace(self._queries[name], behind=records_of(self._metrics.snapshot()[name]["lag"]))
         if query.isActive:
             self._queries[name] = self._now_doing(self._queries[name], self._does(name, query), lambda: _tasks(query))
         self._screen.refresh()
@@ -166,11 +162,6 @@ class Report:
         self._counted[query.name] = now
         return replace(query, tasks=tasks())
 
-    def _behind(self, name: str) -> int | None:
-        """Count the records that a query has yet to read."""
-        lag = [number for partitions in self._metrics.snapshot()[name]["lag"].values() for number in partitions.values()]
-        return sum(lag) if lag else None
-
     def _take(self, name: str, line: dict[str, Any]) -> None:
         if self._log is not None:
             print(json.dumps(line), file=self._log, flush=True)
@@ -190,7 +181,7 @@ class Report:
             since=since,
             tasks=None,
             last=last,
-            behind=self._behind(name),
+            behind=records_of(line["lag"]),
             batches=about["batches"],
             rows=about["all_inputs"],
         )

@@ -11,7 +11,6 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark import SparkContext
@@ -26,10 +25,10 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryProgress
 
 from fkjoin.checkpoint.cause import innermost
-from fkjoin.checkpoint.progress import is_batch, lag_of
+from fkjoin.checkpoint.progress import is_batch, lag_of, records_of, seconds_of
 from fkjoin.errors import needs_extra
 from fkjoin.metrics.families import families_of
-from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics, records_of
+from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics
 from fkjoin.metrics.server import Access, PageServer
 from fkjoin.stages.counters import metrics_name, state_metrics_name
 
@@ -281,7 +280,7 @@ def progress_since(query: StreamingQuery, batch: int, *, idle: bool = False) -> 
 
 def _ms(timestamp: str) -> int:
     """Return a time as Spark writes it in milliseconds since 1970."""
-    return round(1000 * datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp())
+    return round(1000 * seconds_of(timestamp))
 
 
 def watch(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from fkjoin.plan.describe.steps import Step
@@ -44,6 +45,12 @@ def operators_of(step: Step, operators: Iterable[str]) -> list[str]:
     operators = list(operators)
     own = {f"{step.name}{ending}" for ending in _ENDINGS} | set(_read(step, operators))
     return [operator for operator in operators if operator in own]
+
+
+def table_of(operator: str, tables: Collection[str]) -> str:
+    """Find the table that an operator makes, without the reader that it runs for."""
+    name = re.sub(r"(-answers)?(-for-.+)?$", "", operator)
+    return name if operator not in tables and name in tables else operator
 
 
 def _read(step: Step, operators: Iterable[str]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from fkjoin.metrics import Metrics
-from fkjoin.metrics.flows import operators_of, rates_on_arrows
+from fkjoin.metrics.flows import operators_of, rates_on_arrows, table_of
 from fkjoin.metrics.health import of_job, of_query
 from fkjoin.metrics.history import History
 from fkjoin.metrics.query_metrics import QueryMetrics
@@ -122,8 +122,7 @@ def _dead_letters(shown: Shown, queries: Mapping[str, QueryMetrics], *_: Any) ->
         lately = query.history.dead()
         for operator, known in query.operators.items():
             if (total := known.totals[DEAD_LETTERS]) > 0:
-                base = re.sub(r"(-answers)?(-for-.+)?$", "", operator)
-                before = found.get(name := base if base in tables else operator, [0, 0])
+                before = found.get(name := table_of(operator, tables), [0, 0])
                 found[name] = [max(before[0], lately[operator]), max(before[1], total)]
     return {
         "place": shown.letters,

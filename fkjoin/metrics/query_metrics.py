@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fkjoin.checkpoint.progress import records_of
 from fkjoin.metrics.history import History, Point
 from fkjoin.stages import counters
 
@@ -113,8 +114,3 @@ class QueryMetrics:
                 if row:
                     kind[operator] = {item: round(value / passed, 1) for item, value in row.items()}
         return rates
-
-
-def records_of(lag: Mapping[str, Mapping[str, int]]) -> int | None:
-    """Sum up the lag of all topics; None if there is none."""
-    return sum(sum(parts.values()) for parts in lag.values()) if lag else None
