@@ -17,7 +17,7 @@ from tests.support.operators import OPERATORS, Operator
 from tests.support.sampling import EVERY
 
 HISTORIES = 150 if EVERY else 1
-"""Of each operator."""
+"""The number of histories of each operator."""
 
 
 @pytest.mark.faults

@@ -37,7 +37,7 @@ def some_gone(files: Files, rng: random.Random, folder: Path) -> None:
 
 
 def all_but_some_gone(files: Files, rng: random.Random, folder: Path) -> None:
-    """What a cleaner of temporary folders leaves of a job that runs for weeks."""
+    """Leave what a cleaner of temporary folders leaves of a job that runs for weeks."""
     old = rng.choice(["*.sst", "CURRENT", "SEAL", "pending-*", "MANIFEST-*", "IDENTITY"])
     for file in files:
         if file.match(old):

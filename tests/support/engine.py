@@ -97,7 +97,7 @@ class Engine:
     def passed(
         self, given: dict[StageName, Envelopes], stop_after: StageName | None = None, *, over: bool = False
     ) -> Envelopes:
-        """What the last stage sends; ``over``: an interval is over."""
+        """Return what the last stage sends; ``over``: an interval is over."""
         self._attempt = {}
         passed: Envelopes = defaultdict(list)
         for stage in self.specs:

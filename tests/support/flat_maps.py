@@ -17,7 +17,7 @@ Outputs = Mapping[str, bytes]
 
 
 class Change(NamedTuple):
-    """What an input row makes from a version on; None: it is no more."""
+    """A version of an input row, with the outputs that it makes; None: it is no more."""
 
     key: str
     version: int
@@ -25,7 +25,7 @@ class Change(NamedTuple):
 
 
 def recomputed(changes: Sequence[Change]) -> dict[str, bytes]:
-    """Of each key the output of the first row that makes one, of the rows as they are after the changes."""
+    """The output of the first row that makes one, for each key, of the rows as they are after the changes."""
     newest: dict[str, Change] = {}
     for change in changes:
         newest[change.key] = max(newest.get(change.key, change), change, key=lambda one: one.version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ from tests.support.grouping import COLUMNS, VALUE, Grouping
 SUMS = pa.schema([("n", pa.int64())])
 
 
-class Operator:
+class Operator(ABC):
     """An operator; an attempt at a batch is committed, or not."""
 
     table: Any
@@ -54,25 +55,26 @@ class Operator:
         self.engines.append(Engine([kind(state) for kind in kinds]))
         return self.engines[-1]
 
+    @abstractmethod
     def change(self, rng: random.Random, version: int) -> Any:
         """A change at random."""
-        raise NotImplementedError
 
+    @abstractmethod
     def attempt(self, changes: Sequence[Any]) -> pa.Table:
         """An attempt at a batch; its results."""
-        raise NotImplementedError
 
     def commit(self) -> None:
         """Make the attempt's states durable."""
-        raise NotImplementedError
+        for engine in self.engines:
+            engine.commit()
 
+    @abstractmethod
     def apply(self, results: pa.Table) -> None:
         """Bring the table up to date; a result that breaks the law of emission fails."""
-        raise NotImplementedError
 
+    @abstractmethod
     def wanted(self, changes: Sequence[Any]) -> Any:
         """The table from nothing."""
-        raise NotImplementedError
 
 
 class Join(Operator):
@@ -104,9 +106,6 @@ class Join(Operator):
         left, right = self.sides(changes)
         return self._engine.attempted({"rekey": left, "subscription": right})
 
-    def commit(self) -> None:
-        self._engine.commit()
-
     def apply(self, results: pa.Table) -> None:
         oracle.apply(results, self.table)
 
@@ -128,10 +127,6 @@ class PacedJoin(Join):
             waiting[bucket] += payloads
         self._over = self._rng.random() < 0.4
         return self._pace.results(self._pace.passed({"pace": waiting}, over=self._over))
-
-    def commit(self) -> None:
-        super().commit()
-        self._pace.commit()
 
     def wanted(self, changes: Sequence[Any]) -> Any:
         """The table as it was when the last interval was over."""
@@ -160,9 +155,6 @@ class Aggregated(Operator):
 
     def attempt(self, changes: Sequence[Any]) -> pa.Table:
         return self._engine.attempted({"regroup": self._engine.packed(self._reader.messages(changes))})
-
-    def commit(self) -> None:
-        self._engine.commit()
 
     def apply(self, results: pa.Table) -> None:
         self._reader.apply(results)
@@ -197,10 +189,6 @@ class Cogrouped(Operator):
             for bucket, payloads in engine.passed({"regroup": engine.packed(rows)}).items():
                 grouped[bucket] += payloads
         return self._sums.attempted({"aggregate": grouped})
-
-    def commit(self) -> None:
-        for engine in (*self._regroup, self._sums):
-            engine.commit()
 
     def apply(self, results: pa.Table) -> None:
         columns = RowCodec(self._fold.schema).decode(results.column("value").combine_chunks())
@@ -255,9 +243,6 @@ class MultiJoined(Operator):
         left, right = multi_join.messages(changes, LEFT), multi_join.right_messages(changes)
         return self._engine.attempted({"scatter": self._engine.packed(left), "subscription": self._engine.packed(right)})
 
-    def commit(self) -> None:
-        self._engine.commit()
-
     def apply(self, results: pa.Table) -> None:
         self.table.take(results)
 
@@ -289,9 +274,6 @@ class Children(Operator):
         left, right = (self._engine.packed(side) for side in child_rows.sides(changes))
         return self._engine.attempted({"rekey": left, "children": right})
 
-    def commit(self) -> None:
-        self._engine.commit()
-
     def apply(self, results: pa.Table) -> None:
         self._maps.apply(results)
 
@@ -312,9 +294,6 @@ class Merged(Operator):
 
     def attempt(self, changes: Sequence[Any]) -> pa.Table:
         return self._engine.attempted({"merge": self._engine.packed(merging.messages(changes))})
-
-    def commit(self) -> None:
-        self._engine.commit()
 
     def apply(self, results: pa.Table) -> None:
         merging.apply(results, self.table)
@@ -337,9 +316,6 @@ class FlatMapped(Operator):
 
     def attempt(self, changes: Sequence[Any]) -> pa.Table:
         return self._engine.attempted({"spread": self._engine.packed(flat_maps.messages(changes))})
-
-    def commit(self) -> None:
-        self._engine.commit()
 
     def apply(self, results: pa.Table) -> None:
         merging.apply(results, self.table)
