@@ -146,7 +146,7 @@ _CLASSES = {message.error for message in raised() if not message.error.startswit
     "ValueError",
     "ZeroDivisionError",
 }
-"""What users meet; others are caught, or Python's own."""
+"""Classes that users meet; others are caught, or Python's own."""
 
 
 def _told(message: Message) -> tuple[str, str]:

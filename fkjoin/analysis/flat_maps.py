@@ -144,7 +144,8 @@ def _planned(
     require_beside(keys, "key", (column for column in row.names if column not in same), "give the key's another alias")
     kinds = as_emitted("key", key.schema), as_emitted("rows", row)
     arrow_schema("key", table.key_type)
-    label = given.name or f"{table.name}-{'rekeyed' if given.rows is None else 'rows'}-{_digest(table, given.rows, key)}"
+    made_by = "rekeyed" if given.rows is None else "rows"
+    label = given.name or f"{table.name}-{made_by}-{generated_name(table.name, given.rows, key.texts)}"
     refuse_same_name(label, (table.node,), "table")
     usable = F.col(PROBLEM).isNull() & F.col(ROW).isNotNull()
     tried = attempt("rekey" if given.rows is None else "flat_map", table.name, key.bound, table.on_error, usable=usable)
@@ -159,10 +160,6 @@ def _planned(
         table.on_error,
         table.connection,
     )
-
-
-def _digest(table: Planned, rows: str | None, key: Projection) -> str:
-    return generated_name(table.name, rows, key.texts)
 
 
 def _scope(table: Planned, row: StructType) -> Scope:

@@ -14,7 +14,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.spark.names import quoted
 
 MISFIT = "__fkjoin_misfit"
-"""Says which value of a folder does not fit; null where all do."""
+"""Column that names the value of a folder that does not fit; null where all do."""
 
 
 class KeptFolders(NamedTuple):

@@ -52,7 +52,7 @@ class JoinSpec(Strict):
     wire: Wire = "headers"
     """The form of these messages."""
     emit: EmitSpec = "on-change"
-    """Which results are sent, and when."""
+    """The results to send: those on change, on update, or at intervals."""
     materialize: bool = False
     """Keep the results in state under the join's name."""
 
@@ -67,7 +67,7 @@ class AggregateSpec(Strict):
     columns: dict[str, str] = Field(min_length=1)
     """A column of the result and its aggregate each, such as `revenue = "sum(left.amount)"`."""
     emit: EmitSpec = "on-change"
-    """Which results are sent, and when."""
+    """The results to send: those on change, on update, or at intervals."""
     deployment: Deployment = "fused"
     """`staged` passes messages through a topic."""
     upgrade_from: str | None = None
@@ -80,7 +80,7 @@ class TogetherSpec(Strict):
     of: list[str] = Field(min_length=2)
     """The tables. In a merge, the first one that has a key gives its row."""
     emit: EmitSpec = "on-change"
-    """Which results are sent, and when."""
+    """The results to send: those on change, on update, or at intervals."""
 
 
 class ViewSpec(Strict):
@@ -93,7 +93,7 @@ class ViewSpec(Strict):
     columns: str | list[str] | None = None
     """The columns of the result, expressions over the row."""
     emit: EmitSpec = "on-change"
-    """Which results are sent, and when."""
+    """The results to send: those on change, on update, or at intervals."""
     materialize: bool = False
     """Keep the rows in state under the view's name."""
 
@@ -114,7 +114,7 @@ class FlatMapSpec(Strict):
     rows: str | None = None
     """An expression that gives an array; each of its items is a row."""
     emit: EmitSpec = "on-change"
-    """Which results are sent, and when."""
+    """The results to send: those on change, on update, or at intervals."""
 
 
 def wanted_of(title: str, text: str) -> Wanted:

@@ -53,7 +53,7 @@ class FormatSpec(Section):
     this_is = "this is"
 
     format: Literal["string", "bytes", "json", "debezium", "avro"]
-    """What the bytes are."""
+    """The form of the bytes."""
     columns: str | None = Field(None, alias="schema")
     """The columns, such as `"id bigint, name string"`."""
     name: str | None = None
@@ -73,7 +73,7 @@ class FormatSpec(Section):
     placeholder: str = PLACEHOLDER
     """The value by which Debezium says that an event lacks a value."""
     unavailable: Literal["problem", "keep"] = "problem"
-    """What becomes of an event that lacks a value: a dead letter, or the table's value stays."""
+    """The use of an event that lacks a value: `problem` makes a dead letter, `keep` keeps the table's value."""
     source: str | None = None
     """Columns of the event's `source` that `version` and `timestamp` may name."""
 
@@ -129,11 +129,11 @@ class TableSpec(Section):
     path: str | None = None
     """The folder of files that have the changes."""
     key: str | list[str] | FormatSpec | None = None
-    """Of a topic the format of its records' keys, of files the columns of the key."""
+    """The format of a topic's keys, or the columns of the key in files."""
     value: str | FormatSpec | None = None
     """The format of the records' values."""
     version: str | list[str] | None = None
-    """Whole-number expressions that order the changes of a key; a topic has an order of its own without."""
+    """Whole-number expressions that order the changes of a key; a topic needs none."""
     deleted: str | None = None
     """A condition that is true for changes that delete their key."""
     timestamp: str | None = None
@@ -145,9 +145,9 @@ class TableSpec(Section):
     format: FileFormat | Literal["fkjoin"] | None = None
     """The format of files; `fkjoin` reads what a Parquet sink of fkjoin wrote."""
     on_error: OnError = "dead-letter"
-    """What becomes of changes that cannot be used."""
+    """The use of changes that do not parse or evaluate: an error, a dead letter, or none."""
     on_new_topic: OnNewTopic | None = None
-    """What a start does with a topic that was deleted and created again."""
+    """The action of a start on a topic that was deleted and created again."""
     headers: bool = False
     """Have the records' headers in a column `headers`."""
     roots: int | None = Field(None, ge=1)
@@ -159,7 +159,7 @@ class TableSpec(Section):
 
 
 class SinkSpec(Section):
-    """Where the changes of a table go, whatever it is made of: a topic, a path, or a table of PostgreSQL."""
+    """A target for the changes of a table: a topic, a path, or a table of PostgreSQL."""
 
     kinds = (
         Kind("a topic", {"topic": ANY}, ("key", "value", "headers", "positions", "options")),
@@ -197,7 +197,7 @@ class SinkSpec(Section):
     positions: bool = False
     """Write where in its source each row was read, as headers."""
     on_error: OnError = "fail"
-    """What becomes of rows that the table cannot have."""
+    """The use of rows that the table cannot have: an error, a dead letter, or none."""
     retry_s: float = Field(RETRY_S, ge=0, allow_inf_nan=False)
     """Seconds for which a write is repeated during an outage."""
     options: dict[str, Value] = Field({}, repr=False)
@@ -210,7 +210,7 @@ class SinkSpec(Section):
 
 
 class DeadLettersSpec(Section):
-    """Where records that cannot be used go."""
+    """A target for records that cannot be used."""
 
     kinds = (Kind("a topic", {"topic": ANY}), Kind("files", {"path": ANY}))
     this_is = "they go to"
@@ -230,7 +230,7 @@ class JobSpec(Strict):
     checkpoint: str
     """The folder of the checkpoints, a local one or one that Hadoop knows."""
     trigger: TriggerSpec = "0 seconds"
-    """How often a batch begins, or `available-now` to read what is there and end."""
+    """The time between the beginnings of batches, or `available-now` to read what is there and end."""
     log: str | None = None
     """A file for a JSON line per batch."""
     spark: SparkSpec = Field(default_factory=SparkSpec, repr=False)

@@ -28,7 +28,7 @@ _MODES = {Mode.RUNS: "bold green", Mode.DONE: "bold green", Mode.STOPS: "bold ye
 
 @dataclass(frozen=True)
 class Panel:
-    """What the terminal shows of a view; as wide as it is."""
+    """A view as the terminal shows it, as wide as it is."""
 
     view: JobView
 

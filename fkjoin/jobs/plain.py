@@ -1,4 +1,4 @@
-"""What ``fkjoin run`` says where there is no terminal: views of the job in, lines out, some at once and some now and then."""
+"""Lines of ``fkjoin run`` where there is no terminal: views of the job in, lines out, some at once and some now and then."""
 
 from __future__ import annotations
 

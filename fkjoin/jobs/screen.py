@@ -29,7 +29,7 @@ _MARKS = {"✓": "green", "✗": "red", "–": "yellow"}
 
 
 class Screen(Protocol):
-    """Says what a command does, from its first second to its end."""
+    """Screen of a command, from its first second to its end."""
 
     console: Console
     began: float

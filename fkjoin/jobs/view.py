@@ -59,7 +59,7 @@ class Flow:
 
     sources: tuple[str, ...]
     made: tuple[tuple[str, tuple[str, ...]], ...]
-    """What is made of other tables, in order, each with those that it reads."""
+    """Tables that are made of others, in order, each with those that it reads."""
     sinks: tuple[str, ...]
 
     def line(self, width: int) -> str:

@@ -124,7 +124,7 @@ Messages = Callable[[pa.RecordBatch, Bytes], pa.Table]
 
 
 class Packs(Protocol):
-    """What packing knows of the rows of a table."""
+    """Protocol of functions that pack the rows of a table."""
 
     @property
     def key(self) -> pa.Schema: ...

@@ -30,7 +30,7 @@ class Gather:
     """
 
     key: pa.Schema
-    """Of the outputs."""
+    """Schema of the outputs' keys."""
     row: pa.Schema
     operator: str
 

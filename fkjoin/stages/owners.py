@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.codec import pairs, records, tags
-from fkjoin.codec.arrays import Bytes, changes_from_previous, codes, constant, equal, last_of_run, prefixed, take, valid
+from fkjoin.codec.arrays import Bytes, changes_from_previous, codes, constant, equal, last_of_run, masked, prefixed, take, valid
 from fkjoin.codec.messages import NO_TIMESTAMP, RESULT, column
 from fkjoin.codec.pairs import Pairs
 from fkjoin.stages import counters
@@ -53,7 +53,7 @@ def owners(
     names = prefixed(tags.ROW, keys)
     held = records.decode(store.get_many(names))
     had = held.flags & HAS_RESULT > 0
-    before = pairs.decode(pc.if_else(pa.array(had), held.body, pa.scalar(None, held.body.type)))
+    before = pairs.decode(masked(held.body, had))
     came = Pairs(code, column(outputs, "row"), column(outputs, "new"))
     after = _replaced(before, came, column(outputs, "version"))
 
