@@ -62,8 +62,8 @@ def check(history: list[dict[tuple[str, int], int | None]], n: int) -> None:
 
 
 def other(**named: Any) -> dict[str, Any]:
-    connection = named.pop("connection", None)
-    return preview._other(Recipe(print, (), named, named.pop("learned", None), connection))
+    connection, learned = named.pop("connection", None), named.pop("learned", None)
+    return preview._other(Recipe(print, (), named, learned=learned, connection=connection))
 
 
 def test_sources_are_read_a_little_at_a_time_whatever_the_user_said() -> None:
