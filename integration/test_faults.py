@@ -20,7 +20,6 @@ from .faults.cluster import Cluster
 Table = dict[str, tuple[int, str | None]]
 
 FAULTS = [
-    ("index write", "after", "worker"),
     ("log write", "after", "zombie"),
     ("state commit", "after", "executor"),
 ]

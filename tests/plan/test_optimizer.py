@@ -18,6 +18,7 @@ from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE
 from tests.support.orders import History, tables
 from tests.support.places import ROOT
 from tests.support.queries import run, table_of, write_lines
+from tests.support.sampling import sampled
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
 
@@ -34,7 +35,8 @@ def viewed_with_a_joiner(orders: Table, customers: Table) -> Table:
     return joined.filter("items > 1 and region is not null", name="it")
 
 
-@pytest.mark.parametrize("made", [viewed, viewed_with_a_joiner])
+@pytest.mark.faults
+@pytest.mark.parametrize("made", sampled([viewed, viewed_with_a_joiner], [viewed]))
 def test_a_view_reads_answers_and_comes_out_the_same(
     spark: SparkSession, tmp_path: Path, made: Callable[[Table, Table], Table]
 ) -> None:
@@ -78,7 +80,8 @@ def joins_of_views(orders: Table, customers: Table, regions: Table) -> Table:
     return both.filter("n > 1").group_by("n % 2 as odd", name="sums").agg(rows=agg.count(), sum=agg.sum("twice * n"))
 
 
-@pytest.mark.parametrize("made", [joins_of_joins, joins_of_views])
+@pytest.mark.faults
+@pytest.mark.parametrize("made", sampled([joins_of_joins, joins_of_views], [joins_of_joins]))
 def test_a_join_and_an_aggregate_of_a_join_read_its_answers_and_come_out_the_same(
     spark: SparkSession, tmp_path: Path, made: Callable[[Table, Table, Table], Table]
 ) -> None:

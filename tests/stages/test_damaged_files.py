@@ -16,8 +16,8 @@ from tests.support.damage import HARMS, Damaging, another_process, damaged_store
 from tests.support.operators import OPERATORS, Operator
 from tests.support.sampling import EVERY
 
-HISTORIES = 150 if EVERY else 1
-"""The number of histories of each operator."""
+HISTORIES, BATCHES = (150, 15) if EVERY else (1, 6)
+"""The number of histories of each operator, and of the batches of one at most."""
 
 
 @pytest.mark.faults
@@ -67,7 +67,7 @@ def history(kind: type[Operator], folder: Path, rng: random.Random, seen: Counte
             operator.apply(results)
             assert operator.table == operator.wanted(changes)
 
-        for _ in range(rng.randint(3, 15)):
+        for _ in range(rng.randint(3, BATCHES)):
             if rng.random() < 0.3:
                 another_process()
             step()

@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 
 from fkjoin.state import BucketStore, MemoryStore, StateError
 from tests.support.damage import Damaging, another_process, damaged_stores, small_files
+from tests.support.sampling import EVERY
 from tests.support.stores import Log, array, contents, write
+
+HISTORIES = 200 if EVERY else 8
 
 
 def attempt(store: BucketStore, entries: dict[bytes, bytes | None], model: MemoryStore) -> None:
@@ -27,16 +30,17 @@ def attempt(store: BucketStore, entries: dict[bytes, bytes | None], model: Memor
         store.commit()
 
 
+@pytest.mark.faults
 def test_whatever_happens_to_files_the_store_reads_what_its_log_says() -> None:
     seen = Counter[str]()
 
     @given(seed=st.integers(0, 1 << 62))
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=HISTORIES, deadline=None, suppress_health_check=list(HealthCheck))
     def histories(seed: int) -> None:
         history(seed, seen)
 
     histories()
-    assert seen["damaged"] > seen["rebuilt"] > 25
+    assert seen["damaged"] > seen["rebuilt"] > HISTORIES
     assert seen["failed"] < seen["batches"] / 10, "an attempt fails where its index is being written to"
 
 

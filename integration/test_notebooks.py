@@ -1,0 +1,16 @@
+"""The notebook that reads topics, on a real broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.notebooks import executed, kept, shown
+
+from .broker import Broker
+
+
+def test_from_debezium_to_delta(broker: Broker, connector: str, tmp_path: Path) -> None:
+    expected = shown(kept("debezium_to_delta"))
+    assert len(expected) > 2
+    book = executed("debezium_to_delta", tmp_path, {"kafka=True": f'jars="{connector}"'}, BROKER=broker.bootstrap)
+    assert shown(book) == expected
