@@ -190,7 +190,7 @@ class Lowered:
         return with_visible(frame, self.key, self.row_type)
 
     def every_row(self, reader: str) -> DataFrame:
-        """The frame; of a join, with all rows before resolve, which passes on the last of a batch.  ``reader``: see ``Answers``."""
+        """The frame; of a join, for a reader of that name, all rows before resolve, which passes on a batch's last."""
         before = self.pre_resolve
         return self.frame if before is None else before.frame(before.answers.read_by(reader))
 
