@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from fkjoin import Table, agg, cogroup, fk_join
+from fkjoin import Table, cogroup, fk_join
+from fkjoin import aggregates as agg
 from fkjoin.metrics import Metrics
 from fkjoin.metrics.page import Shown, status
 from fkjoin.plan.describe.steps import Step
