@@ -55,7 +55,9 @@ def test_delta_and_parquet_are_the_batch_join_also_after_a_restart(shop: Client,
     given = {"table": "joined", "folder": str(tmp_path), "checkpoint": f"{tmp_path}/ck"}
     shop("watched")
     for changes in (60, 0):
-        shop("write", **given, parquet=f"{tmp_path}/parquet", delta=f"{tmp_path}/delta")
+        shown = shop("write", **given, parquet=f"{tmp_path}/parquet", delta=f"{tmp_path}/delta")
+        assert " has ended; batch " in shown
+        assert "\noperator  left-in " in shown
         assert shop("delta", path=f"{tmp_path}/delta", key="order_id") == batch_join(log)
         log.write(changes)
     assert len(list((tmp_path / "parquet").glob("batch=*"))) == 2

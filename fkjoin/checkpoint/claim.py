@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -89,7 +89,11 @@ def start_claimed(spark: SparkSession, checkpoint: str, start: Callable[[], Stre
             query.awaitTermination()
 
     threading.Thread(target=hold, name="fkjoin-claim-of-query", daemon=True).start()
-    return Query(query._jsq) if hasattr(query, "_jsq") else cast(Query, query)  # of Spark Connect: see ``failure``
+    if hasattr(query, "_jsq"):
+        return Query(query._jsq)
+    from fkjoin.checkpoint.connect_query import shown  # it needs packages that classic sessions do without
+
+    return shown(query)
 
 
 def _renewed(path: Any, files: Any) -> _Held:

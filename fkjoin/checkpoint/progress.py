@@ -59,7 +59,7 @@ def line_of(name: str, does: str, batch: Mapping[str, Any] | None, now: float) -
     if does == Doing.WAITS.value:
         does += f" since {moment(ended, now)}"
     rows = several(batch["numInputRows"], "row", "rows")
-    return f"{name}: {does}; batch {batch['batchId']:,} had {rows} and took {took(_took(batch))}{_behind(batch)}"
+    return f"{name}: {does}; batch {batch['batchId']:,} had {rows} and took {span(_took(batch))}{_behind(batch)}"
 
 
 def _took(batch: Mapping[str, Any]) -> float:
@@ -100,16 +100,13 @@ def several(number: int, one: str, more: str) -> str:
 
 
 def span(seconds: float) -> str:
-    """Say how long something takes: 4 s, 3 min 10 s, 2 h 14 min, 3 d 4 h."""
-    whole = max(0, int(seconds))
+    """Say how long something takes: 0.8 s, 4 s, 12 s, 3 min 10 s, 2 h 14 min, 3 d 4 h."""
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f}".removesuffix(".0") + " s"
+    whole = round(seconds)
     units = (("d", whole // 86_400), ("h", whole // 3_600 % 24), ("min", whole // 60 % 60), ("s", whole % 60))
-    first = next((place for place, (_, number) in enumerate(units) if number), len(units) - 1)
+    first = next(place for place, (_, number) in enumerate(units) if number)
     return " ".join(f"{number} {unit}" for unit, number in units[first : first + 2] if number or unit == units[first][0])
-
-
-def took(seconds: float) -> str:
-    """Say how long a batch took."""
-    return f"{seconds:.1f} s" if seconds < 60 else span(seconds)
 
 
 def moment(at: float, now: float) -> str:

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
+from fkjoin.checkpoint.cause import innermost
 from fkjoin.checkpoint.failure import failure
 from fkjoin.checkpoint.progress import Doing, doing_of, is_batch, line_of
 from fkjoin.stages import counters
 from fkjoin.stages.counters import metrics_name
 
+if TYPE_CHECKING:
+    _Base = StreamingQuery
+else:
+    _Base = object
+
 _COUNTERS = metrics_name("")
 
 
-class Query(StreamingQuery):
-    """A running query, as ``to_…`` calls give it: Spark's, whose failure is a ``QueryError``.
-
-    It is shown as a line that says what it does, and what its last batch was.  In a notebook, ``awaitTermination`` keeps such a
-    line up to date.
-
-    Examples
-    --------
-    >>> query = joined.to_parquet("lake/joined", checkpoint="ck/joined")
-    >>> query
-    joined: waits for data since 21:04:11; batch 12 had 1,203 rows and took 0.8 s
-    """
+class Shown(_Base):
+    """What fkjoin adds to Spark's query, of a classic session or of Spark Connect: a line, and a table of what is counted."""
 
     def show(self) -> None:
         """Print what the query does, and what the operators counted in its last batch.
@@ -57,13 +54,10 @@ class Query(StreamingQuery):
             try:
                 return super().awaitTermination(timeout) if update is None else self._followed(timeout, update)
             except StreamingQueryException:
-                failed = failure(self)
+                failed = failure(self)  # of Spark Connect there is none
                 if failed is None:
                     raise
         raise failed
-
-    def exception(self) -> StreamingQueryException | None:
-        return failure(self)
 
     def __repr__(self) -> str:
         with contextlib.suppress(Exception):  # of a session that was stopped: a repr raises nothing
@@ -72,8 +66,8 @@ class Query(StreamingQuery):
 
     def _line(self) -> str:
         if not self.isActive:
-            error = failure(self)
-            does = "has ended" if error is None else f"failed: {str(error).splitlines()[0].partition(': ')[2]}"
+            why = self._why_it_failed()
+            does = "has ended" if why is None else f"failed: {why}"
             return line_of(self._called, does, self._last_batch(), time.time())
         doing, batch = doing_of(self.status), self._last_batch()
         does = (Doing.WAITS if doing is Doing.ASKS else doing).value  # it asks many times a second
@@ -102,6 +96,32 @@ class Query(StreamingQuery):
             update()
             if ended:
                 return None if timeout is None else True
+
+    def _why_it_failed(self) -> str | None:
+        """Say in a line why the query has failed; None if it has not."""
+        error = self.exception()
+        return None if error is None else innermost([re.sub(r"^\([\w.]*\) ", "", str(error))]).text
+
+
+class Query(Shown, StreamingQuery):
+    """A running query, as ``to_…`` calls give it: Spark's, whose failure is a ``QueryError``.
+
+    It is shown as a line that says what it does, and what its last batch was.  In a notebook, ``awaitTermination`` keeps such a
+    line up to date.
+
+    Examples
+    --------
+    >>> query = joined.to_parquet("lake/joined", checkpoint="ck/joined")
+    >>> query
+    joined: waits for data since 21:04:11; batch 12 had 1,203 rows and took 0.8 s
+    """
+
+    def exception(self) -> StreamingQueryException | None:
+        return failure(self)
+
+    def _why_it_failed(self) -> str | None:
+        error = failure(self)
+        return None if error is None else str(error).splitlines()[0].partition(": ")[2]
 
 
 def table_of(batch: Mapping[str, Any]) -> str:

@@ -17,8 +17,8 @@ export function letters(status) {
   const parts = [grid(["where", "last hour", "since the start"], rows)];
   if (Object.keys(operators).length) parts.push(make("p", "hint", place
     ? `Records that cannot be used are in ${place}, each with its reason.`
-    : "Their reasons are not kept. A section [dead_letters] in the job file keeps them; in Python, a table's dead_letters does."));
-  if (last.length) parts.push(make("h3", "", "The last rows that a sink's table cannot have"), reasons(last));
+    : "The records are not kept. A section [dead_letters] in the job file keeps them; in Python, a table's dead_letters does."));
+  if (last.length) parts.push(make("h3", "", "The last reasons, the commonest of each batch"), reasons(last));
   renew(byId("letters"), parts);
 }
 

@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as Grid
 from rich.text import Text
 
-from fkjoin.checkpoint.progress import Doing, moment, span, took
+from fkjoin.checkpoint.progress import Doing, moment, span
 from fkjoin.jobs.view import JobView, Mode, QueryView, doing, ended
 
 WIDE = 100
@@ -78,7 +78,7 @@ def _numbers(query: QueryView) -> dict[str, Text]:
         "behind": Text("–") if query.behind is None else Text(f"{query.behind:,}", "yellow" if query.behind else ""),
         "rows/s": Text(f"{query.rate:,.0f}" if query.rate >= 10 else f"{query.rate:.1f}"),
         "batch": Text("–" if last is None else f"{last.number:,}"),
-        "took": Text("–" if last is None else took(last.seconds)),
+        "took": Text("–" if last is None else span(last.seconds)),
         "batches": Text(f"{query.batches:,}"),
         "rows read": Text(f"{query.rows:,}"),
     }

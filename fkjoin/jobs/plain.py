@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fkjoin.checkpoint.progress import Doing, several, span, took
+from fkjoin.checkpoint.progress import Doing, several, span
 from fkjoin.jobs.view import AT_WORK, JobView, Mode, QueryView, doing, ended
 
 EVERY_S, IDLE_EVERY_S = 60.0, 600.0
@@ -61,7 +61,7 @@ def _line(query: QueryView, before: QueryView | None, passed: float, now: float)
     if query.doing not in AT_WORK:
         return None
     if query.last is not None and (before is None or before.last is None):
-        return f"first batch done, number {query.last.number}: {_rows(query.last.rows)} in {took(query.last.seconds)}"
+        return f"first batch done, number {query.last.number}: {_rows(query.last.rows)} in {span(query.last.seconds)}"
     if query.doing is Doing.STARTS:
         return "starts" if before is None else None
     if query.doing is Doing.BATCH and query.last is None and (before is None or before.doing is not Doing.BATCH):
@@ -76,7 +76,7 @@ def _line(query: QueryView, before: QueryView | None, passed: float, now: float)
         behind = "" if query.behind is None else f"; {query.behind:,} behind"
         return (
             f"{several(done, 'batch', 'batches')} in {span(passed)}: {_rows(rows)}, {rows / passed:,.1f}/s; "
-            f"the last, number {query.last.number:,}, took {took(query.last.seconds)}{behind}"
+            f"the last, number {query.last.number:,}, took {span(query.last.seconds)}{behind}"
         )
     return doing(query, now) + (f"; {_sum(query)} since the start" if query.batches else "")
 

@@ -128,7 +128,9 @@ class Terminal:
                 shown += ["", Panel(self._look())]
             if what is not None:
                 shown.append(
-                    Spinner("dots", Text.assemble(what, (f"  {span(time.monotonic() - self._since)}", "dim")), style="cyan")
+                    Spinner(
+                        "dots", Text.assemble(what, (f"  {span(int(time.monotonic() - self._since))}", "dim")), style="cyan"
+                    )
                 )
         return Group(*shown)
 

@@ -127,13 +127,13 @@ def doing(query: QueryView, now: float) -> str:
     if query.doing is Doing.BATCH:
         which = "first batch" if query.last is None else f"batch {query.last.number + 1:,}"
         tasks = "" if query.tasks is None else f", {query.tasks[0]:,} of {query.tasks[1]:,} tasks"
-        return f"{which} for {span(now - query.since)}{tasks}"
+        return f"{which} for {span(int(now - query.since))}{tasks}"
     if query.doing is Doing.WAITS:
         return f"{query.doing.value} since {moment(query.since, now)}"
     if query.doing is Doing.STARTS:
-        return f"{query.doing.value} for {span(now - query.since)}"
+        return f"{query.doing.value} for {span(int(now - query.since))}"
     if query.doing is Doing.ASKS:
-        return f"has no answer from its sources for {span(now - query.since)}"
+        return f"has no answer from its sources for {span(int(now - query.since))}"
     return query.doing.value
 
 

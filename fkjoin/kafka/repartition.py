@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin.codec.arrays import Bools, as_bytes, bools
+from fkjoin.codec.arrays import Bools, as_bytes
 from fkjoin.codec.messages import unpack
 from fkjoin.codec.rows import RowCodec
 from fkjoin.errors import TopologyError
@@ -29,8 +29,7 @@ from fkjoin.kafka.wire import PREFIX
 from fkjoin.spark.buckets import packed_by_bucket
 from fkjoin.spark.frame import PROBLEM, RAW
 from fkjoin.spark.operator import ENVELOPE
-from fkjoin.spark.packing import counter, envelopes
-from fkjoin.stages import counters
+from fkjoin.spark.packing import dead_letters, envelopes
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -147,9 +146,10 @@ class _Pack:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            fine = pc.is_null(self.find.of(batch))
-            if (dead := batch.num_rows - int(bools(fine).sum())) > 0:
-                yield counter(counters.DEAD_LETTERS, dead)
+            problem = self.find.of(batch)
+            fine = pc.is_null(problem)
+            if problem.null_count < batch.num_rows:
+                yield from dead_letters(problem)
             grouped = wire_change.read_changes(self.find.records(batch.filter(fine)))
             if len(grouped):
                 yield envelopes(packed_by_bucket(grouped, "key", self.buckets))

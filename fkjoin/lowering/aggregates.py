@@ -71,7 +71,7 @@ def lower_aggregate(planned: Planned, table: Lowered) -> Lowered:
         return counted(stage(contributed.envelopes, spec), f"{label}-regroup", "regroup").where("counter is null")
 
     grouped = regrouped()
-    stages, dead = table.stages, (*table.dead, *table.dead_of(bound.tried))
+    stages, dead = table.stages, (*table.dead, *table.dead_of(bound.tried, label))
     if topic is not None:
         records = to_records(grouped, topic, bound.upgrade_from)
         stages += (StageQuery(f"{label}-regroup", records, topic, (topic.connection,)),)

@@ -55,5 +55,5 @@ def lower_children(planned: Planned, right: Lowered, left: Lowered) -> Lowered:
     results = counted(stage(rekeyed.unionAll(sides.right), children), label, "rekey", "children")
     results = paced(results, label, emission, {**about, "key": right.key_type}, settings)
     unpack = UnpackResults(foreign_key, (family.result,), sides.node.versions)
-    dead = dead_frames(left, right, bound.foreign_key)
+    dead = dead_frames(left, right, bound.foreign_key, label)
     return Lowered(planned, sides.node, frame_of(results, unpack), dead, stages_of(left, right), encoded=(results, unpack))

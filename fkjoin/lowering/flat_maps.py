@@ -64,7 +64,7 @@ def lower_flat_map(planned: Planned, table: Lowered) -> Lowered:
     owners = OwnersSpec(state(OwnersSpec, materialized=node.materialized or label), every=emission.every)
     results = paced(counted(stage(spread_out, owners), label, "owners"), label, emission, about, settings)
     unpack = UnpackResults(key, (row,), node.versions)
-    dead = (*table.dead, *table.dead_of(bound.made), *_dead(table, bound, gather))
+    dead = (*table.dead, *table.dead_of(bound.made, label), *_dead(table, bound, gather, label))
     return Lowered(planned, node, frame_of(results, unpack), dead, table.stages, encoded=(results, unpack))
 
 
@@ -79,12 +79,12 @@ def _output(bound: FlatMapBound) -> Mapping[str, Any]:
     return {"place": F.col(PLACE), "output": bound.key.struct_of(bound.tried.columns)}
 
 
-def _dead(table: Lowered, bound: FlatMapBound, gather: Gather) -> tuple[DataFrame, ...]:
+def _dead(table: Lowered, bound: FlatMapBound, gather: Gather, label: str) -> tuple[DataFrame, ...]:
     """The frame that dead letters come from, of rows of whose outputs a key throws, or two have one key."""
     if table.on_error != "dead-letter" or (gather.operator == "rekey" and bound.tried.reason is None):
         return ()
     reason = F.lit(None).cast("string") if bound.tried.reason is None else bound.tried.reason
-    made = _outputs(table, table.every_row, bound)
+    made = _outputs(table, table.every_row(f"{label}-output-letters"), bound)
     kind = StructType().add("raw", made.schema[RAW].dataType).add("problem", StringType())
     columns = {"raw": F.col(RAW), "row": F.col(ROW), "problem": reason, **_output(bound)}
     rows = made.select(*(column.alias(name) for name, column in columns.items()))

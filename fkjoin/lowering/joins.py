@@ -95,7 +95,7 @@ class JoinLowering:
     @cached_property
     def dead(self) -> tuple[DataFrame, ...]:
         """List the frames that dead letters come from."""
-        frames = dead_frames(self.left, self.right, self.bound.foreign_key)
+        frames = dead_frames(self.left, self.right, self.bound.foreign_key, self.node.name)
         if self.bound.fields is not None or self.left.on_error != "dead-letter":  # fields cannot throw
             return frames
         unpack = UnpackAnswers(self._kept.left, self._kept.right, self.node.how, self._key)

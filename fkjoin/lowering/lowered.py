@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -55,6 +55,13 @@ class Answers:
     """Stages whose counters come with the answers."""
     less: Callable[[Kept, str], Answers] | None = None
     """Make them with no more than that of both rows, for a reader of that name; None where the join can only be made whole."""
+    _read: dict[str, Answers] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def read_by(self, reader: str) -> Answers:
+        """Return them under a name of the reader's own, made once: each reader runs the join, and Spark counts by name."""
+        if reader not in self._read:
+            self._read[reader] = replace(self, name=f"{self.name}-for-{reader}")
+        return self._read[reader]
 
     @cached_property
     def counted(self) -> DataFrame:
@@ -182,16 +189,17 @@ class Lowered:
         """Another frame of the table's rows with these columns."""
         return with_visible(frame, self.key, self.row_type)
 
-    @property
-    def every_row(self) -> DataFrame:
-        """The frame; of a join, with all rows before resolve, which passes on the last of a batch."""
-        return self.frame if self.pre_resolve is None else self.pre_resolve.frame(self.pre_resolve.answers)
+    def every_row(self, reader: str) -> DataFrame:
+        """The frame; of a join, for a reader of that name, all rows before resolve, which passes on a batch's last."""
+        before = self.pre_resolve
+        return self.frame if before is None else before.frame(before.answers.read_by(reader))
 
-    def dead_of(self, attempt: Attempt) -> tuple[DataFrame, ...]:
-        """The frame that dead letters come from, of rows on which one of the columns throws."""
+    def dead_of(self, attempt: Attempt, reader: str) -> tuple[DataFrame, ...]:
+        """The frame that dead letters come from, of rows on which one of the reader's columns throws."""
         if attempt.reason is None or self.on_error != "dead-letter":
             return ()
-        return (letters(attempt.on(self.visible_in(self.every_row)), attempt.reason, self.name),)
+        rows = self.visible_in(self.every_row(f"{reader}-letters"))
+        return (letters(attempt.on(rows), attempt.reason, self.name),)
 
     @property
     def dead_letters(self) -> DataFrame | None:

@@ -20,13 +20,14 @@ _ALL_READ = "every column is read"
 
 def narrowed(node: N, off: Off, answers: Answers, places: Iterable[Place] | None) -> tuple[N, Answers]:
     """An operator, and the answers with no more than what it reads of them (None: everything) if the rule allows it."""
+    whole = answers.read_by(node.name)
     if answers.less is None or places is None:
-        return node, answers
+        return node, whole
     wanted, of = list(places), answers.of
     left, right = ([path for side, path in wanted if side == name] for name in ("left", "right"))
     kept = Kept(narrow(of.left, left), narrow(of.right, right))
     node = answers_keep_what_is_read(node, off, _ALL_READ if kept == (of.left, of.right) else None)
-    return node, answers.less(kept, node.name) if fired(node, ANSWERS_KEEP_WHAT_IS_READ) else answers
+    return node, answers.less(kept, node.name) if fired(node, ANSWERS_KEEP_WHAT_IS_READ) else whole
 
 
 def narrowed_rows(node: N, off: Off, rows: Narrow, paths: Sequence[Path] | None) -> tuple[N, DataFrame | None]:

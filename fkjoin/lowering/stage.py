@@ -62,12 +62,16 @@ def counted(envelopes: DataFrame, name: str, *stages: StageName) -> DataFrame:
     def total(item: str) -> Column:
         return F.sum(F.when(counter == item, count).otherwise(0)).alias(item)
 
-    hot = counter.startswith(counters.HOT_KEY)
+    def most(beginning: str) -> Column:
+        named = counter.startswith(beginning)
+        return F.max_by(F.when(named, F.substr(counter, F.lit(len(beginning) + 1))), F.when(named, count))
+
     of_stages = [f"{stage}{what}" for what in ("-ms", counters.SKIPS) for stage in stages]
     about = [total(item) for item in (*counters.SIZES, *of_stages)]
     about += [
         F.max(F.when(counter == counters.FAN_OUT, count)).alias(counters.FAN_OUT),
-        F.max_by(F.when(hot, F.substr(counter, F.lit(len(counters.HOT_KEY) + 1))), F.when(hot, count)).alias("hot-key"),
+        most(counters.HOT_KEY).alias("hot-key"),
+        most(counters.REASON).alias("dead-letter"),
     ]
     items = [*counters.ALL, *(item for stage in stages for item in counters.OF_STAGES.get(stage, ()))]
     observed = envelopes.observe(metrics_name(name), *map(total, items))

@@ -52,7 +52,7 @@ def lower_view(planned: Planned, table: Lowered) -> Lowered:
         replace(planned, row_type=struct_column(frame.schema, ROW)),
         node,
         frame,
-        (*table.dead, *table.dead_of(step.tried)),
+        (*table.dead, *table.dead_of(step.tried, label)),
         table.stages,
         undecoded=undecoded,
         pre_resolve=pre_resolve,

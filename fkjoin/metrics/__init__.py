@@ -141,7 +141,7 @@ class Metrics(Collector):
                 known.totals.update(row)
                 known.last = row
             for operator, row in states.items():
-                query.operators.setdefault(operator, OperatorMetrics()).take_state(row)
+                query.operators.setdefault(operator, OperatorMetrics()).take_state(row, query.ended_ms)
             query.last = self._line(query_name, query, about, seconds, found)
             query.remember()
             return query.last

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from fkjoin.checkpoint.progress import span
 from fkjoin.metrics.history import WAIT_MS, History, Point
 from fkjoin.sinks.counts import REPEATED, Event
 
@@ -51,13 +52,11 @@ def of_query(history: History, started_ms: int, ended: str | None, now_ms: int) 
         return Health("idle", "It has read all that there is, and waits for more.", last.ended_ms)
     passed = (now_ms - last.ended_ms) / 1000
     if (pace := _pace(history)) is not None and passed > max(STILL_S, 3 * pace) and not history.waits:
-        words = f"No batch has ended for {in_words(passed)}. Before, one ended every {in_words(pace)} at least."
+        words = f"No batch has ended for {span(passed)}. Before, one ended every {span(pace)} at least."
         return Health("still", words, last.ended_ms)
     if _behind(last):
         return Health("behind", _how_far(history), _since(history))
-    words = (
-        f"It keeps up: {_rate(last.rate)} rows read a second, and results at most {in_words(last.delay)} after their records."
-    )
+    words = f"It keeps up: {_rate(last.rate)} rows read a second, and results at most {span(last.delay)} after their records."
     return Health("healthy", words, _since(history))
 
 
@@ -84,15 +83,6 @@ def of_job(queries: Mapping[str, Health], events: Iterable[Event], ended_ms: int
     return Health(worst.state, words.replace("All 2", "Both"), max(health.since_ms for health in same))
 
 
-def in_words(seconds: float) -> str:
-    """Return a time as people say it."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
-
-
 def _behind(point: Point) -> bool:
     return point.catch_up > BEHIND_S
 
@@ -107,7 +97,7 @@ def _how_far(history: History) -> str:
     last, points = history.points[-1], list(history.points)[-6:]
     words = f"{last.lag:,} records are left to read"
     if last.catch_up < float("inf"):
-        words += f", {in_words(last.catch_up)} of work at {_rate(last.rate)} rows a second"
+        words += f", {span(last.catch_up)} of work at {_rate(last.rate)} rows a second"
     grows = len(points) > 2 and (points[-1].lag or 0) > (points[0].lag or 0)
     return f"{words}. It falls further behind." if grows else f"{words}."
 

@@ -21,10 +21,11 @@ from fkjoin.metrics.query_metrics import QueryMetrics
 from fkjoin.metrics.server import Page, policy
 from fkjoin.plan.describe.picture import STYLE, svg
 from fkjoin.plan.describe.steps import Step
-from fkjoin.sinks.counts import LEFT_OUT, counted, last_events
+from fkjoin.sinks.counts import LEFT_OUT, Event, counted, last_events
 from fkjoin.stages.counters import DEAD_LETTERS
 
 _KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
+_MOST_REASONS = 10
 
 
 @dataclass(frozen=True)
@@ -112,23 +113,29 @@ def _figures(past: History, now_ms: int, ended: bool) -> dict[str, float]:
 
 
 def _dead_letters(shown: Shown, queries: Mapping[str, QueryMetrics], *_: Any) -> dict[str, Any]:
-    """Return how many there are, where they are, and the last ten of which this process knows the reasons.
+    """Return how many there are, where they are, and the last ten reasons that this process knows, oldest first.
 
-    An operator that several queries run, or that runs for several readers, counts the same rows each time: the most hold.
+    An operator that several queries run, or that runs for several readers, counts the same rows each time: the most hold.  A
+    reason that comes again is there once, at its last time.
     """
     tables = {step.name for step in shown.steps}
     found: dict[str, list[int]] = {}
+    reasons: dict[tuple[str, str], int] = {}
     for query in queries.values():
         lately = query.history.dead()
         for operator, known in query.operators.items():
             if (total := known.totals[DEAD_LETTERS]) > 0:
                 before = found.get(name := table_of(operator, tables), [0, 0])
                 found[name] = [max(before[0], lately[operator]), max(before[1], total)]
+                for at_ms, words in known.reasons:
+                    reasons[name, words] = max(at_ms, reasons.get((name, words), 0))
+    events = [Event(at_ms, name, LEFT_OUT, words) for (name, words), at_ms in reasons.items()]
+    events += [event for event in last_events() if event.what == LEFT_OUT]
     return {
         "place": shown.letters,
         "operators": found,
         "sinks": {where: number for (what, where), number in counted().items() if what == LEFT_OUT},
-        "last": [asdict(event) for event in last_events() if event.what == LEFT_OUT],
+        "last": [asdict(event) for event in sorted(events, key=lambda event: event.at_ms)[-_MOST_REASONS:]],
     }
 
 

@@ -11,7 +11,7 @@ from fkjoin.checkpoint.progress import records_of
 from fkjoin.metrics.history import History, Point
 from fkjoin.stages import counters
 
-_RECENT = 50
+_RECENT, _REASONS = 50, 10
 SIZES = (counters.STATE_ROWS, counters.STATE_BYTES, counters.LOG_BYTES, counters.INDEX_BYTES)
 """Sizes of state that an operator tells."""
 
@@ -37,8 +37,13 @@ class OperatorMetrics:
     hot: dict[str, int] = field(default_factory=dict)
     """The hot keys, as JSON, with their last fan-out."""
 
-    def take_state(self, row: Mapping[str, Any]) -> None:
+    reasons: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=_REASONS))
+    """Ends of the last batches with dead letters, in milliseconds since 1970, and the commonest reason in each."""
+
+    def take_state(self, row: Mapping[str, Any], ended_ms: int) -> None:
         """Take what an operator says of its state; sizes only if all buckets said theirs, as far as is known."""
+        if (reason := row.get("dead-letter")) is not None:
+            self.reasons.append((ended_ms, reason))
         for item, value in row.items():
             if item.endswith("-ms") and value:
                 self.last_stage_seconds[item.removesuffix("-ms")] = value / 1000

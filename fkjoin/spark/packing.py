@@ -152,8 +152,8 @@ def _packed_changes(batches: Batches, pack: Packs, messages: Messages) -> Batche
             for name in replace(pack.start_over, slot=pack.number).passed(batch.column("version")):
                 yield from (counter(name, 1, bucket) for bucket in ids)
         usable, problem = batch, batch.column("problem")
-        if (dead := batch.num_rows - problem.null_count) > 0:
-            yield counter(counters.DEAD_LETTERS, dead)
+        if problem.null_count < batch.num_rows:
+            yield from dead_letters(problem)
             usable = batch.filter(pc.is_null(problem))
         if not usable.num_rows:
             continue
@@ -188,8 +188,8 @@ class PackJoined:
                 yield counter(name, value)
             batch = batch.filter(pc.is_valid(batch.column("key")))
             problem = batch.column("problem")
-            if (dead := batch.num_rows - problem.null_count) > 0:
-                yield counter(counters.DEAD_LETTERS, dead)
+            if problem.null_count < batch.num_rows:
+                yield from dead_letters(problem)
                 batch = batch.filter(pc.is_null(problem))
             if not batch.num_rows:
                 continue
@@ -233,3 +233,9 @@ def envelopes(payloads: Iterable[Payload]) -> pa.RecordBatch:
 def counter(name: str, value: int, bucket: int = 0) -> pa.RecordBatch:
     columns = [pa.array([bucket], pa.int32()), pa.nulls(1, pa.binary()), pa.array([name]), pa.array([value])]
     return pa.record_batch(columns, schema=_ENVELOPE)
+
+
+def dead_letters(problem: pa.Array) -> Batches:
+    """Count rows with a problem, and those of the commonest."""
+    for name, value in counters.commonest(problem.drop_null().to_pylist()).items():
+        yield counter(name, value)

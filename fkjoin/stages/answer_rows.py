@@ -87,7 +87,7 @@ def usable(make: MakesRows, answers: pa.Table, count: Counters, operator: str) -
             columns = KeyCodec(make.rows.fields.key).decode(key)
             readable = pa.StructArray.from_arrays(columns, fields=list(make.rows.fields.key))
             raise FkJoinError(thrown_text(operator, readable[0].as_py(), error)) from error
-        count[counters.DEAD_LETTERS] += len(thrown)
+        count.update(counters.commonest(map(str, thrown.values())))
         return make(answers.filter(without(len(answers), thrown)).combine_chunks())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 LEFT_IN = "left-in"
 RIGHT_IN = "right-in"
@@ -66,7 +67,18 @@ HOT_KEY = "hot-key:"
 HOT = 1_000
 """The fan-out from which on a right row is a hot one."""
 
+REASON = "dead-letter:"
+"""The beginning of the name of a counter that has how many dead letters have a reason; the reason follows."""
+_LONGEST = 300
+
 Counters = Counter[str]
+
+
+def commonest(reasons: Iterable[str]) -> Counters:
+    """Count the dead letters of some rows, and those with the commonest reason, which is cut off if it is long."""
+    found = Counter(reasons)
+    (most, number), *_ = found.most_common(1)
+    return Counter({DEAD_LETTERS: found.total(), REASON + most[:_LONGEST]: number})
 
 
 def metrics_name(operator: str) -> str:

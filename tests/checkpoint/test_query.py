@@ -172,3 +172,48 @@ def test_elsewhere_nothing_is_shown(monkeypatch: pytest.MonkeyPatch, shell: str)
     Query(java).awaitTermination()
     assert java.waits == 2, "PySpark's own call"
     assert shell == "none" or notebook.shown == []
+
+
+class ConnectServer:
+    """A server of Spark Connect, as far as its client asks for a query."""
+
+    def __init__(self, error: str | None, *events: Any) -> None:
+        self.error, self.events, self.client = error, [whole(event) for event in events], self
+
+    def execute_command(self, command: Any) -> Any:
+        from pyspark.sql.connect.proto import StreamingQueryCommandResult
+
+        asked, answer = command.streaming_query_command, StreamingQueryCommandResult()
+        if asked.status:
+            answer.status.is_active = self.error is None
+            answer.status.status_message = "Waiting for data to arrive"
+        elif asked.exception and self.error is not None:
+            answer.exception.exception_message = self.error
+        elif asked.recent_progress or asked.last_progress:
+            answer.recent_progress.recent_progress_json.extend(self.events[-1:] if asked.last_progress else self.events)
+        return None, {"streaming_query_command_result": answer}, None
+
+
+def connected(error: str | None, *events: Any) -> Query:
+    pytest.importorskip("grpc")
+    from pyspark.sql.connect.streaming.query import StreamingQuery
+
+    from fkjoin.checkpoint.connect_query import shown
+
+    session: Any = ConnectServer(error, *events)
+    return shown(StreamingQuery(session, UUID, UUID, "joined"))
+
+
+def test_a_query_of_spark_connect_is_shown_as_any_other(capsys: pytest.CaptureFixture[str]) -> None:
+    connected(None, progress(1), idle(2)).show()
+    assert capsys.readouterr().out == (
+        f"joined: waits for data since 00:00:01; {BATCH}\n"
+        "operator  left-in  right-in  stale-dropped  out\n"
+        "--------  -------  --------  -------------  ---\n"
+        "joined         90        10              1   50\n"
+    )
+
+
+def test_a_query_of_spark_connect_that_has_failed_says_why() -> None:
+    query = connected("StreamingQueryException: [STREAM_FAILED] Query [id = 1] terminated with exception: boom", progress(1))
+    assert repr(query) == f"joined: failed: boom; {BATCH}"

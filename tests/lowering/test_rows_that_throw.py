@@ -220,7 +220,8 @@ def test_what_throws_is_left_out_and_the_last_good_row_stays(
     thrown = history.thrown
     before, after = sum(thrown[name] for name in "fmx"), thrown["v"]
     if optimized:  # view and groups read the answers
-        counted = {"joined-answers": before, "view": thrown["j"] + after, "groups-regroup": thrown["j"] + after + thrown["g"]}
+        read = {"joined-answers-for-view": before, "joined-answers-for-groups": before}
+        counted = {**read, "view": thrown["j"] + after, "groups-regroup": thrown["j"] + after + thrown["g"]}
     else:
         counted = {"joined": before + thrown["j"], "view": after, "groups-regroup": after + thrown["g"]}
     assert +dead == counted

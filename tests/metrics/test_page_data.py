@@ -138,6 +138,26 @@ def test_an_operator_that_runs_for_several_readers_or_in_several_queries_counts_
     assert found["operators"] == {"joined": [3, 3], "other-for-sums": [3, 3]}, "no table is called other"
 
 
+def test_reasons_of_dead_letters_are_there_once_each_with_their_last_time() -> None:
+    """Of each batch an operator says the commonest; sinks say their own."""
+    metrics = Metrics()
+    for batch, reason in enumerate(["no JSON", "too deep", "no JSON", None]):
+        about = json.loads(progress(batch, **{"dead-letter": reason}).json)
+        about["observedMetrics"]["fkjoin:joined"]["dead-letters"] = 3
+        for name in ("sink-out", "sink-sums"):
+            metrics.take_json(json.dumps(about), name)
+    counts.count("postgres shop", counts.LEFT_OUT, 1, ["too long"])
+    found = status(Shown("shop", [ORDERS, CUSTOMERS, JOINED]), metrics)["dead_letters"]["last"]
+    said = [("joined", "too deep", FIRST_MS + 1_500), ("joined", "no JSON", FIRST_MS + 2_500)]
+    assert [(event["place"], event["words"], event["at_ms"]) for event in found] == [
+        *said,
+        ("postgres shop", "too long", FIRST_MS + 10_000),
+    ]
+    for number in range(20):
+        counts.count("postgres shop", counts.LEFT_OUT, 1, [f"too long {number}"])
+    assert len(status(Shown("shop", [ORDERS, CUSTOMERS, JOINED]), metrics)["dead_letters"]["last"]) == 10
+
+
 def test_a_query_of_a_program_that_fails_says_so_and_is_well_after_a_new_start() -> None:
     metrics = Metrics()
     listener: Any = Listener(metrics)

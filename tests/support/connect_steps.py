@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import json
 import os
 import sys
@@ -47,12 +49,15 @@ def _by_region(spark: SparkSession, folder: str) -> Table:
 _TABLES = {"joined": _joined, "by_region": _by_region}
 
 
-def write(spark: SparkSession, table: str, folder: str, checkpoint: str, **places: str) -> None:
-    """Write what there is of the table to some places: ``parquet``, ``delta``."""
+def write(spark: SparkSession, table: str, folder: str, checkpoint: str, **places: str) -> str:
+    """Write what there is of the table to some places: ``parquet``, ``delta``; what the query then shows is returned."""
     sinks: dict[str, Any] = {"parquet": Parquet, "delta": Delta}
     made: list[Sink] = [sinks[name](where) for name, where in places.items()]
     query = _TABLES[table](spark, folder).to(*made, checkpoint=checkpoint, trigger="available-now")
     query.awaitTermination()
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        query.show()
+    return shown.getvalue()
 
 
 def topics(spark: SparkSession, brokers: str, checkpoint: str, dsn: str) -> None:

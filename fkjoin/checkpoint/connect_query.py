@@ -1,0 +1,19 @@
+"""A query that fkjoin has started in a session of Spark Connect: see ``Query``."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from pyspark.sql.connect.streaming import query as connect
+
+from fkjoin.checkpoint.query import Query, Shown
+
+
+class ConnectQuery(Shown, connect.StreamingQuery):
+    """A running query: Spark Connect's, with a line for what it does.  Its failure is Spark's own exception."""
+
+
+def shown(query: Any) -> Query:
+    """The same query, as ``to_…`` calls give it."""
+    make: Any = ConnectQuery
+    return cast(Query, make(query._session, query._query_id, query._run_id, query._name))
