@@ -18,7 +18,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from fkjoin.checkpoint.claim import FILE as CLAIM
+from fkjoin.checkpoint import claim
+from fkjoin.checkpoint.claim_files import FILE
 from fkjoin.errors import FkJoinError
 from fkjoin.kafka import admin
 from integration.faults.cluster import written
@@ -175,7 +176,7 @@ def gone(place: Place, moment: str, at: Callable[[str, Callable[[], Any]], None]
     assert place.is_right()
 
 
-def followed(place: Place, moment: str, jars: str) -> None:
+def followed(place: Place, moment: str, jars: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first driver stands still, its claim lapses, and it goes on when the second has done its batch, and others."""
     checkpoint = place.folder / "ck"
     first = Process(place.folder, command(place.writing, jars))
@@ -187,7 +188,9 @@ def followed(place: Place, moment: str, jars: str) -> None:
         if place.kind != "function":  # which fkjoin does not start
             with pytest.raises(FkJoinError, match="ck is in use by process"):
                 place.run()
-            os.utime(checkpoint / CLAIM, (0, 0))
+            (held,) = checkpoint.glob(f"{FILE}*")
+            os.utime(held, (0, 0))
+            monkeypatch.setattr(claim, "LAPSES_AFTER_S", 1.0)
         second = place.writing.start(place.spark, **NOW)
         while second.isActive and not (place.dsn and it_waits(place.dsn)):
             time.sleep(0.05)
@@ -236,4 +239,4 @@ def test_a_sink_is_the_batch_join_after(
     elif fault == OUTAGE:
         gone(place, moment, at)
     else:
-        followed(place, moment, connector)
+        followed(place, moment, connector, monkeypatch)

@@ -33,6 +33,9 @@ class Query(StreamingQuery):
     joined: waits for data since 21:04:11; batch 12 had 1,203 rows and took 0.8 s
     """
 
+    _why_stopped: str | None = None
+    """Set when fkjoin itself stops the query."""
+
     def show(self) -> None:
         """Print what the query does, and what the operators counted in its last batch.
 
@@ -55,7 +58,9 @@ class Query(StreamingQuery):
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
         with _notebook_line(self.__repr__) as update:
             try:
-                return super().awaitTermination(timeout) if update is None else self._followed(timeout, update)
+                ended = super().awaitTermination(timeout) if update is None else self._followed(timeout, update)
+                if self._why_stopped is None or (failed := failure(self)) is None:
+                    return ended
             except StreamingQueryException:
                 failed = failure(self)
                 if failed is None:

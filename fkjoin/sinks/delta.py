@@ -47,6 +47,7 @@ class Delta(Upserts):
     retry_s: float = RETRY_S
     _schema: pa.Schema = None
     _key: tuple[str, ...] = ()
+    _set_backs: dict[str, int | None] = field(default_factory=dict, repr=False)
 
     @property
     def place(self) -> str:
@@ -133,6 +134,7 @@ class Delta(Upserts):
 
     def _apply(self, query: str, mark: Mark, upserts: pa.Table, gone: pa.Table) -> None:
         table = self._opened()
+        self.require_not_set_back(query, delta_log.last_set_back(table, query))
         if has_batch(self.place, delta_log.last(table, query), mark) or not (upserts.num_rows or gone.num_rows):
             return
         marked = (

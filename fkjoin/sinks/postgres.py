@@ -77,6 +77,7 @@ class Postgres(Upserts):
     retry_s: float = RETRY_S
     _columns: tuple[str, ...] = ()
     _key: tuple[str, ...] = ()
+    _set_backs: dict[str, int | None] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         require_on_error(self.on_error)
@@ -211,13 +212,13 @@ class Postgres(Upserts):
         values = mark.number, mark.began_ms, mark.number, set_back, query
         connection.execute(SQL(text).format(self._beside(BATCHES)), values)
 
-    def _done(self, connection: Connection[Any], query: str) -> Mark:
-        """The query's last batch, with a lock on the line that says it: an attempt that comes second waits here."""
+    def _done(self, connection: Connection[Any], query: str) -> tuple[Mark, int | None]:
+        """The query's last batch and set-back, with a lock on its line: an attempt that comes second waits here."""
         text = "insert into {0} as known values (%s, -1) on conflict (query) do update set batch = known.batch "
-        text += "returning batch, began_ms, began_of"
+        text += "returning batch, began_ms, began_of, set_back"
         row = connection.execute(SQL(text).format(self._beside(BATCHES)), (query,)).fetchone()
         assert row is not None
-        return _mark(*row)
+        return _mark(*row[:3]), row[3]
 
     def columns(self, changes: DataFrame) -> DataFrame:
         # Structs, lists and maps as JSON, bytes as PostgreSQL writes them.
@@ -238,7 +239,9 @@ class Postgres(Upserts):
     def _apply(self, query: str, mark: Mark, upserts: pa.Table, gone: pa.Table) -> list[Refused]:
         """Write a batch in one transaction; return the rows that the table cannot have."""
         with connect(self._settings) as connection:
-            if has_batch(self.place, self._done(connection, query), mark):
+            last, set_back = self._done(connection, query)
+            self.require_not_set_back(query, set_back)
+            if has_batch(self.place, last, mark):
                 return []
             self._stage(connection)
             for _ in unread(connection, gone, partial(self._copy, connection, deleted=True), self._key):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -58,6 +59,7 @@ class Target:
 
     def way_back(self, log: Any, known: int | None = None) -> Callable[[], None]:
         self.set_backs += 1
+        self.sink = replace(self.sink, _set_backs={})  # a query starts
         return self.sink.way_back(cast(Any, None), "q", log, SetBack(self.set_backs, known))
 
     def back(self, log: Any, *, times: int = 1, known: int | None = None) -> None:
@@ -183,6 +185,17 @@ def test_the_checkpoint_that_was_replaced_has_its_own_rows_though_it_no_longer_h
     assert delta_log.last_set_back(DeltaTable(target.path), "q") == 2
     target.back(other, known=1)
     assert target.rows == [*first[:2], *second]
+
+
+def test_a_query_that_stood_still_while_the_table_was_set_back_writes_nothing(target: Target) -> None:
+    """Its next batch has a number that the table does not have any more."""
+    rows = [target.batch(number, 10 + number) for number in range(3)]
+    other = Target(target.path)
+    other.back(Log(10))
+    with pytest.raises(FkJoinError, match="^delta .* was set back since this query began, and another query goes on with it"):
+        target.batch(3, 13)
+    assert target.rows == rows[:1]
+    assert other.batch(1, 21) in target.rows
 
 
 def test_a_way_back_that_the_history_no_longer_has_is_not_guessed(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
