@@ -49,16 +49,25 @@ class _Held:
     renewing: threading.Thread | None = None
     taken: str | None = None
     """Text about the process that took it over, if one did."""
+    looked: float = field(default_factory=lambda: time.monotonic())
+    """Time when it was known to be this process's."""
 
-    def renew(self) -> None:
-        """Renew it, or stop the queries if it is another's."""
-        newest = self.files.newest()
+    def look(self) -> None:
+        """Renew it, unless it is another's."""
+        now, newest = time.monotonic(), self.files.newest()
         if newest is None or newest.number < self.number or (newest.number == self.number and newest.is_free):
             self.files.write(self.number, _owner())
         elif (newest.number, newest.said) == (self.number, _owner()):
             self.files.renew(self.number, _owner())
         else:
             self.taken = f"{_who(newest)} has taken over the claim on checkpoint {self.files.checkpoint}"
+            return
+        self.looked = now
+
+    def renew(self) -> None:
+        """Renew it, or stop the queries if it is another's."""
+        self.look()
+        if self.taken is not None:
             self.stop.set()
             logging.getLogger("fkjoin").error("%s: its queries in this process are stopped", self.taken)
             for query in self.queries:
@@ -125,6 +134,20 @@ def start_claimed(spark: SparkSession, checkpoint: str, start: Callable[[], Stre
     return found
 
 
+def require_held(checkpoint: str) -> None:
+    """``FkJoinError`` if another process has taken over this one's claim.
+
+    To be called before a batch is done: what Spark notes then would be taken for the other's.  Only a process that stood still
+    for long enough to lose the claim looks at its file.
+    """
+    with _lock:
+        held = next((one for one in _held.values() if one.files.checkpoint == checkpoint.rstrip("/")), None)
+    if held is not None and time.monotonic() - held.looked > LAPSES_AFTER_S / 2:
+        held.look()
+    if held is not None and held.taken is not None:
+        raise FkJoinError(f"{held.taken}, since this one stood still")
+
+
 def _end(query: StreamingQuery, why: str) -> None:
     """Stop a query, which says why; in Spark Connect the log alone says it."""
     query._why_stopped = why  # type: ignore[attr-defined]
@@ -184,9 +207,10 @@ def _await_lapse(claim: Claim, files: ClaimFiles) -> None:
 
 
 def _in_use(claim: Claim, files: ClaimFiles) -> FkJoinError:
+    process, host = claim.owner.get("process", "?"), claim.owner.get("host", "another machine")
     return FkJoinError(
-        f"checkpoint: {files.checkpoint} is in use by {_who(claim)}: stop that job first. It renewed its claim in the last "
-        f"{LAPSES_AFTER_S:.0f} s; once it is gone, a start takes the claim over"
+        f"checkpoint: {files.checkpoint} is in use by process {process} on {host}: stop that job first. It renewed its claim "
+        f"in the last {LAPSES_AFTER_S:.0f} s; once it is gone, a start takes the claim over"
     )
 
 

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint import claim, claim_files
-from fkjoin.checkpoint.claim import claimed
+from fkjoin.checkpoint.claim import claimed, require_held
 from fkjoin.checkpoint.claim_files import FILE, ClaimFiles
 from fkjoin.errors import FkJoinError
 from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath, Doing
@@ -200,6 +200,17 @@ def test_an_owner_that_stood_still_stops_its_queries_when_another_has_its_claim(
         assert query._why_stopped.startswith("process 7 on elsewhere has taken over the claim on checkpoint")
         assert "its queries in this process are stopped" in caplog.text
     assert holder(tmp_path)["host"] == "elsewhere", "it gives up its own claim only"
+
+
+def test_a_batch_is_not_done_when_its_process_stood_still_and_has_lost_the_claim(tmp_path: Path, clock: Clock) -> None:
+    """Spark would note in the other's checkpoint that it is done.  A process that did not stand still does not look."""
+    require_held(str(tmp_path))
+    with claimed(SPARK, str(tmp_path)):
+        Other(tmp_path)
+        require_held(f"{tmp_path}/")
+        clock.now += 31
+        with pytest.raises(FkJoinError, match="^process 7 on elsewhere has taken over the claim .* this one stood still"):
+            require_held(f"{tmp_path}/")
 
 
 def test_an_owner_whose_claim_was_taken_and_given_up_has_lost_it_too(tmp_path: Path) -> None:
