@@ -58,10 +58,6 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         'join joined: how = "inner", the job now',
     ),
     "rows in state": ("[joins.joined]", "[joins.joined]\nmaterialize = true", "of store joined-resolve, materialized was"),
-        "[joins.joined]",
-        "[joins.joined]\nmaterialize = true",
-        "another job: of store joined-resolve, materialized was null",
-    ),
     "periodic results": ("[joins.joined]", '[joins.joined]\nemit = "periodic 1 minute"', "was made "),
 }
 """By what changes: a text of the job file, what it becomes, and what the refusal says."""
