@@ -251,6 +251,7 @@ def restored_under(place: Place, moment: str, jars: str, monkeypatch: pytest.Mon
     first = Process(place.folder, command(place.writing, jars))
     try:
         first.wait_for("the first batch", place.is_right)
+        first.wait_for("it is done", (checkpoint / "commits" / "0").exists)  # a backup is taken of a query that does nothing
         backup = Backup(checkpoint)
         place.history.write(60)
         first.wait_for("the second batch", place.is_right)

@@ -22,7 +22,7 @@ trigger = "available-now"
 
 [tables.orders]
 path = "{folder}/a"
-schema = "id bigint, customer string, amount bigint, lsn bigint"
+schema = "id bigint, customer string, amount bigint, lsn bigint, seq bigint"
 key = "id"
 version = "lsn"
 
@@ -47,7 +47,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "a table's name": ("orders", "sales", 'join joined: left = "orders", the job now has "sales"'),
     "a join's name": ("joined", "all", "was made by another job: "),
     "the key": ('key = "id"', 'key = "customer"', r'table orders: key = \["id"\], the job now has \["customer"\]'),
-    "the version": ('"lsn"\n\n[tables.c', '"amount"\n\n[tables.c', "table orders: version = "),
+    "the version": ('"lsn"\n\n[tables.c', '["lsn", "seq"]\n\n[tables.c', "table orders: version = "),
     "the columns": ("amount bigint, lsn", "amount bigint, city string, lsn", "table orders: columns = "),
     "a column's type": ("amount bigint", "amount double", "was made by another job: of store joined-rekey, "),
     "the extractor": ('extractor = "customer"', 'extractor = "upper(customer)"', 'join joined: extractor = "customer"'),
