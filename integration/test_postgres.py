@@ -6,6 +6,7 @@ import datetime
 import threading
 from decimal import Decimal
 from pathlib import Path
+from typing import Any, cast
 
 import psycopg
 import pyarrow as pa
@@ -124,7 +125,7 @@ def test_a_release_before_that_ran_in_between_says_no_time_of_its_batch(dsn: str
     postgres.apply("q", 3, batch(a=1), gone(), 300)
     with psycopg.connect(dsn) as connection:
         connection.execute("update shop.fkjoin_batches set batch = 4")
-    assert postgres._last("q") == Mark(4, None)
+    assert postgres.last(cast(Any, None), "q") == Mark(4, None)
     postgres.apply("q", 4, batch(b=2), gone(), 400)
     postgres.apply("q", 5, batch(c=3), gone(), 500)
     assert select(dsn, "select id from shop.it order by id") == [("a",), ("c",)]

@@ -15,10 +15,11 @@ from fkjoin.aggregates import count
 from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.postgres import Postgres
+from fkjoin.sinks.restored import SetBack
 from integration.postgres import kept_rows, select
 from tests.support.orders import History, batch_join, tables
 from tests.support.sessions import small
-from tests.support.sinks import Backup, finished
+from tests.support.sinks import Backup, finished, no_input
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +78,29 @@ def test_a_table_whose_rows_are_in_the_state_is_set_back(
     assert f'"batchTimestampMs":{began_ms},' in (tmp_path / "ck" / "offsets" / "2").read_text()
 
 
+def test_the_checkpoint_that_was_replaced_is_refused_or_sets_the_table_back(
+    spark: SparkSession, dsn: str, tmp_path: Path
+) -> None:
+    """No batch had rows since the table was set back for the backup."""
+    history = History(tmp_path)
+    history.write(60)
+    run(kept_join(spark, tmp_path), dsn, tmp_path)
+    backup = Backup(tmp_path / "ck")
+    history.write(60)
+    run(kept_join(spark, tmp_path), dsn, tmp_path)
+    newer, before = Backup(tmp_path / "ck", "newer"), kept_rows(dsn)
+    backup.restore()
+    with no_input(tmp_path):
+        run(kept_join(spark, tmp_path), dsn, tmp_path, on_restore="set-back")
+    assert kept_rows(dsn) != before
+    newer.restore()
+    with pytest.raises(FkJoinError, match=r"ck is at batch 1, and postgres shop.it was set back since for another copy of it"):
+        run(kept_join(spark, tmp_path), dsn, tmp_path)
+    run(kept_join(spark, tmp_path), dsn, tmp_path, on_restore="set-back")
+    assert kept_rows(dsn) == before
+    run(kept_join(spark, tmp_path), dsn, tmp_path)
+
+
 def test_a_table_that_the_state_does_not_have_is_refused_and_the_way_on_is_a_new_checkpoint(
     spark: SparkSession, dsn: str, tmp_path: Path
 ) -> None:
@@ -115,6 +139,6 @@ def test_a_checkpoint_from_before_its_first_batch_was_done_makes_the_table_empty
     ((query,),) = select(dsn, "select query from shop.fkjoin_batches")
     assert kept_rows(dsn)
     for _ in range(2):
-        sink.way_back(join(spark, tmp_path)._lowered, query, log)()  # type: ignore[arg-type]
+        sink.way_back(join(spark, tmp_path)._lowered, query, log, SetBack(7, None))()  # type: ignore[arg-type]
         assert kept_rows(dsn) == {}
         assert sink.last(spark, query) is None

@@ -18,7 +18,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from fkjoin.checkpoint.claim import FILE as CLAIM
+from fkjoin.checkpoint import claim
+from fkjoin.checkpoint.claim_files import FILE
 from fkjoin.errors import FkJoinError
 from fkjoin.kafka import admin
 from integration.faults.cluster import written
@@ -30,11 +31,20 @@ from tests.support.sampling import sampled
 from tests.support.sessions import small
 from tests.support.sinks import Backup, there
 
-FAULTS = RESTORE, SECOND, OUTAGE = "a restore to a backup taken", "a second driver, started", "an outage that begins"
+FAULTS = RESTORE, SECOND, OUTAGE, KILLED, BOTH = (
+    "a restore to a backup taken",
+    "a second driver, started",
+    "an outage that begins",
+    "a driver killed",
+    "a restore and a second driver, started",
+)
 
-NO_POINT = {
+NO_POINT: dict[tuple[str, ...], str] = {
     (RESTORE, "topic"): "a topic is never set back: docs/sinks.md says what a table made from it may have",
     (RESTORE, "function"): "what a function has written, its user sets back",
+    (BOTH, "topic"): "as of a restore alone",
+    (BOTH, "function"): "as of a restore alone",
+    (BOTH, AT_COMMIT, "postgres"): "the table cannot be set back while the first driver's transaction is open",
     (AT_COMMIT, "topic"): "each record can be seen as soon as it is there",
     (AT_COMMIT, "function"): "nobody knows where a user's function has it",
 }
@@ -43,7 +53,7 @@ NO_POINT = {
 EVERY = [
     (fault, moment, kind)
     for fault, moment, kind in product(FAULTS, (BEFORE, AT_COMMIT, AFTER), KINDS)
-    if not {(fault, kind), (moment, kind)} & NO_POINT.keys()
+    if not {(fault, kind), (moment, kind), (fault, moment, kind)} & NO_POINT.keys()
 ]
 
 SAMPLE = [
@@ -83,11 +93,18 @@ class Place:
             return kept_rows(self.dsn) if select(self.dsn, "select to_regclass('shop.it')") != [(None,)] else {}
         if self.kind == "function":
             return written(self.folder, "o", ("items", "region"))
+        if self.kind == "several":
+            one, two = (self._written(kind) for kind in ("parquet", "delta"))
+            return one if one == two else {"parquet": one, "delta": two}
         if self.broker:
             found = {key.decode(): json.loads(value) for key, value in self.broker.table(self.writing.topic).items()}
         else:
-            begun = {"parquet": "batch=*", "delta": "_delta_log/*.json"}[self.kind]
-            found = there(self.spark, self.folder, self.kind) if list(self.writing.place.glob(begun)) else {}
+            return self._written(self.kind)
+        return {key: (row["items"], row["region"]) for key, row in found.items()}
+
+    def _written(self, kind: str) -> dict[str, Any]:
+        begun = {"parquet": "batch=*", "delta": "_delta_log/*.json"}[kind]
+        found = there(self.spark, self.folder, kind) if list((self.folder / kind).glob(begun)) else {}
         return {key: (row["items"], row["region"]) for key, row in found.items()}
 
     @contextlib.contextmanager
@@ -175,7 +192,7 @@ def gone(place: Place, moment: str, at: Callable[[str, Callable[[], Any]], None]
     assert place.is_right()
 
 
-def followed(place: Place, moment: str, jars: str) -> None:
+def followed(place: Place, moment: str, jars: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first driver stands still, its claim lapses, and it goes on when the second has done its batch, and others."""
     checkpoint = place.folder / "ck"
     first = Process(place.folder, command(place.writing, jars))
@@ -187,7 +204,9 @@ def followed(place: Place, moment: str, jars: str) -> None:
         if place.kind != "function":  # which fkjoin does not start
             with pytest.raises(FkJoinError, match="ck is in use by process"):
                 place.run()
-            os.utime(checkpoint / CLAIM, (0, 0))
+            (held,) = checkpoint.glob(f"{FILE}*")
+            os.utime(held, (0, 0))
+            monkeypatch.setattr(claim, "LAPSES_AFTER_S", 1.0)
         second = place.writing.start(place.spark, **NOW)
         while second.isActive and not (place.dsn and it_waits(place.dsn)):
             time.sleep(0.05)
@@ -204,6 +223,50 @@ def followed(place: Place, moment: str, jars: str) -> None:
             second_did_it = False
         if second_did_it:
             first.wait_for_its_end()
+    finally:
+        first.kill()
+    place.history.write(60)
+    place.run()
+    assert place.is_right()
+
+
+def killed(place: Place, moment: str, jars: str) -> None:
+    first = Process(place.folder, command(place.writing, jars))
+    try:
+        first.wait_for("the first batch", place.is_right)
+        first.arm(f"sink write|{moment}|driver")
+        place.history.write(60)
+        first.wait_for_its_end()
+    finally:
+        first.kill()
+    for _ in range(2):
+        place.run()
+        assert place.is_right()
+        place.history.write(60)
+
+
+def restored_under(place: Place, moment: str, jars: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first driver stands still, the second has the backup, and the first goes on with a number that the sink lacks."""
+    checkpoint = place.folder / "ck"
+    first = Process(place.folder, command(place.writing, jars))
+    try:
+        first.wait_for("the first batch", place.is_right)
+        first.wait_for("it is done", (checkpoint / "commits" / "0").exists)  # a backup is taken of a query that does nothing
+        backup = Backup(checkpoint)
+        place.history.write(60)
+        first.wait_for("the second batch", place.is_right)
+        first.arm(f"sink write|{moment}|driver that stands still")
+        place.history.write(60)
+        first.wait_for("it stands still", first.stands_still, pause_s=0.05)
+        backup.restore()
+        for held in checkpoint.glob(f"{FILE}*"):
+            os.utime(held, (0, 0))
+        monkeypatch.setattr(claim, "LAPSES_AFTER_S", 1.0)
+        place.run(on_restore="set-back")
+        assert place.is_right()
+        first.go_on()
+        first.wait_for_its_end()
+        assert place.is_right()
     finally:
         first.kill()
     place.history.write(60)
@@ -235,5 +298,9 @@ def test_a_sink_is_the_batch_join_after(
         restored(place, moment, at)
     elif fault == OUTAGE:
         gone(place, moment, at)
+    elif fault == KILLED:
+        killed(place, moment, connector)
+    elif fault == BOTH:
+        restored_under(place, moment, connector, monkeypatch)
     else:
-        followed(place, moment, connector)
+        followed(place, moment, connector, monkeypatch)

@@ -33,24 +33,35 @@ from fkjoin.spark.schemas import Expressions
 ABOUT = "_fkjoin.json"
 """Lies beside the folders of batches: whose changes they are."""
 
+WentBack = dict[str, list[tuple[int, int | None]]]
+"""By query, for each set-back: its identity, and the first batch that was moved, if any was."""
+
 _NUMBERS = "_version"
+_WENT_BACK = "went_back"
 _FOLDER = "^([0-9]+)-(.*)$"
 _PART = re.compile(r"part-[0-9a-f]+\.parquet")
 
 
-def about(node: Node, timestamps: str | None, set_backs: int = 0) -> bytes:
-    """Write what ``ABOUT`` says of a table; ``set_backs``: how often batches were set aside."""
+def about(node: Node, timestamps: str | None, set_backs: int = 0, went_back: WentBack | None = None) -> bytes:
+    """Write what ``ABOUT`` says of a table.  ``set_backs``: how often batches were set aside; ``went_back``: when and which."""
     said = {"format": 1, "table": node.name, "key": node.key, "timestamps": timestamps, "source": isinstance(node, Source)}
     if isinstance(node, Source):
         said |= {"numbers": node.numbers, "placed": node.topic is not None and node.parts == 1}
     if set_backs:
         said |= {"set_backs": set_backs}
+    if went_back:
+        said |= {_WENT_BACK: went_back}
     return json.dumps(said).encode()
 
 
 def set_backs(spark: SparkSession, place: str) -> int:
     """How often batches of the folder were set aside."""
     return int(_said(spark, place).get("set_backs", 0))
+
+
+def went_back(spark: SparkSession, place: str) -> WentBack:
+    """How batches of the folder were set aside."""
+    return dict(_said(spark, place).get(_WENT_BACK, {}))
 
 
 def require_what_was_read(spark: SparkSession, checkpoint: str, place: str) -> None:

@@ -1,86 +1,123 @@
 """A claim on a checkpoint folder, so that a job or a query that is started twice by mistake is refused the second time.
 
-A file with the owner's host and process; the owner makes its modification time that of now, every few seconds.  It is
-a courtesy, not what keeps the state whole: that is Spark's commit log, in which only one of two queries can write a batch.
+A file names the owner, who renews it every few seconds.  No clocks of two machines are compared: a claim of a process that
+cannot be asked lapses when it has not changed for a minute by the clock of the one that waits for it.  An owner that stood
+still, and finds that its claim was taken over, stops its queries.
+
+This is a courtesy, not what keeps the state whole: that is Spark's commit log, in which only one of two queries can write a
+batch.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin.checkpoint.files import hadoop, local_path, read_file, write_file
+from fkjoin.checkpoint.claim_files import Claim, ClaimFiles
 from fkjoin.checkpoint.query import Query
 from fkjoin.errors import FkJoinError
 
-FILE = "fkjoin-job.claim"
 RENEWED_EVERY_S = 10.0
 LAPSES_AFTER_S = 60.0
+_LOOKS_EVERY_S = 0.5
+_PROCESS = uuid.uuid4().hex
 
 
 @dataclass
 class _Held:
     """A claim of this process; it ends with the last of those that it is held for."""
 
-    stop: threading.Event
-    renewing: threading.Thread
+    files: ClaimFiles
+    number: int
+    stop: threading.Event = field(default_factory=threading.Event)
     held_for: int = 1
+    queries: list[StreamingQuery] = field(default_factory=list)
+    renewing: threading.Thread | None = None
+    taken: str | None = None
+    """Text about the process that took it over, if one did."""
+    looked: float = field(default_factory=lambda: time.monotonic())
+    """Time when it was known to be this process's."""
+
+    def look(self) -> None:
+        """Renew it, unless it is another's."""
+        now, newest = time.monotonic(), self.files.newest()
+        if newest is None or newest.number < self.number or (newest.number == self.number and newest.is_free):
+            self.files.write(self.number, _owner())
+        elif (newest.number, newest.said) == (self.number, _owner()):
+            self.files.renew(self.number, _owner())
+        else:
+            self.taken = f"{_who(newest)} has taken over the claim on checkpoint {self.files.checkpoint}"
+            return
+        self.looked = now
+
+    def renew(self) -> None:
+        """Renew it, or stop the queries if it is another's."""
+        self.look()
+        if self.taken is not None:
+            self.stop.set()
+            logging.getLogger("fkjoin").error("%s: its queries in this process are stopped", self.taken)
+            for query in self.queries:
+                _end(query, self.taken)
+
+    def renew_until_stopped(self) -> None:
+        while not self.stop.wait(RENEWED_EVERY_S):
+            with contextlib.suppress(Exception):  # the job goes on without a storage that answers, as long as Spark does
+                self.renew()
 
 
 _held: dict[str, _Held] = {}
-_lock = threading.Lock()
+_lock, _claiming = threading.Lock(), threading.Lock()
+_lapsed: set[bytes] = set()
+"""Owners that another claim was taken over from: none of theirs has to be waited for."""
 
 
 @contextlib.contextmanager
-def claimed(spark: SparkSession, checkpoint: str) -> Iterator[None]:
-    """Hold the claim; ``FkJoinError`` when another process that is alive, or was less than a minute ago, holds it.
+def claimed(spark: SparkSession, checkpoint: str) -> Iterator[_Held]:
+    """Hold the claim; ``FkJoinError`` when another process that is alive holds it.
 
-    This process may hold it several times over: of two queries on one checkpoint in a session, Spark stops the first.
+    Of a process that cannot be asked it takes a minute to know.  This process may hold it several times over: of two queries on
+    one checkpoint in a session, Spark stops the first.
     """
-    path, files = hadoop(spark, f"{checkpoint.rstrip('/')}/{FILE}")
-    path = files.makeQualified(path)
-    place, local = str(path), local_path(path, files)
-    with _lock:
-        if place in _held:
-            _held[place].held_for += 1
-        else:
-            _refuse_if_held(checkpoint, path, files)
-            write_file(path, files, _owner())
-            _held[place] = _renewed(path, files)
+    files = ClaimFiles(spark, checkpoint.rstrip("/"))
+    with _claiming:
+        held = _of_this_process(files)
     at_once = False  # the JVM may be amid an answer then, and the process is gone when it is asked
     try:
-        yield
+        yield held
     except (KeyboardInterrupt, SystemExit):
         at_once = True
         raise
     finally:
         with _lock:
-            held = _held[place]
             held.held_for -= 1
-            if not held.held_for:
-                del _held[place]
-                held.stop.set()
-                if not at_once:
-                    held.renewing.join(5)
-                if not at_once or local is not None:
-                    _give_up(path, files, local)
+            is_last = not held.held_for
+            if is_last and _held.get(files.place) is held:
+                del _held[files.place]
+        if is_last:
+            held.stop.set()
+            if not at_once and held.renewing is not None:
+                held.renewing.join(5)
+            if not at_once or files.local is not None:
+                _give_up(held)
 
 
 def start_claimed(spark: SparkSession, checkpoint: str, start: Callable[[], StreamingQuery]) -> Query:
     """Start a query, and hold the claim from before it starts until it ends, in whatever way."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(claimed(spark, checkpoint))
+        held = stack.enter_context(claimed(spark, checkpoint))
         query = start()
         claim = stack.pop_all()
 
@@ -89,6 +126,14 @@ def start_claimed(spark: SparkSession, checkpoint: str, start: Callable[[], Stre
             query.awaitTermination()
 
     threading.Thread(target=hold, name="fkjoin-claim-of-query", daemon=True).start()
+    found = _as_query(query)
+    held.queries.append(found)
+    if held.taken is not None:
+        _end(found, held.taken)
+    return found
+
+
+def _as_query(query: StreamingQuery) -> Query:
     if hasattr(query, "_jsq"):
         return Query(query._jsq)
     from fkjoin.checkpoint.connect_query import shown  # it needs packages that classic sessions do without
@@ -96,73 +141,110 @@ def start_claimed(spark: SparkSession, checkpoint: str, start: Callable[[], Stre
     return shown(query)
 
 
-def _renewed(path: Any, files: Any) -> _Held:
-    stop = threading.Event()
+def require_held(checkpoint: str) -> None:
+    """``FkJoinError`` if another process has taken over this one's claim.
 
-    def renew() -> None:
-        while not stop.wait(RENEWED_EVERY_S):
-            with contextlib.suppress(Exception):  # the job goes on without a storage that answers, as long as Spark does
-                if not _touched(path, files):
-                    write_file(path, files, _owner())
-
-    renewing = threading.Thread(target=renew, name="fkjoin-claim", daemon=True)
-    renewing.start()
-    return _Held(stop, renewing)
-
-
-def _give_up(path: Any, files: Any, local: Path | None) -> None:
-    """Leave the claim to nobody.
-
-    On this machine the file stays, and is empty: that works without a JVM, and no file vanishes from under a program that
-    copies or deletes the folder when the query has ended.
+    To be called before a batch is done: what Spark notes then would be taken for the other's.  Only a process that stood still
+    for long enough to lose the claim looks at its file.
     """
-    with contextlib.suppress(Exception):
-        if (read_file(path, files) if local is None else local.read_bytes()) != _owner():
-            return  # another process holds it, since this one stood still
-        if local is None:
-            files.delete(path, False)
-        else:
-            os.truncate(local, 0)
-            if [one.name for one in local.parent.iterdir()] == [FILE]:  # the query did not come to its start
-                local.unlink()
-                local.parent.rmdir()
+    with _lock:
+        held = next((one for one in _held.values() if one.files.checkpoint == checkpoint.rstrip("/")), None)
+    if held is not None and time.monotonic() - held.looked > LAPSES_AFTER_S / 2:
+        held.look()
+    if held is not None and held.taken is not None:
+        raise FkJoinError(f"{held.taken}, since this one stood still")
 
 
-def _refuse_if_held(checkpoint: str, path: Any, files: Any) -> None:
-    if not files.exists(path) or not files.getFileStatus(path).getLen():
-        return
-    age, host, process = 0.0, "an unknown host", 0
-    try:
-        age = time.time() - files.getFileStatus(path).getModificationTime() / 1000
-        owner = json.loads(read_file(path, files))
-        host, process = str(owner["host"]), int(owner["process"])
-    except Exception:  # it is being written, or was given up just now
-        if not files.exists(path) or not files.getFileStatus(path).getLen():
+def _end(query: StreamingQuery, why: str) -> None:
+    """Stop a query, which says why; in Spark Connect the log alone says it."""
+    query._why_stopped = why  # type: ignore[attr-defined]
+    with contextlib.suppress(Exception):  # of a JVM that is gone, or a query that takes too long to end
+        query.stop()
+
+
+def _of_this_process(files: ClaimFiles) -> _Held:
+    """The claim that this process holds, made or taken over if it does not yet."""
+    with _lock:
+        if (held := _held.get(files.place)) is not None and held.taken is None:
+            held.held_for += 1
+            return held
+    while True:
+        number, newest = files.next(), files.newest()
+        if newest is not None and not newest.is_free and not _is_void(newest, files):
+            _await_lapse(newest, files)
+            continue
+        if files.make(number, _owner()):
+            break
+    held = _Held(files, number)
+    held.renewing = threading.Thread(target=held.renew_until_stopped, name="fkjoin-claim", daemon=True)
+    held.renewing.start()
+    with _lock:
+        _held[files.place] = held
+    return held
+
+
+def _is_void(claim: Claim, files: ClaimFiles) -> bool:
+    """Tell whether the owner is known to be gone; ``FkJoinError`` if it is known to be alive."""
+    if claim.said in _lapsed:
+        return True
+    owner = claim.owner
+    if owner.get("machine", owner.get("host")) != (_machine() if "machine" in owner else socket.gethostname()):
+        return False
+    if owner["process"] == os.getpid() or not _alive(owner["process"]):
+        return True
+    if files.local is not None and abs(time.time() - claim.changed) <= LAPSES_AFTER_S:  # both times are this machine's
+        raise _in_use(claim, files)
+    return False
+
+
+def _await_lapse(claim: Claim, files: ClaimFiles) -> None:
+    """Return when the claim has not changed for as long as a claim lasts, or is another; ``FkJoinError`` once it is renewed."""
+    text = "checkpoint %s: it was in use by %s; waiting for up to %.0f s to see whether that is alive"
+    logging.getLogger("fkjoin").warning(text, files.checkpoint, _who(claim), LAPSES_AFTER_S)
+    until = time.monotonic() + LAPSES_AFTER_S
+    while time.monotonic() < until:
+        time.sleep(_LOOKS_EVERY_S)
+        newest = files.newest()
+        if newest is None or newest.is_free or newest.number != claim.number:
             return
-    here = host == socket.gethostname()
-    if abs(age) > LAPSES_AFTER_S or (here and (process == os.getpid() or not _alive(process))):
-        return
-    raise FkJoinError(
-        f"checkpoint: {checkpoint} is in use by process {process} on {host}: stop that job first. If it is gone, its claim "
-        f"lapses {LAPSES_AFTER_S:.0f} s after its last sign of life, which was {max(0.0, age):.0f} s ago"
+        if newest != claim:
+            raise _in_use(newest, files)
+    if claim.owner:
+        _lapsed.add(claim.said)
+
+
+def _in_use(claim: Claim, files: ClaimFiles) -> FkJoinError:
+    process, host = claim.owner.get("process", "?"), claim.owner.get("host", "another machine")
+    return FkJoinError(
+        f"checkpoint: {files.checkpoint} is in use by process {process} on {host}: stop that job first. It renewed its claim "
+        f"in the last {LAPSES_AFTER_S:.0f} s; once it is gone, a start takes the claim over"
     )
 
 
-def _touched(path: Any, files: Any) -> bool:
-    """Renew the file's time.  Not by writing it again: a process killed amid that leaves a claim without a name.
-
-    False where that cannot be done, as in object stores, which replace a file as a whole.
-    """
-    now_ms = int(time.time() * 1000)
-    try:
-        files.setTimes(path, now_ms, -1)
-        return bool(abs(files.getFileStatus(path).getModificationTime() - now_ms) < 1000)
-    except Exception:
-        return False
+def _give_up(held: _Held) -> None:
+    """Leave the claim to nobody, unless another process has it, since this one stood still."""
+    with contextlib.suppress(Exception):
+        newest = held.files.newest()
+        if newest is not None and (newest.number, newest.said) == (held.number, _owner()):
+            held.files.give_up(held.number)
 
 
 def _owner() -> bytes:
-    return json.dumps({"host": socket.gethostname(), "process": os.getpid()}).encode()
+    said = {"host": socket.gethostname(), "process": os.getpid(), "machine": _machine(), "start": _PROCESS}
+    return json.dumps(said).encode()
+
+
+@cache
+def _machine() -> str:
+    """The running kernel and the space of its processes: only there does the number of a process say which one it is."""
+    with contextlib.suppress(OSError):
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
+    return socket.gethostname()
+
+
+def _who(claim: Claim) -> str:
+    owner = claim.owner
+    return f"process {owner['process']} on {owner['host']}" if owner else "another process"
 
 
 def _alive(process: int) -> bool:

@@ -76,17 +76,24 @@ def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None
     if not hasattr(query, "_jsq"):  # of Spark Connect, whose client has Spark's text alone
         return None
     found = query._jsq.exception()
+    checkpoint = str(query._jsq.streamingQuery().resolvedCheckpointRoot()).removeprefix("file:")
+    called = name or query.name or str(query.id)
     if not found.isDefined():
-        return None
+        why = getattr(query, "_why_stopped", None)
+        return None if why is None else QueryError("\n".join(_stopped(called, checkpoint, why)))
     error, messages = found.get(), list[str]()
     whole = str(error.toString()).partition(": ")[2]
     while error is not None:
         messages.append(str(error.getMessage() or ""))
         error = error.getCause()
-    checkpoint = str(query._jsq.streamingQuery().resolvedCheckpointRoot()).removeprefix("file:")
-    called = name or query.name or str(query.id)
     details = [whole, *(f"Caused by: {text}" for text in messages[1:] if text not in whole)]
     return QueryError("\n".join(told(called, checkpoint, _batch(checkpoint), messages)), "\n\n".join(details))
+
+
+def _stopped(name: str, checkpoint: str, why: str) -> tuple[str, str, str]:
+    """Say the three lines about a query that fkjoin itself has stopped."""
+    way = "let one process have the checkpoint: the other one goes on; this one may be started again once that has ended"
+    return f"query {name} failed: {why}", f"where: checkpoint {checkpoint}", f"what to do: {way}"
 
 
 class _Advice(NamedTuple):

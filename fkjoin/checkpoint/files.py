@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +40,7 @@ def read_file(path: Any, files: Any) -> bytes:
 def write_file(path: Any, files: Any, data: bytes) -> None:
     """Make a file, or replace it in one step: a process that is killed meanwhile leaves the file as it was."""
     local = local_path(path, files)
-    try:
+    with _writing(path, local):
         if isinstance(files, ArrowFiles):
             files.write(path, data)
             return
@@ -46,11 +49,64 @@ def write_file(path: Any, files: Any, data: bytes) -> None:
             return
         scheme = files.getUri().getScheme()
         draft = path.suffix(".draft") if scheme == "hdfs" else path  # an object store shows a file when it is whole
-        out = files.create(draft, True)
-        out.write(data)
-        out.close()
+        _create(draft, files, data, True)
         if scheme == "hdfs":
             _rename(files, draft, path, "OVERWRITE")
+
+
+def create_file(path: Any, files: Any, data: bytes) -> bool:
+    """Make a file; False, and nothing has changed, if it is there.
+
+    Of two processes that do it at a time one succeeds, on a machine's disk and on HDFS; an object store may let both.
+    """
+    local = local_path(path, files)
+    with _writing(path, local):
+        if local is not None:
+            return _create_local(local, data)
+        if files.exists(path):
+            return False
+        if isinstance(files, ArrowFiles):
+            files.write(path, data)
+            return True
+        try:
+            _create(path, files, data, False)
+        except Py4JJavaError:
+            if files.exists(path):
+                return False
+            raise
+        return True
+
+
+def _create(path: Any, files: Any, data: bytes, overwrite: bool) -> None:
+    out = files.create(path, overwrite)
+    out.write(data)
+    out.close()
+
+
+def _create_local(path: Path, data: bytes) -> bool:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    draft.write_bytes(data)
+    try:
+        os.link(draft, path)  # whole at once
+    except FileExistsError:
+        return False
+    except OSError:  # such a file system has no links
+        try:
+            with path.open("xb") as made:
+                made.write(data)
+        except FileExistsError:
+            return False
+    finally:
+        draft.unlink(missing_ok=True)
+    return True
+
+
+@contextlib.contextmanager
+def _writing(path: Any, local: Path | None) -> Iterator[None]:
+    """Raise ``FkJoinError`` for what a file system says while a file is written."""
+    try:
+        yield
     except OSError as error:
         why = None if local is None else _obstacle(local.parent)
         place = str(path).rpartition("/")[0].removeprefix("file:")

@@ -30,6 +30,9 @@ _COUNTERS = metrics_name("")
 class Shown(_Base):
     """What fkjoin adds to Spark's query, of a classic session or of Spark Connect: a line, and a table of what is counted."""
 
+    _why_stopped: str | None = None
+    """Set when fkjoin itself stops the query."""
+
     def show(self) -> None:
         """Print what the query does, and what the operators counted in its last batch.
 
@@ -52,7 +55,9 @@ class Shown(_Base):
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
         with _notebook_line(self.__repr__) as update:
             try:
-                return super().awaitTermination(timeout) if update is None else self._followed(timeout, update)
+                ended = super().awaitTermination(timeout) if update is None else self._followed(timeout, update)
+                if self._why_stopped is None or (failed := failure(self)) is None:
+                    return ended
             except StreamingQueryException:
                 failed = failure(self)  # of Spark Connect there is none
                 if failed is None:

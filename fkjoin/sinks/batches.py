@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.batch_log import began_ms
 from fkjoin.checkpoint.begun_with import require_begun_with
-from fkjoin.checkpoint.claim import start_claimed
+from fkjoin.checkpoint.claim import require_held, start_claimed
 from fkjoin.checkpoint.files import begun, hadoop, query_id, read_file, write_file
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.checkpoint.query import Query
@@ -265,6 +265,7 @@ class _Batches:
         spark = batch.sparkSession
         self._query = self._query or query_id(spark, self._checkpoint)  # there from the first batch on
         self._write(Batch(self._of, batch, began_ms(spark, self._checkpoint, number)), self._query, number)
+        require_held(self._checkpoint)
 
 
 def frame_read(table: Lowered) -> DataFrame:

@@ -19,6 +19,7 @@ from fkjoin.errors import FkJoinError
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.sinks import RETRY_S, delta_log, delta_types
 from fkjoin.sinks.delta_storage import at_storage
+from fkjoin.sinks.restored import SetBack
 from fkjoin.sinks.retry import require_retry_s
 from fkjoin.sinks.upserts import Upserts
 from fkjoin.spark.kinds import require_kinds
@@ -46,6 +47,7 @@ class Delta(Upserts):
     retry_s: float = RETRY_S
     _schema: pa.Schema = None
     _key: tuple[str, ...] = ()
+    _set_backs: dict[str, int | None] = field(default_factory=dict, repr=False)
 
     @property
     def place(self) -> str:
@@ -103,13 +105,22 @@ class Delta(Upserts):
         except TableNotFoundError:
             return None
 
-    def way_back(self, table: Lowered, query: str, log: BatchLog) -> Callable[[], None]:
-        at_storage(self.place, lambda: delta_log.require_way_back(self._opened, query, log), self.retry_s)
-        return lambda: at_storage(self.place, lambda: self._go_back(query, log), self.retry_s)
+    def last_set_back(self, spark: SparkSession, query: str) -> int | None:
+        return at_storage(self.place, lambda: self._last_set_back(query), self.retry_s)
 
-    def _go_back(self, query: str, log: BatchLog) -> None:
+    def _last_set_back(self, query: str) -> int | None:
         try:
-            delta_log.go_back(self._opened, query, log)
+            return delta_log.last_set_back(self._opened(), query)
+        except TableNotFoundError:
+            return None
+
+    def way_back(self, table: Lowered, query: str, log: BatchLog, turn: SetBack) -> Callable[[], None]:
+        at_storage(self.place, lambda: delta_log.require_way_back(self._opened, query, log, turn), self.retry_s)
+        return lambda: at_storage(self.place, lambda: self._go_back(query, log, turn), self.retry_s)
+
+    def _go_back(self, query: str, log: BatchLog, turn: SetBack) -> None:
+        try:
+            delta_log.go_back(self._opened, query, log, turn)
         except FkJoinError as error:
             raise FkJoinError(
                 f"{self.place} cannot be set back: {error}. Start with a new checkpoint and an empty target"
@@ -123,6 +134,7 @@ class Delta(Upserts):
 
     def _apply(self, query: str, mark: Mark, upserts: pa.Table, gone: pa.Table) -> None:
         table = self._opened()
+        self.require_not_set_back(query, delta_log.last_set_back(table, query))
         if has_batch(self.place, delta_log.last(table, query), mark) or not (upserts.num_rows or gone.num_rows):
             return
         marked = (

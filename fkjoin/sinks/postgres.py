@@ -28,6 +28,7 @@ from fkjoin.sinks.counts import LEFT_OUT, count
 from fkjoin.sinks.postgres_refusals import PLACE, Refused, unread, unwritten
 from fkjoin.sinks.postgres_server import connect, mends, settings_of
 from fkjoin.sinks.postgres_values import spelled
+from fkjoin.sinks.restored import SetBack
 from fkjoin.sinks.retry import first_line, repeated, require_retry_s
 from fkjoin.sinks.upserts import Upserts
 from fkjoin.spark.dead_letters import OnError, require_on_error
@@ -42,13 +43,16 @@ LETTERS = "fkjoin_dead_letters"
 """The one that has the rows that the target cannot have, with ``on_error="dead-letter"``."""
 
 _GONE = "_fkjoin_gone"
-_BEGAN, _BEGAN_OF = "began_ms", "began_of"
-"""Columns with the time when the last batch began, and the batch that has it: an older release writes the number alone."""
+_BEGAN, _BEGAN_OF, _SET_BACK = _LATER = "began_ms", "began_of", "set_back"
+"""Columns with the time when the last batch began, and the batch that has it: an older release writes the number alone.  The
+last one has the identity of the last set-back."""
 _LETTERS = (
     "create table if not exists {} (query text not null, batch bigint not null, target text not null, key json not null, "
     "column_name text, reason text not null, row json not null, recorded timestamptz not null default now())"
 )
 _OTHER_WAYS = "or a view of the table replaces such values or leaves such rows out (it needs a new checkpoint)"
+
+_NOT_THERE = psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName
 
 _T = TypeVar("_T")
 
@@ -73,6 +77,7 @@ class Postgres(Upserts):
     retry_s: float = RETRY_S
     _columns: tuple[str, ...] = ()
     _key: tuple[str, ...] = ()
+    _set_backs: dict[str, int | None] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         require_on_error(self.on_error)
@@ -107,9 +112,11 @@ class Postgres(Upserts):
         with connect(self._settings) as connection:
             connection.execute("select pg_advisory_xact_lock(hashtext('fkjoin'))")  # tables made at the same moment collide
             connection.execute(made)
-            batches = "create table if not exists {} (query text primary key, batch bigint not null, {} bigint, {} bigint)"
-            connection.execute(SQL(batches).format(self._beside(BATCHES), Identifier(_BEGAN), Identifier(_BEGAN_OF)))
-            self._require_times(connection)
+            batches = (
+                "create table if not exists {} (query text primary key, batch bigint not null, {} bigint, {} bigint, {} bigint)"
+            )
+            connection.execute(SQL(batches).format(self._beside(BATCHES), *map(Identifier, _LATER)))
+            self._require_later(connection)
             if self.on_error == "dead-letter":
                 connection.execute(SQL(_LETTERS).format(self._beside(LETTERS)))
             self._require_types(connection, schema)
@@ -132,36 +139,36 @@ class Postgres(Upserts):
         if found := list(postgres_types.problems(connection, table, schema, self._key)):
             raise FkJoinError(f"table {self.into} cannot be kept as fkjoin's table is: {'; '.join(found)}")
 
-    def _require_times(self, connection: Connection[Any]) -> None:
+    def _require_later(self, connection: Connection[Any]) -> None:
         """Add the columns that a release before did not make."""
         found = connection.execute(SQL("select * from {} limit 0").format(self._beside(BATCHES))).description or ()
-        if not {_BEGAN, _BEGAN_OF} <= {column.name for column in found}:
-            text = "alter table {} add column if not exists began_ms bigint, add column if not exists began_of bigint"
-            added = SQL(text).format(self._beside(BATCHES))
+        if lacking := [name for name in _LATER if name not in {column.name for column in found}]:
+            each = SQL(", ").join(SQL("add column if not exists {} bigint").format(Identifier(name)) for name in lacking)
+            added = SQL("alter table {} {}").format(self._beside(BATCHES), each)
             try:
                 connection.execute(added)
             except psycopg.errors.InsufficientPrivilege as error:
                 raise FkJoinError(
-                    f"table {BATCHES} beside {self.into} lacks the columns {_BEGAN} and {_BEGAN_OF}: let its owner run "
+                    f"table {BATCHES} beside {self.into} lacks the columns {', '.join(lacking)}: let its owner run "
                     f"{added.as_string(connection)}"
                 ) from error
 
     def last(self, spark: SparkSession, query: str) -> Mark | None:
-        return self._repeated(lambda: self._last(query))
+        row = self._repeated(lambda: self._known(query))
+        return None if row.get("batch", -1) < 0 else _mark(row["batch"], row.get(_BEGAN), row.get(_BEGAN_OF))
 
-    def _last(self, query: str) -> Mark | None:
-        with connect(self._settings) as connection:
-            try:
-                row = connection.execute(
-                    SQL("select to_jsonb(known) from {} as known where query = %s").format(self._beside(BATCHES)), (query,)
-                ).fetchone()
-            except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-                return None
-        if row is None or row[0]["batch"] < 0:
-            return None
-        return _mark(row[0]["batch"], row[0].get(_BEGAN), row[0].get(_BEGAN_OF))
+    def last_set_back(self, spark: SparkSession, query: str) -> int | None:
+        return self._repeated(lambda: self._known(query)).get(_SET_BACK)
 
-    def way_back(self, table: Lowered, query: str, log: BatchLog) -> Callable[[], None]:
+    def _known(self, query: str) -> dict[str, Any]:
+        """The query's line; empty without one.  A release before made fewer columns."""
+        with connect(self._settings) as connection, contextlib.suppress(*_NOT_THERE):
+            text = SQL("select to_jsonb(known) from {} as known where query = %s").format(self._beside(BATCHES))
+            if (row := connection.execute(text, (query,)).fetchone()) is not None:
+                return dict(row[0])
+        return {}
+
+    def way_back(self, table: Lowered, query: str, log: BatchLog, turn: SetBack) -> Callable[[], None]:
         # From the state: the table's rows as of the last batch that is done.
         spark, names = table.spark, [*table.key, *table.rest]
         if log.done < 0:
@@ -172,9 +179,9 @@ class Postgres(Upserts):
         if lacking := [name for name in names if name not in kept.columns]:
             raise FkJoinError(f"{table.name} has no column {lacking[0]} in the state")
         rows, mark = self.columns(kept.select(*map(quoted, names))).toArrow(), log.mark(log.done)
-        return lambda: self._set_aside(mark.number, self._repeated(lambda: self._become(query, mark, rows)))
+        return lambda: self._set_aside(mark.number, self._repeated(lambda: self._become(query, mark, rows, turn)))
 
-    def _become(self, query: str, mark: Mark, rows: pa.Table) -> list[Refused]:
+    def _become(self, query: str, mark: Mark, rows: pa.Table, turn: SetBack) -> list[Refused]:
         """Have these rows and no others, in one transaction with the batch that they are of; those that cannot be there.
 
         They are among the dead letters since they first came; letters of later batches come again.
@@ -191,7 +198,7 @@ class Postgres(Upserts):
             if self.on_error == "dead-letter":
                 later = SQL("delete from {} where query = %s and target = %s and batch > %s").format(self._beside(LETTERS))
                 connection.execute(later, (query, self.into, mark.number))
-            self._note(connection, query, mark)
+            self._note(connection, query, mark, turn.identity)
         return letters
 
     def _delete_one(self, connection: Connection[Any], letter: Refused) -> None:
@@ -200,17 +207,18 @@ class Postgres(Upserts):
             named = [SQL("{} = {}").format(Identifier(name), Literal(str(letter.row[name]))) for name in self._key]
             connection.execute(SQL("delete from {} where {}").format(self._table(), SQL(" and ").join(named)))
 
-    def _note(self, connection: Connection[Any], query: str, mark: Mark) -> None:
-        text = SQL("update {} set batch = %s, began_ms = %s, began_of = %s where query = %s").format(self._beside(BATCHES))
-        connection.execute(text, (mark.number, mark.began_ms, mark.number, query))
+    def _note(self, connection: Connection[Any], query: str, mark: Mark, set_back: int | None = None) -> None:
+        text = "update {} set batch = %s, began_ms = %s, began_of = %s, set_back = coalesce(%s, set_back) where query = %s"
+        values = mark.number, mark.began_ms, mark.number, set_back, query
+        connection.execute(SQL(text).format(self._beside(BATCHES)), values)
 
-    def _done(self, connection: Connection[Any], query: str) -> Mark:
-        """The query's last batch, with a lock on the line that says it: an attempt that comes second waits here."""
+    def _done(self, connection: Connection[Any], query: str) -> tuple[Mark, int | None]:
+        """The query's last batch and set-back, with a lock on its line: an attempt that comes second waits here."""
         text = "insert into {0} as known values (%s, -1) on conflict (query) do update set batch = known.batch "
-        text += "returning batch, began_ms, began_of"
+        text += "returning batch, began_ms, began_of, set_back"
         row = connection.execute(SQL(text).format(self._beside(BATCHES)), (query,)).fetchone()
         assert row is not None
-        return _mark(*row)
+        return _mark(*row[:3]), row[3]
 
     def columns(self, changes: DataFrame) -> DataFrame:
         # Structs, lists and maps as JSON, bytes as PostgreSQL writes them.
@@ -231,7 +239,9 @@ class Postgres(Upserts):
     def _apply(self, query: str, mark: Mark, upserts: pa.Table, gone: pa.Table) -> list[Refused]:
         """Write a batch in one transaction; return the rows that the table cannot have."""
         with connect(self._settings) as connection:
-            if has_batch(self.place, self._done(connection, query), mark):
+            last, set_back = self._done(connection, query)
+            self.require_not_set_back(query, set_back)
+            if has_batch(self.place, last, mark):
                 return []
             self._stage(connection)
             for _ in unread(connection, gone, partial(self._copy, connection, deleted=True), self._key):

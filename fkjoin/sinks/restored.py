@@ -2,22 +2,40 @@
 
 The query counts on from the backup's batch, and its next batches are other cuts of the input under numbers that the sink
 has: the sink would leave them out.  So the batches of both are compared when the query starts, before anything changes.
+
+Each set-back of a sink has an identity, which the sink keeps and the checkpoint that it is set back for.  Another copy of the
+checkpoint, which may have written rows that the sink lacks since, does not have it.
 """
 
 from __future__ import annotations
 
+import json
+import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint.batch_log import BatchLog, Mark
-from fkjoin.checkpoint.files import begun, hadoop, query_id
+from fkjoin.checkpoint.files import begun, hadoop, query_id, read_file, write_file
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.lowering.lowered import Lowered
 
 OnRestore = Literal["fail", "set-back"]
 _CHOICES = ("fail", "set-back")
+
+SET_BACKS = "fkjoin-set-backs.json"
+"""Lies in a checkpoint that sinks were set back for: the identity of each sink's last set-back."""
+
+
+@dataclass(frozen=True)
+class SetBack:
+    """A set-back of a sink that is about to happen."""
+
+    identity: int
+    known: int | None
+    """Identity of the sink's last set-back that the checkpoint knows of."""
 
 
 @runtime_checkable
@@ -28,10 +46,15 @@ class Remembers(Protocol):
         """The last batch that it has of the query; None without any."""
         ...
 
-    def way_back(self, table: Lowered, query: str, log: BatchLog) -> Callable[[], None]:
+    def last_set_back(self, spark: SparkSession, query: str) -> int | None:
+        """The identity of the last set-back of the query's batches; None without any, or where an older release did it."""
+        ...
+
+    def way_back(self, table: Lowered, query: str, log: BatchLog, turn: SetBack) -> Callable[[], None]:
         """Make the function that sets a sink back to the checkpoint's last batch; it may be interrupted, and called again.
 
-        Called after ``begin``.  ``FkJoinError``, and nothing has changed, when that cannot be: it says why.
+        The sink keeps the set-back's identity from before the first row goes.  Called after ``begin``.  ``FkJoinError``, and
+        nothing has changed, when that cannot be: it says why.
         """
         ...
 
@@ -39,56 +62,78 @@ class Remembers(Protocol):
 def ahead(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any], on_restore: OnRestore) -> list[tuple[str, Any]]:
     """The sinks, by the names under which they remember batches, that have others than the checkpoint knows.
 
-    ``sinks``: by what is added to the query's id.  ``FkJoinError`` if there are any, and they are not to be set back.
+    Also those that were set back for another copy of the checkpoint.  ``sinks``: by what is added to the query's id.
+    ``FkJoinError`` if there are any, and they are not to be set back.
     """
     if on_restore not in _CHOICES:
         raise TopologyError(f"on_restore: {on_restore!r} is none of {', '.join(map(repr, _CHOICES))}")
-    marks = _marks(spark, checkpoint, sinks)
+    marks, known = _marks(spark, checkpoint, sinks), _noted(spark, checkpoint)
     log = BatchLog(spark, checkpoint)  # afterwards: an earlier run of this process may still be at work
     found = []
-    for name, (sink, last) in marks.items():
-        if log.has(last):
+    for name, (sink, last, set_back) in marks.items():
+        ahead_at = None if last is None or log.has(last) else last
+        if ahead_at is None and set_back in (None, known.get(name)):
             continue
         if on_restore == "fail":
-            other = "" if last.number > log.last else ", which is another than the checkpoint's"
-            raise FkJoinError(
-                f"checkpoint: {checkpoint} was set back: it is at batch {log.last}, and {sink.place} has batch {last.number} "
-                f"of its query{other}. What comes next would be left out there. To set the sink back to the checkpoint's "
-                'batch: on_restore="set-back", or fkjoin run --set-back. Or start with a new checkpoint and an empty target'
-            )
+            place = sink.place
+            raise _replaced(checkpoint, log, place) if ahead_at is None else _behind(checkpoint, log, place, ahead_at)
         found.append((name, sink))
     return found
 
 
+def _behind(checkpoint: str, log: BatchLog, place: str, last: Mark) -> FkJoinError:
+    other = "" if last.number > log.last else ", which is another than the checkpoint's"
+    return FkJoinError(
+        f"checkpoint: {checkpoint} was set back: it is at batch {log.last}, and {place} has batch {last.number} "
+        f"of its query{other}. What comes next would be left out there. To set the sink back to the checkpoint's "
+        'batch: on_restore="set-back", or fkjoin run --set-back. Or start with a new checkpoint and an empty target'
+    )
+
+
+def _replaced(checkpoint: str, log: BatchLog, place: str) -> FkJoinError:
+    return FkJoinError(
+        f"checkpoint: {checkpoint} is at batch {log.last}, and {place} was set back since for another copy of it, or by a "
+        "start that was ended. It may lack rows that this checkpoint has written. To make it what the checkpoint has: "
+        'on_restore="set-back", or fkjoin run --set-back. Or start with a new checkpoint and an empty target'
+    )
+
+
 def written_to(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> str | None:
     """The place of a sink that has a batch of the checkpoint's query; None if none remembers any."""
-    return next((sink.place for sink, _ in _marks(spark, checkpoint, sinks).values()), None)
+    return next((sink.place for sink, last, _ in _marks(spark, checkpoint, sinks).values() if last is not None), None)
 
 
-def _marks(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> dict[str, tuple[Any, Mark]]:
-    """Sinks that have batches of the checkpoint's query, with the last one, by the names under which they remember it."""
+def _marks(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> dict[str, tuple[Any, Mark | None, int | None]]:
+    """Sinks that remember, by the names under which they do: the last batch of the checkpoint's query, the last set-back."""
     if not begun(spark, checkpoint):
         return {}
-    query, found = query_id(spark, checkpoint), {}
-    for suffix, sink in sinks.items():
-        if isinstance(sink, Remembers) and (last := sink.last(spark, name := f"{query}{suffix}")) is not None:
-            found[name] = sink, last
-    return found
+    query = query_id(spark, checkpoint)
+    names = {f"{query}{suffix}": sink for suffix, sink in sinks.items() if isinstance(sink, Remembers)}
+    return {name: (sink, sink.last(spark, name), sink.last_set_back(spark, name)) for name, sink in names.items()}
+
+
+def _noted(spark: SparkSession, checkpoint: str) -> dict[str, int | None]:
+    """The set-backs that the checkpoint knows of."""
+    path, files = hadoop(spark, f"{checkpoint}/{SET_BACKS}")
+    return dict(json.loads(read_file(path, files))) if files.exists(path) else {}
 
 
 def set_back(table: Lowered, checkpoint: str, sinks: list[tuple[str, Any]]) -> None:
     """Set the sinks back to the checkpoint's last batch; ``FkJoinError``, and nothing has changed, if one cannot be."""
-    log, ways = BatchLog(table.spark, checkpoint), []
+    spark, ways = table.spark, []
+    log, known = BatchLog(spark, checkpoint), _noted(spark, checkpoint)
     for query, sink in sinks:
         try:
-            ways.append(sink.way_back(table, query, log))
+            ways.append(sink.way_back(table, query, log, SetBack(secrets.randbits(62), known.get(query))))
         except FkJoinError as error:
             raise FkJoinError(
                 f"on_restore: {sink.place} cannot be set back to batch {log.last} of checkpoint {checkpoint}: {error}. Start "
                 "with a new checkpoint and an empty target"
             ) from error
-    for go_back in ways:
+    for (query, sink), go_back in zip(sinks, ways, strict=True):
         go_back()
+        known[query] = sink.last_set_back(spark, query)
+        write_file(*hadoop(spark, f"{checkpoint}/{SET_BACKS}"), json.dumps(known).encode())
 
 
 def require_spark_at(spark: SparkSession, checkpoint: str, path: str) -> None:

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from fkjoin.errors import TopologyError
+from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.plan.nodes import Source
 from fkjoin.sinks.batches import Batch, Write
@@ -18,6 +18,9 @@ from fkjoin.spark.names import require_results
 
 class Upserts(ABC):
     """A sink that is a table somewhere else, kept as fkjoin's table is."""
+
+    _set_backs: dict[str, int | None]
+    """By query: the identity of the last set-back, when its first batch since the start came."""
 
     def check(self, table: Lowered) -> None:
         """See ``Checks``."""
@@ -30,6 +33,7 @@ class Upserts(ABC):
         key = list(table.key)
         columns = [*key, *table.rest]
         self.prepare(_schema(table), table.key)
+        self._set_backs = {}
 
         def write(batch: Batch, query: str, number: int) -> None:
             rows = self.columns(batch.changes).toArrow()
@@ -53,6 +57,15 @@ class Upserts(ABC):
     def columns(self, changes: DataFrame) -> DataFrame:
         """The changes, their columns as the target takes them."""
         return changes
+
+    def require_not_set_back(self, query: str, last: int | None) -> None:
+        """``FkJoinError`` if the target was set back since the first batch; ``last``: the identity of the last set-back."""
+        if self._set_backs.setdefault(query, last) != last:
+            raise FkJoinError(f"{self.place} was set back since this query began, and another query goes on with it")
+
+    @property
+    @abstractmethod
+    def place(self) -> str: ...
 
     @abstractmethod
     def apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table, began_ms: int | None = None) -> None:

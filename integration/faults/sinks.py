@@ -7,6 +7,7 @@ that may be told to crash, or to stand still, at a moment of a batch's write.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -19,16 +20,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import session
+from fkjoin.checkpoint import claim
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS, SHORT_LIVED
 from fkjoin.sinks import Delta, Kafka, Parquet, Postgres, parquet_folders
-from integration.faults.victims import crash_if_told
+from integration.faults.victims import DRIVER_FILE, crash_if_told
 from tests.support.sinks import joined
 
-KINDS = ("parquet", "delta", "postgres", "topic", "function")
-"""The last is a user's own, for ``foreachBatch``."""
+KINDS = ("parquet", "delta", "postgres", "topic", "function", "several")
+"""The fifth is a user's own, for ``foreachBatch``; the last is Parquet and then Delta in one query."""
 
 BEFORE, AT_COMMIT, AFTER = "before", "at the commit of", "after"
-"""The moments of a batch's write.  At its commit all is ready, and nobody can see it."""
+"""The moments of a batch's write.  At its commit all is ready, and nobody can see it.  Of several sinks, after the first has it
+is before the second begins.
+"""
 
 TOPIC_OPTIONS = {"kafka.max.block.ms": "2000", "kafka.delivery.timeout.ms": "2000", "kafka.request.timeout.ms": "1000"}
 """A producer that waits two minutes for brokers is too patient for a test."""
@@ -44,8 +48,8 @@ class Writing:
 
     @property
     def place(self) -> Path:
-        """The folder that the sink writes to, if it does."""
-        return Path(self.folder) / {"function": "out"}.get(self.kind, self.kind)
+        """The folder that the sink writes to, if it does; of several sinks, the last one."""
+        return Path(self.folder) / {"function": "out", "several": "delta"}.get(self.kind, self.kind)
 
     @property
     def topic(self) -> str:
@@ -59,12 +63,13 @@ class Writing:
             writer = table.changes.writeStream.foreachBatch(lambda frame, number: write(frame, number, self.place))
             return writer.option("checkpointLocation", checkpoint).trigger(**more["trigger"]).start()
         made: dict[str, Callable[[], Any]] = {
-            "parquet": lambda: Parquet(self.place),
-            "delta": lambda: Delta(self.place),
+            "parquet": lambda: Parquet(folder / "parquet"),
+            "delta": lambda: Delta(folder / "delta"),
             "postgres": lambda: Postgres("shop.it", self.address),
             "topic": lambda: Kafka(self.topic, self.address, options=TOPIC_OPTIONS),
         }
-        return table.to(made[self.kind](), checkpoint=checkpoint, **more)
+        kinds = ("parquet", "delta") if self.kind == "several" else (self.kind,)
+        return table.to(*(made[kind]() for kind in kinds), checkpoint=checkpoint, **more)
 
 
 def write(frame: DataFrame, number: int, place: Path) -> None:
@@ -116,6 +121,8 @@ def moments(told: Callable[[str], None]) -> list[tuple[Any, str, Any]]:
 def main(about: Path) -> None:
     given = json.loads(about.read_text())
     writing = Writing(**given["writing"])
+    claim.RENEWED_EVERY_S, claim.LAPSES_AFTER_S = 0.5, 1.0
+    Path(os.environ["FKJOIN_FAULT"]).with_name(DRIVER_FILE).write_text(str(os.getpgid(0)))
     for place in moments(lambda moment: crash_if_told("sink write", moment)):
         setattr(*place)
     settings = {

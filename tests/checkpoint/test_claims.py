@@ -17,8 +17,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from fkjoin import Table, TopologyError
-from fkjoin.checkpoint.claim import FILE
+from fkjoin import QueryError, Table, TopologyError
+from fkjoin.checkpoint import claim as of_claims
+from fkjoin.checkpoint.claim_files import FILE
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks import Parquet
 from tests.support.orders import History, tables
@@ -60,7 +61,8 @@ def test_a_checkpoint_that_another_process_uses_is_refused_by_every_call(
 ) -> None:
     (tmp_path / "ck").mkdir()
     owner = json.dumps({"host": socket.gethostname(), "process": another.pid})
-    (tmp_path / "ck" / FILE).write_text(owner)
+    claim = tmp_path / "ck" / f"{FILE}.1"
+    claim.write_text(owner)
     about: Any = {"checkpoint": tmp_path / "ck", "trigger": {"availableNow": True}}
     calls: list[Callable[[], Any]] = [
         lambda: orders.to_parquet(tmp_path / "out", **about),
@@ -72,37 +74,41 @@ def test_a_checkpoint_that_another_process_uses_is_refused_by_every_call(
             FkJoinError, match=rf"checkpoint: .*ck is in use by process {another.pid} on .*: stop that job first"
         ):
             call()
-    assert (tmp_path / "ck" / FILE).read_text() == owner
+    assert claim.read_text() == owner
     assert not (tmp_path / "out").exists()
     another.kill()
     another.wait(30)
     calls[0]().awaitTermination()
     ended()
-    assert (tmp_path / "ck" / FILE).read_text() == ""
+    assert [file.read_text() for file in claim.parent.glob(f"{FILE}*")] == [""]
 
 
 def test_a_query_holds_its_claim_until_it_is_stopped_and_may_be_started_again_at_once(orders: Table, tmp_path: Path) -> None:
-    claim = tmp_path / "ck" / FILE
+    def claim() -> str:
+        (file,) = (tmp_path / "ck").glob(f"{FILE}*")
+        return file.read_text()
+
     for _ in range(2):
         query = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck")
-        assert json.loads(claim.read_text()) == {"host": socket.gethostname(), "process": os.getpid()}
+        owner = json.loads(claim())
+        assert (owner["host"], owner["process"]) == (socket.gethostname(), os.getpid())
         query.processAllAvailable()
         query.stop()
     (first, *_) = [*waiting(), None]
     again = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck")
     if first is not None:
         first.join(60)
-    assert claim.read_text(), "the one that ended gives up its own hold only"
+    assert claim(), "the one that ended gives up its own hold only"
     again.stop()
     ended()
-    assert claim.read_text() == ""
+    assert claim() == ""
 
 
 def test_a_query_that_fails_or_does_not_start_gives_up_its_claim(orders: Table, tmp_path: Path) -> None:
     with pytest.raises(StreamingQueryException, match="disk is full"):
         orders.to(Memory("disk", {0}), checkpoint=tmp_path / "ck", trigger={"availableNow": True}).awaitTermination()
     ended()
-    assert (tmp_path / "ck" / FILE).read_text() == ""
+    assert (tmp_path / "ck" / f"{FILE}.1").read_text() == ""
     with pytest.raises(TopologyError, match="on s3a"):
         orders.to_parquet("s3a://bucket/out", checkpoint=tmp_path / "new")
     assert not (tmp_path / "new").exists()
@@ -115,7 +121,26 @@ def test_two_at_a_time_in_one_session_are_as_spark_has_it(orders: Table, tmp_pat
     with contextlib.suppress(StreamingQueryException):
         first.awaitTermination()
     assert second.isActive
-    assert (tmp_path / "ck" / FILE).read_text()
+    assert (tmp_path / "ck" / f"{FILE}.1").read_text()
     second.stop()
     ended()
-    assert (tmp_path / "ck" / FILE).read_text() == ""
+    assert (tmp_path / "ck" / f"{FILE}.1").read_text() == ""
+
+
+def test_a_query_whose_claim_another_process_took_over_stops_and_says_so(
+    orders: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a driver finds it that stood still, or that could not reach the storage for a minute."""
+    monkeypatch.setattr(of_claims, "RENEWED_EVERY_S", 0.1)
+    query = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", query_name="slow")
+    (tmp_path / "ck" / f"{FILE}.2").write_text('{"host": "elsewhere", "process": 7}')
+    says = (
+        r"^query slow failed: process 7 on elsewhere has taken over the claim on checkpoint .*ck\n"
+        r"where: checkpoint .*ck\nwhat to do: let one process have the checkpoint: "
+    )
+    with pytest.raises(QueryError, match=says):
+        query.awaitTermination()
+    assert not query.isActive
+    assert isinstance(query.exception(), QueryError)
+    ended()
+    assert (tmp_path / "ck" / f"{FILE}.2").read_text(), "it is the other's"

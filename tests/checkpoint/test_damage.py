@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from fkjoin import FkJoinError
 from fkjoin.checkpoint import claim
 from fkjoin.checkpoint.claim import claimed
+from fkjoin.checkpoint.claim_files import FILE
 from fkjoin.checkpoint.damage import check_logs, explain
 from fkjoin.checkpoint.upkeep import verify
 from tests.support.golden import CHECKPOINTS, unpack
@@ -96,26 +97,20 @@ def test_damage_is_named_before_anything_runs(spark: SparkSession, tmp_path: Pat
 
 
 @pytest.mark.spark
-def test_a_claim_is_refused_while_its_owner_lives(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def owner(host: str, process: int, seconds_ago: float = 0) -> None:
-        (tmp_path / claim.FILE).write_text(json.dumps({"host": host, "process": process}))
-        os.utime(tmp_path / claim.FILE, (time.time() - seconds_ago,) * 2)
-        (tmp_path / f".{claim.FILE}.crc").unlink(missing_ok=True)
-
+def test_a_claim_is_refused_while_its_owner_lives(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "metadata").touch()
-    here = socket.gethostname()
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    for host, process in ((here, other.pid), ("elsewhere", 7)):
-        owner(host, process)
-        with pytest.raises(FkJoinError, match=f"in use by process {process} on {host}: stop that job first"):
-            claimed(spark, str(tmp_path)).__enter__()
+    owner = {"host": socket.gethostname(), "process": other.pid}
+    (tmp_path / FILE).write_text(json.dumps(owner))
+    with pytest.raises(FkJoinError, match=f"in use by process {other.pid} on .*: stop that job first"):
+        claimed(spark, str(tmp_path)).__enter__()
     other.kill()
     other.wait()
-    for host, process, age in ((here, other.pid, 0), (here, os.getpid(), 0), ("elsewhere", 7, 61)):
-        owner(host, process, age)
-        with claimed(spark, str(tmp_path)):
-            assert json.loads((tmp_path / claim.FILE).read_text()) == {"host": here, "process": os.getpid()}
-        assert (tmp_path / claim.FILE).read_text() == "", "it is nobody's"
+    for number in (1, 2):
+        with claimed(spark, str(tmp_path)) as held:
+            assert held.number == number
+            assert json.loads((tmp_path / f"{FILE}.{number}").read_text())["process"] == os.getpid()
+        assert (tmp_path / f"{FILE}.{number}").read_text() == "", "it is nobody's"
 
 
 @pytest.mark.spark
@@ -124,7 +119,7 @@ def test_a_claim_is_renewed_and_whole_whenever_its_owner_is_killed(
 ) -> None:
     monkeypatch.setattr(claim, "RENEWED_EVERY_S", 0.02)
     (tmp_path / "metadata").touch()
-    file = tmp_path / claim.FILE
+    file = tmp_path / f"{FILE}.1"
     deadline = time.monotonic() + 20
 
     def waiting() -> bool:
@@ -139,7 +134,6 @@ def test_a_claim_is_renewed_and_whole_whenever_its_owner_is_killed(
         file.unlink()  # somebody else's doing
         while waiting() and not file.exists():
             pass
-        monkeypatch.setattr(claim, "_touched", lambda path, files: False)  # as of an object store
         file.write_text("")
         while waiting() and not file.read_text():
             pass

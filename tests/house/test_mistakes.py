@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from fkjoin import FkJoinError, QueryError, Table, fk_join
-from fkjoin.checkpoint import claim
+from fkjoin.checkpoint import claim, claim_files
 from fkjoin.jobs.job_file import read_job
 from fkjoin.sessions.connector import package
 from tests.support.commands import fkjoin
@@ -110,7 +110,8 @@ def other_operators(shop: Shop) -> None:
 
 def in_use(shop: Shop) -> None:
     (shop.folder / "ck").mkdir()
-    (shop.folder / "ck" / claim.FILE).write_text(json.dumps({"host": "elsewhere", "process": 7}))
+    owner = {"host": "elsewhere", "process": 1, "machine": claim._machine()}
+    (shop.folder / "ck" / f"{claim_files.FILE}.1").write_text(json.dumps(owner))
     shop.run(shop.joined())
 
 
@@ -223,8 +224,8 @@ MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
     ),
     "a checkpoint in use": (
         in_use,
-        "checkpoint: FOLDER/ck is in use by process 7 on elsewhere: stop that job first. If it is gone, its claim lapses 60 s "
-        "after its last sign of life, which was N s ago",
+        "checkpoint: FOLDER/ck is in use by process 1 on elsewhere: stop that job first. It renewed its claim in the last "
+        "60 s; once it is gone, a start takes the claim over",
     ),
     "a checkpoint that is a file": (
         lambda shop: shop.run(shop.orders(), checkpoint=shop.file().name),

@@ -268,7 +268,7 @@ WAYS: dict[str, str] = {
     "a row cannot be in table {}: {}; with on_error": (
         "integration/test_postgres_refusals.py::test_each_way_out_that_the_error_names"
     ),
-    "table {} beside {} lacks the columns {} and": (
+    "table {} beside {} lacks the columns {}: let": (
         "integration/test_postgres.py::test_a_user_that_may_not_add_columns_is_told_what_the_owner_has_to_run"
     ),
     "postgres: the address cannot be read (it is": (
@@ -276,6 +276,9 @@ WAYS: dict[str, str] = {
     ),
     "checkpoint: {} is at {}, and {} has batch": SPARKS_SINK,
     "checkpoint: {} was set back: it is at batch": RESTORED,
+    "checkpoint: {} is at batch {}, and {} was set": (
+        "tests/sinks/test_replaced_checkpoint.py::test_it_is_refused_though_no_batch_had_rows_since_and_each_way_out_is_one"
+    ),
     "on_restore: {} cannot be set back to batch": BACK,
     "{} ({}, retry_s = {}). Start the query again": (
         "integration/test_postgres_outages.py::test_when_the_time_is_over_the_query_stops_and_says_how_long_it_tried"

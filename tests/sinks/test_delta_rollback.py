@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks import delta_log
 from fkjoin.sinks.delta import Delta
+from fkjoin.sinks.restored import SetBack
 from fkjoin.spark.schemas import spark_schema
 
 IDS = pa.schema([("id", pa.int64())])
@@ -41,6 +43,7 @@ class Target:
 
     def __init__(self, path: Path) -> None:
         self.path, self.sink = path, Delta(str(path))
+        self.set_backs = 0
         self.sink.prepare(spark_schema(IDS), ("id",))
 
     def batch(self, number: int, began_ms: int, query: str = "q") -> int:
@@ -54,12 +57,15 @@ class Target:
         write_deltalake(str(self.path), pa.table({"id": [row]}), mode="append", commit_properties=said)
         return row
 
-    def way_back(self, log: Any) -> Callable[[], None]:
-        return self.sink.way_back(cast(Any, None), "q", log)
+    def way_back(self, log: Any, known: int | None = None) -> Callable[[], None]:
+        self.set_backs += 1
+        self.sink = replace(self.sink, _set_backs={})  # a query starts
+        return self.sink.way_back(cast(Any, None), "q", log, SetBack(self.set_backs, known))
 
-    def back(self, log: Any, *, times: int = 1) -> None:
+    def back(self, log: Any, *, times: int = 1, known: int | None = None) -> None:
+        """Set it back for a checkpoint that knows of a set-back, or of none."""
         for _ in range(times):
-            self.way_back(log)()
+            self.way_back(log, known)()
 
     @property
     def rows(self) -> list[int]:
@@ -161,11 +167,48 @@ def test_a_run_that_was_set_back_is_not_restored_where_the_checkpoint_no_longer_
     second = [target.batch(3, 103), target.batch(4, 104)]
     target.batch(301, 401)
     kept = [None] * 101 + [100 + number for number in range(101, 201)]
-    target.back(Log(*kept), times=2)
+    target.back(Log(*kept), times=2, known=1)
     assert target.rows == [*first[:3], *second]
     assert target.last == Mark(4, 104)
     target.back(Log(10, 11, None))
     assert target.rows == first[:3]
+
+
+def test_the_checkpoint_that_was_replaced_has_its_own_rows_though_it_no_longer_has_the_times(target: Target) -> None:
+    """The batch of its last number that is in the table is of the other copy."""
+    first = [target.batch(number, 10 + number) for number in range(4)]
+    target.back(Log(10, 11))
+    second = [target.batch(number, 20 + number) for number in range(2, 4)]
+    replaced, other = Log(None, None, None, None, 14), Log(None, None, None, None, 24)
+    target.back(replaced)
+    assert target.rows == first
+    assert delta_log.last_set_back(DeltaTable(target.path), "q") == 2
+    target.back(other, known=1)
+    assert target.rows == [*first[:2], *second]
+
+
+def test_a_query_that_stood_still_while_the_table_was_set_back_writes_nothing(target: Target) -> None:
+    """Its next batch has a number that the table does not have any more."""
+    rows = [target.batch(number, 10 + number) for number in range(3)]
+    other = Target(target.path)
+    other.back(Log(10))
+    with pytest.raises(FkJoinError, match="^delta .* was set back since this query began, and another query goes on with it"):
+        target.batch(3, 13)
+    assert target.rows == rows[:1]
+    assert other.batch(1, 21) in target.rows
+
+
+def test_a_way_back_that_the_history_no_longer_has_is_not_guessed(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(4):
+        target.batch(number, 10 + number)
+    target.back(Log(10, 11))
+    rows = [*target.rows, target.batch(2, 22)]
+    history = DeltaTable.history
+    monkeypatch.setattr(DeltaTable, "history", lambda table: history(table)[:1])
+    with pytest.raises(FkJoinError, match="set back for another copy of the checkpoint, and its history no longer says when"):
+        target.back(Log(10, 11, None, None))
+    assert target.rows == rows
+    target.back(Log(10, 11, 22), known=1)
 
 
 def test_the_time_of_a_batch_is_not_that_of_a_later_one_of_an_older_release(target: Target) -> None:

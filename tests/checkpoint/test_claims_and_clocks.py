@@ -1,0 +1,279 @@
+"""Claims on a checkpoint, with a clock of the test: who is refused, who takes over, and who notices that it has lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fkjoin.checkpoint import claim, claim_files
+from fkjoin.checkpoint.claim import claimed, require_held
+from fkjoin.checkpoint.claim_files import FILE, ClaimFiles
+from fkjoin.errors import FkJoinError
+from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath, Doing
+
+SPARK = cast(SparkSession, None)
+
+NEITHER: Callable[[], None] = lambda: None  # noqa: E731
+
+
+class Clock:
+    """Time that passes when somebody sleeps; others do something each second."""
+
+    def __init__(self) -> None:
+        self.now, self.each_second = 1000.0, NEITHER
+
+    def monotonic(self) -> float:
+        return self.now
+
+    time = monotonic
+
+    def sleep(self, seconds: float) -> None:
+        before, self.now = self.now, self.now + seconds
+        if int(self.now) > int(before):
+            self.each_second()
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(claim, "time", made)
+    monkeypatch.setattr(claim, "_lapsed", set())
+    return made
+
+
+@pytest.fixture(autouse=True, params=["of this machine", "of an object store"])
+def files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files without a JVM; an object store cannot date them."""
+    monkeypatch.setenv("SPARK_CONNECT_LOCAL_URL", "here")
+    at = ArrowFiles(Doing(SPARK), "file")
+    monkeypatch.setattr(claim_files, "hadoop", lambda _, where: (ArrowPath.of(where), at))
+    if request.param == "of an object store":
+        monkeypatch.setattr(claim_files, "local_path", lambda *_: None)
+        monkeypatch.setattr(claim_files, "_dated", lambda *_: False)
+
+
+@pytest.fixture
+def another() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is alive."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.wait(30)
+
+
+class Other:
+    """Another process, of another machine unless it is said."""
+
+    def __init__(self, folder: Path, host: str = "elsewhere", process: int = 7, **more: Any) -> None:
+        self.files, self.hour = ClaimFiles(SPARK, str(folder)), 0
+        self.said = json.dumps({"host": host, "process": process, "machine": f"kernel of {host}", **more}).encode()
+        self.number = self.files.next()
+        assert self.files.make(self.number, self.said)
+
+    def renew(self) -> None:
+        """By a clock of its own, which goes back."""
+        self.hour -= 1
+        file = Path(self.files.place.partition(":")[2]) / f"{FILE}.{self.number}"
+        os.utime(file, (self.hour * 3600 + 1e9,) * 2)
+
+
+def holder(folder: Path) -> dict[str, Any]:
+    newest = ClaimFiles(SPARK, str(folder)).newest()
+    return newest.owner if newest is not None and not newest.is_free else {}
+
+
+def test_a_claim_of_another_machine_is_refused_once_it_is_renewed_whatever_its_clock_says(tmp_path: Path, clock: Clock) -> None:
+    other, begun = Other(tmp_path), clock.now
+    clock.each_second = lambda: other.renew() if int(clock.now) % 10 == 0 else None
+    with pytest.raises(FkJoinError, match="is in use by process 7 on elsewhere: stop that job first"):
+        claimed(SPARK, str(tmp_path)).__enter__()
+    assert clock.now - begun <= 10
+    assert holder(tmp_path)["host"] == "elsewhere"
+
+
+def test_a_claim_that_has_not_changed_for_a_minute_of_ones_own_clock_is_taken_over(tmp_path: Path, clock: Clock) -> None:
+    """Another one of that process is not waited for again."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        Other(tmp_path / name)
+    begun = clock.now
+    with claimed(SPARK, str(tmp_path / "one")):
+        assert holder(tmp_path / "one")["process"] == os.getpid()
+        assert 60 <= clock.now - begun <= 61
+        with claimed(SPARK, str(tmp_path / "two")):
+            assert clock.now - begun <= 61
+    assert holder(tmp_path / "one") == holder(tmp_path / "two") == {}
+
+
+def test_a_claim_that_is_given_up_meanwhile_is_taken_at_once(tmp_path: Path, clock: Clock) -> None:
+    other = Other(tmp_path)
+    clock.each_second = lambda: other.files.give_up(other.number)
+    (tmp_path / "metadata").touch()
+    begun = clock.now
+    with claimed(SPARK, str(tmp_path)):
+        assert clock.now - begun <= 2
+        assert holder(tmp_path)["process"] == os.getpid()
+
+
+def test_of_two_that_take_over_a_claim_one_is_refused(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have seen that it lapsed, and the other one is faster by a moment."""
+    Other(tmp_path)
+    make, faster = ClaimFiles.make, list[Other]()
+
+    def late(files: ClaimFiles, number: int, said: bytes) -> bool:
+        if not faster:
+            monkeypatch.setattr(ClaimFiles, "make", make)
+            faster.append(Other(tmp_path, "third"))
+            clock.each_second = faster[0].renew
+        return make(files, number, said)
+
+    monkeypatch.setattr(ClaimFiles, "make", late)
+    with pytest.raises(FkJoinError, match="in use by process 7 on third"):
+        claimed(SPARK, str(tmp_path)).__enter__()
+    assert holder(tmp_path)["host"] == "third"
+
+
+@pytest.mark.parametrize("files", ["of this machine"], indirect=True)
+def test_many_that_begin_at_once_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    files, start, won = ClaimFiles(SPARK, str(tmp_path)), threading.Barrier(8), list[int]()
+    for number in range(1, 20):
+
+        def contend(name: int, number: int = number) -> None:
+            start.wait(30)
+            if files.make(number, f"{name}".encode()):
+                won.append(name)
+
+        threads = [threading.Thread(target=contend, args=(name,)) for name in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        (winner,) = won
+        newest = files.newest()
+        assert newest is not None
+        assert (newest.number, newest.said) == (number, f"{winner}".encode())
+        won.clear()
+    assert [path.name for path in tmp_path.iterdir()] == [f"{FILE}.19"]
+
+
+def test_one_that_comes_with_an_old_number_does_not_hold_it(tmp_path: Path) -> None:
+    """It looked before others took the claim over, and their files before the last are deleted."""
+    files = ClaimFiles(SPARK, str(tmp_path))
+    number = files.next()
+    Other(tmp_path)
+    Other(tmp_path, "third")
+    assert not files.make(number, b'{"host": "late", "process": 1}')
+    assert holder(tmp_path)["host"] == "third"
+
+
+class Running:
+    """A query of this process."""
+
+    ended = False
+    _why_stopped = ""
+
+    def stop(self) -> None:
+        self.ended = True
+
+
+def test_an_owner_that_stood_still_stops_its_queries_when_another_has_its_claim(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Running()
+    with claimed(SPARK, str(tmp_path)) as held:
+        held.queries.append(cast(Any, query))
+        held.renew()
+        assert not query.ended
+        Other(tmp_path)
+        held.renew()
+        assert query.ended
+        assert query._why_stopped.startswith("process 7 on elsewhere has taken over the claim on checkpoint")
+        assert "its queries in this process are stopped" in caplog.text
+    assert holder(tmp_path)["host"] == "elsewhere", "it gives up its own claim only"
+
+
+def test_a_batch_is_not_done_when_its_process_stood_still_and_has_lost_the_claim(tmp_path: Path, clock: Clock) -> None:
+    """Spark would note in the other's checkpoint that it is done.  A process that did not stand still does not look."""
+    require_held(str(tmp_path))
+    with claimed(SPARK, str(tmp_path)):
+        Other(tmp_path)
+        require_held(f"{tmp_path}/")
+        clock.now += 31
+        with pytest.raises(FkJoinError, match="^process 7 on elsewhere has taken over the claim .* this one stood still"):
+            require_held(f"{tmp_path}/")
+
+
+def test_an_owner_whose_claim_was_taken_and_given_up_has_lost_it_too(tmp_path: Path) -> None:
+    query = Running()
+    (tmp_path / "metadata").touch()
+    with claimed(SPARK, str(tmp_path)) as held:
+        held.queries.append(cast(Any, query))
+        other = Other(tmp_path)
+        other.files.give_up(other.number)
+        held.renew()
+        assert query.ended
+
+
+def test_one_of_two_that_an_object_store_let_make_the_same_file_stops(tmp_path: Path) -> None:
+    """The second has overwritten the first."""
+    query = Running()
+    (tmp_path / "metadata").touch()
+    with claimed(SPARK, str(tmp_path)) as held:
+        held.queries.append(cast(Any, query))
+        held.files.write(held.number, b'{"host": "elsewhere", "process": 7}')
+        held.renew()
+        assert query.ended
+    assert holder(tmp_path)["host"] == "elsewhere"
+
+
+def test_a_claim_that_somebody_has_deleted_or_emptied_is_written_again(tmp_path: Path) -> None:
+    with claimed(SPARK, str(tmp_path)) as held:
+        file = tmp_path / f"{FILE}.{held.number}"
+        for spoil in (file.unlink, lambda: file.write_text("" if held.files.local else "{}")):
+            spoil()
+            assert holder(tmp_path) == {}
+            held.renew()
+            assert holder(tmp_path)["process"] == os.getpid()
+            assert held.taken is None
+
+
+def test_a_process_of_this_machine_is_asked_whether_it_lives(
+    tmp_path: Path, clock: Clock, another: subprocess.Popen[bytes]
+) -> None:
+    """The number of a process says nothing in another space of processes, such as another container with this host's name."""
+    here, host, begun = {"machine": claim._machine()}, socket.gethostname(), clock.now
+    other = Other(tmp_path, host, another.pid, **here)
+    clock.now = (tmp_path / f"{FILE}.{other.number}").stat().st_mtime
+    clock.each_second = other.renew
+    with pytest.raises(FkJoinError, match=f"in use by process {another.pid} on {host}"):
+        claimed(SPARK, str(tmp_path)).__enter__()
+    another.kill()
+    another.wait(30)
+    begun, clock.each_second = clock.now, NEITHER
+    for process in (another.pid, os.getpid()):
+        with claimed(SPARK, str(tmp_path)):
+            assert clock.now == begun
+        Other(tmp_path, host, process, **here)
+    elsewhere = Other(tmp_path, host, os.getpid(), machine="another space of processes")
+    clock.each_second = elsewhere.renew
+    with pytest.raises(FkJoinError, match=f"in use by process {os.getpid()} on {host}"):
+        claimed(SPARK, str(tmp_path)).__enter__()
+
+
+def test_a_claim_of_an_older_release_is_one(tmp_path: Path, clock: Clock) -> None:
+    """Its file has no number, and it does not say what its machine is."""
+    (tmp_path / FILE).write_text(json.dumps({"host": "elsewhere", "process": 7}))
+    begun = clock.now
+    with claimed(SPARK, str(tmp_path)):
+        assert clock.now - begun >= 60
+        assert [path.name for path in tmp_path.iterdir()] == [f"{FILE}.1"]

@@ -1,0 +1,109 @@
+"""Job files that have changed since their checkpoint was begun: some go on with it, and the others are refused by name."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from fkjoin.errors import FkJoinError
+from tests.support.queries import write_lines
+
+pytestmark = pytest.mark.spark
+
+JOB = """
+name = "shop"
+checkpoint = "{folder}/checkpoint"
+trigger = "available-now"
+
+[tables.orders]
+path = "{folder}/a"
+schema = "id bigint, customer string, amount bigint, lsn bigint, seq bigint"
+key = "id"
+version = "lsn"
+
+[tables.customers]
+path = "{folder}/b"
+schema = "customer string, name string, lsn bigint"
+key = "customer"
+version = "lsn"
+
+[joins.joined]
+left = "orders"
+right = "customers"
+extractor = "customer"
+joiner = ["left.amount", "right.name"]
+
+[sinks.out]
+table = "joined"
+path = "{folder}/out"
+"""
+
+REFUSED: dict[str, tuple[str, str, str]] = {
+    "a table's name": ("orders", "sales", 'join joined: left = "orders", the job now has "sales"'),
+    "a join's name": ("joined", "all", "was made by another job: "),
+    "the key": ('key = "id"', 'key = "customer"', r'table orders: key = \["id"\], the job now has \["customer"\]'),
+    "the version": ('"lsn"\n\n[tables.c', '["lsn", "seq"]\n\n[tables.c', "table orders: version = "),
+    "the columns": ("amount bigint, lsn", "amount bigint, city string, lsn", "table orders: columns = "),
+    "a column's type": ("amount bigint", "amount double", "was made by another job: of store joined-rekey, "),
+    "the extractor": ('extractor = "customer"', 'extractor = "upper(customer)"', 'join joined: extractor = "customer"'),
+    "the joiner": ('"right.name"]', '"upper(right.name) as name"]', "join joined: joiner = "),
+    "the kind of join": (
+        "[joins.joined]",
+        '[joins.joined]\nhow = "left"',
+        'join joined: how = "inner", the job now',
+    ),
+    "rows in state": ("[joins.joined]", "[joins.joined]\nmaterialize = true", "of store joined-resolve, materialized was"),
+    "periodic results": ("[joins.joined]", '[joins.joined]\nemit = "periodic 1 minute"', "was made "),
+}
+"""By what changes: a text of the job file, what it becomes, and what the refusal says."""
+
+
+def refusal(fkjoin_here: Callable[..., str], file: Path) -> str:
+    try:
+        return fkjoin_here("run", file, "--check")
+    except FkJoinError as error:
+        return str(error)
+
+
+def job(folder: Path, *changes: tuple[str, ...], more: str = "") -> Path:
+    text = JOB
+    for before, after in changes:
+        assert before in text, before
+        text = text.replace(before, after)
+    file = folder / "job.toml"
+    file.write_text((text + more).format(folder=folder))
+    return file
+
+
+LATER = """
+[dead_letters]
+path = "{folder}/dead"
+[sinks.later]
+table = "joined"
+path = "{folder}/later"
+"""
+
+
+def test_each_change_goes_on_or_is_refused_by_name(tmp_path: Path, fkjoin_here: Callable[..., str]) -> None:
+    write_lines(tmp_path / "a", "1", [{"id": 1, "customer": "c", "amount": 5, "lsn": 1}])
+    (tmp_path / "a" / "bad.json").write_text("{\n")
+    write_lines(tmp_path / "b", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
+    fkjoin_here("run", job(tmp_path))
+    said = {what: refusal(fkjoin_here, job(tmp_path, change[:2])) for what, change in REFUSED.items()}
+    assert {what: said[what] for what, (*_, says) in REFUSED.items() if not re.search(says, said[what])} == {}
+    write_lines(tmp_path / "a", "2", [{"id": 2, "customer": "c", "amount": 6, "lsn": 2}])
+    fkjoin_here("run", job(tmp_path, ('name = "shop"', 'name = "store"\nlog = "{folder}/job.log"'), more=LATER))
+
+    def written(name: str) -> list[int]:
+        found = (tmp_path / name).glob("batch=*/*.parquet")
+        return sorted(row["id"] for path in found for row in pq.read_table(path).to_pylist())
+
+    assert written("out") == written("later") == [1, 2], "the sink that came later has all rows"
+    letters = [json.loads(line) for path in (tmp_path / "dead").glob("*.json") for line in path.read_text().splitlines()]
+    assert len(letters) == 1, "also those from before there was such a section"
+    fkjoin_here("run", job(tmp_path, ("[tables.customers]", 'on_error = "skip"\n[tables.customers]')))
