@@ -10,8 +10,6 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
 from fkjoin.checkpoint.batch_log import BatchLog, Mark, has_batch
 from fkjoin.checkpoint.files import require_folder, require_writable
@@ -20,15 +18,15 @@ from fkjoin.lowering.lowered import Lowered
 from fkjoin.sinks import RETRY_S, delta_log, delta_types
 from fkjoin.sinks.delta_storage import at_storage
 from fkjoin.sinks.retry import require_retry_s
-from fkjoin.sinks.upserts import Upserts
+from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.kinds import require_kinds
-from fkjoin.spark.schemas import arrow_schema, types_text
+from fkjoin.spark.schemas import spark_schema, types_text
 
 _GONE = "_fkjoin_gone"
 
 
 @dataclass
-class Delta(Upserts):
+class Delta(TableSink):
     """Sink into a Delta table, for ``Table.to``.
 
     Parameters
@@ -54,17 +52,17 @@ class Delta(Upserts):
     def __post_init__(self) -> None:
         require_retry_s(self.retry_s)
 
-    def examine(self, schema: StructType, key: tuple[str, ...]) -> None:
-        require_kinds("to_delta", schema)
-        once = replace(self, _schema=arrow_schema("to_delta", schema), _key=key)
+    def examine(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
+        require_kinds("to_delta", spark_schema(schema))
+        once = replace(self, _schema=schema, _key=key)
         at_storage(self.place, lambda: once._prepare(schema, keep=False), 0.0)
 
-    def prepare(self, schema: StructType, key: tuple[str, ...]) -> None:
-        require_kinds("to_delta", schema)
-        self._schema, self._key = arrow_schema("to_delta", schema), key
+    def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
+        require_kinds("to_delta", spark_schema(schema))
+        self._schema, self._key = schema, key
         at_storage(self.place, lambda: self._prepare(schema, keep=True), self.retry_s)
 
-    def _prepare(self, schema: StructType, *, keep: bool) -> None:
+    def _prepare(self, schema: pa.Schema, *, keep: bool) -> None:
         if "://" not in str(self.path):
             (require_folder if keep else require_writable)(Path(self.path))
         try:
@@ -83,19 +81,19 @@ class Delta(Upserts):
             raise FkJoinError(f"Delta table {self.path} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
         self._schema = pa.schema([there.field(name) for name in schema.names])
 
-    def _make(self, schema: StructType) -> None:
+    def _make(self, schema: pa.Schema) -> None:
         try:
             with tempfile.TemporaryDirectory() as trial:  # a table that deltalake writes and cannot open would stay at the path
                 DeltaTable.create(trial, self._schema)
             DeltaTable.create(self.path, self._schema, mode="ignore", storage_options=dict(self.options))
         except DeltaError as error:  # such as of a timestamp_ntz in a map, which the package overlooks
             raise FkJoinError(
-                f"Delta table {self.path} cannot be made for {types_text(schema)}: {error}. "
+                f"Delta table {self.path} cannot be made for {types_text(spark_schema(schema))}: {error}. "
                 "Make it in another way, or cast the column"
             ) from error
 
-    def last(self, spark: SparkSession, query: str) -> Mark | None:
-        return at_storage(self.place, lambda: self._last(query), self.retry_s)
+    def last_batch(self, query: str) -> BatchId | None:
+        return BatchId.of(query, at_storage(self.place, lambda: self._last(query), self.retry_s))
 
     def _last(self, query: str) -> Mark | None:
         try:
@@ -118,8 +116,8 @@ class Delta(Upserts):
     def _opened(self, version: int | None = None) -> DeltaTable:
         return DeltaTable(self.path, version, storage_options=dict(self.options))
 
-    def apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table, began_ms: int | None = None) -> None:
-        at_storage(self.place, lambda: self._apply(query, Mark(batch, began_ms), upserts, gone), self.retry_s)
+    def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
+        at_storage(self.place, lambda: self._apply(batch.query, batch.mark, upserts, deletes), self.retry_s)
 
     def _apply(self, query: str, mark: Mark, upserts: pa.Table, gone: pa.Table) -> None:
         table = self._opened()

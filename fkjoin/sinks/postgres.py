@@ -15,25 +15,24 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 from psycopg import Connection
 from psycopg.sql import SQL, Composed, Identifier, Literal
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, StructType
 
-from fkjoin.checkpoint.batch_log import BatchLog, Mark, has_batch
-from fkjoin.checkpoint.saved import read_state
+from fkjoin.checkpoint.batch_log import Mark, has_batch
 from fkjoin.errors import FkJoinError, set_aside
-from fkjoin.lowering.lowered import Lowered
 from fkjoin.sinks import RETRY_S, postgres_types
 from fkjoin.sinks.counts import LEFT_OUT, count
 from fkjoin.sinks.postgres_refusals import PLACE, Refused, unread, unwritten
 from fkjoin.sinks.postgres_server import connect, mends, settings_of
 from fkjoin.sinks.postgres_values import spelled
 from fkjoin.sinks.retry import first_line, repeated, require_retry_s
-from fkjoin.sinks.upserts import Upserts
+from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.json_texts import written
 from fkjoin.spark.kinds import NESTED
 from fkjoin.spark.names import quoted
+from fkjoin.spark.schemas import spark_schema
 
 BATCHES = "fkjoin_batches"
 """The table beside the target, in its schema, that has the last batch of each query."""
@@ -54,7 +53,7 @@ _T = TypeVar("_T")
 
 
 @dataclass
-class Postgres(Upserts):
+class Postgres(TableSink):
     """Sink into a table of PostgreSQL, for ``Table.to``.
 
     Parameters
@@ -83,11 +82,11 @@ class Postgres(Upserts):
     def place(self) -> str:
         return f"postgres {self.into}"
 
-    def examine(self, schema: StructType, key: tuple[str, ...]) -> None:
-        replace(self, retry_s=0.0)._prepared(schema, key, keep=False)
+    def examine(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
+        replace(self, retry_s=0.0)._prepared(spark_schema(schema), key, keep=False)
 
-    def prepare(self, schema: StructType, key: tuple[str, ...]) -> None:
-        self._prepared(schema, key, keep=True)
+    def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
+        self._prepared(spark_schema(schema), key, keep=True)
 
     def _prepared(self, schema: StructType, key: tuple[str, ...], *, keep: bool) -> None:
         """Make what has to be there, in a transaction; unless it is to be kept, it is rolled back."""
@@ -146,8 +145,8 @@ class Postgres(Upserts):
                     f"{added.as_string(connection)}"
                 ) from error
 
-    def last(self, spark: SparkSession, query: str) -> Mark | None:
-        return self._repeated(lambda: self._last(query))
+    def last_batch(self, query: str) -> BatchId | None:
+        return BatchId.of(query, self._repeated(lambda: self._last(query)))
 
     def _last(self, query: str) -> Mark | None:
         with connect(self._settings) as connection:
@@ -161,18 +160,8 @@ class Postgres(Upserts):
             return None
         return _mark(row[0]["batch"], row[0].get(_BEGAN), row[0].get(_BEGAN_OF))
 
-    def way_back(self, table: Lowered, query: str, log: BatchLog) -> Callable[[], None]:
-        # From the state: the table's rows as of the last batch that is done.
-        spark, names = table.spark, [*table.key, *table.rest]
-        if log.done < 0:
-            kept = spark.createDataFrame([], table.changes.schema)
-        else:
-            name = getattr(table.node, "materialized", None) or table.name
-            kept = read_state(spark, log.checkpoint, name, batch=log.done)
-        if lacking := [name for name in names if name not in kept.columns]:
-            raise FkJoinError(f"{table.name} has no column {lacking[0]} in the state")
-        rows, mark = self.columns(kept.select(*map(quoted, names))).toArrow(), log.mark(log.done)
-        return lambda: self._set_aside(mark.number, self._repeated(lambda: self._become(query, mark, rows)))
+    def replace(self, batch: BatchId, rows: pa.Table) -> None:
+        self._set_aside(batch.number, self._repeated(lambda: self._become(batch.query, batch.mark, rows)))
 
     def _become(self, query: str, mark: Mark, rows: pa.Table) -> list[Refused]:
         """Have these rows and no others, in one transaction with the batch that they are of; those that cannot be there.
@@ -217,8 +206,8 @@ class Postgres(Upserts):
         given = [item for item in changes.schema if item.name in (*self._columns, "_operation")]
         return changes.select(*[_readable(item.name, item.dataType).alias(item.name) for item in given])
 
-    def apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table, began_ms: int | None = None) -> None:
-        self._set_aside(batch, self._repeated(lambda: self._apply(query, Mark(batch, began_ms), upserts, gone)))
+    def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
+        self._set_aside(batch.number, self._repeated(lambda: self._apply(batch.query, batch.mark, upserts, deletes)))
 
     def _set_aside(self, batch: int, letters: list[Refused]) -> None:
         """Count the rows that the table cannot have, and say so."""

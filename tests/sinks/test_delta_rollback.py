@@ -15,7 +15,7 @@ from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks import delta_log
 from fkjoin.sinks.delta import Delta
-from fkjoin.spark.schemas import spark_schema
+from fkjoin.sinks.table_sink import BatchId
 
 IDS = pa.schema([("id", pa.int64())])
 
@@ -41,11 +41,11 @@ class Target:
 
     def __init__(self, path: Path) -> None:
         self.path, self.sink = path, Delta(str(path))
-        self.sink.prepare(spark_schema(IDS), ("id",))
+        self.sink.prepare(IDS, ("id",))
 
     def batch(self, number: int, began_ms: int, query: str = "q") -> int:
         row = 1000 * number + began_ms
-        self.sink.apply(query, number, pa.table({"id": [row]}), NONE, began_ms)
+        self.sink.apply(BatchId(query, number, began_ms), pa.table({"id": [row]}), NONE)
         return row
 
     def batch_of_an_older_release(self, number: int) -> int:
