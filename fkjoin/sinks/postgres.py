@@ -201,7 +201,7 @@ class Postgres(TableSink):
         assert row is not None
         return _mark(*row)
 
-    def columns(self, changes: DataFrame) -> DataFrame:
+    def as_taken(self, changes: DataFrame) -> DataFrame:
         # Structs, lists and maps as JSON, bytes as PostgreSQL writes them.
         given = [item for item in changes.schema if item.name in (*self._columns, "_operation")]
         return changes.select(*[_readable(item.name, item.dataType).alias(item.name) for item in given])

@@ -86,7 +86,7 @@ class TableSink(ABC):
     @property
     @abstractmethod
     def place(self) -> str:
-        """Name in errors, by which places are told apart, without secrets; an attribute will do.
+        """Name in errors, by which places are told apart, without secrets; a class attribute will do.
 
         Returns
         -------
@@ -200,20 +200,20 @@ class TableSink(ABC):
         """
         raise NotImplementedError
 
-    def columns(self, changes: DataFrame) -> DataFrame:  # the changes, their columns as the target takes them
+    def as_taken(self, changes: DataFrame) -> DataFrame:  # their columns as ``apply`` takes them
         return changes
 
     def check(self, table: Lowered) -> None:  # see Checks
         _require_last_changes(table)
-        self.examine(self._schema(table), table.key)
+        self.examine(_schema(self, table), table.key)
 
     def begin(self, table: Lowered) -> Write:  # see Sink
         _require_last_changes(table)
         key, columns = list(table.key), [*table.key, *table.rest]
-        self.prepare(self._schema(table), table.key)
+        self.prepare(_schema(self, table), table.key)
 
         def write(batch: Batch, query: str, number: int) -> None:
-            rows = self.columns(batch.changes).toArrow()
+            rows = self.as_taken(batch.changes).toArrow()
             gone = pc.equal(rows["_operation"], "delete")
             upserts, deletes = rows.filter(pc.invert(gone)).select(columns), rows.filter(gone).select(key)
             self.apply(BatchId(query, number, batch.began_ms), upserts, deletes)
@@ -227,12 +227,13 @@ class TableSink(ABC):
     def way_back(self, table: Lowered, query: str, log: BatchLog) -> Callable[[], None]:  # see Remembers
         if type(self).replace is TableSink.replace:
             raise FkJoinError(f"{type(self).__name__} has no method replace")
-        rows, mark = self.columns(rows_of_state(table, log)).toArrow(), log.mark(log.done)
+        rows, mark = self.as_taken(rows_of_state(table, log)).toArrow(), log.mark(log.done)
         return lambda: self.replace(BatchId(query, mark.number, mark.began_ms), rows)
 
-    def _schema(self, table: Lowered) -> pa.Schema:
-        kinds = StructType([*table.key_type, *(table.row_type[name] for name in table.rest)])
-        return arrow_schema(type(self).__name__, kinds)
+
+def _schema(sink: TableSink, table: Lowered) -> pa.Schema:
+    kinds = StructType([*table.key_type, *(table.row_type[name] for name in table.rest)])
+    return arrow_schema(type(sink).__name__, kinds)
 
 
 def rows_of_state(table: Lowered, log: BatchLog) -> DataFrame:
