@@ -12,12 +12,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fkjoin import sinks
 from fkjoin.checkpoint.claim import start_claimed
 from fkjoin.checkpoint.query import Query
-from fkjoin.errors import TopologyError
 from fkjoin.kafka import writing
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.lowering.handle import Handle
 from fkjoin.sinks import RETRY_S, Kafka, Parquet, batches
 from fkjoin.sinks.restored import OnRestore
+from fkjoin.sinks.table_sink import require_table_sink
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.schemas import Expression
 from fkjoin.spark.trigger import Trigger, arguments_of
@@ -291,12 +291,7 @@ class Outputs(Handle):
         --------
         >>> query = joined.to_sink(Sqlite("shop.db", "joined"), checkpoint="ck/joined")
         """
-        if not isinstance(sink, sinks.TableSink):
-            raise TopologyError(
-                f"sink: a {type(sink).__name__} is no TableSink: inherit from fkjoin.sinks.TableSink; a sink of fkjoin's has a "
-                "method of its own, such as to_parquet"
-            )
-        return self._start(sink, checkpoint, trigger, query_name, on_restore)
+        return self._start(require_table_sink(sink), checkpoint, trigger, query_name, on_restore)
 
     def to(
         self,

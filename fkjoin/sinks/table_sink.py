@@ -236,6 +236,16 @@ def _schema(sink: TableSink, table: Lowered) -> pa.Schema:
     return arrow_schema(type(sink).__name__, kinds)
 
 
+def require_table_sink(given: TableSink) -> TableSink:
+    """Return the sink; ``TopologyError`` if it is none."""
+    if not isinstance(given, TableSink):
+        raise TopologyError(
+            f"sink: a {type(given).__name__} is no TableSink: let it inherit from fkjoin.sinks.TableSink; fkjoin's other sinks "
+            "have methods of their own: to_kafka, to_parquet"
+        )
+    return given
+
+
 def rows_of_state(table: Lowered, log: BatchLog) -> DataFrame:
     """The table's rows as of the last batch that is done; ``FkJoinError`` where the state does not have them."""
     spark, names = table.spark, [*table.key, *table.rest]
