@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import sys
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -50,7 +51,7 @@ class Target:
         prepared: bool = True,
         refusable: bool = False,
     ) -> None:
-        self._of, self._into, self._schema, self.query = of, into, schema, f"query of {into}"
+        self._of, self._into, self._schema, self.query = of, into, schema, query_of(into)
         self._key = tuple(schema.names[:keys])
         self.sink = of.make_sink(into)
         self.made = prepared
@@ -152,6 +153,11 @@ class _Steps:
                 self.where = f"at {Path(frame.f_code.co_filename).name}, line {frame.f_lineno} ({event})"
                 raise CutOff
         return self
+
+
+def query_of(into: str) -> str:
+    """The id of the query that writes to a place."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, into))
 
 
 def refused(work: Callable[[], object]) -> bool:

@@ -50,7 +50,7 @@ def made(dsn: str, types: str, schema: str | StructType, key: str = "id") -> Pos
 
 def write(sink: Postgres, spark: SparkSession, table: pa.Table) -> None:
     changes = frame(spark, table).withColumn("_operation", F.lit("insert"))
-    rows = sink.columns(changes).drop("_operation").toArrow()
+    rows = sink.as_taken(changes).drop("_operation").toArrow()
     sink.apply(BatchId("q", 0), rows, rows.select(["id"]).slice(0, 0))
 
 

@@ -8,7 +8,7 @@ import pyarrow.types as kinds
 from fkjoin import FkJoinError
 from fkjoin.sinks import BatchId, TableSink
 
-TAKEN = (kinds.is_boolean, kinds.is_integer, kinds.is_floating, kinds.is_string, kinds.is_binary)
+TAKEN = (kinds.is_integer, kinds.is_floating, kinds.is_string, kinds.is_binary)
 
 
 class Sqlite(TableSink):

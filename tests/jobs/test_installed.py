@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,13 @@ SINKS = {name: f"other:{name}" for name in ("Anything", "throws", "not_a_sink")}
 
 @pytest.fixture(autouse=True)
 def packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    install(monkeypatch, tmp_path / "packages", {"other": MODULE}, sinks=SINKS, formats={"reads": "other:Reads"})
+    install(
+        monkeypatch,
+        tmp_path / "packages",
+        {"other": MODULE},
+        sinks=SINKS,
+        formats={"reads": "other:Reads", "none": "other:Anything"},
+    )
 
 
 def test_a_sink_and_a_format_are_made_with_their_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -81,7 +88,7 @@ def test_a_sink_that_cannot_be_made_is_refused_by_name(kind: str, settings: dict
 
 def test_a_format_that_cannot_be_made_is_refused_by_name() -> None:
     for kind, settings, says in (
-        ("read", {}, r"value.kind: no installed package has a format 'read', there are reads: name one, or install"),
+        ("read", {}, r"value.kind: no installed package has a format 'read', there are none, reads: name one, or install"),
         (
             "reads",
             {"columns": "a int", "seperator": ";"},
@@ -91,6 +98,35 @@ def test_a_format_that_cannot_be_made_is_refused_by_name() -> None:
     ):
         with pytest.raises(JobError, match=f"^{says}"):
             FormatSpec(kind=kind, settings=settings).build("value")
+
+
+WAYS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+    "kind: the sink 'not_a_sink' is of type int": (
+        lambda: installed.sink_of("not_a_sink", {}),
+        lambda: installed.sink_of("Anything", {}),
+    ),
+    "key.kind: the format 'none' is of type Anything": (
+        lambda: installed.format_of("none", {}, "key"),
+        lambda: installed.format_of("reads", {"columns": "a int"}, "key"),
+    ),
+    "kind: no installed package has a sink 'any', there are Anything, lost": (
+        lambda: installed.sink_of("any", {}),
+        lambda: installed.sink_of("Anything", {}),
+    ),
+    "key.settings.columns: the format 'reads' needs it": (
+        lambda: installed.format_of("reads", {}, "key"),
+        lambda: installed.format_of("reads", {"columns": "a int"}, "key"),
+    ),
+}
+
+
+@pytest.mark.parametrize("beginning", WAYS)
+def test_the_way_out_that_is_named_is_one(beginning: str) -> None:
+    wrong, right = WAYS[beginning]
+    with pytest.raises(JobError) as found:
+        wrong()
+    assert str(found.value).startswith(beginning)
+    right()
 
 
 SHOP = """
