@@ -139,7 +139,8 @@ def test_two_attempts_at_a_batch_at_the_same_time_count_once(dsn: str) -> None:
             "$$ begin insert into shop.log values (new.n); perform pg_sleep(0.3); return new; end $$"
         )
         connection.execute("create trigger noted before insert or update on shop.it for each row execute function shop.note()")
-    attempts = [threading.Thread(target=target(dsn, NUMBERS, "id").apply, args=("q", 0, batch(a=1), gone())) for _ in range(3)]
+    given = BatchId("q", 0), batch(a=1), gone()
+    attempts = [threading.Thread(target=target(dsn, NUMBERS, "id").apply, args=given) for _ in range(3)]
     for attempt in attempts:
         attempt.start()
     for attempt in attempts:

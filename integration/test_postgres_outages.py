@@ -15,7 +15,6 @@ from psycopg.conninfo import make_conninfo
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.postgres import Postgres
 from fkjoin.sinks.table_sink import BatchId
-from fkjoin.spark.schemas import spark_schema
 from integration.postgres import NUMBERS, batch, gone, it_waits, select, stopped
 
 
@@ -236,7 +235,7 @@ def test_a_table_is_prepared_through_an_outage_too(dsn: str, log: Log) -> None:
     few = make_conninfo(dsn, user="few")
     try:
         made = Postgres("shop.it", few)
-        preparing = threading.Thread(target=made.prepare, args=(spark_schema(NUMBERS), ("id",)))
+        preparing = threading.Thread(target=made.prepare, args=(NUMBERS, ("id",)))
         with psycopg.connect(few):
             preparing.start()
             assert log.said.wait(30)

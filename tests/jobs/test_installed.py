@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +22,11 @@ from tests.support.installed import install, install_sqlite
 from tests.support.job_files import GOOD, job
 from tests.support.queries import write_lines
 from tests.support.sessions import small
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover
+    import tomli as tomllib
 
 MODULE = """
 class Reads:
@@ -158,8 +164,6 @@ settings = {database = "{folder}/shop.db", into = "joined"}
     ],
 )
 def test_editors_and_job_files_know_which_settings_there_are(tmp_path: Path, text: str, says: str) -> None:
-    import tomllib
-
     with pytest.raises(JobError, match=says):
         read_job(job(tmp_path, text))
     check = Draft202012Validator(json_schema()).is_valid

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,16 @@ class Kept(TableSink):
         self.given.append((batch, upserts, deletes))
 
 
+@pytest.fixture
+def berlin(spark: SparkSession) -> Iterator[None]:
+    """A time zone other than that of Arrow's schemas."""
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    yield
+    spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+@pytest.mark.usefixtures("berlin")
 def test_what_it_is_given_is_of_the_schema_that_it_was_prepared_for(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
     columns = "id string, at timestamp, day date, local timestamp_ntz, price decimal(9, 2), raw binary, tags array<int>, "
@@ -72,6 +84,8 @@ def test_what_it_is_given_is_of_the_schema_that_it_was_prepared_for(spark: Spark
         assert rows.schema.equals(sink.schema, check_metadata=False)
     for rows in (deletes, later[1]):
         assert rows.schema.equals(pa.schema([sink.schema.field("id")]), check_metadata=False)
+    at = upserts["at"].to_pylist()[0]
+    assert at.astimezone(timezone.utc) == datetime(2026, 1, 2, 3, 4, 5, 123_000, timezone.utc)
     assert (upserts["id"].to_pylist(), deletes["id"].to_pylist()) == (["a"], [])
     assert (later[0]["id"].to_pylist(), later[1]["id"].to_pylist()) == (["b"], ["a"])
     assert (first.number, second.number, first.query == second.query) == (0, 1, True)
