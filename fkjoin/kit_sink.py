@@ -8,6 +8,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -73,8 +74,9 @@ class SinkContract(ABC):
     anything is written; it may not change one.  A batch is cut off at each line and each return of the sink's own module or
     package, by an exception that ends the sink, and then written by another one.
 
-    ``types`` has the types of columns that are tried: all that a table may have, unless the class has fewer.  ``every`` is 1;
-    with 5, work is cut off at each fifth step, for places that are slow.
+    Three attributes of the class may be others: ``types``, the types of columns that are tried (all that a table may have);
+    ``every``, which is 1 (with 5, work is cut off at each fifth step, for places that are slow); and ``code``, modules in which
+    it is cut off besides, where a sink calls others.
 
     Examples
     --------
@@ -93,6 +95,7 @@ class SinkContract(ABC):
 
     types: ClassVar[list[pa.DataType]] = list(_VALUES)
     every: ClassVar[int] = 1
+    code: ClassVar[tuple[ModuleType, ...]] = ()
 
     @abstractmethod
     def make_sink(self, into: str) -> TableSink:

@@ -9,7 +9,8 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import pyarrow as pa
 
@@ -29,6 +30,8 @@ class CutOff(BaseException):
 
 class Places(Protocol):
     """Maker and reader of places, see ``SinkContract``."""
+
+    code: ClassVar[tuple[ModuleType, ...]]
 
     def make_sink(self, into: str) -> TableSink: ...
 
@@ -113,7 +116,7 @@ class Target:
     def cut_off(self, step: int, work: Callable[[TableSink], None], *, prepared: bool = True) -> str:
         """Have a sink do work that ends at one of its steps; say where, or nothing if the work has fewer steps."""
         sink = self.another() if prepared else self._of.make_sink(self._into)
-        trace = _Steps(sink, step)
+        trace = _Steps(sink, step, self._of.code)
         before = sys.gettrace()
         sys.settrace(trace)
         try:
@@ -132,11 +135,12 @@ class Target:
 class _Steps:
     """Trace function that ends what runs at a step of the sink's own code."""
 
-    def __init__(self, sink: TableSink, at: int) -> None:
+    def __init__(self, sink: TableSink, at: int, code: tuple[ModuleType, ...]) -> None:
         from fkjoin.sinks import TableSink
 
         self.where, self.step, self._at, self._seen = "", 0, at, Counter[tuple[str, int, str]]()
         modules = [sys.modules[of.__module__] for of in type(sink).__mro__ if issubclass(of, TableSink) and of is not TableSink]
+        modules += code
         files = [Path(inspect.getfile(module)) for module in modules]
         self._homes = tuple(
             str(file.parent) + "/" if module.__package__ else str(file) for module, file in zip(modules, files, strict=True)

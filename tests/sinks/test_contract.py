@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from fkjoin.sinks import Delta
+from fkjoin.sinks import Delta, parquet
 from fkjoin.testing import SinkContract
 from tests.support.parquet_table import ParquetTable, table_in
 from tests.support.sampling import EVERY
@@ -34,6 +34,7 @@ class OfParquet(SinkContract):
     """Changes of a table: the promises that a batch is there once, whole or not at all."""
 
     every = 1 if EVERY else 25
+    code = (parquet,)
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark, self.at = spark, folder
