@@ -17,6 +17,7 @@ from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.lowering.handle import Handle
 from fkjoin.sinks import RETRY_S, Kafka, Parquet, batches
 from fkjoin.sinks.restored import OnRestore
+from fkjoin.sinks.table_sink import require_table_sink
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.schemas import Expression
 from fkjoin.spark.trigger import Trigger, arguments_of
@@ -253,6 +254,45 @@ class Outputs(Handle):
         sink = sinks.Delta(path, options or {}, retry_s)
         return self._start(sink, checkpoint, trigger, query_name, on_restore)
 
+    def to_sink(
+        self,
+        sink: sinks.TableSink,
+        *,
+        checkpoint: str | Path,
+        trigger: Trigger = None,
+        query_name: str | None = None,
+        on_restore: OnRestore = "fail",
+    ) -> Query:
+        """Start keeping a table somewhere else as this table is, by a sink of your own (``docs/sinks.md``).
+
+        Of a source, write ``materialize`` first.
+
+        Parameters
+        ----------
+        sink : fkjoin.sinks.TableSink
+            The sink.
+        checkpoint, trigger, query_name
+            See ``to_kafka``.
+        on_restore : {"fail", "set-back"}, default "fail"
+            See ``to_parquet``.  ``"set-back"`` calls the sink's ``replace``, for tables as ``to_postgres`` says.
+
+        Returns
+        -------
+        fkjoin.Query
+
+        Raises
+        ------
+        TopologyError
+            If an argument or the table is wrong; the message says what, and why.
+        FkJoinError
+            If the sink cannot be written to, or the checkpoint is in use, or was set back.
+
+        Examples
+        --------
+        >>> query = joined.to_sink(Sqlite("shop.db", "joined"), checkpoint="ck/joined")
+        """
+        return self._start(require_table_sink(sink), checkpoint, trigger, query_name, on_restore)
+
     def to(
         self,
         *places: sinks.Sink,
@@ -270,7 +310,7 @@ class Outputs(Handle):
         Parameters
         ----------
         *places : fkjoin.sinks.Sink
-            Sinks, with the arguments of ``to_kafka``, ``to_parquet``, ``to_postgres`` and ``to_delta``.
+            Sinks, with the arguments of ``to_kafka``, ``to_parquet``, ``to_postgres`` and ``to_delta``, or of your own.
         checkpoint, trigger, query_name
             See ``to_kafka``.
         on_restore : {"fail", "set-back"}, default "fail"

@@ -5,6 +5,7 @@
 >>> assert test.table == {}
 
 Rows are dicts of what JSON can write.  The stages are those that run on Spark; what is between them is played here.
+``SinkContract`` tries a sink of your own.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from fkjoin.folds.calls import Called, Starting
 from fkjoin.folds.fold import Fold
 from fkjoin.kit import CRASH, DUPLICATE, REORDER, Event, Kit, Output, Row
 from fkjoin.kit_flat_map import FlatMapTest
+from fkjoin.kit_sink import SinkContract
 from fkjoin.stages import Counters, How, aggregate, regroup, rekey, resolve, subscription
 from fkjoin.stages.invariants import live_subscriptions
 from fkjoin.stages.join_rows import matched, require_how
@@ -329,6 +331,7 @@ __all__ = [
     "FlatMapTest",
     "JoinTest",
     "Output",
+    "SinkContract",
     "change",
     "left",
     "right",

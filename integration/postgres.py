@@ -13,7 +13,6 @@ import psycopg
 import pyarrow as pa
 
 from fkjoin.sinks.postgres import Postgres
-from fkjoin.spark.schemas import spark_schema
 from integration.conftest import DOCKER, prepared
 
 
@@ -29,7 +28,7 @@ NUMBERS = IDS.append(pa.field("n", pa.int64()))
 
 def target(dsn: str, schema: pa.Schema, *key: str) -> Postgres:
     made = Postgres("shop.it", dsn)
-    made.prepare(spark_schema(schema), key)
+    made.prepare(schema, key)
     return made
 
 

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError
 from fkjoin.kafka import Json
+from fkjoin.sinks.table_sink import BatchId
 from fkjoin.spark.names import quoted
 from integration.broker import Broker, Record
 from integration.postgres import select, target
@@ -24,10 +25,10 @@ def test_columns_of_any_name_are_made_written_changed_and_deleted(dsn: str) -> N
     rows = [{KEY: key, **{name: f"{name} of {key}" for name in NASTY}} for key in ("a", "b")]
     given = pa.Table.from_pylist(rows, schema=schema)
     postgres = target(dsn, schema, KEY)
-    postgres.apply("q", 0, given, given.select([KEY]).slice(0, 0))
+    postgres.apply(BatchId("q", 0), given, given.select([KEY]).slice(0, 0))
     assert select(dsn, "select * from shop.it") == [tuple(row.values()) for row in rows]
     changed = pa.Table.from_pylist([{**rows[0], "a.b": "new"}], schema=schema)
-    target(dsn, schema, KEY).apply("q", 1, changed, given.select([KEY]).slice(1))
+    target(dsn, schema, KEY).apply(BatchId("q", 1), changed, given.select([KEY]).slice(1))
     assert select(dsn, "select * from shop.it") == [tuple({**rows[0], "a.b": "new"}.values())]
     with psycopg.connect(dsn) as connection:
         found = connection.execute("select * from shop.it").description

@@ -18,7 +18,7 @@ from fkjoin import fk_join
 from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.postgres import Postgres
-from fkjoin.spark.schemas import spark_schema
+from fkjoin.sinks.table_sink import BatchId
 from integration.postgres import IDS, NUMBERS, batch, gone, select, target
 from tests.support.orders import History, tables
 from tests.support.sessions import small
@@ -41,7 +41,7 @@ def test_every_type_arrives_as_it_is(dsn: str) -> None:
     given = pa.table(columns)
     kinds = {"raw": pa.binary(), "list": pa.list_(pa.int32())}  # Spark has made text of these
     schema = pa.schema([pa.field(item.name, kinds.get(item.name, item.type)) for item in given.schema])
-    target(dsn, schema, "id").apply("q", 0, given, given.select(["id"]).slice(0, 0))
+    target(dsn, schema, "id").apply(BatchId("q", 0), given, given.select(["id"]).slice(0, 0))
     found = select(dsn, "select * from shop.it order by id")
     assert [row[1] for row in found] == texts
     assert found[0] == (0, "", True, 0.1, Decimal("1.50"), at.date(), at, b"\x00\xff", [1, None])
@@ -50,26 +50,26 @@ def test_every_type_arrives_as_it_is(dsn: str) -> None:
 
 
 def test_a_check_says_what_the_start_would_and_makes_nothing(dsn: str) -> None:
-    sink, schema = Postgres("shop.it", dsn), spark_schema(NUMBERS)
+    sink, schema = Postgres("shop.it", dsn), NUMBERS
     for _ in range(2):
         sink.examine(schema, ("id",))
         assert select(dsn, "select to_regclass('shop.it'), to_regclass('shop.fkjoin_batches')") == [(None, None)]
     target(dsn, NUMBERS, "id")
     sink.examine(schema, ("id",))
     with pytest.raises(FkJoinError, match=r"table shop\.it cannot be kept as fkjoin's table is"):
-        sink.examine(spark_schema(NUMBERS.append(pa.field("other", pa.string()))), ("id",))
+        sink.examine(NUMBERS.append(pa.field("other", pa.string())), ("id",))
     with pytest.raises(FkJoinError, match="tried 1 times in 0 s, retry_s = 0"):
         Postgres("shop.it", "host=127.0.0.1 port=1").examine(schema, ("id",))
 
 
 def test_rows_come_change_and_go_and_a_repeated_batch_does_nothing(dsn: str) -> None:
     postgres = target(dsn, NUMBERS, "id")
-    postgres.apply("q", 0, batch(a=1, b=2), gone())
-    postgres.apply("q", 1, batch(a=7), gone("b", "never there"))
+    postgres.apply(BatchId("q", 0), batch(a=1, b=2), gone())
+    postgres.apply(BatchId("q", 1), batch(a=7), gone("b", "never there"))
     assert select(dsn, "select * from shop.it") == [("a", 7)]
-    target(dsn, NUMBERS, "id").apply("q", 1, batch(a=1, b=2), gone())
+    target(dsn, NUMBERS, "id").apply(BatchId("q", 1), batch(a=1, b=2), gone())
     assert select(dsn, "select * from shop.it") == [("a", 7)]
-    postgres.apply("another query", 0, batch(c=3), gone())
+    postgres.apply(BatchId("another query", 0), batch(c=3), gone())
     assert select(dsn, "select * from shop.it order by id") == [("a", 7), ("c", 3)]
     assert select(dsn, "select query, batch from shop.fkjoin_batches order by query") == [("another query", 0), ("q", 1)]
 
@@ -89,7 +89,7 @@ def test_a_user_that_may_not_add_columns_is_told_what_the_owner_has_to_run(dsn: 
         target(writer, NUMBERS, "id")
     with psycopg.connect(dsn) as connection:
         connection.execute(str(told.value).partition("let its owner run ")[2])  # type: ignore[call-overload]
-    target(writer, NUMBERS, "id").apply("q", 0, batch(a=1), gone(), 100)
+    target(writer, NUMBERS, "id").apply(BatchId("q", 0, 100), batch(a=1), gone())
     assert select(dsn, "select * from shop.it") == [("a", 1)]
     with psycopg.connect(dsn) as connection:
         connection.execute("drop owned by writer")
@@ -98,13 +98,13 @@ def test_a_user_that_may_not_add_columns_is_told_what_the_owner_has_to_run(dsn: 
 
 def test_another_batch_of_a_number_that_is_there_is_refused(dsn: str) -> None:
     postgres = target(dsn, NUMBERS, "id")
-    postgres.apply("q", 0, batch(a=1), gone(), 100)
-    postgres.apply("q", 1, batch(b=2), gone(), 200)
-    postgres.apply("q", 1, batch(b=9), gone(), 200)
+    postgres.apply(BatchId("q", 0, 100), batch(a=1), gone())
+    postgres.apply(BatchId("q", 1, 200), batch(b=2), gone())
+    postgres.apply(BatchId("q", 1, 200), batch(b=9), gone())
     for number, began_ms, what in ((1, 201, "another batch of that number"), (0, 100, "batch 0"), (0, None, "batch 0")):
         says = f"has batch 1 of the query already, which is about to write {what}: the query runs twice"
         with pytest.raises(FkJoinError, match=says):
-            postgres.apply("q", number, batch(c=3), gone("b"), began_ms)
+            postgres.apply(BatchId("q", number, began_ms), batch(c=3), gone("b"))
     assert select(dsn, "select * from shop.it order by id") == [("a", 1), ("b", 2)]
     assert select(dsn, "select query, batch, began_ms from shop.fkjoin_batches") == [("q", 1, 200)]
 
@@ -114,20 +114,20 @@ def test_what_a_release_before_has_noted_goes_on(dsn: str) -> None:
         connection.execute("create table shop.fkjoin_batches (query text primary key, batch bigint not null)")
         connection.execute("insert into shop.fkjoin_batches values ('q', 3)")
     postgres = target(dsn, NUMBERS, "id")
-    postgres.apply("q", 3, batch(a=1), gone(), 300)
-    postgres.apply("q", 4, batch(b=2), gone(), 400)
+    postgres.apply(BatchId("q", 3, 300), batch(a=1), gone())
+    postgres.apply(BatchId("q", 4, 400), batch(b=2), gone())
     assert select(dsn, "select * from shop.it") == [("b", 2)]
     assert select(dsn, "select query, batch, began_ms from shop.fkjoin_batches") == [("q", 4, 400)]
 
 
 def test_a_release_before_that_ran_in_between_says_no_time_of_its_batch(dsn: str) -> None:
     postgres = target(dsn, NUMBERS, "id")
-    postgres.apply("q", 3, batch(a=1), gone(), 300)
+    postgres.apply(BatchId("q", 3, 300), batch(a=1), gone())
     with psycopg.connect(dsn) as connection:
         connection.execute("update shop.fkjoin_batches set batch = 4")
     assert postgres.last(cast(Any, None), "q") == Mark(4, None)
-    postgres.apply("q", 4, batch(b=2), gone(), 400)
-    postgres.apply("q", 5, batch(c=3), gone(), 500)
+    postgres.apply(BatchId("q", 4, 400), batch(b=2), gone())
+    postgres.apply(BatchId("q", 5, 500), batch(c=3), gone())
     assert select(dsn, "select id from shop.it order by id") == [("a",), ("c",)]
 
 
@@ -140,7 +140,8 @@ def test_two_attempts_at_a_batch_at_the_same_time_count_once(dsn: str) -> None:
             "$$ begin insert into shop.log values (new.n); perform pg_sleep(0.3); return new; end $$"
         )
         connection.execute("create trigger noted before insert or update on shop.it for each row execute function shop.note()")
-    attempts = [threading.Thread(target=target(dsn, NUMBERS, "id").apply, args=("q", 0, batch(a=1), gone())) for _ in range(3)]
+    given = BatchId("q", 0), batch(a=1), gone()
+    attempts = [threading.Thread(target=target(dsn, NUMBERS, "id").apply, args=given) for _ in range(3)]
     for attempt in attempts:
         attempt.start()
     for attempt in attempts:
@@ -150,20 +151,20 @@ def test_two_attempts_at_a_batch_at_the_same_time_count_once(dsn: str) -> None:
 
 def test_a_batch_that_fails_leaves_nothing(dsn: str) -> None:
     postgres = target(dsn, NUMBERS, "id")
-    postgres.apply("q", 0, batch(a=1), gone())
+    postgres.apply(BatchId("q", 0), batch(a=1), gone())
     with psycopg.connect(dsn) as connection:
         connection.execute("alter table shop.it add check (n < 10)")
     with pytest.raises(FkJoinError, match="a row cannot be in table shop.it: id = 'c', column n = 99: new row for relation"):
-        postgres.apply("q", 1, batch(b=2, c=99), gone("a"))
+        postgres.apply(BatchId("q", 1), batch(b=2, c=99), gone("a"))
     assert select(dsn, "select * from shop.it") == [("a", 1)]
-    postgres.apply("q", 1, batch(b=2), gone("a"))
+    postgres.apply(BatchId("q", 1), batch(b=2), gone("a"))
     assert select(dsn, "select * from shop.it") == [("b", 2)]
 
 
 def test_a_table_of_keys_alone(dsn: str) -> None:
     postgres = target(dsn, IDS, "id")
-    postgres.apply("q", 0, gone("a", "b"), gone())
-    postgres.apply("q", 1, gone("a"), gone("b"))
+    postgres.apply(BatchId("q", 0), gone("a", "b"), gone())
+    postgres.apply(BatchId("q", 1), gone("a"), gone("b"))
     assert select(dsn, "select * from shop.it") == [("a",)]
 
 

@@ -19,6 +19,7 @@ from fkjoin.cogroups import cogroup
 from fkjoin.errors import TopologyError
 from fkjoin.files.kept_schemas import KeptSchemas
 from fkjoin.files.source import open_files
+from fkjoin.jobs import installed
 from fkjoin.jobs.job_kinds import JobError, Value
 from fkjoin.jobs.job_operators import wanted_of
 from fkjoin.jobs.job_order import in_order
@@ -93,7 +94,9 @@ class Job:
         rules = {name: rule for query in queries for name, rule in query.rules.items()}
         tables = {name: self.tables[sink.table]._lowered for name, sink in self.spec.sinks.items()}
         stages = [one for query in queries for one in running(tables[query.sinks[0]], f"sink {' and '.join(query.sinks)}")]
-        ends = [Sink(name, tables[name].node, sink.place, verdicts(rules.get(name))) for name, sink in self.spec.sinks.items()]
+        made = {name: sink.place for name, sink in self._sinks.items() if sink is not None and self.spec.sinks[name].kind}
+        places = {name: made.get(name, sink.place) for name, sink in self.spec.sinks.items()}
+        ends = [Sink(name, tables[name].node, place, verdicts(rules.get(name))) for name, place in places.items()]
         return job_steps(ends, stages)
 
     @property
@@ -267,6 +270,8 @@ class Job:
                     positions=spec.positions,
                     options={**client_options(options), **spec.options},
                 )
+            if spec.kind is not None:
+                return installed.sink_of(spec.kind, spec.settings)
             if spec.postgres is not None:
                 assert spec.into is not None
                 return sinks.Postgres(spec.into, spec.postgres, spec.on_error, spec.retry_s)

@@ -13,6 +13,7 @@ from fkjoin.errors import FkJoinError
 from fkjoin.metrics.server import Access
 
 Value = str | int | float | bool
+Values = Value | list[Value]
 
 
 class JobError(FkJoinError, ValueError):

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from fkjoin.files.source import FileFormat
-from fkjoin.jobs.job_kinds import ANY, Kind, PageSpec, Section, SparkSpec, Strict, Value
+from fkjoin.jobs import installed
+from fkjoin.jobs.job_kinds import ANY, Kind, PageSpec, Section, SparkSpec, Strict, Value, Values
 from fkjoin.jobs.job_operators import AggregateSpec, FlatMapSpec, JoinSpec, TogetherSpec, ViewSpec, understood
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.connection import OnNewTopic
@@ -28,6 +29,7 @@ class FormatSpec(Section):
     """The format of a key or value."""
 
     kinds = (
+        Kind("a format of another package", {"kind": ANY}, ("settings",)),
         Kind('format "string"', {"format": "string"}, ("name",)),
         Kind('format "bytes"', {"format": "bytes"}, ("name",)),
         Kind(
@@ -51,9 +53,14 @@ class FormatSpec(Section):
         ),
     )
     this_is = "this is"
+    places = ("format", "kind")
 
-    format: Literal["string", "bytes", "json", "debezium", "avro"]
+    format: Literal["string", "bytes", "json", "debezium", "avro"] | None = None
     """The form of the bytes."""
+    kind: str | None = None
+    """The name of a format that another package has, its entry point of `fkjoin.formats`."""
+    settings: dict[str, Values] = Field({}, repr=False)
+    """Arguments of a format of another package."""
     columns: str | None = Field(None, alias="schema")
     """The columns, such as `"id bigint, name string"`."""
     name: str | None = None
@@ -78,6 +85,8 @@ class FormatSpec(Section):
     """Columns of the event's `source` that `version` and `timestamp` may name."""
 
     def build(self, name: str) -> Format:
+        if self.kind is not None:
+            return installed.format_of(self.kind, self.settings, name)
         if self.format == "string":
             return String(self.name or name)
         if self.format == "bytes":
@@ -90,6 +99,7 @@ class FormatSpec(Section):
             return Debezium(self.columns, **how)
         if self.registry is None:
             return Json(self.columns, self.text, self.units)
+        assert self.format is not None
         settings = tuple(self.registry_settings.items())
         return Registry(self.format, self.columns, self.registry, settings, self.write_schema, self.subject)
 
@@ -172,9 +182,10 @@ class SinkSpec(Section):
         Kind("Parquet files", {"path": ANY, "format": "parquet"}, ("format",)),
         Kind("a Delta table", {"path": ANY, "format": "delta"}, ("format", "options", "retry_s")),
         Kind("files of Spark's own sink", {"path": ANY}, ("format", "options")),
+        Kind("a sink of another package", {"kind": ANY}, ("settings",)),
     )
     this_is = "this sink writes to"
-    places = ("topic", "path", "postgres")
+    places = ("topic", "path", "postgres", "kind")
 
     table: str
     """The table, join or other operator whose changes are written."""
@@ -186,6 +197,10 @@ class SinkSpec(Section):
     """The address of a database, such as `host=db dbname=shop user=job`."""
     into: str | None = None
     """The table in the database."""
+    kind: str | None = None
+    """The name of a sink that another package has, its entry point of `fkjoin.sinks`."""
+    settings: dict[str, Values] = Field({}, repr=False)
+    """Arguments of a sink of another package."""
     format: str = "parquet"
     """`parquet`, `delta`, or a format of Spark's own sinks."""
     key: str | FormatSpec | None = None
@@ -206,7 +221,7 @@ class SinkSpec(Section):
     @property
     def place(self) -> str:
         """Where it writes to, without addresses that may hold secrets."""
-        return str(self.topic or self.path or f"postgres {self.into}")
+        return str(self.topic or self.path or self.kind or f"postgres {self.into}")
 
 
 class DeadLettersSpec(Section):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 from pyspark.sql import Column, SparkSession
@@ -18,7 +18,22 @@ from fkjoin.spark.topic_records import Reader
 
 
 class Decoded(NamedTuple):
-    """Columns over a record: its row as a struct, whether it deletes, and why it cannot be read (null: it can)."""
+    """Columns over a record, which a format makes of its bytes.
+
+    Attributes
+    ----------
+    row : Column
+        The row as a struct, whose fields are the table's columns.  Null where it deletes, or cannot be read.
+    deleted : Column
+        Whether the record deletes its key.
+    problem : Column
+        A text that says why the record cannot be read, null where it can.  It makes the record a dead letter.
+
+    Examples
+    --------
+    >>> from pyspark.sql import functions as F
+    >>> decoded = Decoded(F.struct(data.cast("string").alias("text")), data.isNull(), F.lit(None).cast("string"))
+    """
 
     row: Column
     deleted: Column
@@ -26,7 +41,31 @@ class Decoded(NamedTuple):
 
 
 class Format(Protocol):
-    """Reader of bytes; formats that also write have ``encode``."""
+    """Protocol of formats of a record's key or value: an object with ``decode`` is one.
+
+    A format that also writes has a method ``encode(row, schema)``: of a struct column and its ``StructType`` it makes a binary
+    column.  Both methods make Spark's expressions, which never throw: what is wrong with bytes is a ``problem``.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> from pyspark.sql import functions as F
+    >>> from fkjoin.kafka import Decoded
+    >>> @dataclass(frozen=True)
+    ... class Pair:
+    ...     one: str
+    ...     other: str
+    ...
+    ...     def decode(self, data):
+    ...         parts = F.split(data.cast("string"), "=")
+    ...         row = F.struct(F.get(parts, 0).alias(self.one), F.get(parts, 1).alias(self.other))
+    ...         good = F.size(parts) == 2
+    ...         problem = F.when(data.isNotNull() & ~good, F.lit("not ONE=OTHER"))
+    ...         return Decoded(F.when(good, row), data.isNull(), problem)
+    ...
+    ...     def encode(self, row, schema):
+    ...         return F.concat_ws("=", *(row[name] for name in schema.names)).cast("binary")
+    """
 
     def decode(self, data: Column) -> Decoded:
         """Read the bytes of a record's key or value.
@@ -41,6 +80,15 @@ class Format(Protocol):
         Decoded
             Where ``data`` is null, ``deleted`` is true and ``row`` null.
         """
+        ...
+
+
+@runtime_checkable
+class Encodes(Protocol):
+    """A format that writes, too."""
+
+    def encode(self, row: Column, schema: StructType) -> Column:
+        """Write rows of the schema as bytes; ``TopologyError`` if it cannot have them."""
         ...
 
 

@@ -1,8 +1,8 @@
-"""Places for a table's changes, for ``Table.to``: ``Kafka``, ``Parquet``, ``Postgres`` and ``Delta``.
+"""Places for a table's changes, for ``Table.to``: ``Kafka``, ``Parquet``, ``Postgres``, ``Delta``, and sinks of your own.
 
-The last two keep a table up to date, row by row, in the place where it is read.  They remember, in the same transaction as
-the rows, the last batch of each query: a batch that is repeated is left out.  Their batches pass through the driver; bound
-them with the source's ``maxOffsetsPerTrigger`` or ``maxFilesPerTrigger``.
+A ``TableSink``, as the last three are, keeps a table up to date, row by row, in the place where it is read.  It remembers, in
+the same transaction as the rows, the last batch of each query: a batch that is repeated is left out.  Its batches pass through
+the driver; bound them with the source's ``maxOffsetsPerTrigger`` or ``maxFilesPerTrigger``.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from fkjoin.errors import needs_extra
 from fkjoin.sinks.batches import Sink
 from fkjoin.sinks.kafka import Kafka
 from fkjoin.sinks.parquet import Parquet
+from fkjoin.sinks.table_sink import BatchId, TableSink
 
 if TYPE_CHECKING:
     from fkjoin.sinks.delta import Delta
     from fkjoin.sinks.postgres import Postgres
 
-__all__ = ["RETRY_S", "Delta", "Kafka", "Parquet", "Postgres", "Sink"]
+__all__ = ["RETRY_S", "BatchId", "Delta", "Kafka", "Parquet", "Postgres", "Sink", "TableSink"]
 
 RETRY_S = 60.0
 """Seconds for which ``Postgres`` and ``Delta`` try again, unless they are told otherwise."""

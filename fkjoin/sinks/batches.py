@@ -243,8 +243,8 @@ def _require_known_places(spark: SparkSession, checkpoint: str, sinks: Sequence[
     if known is None:
         if begun(spark, checkpoint):
             raise TopologyError(
-                f"checkpoint: {checkpoint} is of a query with one sink: go on with to_kafka, to_parquet, to_postgres or "
-                "to_delta, or give another checkpoint"
+                f"checkpoint: {checkpoint} is of a query with one sink: go on with to_kafka, to_parquet, to_postgres, "
+                "to_delta or to_sink, or give another checkpoint"
             )
         return
     if later := [sink.place for sink in sinks if sink.place not in known]:

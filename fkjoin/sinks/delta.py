@@ -10,10 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
-from fkjoin.checkpoint.batch_log import BatchLog, Mark, has_batch
+from fkjoin.checkpoint.batch_log import BatchLog
 from fkjoin.checkpoint.files import require_folder, require_writable
 from fkjoin.errors import FkJoinError
 from fkjoin.lowering.lowered import Lowered
@@ -21,15 +19,15 @@ from fkjoin.sinks import RETRY_S, delta_log, delta_types
 from fkjoin.sinks.delta_storage import at_storage
 from fkjoin.sinks.restored import SetBack
 from fkjoin.sinks.retry import require_retry_s
-from fkjoin.sinks.upserts import Upserts
+from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.kinds import require_kinds
-from fkjoin.spark.schemas import arrow_schema, types_text
+from fkjoin.spark.schemas import spark_schema, types_text
 
 _GONE = "_fkjoin_gone"
 
 
 @dataclass
-class Delta(Upserts):
+class Delta(TableSink):
     """Sink into a Delta table, for ``Table.to``.
 
     Parameters
@@ -56,17 +54,17 @@ class Delta(Upserts):
     def __post_init__(self) -> None:
         require_retry_s(self.retry_s)
 
-    def examine(self, schema: StructType, key: tuple[str, ...]) -> None:
-        require_kinds("to_delta", schema)
-        once = replace(self, _schema=arrow_schema("to_delta", schema), _key=key)
+    def examine(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
+        require_kinds("to_delta", spark_schema(schema))
+        once = replace(self, _schema=schema, _key=key)
         at_storage(self.place, lambda: once._prepare(schema, keep=False), 0.0)
 
-    def prepare(self, schema: StructType, key: tuple[str, ...]) -> None:
-        require_kinds("to_delta", schema)
-        self._schema, self._key = arrow_schema("to_delta", schema), key
+    def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
+        require_kinds("to_delta", spark_schema(schema))
+        self._schema, self._key = schema, key
         at_storage(self.place, lambda: self._prepare(schema, keep=True), self.retry_s)
 
-    def _prepare(self, schema: StructType, *, keep: bool) -> None:
+    def _prepare(self, schema: pa.Schema, *, keep: bool) -> None:
         if "://" not in str(self.path):
             (require_folder if keep else require_writable)(Path(self.path))
         try:
@@ -85,32 +83,23 @@ class Delta(Upserts):
             raise FkJoinError(f"Delta table {self.path} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
         self._schema = pa.schema([there.field(name) for name in schema.names])
 
-    def _make(self, schema: StructType) -> None:
+    def _make(self, schema: pa.Schema) -> None:
         try:
             with tempfile.TemporaryDirectory() as trial:  # a table that deltalake writes and cannot open would stay at the path
                 DeltaTable.create(trial, self._schema)
             DeltaTable.create(self.path, self._schema, mode="ignore", storage_options=dict(self.options))
         except DeltaError as error:  # such as of a timestamp_ntz in a map, which the package overlooks
             raise FkJoinError(
-                f"Delta table {self.path} cannot be made for {types_text(schema)}: {error}. "
+                f"Delta table {self.path} cannot be made for {types_text(spark_schema(schema))}: {error}. "
                 "Make it in another way, or cast the column"
             ) from error
 
-    def last(self, spark: SparkSession, query: str) -> Mark | None:
+    def last_batch(self, query: str) -> BatchId | None:
         return at_storage(self.place, lambda: self._last(query), self.retry_s)
 
-    def _last(self, query: str) -> Mark | None:
+    def _last(self, query: str) -> BatchId | None:
         try:
-            return delta_log.last(self._opened(), query)
-        except TableNotFoundError:
-            return None
-
-    def last_set_back(self, spark: SparkSession, query: str) -> int | None:
-        return at_storage(self.place, lambda: self._last_set_back(query), self.retry_s)
-
-    def _last_set_back(self, query: str) -> int | None:
-        try:
-            return delta_log.last_set_back(self._opened(), query)
+            return _batch_id(self._opened(), query)
         except TableNotFoundError:
             return None
 
@@ -129,13 +118,12 @@ class Delta(Upserts):
     def _opened(self, version: int | None = None) -> DeltaTable:
         return DeltaTable(self.path, version, storage_options=dict(self.options))
 
-    def apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table, began_ms: int | None = None) -> None:
-        at_storage(self.place, lambda: self._apply(query, Mark(batch, began_ms), upserts, gone), self.retry_s)
+    def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
+        at_storage(self.place, lambda: self._apply(batch, upserts, deletes), self.retry_s)
 
-    def _apply(self, query: str, mark: Mark, upserts: pa.Table, gone: pa.Table) -> None:
+    def _apply(self, batch: BatchId, upserts: pa.Table, gone: pa.Table) -> None:
         table = self._opened()
-        self.require_not_set_back(query, delta_log.last_set_back(table, query))
-        if has_batch(self.place, delta_log.last(table, query), mark) or not (upserts.num_rows or gone.num_rows):
+        if self.has(batch, _batch_id(table, batch.query)) or not (upserts.num_rows or gone.num_rows):
             return
         marked = (
             delta_types.fitting(self.path, rows, self._schema, self._key).append_column(_GONE, pa.repeat(deleted, len(rows)))
@@ -149,13 +137,21 @@ class Delta(Upserts):
                 " and ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in self._key),
                 source_alias="s",
                 target_alias="t",
-                commit_properties=delta_log.commit(query, mark),
+                commit_properties=delta_log.commit(batch.query, batch.mark),
             )
             .when_matched_delete(f"s.{_GONE}")
             .when_matched_update(values, f"not s.{_GONE}")
             .when_not_matched_insert(values, f"not s.{_GONE}")
             .execute()
         )
+
+
+def _batch_id(table: DeltaTable, query: str) -> BatchId | None:
+    mark, set_back = delta_log.last(table, query), delta_log.last_set_back(table, query)
+    if mark is None and set_back is None:
+        return None
+    number, began_ms = (-1, None) if mark is None else (mark.number, mark.began_ms)
+    return BatchId(query, number, began_ms, set_back)
 
 
 def _quoted(name: str) -> str:

@@ -15,26 +15,23 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 from psycopg import Connection
 from psycopg.sql import SQL, Composed, Identifier, Literal
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, StructType
 
-from fkjoin.checkpoint.batch_log import BatchLog, Mark, has_batch
-from fkjoin.checkpoint.saved import read_state
 from fkjoin.errors import FkJoinError, set_aside
-from fkjoin.lowering.lowered import Lowered
 from fkjoin.sinks import RETRY_S, postgres_types
 from fkjoin.sinks.counts import LEFT_OUT, count
 from fkjoin.sinks.postgres_refusals import PLACE, Refused, unread, unwritten
 from fkjoin.sinks.postgres_server import connect, mends, settings_of
 from fkjoin.sinks.postgres_values import spelled
-from fkjoin.sinks.restored import SetBack
 from fkjoin.sinks.retry import first_line, repeated, require_retry_s
-from fkjoin.sinks.upserts import Upserts
+from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.json_texts import written
 from fkjoin.spark.kinds import NESTED
 from fkjoin.spark.names import quoted
+from fkjoin.spark.schemas import spark_schema
 
 BATCHES = "fkjoin_batches"
 """The table beside the target, in its schema, that has the last batch of each query."""
@@ -58,7 +55,7 @@ _T = TypeVar("_T")
 
 
 @dataclass
-class Postgres(Upserts):
+class Postgres(TableSink):
     """Sink into a table of PostgreSQL, for ``Table.to``.
 
     Parameters
@@ -88,11 +85,11 @@ class Postgres(Upserts):
     def place(self) -> str:
         return f"postgres {self.into}"
 
-    def examine(self, schema: StructType, key: tuple[str, ...]) -> None:
-        replace(self, retry_s=0.0)._prepared(schema, key, keep=False)
+    def examine(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
+        replace(self, retry_s=0.0)._prepared(spark_schema(schema), key, keep=False)
 
-    def prepare(self, schema: StructType, key: tuple[str, ...]) -> None:
-        self._prepared(schema, key, keep=True)
+    def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
+        self._prepared(spark_schema(schema), key, keep=True)
 
     def _prepared(self, schema: StructType, key: tuple[str, ...], *, keep: bool) -> None:
         """Make what has to be there, in a transaction; unless it is to be kept, it is rolled back."""
@@ -153,12 +150,9 @@ class Postgres(Upserts):
                     f"{added.as_string(connection)}"
                 ) from error
 
-    def last(self, spark: SparkSession, query: str) -> Mark | None:
+    def last_batch(self, query: str) -> BatchId | None:
         row = self._repeated(lambda: self._known(query))
-        return None if row.get("batch", -1) < 0 else _mark(row["batch"], row.get(_BEGAN), row.get(_BEGAN_OF))
-
-    def last_set_back(self, spark: SparkSession, query: str) -> int | None:
-        return self._repeated(lambda: self._known(query)).get(_SET_BACK)
+        return _batch_id(query, row["batch"], *(row.get(name) for name in _LATER)) if row else None
 
     def _known(self, query: str) -> dict[str, Any]:
         """The query's line; empty without one.  A release before made fewer columns."""
@@ -168,26 +162,16 @@ class Postgres(Upserts):
                 return dict(row[0])
         return {}
 
-    def way_back(self, table: Lowered, query: str, log: BatchLog, turn: SetBack) -> Callable[[], None]:
-        # From the state: the table's rows as of the last batch that is done.
-        spark, names = table.spark, [*table.key, *table.rest]
-        if log.done < 0:
-            kept = spark.createDataFrame([], table.changes.schema)
-        else:
-            name = getattr(table.node, "materialized", None) or table.name
-            kept = read_state(spark, log.checkpoint, name, batch=log.done)
-        if lacking := [name for name in names if name not in kept.columns]:
-            raise FkJoinError(f"{table.name} has no column {lacking[0]} in the state")
-        rows, mark = self.columns(kept.select(*map(quoted, names))).toArrow(), log.mark(log.done)
-        return lambda: self._set_aside(mark.number, self._repeated(lambda: self._become(query, mark, rows, turn)))
+    def replace(self, batch: BatchId, rows: pa.Table) -> None:
+        self._set_aside(batch.number, self._repeated(lambda: self._become(batch, rows)))
 
-    def _become(self, query: str, mark: Mark, rows: pa.Table, turn: SetBack) -> list[Refused]:
+    def _become(self, batch: BatchId, rows: pa.Table) -> list[Refused]:
         """Have these rows and no others, in one transaction with the batch that they are of; those that cannot be there.
 
         They are among the dead letters since they first came; letters of later batches come again.
         """
         with connect(self._settings) as connection:
-            self._done(connection, query)
+            self._done(connection, batch.query)
             self._stage(connection)
             letters = self._written(connection, rows)
             same = SQL(" and ").join(SQL("target.{0} = kept.{0}").format(Identifier(name)) for name in self._key)
@@ -197,8 +181,8 @@ class Postgres(Upserts):
                 self._delete_one(connection, letter)
             if self.on_error == "dead-letter":
                 later = SQL("delete from {} where query = %s and target = %s and batch > %s").format(self._beside(LETTERS))
-                connection.execute(later, (query, self.into, mark.number))
-            self._note(connection, query, mark, turn.identity)
+                connection.execute(later, (batch.query, self.into, batch.number))
+            self._note(connection, batch)
         return letters
 
     def _delete_one(self, connection: Connection[Any], letter: Refused) -> None:
@@ -207,26 +191,26 @@ class Postgres(Upserts):
             named = [SQL("{} = {}").format(Identifier(name), Literal(str(letter.row[name]))) for name in self._key]
             connection.execute(SQL("delete from {} where {}").format(self._table(), SQL(" and ").join(named)))
 
-    def _note(self, connection: Connection[Any], query: str, mark: Mark, set_back: int | None = None) -> None:
-        text = "update {} set batch = %s, began_ms = %s, began_of = %s, set_back = coalesce(%s, set_back) where query = %s"
-        values = mark.number, mark.began_ms, mark.number, set_back, query
+    def _note(self, connection: Connection[Any], batch: BatchId) -> None:
+        text = "update {} set batch = %s, began_ms = %s, began_of = %s, set_back = %s where query = %s"
+        values = batch.number, batch.began_ms, batch.number, batch.set_back, batch.query
         connection.execute(SQL(text).format(self._beside(BATCHES)), values)
 
-    def _done(self, connection: Connection[Any], query: str) -> tuple[Mark, int | None]:
-        """The query's last batch and set-back, with a lock on its line: an attempt that comes second waits here."""
+    def _done(self, connection: Connection[Any], query: str) -> BatchId:
+        """The query's last batch, with a lock on its line: an attempt that comes second waits here."""
         text = "insert into {0} as known values (%s, -1) on conflict (query) do update set batch = known.batch "
         text += "returning batch, began_ms, began_of, set_back"
         row = connection.execute(SQL(text).format(self._beside(BATCHES)), (query,)).fetchone()
         assert row is not None
-        return _mark(*row[:3]), row[3]
+        return _batch_id(query, *row)
 
-    def columns(self, changes: DataFrame) -> DataFrame:
+    def as_taken(self, changes: DataFrame) -> DataFrame:
         # Structs, lists and maps as JSON, bytes as PostgreSQL writes them.
         given = [item for item in changes.schema if item.name in (*self._columns, "_operation")]
         return changes.select(*[_readable(item.name, item.dataType).alias(item.name) for item in given])
 
-    def apply(self, query: str, batch: int, upserts: pa.Table, gone: pa.Table, began_ms: int | None = None) -> None:
-        self._set_aside(batch, self._repeated(lambda: self._apply(query, Mark(batch, began_ms), upserts, gone)))
+    def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
+        self._set_aside(batch.number, self._repeated(lambda: self._apply(batch, upserts, deletes)))
 
     def _set_aside(self, batch: int, letters: list[Refused]) -> None:
         """Count the rows that the table cannot have, and say so."""
@@ -236,12 +220,10 @@ class Postgres(Upserts):
             text = "table %s: %d rows of batch %d are %s, not in the table; the first: %s"
             logging.getLogger("fkjoin").warning(text, self.into, len(letters), batch, where, letters[0])
 
-    def _apply(self, query: str, mark: Mark, upserts: pa.Table, gone: pa.Table) -> list[Refused]:
+    def _apply(self, batch: BatchId, upserts: pa.Table, gone: pa.Table) -> list[Refused]:
         """Write a batch in one transaction; return the rows that the table cannot have."""
         with connect(self._settings) as connection:
-            last, set_back = self._done(connection, query)
-            self.require_not_set_back(query, set_back)
-            if has_batch(self.place, last, mark):
+            if self.has(batch, self._done(connection, batch.query)):
                 return []
             self._stage(connection)
             for _ in unread(connection, gone, partial(self._copy, connection, deleted=True), self._key):
@@ -249,8 +231,8 @@ class Postgres(Upserts):
             connection.execute(self._delete())
             letters = self._written(connection, upserts)
             if self.on_error == "dead-letter":
-                self._record(connection, query, mark.number, letters)
-            self._note(connection, query, mark)
+                self._record(connection, batch, letters)
+            self._note(connection, batch)
         return letters
 
     def _written(self, connection: Connection[Any], rows: pa.Table) -> list[Refused]:
@@ -275,12 +257,13 @@ class Postgres(Upserts):
 
         yield from unwritten(connection, rows, write, index, self._key)
 
-    def _record(self, connection: Connection[Any], query: str, batch: int, letters: Sequence[Refused]) -> None:
+    def _record(self, connection: Connection[Any], batch: BatchId, letters: Sequence[Refused]) -> None:
         into = SQL("insert into {} (query, batch, target, key, column_name, reason, row) values (%s, %s, %s, %s, %s, %s, %s)")
+        of = batch.query, batch.number, self.into
         with connection.cursor() as cursor:
             cursor.executemany(
                 into.format(self._beside(LETTERS)),
-                [(query, batch, self.into, one.key_text, one.column_text, one.reason, one.row_text) for one in letters],
+                [(*of, one.key_text, one.column_text, one.reason, one.row_text) for one in letters],
             )
 
     def _repeated(self, work: Callable[[], _T]) -> _T:
@@ -338,8 +321,8 @@ class Postgres(Upserts):
         return Identifier(*self.into.split(".")[:-1], name)
 
 
-def _mark(number: int, began_ms: int | None, began_of: int | None) -> Mark:
-    return Mark(number, began_ms if began_of == number else None)
+def _batch_id(query: str, number: int, began_ms: int | None, began_of: int | None, set_back: int | None) -> BatchId:
+    return BatchId(query, number, began_ms if began_of == number else None, set_back)
 
 
 def _readable(name: str, kind: DataType) -> Column:

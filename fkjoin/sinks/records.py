@@ -12,9 +12,9 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from fkjoin.analysis.bind import texts_of
 from fkjoin.analysis.columns import resolve_column
 from fkjoin.errors import TopologyError
+from fkjoin.kafka.decoding import Encodes
 from fkjoin.kafka.formats import Bytes, Format, Json, String, as_format, writer
 from fkjoin.kafka.positions import HEADER, RootsOf
-from fkjoin.kafka.registry import Registry
 from fkjoin.spark.names import quoted
 from fkjoin.spark.schemas import Expression, arrow_schema, spark_schema
 from fkjoin.spark.topic_values import POSITIONS, MakeRecords, Writer, WriteTexts
@@ -121,7 +121,7 @@ def _struct(frame: DataFrame, names: tuple[str, ...]) -> tuple[Column, StructTyp
 
 
 def _encode(argument: str, form: Format, row: Column, schema: StructType) -> Column:
-    if not isinstance(form, String | Bytes | Json | Registry):
+    if not isinstance(form, Encodes):
         raise TopologyError(
             f"{argument}: {type(form).__name__} is a format to read only; write String, Bytes, Json or Registry"
         )

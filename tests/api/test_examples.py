@@ -68,6 +68,13 @@ def test_regions(checkout: Path) -> None:
 
 
 @pytest.mark.spark
+def test_sqlite(checkout: Path) -> None:
+    wanted = ["('o1', 10.0, 'Ada Lovelace')", "('o2', 25.0, 'Ada Lovelace')", "('o4', 80.0, None)"]
+    for _ in range(2):
+        assert [line for line in run(checkout, "sqlite").splitlines() if line.startswith("(")] == wanted
+
+
+@pytest.mark.spark
 def test_debezium(checkout: Path) -> None:
     printed = run(checkout, "debezium")
     rows = re.findall(r"^\|(\d+) *\|([\d.]+) *\|([\w ]+?) *\|", printed, re.MULTILINE)

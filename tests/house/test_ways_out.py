@@ -48,6 +48,8 @@ CONNECT = "integration/test_connect.py::test_what_cannot_be_had_is_refused_by_na
 
 HABIT = "tests/api/test_inspection.py::test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one"
 
+SEAM = "tests/jobs/test_installed.py::test_the_way_out_that_is_named_is_one"
+
 WAYS: dict[str, str] = {
     "a Table has no {}; call {}": HABIT,
     "path: {} is relative, and client and server": CONNECT,
@@ -286,6 +288,11 @@ WAYS: dict[str, str] = {
     "{} has batch {} of the query already, which": (
         "tests/sinks/test_restored_checkpoint.py::test_the_checkpoint_that_a_backup_replaced_cannot_be_put_back_under_parquet"
     ),
+    "kind: the sink {} is of type {}: let it": SEAM,
+    "{}.kind: the format {} is of type {}: give it": SEAM,
+    "{}kind: no installed package has a {} {}, there": SEAM,
+    "{}settings.{}: {} needs it; give it a value": SEAM,
+    "sink: a {} is no TableSink: let it inherit": "tests/sinks/test_own_sink.py::test_a_sink_that_is_none_is_refused",
     "{} cannot be removed: {}; remove it as its": (
         "tests/checkpoint/test_orphaned_indexes.py::test_an_index_of_a_checkpoint_that_is_gone_is_removed"
     ),

@@ -49,7 +49,7 @@ from tests.support.job_files import GOOD, job
         (("[sinks.out]", '[aggregates.a]\nof = "joined"\n[sinks.out]'), "aggregates.a.group_by: must be given"),
         (('joiner = ["left', 'how = "outer"\njoiner = ["left'), "joins.joined.how: Input should be 'inner' or 'left'"),
         (('joiner = ["left', 'emit = "weekly"\njoiner = ["left'), "joins.joined.emit: .*'weekly' is not one of"),
-        (('path = "{folder}/out"', 'path = "out"\ntopic = "out"'), "sinks.out: give either topic, path or postgres"),
+        (('path = "{folder}/out"', 'path = "out"\ntopic = "out"'), "sinks.out: give either topic, path, postgres or kind"),
         (('path = "{folder}/out"', 'postgres = "postgresql://db/shop"'), "sinks.out: postgres, .* and into, .* go together"),
         (('path = "{folder}/orders"', ""), "tables.orders: give either topic or path"),
         (('version = "lsn"\ndeleted', "deleted"), "tables.orders: files need version"),

@@ -29,7 +29,7 @@ JOB_FILES: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {
         ("[sinks.out]", '[views.v]\nof = "joined"\n[sinks.out]'),
         ("[sinks.out]", '[views.v]\nof = "joined"\nfilter = "amount > 1"\n[sinks.out]'),
     ),
-    "sinks.out: give either topic, path or postgres": (
+    "sinks.out: give either topic, path, postgres or kind": (
         ('path = "{folder}/out"', 'path = "out"\ntopic = "out"'),
         ('path = "{folder}/out"', 'path = "out"'),
     ),

@@ -9,8 +9,8 @@ import logging
 import traceback
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
-from pyspark.sql.types import LongType, StructType
 
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks import Postgres
@@ -37,7 +37,7 @@ def told(work: Callable[[], object]) -> str:
 def test_a_server_that_is_not_there_is_named_without_the_password(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
     sink = Postgres("shop.it", dsn, retry_s=0.2)
     with caplog.at_level(logging.DEBUG):
-        text = told(lambda: sink.prepare(StructType().add("id", LongType()), ("id",)))
+        text = told(lambda: sink.prepare(pa.schema([("id", pa.int64())]), ("id",)))
     assert "postgres shop.it: connection" in text
     assert "127.0.0.1" in text
     assert CANARY not in text + repr(sink) + sink.place + caplog.text

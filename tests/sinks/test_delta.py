@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from fkjoin import TopologyError, fk_join
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.delta import Delta
-from fkjoin.spark.schemas import spark_schema
+from fkjoin.sinks.table_sink import BatchId
 from tests.support.orders import History, tables
 from tests.support.sessions import small
 
@@ -51,32 +51,32 @@ def table_at(path: Path, key: str = "id") -> list[dict[str, Any]]:
 
 def prepared(path: Path) -> Delta:
     made = Delta(str(path))
-    made.prepare(spark_schema(ARROW), ("id",))
+    made.prepare(ARROW, ("id",))
     return made
 
 
 def test_rows_come_change_and_go_and_a_repeated_batch_does_nothing(tmp_path: Path) -> None:
     delta = prepared(tmp_path)
-    delta.apply("q", 0, rows(row("a", 1), row("b", 2), row("c")), keys())
+    delta.apply(BatchId("q", 0), rows(row("a", 1), row("b", 2), row("c")), keys())
     assert table_at(tmp_path) == [row("a", 1), row("b", 2), row("c")]
-    delta.apply("q", 1, rows(row("a", 7)), keys("b", "never there"))
+    delta.apply(BatchId("q", 1), rows(row("a", 7)), keys("b", "never there"))
     assert table_at(tmp_path) == [row("a", 7), row("c")]
-    prepared(tmp_path).apply("q", 1, rows(row("a", 1), row("b", 2)), keys("c"))
+    prepared(tmp_path).apply(BatchId("q", 1), rows(row("a", 1), row("b", 2)), keys("c"))
     assert table_at(tmp_path) == [row("a", 7), row("c")]
-    delta.apply("another query", 0, rows(row("d", 4)), keys())
+    delta.apply(BatchId("another query", 0), rows(row("d", 4)), keys())
     assert [found["id"] for found in table_at(tmp_path)] == ["a", "c", "d"]
     assert (DeltaTable(tmp_path).transaction_version("q"), DeltaTable(tmp_path).transaction_version("another query")) == (1, 0)
 
 
 def test_another_batch_of_a_number_that_is_there_is_refused(tmp_path: Path) -> None:
     delta = prepared(tmp_path)
-    delta.apply("q", 0, rows(row("a", 1)), keys(), 100)
-    delta.apply("q", 1, rows(row("b", 2)), keys(), 200)
-    delta.apply("q", 1, rows(row("b", 9)), keys(), 200)
+    delta.apply(BatchId("q", 0, 100), rows(row("a", 1)), keys())
+    delta.apply(BatchId("q", 1, 200), rows(row("b", 2)), keys())
+    delta.apply(BatchId("q", 1, 200), rows(row("b", 9)), keys())
     for batch, began_ms, what in ((1, 201, "another batch of that number"), (0, 100, "batch 0"), (0, None, "batch 0")):
         says = f"has batch 1 of the query already, which is about to write {what}: the query runs twice"
         with pytest.raises(FkJoinError, match=says):
-            delta.apply("q", batch, rows(row("c", 3)), keys("b"), began_ms)
+            delta.apply(BatchId("q", batch, began_ms), rows(row("c", 3)), keys("b"))
     assert table_at(tmp_path) == [row("a", 1), row("b", 2)]
 
 
@@ -84,10 +84,10 @@ def test_a_table_without_the_columns_is_refused(tmp_path: Path) -> None:
     DeltaTable.create(str(tmp_path), pa.schema([("id", pa.string())]))
     with pytest.raises(FkJoinError, match=r"lacks the columns odd \"name, price, day, at, tags \(it has id\): add them"):
         prepared(tmp_path)
-    prepared(tmp_path / "another").apply("q", 0, rows(row("a", 1)), keys(), 100)
+    prepared(tmp_path / "another").apply(BatchId("q", 0, 100), rows(row("a", 1)), keys())
     assert table_at(tmp_path / "another") == [row("a", 1)]
     DeltaTable(tmp_path).alter.add_columns(DeltaTable(tmp_path / "another").schema().fields[1:])
-    prepared(tmp_path).apply("q", 0, rows(row("a", 1)), keys(), 100)
+    prepared(tmp_path).apply(BatchId("q", 0, 100), rows(row("a", 1)), keys())
     assert table_at(tmp_path) == [row("a", 1)]
 
 

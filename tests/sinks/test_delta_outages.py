@@ -17,6 +17,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.sinks.counts import REPEATED, counted, last_events
 from fkjoin.sinks.delta import Delta
+from fkjoin.sinks.table_sink import BatchId
 from fkjoin.spark.schemas import arrow_schema
 
 SCHEMA = StructType().add("id", StringType()).add("n", LongType())
@@ -24,7 +25,7 @@ SCHEMA = StructType().add("id", StringType()).add("n", LongType())
 
 def sink(path: object, retry_s: float = 60, **options: str) -> Delta:
     made = Delta(str(path), options, retry_s)
-    made.prepare(SCHEMA, ("id",))
+    made.prepare(arrow_schema("SCHEMA", SCHEMA), ("id",))
     return made
 
 
@@ -34,7 +35,7 @@ def batch(**rows: int) -> tuple[pa.Table, pa.Table]:
 
 
 def test_two_writers_of_the_same_rows_at_the_same_time_both_write_all_their_batches(tmp_path: Path) -> None:
-    sink(tmp_path).apply("first", 0, *batch(a=0, b=0))
+    sink(tmp_path).apply(BatchId("first", 0), *batch(a=0, b=0))
     begin, errors = threading.Barrier(2), []
 
     def write(query: str) -> None:
@@ -42,7 +43,7 @@ def test_two_writers_of_the_same_rows_at_the_same_time_both_write_all_their_batc
         begin.wait(30)
         try:
             for number in range(8):
-                made.apply(query, number, *batch(a=number, b=number))
+                made.apply(BatchId(query, number), *batch(a=number, b=number))
         except Exception as error:
             errors.append(error)
 
@@ -63,12 +64,12 @@ def test_an_append_only_table_stops_the_query_at_once_and_goes_on_when_it_no_lon
 ) -> None:
     DeltaTable.create(tmp_path, arrow_schema("test", SCHEMA), configuration={"delta.appendOnly": "true"})
     made = sink(tmp_path, 2)
-    made.apply("q", 0, *batch(a=0))
+    made.apply(BatchId("q", 0), *batch(a=0))
     with pytest.raises(FkJoinError, match="is append-only.*delta.appendOnly to false, and start the query again"):
-        made.apply("q", 1, *batch(a=1))
+        made.apply(BatchId("q", 1), *batch(a=1))
     assert caplog.messages == []
     DeltaTable(tmp_path).alter.set_table_properties({"delta.appendOnly": "false"})
-    made.apply("q", 1, *batch(a=1))
+    made.apply(BatchId("q", 1), *batch(a=1))
     assert DeltaTable(tmp_path).to_pyarrow_table().to_pydict() == {"id": ["a"], "n": [1]}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +16,7 @@ from fkjoin.errors import FkJoinError
 from fkjoin.sinks import delta_log
 from fkjoin.sinks.delta import Delta
 from fkjoin.sinks.restored import SetBack
-from fkjoin.spark.schemas import spark_schema
+from fkjoin.sinks.table_sink import BatchId
 
 IDS = pa.schema([("id", pa.int64())])
 
@@ -44,11 +43,14 @@ class Target:
     def __init__(self, path: Path) -> None:
         self.path, self.sink = path, Delta(str(path))
         self.set_backs = 0
-        self.sink.prepare(spark_schema(IDS), ("id",))
+        self.known: dict[str, int | None] = {}
+        self.sink.prepare(IDS, ("id",))
 
     def batch(self, number: int, began_ms: int, query: str = "q") -> int:
         row = 1000 * number + began_ms
-        self.sink.apply(query, number, pa.table({"id": [row]}), NONE, began_ms)
+        if query not in self.known:  # its first batch since it started
+            self.known[query] = self.sink.last_set_back(cast(Any, None), query)
+        self.sink.apply(BatchId(query, number, began_ms, self.known[query]), pa.table({"id": [row]}), NONE)
         return row
 
     def batch_of_an_older_release(self, number: int) -> int:
@@ -59,7 +61,7 @@ class Target:
 
     def way_back(self, log: Any, known: int | None = None) -> Callable[[], None]:
         self.set_backs += 1
-        self.sink = replace(self.sink, _set_backs={})  # a query starts
+        self.known = {}  # a query starts
         return self.sink.way_back(cast(Any, None), "q", log, SetBack(self.set_backs, known))
 
     def back(self, log: Any, *, times: int = 1, known: int | None = None) -> None:

@@ -1,0 +1,59 @@
+"""A table in SQLite that fkjoin keeps up to date: each batch is one transaction, with its number in a table beside it."""
+
+import sqlite3
+from contextlib import closing, contextmanager
+
+import pyarrow.types as kinds
+
+from fkjoin import FkJoinError
+from fkjoin.sinks import BatchId, TableSink
+
+TAKEN = (kinds.is_integer, kinds.is_floating, kinds.is_string, kinds.is_binary)
+
+
+class Sqlite(TableSink):
+    def __init__(self, database, into):
+        self.database, self.into = str(database), into
+
+    place = property(lambda self: f"sqlite {self.into}")
+
+    def prepare(self, schema, key):
+        if other := [field.name for field in schema if not any(takes(field.type) for takes in TAKEN)]:
+            raise FkJoinError(f"{self.place}: SQLite has no type for {other[0]}: cast it to text")
+        self.names, self.key, self.table = listed(schema.names), list(key), listed([self.into])
+        with self.transaction() as db:
+            db.execute(f"create table if not exists {self.table} ({self.names}, primary key ({listed(key)}))")
+            if lacking := set(schema.names) - {row[1] for row in db.execute(f"pragma table_info({self.table})")}:
+                raise FkJoinError(f"{self.place} has no column {', '.join(sorted(lacking))}: add it")
+
+    def last_batch(self, query):
+        with self.transaction() as db:
+            return last(db, query)
+
+    def apply(self, batch, upserts, deletes):
+        with self.transaction() as db:
+            if self.has(batch, last(db, batch.query)):
+                return
+            same, rows = listed(self.key, " = ?", " and "), [tuple(row.values()) for row in upserts.to_pylist()]
+            if any(value != value for row in rows for value in row):
+                raise FkJoinError(f"{self.place}: SQLite has no NaN: replace it in a view of the table")
+            db.executemany(f"delete from {self.table} where {same}", [tuple(row.values()) for row in deletes.to_pylist()])
+            db.executemany(f"replace into {self.table} ({self.names}) values ({', '.join('?' * upserts.num_columns)})", rows)
+            db.execute("replace into fkjoin_batches values (?, ?, ?, ?)", tuple(vars(batch).values()))
+
+    @contextmanager
+    def transaction(self):
+        with closing(sqlite3.connect(self.database, timeout=60, isolation_level=None)) as db:
+            db.execute("begin immediate")  # the second of two attempts waits here
+            db.execute("create table if not exists fkjoin_batches (query primary key, number, began_ms, set_back)")
+            yield db
+            db.execute("commit")  # without it, closing takes all back
+
+
+def last(db, query):
+    row = db.execute("select number, began_ms, set_back from fkjoin_batches where query = ?", (query,)).fetchone()
+    return row and BatchId(query, *row)
+
+
+def listed(names, after="", between=", "):
+    return between.join('"{}"{}'.format(name.replace('"', '""'), after) for name in names)

@@ -1,0 +1,279 @@
+"""Sinks that are tables somewhere else: what each of them does, ours and those of other packages."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from fkjoin.checkpoint.batch_log import BatchLog, Mark, has_batch
+from fkjoin.checkpoint.saved import read_state
+from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.lowering.lowered import Lowered
+from fkjoin.plan.nodes import Source
+from fkjoin.sinks.batches import Batch, Write
+from fkjoin.sinks.restored import SetBack
+from fkjoin.spark.names import quoted, require_results
+from fkjoin.spark.schemas import arrow_schema
+
+
+@dataclass(frozen=True)
+class BatchId:
+    """Name of a batch, which a table sink keeps beside the rows.
+
+    Parameters
+    ----------
+    query : str
+        The query that the batch is of.  Several queries may write to one table.
+    number : int
+        The batch's number.  Numbers of a query grow; some may be left out.
+    began_ms : int, optional
+        Milliseconds since 1970 when the batch began, the same when it is repeated.  Another batch of that number, after a
+        restore of the checkpoint, has another time.
+    set_back : int, optional
+        Identity of the query's last set-back, see ``TableSink.replace``; None without one.
+
+    Examples
+    --------
+    >>> batch = BatchId("5b0f6c1e-2f0a-4f0e-9c5e-0d6f8a1b2c3d", 7, 1767323045006)
+    """
+
+    query: str
+    number: int
+    began_ms: int | None = None
+    set_back: int | None = None
+
+    @property
+    def mark(self) -> Mark:  # the batch itself
+        return Mark(self.number, self.began_ms)
+
+
+class TableSink(ABC):
+    """A sink that is a table somewhere else, kept as fkjoin's table is: the base of your own.
+
+    ``prepare``, ``last_batch`` and ``apply`` make one.  A batch takes effect exactly once if ``apply`` writes rows and batch in
+    one transaction.  ``fkjoin.testing.SinkContract`` tests that.
+
+    Examples
+    --------
+    >>> from fkjoin.sinks import TableSink
+    >>> class Rows(TableSink):
+    ...     place = "rows"
+    ...
+    ...     def __init__(self):
+    ...         self.rows, self.batches = {}, {}
+    ...
+    ...     def prepare(self, schema, key):
+    ...         self.key = list(key)
+    ...
+    ...     def last_batch(self, query):
+    ...         return self.batches.get(query)
+    ...
+    ...     def apply(self, batch, upserts, deletes):
+    ...         if self.has(batch, self.last_batch(batch.query)):
+    ...             return
+    ...         rows = self.rows | {tuple(row[name] for name in self.key): row for row in upserts.to_pylist()}
+    ...         for row in deletes.to_pylist():
+    ...             rows.pop(tuple(row[name] for name in self.key), None)
+    ...         self.rows, self.batches = rows, self.batches | {batch.query: batch}
+    """
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Name in errors, by which places are told apart, without secrets; a class attribute will do.
+
+        Returns
+        -------
+        str
+        """
+
+    @abstractmethod
+    def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
+        """Make what has to be there, unless it is there.  The query's start calls it, also the second one.
+
+        Parameters
+        ----------
+        schema : pyarrow.Schema
+            The key's columns, then the others.
+        key : tuple of str
+            The key's columns.
+
+        Raises
+        ------
+        FkJoinError
+            If the place cannot have rows of the schema, or is not to be reached.
+        """
+
+    @abstractmethod
+    def last_batch(self, query: str) -> BatchId | None:
+        """Tell the query's last batch that the place has; also before ``prepare``, and in another process.
+
+        Parameters
+        ----------
+        query : str
+            The query's name.
+
+        Returns
+        -------
+        BatchId or None
+            As ``apply`` or ``replace`` was given it; None if it has none.
+
+        Raises
+        ------
+        FkJoinError
+            If the place is not to be reached.
+        """
+
+    @abstractmethod
+    def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
+        """Write a batch, all of it or nothing, with its name: unless the place ``has`` it.
+
+        Parameters
+        ----------
+        batch : BatchId
+            The batch, to be kept in the same transaction.
+        upserts : pyarrow.Table
+            Rows to insert or to put in the place of those with their keys, with the columns of ``prepare``.  No key comes twice
+            in a batch.
+        deletes : pyarrow.Table
+            Keys of rows to delete.  A row need not be there.
+
+        Raises
+        ------
+        FkJoinError
+            If the place has another batch of that number, or a later one; or if it cannot have a row.
+        """
+
+    def has(self, batch: BatchId, last: BatchId | None) -> bool:
+        """Compare a batch with the last one that the place has, for ``apply``.
+
+        Parameters
+        ----------
+        batch : BatchId
+            The batch that is to be written.
+        last : BatchId or None
+            What ``last_batch`` says, read in the transaction that writes.
+
+        Returns
+        -------
+        bool
+            Whether the place has the batch.
+
+        Raises
+        ------
+        FkJoinError
+            If it has another batch of that number, or a later one; or if it was set back since the query began.
+        """
+        if batch.set_back != (None if last is None else last.set_back):
+            raise FkJoinError(f"{self.place} was set back since this query began, and another query goes on with it")
+        return has_batch(self.place, None if last is None else last.mark, batch.mark)
+
+    def examine(self, schema: pa.Schema, key: tuple[str, ...]) -> None:  # noqa: B027
+        """Raise what ``prepare`` would, for ``fkjoin run --check``; nothing is made.  By default it raises nothing.
+
+        Parameters
+        ----------
+        schema, key
+            See ``prepare``.
+        """
+
+    def replace(self, batch: BatchId, rows: pa.Table) -> None:
+        """Have these rows and no others, in one transaction with the batch that they are of.
+
+        ``on_restore="set-back"`` calls it with the rows of the restored state.  A sink need not have it.
+
+        Parameters
+        ----------
+        batch : BatchId
+            The last batch of the query from here on; its number is -1 before the first one.  Its ``set_back`` is another one
+            than before: another copy of the checkpoint does not know it, and is refused.
+        rows : pyarrow.Table
+            All rows, with the columns of ``prepare``.
+
+        Raises
+        ------
+        NotImplementedError
+            By default: a sink without it is not set back.
+        """
+        raise NotImplementedError
+
+    def as_taken(self, changes: DataFrame) -> DataFrame:  # their columns as ``apply`` takes them
+        return changes
+
+    def check(self, table: Lowered) -> None:  # see Checks
+        _require_last_changes(table)
+        self.examine(_schema(self, table), table.key)
+
+    def begin(self, table: Lowered) -> Write:  # see Sink
+        _require_last_changes(table)
+        key, columns = list(table.key), [*table.key, *table.rest]
+        self.prepare(_schema(self, table), table.key)
+        set_backs: dict[str, int | None] = {}
+
+        def write(batch: Batch, query: str, number: int) -> None:
+            if query not in set_backs:  # the first batch since the start
+                set_backs[query] = self.last_set_back(batch.changes.sparkSession, query)
+            rows = self.as_taken(batch.changes).toArrow()
+            gone = pc.equal(rows["_operation"], "delete")
+            upserts, deletes = rows.filter(pc.invert(gone)).select(columns), rows.filter(gone).select(key)
+            self.apply(BatchId(query, number, batch.began_ms, set_backs[query]), upserts, deletes)
+
+        return write
+
+    def last(self, spark: SparkSession, query: str) -> Mark | None:  # see Remembers
+        found = self.last_batch(query)
+        return None if found is None or found.number < 0 else found.mark
+
+    def last_set_back(self, spark: SparkSession, query: str) -> int | None:  # see Remembers
+        found = self.last_batch(query)
+        return None if found is None else found.set_back
+
+    def way_back(self, table: Lowered, query: str, log: BatchLog, turn: SetBack) -> Callable[[], None]:  # see Remembers
+        if type(self).replace is TableSink.replace:
+            raise FkJoinError(f"{type(self).__name__} has no method replace")
+        rows, mark = self.as_taken(rows_of_state(table, log)).toArrow(), log.mark(log.done)
+        return lambda: self.replace(BatchId(query, mark.number, mark.began_ms, turn.identity), rows)
+
+
+def _schema(sink: TableSink, table: Lowered) -> pa.Schema:
+    kinds = StructType([*table.key_type, *(table.row_type[name] for name in table.rest)])
+    return arrow_schema(type(sink).__name__, kinds)
+
+
+def require_table_sink(given: TableSink) -> TableSink:
+    """Return the sink; ``TopologyError`` if it is none."""
+    if not isinstance(given, TableSink):
+        raise TopologyError(
+            f"sink: a {type(given).__name__} is no TableSink: let it inherit from fkjoin.sinks.TableSink; fkjoin's other sinks "
+            "have methods of their own: to_kafka, to_parquet"
+        )
+    return given
+
+
+def rows_of_state(table: Lowered, log: BatchLog) -> DataFrame:
+    """The table's rows as of the last batch that is done; ``FkJoinError`` where the state does not have them."""
+    spark, names = table.spark, [*table.key, *table.rest]
+    if log.done < 0:
+        kept = spark.createDataFrame([], table.changes.schema)
+    else:
+        name = getattr(table.node, "materialized", None) or table.name
+        kept = read_state(spark, log.checkpoint, name, batch=log.done)
+    if lacking := [name for name in names if name not in kept.columns]:
+        raise FkJoinError(f"{table.name} has no column {lacking[0]} in the state")
+    return kept.select(*map(quoted, names))
+
+
+def _require_last_changes(table: Lowered) -> None:
+    """Raise ``TopologyError`` unless a batch has the last change of each row, under names that results leave free."""
+    if isinstance(table.node, Source):
+        raise TopologyError(
+            f"{table.name}: a source's changes come as they are read, several of a row in a batch: write "
+            f'.materialize("{table.name}") first (in a job file, materialize = true), so that each batch has a row\'s last one'
+        )
+    require_results(table.name, [*table.key, *table.rest])

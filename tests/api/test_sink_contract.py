@@ -1,0 +1,147 @@
+"""The tests that users have for their sinks: one that keeps its promises, and some that break one each."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from fkjoin.sinks import BatchId
+from fkjoin.testing import SinkContract
+from tests.support.documents import blocks
+from tests.support.own_sink import SetBack, Sqlite, rows_of
+from tests.support.places import ROOT
+
+PAGE = list(blocks(ROOT / "docs/sinks.md"))
+
+
+def from_the_page() -> Any:
+    """The class of tests that the page shows."""
+    (block,) = (block for block in PAGE if "class TestSqlite" in block.text)
+    found: dict[str, Any] = {"__name__": __name__, "Sqlite": Sqlite}
+    exec(block.text, found)
+    return found["TestSqlite"]
+
+
+TestSqlite: Any = from_the_page()
+
+
+def test_the_page_shows_the_examples_sink() -> None:
+    text = (ROOT / "examples/sqlite/sqlite_sink.py").read_text()
+    assert [block.text for block in PAGE if "class Sqlite" in block.text] == [text]
+    assert len(text.splitlines()) < 60
+
+
+class OfSqlite(SinkContract):
+    kind: Any = Sqlite
+    at = Path()
+
+    def make_sink(self, into: str) -> Any:
+        return self.kind(self.at, into)
+
+    def read_rows(self, into: str) -> list[dict[str, Any]]:
+        return rows_of(self.at, into)
+
+
+def test_a_sink_with_replace_is_set_back(tmp_path: Path) -> None:
+    contract = OfSqlite()
+    contract.kind, contract.at = SetBack, tmp_path / "db"
+    contract.test_a_sink_that_is_set_back_goes_on_from_there()
+
+
+class Forgets(Sqlite):
+    def has(self, batch: BatchId, last: BatchId | None) -> bool:
+        return False
+
+
+class TakesOlder(Sqlite):
+    def has(self, batch: BatchId, last: BatchId | None) -> bool:
+        return last is not None and last.number >= batch.number
+
+
+class OneQuery(Sqlite):
+    def last_batch(self, query: str) -> Any:
+        with self.transaction() as db:
+            row = db.execute("select * from fkjoin_batches").fetchone()
+            return row and BatchId(*row)
+
+
+class NoTransaction(Sqlite):
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        with closing(sqlite3.connect(self.database, isolation_level=None)) as db:
+            db.execute("create table if not exists fkjoin_batches (query primary key, number, began_ms)")
+            yield db
+
+
+class NoTransactionBack(NoTransaction, SetBack):
+    """Is wrong when being set back is cut off."""
+
+
+class KeepsLater(SetBack):
+    def replace(self, batch: BatchId, rows: pa.Table) -> None:
+        """Leave the rows that came later."""
+        with self.transaction() as db:
+            db.execute("replace into fkjoin_batches values (?, ?, ?)", (batch.query, batch.number, batch.began_ms))
+
+
+class KeepsDeleted(Sqlite):
+    def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
+        super().apply(batch, upserts, deletes.slice(0, 0))
+
+
+class Trims(Sqlite):
+    def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
+        texts = [
+            pa.array([None if text is None else text.strip() for text in column.to_pylist()], pa.string())
+            if pa.types.is_string(column.type)
+            else column
+            for column in upserts.columns
+        ]
+        super().apply(batch, pa.table(texts, upserts.column_names), deletes)
+
+
+class Connected(Sqlite):
+    def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
+        super().prepare(schema, key)
+        self.connection = sqlite3.connect(self.database)
+
+
+class MakesAnew(Sqlite):
+    def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
+        with closing(sqlite3.connect(self.database, isolation_level=None)) as db:
+            db.execute(f'drop table if exists "{self.into}"')
+        super().prepare(schema, key)
+
+
+class MakesOnCheck(Sqlite):
+    def examine(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
+        self.prepare(schema, key)
+
+
+BROKEN = {
+    Forgets: "test_a_batch_that_is_repeated_is_left_out",
+    TakesOlder: "test_another_batch_of_a_number_and_an_earlier_one_are_refused",
+    OneQuery: "test_the_last_batch_of_each_query_is_remembered",
+    NoTransaction: "test_a_batch_that_is_cut_off_is_there_or_not",
+    NoTransactionBack: "test_a_sink_that_is_set_back_goes_on_from_there",
+    KeepsLater: "test_a_sink_that_is_set_back_goes_on_from_there",
+    KeepsDeleted: "test_rows_come_change_and_go",
+    Trims: "test_each_type_comes_back_or_is_refused",
+    Connected: "test_a_prepared_sink_can_be_sent",
+    MakesAnew: "test_a_start_leaves_rows_and_a_place_without_the_columns_is_refused",
+    MakesOnCheck: "test_a_check_makes_nothing",
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN, ids=lambda kind: kind.__name__)
+def test_a_promise_that_is_broken_is_found(kind: Any, tmp_path: Path) -> None:
+    contract = OfSqlite()
+    contract.kind, contract.at, contract.types = kind, tmp_path / "db", [pa.string()]  # type: ignore[misc]
+    with pytest.raises(Exception, match=r"found|cannot pickle|no column"):
+        getattr(contract, BROKEN[kind])()

@@ -1,0 +1,193 @@
+"""Sinks and formats of other packages in job files: found by entry points, made with their settings, refused by name."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from pyspark.sql import SparkSession
+
+from fkjoin.jobs import installed
+from fkjoin.jobs.job import Job
+from fkjoin.jobs.job_file import json_schema, read_job
+from fkjoin.jobs.job_kinds import JobError
+from fkjoin.jobs.job_sections import FormatSpec, SinkSpec
+from tests.support.installed import install, install_sqlite
+from tests.support.job_files import GOOD, job
+from tests.support.queries import write_lines
+from tests.support.sessions import small
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover
+    import tomli as tomllib
+
+MODULE = """
+class Reads:
+    def __init__(self, separator=",", *, columns):
+        self.separator, self.columns = separator, columns
+
+    def decode(self, data): ...
+
+
+class Anything:
+    place = "anything"
+
+    def __init__(self, **settings):
+        self.settings = settings
+
+    def begin(self, table): ...
+
+
+def throws(address):
+    return [][int(address)]
+
+
+def not_a_sink():
+    return 7
+"""
+SINKS = {name: f"other:{name}" for name in ("Anything", "throws", "not_a_sink")} | {"lost": "nowhere.at_all:Sink"}
+
+
+@pytest.fixture(autouse=True)
+def packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install(
+        monkeypatch,
+        tmp_path / "packages",
+        {"other": MODULE},
+        sinks=SINKS,
+        formats={"reads": "other:Reads", "none": "other:Anything"},
+    )
+
+
+def test_a_sink_and_a_format_are_made_with_their_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install_sqlite(monkeypatch, tmp_path / "sqlite")
+    made: Any = installed.sink_of("sqlite", {"database": "a.db", "into": "orders"})
+    assert (made.place, made.database) == ("sqlite orders", "a.db")
+    every: Any = installed.sink_of("Anything", {"hosts": ["a", "b"], "port": 7})
+    assert every.settings == {"hosts": ["a", "b"], "port": 7}
+    form: Any = FormatSpec(kind="reads", settings={"columns": "a int"}).build("key")
+    assert (form.separator, form.columns) == (",", "a int")
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "says"),
+    [
+        ("anythin", {}, r"kind: no installed package has a sink 'anythin', there are .*Anything, .*: name one, or install"),
+        ("lost", {}, r"kind: the sink 'lost': nowhere.at_all:Sink cannot be imported: ModuleNotFoundError"),
+        ("not_a_sink", {}, r"kind: the sink 'not_a_sink' is of type int: let it inherit from fkjoin.sinks.TableSink"),
+        ("throws", {"adress": 1}, r"settings.adress: the sink 'throws' has no such setting; did you mean 'address'\?"),
+        ("throws", {}, r"settings.address: the sink 'throws' needs it; give it a value"),
+        ("throws", {"address": 1}, r"settings: the sink 'throws' cannot be made: IndexError: .*other.py, line .*, in throws"),
+    ],
+)
+def test_a_sink_that_cannot_be_made_is_refused_by_name(kind: str, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(JobError, match=f"^{says}"):
+        installed.sink_of(kind, settings)
+
+
+def test_a_format_that_cannot_be_made_is_refused_by_name() -> None:
+    for kind, settings, says in (
+        ("read", {}, r"value.kind: no installed package has a format 'read', there are none, reads: name one, or install"),
+        (
+            "reads",
+            {"columns": "a int", "seperator": ";"},
+            r"value.settings.seperator: .*no such setting; did you mean 'separator'\?",
+        ),
+        ("reads", {"separator": ";"}, r"value.settings.columns: the format 'reads' needs it; give it a value"),
+    ):
+        with pytest.raises(JobError, match=f"^{says}"):
+            FormatSpec(kind=kind, settings=settings).build("value")
+
+
+WAYS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+    "kind: the sink 'not_a_sink' is of type int": (
+        lambda: installed.sink_of("not_a_sink", {}),
+        lambda: installed.sink_of("Anything", {}),
+    ),
+    "key.kind: the format 'none' is of type Anything": (
+        lambda: installed.format_of("none", {}, "key"),
+        lambda: installed.format_of("reads", {"columns": "a int"}, "key"),
+    ),
+    "kind: no installed package has a sink 'any', there are Anything, lost": (
+        lambda: installed.sink_of("any", {}),
+        lambda: installed.sink_of("Anything", {}),
+    ),
+    "key.settings.columns: the format 'reads' needs it": (
+        lambda: installed.format_of("reads", {}, "key"),
+        lambda: installed.format_of("reads", {"columns": "a int"}, "key"),
+    ),
+}
+
+
+@pytest.mark.parametrize("beginning", WAYS)
+def test_the_way_out_that_is_named_is_one(beginning: str) -> None:
+    wrong, right = WAYS[beginning]
+    with pytest.raises(JobError) as found:
+        wrong()
+    assert str(found.value).startswith(beginning)
+    right()
+
+
+SHOP = """
+[sinks.shop]
+table = "joined"
+kind = "sqlite"
+settings = {database = "{folder}/shop.db", into = "joined"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (GOOD.replace('path = "{folder}/out"', 'path = "a"\nkind = "b"'), "give either topic, path, postgres or kind"),
+        (
+            GOOD + SHOP.replace("settings", "options"),
+            "options: it is a setting of .*, and this sink writes to a sink of another",
+        ),
+        (
+            GOOD.replace('path = "{folder}/out"', 'path = "a"\nsettings = {a = 1}'),
+            "settings: it is a setting of a sink of another",
+        ),
+        (
+            GOOD.replace(
+                'path = "{folder}/orders"\nkey = "id"', 'topic = "o"\nvalue = "string"\nkey = {kind = "a", name = "b"}'
+            ),
+            'name: it is a setting of format "string" or format "bytes", and this is a format of another package',
+        ),
+    ],
+)
+def test_editors_and_job_files_know_which_settings_there_are(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(JobError, match=says):
+        read_job(job(tmp_path, text))
+    check = Draft202012Validator(json_schema()).is_valid
+    assert not check(tomllib.loads(text))
+    assert check(tomllib.loads(GOOD + SHOP))
+    assert read_job(job(tmp_path, GOOD + SHOP)).sinks["shop"].settings["into"] == "joined"
+    assert "shop.db" not in repr(SinkSpec(table="t", kind="sqlite", settings={"database": "shop.db"}))
+
+
+@pytest.mark.spark
+def test_a_job_writes_by_a_sink_of_another_package(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    small(spark, tmp_path)
+    install_sqlite(monkeypatch, tmp_path / "sqlite")
+    orders = [{"id": n, "customer": "c", "amount": n, "op": "u", "lsn": 1} for n in range(3)]
+    write_lines(tmp_path / "orders", "1", orders)
+    write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
+    made = Job(read_job(job(tmp_path, GOOD + SHOP)), spark)
+    made.check()
+    assert "sqlite joined" in made.describe()
+    for planned in made.queries():
+        planned.start().awaitTermination()
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as db:
+        assert db.execute("select * from joined order by id").fetchall() == [(n, n, "Ada") for n in range(3)]
+    with pytest.raises(JobError, match=r"sinks\.shop\.settings\.base: the sink 'sqlite' has no such setting"):
+        Job(read_job(job(tmp_path, GOOD + SHOP.replace("database", "base"))), spark)

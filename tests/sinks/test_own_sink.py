@@ -1,0 +1,136 @@
+"""Sinks of users' own in queries: what they are given, beside others, through restarts and restores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from fkjoin import FkJoinError, Table, TopologyError
+from fkjoin.sinks import BatchId, Delta, Parquet, TableSink
+from tests.support.orders import History, batch_join, tables
+from tests.support.own_sink import SetBack, Sqlite, rows_of
+from tests.support.queries import write_lines
+from tests.support.sessions import small
+from tests.support.sinks import Backup, delta, finished, joined
+
+pytestmark = pytest.mark.spark
+
+NOW = {"availableNow": True}
+
+
+class Kept(TableSink):
+    """Keeps what it is given."""
+
+    place = "kept"
+
+    def __init__(self) -> None:
+        self.schema, self.key = pa.schema([]), ("",)
+        self.given: list[tuple[BatchId, pa.Table, pa.Table]] = []
+
+    def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
+        self.schema, self.key = schema, key
+
+    def last_batch(self, query: str) -> BatchId | None:
+        return next((batch for batch, *_ in reversed(self.given) if batch.query == query), None)
+
+    def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
+        self.given.append((batch, upserts, deletes))
+
+
+@pytest.fixture
+def berlin(spark: SparkSession) -> Iterator[None]:
+    """A time zone other than that of Arrow's schemas."""
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    yield
+    spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+@pytest.mark.usefixtures("berlin")
+def test_what_it_is_given_is_of_the_schema_that_it_was_prepared_for(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    columns = "id string, at timestamp, day date, local timestamp_ntz, price decimal(9, 2), raw binary, tags array<int>, "
+    columns += "about struct<a: bigint, b: map<string, double>>, n tinyint, f float, gone boolean, v bigint"
+    row = {
+        "id": "a",
+        "at": "2026-01-02T03:04:05.123Z",
+        "day": "2026-01-02",
+        "local": "2026-01-02T03:04:05",
+        "price": 1.5,
+        "v": 1,
+    }
+    sink = Kept()
+
+    def run() -> None:
+        table = Table.from_files(spark, tmp_path / "in", key="id", version="v", deleted="gone", schema=columns, name="t")
+        finished(table.materialize("t").to_sink(sink, checkpoint=tmp_path / "ck", trigger=NOW))
+
+    write_lines(
+        tmp_path / "in", "1", [row | {"raw": "AA==", "tags": [1], "about": {"a": 1, "b": {"x": 1.0}}, "n": 7, "f": 0.5}]
+    )
+    run()
+    write_lines(tmp_path / "in", "2", [row | {"gone": True, "v": 2}, row | {"id": "b", "v": 3}])
+    run()
+    (first, upserts, deletes), (second, *later) = sink.given
+    assert sink.key == ("id",)
+    assert [field.name for field in sink.schema][:3] == ["id", "at", "day"]
+    for rows in (upserts, later[0]):
+        assert rows.schema.equals(sink.schema, check_metadata=False)
+    for rows in (deletes, later[1]):
+        assert rows.schema.equals(pa.schema([sink.schema.field("id")]), check_metadata=False)
+    at = upserts["at"].to_pylist()[0]
+    assert at.astimezone(timezone.utc) == datetime(2026, 1, 2, 3, 4, 5, 123_000, timezone.utc)
+    assert (upserts["id"].to_pylist(), deletes["id"].to_pylist()) == (["a"], [])
+    assert (later[0]["id"].to_pylist(), later[1]["id"].to_pylist()) == (["b"], ["a"])
+    assert (first.number, second.number, first.query == second.query) == (0, 1, True)
+    assert None not in (first.began_ms, second.began_ms)
+
+
+def test_it_is_set_back_with_the_checkpoint_beside_others(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    history = History(tmp_path)
+
+    def run(kind: Any = SetBack, **more: Any) -> None:
+        sinks = kind(tmp_path / "db", "joined"), Delta(tmp_path / "delta")
+        table = joined(spark, tmp_path).materialize("kept")
+        finished(table.to(*sinks, checkpoint=tmp_path / "ck", trigger=NOW, **more))
+
+    def same() -> None:
+        found = {row.pop("order_id"): row for row in rows_of(tmp_path / "db", "joined")}
+        assert found == delta(tmp_path / "delta") == batch_join(history)
+
+    history.write(60)
+    run()
+    same()
+    backup = Backup(tmp_path / "ck")
+    history.write(60)
+    run()
+    same()
+    backup.restore()
+    with pytest.raises(FkJoinError, match=r"it is at batch 0, and sqlite joined has batch 1 of its query.*on_restore="):
+        run()
+    before = delta(tmp_path / "delta")
+    with pytest.raises(FkJoinError, match=r"sqlite joined cannot be set back to batch 0 .*: Sqlite has no method replace"):
+        run(Sqlite, on_restore="set-back")
+    assert delta(tmp_path / "delta") == before
+    run(on_restore="set-back")
+    same()
+
+
+def test_a_sink_that_is_none_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    History(tmp_path).write(10)
+    table = joined(spark, tmp_path)
+    for none in (Parquet(tmp_path / "out"), object()):
+        with pytest.raises(TopologyError, match=r"sink: a \w+ is no TableSink: let it inherit from fkjoin.sinks.TableSink"):
+            table.to_sink(none, checkpoint=tmp_path / "ck")  # type: ignore[arg-type]
+    finished(table.to_sink(Kept(), checkpoint=tmp_path / "ck", trigger=NOW))
+    finished(table.to_parquet(tmp_path / "out", checkpoint=tmp_path / "out-ck", trigger=NOW))
+    with pytest.raises(TopologyError, match=r'orders: a source.*write .materialize\("orders"\) first'):
+        tables(spark, tmp_path)[0].to_sink(Kept(), checkpoint=tmp_path / "other")

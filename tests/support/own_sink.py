@@ -1,0 +1,33 @@
+"""The example's sink, with a method by which it can be set back."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from fkjoin.sinks import BatchId
+from tests.support.examples import module_of
+
+Sqlite: Any = module_of("sqlite", "sqlite_sink").Sqlite
+
+
+class SetBack(Sqlite):
+    def replace(self, batch: BatchId, rows: pa.Table) -> None:
+        with self.transaction() as db:
+            db.execute(f"delete from {self.table}")
+            values = ", ".join("?" * rows.num_columns)
+            given = [tuple(row.values()) for row in rows.to_pylist()]
+            db.executemany(f"insert into {self.table} ({self.names}) values ({values})", given)
+            db.execute("replace into fkjoin_batches values (?, ?, ?, ?)", astuple(batch))
+
+
+def rows_of(database: Path, into: str) -> list[dict[str, Any]]:
+    """The rows of a table of SQLite."""
+    with closing(sqlite3.connect(database)) as db:
+        db.row_factory = sqlite3.Row
+        return [dict(row) for row in db.execute(f'select * from "{into}"')]
