@@ -29,6 +29,10 @@ def set_aside(what: str) -> str:
     return f'; with on_error="dead-letter" such {what} are set aside'
 
 
+LATE = "folders that are called as columns are, such as region=eu, came after the query was started"
+"""The beginning of a message about files in them: Spark finds the columns of folders when a query starts."""
+
+
 def users_frames(text: str) -> Iterator[str]:
     """The lines of a traceback that are in the user's own code, the innermost last."""
     for file, line, name, code in _FRAME.findall(text):
