@@ -29,6 +29,10 @@ def set_aside(what: str) -> str:
     return f'; with on_error="dead-letter" such {what} are set aside'
 
 
+LATE = "folders that are called as columns are, such as region=eu, came after the query was started"
+"""The beginning of a message about files in them: Spark finds the columns of folders when a query starts."""
+
+
 def users_frames(text: str) -> Iterator[str]:
     """The lines of a traceback that are in the user's own code, the innermost last."""
     for file, line, name, code in _FRAME.findall(text):
@@ -42,16 +46,16 @@ def thrown_at(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" + (f" ({frames[-1]})" if frames else "")
 
 
-AS_BEGUN = "; of files that a checkpoint has read before, give schema= with the type that it had"
-"""The end of a message about a column whose type was learned: another expression would be another job."""
-
-
 class FkJoinError(Exception):
     """The root of all of fkjoin's own errors."""
 
 
 class TopologyError(FkJoinError, ValueError):
     """A table or join was described wrongly; raised while building, before anything runs."""
+
+
+class ColumnTypeError(TopologyError):
+    """An argument cannot take a column's type.  Where files told the type, ``telling_files`` adds them to the message."""
 
 
 class SessionError(FkJoinError):

@@ -24,7 +24,7 @@ from fkjoin.folds.bulk import bulk_column
 from fkjoin.folds.calls import AGGREGATE, Called, Evaluating, Reducing, Starting
 from fkjoin.folds.fold import Fold
 from fkjoin.lowering.handle import Handle
-from fkjoin.lowering.recipes import Recipe, Remembered, remembered
+from fkjoin.lowering.recipes import Recipe, Remembered, remembered, telling_files
 from fkjoin.sessions.access import require_classic
 from fkjoin.spark.names import quoted
 from fkjoin.spark.schemas import Expression, Expressions, arrow_schema, text
@@ -48,8 +48,9 @@ class Grouped(Remembered):
         self._recipe = Recipe(Grouped, (table, key, value), {"options": options})
         self._of, self._table, self._options = table._of, table._planned, options
         self._rows = self._table.visible
-        self._key = self._project("key", key)
-        self._value = None if value is None else self._project("value", value)
+        with telling_files(self._recipe.learned_below):
+            self._key = self._project("key", key)
+            self._value = None if value is None else self._project("value", value)
         one = self._value is not None and len(self._value.bound) == 1  # a star may be several
         self._plain = one and not isinstance(value, list | tuple)
 

@@ -19,7 +19,7 @@ from fkjoin.files.source import open_files
 from fkjoin.kafka.connection import OnNewTopic
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.lowering.handle import Handle
-from fkjoin.lowering.recipes import Recipe
+from fkjoin.lowering.recipes import Recipe, telling_files
 from fkjoin.sessions.settings import prepare
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.schemas import Expression, Expressions, listed
@@ -147,7 +147,9 @@ class Sources(Handle):
         of_files = {name: about[name] for name in ("key", "schema", "format", "options")}
         numbers = [*listed(about["version"]), about["timestamp"]]
         files = open_files(spark, str(path), **of_files, numbers=numbers, kept=kept)
-        planned = read_stream(files.frame, name=about["name"] or files.name, **of_change)
+        name = about["name"] or files.name
+        with telling_files(lambda: [(name, path)] if files.learned else []):
+            planned = read_stream(files.frame, name=name, **of_change)
         columns = about["key"], about["version"], about["deleted"], about["timestamp"]
         learned, folders = files.schema if files.learned else None, files.folders if kept is None else None
         recipe = Recipe(cls._of_files, (spark, path), {**about, "kept": kept}, learned, folders)

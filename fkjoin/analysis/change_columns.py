@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 )
 
 from fkjoin.analysis.columns import resolve_column
-from fkjoin.errors import AS_BEGUN, TopologyError
+from fkjoin.errors import ColumnTypeError
 from fkjoin.spark.schemas import Expression, Expressions, listed, text, type_of
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
@@ -47,9 +47,9 @@ class ChangeColumns:
             place = resolve_column("version", item, frame, names, label)
             kind = type_of(frame, place)
             if not isinstance(kind, _INTEGERS):
-                raise TopologyError(
+                raise ColumnTypeError(
                     f"version: {text(item)} is {kind.simpleString()}, whole numbers are needed; "
-                    f"cast it, for a timestamp with unix_micros(…){AS_BEGUN}"
+                    f"cast it, for a timestamp with unix_micros(…)"
                 )
             found.append(place.cast("bigint"))
         return found
@@ -60,9 +60,9 @@ class ChangeColumns:
             return F.lit(False)
         found = resolve_column("deleted", self.deleted, frame, names, label)
         if not isinstance(kind := type_of(frame, found), BooleanType):
-            raise TopologyError(
+            raise ColumnTypeError(
                 f"deleted: {text(self.deleted)} is {kind.simpleString()}, a boolean is needed: write a "
-                f"condition, such as \"op = 'd'\"{AS_BEGUN}"
+                f"condition, such as \"op = 'd'\""
             )
         return F.coalesce(found, F.lit(False))
 
@@ -76,7 +76,7 @@ class ChangeColumns:
             return F.unix_micros(found.cast("timestamp")), "timestamp"
         if isinstance(kind, LongType | IntegerType):
             return found.cast("bigint"), "bigint"
-        raise TopologyError(
+        raise ColumnTypeError(
             f"timestamp: {text(self.timestamp)} is {kind.simpleString()}, a timestamp or bigint is needed; "
-            f"cast it with to_timestamp(…){AS_BEGUN}"
+            f"cast it with to_timestamp(…)"
         )

@@ -10,7 +10,7 @@ from pyspark.sql import Column
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.planned import Planned
-from fkjoin.errors import TopologyError
+from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.plan.nodes import Node, Source, in_order
 from fkjoin.spark.schemas import Expressions, arrow_schema, listed, spark_schema, text
 
@@ -56,7 +56,7 @@ def require_deployment(given: str) -> None:
 def require_same_timestamps(left: Planned, right: Planned) -> None:
     """Raise ``TopologyError`` if both tables have timestamps, of two types."""
     if left.timestamps and right.timestamps and left.timestamps != right.timestamps:
-        raise TopologyError(
+        raise ColumnTypeError(
             f"right: timestamps are {right.timestamps} here and {left.timestamps} in left; make both the same type"
         )
 

@@ -13,11 +13,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from fkjoin.errors import TopologyError
+from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.spark.names import named, quoted, quoted_if_needed
 from fkjoin.spark.schemas import Expression, Expressions, listed, text
 
 _DOTTED = re.compile(r"\w+(\.\w+)+")
+_OF_TYPES = "DATATYPE_MISMATCH", "INVALID_EXTRACT"
 _NO_SUCH = "FIELD_NOT_FOUND", "UNRESOLVED_COLUMN.WITH_SUGGESTION", "UNRESOLVED_COLUMN.WITHOUT_SUGGESTION"
 
 
@@ -34,7 +35,10 @@ def resolve_column(argument: str, given: Expression, frame: DataFrame, names: It
             column = column_of(argument, given, known)
             found = frame.select(column).columns  # analysis happens here
     except AnalysisException as error:
-        raise TopologyError(f"{argument}: {_explain(text(given), error, known, table, frame)}") from error
+        said = f"{argument}: {_explain(text(given), error, known, table, frame)}"
+        if (error.getCondition() or "").startswith(_OF_TYPES):
+            raise ColumnTypeError(said) from error
+        raise TopologyError(said) from error
     if len(found) != 1:
         raise TopologyError(f"{argument}: {text(given)} is {len(found)} columns where one is needed: write out those you mean")
     return column

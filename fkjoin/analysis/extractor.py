@@ -14,7 +14,7 @@ from fkjoin.analysis.attempt import NOTHING, Attempt, attempt
 from fkjoin.analysis.bound import Bound, bind
 from fkjoin.analysis.checks import Extractor, is_function, require_takes
 from fkjoin.analysis.planned import Planned
-from fkjoin.errors import AS_BEGUN, FkJoinError, TopologyError
+from fkjoin.errors import ColumnTypeError, FkJoinError, TopologyError
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import quoted
 from fkjoin.spark.returned import as_type, row_function
@@ -80,10 +80,10 @@ def _check_types(bound: Sequence[Bound], left: Planned, right: Planned) -> None:
     for one, field in zip(bound, wanted, strict=True):
         kind = one.field.dataType
         if kind.simpleString() != field.dataType.simpleString():
-            raise TopologyError(
+            raise ColumnTypeError(
                 f"extractor: {one.text} of left table {left.name} is {kind.simpleString()}, but key column {field.name} of "
                 f"right table {right.name} is {field.dataType.simpleString()}; cast one of them, for instance "
-                f'extractor="cast({one.text} as {field.dataType.simpleString()})"{AS_BEGUN}'
+                f'extractor="cast({one.text} as {field.dataType.simpleString()})"'
             )
 
 

@@ -16,7 +16,7 @@ from fkjoin.analysis.checks import as_emitted, described, is_function, refuse_sa
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.planned import Planned, Settings, with_visible
 from fkjoin.analysis.projection import Projection
-from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.errors import ColumnTypeError, FkJoinError, TopologyError
 from fkjoin.plan.nodes import FlatMap, generated_name
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import named, quoted, require_apart, require_beside
@@ -77,7 +77,7 @@ def flat_mapped(
         (bound,) = bind("rows", [given], table.scope)
         kind = bound.field.dataType
         if not isinstance(kind, ArrayType):
-            raise TopologyError(
+            raise ColumnTypeError(
                 f"rows: {called} is {kind.simpleString()}, an array is needed: write array(…), split(…), or map_entries(…)"
             )
         element = kind.elementType

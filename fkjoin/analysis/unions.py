@@ -11,7 +11,7 @@ from fkjoin.analysis.aggregates import AggregateBound
 from fkjoin.analysis.checks import as_emitted, refuse_same_name, require_same_timestamps
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.planned import Planned, Settings
-from fkjoin.errors import TopologyError
+from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.folds.cogrouped import CoFold
 from fkjoin.plan.nodes import Aggregate, Cogroup, Merge, Node, generated_name, periodic
 from fkjoin.spark.names import twice
@@ -95,7 +95,7 @@ def _check_merged(tables: Sequence[Planned]) -> None:
             ("row", _by_name(first.row_type), _by_name(table.row_type)),
         ):
             if schema_text(arrow_schema(what, wanted)) != schema_text(arrow_schema(what, kind)):
-                raise TopologyError(
+                raise ColumnTypeError(
                     f"{argument}: the {what} of {table.name} is {types_text(kind)}, and that of {first.name} is "
                     f"{types_text(wanted)}; make both the same, for instance with map_values"
                 )
@@ -122,7 +122,7 @@ def _check_cogrouped(tables: Sequence[Planned]) -> tuple[Aggregate, ...]:
             raise TopologyError(f"{argument}: {table.name} is there twice, or another has its name; give group_by(…, name=…)")
         if schema_text(arrow_schema("key", table.key_type)) != schema_text(arrow_schema("key", tables[0].key_type)):
             keys = [types_text(one.key_type) for one in tables]
-            raise TopologyError(
+            raise ColumnTypeError(
                 f"{argument}: {table.name} is grouped by {keys[at]}, and {tables[0].name} by {keys[0]}; make both the same, "
                 'for instance group_by("cast(buyer as bigint) as customer_id")'
             )

@@ -19,7 +19,7 @@ from fkjoin.analysis.planned import Planned, Settings
 from fkjoin.analysis.projection import Projection
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Steps, Where
-from fkjoin.errors import TopologyError
+from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.plan.nodes import Derived, Source, generated_name
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import named, quoted_if_needed, require_beside
@@ -74,7 +74,7 @@ def filtered(table: Planned, condition: Expression, name: str | None, emit: Emit
     bound = bind("condition", [condition], table.scope)
     holds, kind = bound[0], bound[0].field.dataType
     if not isinstance(kind, BooleanType):
-        raise TopologyError(f"condition: {text(condition)} is {kind.simpleString()}, a boolean is needed: write a comparison")
+        raise ColumnTypeError(f"condition: {text(condition)} is {kind.simpleString()}, a boolean is needed: write a comparison")
     what = f"filter of {table.name}"
     tried = attempt("filter", table.name, bound, table.on_error)
     stays = ~F.col(DELETED) & F.coalesce(*tried.columns, F.lit(False))

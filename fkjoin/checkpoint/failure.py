@@ -13,11 +13,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fkjoin.checkpoint.batch_log import BatchLog
 from fkjoin.checkpoint.cause import Cause, innermost
 from fkjoin.checkpoint.damage import RESTORE, explain
-from fkjoin.errors import FkJoinError, set_aside
+from fkjoin.errors import LATE, FkJoinError, set_aside
 
 _SET_ASIDE = re.compile(re.escape(set_aside("\0")).replace("\0", r"(\w+)"))
 _FILE = re.compile(r"error while reading file (\S+?)\.?(?=\s)")
 _OFFSETS_GONE = re.compile(r"OffsetOutOfRange|data may have been lost|KAFKA_DATA_LOSS")
+_OTHER_TYPE = re.compile(r"column: \[(.+?)\], physicalType: (\w+), logicalType: (.+)")
+_NEW_FOLDER = re.compile(r"assertion failed: Invalid batch: \S+ != \S+")
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
 _NO_MEMORY = re.compile(
     r"OutOfMemoryError|MemoryError|Java heap space|GC overhead limit|Cannot allocate memory|exited unexpectedly|OOMKilled"
@@ -137,6 +139,8 @@ def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) ->
             "failOnDataLoss = false. If the topic was deleted and created again: start the job with --start-over TOPIC (in "
             'Python: on_new_topic="start-over"), or with a new checkpoint',
         )
+    if (of_files := _of_files(cause.text, whole, goes_on)) is not None:
+        return of_files
     if _NO_ROOM.search(cause.text):
         return _Advice(cause.text, f"make room on that disk, and {goes_on}")
     if _NO_MEMORY.search(cause.text):
@@ -150,6 +154,20 @@ def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) ->
     if cause.frames:
         return _Advice(cause.text, f"mend that line, and {goes_on}")
     return _Advice(cause.text, f"mend that, and {goes_on}; Spark's log, and this error's details, have the whole of it")
+
+
+def _of_files(cause: str, whole: str, goes_on: str) -> _Advice | None:
+    """Say what Spark's readers of files stop at; None of another cause."""
+    if (match := _OTHER_TYPE.search(cause)) is not None:
+        file = (_FILE.findall(f"{whole} ") or ["a file"])[-1]
+        return _Advice(
+            f"{file}: column {match[1]} is {match[2]} in it, and is to be read as {match[3]}",
+            f"write that file again, under its name, with the types of the table, and {goes_on}. Or start with a new "
+            "checkpoint and a schema= that all files fit",
+        )
+    if cause.startswith(LATE) or _NEW_FOLDER.search(cause):
+        return _Advice(cause if cause.startswith(LATE) else LATE, f"{goes_on}, and reads these columns if schema= names them")
+    return None
 
 
 def _batch(checkpoint: str) -> int | None:

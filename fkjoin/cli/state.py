@@ -104,6 +104,21 @@ def export(
 
 
 @app.command()
+def columns(
+    checkpoint: Annotated[str, typer.Argument(help="A query's checkpoint, or a job's.")],
+) -> None:
+    """Print the columns with which tables of files were begun, where they have no schema; as texts for one."""
+    from fkjoin.files.kept_schemas import KeptSchemas
+
+    with _session() as spark:
+        texts = KeptSchemas.read(spark, checkpoint.rstrip("/")).texts(spark)
+    for name, text in texts.items():
+        print(f"{name}: {text}")
+    if not texts:
+        print(f"{checkpoint} keeps no columns of files")
+
+
+@app.command()
 def verify(checkpoint: Checkpoint, batch: Batch = None) -> None:
     """Read all state, and say what is wrong with it; exit status 1 if anything is."""
     from fkjoin.checkpoint.upkeep import verify as examine

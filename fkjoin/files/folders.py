@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from fkjoin.errors import TopologyError
+from fkjoin.errors import LATE, TopologyError
 from fkjoin.spark.names import quoted
 
 MISFIT = "__fkjoin_misfit"
@@ -31,6 +33,8 @@ class Folders:
 
     columns: StructType
     there: tuple[str, ...]
+    base: str | None = None
+    """Name of the folder with the files, where none of its folders was called as columns are when the table was made."""
 
     @property
     def texts(self) -> StructType:
@@ -50,6 +54,18 @@ class Folders:
                 f"path: folders {name}=… came after the checkpoint, and the files have a column {name}; rename the folders, or "
                 f"begin a new checkpoint: its {name} is that of the folders"
             )
+
+    def late(self, path: Column, lines: Iterable[str]) -> Column | None:
+        """Stop at a file in a folder that is called as a column of the lines is: it came too late to be that column.
+
+        None where there can be none.
+        """
+        if not self.base:
+            return None
+        names = "|".join(re.escape(quote(name.lower())) for name in lines)
+        folder = f"/{re.escape(quote(self.base.lower()))}/(?:.*/)?(?:{names})=[^/]*/"
+        stop = F.raise_error(F.concat(F.lit(f"{LATE}: "), path)).cast("string")
+        return F.when(path.contains("="), F.when(F.lower(path).rlike(folder), stop))
 
     def placed(self, frame: DataFrame) -> tuple[DataFrame, Column | None]:
         """The frame with the columns in place of the texts, null where a folder went; and what says which value does not fit.
@@ -82,6 +98,20 @@ def folder_columns(given: StructType, there: StructType, kept: KeptFolders | Non
         named = [] if kept.only else [one for one in there if one.name.lower() in said.keys() - known]
         columns = [*kept.columns, *named]
     return StructType([said.get(one.name.lower(), one) for one in columns])
+
+
+def as_glob(path: str) -> str:
+    """Return a glob of the path alone: Spark looks for no columns in folders of a glob.
+
+    Else its readers take columns of folders that come later for those of the lines, by their places.
+    """
+    above, slash, name = path.rstrip("/").rpartition("/")
+    return f"{above}{slash}{re.sub('[A-Za-z0-9]', lambda letter: f'[{letter[0]}]', name, count=1)}" if "^" not in name else path
+
+
+def without_base(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options without the folder in which Spark looks for such columns."""
+    return {name: value for name, value in options.items() if name.lower() != "basepath"}
 
 
 def lowered(names: Iterable[str]) -> set[str]:

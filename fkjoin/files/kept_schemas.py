@@ -45,11 +45,21 @@ class KeptSchemas:
         """Read what is kept at ``checkpoint``, if one of the queries whose checkpoints are below it has begun."""
         if not any(begun(spark, f"{checkpoint}/{query}") for query in queries):
             return cls({}, {})
+        return cls.read(spark, checkpoint)
+
+    @classmethod
+    def read(cls, spark: SparkSession, checkpoint: str) -> KeptSchemas:
+        """Read what is kept at ``checkpoint``."""
         path, files = hadoop(spark, f"{checkpoint}/{SCHEMAS}")
         found: dict[str, Any] = json.loads(read_file(path, files)) if files.exists(path) else {}
         schemas = {name: kept_type(one["schema"]) for name, one in found.items()}
         folders = {name: kept_type(one["folders"]) for name, one in found.items() if one.get("folders")}
         return cls(schemas, {name: one["reported"] for name, one in found.items()}, folders)
+
+    def texts(self, spark: SparkSession) -> dict[str, str]:
+        """The schemas as DDL, but for those that somebody gave."""
+        frames: dict[str, Any] = {name: spark.createDataFrame([], one) for name, one in self.schemas.items() if one}
+        return {name: str(frame._jdf.schema().toDDL()) for name, frame in frames.items()}
 
     def write(self, spark: SparkSession, checkpoint: str) -> None:
         said: dict[str, dict[str, Any]] = {

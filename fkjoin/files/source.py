@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -27,8 +27,9 @@ from fkjoin.checkpoint.files import hadoop
 from fkjoin.codec.json_read import Reading, parsable
 from fkjoin.errors import TopologyError
 from fkjoin.files import csv_headers as csv_files
-from fkjoin.files.folders import MISFIT, Folders, KeptFolders, folder_columns, lowered
+from fkjoin.files.folders import MISFIT, Folders, KeptFolders, as_glob, folder_columns, lowered, without_base
 from fkjoin.files.learned_numbers import with_numbers
+from fkjoin.files.wider_types import narrowed, wider_fields
 from fkjoin.sessions.access import access
 from fkjoin.sessions.settings import prepare, time_zone
 from fkjoin.spark.frame import PROBLEM, RAW
@@ -47,7 +48,7 @@ _OF_ANY_FILE = {
 """Options of the file source whatever the format, in lower case."""
 _ANY_AGE = "36500d"
 """Spark by itself skips files that are a week older than the newest one, and does not say so."""
-_CORRUPT, _FILE, _LINE, _UNNAMED = (f"__fkjoin_{name}" for name in ("corrupt", "file", "line", "unnamed"))
+_CORRUPT, _FILE, _LINE, _UNNAMED, _MISFIT = (f"__fkjoin_{name}" for name in ("corrupt", "file", "line", "unnamed", "type"))
 _CORRUPT_NAME = "columnNameOfCorruptRecord"
 _GLOB = re.compile(r"([\[\]{}*?\\])")
 
@@ -127,8 +128,12 @@ def open_files(
         frame = _json(place, lines, inner, folders)
     else:
         folders.require_apart(inner)
+        if not there.names:
+            base = None if place.pattern == pattern and _GLOB.search(pattern) else Path(pattern).name
+            alone = place.pattern if _GLOB.search(place.pattern) else as_glob(place.pattern)
+            place, folders = _Place(spark, alone, without_base(place.options)), replace(folders, base=base)
         if chosen == "parquet":
-            frame = _checked(place.stream("parquet", StructType([*inner, *folders.texts])), inner, folders, None)
+            frame = _parquet(place, inner, folders)
         else:
             frame = _csv(place, inner, folders, learned=learned) if chosen == "csv" else _by_reader(place, inner, folders)
     stem = Path(pattern.rstrip("/*")).name or "files"
@@ -216,6 +221,13 @@ def _require_no_times(fields: StructType, place: _Place) -> None:
             )
 
 
+def _parquet(place: _Place, inner: StructType, folders: Folders) -> DataFrame:
+    read = place.stream("parquet", StructType([*wider_fields(inner), *folders.texts]))
+    if wider_fields(inner) == StructType([StructField(one.name, one.dataType) for one in inner]):
+        return _checked(read, inner, folders, None)
+    return _checked(narrowed(read, inner, _MISFIT, _CORRUPT), inner, folders, F.col(_MISFIT))
+
+
 def _csv(place: _Place, inner: StructType, folders: Folders, *, learned: bool) -> DataFrame:
     corrupt = _corrupt_name(place)
     own = corrupt in inner.names and not learned
@@ -255,11 +267,12 @@ def _corrupt(fields: StructType) -> Column:
 def _checked(frame: DataFrame, inner: StructType, folders: Folders, problem: Column | None) -> DataFrame:
     """Add ``PROBLEM`` and ``RAW`` to what a reader of Spark's has read; ``problem``: of the line."""
     path = F.input_file_name() if "_metadata" in frame.columns else F.col("_metadata.file_path")
+    late = folders.late(path, inner.names)
     frame, misfit = folders.placed(frame)
     names = [*inner.names, *folders.columns.names]
     own = F.struct(*_named(names))
     value = F.to_json(own) if problem is None else F.coalesce(F.col(_CORRUPT), F.to_json(own))
-    found = [one for one in (problem, misfit) if one is not None]
+    found = [one for one in (late, problem, misfit) if one is not None]
     wrong = F.coalesce(*found) if found else F.lit(None).cast("string")
     rows = _where(wrong.isNull(), names) if found else _named(names)
     return frame.select(

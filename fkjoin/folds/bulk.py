@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from fkjoin.errors import TopologyError
+from fkjoin.errors import ColumnTypeError
 from fkjoin.folds.extremes import Extreme, sortable
 from fkjoin.folds.fold import Aggregate, Kind
 from fkjoin.folds.sums import Count, DecimalSum, DoubleSum, WholeSum
@@ -22,7 +22,7 @@ def bulk_column(title: str, kind: Kind, place: int | None, schema: pa.Schema, te
         return Count(title, place)
     if kind == "min" or kind == "max":
         if not sortable(type_):
-            raise TopologyError(f"{kind}: {text} is {type_}, which has no order here; cast it, or take a part of it")
+            raise ColumnTypeError(f"{kind}: {text} is {type_}, which has no order here; cast it, or take a part of it")
         return Extreme(title, place, kind, type_)
     if pa.types.is_integer(type_):
         return WholeSum(title, place, kind)
@@ -30,4 +30,4 @@ def bulk_column(title: str, kind: Kind, place: int | None, schema: pa.Schema, te
         return DoubleSum(title, place, kind)
     if pa.types.is_decimal128(type_):
         return DecimalSum(title, place, kind, type_.precision, type_.scale)
-    raise TopologyError(f"{kind}: {text} is {type_}, a number is needed; cast it, for instance to decimal(20, 2)")
+    raise ColumnTypeError(f"{kind}: {text} is {type_}, a number is needed; cast it, for instance to decimal(20, 2)")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
 from pyspark.sql.types import StructType
 
+from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.kafka.connection import Connection
 
 _P = ParamSpec("_P")
@@ -45,13 +47,38 @@ class Recipe:
     folder: str | None = None
     """Place of what fkjoin wrote."""
 
+    def learned_below(self) -> list[tuple[str, Any]]:
+        """The names and paths of the files' tables, among the arguments and below, that nobody has given a schema."""
+        below = _below([*self.arguments, *self.named.values()], set())
+        return [(table.name, recipe.arguments[1]) for table, recipe in below if recipe.learned is not None]
+
+
+@contextlib.contextmanager
+def telling_files(learned: Callable[[], Iterable[tuple[str, Any]]]) -> Iterator[None]:
+    """Add the files to a ``ColumnTypeError`` if a type may be learned from them: others may have been there at the first start.
+
+    ``learned``: names and paths of such tables.
+    """
+    try:
+        yield
+    except ColumnTypeError as error:
+        tables = [f"{name} from {path}" for name, path in learned()]
+        if not tables:
+            raise
+        raise TopologyError(
+            f"{error}. The columns of {' and '.join(tables)} were learned: if a query has read these files before, give "
+            'schema= as "fkjoin state columns CHECKPOINT" prints it'
+        ) from error
+
 
 def remembered(make: Callable[_P, _T]) -> Callable[_P, _T]:
     """The function, whose tables know how they were made."""
 
     @functools.wraps(make)
     def made(*arguments: _P.args, **named: _P.kwargs) -> _T:
-        return make(*arguments, **named)._with_recipe(Recipe(made, arguments, named))
+        recipe = Recipe(made, arguments, named)
+        with telling_files(recipe.learned_below):
+            return make(*arguments, **named)._with_recipe(recipe)
 
     return made
 

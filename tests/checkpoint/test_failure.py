@@ -125,6 +125,16 @@ def test_the_innermost_cause_is_found(messages: list[str], cause: Cause) -> None
             "`fkjoin state verify /ck` says what else is wrong; then restore it from a backup",
         ),
         ([f"{DRIVER}fkjoin.errors.FkJoinError: do this\n{END}"], "do this", "mend what the first line names, and start"),
+        (
+            ["error while reading file file:///in/b.parquet. x", "column: [x, a], physicalType: INT64, logicalType: int"],
+            "file:///in/b.parquet: column x, a is INT64 in it, and is to be read as int",
+            "write that file again, under its name, with the types of the table, and start the query again: it goes on",
+        ),
+        (
+            ["assertion failed: Invalid batch: value#0 != value#262,region#263 SQLSTATE: XXKST"],
+            "folders that are called as columns are, such as region=eu, came after the query was started",
+            "start the query again: it goes on with this batch, and reads these columns if schema= names them",
+        ),
         (["it broke"], "it broke", "mend that, and start the query again.*; Spark's log, and this error's details"),
     ],
 )

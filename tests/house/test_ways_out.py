@@ -72,6 +72,9 @@ WAYS: dict[str, str] = {
     ),
     "timestamp: {} is {}, a timestamp or bigint": LEARNED,
     "deleted: {} is {}, a boolean is needed: write": LEARNED,
+    "{}. The columns of {} were learned: if a query": (
+        "tests/checkpoint/test_kept_columns.py::test_a_query_goes_on_with_the_columns_that_the_command_prints"
+    ),
     "version: {} is {}, whole numbers are needed": LEARNED,
     "column: {} has a column {} already; choose": BUILDING,
     "{}: {} is no aggregate; give it as table": BUILDING,

@@ -1,0 +1,57 @@
+"""Columns of Parquet files, read in the widest type of their kind, and narrowed to the table's.
+
+Spark's reader stops at a wider whole number than it is told to read, and cuts bits off where a table has bytes or shorts.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StructField,
+    StructType,
+)
+
+from fkjoin.spark.names import quoted
+
+
+def wider(kind: DataType) -> DataType:
+    """The type, with whole numbers as bigint and fractions as double; values of maps, which cannot be compared, as they are."""
+    if isinstance(kind, ByteType | ShortType | IntegerType):
+        return LongType()
+    if isinstance(kind, FloatType):
+        return DoubleType()
+    if isinstance(kind, StructType):
+        return wider_fields(kind)
+    return ArrayType(wider(kind.elementType)) if isinstance(kind, ArrayType) else kind
+
+
+def wider_fields(fields: StructType) -> StructType:
+    """The fields, each in its wider type."""
+    return StructType([StructField(one.name, wider(one.dataType)) for one in fields])
+
+
+def narrowed(read: DataFrame, fields: StructType, misfit: str, whole: str) -> DataFrame:
+    """The columns in the types of ``fields``, null where a value is of none.
+
+    ``misfit``: the column that says which value; ``whole``: the one with all of such a row, as JSON.
+    """
+    own = {one.name: one.dataType for one in fields if wider(one.dataType) != one.dataType}
+    found = F.coalesce(*(_misfit(name, kind) for name, kind in own.items()))
+    values = [F.col(quoted(name)).try_cast(own[name]).alias(name) if name in own else quoted(name) for name in read.columns]
+    row = F.to_json(F.struct(*(F.col(quoted(name)) for name in fields.names)))
+    return read.select(*values, found.alias(misfit), F.when(found.isNotNull(), row).alias(whole))
+
+
+def _misfit(name: str, kind: DataType) -> Column:
+    value = F.col(quoted(name))
+    told = F.concat(F.lit(f"column {name}: "), value.cast("string"), F.lit(f" is no {kind.simpleString()}"))
+    return F.when(~value.eqNullSafe(value.try_cast(kind).cast(wider(kind))), told)

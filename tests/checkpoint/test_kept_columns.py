@@ -1,0 +1,159 @@
+"""Files whose columns are learned otherwise after the start of a query: it goes on with those that it was begun with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fkjoin import Table, TopologyError, cogroup, fk_join
+from fkjoin.jobs.job import Job
+from fkjoin.jobs.job_sections import JobSpec
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
+
+Put = Callable[[str, str, dict[str, Any]], None]
+
+
+@pytest.fixture
+def put(tmp_path: Path) -> Put:
+    """Add a file of one line to a table's folder."""
+
+    def add(table: str, name: str, row: dict[str, Any]) -> None:
+        (tmp_path / table).mkdir(exist_ok=True)
+        (tmp_path / table / f"{name}.json").write_text(json.dumps(row) + "\n")
+
+    return add
+
+
+def order(name: str, **more: Any) -> dict[str, Any]:
+    return {"number": name, "customer": 1, "amount": 5, "open": True, "at": {"city": "Ulm"}, "lsn": 1, **more}
+
+
+def tables(spark: SparkSession, folder: Path, schemas: Mapping[str, Any] = MappingProxyType({})) -> tuple[Table, Table]:
+    orders, customers = (
+        Table.from_files(spark, folder / name, key=key, version="lsn", schema=schemas.get(name))
+        for name, key in (("orders", "number"), ("customers", "id"))
+    )
+    return orders, customers
+
+
+OPERATORS: dict[str, tuple[dict[str, Any], Callable[[Table, Table], Any], str]] = {
+    "extractor": (
+        {"customer": "x"},
+        lambda o, c: fk_join(o, c, "customer"),
+        "extractor: customer of left table orders is string",
+    ),
+    "fraction": (
+        {"customer": 1.5},
+        lambda o, c: fk_join(o, c, "customer"),
+        "extractor: customer of left table orders is double",
+    ),
+    "condition": ({"open": "x"}, lambda o, c: o.filter("open"), "condition: open is string, a boolean is needed"),
+    "number": ({"amount": "x"}, lambda o, c: o.group_by("customer").sum("amount"), "sum: amount is string, a number is needed"),
+    "field": ({"at": "x"}, lambda o, c: o.map_values("at.city"), "columns: 'at.city' cannot be evaluated over table orders"),
+    "group": ({"at": "x"}, lambda o, c: o.group_by("at.city").count(), "key: 'at.city' cannot be evaluated over table orders"),
+    "rows": ({"at": "x"}, lambda o, c: o.flat_map("array(at.city)", key="col"), "rows: 'array(at.city)' cannot be evaluated"),
+    "cogroup": (
+        {"customer": "x"},
+        lambda o, c: cogroup(o.group_by("customer").count(), c.group_by("id as customer", name="c").count("name")),
+        "tables[1]: c is grouped by customer bigint, and ",
+    ),
+}
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_what_a_learned_type_is_refused_for_names_the_files_and_a_given_one_does_not(
+    spark: SparkSession, tmp_path: Path, put: Put, operator: str
+) -> None:
+    changed, build, message = OPERATORS[operator]
+    put("orders", "1", order("o1"))
+    put("orders", "2", order("o2", **changed))
+    put("customers", "1", {"id": 1, "name": "Ada", "lsn": 1})
+    orders, customers = tables(spark, tmp_path)
+    with pytest.raises(TopologyError) as raised:
+        build(orders, customers)
+    said = str(raised.value)
+    assert said.startswith(message)
+    assert f"orders from {tmp_path}/orders" in said
+    assert said.endswith('give schema= as "fkjoin state columns CHECKPOINT" prints it')
+    assert orders._recipe is not None
+    assert orders._recipe.learned is not None
+    given = {"orders": orders._recipe.learned, "customers": "id bigint, lsn bigint, name string"}
+    with pytest.raises(TopologyError) as plain:
+        build(*tables(spark, tmp_path, given))
+    assert "learned" not in str(plain.value)
+
+
+CHANGES: tuple[dict[str, Any], ...] = ({"customer": "abc"}, {"customer": 5.5}, {"amount": "x"}, {"open": "x"}, {"at": 7})
+
+
+def rows(spark: SparkSession, folder: Path) -> list[str]:
+    return sorted(row.number for row in spark.read.parquet(str(folder / "out")).collect())
+
+
+def test_a_query_goes_on_with_the_columns_that_the_command_prints(
+    spark: SparkSession, tmp_path: Path, put: Put, state_command: Any
+) -> None:
+    def go_on(schemas: Mapping[str, Any] = MappingProxyType({})) -> None:
+        orders, customers = tables(spark, tmp_path, schemas)
+        joined = fk_join(orders.filter("open"), customers, "customer", joiner=["left.at.city", "right.name"], name="joined")
+        joined.to_parquet(
+            tmp_path / "out", checkpoint=tmp_path / "checkpoint", trigger={"availableNow": True}
+        ).awaitTermination()
+
+    put("customers", "1", {"id": 1, "name": "Ada", "lsn": 1})
+    put("orders", "1", order("o1", **{"a `name`": {"of a": 1}}))
+    go_on()
+    for at, changed in enumerate(CHANGES):
+        put("orders", f"{at + 2}", order(f"bad{at}", **changed))
+    put("orders", "9", order("o2"))
+    put("customers", "2", {"id": "abc", "name": "Bob", "lsn": 2})
+    with pytest.raises(TopologyError, match="give schema= as"):
+        go_on()
+    status, lines = state_command("columns", str(tmp_path / "checkpoint"))
+    printed = dict(line.split(": ", 1) for line in lines)
+    assert (status, sorted(printed)) == (0, ["customers", "orders"])
+    with pytest.raises(TopologyError, match="customers from .* were learned"):
+        go_on({"orders": printed["orders"]})
+    go_on(printed)
+    assert rows(spark, tmp_path) == ["o1", "o2"]
+    assert state_command("columns", str(tmp_path))[1] == [f"{tmp_path} keeps no columns of files"]
+
+
+def test_a_job_goes_on_by_itself(spark: SparkSession, tmp_path: Path, put: Put, state_command: Any) -> None:
+    source = {"key": "number", "version": "lsn"}
+    spec = {
+        "name": "orders",
+        "checkpoint": f"{tmp_path}/checkpoint",
+        "trigger": "available-now",
+        "tables": {
+            "orders": {"path": f"{tmp_path}/orders", **source},
+            "customers": {"path": f"{tmp_path}/customers", "key": "id", "version": "lsn"},
+        },
+        "views": {"open": {"of": "orders", "filter": "open"}},
+        "joins": {"joined": {"left": "open", "right": "customers", "extractor": "customer", "joiner": ["left.at.city"]}},
+        "sinks": {"out": {"table": "joined", "path": f"{tmp_path}/out"}},
+    }
+
+    def go_on() -> None:
+        made = Job(JobSpec.model_validate(spec), spark)
+        made.keep_schemas()
+        for planned in made.queries():
+            planned.start().awaitTermination()
+
+    put("customers", "1", {"id": 1, "name": "Ada", "lsn": 1})
+    put("orders", "1", order("o1"))
+    go_on()
+    for at, changed in enumerate(CHANGES):
+        put("orders", f"{at + 2}", order(f"bad{at}", **changed))
+    put("orders", "9", order("o2"))
+    put("customers", "2", {"id": "abc", "name": "Bob", "lsn": 2})
+    go_on()
+    assert rows(spark, tmp_path) == ["o1", "o2"]
+    assert [line.split(":")[0] for line in state_command("columns", f"{tmp_path}/checkpoint")[1]] == ["orders", "customers"]
