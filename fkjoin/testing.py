@@ -26,6 +26,7 @@ from fkjoin.folds.calls import Called, Starting
 from fkjoin.folds.fold import Fold
 from fkjoin.kit import CRASH, DUPLICATE, REORDER, Event, Kit, Output, Row
 from fkjoin.kit_flat_map import FlatMapTest
+from fkjoin.kit_key_join import KeyJoinTest
 from fkjoin.stages import Counters, How, aggregate, regroup, rekey, resolve, subscription
 from fkjoin.stages.invariants import live_subscriptions
 from fkjoin.stages.join_rows import matched, require_how
@@ -328,6 +329,7 @@ __all__ = [
     "Event",
     "FlatMapTest",
     "JoinTest",
+    "KeyJoinTest",
     "Output",
     "change",
     "left",

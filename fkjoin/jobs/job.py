@@ -24,7 +24,6 @@ from fkjoin.jobs.job_operators import wanted_of
 from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import FormatSpec, JobSpec, SinkSpec, TableSpec
 from fkjoin.jobs.job_sinks import SinkQuery, sink_queries
-from fkjoin.join import fk_join
 from fkjoin.kafka import Format
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.new_topics import require_known_topics
@@ -34,7 +33,8 @@ from fkjoin.lowering.recipes import recipes_below
 from fkjoin.lowering.running import running
 from fkjoin.plan.describe.render import drawn
 from fkjoin.plan.describe.steps import Sink, Step, job_steps
-from fkjoin.plan.nodes import Source, verdicts
+from fkjoin.plan.nodes import Source
+from fkjoin.plan.rules import verdicts
 from fkjoin.sinks import batches
 from fkjoin.sinks.restored import OnRestore, require_spark_at
 from fkjoin.spark.dead_letters import as_records
@@ -204,8 +204,7 @@ class Job:
         spec = self.spec
         if kind == "joins":
             join = spec.joins[name]
-            joined = fk_join(
-                self.tables[join.left],
+            joined = self.tables[join.left].join(
                 self.tables[join.right],
                 join.extractor,
                 join.how,

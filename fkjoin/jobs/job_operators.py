@@ -13,9 +13,9 @@ from fkjoin.analysis.checks import Deployment
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.errors import FkJoinError
 from fkjoin.folds.fold import Kind
-from fkjoin.jobs.job_kinds import JobError, Strict
+from fkjoin.jobs.job_kinds import ANY, JobError, Kind, Section, Strict
 from fkjoin.kafka.wire import Wire
-from fkjoin.stages import How
+from fkjoin.stages import HowByKey
 
 
 def understood(setting: str, understand: Callable[[str], object]) -> AfterValidator:
@@ -34,17 +34,23 @@ def understood(setting: str, understand: Callable[[str], object]) -> AfterValida
 EmitSpec = Annotated[Emit, understood("emit", Emission.of)]
 
 
-class JoinSpec(Strict):
-    """A foreign-key join of two tables or joins."""
+class JoinSpec(Section):
+    """A join of two tables or joins, by a foreign key or by primary key."""
+
+    kinds = (
+        Kind("a join by foreign key", {"extractor": ANY}, ("deployment", "wire")),
+        Kind("a join by primary key", {}),
+    )
+    this_is = "this is"
 
     left: str
     """The table whose rows point at the other."""
     right: str
     """The table that they point at."""
-    extractor: str | list[str]
-    """Columns or expressions of the left row that give the right key."""
-    how: How = "inner"
-    """`left` keeps left rows without a right row."""
+    extractor: str | list[str] | None = None
+    """Columns or expressions of the left row that give the right key; without it, rows with the same key are joined."""
+    how: HowByKey = "inner"
+    """`left` keeps left rows without a right row, and `outer`, by primary key only, those of both."""
     joiner: str | list[str] | None = None
     """The columns of the result; without it, the structs `left` and `right`."""
     deployment: Deployment = "fused"

@@ -145,12 +145,12 @@ def test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one(
         with pytest.raises(AttributeError, match=f"^a Table has no {habit}; call {re.escape(way)}$"):
             getattr(table, habit)
         for code in way.split(", or "):
-            there = {"table": table, "other": customers if habit == "join" else more}
+            there = {"table": table, "other": more}
             there |= {"path": tmp_path / f"out{at}", "folder": tmp_path / f"ck{at}"}
             found = eval(code, {**names, **there})
             if isinstance(found, StreamingQuery):
                 found.stop()
-    for name in ("show", "collect", "count", "withColumn", "where", "write", "writeStream", "toPandas", "join", "groupBy"):
+    for name in ("show", "collect", "count", "withColumn", "where", "write", "writeStream", "toPandas", "groupBy"):
         assert name in HABITS
 
 
