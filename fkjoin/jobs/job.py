@@ -24,6 +24,7 @@ from fkjoin.jobs.job_operators import wanted_of
 from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import FormatSpec, JobSpec, SinkSpec, TableSpec
 from fkjoin.jobs.job_sinks import SinkQuery, sink_queries
+from fkjoin.join import fk_join
 from fkjoin.kafka import Format
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.new_topics import require_known_topics
@@ -204,17 +205,13 @@ class Job:
         spec = self.spec
         if kind == "joins":
             join = spec.joins[name]
-            joined = self.tables[join.left].join(
-                self.tables[join.right],
-                join.extractor,
-                join.how,
-                join.joiner,
-                name,
-                deployment=join.deployment,
-                application=spec.name,
-                wire=join.wire,
-                emit=join.emit,
-            )
+            left, right = self.tables[join.left], self.tables[join.right]
+            named: Any = {"how": join.how, "joiner": join.joiner, "name": name, "emit": join.emit}
+            if join.extractor is None:
+                joined = left.join(right, **named)
+            else:
+                staged: Any = {"deployment": join.deployment, "application": spec.name, "wire": join.wire}
+                joined = fk_join(left, right, join.extractor, **named, **staged)
             return joined.materialize(name) if join.materialize else joined
         if kind == "aggregates":
             made = spec.aggregates[name]

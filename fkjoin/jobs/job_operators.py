@@ -12,10 +12,11 @@ from fkjoin.aggregates import Wanted
 from fkjoin.analysis.checks import Deployment
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.errors import FkJoinError
-from fkjoin.folds.fold import Kind
+from fkjoin.folds import fold
 from fkjoin.jobs.job_kinds import ANY, JobError, Kind, Section, Strict
 from fkjoin.kafka.wire import Wire
 from fkjoin.stages import HowByKey
+from fkjoin.stages.join_rows import require_how
 
 
 def understood(setting: str, understand: Callable[[str], object]) -> AfterValidator:
@@ -61,6 +62,15 @@ class JoinSpec(Section):
     """The results to send: those on change, on update, or at intervals."""
     materialize: bool = False
     """Keep the results in state under the join's name."""
+
+    @model_validator(mode="after")
+    def _how_of_its_kind(self) -> JoinSpec:
+        if self.extractor is not None:
+            try:
+                require_how(self.how)
+            except FkJoinError as error:
+                raise ValueError(str(error)) from error
+        return self
 
 
 class AggregateSpec(Strict):
@@ -127,6 +137,8 @@ def wanted_of(title: str, text: str) -> Wanted:
     """An aggregate's column as it stands in a job file: ``count()``, ``sum(left.amount)``, …."""
     match = re.fullmatch(r"\s*(\w+)\s*\((.*)\)\s*", text, re.DOTALL)
     kind, column = (match[1].lower(), match[2].strip()) if match else ("", "")
-    if kind not in get_args(Kind) or (not column and kind != "count"):
-        raise JobError(f"columns.{title}: {text!r} is none of count(), {', '.join(f'{one}(COLUMN)' for one in get_args(Kind))}")
+    if kind not in get_args(fold.Kind) or (not column and kind != "count"):
+        raise JobError(
+            f"columns.{title}: {text!r} is none of count(), {', '.join(f'{one}(COLUMN)' for one in get_args(fold.Kind))}"
+        )
     return Wanted(kind, column if column not in ("", "*") else None)  # type: ignore[arg-type]
