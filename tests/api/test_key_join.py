@@ -89,10 +89,8 @@ def test_three_joins_go_on_through_restarts_each_with_one_stage(spark: SparkSess
             assert found.count["left-in"] + found.count["right-in"] == 20
             assert found.count["out"] == len(found.rows)
     for row in rows["outer"]:
-        sides = [[-1] if version is None else version[0] for version in (row["_left_version"], row["_right_version"])]
-        assert row["_timestamp"] == 10 * max(
-            sides[0][-1] if isinstance(sides[0], list) else sides[0], sides[1] if isinstance(sides[1], int) else sides[1][0]
-        )
+        numbers = [version[0] for version in (row["_left_version"], row["_right_version"]) if version is not None]
+        assert row["_timestamp"] == 10 * max(numbers)
     assert verify(spark, tmp_path / "outer") == []
     assert joins["outer"].describe().split("\n")[16:] == [
         "join outer  (outer)",
@@ -145,7 +143,7 @@ def dear(left: Any, right: Any) -> str | None:
     return None if left is None or left.amount == 0 else f"{left.amount}/{right and right.paid}"
 
 
-@pytest.mark.parametrize("joiner", [dear, "100 div left.amount as value"], ids=["function", "column"])
+@pytest.mark.parametrize("joiner", [dear, "100 / left.amount as value"], ids=["function", "column"])
 def test_a_joiner_that_throws_makes_dead_letters_and_the_last_result_stays(
     spark: SparkSession, tmp_path: Path, joiner: Any
 ) -> None:
@@ -170,7 +168,7 @@ def test_a_joiner_that_throws_makes_dead_letters_and_the_last_result_stays(
     assert joined.dead_letters is not None
     (letter,) = run(joined.dead_letters, tmp_path / "dead").rows
     assert (letter.table, json.loads(bytes(letter.key))) == ("joined", {"id": "x"})
-    assert ("ValueError: no" if joiner is dear else "div") in letter.reason
+    assert ("ValueError: no" if joiner is dear else "zero") in letter.reason.lower() + letter.reason
     stages = [
         line.split()[2] for line in joined.describe().split("\n") if line.startswith("  Sub-topology") and "store" in line
     ]
@@ -207,4 +205,4 @@ def test_what_cannot_be_joined_is_refused(spark: SparkSession, tmp_path: Path) -
         with pytest.raises(TopologyError, match=f"^{says}"):
             wrong()
     starred = orders.join(payments.map_values("paid", name="paid"), joiner=["left.*", "right.*"])
-    assert starred.columns == ["id", "amount", "buyer", "lsn", "op", "paid"]
+    assert starred.columns == ["id", "amount", "buyer", "op", "paid"]

@@ -100,7 +100,6 @@ WAYS: dict[str, str] = {
     "right: {} is joined with itself, or another": BUILDING,
     "right: the key of {} is {}, and that of {} is": BUILDING,
     "deployment: a join by primary key is one stage": BUILDING,
-    'how: "outer" is of joins by primary key, left': BUILDING,
     "agg: name at least one column, such as agg": BUILDING,
     "returns: give the aggregate's Spark type": BUILDING,
     "{}: a column is called {}, as the aggregate": ADDERS,
