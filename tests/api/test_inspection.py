@@ -248,6 +248,7 @@ def test_the_examples_in_docstrings_are_true(orders: Table, customers: Table) ->
     joined = fk_join(orders, customers, "customer_id", joiner=["left.amount", "right.name as region"], name="joined")
     names = {"orders": orders, "customers": customers, "joined": joined, "agg": agg, "fk_join": fk_join, "cogroup": cogroup}
     names |= {"returns": orders.filter("amount > 1", name="returns"), "old_orders": orders.filter("true", name="old_orders")}
+    names |= {"payments": orders.map_values("amount as paid", name="payments")}
     finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
     for of in (Inspection, Operators, Grouped, agg, fk_join, cogroup):
         tests = [test for test in finder.find(of, of.__name__, False, names) if test.examples]
