@@ -29,7 +29,6 @@ HABITS = {
     "head": "table.preview(20).head()",
     "isEmpty": "table.preview(1).isEmpty()",
     "isStreaming": "table.changes.isStreaming",
-    "join": "fk_join(table, other, extractor)",
     "limit": "table.preview(20)",
     "orderBy": "table.preview(20).orderBy(*table.key)",
     "persist": "table.materialize(name)",

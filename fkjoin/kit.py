@@ -128,7 +128,7 @@ class Kit(ABC):
         ----------
         stage : str
             ``"rekey"``, ``"subscription"`` or ``"resolve"`` of a join, ``"regroup"`` or ``"aggregate"`` of an aggregate,
-            ``"spread"`` or ``"owners"`` of a flat map.
+            ``"spread"`` or ``"owners"`` of a flat map, ``"pair"`` of a join by primary key.
 
         Returns
         -------

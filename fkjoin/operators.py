@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING
 
 from fkjoin.analysis import views
 from fkjoin.analysis.aggregates import Options
-from fkjoin.analysis.checks import Deployment, Extractor
+from fkjoin.analysis.checks import Deployment, Extractor, Joiner
 from fkjoin.analysis.emission import Emit
-from fkjoin.analysis.joins import planned_children
+from fkjoin.analysis.joins import planned_children, planned_join
+from fkjoin.analysis.key_joins import planned_key_join
 from fkjoin.analysis.unions import merged
+from fkjoin.errors import TopologyError
 from fkjoin.grouped import Grouped
+from fkjoin.kafka.wire import Wire
 from fkjoin.lowering.handle import planned_of
 from fkjoin.lowering.recipes import remembered
 from fkjoin.row_operators import RowOperators
 from fkjoin.spark.schemas import Expressions
+from fkjoin.stages import HowByKey
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
@@ -22,6 +26,81 @@ if TYPE_CHECKING:
 
 class Operators(RowOperators):
     """Each returns a new table; nothing runs."""
+
+    @remembered
+    def join(
+        self,
+        right: Table,
+        on: Extractor | None = None,
+        how: HowByKey = "inner",
+        joiner: Joiner | None = None,
+        name: str | None = None,
+        *,
+        deployment: Deployment = "fused",
+        application: str | None = None,
+        wire: Wire = "headers",
+        emit: Emit = "on-change",
+        validate: bool | None = None,
+    ) -> Table:
+        """Join this table's rows with those of another, by a foreign key or by primary key.
+
+        With ``on`` it is ``fk_join``: many rows of this table may name one of the other.  Without it, rows with the same key
+        are joined; that takes one stage with one store.  The result has this table's key, and the versions of both.
+
+        Parameters
+        ----------
+        right : Table
+            The other table.  Without ``on`` its key has the types of this table's key; names may differ.
+        on : str, Column, list of them, or callable, optional
+            The foreign key of this table's rows: the extractor of ``fk_join``.
+        how : {"inner", "left", "outer"}, default "inner"
+            ``"left"`` keeps this table's rows that have no partner; ``"outer"``, by primary key only, those of both tables.
+        joiner : str, Column, list of them, or callable, optional
+            See ``fk_join``.  Of an outer join ``left`` may be null, too.  A joiner that only Spark can evaluate, such as a
+            function, takes a second stage.
+        name : str, optional
+            The name of state and metrics; generated from the rest if left out.
+        deployment, application, wire
+            See ``fk_join``; a join by primary key is always fused.
+        emit, validate
+            See ``fk_join``.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If an argument is wrong; the message says which, and why.
+
+        Examples
+        --------
+        >>> named = orders.join(customers, on="customer_id", how="left")
+        >>> paid = orders.join(payments, how="outer", joiner=["left.amount", "right.paid"])
+        """
+        other = planned_of("right", right)
+        if on is None:
+            if deployment != "fused":
+                raise TopologyError(
+                    "deployment: a join by primary key is one stage; leave it out, or give on, the foreign key of left rows"
+                )
+            return self._of(planned_key_join(self._planned, other, how, joiner, name, emit, validate))
+        made = planned_join(
+            self._planned,
+            other,
+            on,
+            how,
+            joiner,
+            name,
+            deployment=deployment,
+            application=application,
+            wire=wire,
+            emit=emit,
+            validate=validate,
+            argument="on",
+        )
+        return self._of(made)
 
     def group_by(
         self,

@@ -27,6 +27,7 @@ from fkjoin.folds.calls import Called, Starting
 from fkjoin.folds.fold import Fold
 from fkjoin.kit import CRASH, DUPLICATE, REORDER, Event, Kit, Output, Row
 from fkjoin.kit_flat_map import FlatMapTest
+from fkjoin.kit_key_join import KeyJoinTest
 from fkjoin.kit_sink import SinkContract
 from fkjoin.stages import Counters, How, aggregate, regroup, rekey, resolve, subscription
 from fkjoin.stages.invariants import live_subscriptions
@@ -330,6 +331,7 @@ __all__ = [
     "Event",
     "FlatMapTest",
     "JoinTest",
+    "KeyJoinTest",
     "Output",
     "SinkContract",
     "change",

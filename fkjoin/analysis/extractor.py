@@ -51,11 +51,11 @@ class ForeignKey:
         return self.tried.on(rows).select(*about, self.problem.alias(PROBLEM), *thrown, *raw, foreign_key)
 
 
-def bound_foreign_key(left: Planned, right: Planned, extractor: Extractor) -> ForeignKey:
-    """The extractor over the rows of ``left``; ``TopologyError`` if it gives no key of ``right``."""
+def bound_foreign_key(left: Planned, right: Planned, extractor: Extractor, argument: str = "extractor") -> ForeignKey:
+    """The extractor over the rows of ``left``; ``TopologyError``, with the ``argument``, if it gives no key of ``right``."""
     wanted = right.key_type
     if is_function(extractor):
-        require_takes("extractor", extractor, "key", "row")
+        require_takes(argument, extractor, "key", "row")
         value = F.col(quoted(KEY, left.key[0])) if len(left.key) == 1 else F.col(KEY)
         members = StructType([StructField(f"k{at}", field.dataType) for at, field in enumerate(wanted)])
         kind = StructType([*members, StructField("problem", StringType())])
@@ -64,26 +64,26 @@ def bound_foreign_key(left: Planned, right: Planned, extractor: Extractor) -> Fo
         found = tuple(called.getField(member.name) for member in members)
         reason = called.getField("problem")
         return ForeignKey(extractor, None, found, NOTHING, F.coalesce(F.col(PROBLEM), reason), reason)
-    bound = bind("extractor", listed(extractor), replace(left.scope, table=f"left table {left.name}"))
-    _check_types(bound, left, right)
+    bound = bind(argument, listed(extractor), replace(left.scope, table=f"left table {left.name}"))
+    _check_types(bound, left, right, argument)
     tried = attempt("extractor", left.name, bound, left.on_error)
     return ForeignKey(extractor, bound, tried.columns, tried, tried.problems, tried.reason)
 
 
-def _check_types(bound: Sequence[Bound], left: Planned, right: Planned) -> None:
+def _check_types(bound: Sequence[Bound], left: Planned, right: Planned, argument: str) -> None:
     wanted = right.key_type
     if len(bound) != len(wanted):
         raise TopologyError(
-            f"extractor: {len(bound)} column{'s' * (len(bound) != 1)} given, but the key of right table {right.name} has "
+            f"{argument}: {len(bound)} column{'s' * (len(bound) != 1)} given, but the key of right table {right.name} has "
             f"{len(wanted)} ({', '.join(wanted.names)}); give one for each, in that order"
         )
     for one, field in zip(bound, wanted, strict=True):
         kind = one.field.dataType
         if kind.simpleString() != field.dataType.simpleString():
             raise ColumnTypeError(
-                f"extractor: {one.text} of left table {left.name} is {kind.simpleString()}, but key column {field.name} of "
+                f"{argument}: {one.text} of left table {left.name} is {kind.simpleString()}, but key column {field.name} of "
                 f"right table {right.name} is {field.dataType.simpleString()}; cast one of them, for instance "
-                f'extractor="cast({one.text} as {field.dataType.simpleString()})"'
+                f'{argument}="cast({one.text} as {field.dataType.simpleString()})"'
             )
 
 

@@ -79,18 +79,21 @@ def bound_joiner(name: str, joiner: Joiner | None, rows: DataFrame, on_error: On
     return BoundJoiner(row, result, tried.problem, tried.reason, tried, bound)
 
 
-def written_out(joiner: Joiner | None, left: Planned, right: Planned) -> Joiner | None:
-    """The joiner, each ``*`` in it written out; ``left.*`` is without the key, which the result has anyway."""
+def written_out(joiner: Joiner | None, left: Planned, right: Planned, *, by_key: bool = False) -> Joiner | None:
+    """The joiner, each ``*`` in it written out; ``left.*`` is without the key, which the result has anyway.
+
+    ``by_key``: of a join by primary key, whose ``right.*`` is without it, too.
+    """
     if joiner is None or is_function(joiner):
         return joiner
     sides = StructType([StructField("left", left.row_type), StructField("right", right.row_type)])
     rows = left.spark.createDataFrame([], sides)
-    of_key = {quoted_if_needed(name) for name in left.key}
+    of_key = {"left": set(map(quoted_if_needed, left.key)), "right": set(map(quoted_if_needed, right.key)) if by_key else set()}
     found: list[Any] = []
     for item in listed(joiner):
         fields = without_stars(item, rows, rows.columns)
-        whole = re.fullmatch(r"(left|`left`)(\.\*)+", text(item).strip())
-        found += [field for field in fields if not (whole and str(field).split(".", 1)[1] in of_key)]
+        whole = re.fullmatch(r"`?(left|right)`?(\.\*)+", text(item).strip())
+        found += [field for field in fields if not (whole and str(field).split(".", 1)[1] in of_key[whole[1]])]
     if not found:
         raise TopologyError(f"joiner: left table {left.name} has no columns besides its key; name columns of right, too")
     return found

@@ -31,7 +31,7 @@ from fkjoin.sessions.settings import prepare
 from fkjoin.spark.names import require_apart, require_beside
 from fkjoin.spark.schemas import arrow_schema, spark_schema
 from fkjoin.spark.unpacking import UnpackAnswers
-from fkjoin.stages import How
+from fkjoin.stages import HowByKey
 from fkjoin.stages.contribute import Place
 from fkjoin.stages.join_rows import require_how
 
@@ -64,7 +64,7 @@ def planned_join(
     left: Planned,
     right: Planned,
     extractor: Extractor,
-    how: How,
+    how: HowByKey,
     joiner: Joiner | None,
     name: str | None,
     *,
@@ -73,21 +73,22 @@ def planned_join(
     wire: Wire,
     emit: Emit,
     validate: bool | None,
+    argument: str = "extractor",
 ) -> Planned:
-    """See ``fk_join``.  Raises ``TopologyError``."""
-    require_how(how)
+    """See ``fk_join``.  Raises ``TopologyError``; ``argument``: what the caller calls the extractor."""
+    named = require_how(how)
     emission = Emission.of(emit)
     require_same_timestamps(left, right)
     prepare(left.spark)
     joiner = written_out(joiner, left, right)
-    foreign_key = bound_foreign_key(left, right, extractor)
+    foreign_key = bound_foreign_key(left, right, extractor, argument)
     by = described(extractor, "key", "row")
     joiner_text = None if joiner is None else described(joiner, "left", "right")
     label = name or f"{left.name}-{right.name}-{generated_name(left.name, right.name, by, how, joiner_text)}"
     refuse_same_name(label, (left.node, right.node), "join")
     topics = _internal_topics(deployment, application, wire, label, left, right)
     through = None if topics is None else (topics.registration, topics.response)
-    node = Join(label, left.node, right.node, how, by, joiner_text, through, emit)
+    node = Join(label, left.node, right.node, named, by, joiner_text, through, emit)
     left_row, right_row = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
     key = arrow_schema("left", left.key_type)
     answers = UnpackAnswers(left_row, right_row, how, key)

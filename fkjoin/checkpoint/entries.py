@@ -28,6 +28,7 @@ from fkjoin.stages.join_rows import structs
 from fkjoin.stages.merge import shown_rows
 from fkjoin.stages.multi_join import MultiJoin
 from fkjoin.stages.owners import shown_outputs
+from fkjoin.stages.pair import sides_of
 from fkjoin.stages.rekey import HAS_FOREIGN_KEY
 from fkjoin.stages.retention import GONE
 from fkjoin.stages.scatter import scattered
@@ -42,8 +43,8 @@ ENTRIES = (
 ``kind``: ``left`` (what rekey knows of a left row), ``right``, ``subscription`` or ``result``; of an aggregate
 ``contribution`` (of a row to a group, whose key is then the ``foreign_key``) or ``aggregate``; of tables put together
 ``merged``; of a flat map ``outputs`` (of a row, a list with key and row of each) or ``output`` (the row that is shown under a
-key); of what is emitted periodically ``waiting``, and ``sent`` (without the row).  ``key`` (of a left row, of a row that
-contributes or makes others, of a group, or of a row that is made),
+key); of a join by primary key ``pair`` (both rows); of what is emitted periodically ``waiting``, and ``sent`` (without the
+row).  ``key`` (of a left row, of a row that contributes or makes others, of a group, or of a row that is made),
 ``foreign_key``, ``version`` (a list of lists of numbers) and ``row`` are JSON; ``gone``: the row is no more, and only its
 version is remembered."""
 
@@ -63,6 +64,7 @@ _KINDS = {
     "gather": {tags.ROW: "result"},
     "spread": {tags.ROW: "outputs"},
     "owners": {tags.ROW: "output"},
+    "pair": {tags.ROW: "pair"},
 }
 
 
@@ -90,6 +92,8 @@ class Described:
             return RowCodec(self.schemas["result"]).decode(shown_outputs(body))
         if self.stage == "aggregate":
             return RowCodec(self.schemas["result"]).decode(unpaired(body)[0])
+        if self.stage == "pair":
+            body = sides_of(body).emitted
         value = body if self.stage == "pace" else after(body, np.full(len(body), DIGEST_BYTES, np.int64))
         schema = self.schemas["result"]
         if not self.both_rows:
@@ -136,6 +140,11 @@ class Entries:
         elif kind in ("aggregate", "merged", "output"):
             key, body = keys_as_json(schemas["key"], bare), _none_if(held.body, held.flags & HAS_RESULT == 0)
             row = _rows(schemas["result"], of.result(body), valid(body))
+        elif kind == "pair":
+            key = keys_as_json(schemas["key"], bare)
+            sides = zip(("left", "right"), sides_of(held.body).slots, strict=True)
+            both = {side: structs(schemas[side], slot.row) for side, slot in sides}
+            row = _rows(pa.schema([(side, column.type) for side, column in both.items()]), [*both.values()], ~gone)
         elif kind == "left":
             key = keys_as_json(schemas["key"], bare)
             foreign_key = keys_as_json(schemas["foreign_key"], _none_if(held.body, held.flags & HAS_FOREIGN_KEY == 0))
@@ -240,27 +249,6 @@ class Examine:
             pa.array([*[None] * len(problems), *combined], pa.binary()),
         ]
         return pa.record_batch(columns, names=[column.split()[0] for column in PROBLEMS.split(", ")])
-
-
-def parse_key(schema: pa.Schema, text: str) -> Bytes:
-    """Encode a key that a user typed: one column as it is or as JSON, several as a JSON list.
-
-    Raises ``ValueError`` that says what is wanted.
-    """
-    wanted = ", ".join(f"{field.name} ({field.type})" for field in schema)
-    try:
-        values = json.loads(text)
-    except ValueError:
-        values = text
-    if len(schema) == 1 and not isinstance(values, list):
-        values = [text if pa.types.is_string(schema.field(0).type) and not text.startswith('"') else values]
-    if not isinstance(values, list) or len(values) != len(schema):
-        raise ValueError(f"key {text!r}: a JSON list is needed, of {wanted}")
-    try:
-        columns = [pa.array([value]).cast(field.type) for value, field in zip(values, schema, strict=True)]
-    except pa.ArrowException as error:
-        raise ValueError(f"key {text!r} is not {wanted}: {error}") from error
-    return KeyCodec(schema).encode(columns, 1)
 
 
 def _pages(store: BucketStore, tag: bytes, names: Sequence[bytes] | None) -> Iterator[Page]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fkjoin.checkpoint.entries import parse_key
+import pyarrow as pa
+
 from fkjoin.checkpoint.saved import SavedState, SavedStore
 from fkjoin.codec import combined_key, tags
+from fkjoin.codec.arrays import Bytes
+from fkjoin.codec.rows import KeyCodec
 from fkjoin.errors import FkJoinError
 from fkjoin.stages.scatter import tagged
 
@@ -45,12 +48,33 @@ def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
         found += left
     if "scatter" in stores:
         found += _of_star(stores, key)
-    for stage in ("resolve", "merge", "gather"):
+    for stage in ("pair", "resolve", "merge", "gather"):
         if stage in stores:
             found += _under(stores[stage], "key", key, (tags.ROW,))
     if "pace" in stores:
         found += _under(stores["pace"], "key", key, (tags.WAITING, tags.EMITTED), refuse=False)
     return found
+
+
+def parse_key(schema: pa.Schema, text: str) -> Bytes:
+    """Encode a key that a user typed: one column as it is or as JSON, several as a JSON list.
+
+    Raises ``ValueError`` that says what is wanted.
+    """
+    wanted = ", ".join(f"{field.name} ({field.type})" for field in schema)
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = text
+    if len(schema) == 1 and not isinstance(values, list):
+        values = [text if pa.types.is_string(schema.field(0).type) and not text.startswith('"') else values]
+    if not isinstance(values, list) or len(values) != len(schema):
+        raise ValueError(f"key {text!r}: a JSON list is needed, of {wanted}")
+    try:
+        columns = [pa.array([value]).cast(field.type) for value, field in zip(values, schema, strict=True)]
+    except pa.ArrowException as error:
+        raise ValueError(f"key {text!r} is not {wanted}: {error}") from error
+    return KeyCodec(schema).encode(columns, 1)
 
 
 def _of_star(stores: dict[str, SavedStore], key: str) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ from fkjoin.stages.multi_join import MultiJoin
 from fkjoin.state import BucketStore
 from fkjoin.state.segments import Meta
 
-_KEPT = ("resolve", "aggregate", "children", "merge", "gather", "owners")
+_KEPT = ("resolve", "aggregate", "children", "merge", "gather", "owners", "pair")
 """Stages whose stores can keep the rows of a table."""
 
 _META = -1

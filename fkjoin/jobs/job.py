@@ -35,7 +35,8 @@ from fkjoin.lowering.recipes import recipes_below
 from fkjoin.lowering.running import running
 from fkjoin.plan.describe.render import drawn
 from fkjoin.plan.describe.steps import Sink, Step, job_steps
-from fkjoin.plan.nodes import Source, verdicts
+from fkjoin.plan.nodes import Source
+from fkjoin.plan.rules import verdicts
 from fkjoin.sinks import batches
 from fkjoin.sinks.restored import OnRestore, require_spark_at
 from fkjoin.spark.dead_letters import as_records
@@ -207,18 +208,13 @@ class Job:
         spec = self.spec
         if kind == "joins":
             join = spec.joins[name]
-            joined = fk_join(
-                self.tables[join.left],
-                self.tables[join.right],
-                join.extractor,
-                join.how,
-                join.joiner,
-                name,
-                deployment=join.deployment,
-                application=spec.name,
-                wire=join.wire,
-                emit=join.emit,
-            )
+            left, right = self.tables[join.left], self.tables[join.right]
+            named: Any = {"how": join.how, "joiner": join.joiner, "name": name, "emit": join.emit}
+            if join.extractor is None:
+                joined = left.join(right, **named)
+            else:
+                staged: Any = {"deployment": join.deployment, "application": spec.name, "wire": join.wire}
+                joined = fk_join(left, right, join.extractor, **named, **staged)
             return joined.materialize(name) if join.materialize else joined
         if kind == "aggregates":
             made = spec.aggregates[name]

@@ -12,10 +12,11 @@ from fkjoin.aggregates import Wanted
 from fkjoin.analysis.checks import Deployment
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.errors import FkJoinError
-from fkjoin.folds.fold import Kind
-from fkjoin.jobs.job_kinds import JobError, Strict
+from fkjoin.folds import fold
+from fkjoin.jobs.job_kinds import ANY, JobError, Kind, Section, Strict
 from fkjoin.kafka.wire import Wire
-from fkjoin.stages import How
+from fkjoin.stages import HowByKey
+from fkjoin.stages.join_rows import require_how
 
 
 def understood(setting: str, understand: Callable[[str], object]) -> AfterValidator:
@@ -34,17 +35,23 @@ def understood(setting: str, understand: Callable[[str], object]) -> AfterValida
 EmitSpec = Annotated[Emit, understood("emit", Emission.of)]
 
 
-class JoinSpec(Strict):
-    """A foreign-key join of two tables or joins."""
+class JoinSpec(Section):
+    """A join of two tables or joins, by a foreign key or by primary key."""
+
+    kinds = (
+        Kind("a join by foreign key", {"extractor": ANY}, ("deployment", "wire")),
+        Kind("a join by primary key", {}),
+    )
+    this_is = "this is"
 
     left: str
     """The table whose rows point at the other."""
     right: str
     """The table that they point at."""
-    extractor: str | list[str]
-    """Columns or expressions of the left row that give the right key."""
-    how: How = "inner"
-    """`left` keeps left rows without a right row."""
+    extractor: str | list[str] | None = None
+    """Columns or expressions of the left row that give the right key; without it, rows with the same key are joined."""
+    how: HowByKey = "inner"
+    """`left` keeps left rows without a right row, and `outer`, by primary key only, those of both."""
     joiner: str | list[str] | None = None
     """The columns of the result; without it, the structs `left` and `right`."""
     deployment: Deployment = "fused"
@@ -55,6 +62,15 @@ class JoinSpec(Strict):
     """The results to send: those on change, on update, or at intervals."""
     materialize: bool = False
     """Keep the results in state under the join's name."""
+
+    @model_validator(mode="after")
+    def _how_of_its_kind(self) -> JoinSpec:
+        if self.extractor is not None:
+            try:
+                require_how(self.how)
+            except FkJoinError as error:
+                raise ValueError(str(error)) from error
+        return self
 
 
 class AggregateSpec(Strict):
@@ -121,6 +137,8 @@ def wanted_of(title: str, text: str) -> Wanted:
     """An aggregate's column as it stands in a job file: ``count()``, ``sum(left.amount)``, …."""
     match = re.fullmatch(r"\s*(\w+)\s*\((.*)\)\s*", text, re.DOTALL)
     kind, column = (match[1].lower(), match[2].strip()) if match else ("", "")
-    if kind not in get_args(Kind) or (not column and kind != "count"):
-        raise JobError(f"columns.{title}: {text!r} is none of count(), {', '.join(f'{one}(COLUMN)' for one in get_args(Kind))}")
+    if kind not in get_args(fold.Kind) or (not column and kind != "count"):
+        raise JobError(
+            f"columns.{title}: {text!r} is none of count(), {', '.join(f'{one}(COLUMN)' for one in get_args(fold.Kind))}"
+        )
     return Wanted(kind, column if column not in ("", "*") else None)  # type: ignore[arg-type]

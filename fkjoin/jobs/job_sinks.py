@@ -9,8 +9,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint.files import begun
 from fkjoin.jobs.job_kinds import JobError
-from fkjoin.plan.nodes import Verdict
-from fkjoin.plan.rules import SINKS_SHARE_A_QUERY
+from fkjoin.plan.rules import SINKS_SHARE_A_QUERY, Verdict
 from fkjoin.sessions.settings import switched_off
 from fkjoin.sinks import Sink
 from fkjoin.sinks.batches import places_of

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from fkjoin.analysis.aggregates import AggregateBound
 from fkjoin.analysis.flat_maps import FlatMapBound
 from fkjoin.analysis.joins import ChildrenBound, JoinBound
+from fkjoin.analysis.key_joins import KeyJoinBound
 from fkjoin.analysis.planned import Planned, SourceBound
 from fkjoin.analysis.unions import CogroupBound, MergeBound
 from fkjoin.analysis.views import CompleteBound, ViewBound
@@ -14,6 +15,7 @@ from fkjoin.lowering.aggregates import lower_aggregate
 from fkjoin.lowering.children import lower_children
 from fkjoin.lowering.flat_maps import lower_flat_map
 from fkjoin.lowering.joins import lower_join
+from fkjoin.lowering.key_joins import lower_key_join
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.unions import lower_cogroup, lower_merge
 from fkjoin.lowering.views import lower_complete, lower_view
@@ -41,6 +43,7 @@ _LOWER: dict[type, Callable[..., Lowered]] = {
     ViewBound: lower_view,
     CompleteBound: lower_complete,
     JoinBound: lower_join,
+    KeyJoinBound: lower_key_join,
     ChildrenBound: lower_children,
     AggregateBound: lower_aggregate,
     MergeBound: lower_merge,

@@ -8,6 +8,7 @@ from fkjoin.plan.nodes import (
     Cogroup,
     FlatMap,
     Join,
+    KeyJoin,
     Merge,
     Node,
     Source,
@@ -32,6 +33,9 @@ def manifest(node: Node) -> dict[str, dict[str, object]]:
                 "joiner": step.joiner,
                 "deployment": "fused" if step.topics is None else "staged",
             }
+        elif isinstance(step, KeyJoin):
+            facts = {"left": step.left.name, "right": step.right.name, "how": step.how, "joiner": step.joiner}
+            found[f"join by key {step.name}"] = facts
         elif isinstance(step, Aggregate):
             columns = [f"{name} = {what}" for name, what in step.columns]
             facts = {"of": step.table.name, "group_by": list(step.grouped_by), "value": list(step.value), "columns": columns}

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fkjoin.plan.rules import JOINS_SHARE_STAGES, READING
-from fkjoin.stages.join_rows import How
+from fkjoin.plan.rules import JOINS_SHARE_STAGES, READING, Verdict
+from fkjoin.stages.join_rows import How, HowByKey
 from fkjoin.stages.start_over import StartOver
 
 PERIODIC = "periodic"
@@ -16,27 +16,6 @@ PERIODIC = "periodic"
 
 ROOT = "root "
 """Beginning of texts that stand for the positions of roots in a source's version."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The outcome of an optimizer rule."""
-
-    rule: str
-    why_not: str | None = None
-    """None: it fired."""
-
-    @property
-    def fired(self) -> bool:
-        return self.why_not is None
-
-    def __str__(self) -> str:
-        return f"{self.rule} " + ("fired" if self.why_not is None else f"did not fire: {self.why_not}")
-
-
-def verdicts(*given: Verdict | None) -> tuple[Verdict, ...]:
-    """List the verdicts that there are: a rule for other tables has none."""
-    return tuple(verdict for verdict in given if verdict is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +53,12 @@ class Source:
         return (("version", self.parts),)
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
-    """A foreign-key join of two tables."""
+class _OfTwo:
+    """The common part of joins of two tables: results have the left key, and both rows' versions."""
 
-    name: str
+    __slots__ = ()
     left: Node
     right: Node
-    how: How
-    extractor: str
-    joiner: str | None
-    topics: tuple[str, str] | None = None
-    """The internal topics between the stages; None when they are fused into one query."""
-    emit: str = "on-change"
-    rules: tuple[Verdict, ...] = ()
-    """Verdicts of the optimizer rules for such a join."""
-    materialized: str | None = None
-    """Under which name the results are kept for ``read_state``; None: only their hashes are."""
 
     log = None
 
@@ -110,6 +78,41 @@ class Join:
     @property
     def versions(self) -> tuple[tuple[str, int], ...]:
         return ("left_version", self.left.parts), ("right_version", self.right.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Join(_OfTwo):
+    """A foreign-key join of two tables."""
+
+    name: str
+    left: Node
+    right: Node
+    how: How
+    extractor: str
+    joiner: str | None
+    topics: tuple[str, str] | None = None
+    """The internal topics between the stages; None when they are fused into one query."""
+    emit: str = "on-change"
+    rules: tuple[Verdict, ...] = ()
+    """Verdicts of the optimizer rules for such a join."""
+    materialized: str | None = None
+    """Under which name the results are kept for ``read_state``; None: only their hashes are."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyJoin(_OfTwo):
+    """A join of two tables by primary key."""
+
+    name: str
+    left: Node
+    right: Node
+    how: HowByKey
+    joiner: str | None
+    emit: str = "on-change"
+    left_to_spark: str | None = None
+    """Why Spark makes the rows, so that a second stage is needed; None where the first one does."""
+    rules: tuple[Verdict, ...] = ()
+    materialized: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +259,7 @@ class FlatMap:
         return (self.table,)
 
 
-Node = Source | Join | Aggregate | Cogroup | Merge | Derived | Children | FlatMap
+Node = Source | Join | KeyJoin | Aggregate | Cogroup | Merge | Derived | Children | FlatMap
 
 
 def generated_name(*facts: object) -> str:

@@ -22,16 +22,19 @@ from fkjoin.plan.nodes import (
     Children,
     Derived,
     Join,
+    KeyJoin,
     Node,
-    Verdict,
     join_below,
     periodic,
     reads_answers,
     shares_stages,
 )
+from fkjoin.plan.rules import Verdict
 
 Off = Mapping[str, str]
 N = TypeVar("N", Join, Aggregate, Derived, Children)
+J = TypeVar("J", Join, KeyJoin)
+R = TypeVar("R", Join, KeyJoin, Aggregate, Derived, Children)
 
 
 def joins_share_stages(join: Join, off: Off, obstacle: str | None = None) -> Join:
@@ -64,7 +67,7 @@ def view_reads_answers(view: Derived, off: Off, obstacle: str | None = None) -> 
     return _of_join(view, view.table, rules.VIEW_READS_ANSWERS, off, obstacle or _no_rows(view.table))
 
 
-def join_keeps_what_it_needs(join: Join, off: Off, obstacle: str | None = None) -> Join:
+def join_keeps_what_it_needs(join: J, off: Off, obstacle: str | None = None) -> J:
     """Columns that the joiner does not read are left out before the first repartition."""
     return join if join.joiner is None else _with(join, rules.JOIN_KEEPS_WHAT_IT_NEEDS, off, obstacle)
 
@@ -92,7 +95,7 @@ def workers_evaluate_steps(node: N, off: Off, obstacle: str | None = None) -> N:
     return _with(node, rules.WORKERS_EVALUATE_STEPS, off, obstacle)
 
 
-def _with(node: N, rule: str, off: Off, obstacle: str | None) -> N:
+def _with(node: R, rule: str, off: Off, obstacle: str | None) -> R:
     said = (*node.rules, Verdict(rule, off.get(rule, obstacle)))
     return replace(node, rules=tuple(sorted(said, key=lambda verdict: rules.RULES.index(verdict.rule))))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 AGGREGATE_READS_ANSWERS = "aggregate-reads-answers"
 """An aggregate of a join's rows reads the join's answers: regroup in place of resolve."""
 ANSWERS_KEEP_WHAT_IS_READ = "answers-keep-what-is-read"
@@ -38,3 +40,24 @@ MOVING = tuple(rule for rule in RULES if rule not in (RESOLVE_MAKES_ROWS, SINKS_
 """Rules that move state, or change what a query reads: a checkpoint begun without one goes on without it."""
 READING = (AGGREGATE_READS_ANSWERS, JOIN_READS_ANSWERS, VIEW_READS_ANSWERS)
 """Rules that put another stage in the place of a join's resolve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of an optimizer rule."""
+
+    rule: str
+    why_not: str | None = None
+    """None: it fired."""
+
+    @property
+    def fired(self) -> bool:
+        return self.why_not is None
+
+    def __str__(self) -> str:
+        return f"{self.rule} " + ("fired" if self.why_not is None else f"did not fire: {self.why_not}")
+
+
+def verdicts(*given: Verdict | None) -> tuple[Verdict, ...]:
+    """List the verdicts that there are: a rule for other tables has none."""
+    return tuple(verdict for verdict in given if verdict is not None)

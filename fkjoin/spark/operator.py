@@ -44,6 +44,7 @@ StageName = Literal[
     "gather",
     "spread",
     "owners",
+    "pair",
 ]
 
 

@@ -93,6 +93,7 @@ class PackRows:
 
     key: pa.Schema
     row: pa.Schema
+    """Columns to pack: rows may have more."""
     buckets: int
     group: pa.Schema | None = None
     validate: bool = False
@@ -107,16 +108,17 @@ class PackRows:
     def _rows(self, batch: pa.RecordBatch, key: Bytes) -> pa.Table:
         alive, row = _alive(batch), batch.column("row")
         if self.group is None:
-            value = masked(RowCodec(self.row).encode(row.flatten(), len(row)), alive)
+            columns = dict(zip((field.name for field in row.type), row.flatten(), strict=True))
+            value = masked(RowCodec(self.row).encode(narrowed(columns, self.row), len(row)), alive)
         else:
             groups = batch.column("group").flatten()
             value = contributions(self.group, groups, self.row, row.flatten(), alive)
         ts = pc.fill_null(batch.column("ts"), NO_TIMESTAMP)
         gone = bools(batch.column("gone")) if "gone" in batch.schema.names else ~alive
-        columns = key, versions_of(batch), value, gone, ts
+        rows = key, versions_of(batch), value, gone, ts
         if self.number is not None:
-            return table(NUMBERED, *columns, np.full(len(key), self.number, np.int8))
-        return table(JOINED, *columns)
+            return table(NUMBERED, *rows, np.full(len(key), self.number, np.int8))
+        return table(JOINED, *rows)
 
 
 Messages = Callable[[pa.RecordBatch, Bytes], pa.Table]

@@ -15,7 +15,7 @@ from fkjoin.codec.rows import KeyCodec, Path, RowCodec
 from fkjoin.spark.packing import Batches
 from fkjoin.spark.worker import settle
 from fkjoin.stages import split_rows
-from fkjoin.stages.join_rows import How, matched, structs
+from fkjoin.stages.join_rows import HowByKey, matched, structs
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class UnpackAnswers:
 
     left: pa.Schema
     right: pa.Schema
-    how: How
+    how: HowByKey
     named: pa.Schema | None = None
     """Columns of the left key, for one column more, ``named``."""
 
@@ -61,7 +61,7 @@ class UnpackAnswers:
                         key.cast(pa.binary()),
                         column(answers, "version").cast(pa.binary()),
                         column(answers, "ts"),
-                        pa.array(~valid(left)),
+                        pa.array(~valid(left) & ~there),
                         pa.array(there),
                         structs(self.left, masked(left, there)),
                         structs(self.right, masked(right, there)),

@@ -7,10 +7,11 @@ from fkjoin.stages.aggregate import aggregate
 from fkjoin.stages.children import children
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.gather import gather
-from fkjoin.stages.join_rows import How, join_rows, split_rows
+from fkjoin.stages.join_rows import How, HowByKey, join_rows, split_rows
 from fkjoin.stages.merge import merge
 from fkjoin.stages.owners import owners
 from fkjoin.stages.pace import pace
+from fkjoin.stages.pair import answers_by_key, pair
 from fkjoin.stages.regroup import regroup
 from fkjoin.stages.rekey import rekey
 from fkjoin.stages.resolve import resolve
@@ -21,14 +22,17 @@ from fkjoin.stages.subscription import subscription
 __all__ = [
     "Counters",
     "How",
+    "HowByKey",
     "aggregate",
     "answered",
+    "answers_by_key",
     "children",
     "gather",
     "join_rows",
     "merge",
     "owners",
     "pace",
+    "pair",
     "regroup",
     "rekey",
     "resolve",

@@ -17,7 +17,7 @@ import pyarrow as pa
 from fkjoin.codec.arrays import Bools, masked, narrowed, valid
 from fkjoin.codec.messages import CHANGE, column, table
 from fkjoin.codec.rows import KeyCodec, Path, RowCodec
-from fkjoin.stages.join_rows import How, matched, with_value
+from fkjoin.stages.join_rows import HowByKey, matched, with_value
 from fkjoin.stages.regroup import contributions
 
 Side = Literal["key", "left", "right"]
@@ -32,7 +32,7 @@ class Fields:
     key: pa.Schema
     left: pa.Schema
     right: pa.Schema
-    how: How
+    how: HowByKey
 
     def matched(self, answers: pa.Table) -> Bools:
         """Tell which answers make a joined row."""

@@ -1,6 +1,7 @@
 """Joined rows from answers, and the byte form of a joined row that no joiner has changed.
 
-``{1 byte: 1 if a right row follows, else 0}{uint32 little-endian: length of the left row}{left row}{right row}``.
+``{1 byte: 1 if a right row follows, 2 if there is no left row}{uint32 little-endian: length of the left row}{left row}
+{right row}``.
 """
 
 from __future__ import annotations
@@ -11,46 +12,63 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec.arrays import BYTES, Bools, Bytes, after, buffers, fixed, lengths, slices, valid, window
+from fkjoin.codec.arrays import BYTES, Bools, Bytes, after, buffers, fixed, lengths, masked, slices, valid, window
 from fkjoin.codec.messages import ANSWER, JOINED, column, table
 from fkjoin.codec.rows import RowCodec
 from fkjoin.errors import TopologyError
 
 How = Literal["inner", "left"]
+"""The left rows that a join by foreign key has a row for: those with a right row, or all."""
+
+HowByKey = Literal["inner", "left", "outer"]
+"""The keys that a join by primary key has a row for: those of both tables, those of the left one, or those of either."""
 
 _HEAD = np.dtype([("right", "u1"), ("left", "<u4")])
 
 
-def require_how(given: str) -> None:
-    """Raise ``TopologyError`` if it is no ``How``."""
+def require_how(given: HowByKey) -> How:
+    """Return it; raise ``TopologyError`` if it is no ``How``."""
+    if given == "outer":
+        raise TopologyError(
+            'how: "outer" is of joins by primary key, left.join(right, how="outer"); by a foreign key it is "inner" or "left"'
+        )
     if given not in get_args(How):
         raise TopologyError(f'how: {given!r} is not one of "inner", "left"')
+    return given
 
 
-def matched(answers: pa.Table, how: How) -> Bools:
-    """Tell which answers give a row: inner, where there are both rows; left, where there is a left row."""
-    left = valid(column(answers, "left"))
-    return left & valid(column(answers, "right")) if how == "inner" else left
+def require_how_by_key(given: str) -> None:
+    """Raise ``TopologyError`` if it is no ``HowByKey``."""
+    if given not in get_args(HowByKey):
+        raise TopologyError(f'how: {given!r} is not one of "inner", "left", "outer"')
 
 
-def join_rows(answers: pa.Table, how: How) -> pa.Table:
+def matched(answers: pa.Table, how: HowByKey) -> Bools:
+    """Tell which answers give a row: inner, where there are both rows; left, where there is a left row; outer, where any."""
+    left, right = (valid(column(answers, side)) for side in ("left", "right"))
+    return left & right if how == "inner" else left if how == "left" else left | right
+
+
+def join_rows(answers: pa.Table, how: HowByKey) -> pa.Table:
     """Make ``JOINED`` of ``ANSWER``, with both rows as the value."""
     assert answers.schema.equals(ANSWER)
     left, right = column(answers, "left"), column(answers, "right")
     head = np.empty(len(answers), _HEAD)
-    head["right"] = valid(right)
+    head["right"] = valid(right) | ~valid(left) << 1
     head["left"] = lengths(left)
-    if how == "left":
+    if how != "inner":
         right = pc.fill_null(right, b"")
+    if how == "outer":
+        left = masked(pc.fill_null(left, b""), matched(answers, how))
     heads = fixed(head.view(np.uint8).reshape(len(answers), _HEAD.itemsize))
     both = pc.binary_join_element_wise(heads, left, right, pa.scalar(b"", BYTES))  # null where a row is null that must not be
     return with_value(answers, both)
 
 
 def with_value(answers: pa.Table, value: Bytes) -> pa.Table:
-    """Make ``JOINED`` of ``ANSWER``, with that value."""
+    """Make ``JOINED`` of ``ANSWER``, with that value; without a left row, only what has a value is there."""
     key, version, ts = (column(answers, name) for name in ("key", "version", "ts"))
-    return table(JOINED, key, version, value, ~valid(column(answers, "left")), ts)
+    return table(JOINED, key, version, value, ~valid(column(answers, "left")) & ~valid(value), ts)
 
 
 def structs(schema: pa.Schema, rows: Bytes) -> pa.StructArray:
@@ -65,5 +83,5 @@ def split_rows(values: Bytes) -> tuple[Bytes, Bytes]:
     starts = bounds[:-1]
     head = np.ascontiguousarray(window(data, starts, _HEAD.itemsize)).view(_HEAD).reshape(-1)
     size = np.where(present, head["left"], 0).astype(np.int64)
-    left = slices(data, starts + _HEAD.itemsize, size, present)
-    return left, after(values, _HEAD.itemsize + size, present & (head["right"] > 0))
+    left = slices(data, starts + _HEAD.itemsize, size, present & (head["right"] & 2 == 0))
+    return left, after(values, _HEAD.itemsize + size, present & (head["right"] & 1 > 0))

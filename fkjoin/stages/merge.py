@@ -12,7 +12,6 @@ last version and row, null where it never had one, or has none any more.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,28 +26,17 @@ from fkjoin.codec.arrays import (
     concat,
     constant,
     equal,
-    last_of_run,
     prefixed,
-    replaced,
-    take,
     valid,
 )
 from fkjoin.codec.messages import NO_TIMESTAMP, RESULT, column
-from fkjoin.codec.records import Records
 from fkjoin.codec.rows import bytes_codec
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.emission import HAS_RESULT, Emission, entries
-from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import sweep
+from fkjoin.stages.slots import Slot, take_in
 from fkjoin.state import Store
-
-
-class Slot(NamedTuple):
-    """The version and the row that a table has under each key."""
-
-    version: Bytes
-    row: Bytes
 
 
 def merge(
@@ -78,20 +66,9 @@ def merge(
     slots = _slots(held.body, tables)
     shown_before = _shown(slots)
     taken, latest = np.zeros(len(keys), bool), np.full(len(keys), NO_TIMESTAMP)
-    number, times = column(rows, "number").to_numpy(), column(rows, "ts").to_numpy()
-    for at, slot in enumerate(slots):
-        own = np.flatnonzero(number == at)
-        if not len(own):
-            continue
-        known = Records(valid(slot.version), held.flags, held.ts, pc.fill_null(slot.version, b""), slot.row)
-        how: Any = {"as_read": True, "in_order": bool(in_order) and in_order[at]}
-        order, which, version = newest_only(code[own], take(column(rows, "version"), own), known, count, **how)
-        last = np.flatnonzero(last_of_run(which))
-        place, where = own[order[last]], which[last]
-        row = take(column(rows, "value"), place)
-        slots[at] = Slot(replaced(slot.version, where, take(version, last)), replaced(slot.row, where, row))
+    for where, times in take_in(rows, code, slots, held, count, in_order):
         taken[where] = True
-        latest[where] = np.maximum(latest[where], times[place])
+        latest[where] = np.maximum(latest[where], times)
 
     shown = _shown(slots)
     had, has = held.flags & HAS_RESULT > 0, valid(shown)

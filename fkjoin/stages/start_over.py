@@ -21,6 +21,7 @@ from fkjoin.codec import records, tags, versions
 from fkjoin.codec.arrays import BYTES, Bools, Bytes, constant, first_bytes, take, untagged, valid
 from fkjoin.codec.messages import CHANGE, JOINED, NO_TIMESTAMP, NUMBERED, table
 from fkjoin.stages.merge import slots_of
+from fkjoin.stages.pair import sides_of
 from fkjoin.stages.retention import GONE
 from fkjoin.state import Store, prefix_range
 
@@ -88,9 +89,9 @@ def left_behind(store: Store, stage: str, topic: StartOver) -> Iterator[pa.Table
     for page in pages:
         held, keys = records.decode(page.values), untagged(page.keys)
         alive = held.flags & GONE == 0
-        if stage == "merge":
+        if stage in ("merge", "pair"):
             assert topic.slot is not None
-            slot = slots_of(held.body)[topic.slot]
+            slot = (slots_of(held.body) if stage == "merge" else sides_of(held.body).slots)[topic.slot]
             rows = _tombstones(keys, pc.fill_null(slot.version, b""), alive & valid(slot.row), topic, JOINED)
             yield rows.append_column(NUMBERED.field("number"), pa.array(np.full(len(rows), topic.slot, np.int8)))
             continue

@@ -145,12 +145,12 @@ def test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one(
         with pytest.raises(AttributeError, match=f"^a Table has no {habit}; call {re.escape(way)}$"):
             getattr(table, habit)
         for code in way.split(", or "):
-            there = {"table": table, "other": customers if habit == "join" else more}
+            there = {"table": table, "other": more}
             there |= {"path": tmp_path / f"out{at}", "folder": tmp_path / f"ck{at}"}
             found = eval(code, {**names, **there})
             if isinstance(found, StreamingQuery):
                 found.stop()
-    for name in ("show", "collect", "count", "withColumn", "where", "write", "writeStream", "toPandas", "join", "groupBy"):
+    for name in ("show", "collect", "count", "withColumn", "where", "write", "writeStream", "toPandas", "groupBy"):
         assert name in HABITS
 
 
@@ -248,6 +248,7 @@ def test_the_examples_in_docstrings_are_true(orders: Table, customers: Table) ->
     joined = fk_join(orders, customers, "customer_id", joiner=["left.amount", "right.name as region"], name="joined")
     names = {"orders": orders, "customers": customers, "joined": joined, "agg": agg, "fk_join": fk_join, "cogroup": cogroup}
     names |= {"returns": orders.filter("amount > 1", name="returns"), "old_orders": orders.filter("true", name="old_orders")}
+    names |= {"payments": orders.map_values("amount as paid", name="payments")}
     finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
     for of in (Inspection, Operators, Grouped, agg, fk_join, cogroup):
         tests = [test for test in finder.find(of, of.__name__, False, names) if test.examples]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import fkjoin.testing as kit
 from fkjoin import FkJoinError, TopologyError
-from fkjoin.testing import CRASH, DUPLICATE, REORDER, AggregateTest, FlatMapTest, JoinTest, change, left, right
+from fkjoin.testing import CRASH, DUPLICATE, REORDER, AggregateTest, FlatMapTest, JoinTest, KeyJoinTest, change, left, right
 from tests.support.places import ROOT
 
 
@@ -138,6 +138,19 @@ def test_a_test_of_a_flat_map_reads_like_this() -> None:
     for items, wrong in (([{"sku": 7}], "a key is 7; here keys are texts"), ([{"sku": "a"}] * 2, "two of its rows have")):
         with pytest.raises(FkJoinError, match=f"rows of '3': {wrong}"):
             test.feed(change("3", {"items": items}))
+
+
+def test_a_test_of_a_join_by_primary_key_reads_like_this() -> None:
+    test = KeyJoinTest(how="outer", joiner=lambda one, other: None if one and one["n"] < 0 else [one, other])
+    outputs = test.feed(left("1", {"n": 1}), right("2", {"m": 2}), CRASH)
+    assert sorted(outputs) == [("1", "insert", [{"n": 1}, None]), ("2", "insert", [None, {"m": 2}])]
+    assert test.feed(DUPLICATE) == []
+    assert test.feed(right("1", {"m": 1}), left("1", {"n": 2}), REORDER)[-1] == ("1", "update", [{"n": 2}, {"m": 1}])
+    assert test.feed(left("1", {"n": -1}), right("2", None)) == [("1", "delete", None), ("2", "delete", None)]
+    assert test.table == {}
+    assert set(test.stored("pair")) >= {b"d1", b"d2"}
+    with pytest.raises(TopologyError, match="how: 'banana' is not one of"):
+        KeyJoinTest(how="banana")  # type: ignore[arg-type]
 
 
 CHANGES = st.builds(

@@ -150,6 +150,26 @@ WAYS: dict[str, Way] = {
         lambda t: fk_join(t.orders, t.customers, ["customer", "amount"]),
         lambda t: fk_join(t.orders, t.customers, ["customer"]),
     ),
+    "on: 2 columns given, but the key": (
+        lambda t: t.orders.join(t.customers, on=["customer", "amount"]),
+        lambda t: t.orders.join(t.customers, on=["customer"]),
+    ),
+    "right: the key of customers is id bigint, and that of": (
+        lambda t: t.orders.join(t.customers),
+        lambda t: (t.orders.join(t.customers, on="customer"), t.orders.rekey("customer", name="r").join(t.customers)),
+    ),
+    "right: orders is joined with itself, or another": (
+        lambda t: t.orders.join(t.of("b", ORDERS, name="orders")),
+        lambda t: t.orders.join(t.of("b", ORDERS, name="b")),
+    ),
+    "deployment: a join by primary key is one stage": (
+        lambda t: t.orders.join(t.of("b", ORDERS), deployment="staged"),
+        lambda t: t.orders.join(t.of("b", ORDERS)),
+    ),
+    'how: "outer" is of joins by primary key': (
+        lambda t: t.orders.join(t.customers, on="customer", how="outer"),
+        lambda t: (t.orders.join(t.of("b", ORDERS), how="outer"), t.orders.join(t.customers, on="customer", how="left")),
+    ),
     "agg: name at least one column": (
         lambda t: t.orders.group_by("customer").agg(),
         lambda t: t.orders.group_by("customer").agg(orders=agg.count()),

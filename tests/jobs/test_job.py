@@ -47,7 +47,7 @@ from tests.support.job_files import GOOD, job
         (('name = "orders"', ""), "name: must be given"),
         (("[sinks.out]", '[views.v]\nof = "joined"\n[sinks.out]'), "views.v: give filter, columns, or both"),
         (("[sinks.out]", '[aggregates.a]\nof = "joined"\n[sinks.out]'), "aggregates.a.group_by: must be given"),
-        (('joiner = ["left', 'how = "outer"\njoiner = ["left'), "joins.joined.how: Input should be 'inner' or 'left'"),
+        (('joiner = ["left', 'how = "outer"\njoiner = ["left'), 'joins.joined: how: "outer" is of joins by primary key'),
         (('joiner = ["left', 'emit = "weekly"\njoiner = ["left'), "joins.joined.emit: .*'weekly' is not one of"),
         (('path = "{folder}/out"', 'path = "out"\ntopic = "out"'), "sinks.out: give either topic, path, postgres or kind"),
         (('path = "{folder}/out"', 'postgres = "postgresql://db/shop"'), "sinks.out: postgres, .* and into, .* go together"),
@@ -274,6 +274,15 @@ key = ["customer", "col"]
 [flat_maps.by_name]
 of = "words"
 key = "col as word"
+[joins.named]
+left = "everybody"
+right = "names"
+how = "outer"
+joiner = ["left.name", "right.names"]
+materialize = true
+[sinks.named]
+table = "named"
+path = "{folder}/named"
 [sinks.words]
 table = "by_name"
 path = "{folder}/words"
@@ -312,7 +321,14 @@ def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path) -> None
     assert "cogroup both  (on-change)\n  of           amounts\n  of           names\n" in shown
     assert "flat_map words  (on-change)\n  of           everybody\n  rows         split(name, ' ')\n" in shown
     assert "rekey by_name  (on-change)\n  of           words\n  key          col as word\n" in shown
+    assert "join named  (outer)\n  left         everybody\n  right        names\n" in shown
+    assert "  by key       customer = names(customer)\n  joiner       left.name, right.names\n" in shown
+    assert "store named-pair, materialized as named" in shown
     for change, says in (
+        (
+            ('how = "outer"\n', 'wire = "wrapper"\n'),
+            r"joins\.named: wire: it is a setting of a join by foreign key, and this is a",
+        ),
         (('key = "col as word"\n', ""), r"flat_maps\.by_name\.key: must be given"),
         (('"names"]', '"name"]'), r"cogroups\.both\.of\.1: there is no table or join 'name'; did you mean 'names'"),
         (('of = ["amounts", "names"]', 'of = ["amounts"]'), r"cogroups\.both\.of: List should have at least 2 items"),

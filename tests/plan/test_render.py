@@ -13,8 +13,8 @@ from fkjoin.plan.describe.picture import svg
 from fkjoin.plan.describe.render import draw, drawn
 from fkjoin.plan.describe.steps import Sink, job_steps
 from fkjoin.plan.manifest import manifest
-from fkjoin.plan.nodes import Aggregate, Children, Derived, FlatMap, Join, Source, Verdict
-from fkjoin.plan.rules import JOIN_READS_ANSWERS, JOINS_SHARE_STAGES
+from fkjoin.plan.nodes import Aggregate, Children, Derived, FlatMap, Join, Source
+from fkjoin.plan.rules import JOIN_READS_ANSWERS, JOINS_SHARE_STAGES, Verdict
 from fkjoin.plan.stages import Running
 from tests.support.drawn import drawn_whole, whole
 

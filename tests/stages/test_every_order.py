@@ -17,9 +17,20 @@ import pytest
 from fkjoin.codec.arrays import BYTES
 from fkjoin.stages.gather import Parts
 from fkjoin.stages.guard import Guarded
+from tests.support import pairing
 from tests.support.exploring import System, WrongEndError
 from tests.support.sampling import sampled
-from tests.support.small_histories import History, aggregates, aggregates_cases, join, join_cases, joins, joins_cases
+from tests.support.small_histories import (
+    History,
+    aggregates,
+    aggregates_cases,
+    join,
+    join_cases,
+    joins,
+    joins_by_key,
+    joins_by_key_cases,
+    joins_cases,
+)
 
 ENDS = 1_000
 """The least number of ends: with fewer, the test would walk next to nothing."""
@@ -45,6 +56,18 @@ def test_a_multi_way_join_ends_as_the_batch_join_in_every_order(
 @pytest.mark.parametrize(("first", "second", "at_once"), sampled([(3, 3, 2), (4, 2, 1)], [(3, 2, 1), (2, 2, 3)]))
 def test_an_aggregate_ends_as_a_recomputation_in_every_order(first: int, second: int, at_once: int) -> None:
     assert aggregates(at_once=at_once).check(aggregates_cases(first, second)) > ENDS
+
+
+@pytest.mark.parametrize("how", pairing.HOWS)
+@pytest.mark.parametrize(("lefts", "rights", "at_once"), sampled([(4, 3, 2)], [(3, 2, 2)]))
+def test_a_join_by_primary_key_is_the_batch_join_after_every_batch(lefts: int, rights: int, at_once: int, how: str) -> None:
+    assert joins_by_key(how, at_once=at_once).lockstep(joins_by_key_cases(lefts, rights, how)) > ENDS
+
+
+def test_a_pair_that_takes_late_rows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    taking_all("slots", monkeypatch)
+    with pytest.raises(WrongEndError, match="and the final tables to"):
+        joins_by_key("outer").lockstep(joins_by_key_cases(2, 1, "outer"))
 
 
 @pytest.mark.parametrize("how", sampled(HOWS, HOWS[1:]))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fkjoin.codec import pairs, versions
 from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import CHANGE, JOINED, NUMBERED, RESULT, table
-from fkjoin.stages import Counters, join_rows, merge, regroup, rekey, resolve, spread, subscription
+from fkjoin.stages import Counters, join_rows, merge, pair, regroup, rekey, resolve, spread, subscription
 from fkjoin.stages.start_over import PASSED, StartOver, left_behind, reached
 from fkjoin.state import MemoryStore, Store
 from tests.support.oracle import Joined, apply
@@ -113,19 +113,22 @@ def test_what_older_releases_wrote_is_of_the_topic_before() -> None:
     assert join.joined == {b"o2": (b"y", None)}
 
 
-@pytest.mark.parametrize("stage", ["resolve", "regroup", "spread", "merge"])
+@pytest.mark.parametrize("stage", ["resolve", "regroup", "spread", "merge", "pair"])
 def test_every_stage_that_reads_a_source_knows_which_rows_are_left_behind(stage: str) -> None:
     store, count, shown = MemoryStore(), Counters(), dict[bytes, bytes | None]()
 
     def batch(rows: pa.Table) -> None:
         if stage == "resolve":
             made = resolve(rows, store, count, as_read=True, **TIMES)
-        elif stage == "merge":
+        elif stage in ("merge", "pair"):
             numbered = rows
             if rows.schema != NUMBERED:
                 number = pa.array([row == b"other" for row in rows.column("key").to_pylist()]).cast(pa.int8())
                 numbered = pa.table([*rows.columns, number], schema=NUMBERED)
-            made = merge(numbered, store, count, 2, source=b"merged..", **TIMES)
+            if stage == "pair":
+                made = pair(numbered, store, count, lambda rows: join_rows(rows, "outer"), parts=(1, 1), **TIMES)
+            else:
+                made = merge(numbered, store, count, 2, source=b"merged..", **TIMES)
         else:
             grouped = (regroup if stage == "regroup" else spread)(rows, store, count, as_read=True, **TIMES)
             shown.update(zip(grouped.column("row").to_pylist(), grouped.column("new").to_pylist(), strict=True))
@@ -147,7 +150,7 @@ def test_every_stage_that_reads_a_source_knows_which_rows_are_left_behind(stage:
     batch(contributing(joined_of(changes([("a", "1", None), ("b", "2", None)], BEFORE))))
     batch(contributing(joined_of(changes([("other", "3", None)], OTHER))))
     batch(contributing(joined_of(changes([("b", "2", None)], ANEW))))
-    topic = replace(TOPIC, slot=0 if stage == "merge" else None)
+    topic = replace(TOPIC, slot=0 if stage in ("merge", "pair") else None)
     for tombstones in left_behind(store, stage, topic):
         batch(tombstones)
     assert {key for key, value in shown.items() if value is not None} == {b"b", b"other"}

@@ -168,11 +168,28 @@ def tags_of(tables: dict[str, Rows]) -> Rows:
     return {tag: {"amount": order["amount"]} for tag, order in tagged}
 
 
+def pairs(of: Tables, emit: str) -> Table:
+    """An outer join by primary key, of two views, and kept."""
+    low, high = of.orders.filter("amount < 1.5", name="low"), of.orders.filter("amount > 0.5", name="high")
+    columns = ["left.customer as low", "right.customer as high", "right.amount - left.amount as rest"]
+    return low.join(high, how="outer", joiner=columns, name="pairs").materialize("pairs")
+
+
+def pairs_of(tables: dict[str, Rows]) -> Rows:
+    found: Rows = {}
+    for key, order in tables["orders"].items():
+        low, high = order["amount"] < 1.5, order["amount"] > 0.5
+        customers = (order["customer"] if there else None for there in (low, high))
+        found[key] = {**dict(zip(("low", "high"), customers, strict=True)), "rest": 0.0 if low and high else None}
+    return found
+
+
 QUERIES: dict[str, tuple[Callable[[Tables, str], Table], Callable[[dict[str, Rows]], Rows]]] = {
     "groups": (groups, groups_of),
     "chain": (chain, chain_of),
     "star": (star, star_of),
     "tags": (tags, tags_of),
+    "pairs": (pairs, pairs_of),
 }
 """How each is built, and what it comes to."""
 
@@ -182,6 +199,7 @@ STAGES: dict[str, set[StageName]] = {
         *("children", "merge", "pace", "scatter", "gather"),
     },
     "operators-2": {"spread", "owners"},
+    "operators-3": {"pair"},
 }
 """The kinds of stages in each archive."""
 

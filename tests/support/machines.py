@@ -19,13 +19,14 @@ import pyarrow as pa
 
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
-from fkjoin.codec.messages import ANSWER, CHANGE, GROUPED, JOINED, PART, SUBSCRIPTION, Operation
+from fkjoin.codec.messages import ANSWER, CHANGE, GROUPED, JOINED, NUMBERED, PART, SUBSCRIPTION, Operation
 from fkjoin.state import MemoryStore
 
 CHANNELS = {
     "left": CHANGE,
     "right": CHANGE,
     "row": JOINED,
+    "numbered": NUMBERED,
     "subscription": SUBSCRIPTION,
     "answer": ANSWER,
     "part": PART,

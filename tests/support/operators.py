@@ -23,6 +23,7 @@ from fkjoin.spark.specs import (
     MultiSubscriptionSpec,
     OwnersSpec,
     PaceSpec,
+    PairSpec,
     RegroupSpec,
     RekeySpec,
     ResolveSpec,
@@ -32,7 +33,7 @@ from fkjoin.spark.specs import (
     StateSpec,
     SubscriptionSpec,
 )
-from tests.support import child_rows, flat_maps, grouping, merging, multi_join, oracle
+from tests.support import child_rows, flat_maps, grouping, merging, multi_join, oracle, pairing
 from tests.support.engine import Engine, Envelopes
 from tests.support.grouping import COLUMNS, VALUE, Grouping
 
@@ -302,6 +303,35 @@ class Merged(Operator):
         return merging.overlaid(changes)
 
 
+class Paired(Operator):
+    """A join by primary key, the results kept or not."""
+
+    def __init__(self, folder: Path, rng: random.Random) -> None:
+        super().__init__(folder, rng)
+        self.how: Any = rng.choice(pairing.HOWS)
+        kept = rng.random() < 0.5
+        about: dict[str, Any] = {"how": self.how, "parts": (1, 1), "in_order": (False, False), "materialized": kept}
+        self._engine = self.engine(lambda state: PairSpec(state=state, **about))
+        self._table: dict[str, pairing.Result] = {}
+
+    @property
+    def table(self) -> Any:  # type: ignore[override]
+        return {key: one.pair for key, one in self._table.items()}
+
+    def change(self, rng: random.Random, version: int) -> pairing.Event:
+        row = rng.choice([None, b"x", b"y", b"z" * rng.randrange(60)])
+        return pairing.Event(rng.randrange(2), f"k{rng.randrange(9)}", version, row)
+
+    def attempt(self, changes: Sequence[Any]) -> pa.Table:
+        return self._engine.attempted({"pair": self._engine.packed(pairing.messages(changes))})
+
+    def apply(self, results: pa.Table) -> None:
+        pairing.apply(results, self._table)
+
+    def wanted(self, changes: Sequence[Any]) -> Any:
+        return {key: one.pair for key, one in pairing.joined(changes, self.how).items()}
+
+
 class FlatMapped(Operator):
     """Rows that rows make, under keys of their own."""
 
@@ -324,4 +354,4 @@ class FlatMapped(Operator):
         return flat_maps.recomputed(changes)
 
 
-OPERATORS: list[type[Operator]] = [Join, PacedJoin, Aggregated, Cogrouped, MultiJoined, Children, Merged, FlatMapped]
+OPERATORS: list[type[Operator]] = [Join, PacedJoin, Aggregated, Cogrouped, MultiJoined, Children, Merged, Paired, FlatMapped]

@@ -17,11 +17,11 @@ from fkjoin.codec.rows import RowCodec
 from fkjoin.folds.extremes import Extreme
 from fkjoin.folds.fold import Fold
 from fkjoin.folds.sums import Count, WholeSum
-from fkjoin.stages import Counters, aggregate, answered, gather, join_rows, regroup, rekey, resolve, scatter, split_rows
+from fkjoin.stages import Counters, aggregate, answered, gather, join_rows, pair, regroup, rekey, resolve, scatter, split_rows
 from fkjoin.stages import subscription as answers_of
 from fkjoin.stages.invariants import live_subscriptions
 from fkjoin.state import MemoryStore
-from tests.support import grouping, multi_join, oracle
+from tests.support import grouping, multi_join, oracle, pairing
 from tests.support.exploring import Node, System
 from tests.support.machines import END, Held, Message, Tables, messages_of
 
@@ -205,6 +205,37 @@ def joins_case(left: Sequence[Any], rights: dict[tuple[int, str], Sequence[str]]
 
     key, by_foreign_key = KEY.encode(), [Node("subscription", bytes([number]) + _key(name)) for number, name in rights]
     return History(changes, sources, [Node("scatter", key), *by_foreign_key, Node("gather", key)], wanted)
+
+
+def joins_by_key(how: Any, *, at_once: int = 1) -> System:
+    """A join by primary key."""
+
+    def paired(came: Tables, store: MemoryStore) -> Tables:
+        made = pair(came["numbered"], store, Counters(), lambda rows: join_rows(rows, how), parts=(1, 1), **TIMES)
+        return {"result": made}
+
+    return System({"pair": paired}, lambda message: Node("pair", message.of("key")), pairing.pair_of, at_once)
+
+
+def joins_by_key_cases(lefts: int, rights: int, how: str) -> Iterator[History]:
+    """All histories of a left row and a right row of so many versions under one key."""
+    for left, right in product(histories("xy-", 0, lefts), histories("pq-", 0, rights)):
+        if named_in_order(left, "xy") and named_in_order(right, "pq"):
+            changes = [
+                pairing.Event(number, KEY, at, None if text == "-" else text.encode())
+                for number, texts in enumerate((left, right))
+                for at, text in enumerate(texts, 1)
+            ]
+            messages = messages_of("numbered", pairing.messages(changes))
+            yield History(changes, messages, [Node("pair", KEY.encode())], _pair_of(how))
+
+
+def _pair_of(how: str) -> Callable[[Node, Sequence[Any]], Any]:
+    def wanted(node: Node, some: Sequence[pairing.Event]) -> Any:
+        found = pairing.joined(some, how).get(node.key.decode())
+        return found and found.pair
+
+    return wanted
 
 
 SUMMED = Fold(pa.schema([("n", pa.int64())]), (Count("rows"), WholeSum("sum", 0, "sum"), Extreme("most", 0, "max", pa.int64())))

@@ -13,10 +13,10 @@ from fkjoin.plan.nodes import (
     Derived,
     FlatMap,
     Join,
+    KeyJoin,
     Merge,
     Node,
     Source,
-    Verdict,
     in_order,
     join_below,
     periodic,
@@ -24,7 +24,7 @@ from fkjoin.plan.nodes import (
     shared_rights,
     shares_stages,
 )
-from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
+from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS, Verdict
 from fkjoin.plan.stages import Running
 
 
@@ -124,6 +124,8 @@ def _operator(node: Node) -> Step:
     if isinstance(node, Join):
         return _join(node)
     kept = (f"materialized as {node.materialized}",) if node.materialized else ()
+    if isinstance(node, KeyJoin):
+        return _key_join(node)
     if isinstance(node, Derived):
         stage = Stage("for sinks", ", ".join(node.key), f"{node.name}-resolve", notes=(*_instead(node), *kept))
         return Step("rows", node.name, node.emit, (("of", node.table.name),), (*node.steps, *_rule(node)), (stage,))
@@ -166,7 +168,7 @@ def _operator(node: Node) -> Step:
     )
 
 
-def _rule(node: Join | Aggregate | Derived | Children | Sink) -> tuple[tuple[str, str], ...]:
+def _rule(node: Join | KeyJoin | Aggregate | Derived | Children | Sink) -> tuple[tuple[str, str], ...]:
     return tuple(("rule", str(verdict)) for verdict in node.rules)
 
 
@@ -198,6 +200,26 @@ def _join(join: Join) -> Step:
         (("left", join.left.name), ("right", join.right.name)),
         (("foreign key", _foreign_key(join)), ("joiner", join.joiner or "both rows"), *_rule(join)),
         stages,
+    )
+
+
+def _key_join(join: KeyJoin) -> Step:
+    key, by_spark = ", ".join(join.key), join.left_to_spark
+    kept = (f"materialized as {join.materialized}",) if join.materialized else ()
+    stages = [Stage("pair", key, f"{join.name}-pair", notes=() if by_spark else kept)]
+    if by_spark:
+        stages.append(Stage("resolve", key, f"{join.name}-resolve", notes=(f"Spark makes the rows: {by_spark}", *kept)))
+    return Step(
+        "join",
+        join.name,
+        ", ".join([join.how, *[join.emit] * (join.emit != "on-change")]),
+        (("left", join.left.name), ("right", join.right.name)),
+        (
+            ("by key", f"{key} = {join.right.name}({', '.join(join.right.key)})"),
+            ("joiner", join.joiner or "both rows"),
+            *_rule(join),
+        ),
+        tuple(stages),
     )
 
 

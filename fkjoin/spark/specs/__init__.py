@@ -1,6 +1,6 @@
 """The kinds of stages: what an operator of each kind has to know, and what it does with a bucket's messages."""
 
-from fkjoin.spark.specs.joins import ChildrenSpec, RekeySpec, ResolveSpec, SubscriptionSpec
+from fkjoin.spark.specs.joins import ChildrenSpec, PairSpec, RekeySpec, ResolveSpec, SubscriptionSpec
 from fkjoin.spark.specs.multi_joins import GatherSpec, MultiSubscriptionSpec, ScatterSpec
 from fkjoin.spark.specs.spec import Messages, StageSpec, StateSpec
 from fkjoin.spark.specs.tables import AggregateSpec, MergeSpec, OwnersSpec, PaceSpec, RegroupSpec, SpreadSpec
@@ -14,6 +14,7 @@ __all__ = [
     "MultiSubscriptionSpec",
     "OwnersSpec",
     "PaceSpec",
+    "PairSpec",
     "RegroupSpec",
     "RekeySpec",
     "ResolveSpec",

@@ -1,20 +1,22 @@
-"""The stages of joins by foreign key, and of a right table's map of its left rows."""
+"""The stages of joins of two tables, and of a right table's map of its left rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
 from fkjoin.codec import combined_key, tags, versions
 from fkjoin.codec.arrays import Bytes
-from fkjoin.codec.messages import ANSWER, CHANGE, JOINED, SUBSCRIPTION, SUMS, is_answer, pack
+from fkjoin.codec.messages import ANSWER, CHANGE, JOINED, NUMBERED, SUBSCRIPTION, SUMS, is_answer, pack
 from fkjoin.spark.buckets import Payload, bucket_ids, buckets_of
 from fkjoin.spark.specs import spec
 from fkjoin.spark.specs.spec import ByRow, Messages, StageSpec, StateSpec
-from fkjoin.stages import Counters, How, children, join_rows, rekey, resolve, subscription
-from fkjoin.stages.answer_rows import CarryRows, Joined
+from fkjoin.stages import Counters, HowByKey, answers_by_key, children, join_rows, pair, rekey, resolve, subscription
+from fkjoin.stages.answer_rows import CarryRows, Joined, usable
 from fkjoin.stages.children import Family
 from fkjoin.stages.complete import Complete
 from fkjoin.stages.contribute import Carry
@@ -109,7 +111,7 @@ class ResolveSpec(ByRow, StageSpec):
     """resolve: answers become changes of the joined table."""
 
     stage = "resolve"
-    how: How = "inner"
+    how: HowByKey = "inner"
     materialized: bool = False
     """Keep the results."""
     complete: Complete | None = None
@@ -147,6 +149,46 @@ class ResolveSpec(ByRow, StageSpec):
             return self._rows(JOINED, self.from_answers, messages, count)
         made = [join_rows(messages.take(ANSWER), self.how), messages.take(JOINED)]
         return pa.concat_tables([table for table in made if len(table)] or made)  # columns in one piece, where there is one
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairSpec(StageSpec):
+    """pair: the rows of two tables by one key become changes of their join, or the answers that Spark makes rows of."""
+
+    stage = "pair"
+    how: HowByKey
+    parts: tuple[int, int]
+    """The numbers of parts of both tables' versions."""
+    in_order: tuple[bool, bool]
+    """True for each table that an operator of the query makes."""
+    materialized: bool = False
+    every: bool = False
+    makes: Joined | None = None
+    """Function that makes the joined rows; None where they are both rows."""
+    answers: bool = False
+    """Send answers: resolve is in the same query."""
+
+    @property
+    def takes(self) -> tuple[pa.Schema, ...]:
+        return (NUMBERED,)
+
+    @property
+    def part_bytes(self) -> int | None:
+        return spec.PART_BYTES
+
+    def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
+        how: Any = {"parts": self.parts, "in_order": self.in_order, **self._times(messages)}
+        rows = messages.take(NUMBERED)
+        if self.answers:
+            yield answers_by_key(rows, store, count, **how)
+        else:
+            kept: Any = {"materialized": self.materialized, "every": self.every}
+            yield pair(rows, store, count, partial(self._made, count), **kept, **how)
+
+    def _made(self, count: Counters, answers: pa.Table) -> pa.Table:
+        if self.makes is None:
+            return join_rows(answers, self.how)
+        return usable(self.makes, answers, count, self.state.operator)
 
 
 @dataclass(frozen=True, kw_only=True)

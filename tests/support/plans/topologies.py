@@ -523,6 +523,23 @@ def merge_of_joins_grouped(of: Sources) -> Table:
 
 
 @topology()
+def join_by_key(of: Sources) -> Table:
+    return of.orders.join(of.returns, how="outer")
+
+
+@topology(JOIN_KEEPS_WHAT_IT_NEEDS)
+def join_by_key_of_a_join_summed_up(of: Sources) -> Table:
+    columns = ["left.right.region as region", "left.left.amount - right.amount as rest"]
+    rest = of.joined.join(of.returns, how="left", joiner=columns, name="rest", emit="on-update").materialize("kept")
+    return rest.group_by("region", name="counted").count()
+
+
+@topology(JOIN_KEEPS_WHAT_IT_NEEDS)
+def join_by_key_made_by_spark(of: Sources) -> Table:
+    return of.orders.join(of.returns, joiner="java_method('java.lang.Math', 'abs', left.product.n) as n", emit=LONG)
+
+
+@topology()
 def children_of_a_source(of: Sources) -> Table:
     return of.customers.with_children(of.orders, "customer_id")
 

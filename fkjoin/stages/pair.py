@@ -1,0 +1,186 @@
+"""pair, by primary key: the rows that two tables have under one key, side by side, and what a join of them makes of them.
+
+See docs/semantics.md, "Joins by primary key".
+
+*Law*: after every batch the join is what its tables are, key by key: of a key's rows the newest of each table by the versions,
+whatever the order in which their changes came, and however they were cut into batches.  A result has the versions of both
+tables' last changes of the key, deletions among them, and the later timestamp of these two.  Of results, what differs from the
+one that was emitted last is emitted.
+
+``pair`` is the whole join.  ``answers_by_key`` is its first half, for a joiner that is Spark's: resolve is the other one.
+
+Store: ``{'d'}{key}`` → both versions, the timestamp of the result, and ``{version, row}`` of either table, a 128-bit hash of
+the result that was emitted last (in a table that is materialized, followed by the result), and the tables' timestamps.  The
+record of a key that neither table has any more is a tombstone marker for the retention time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fkjoin.codec import records, tags, versions
+from fkjoin.codec.arrays import (
+    Bools,
+    Bytes,
+    Ints,
+    chosen,
+    codes,
+    concat,
+    constant,
+    equal,
+    masked,
+    prefixed,
+    replaced,
+    take,
+    untagged,
+    valid,
+)
+from fkjoin.codec.messages import ANSWER, NO_TIMESTAMP, column, table
+from fkjoin.codec.records import Records
+from fkjoin.codec.rows import RowCodec, bytes_codec
+from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.emission import DIGEST_BYTES, HAS_RESULT, Emission, digests, entries
+from fkjoin.stages.retention import sweep
+from fkjoin.stages.slots import Slot, take_in
+from fkjoin.state import Store
+
+Parts = tuple[int, int]
+"""The number of parts of the left and of the right table's versions."""
+
+_CODEC = RowCodec(pa.schema([*bytes_codec(5).schema, ("left_ts", pa.int64()), ("right_ts", pa.int64())]))
+_NUMBERS = counters.LEFT_IN, counters.RIGHT_IN
+
+
+class Sides(NamedTuple):
+    """What both tables have under each key, and what was emitted of it last."""
+
+    slots: list[Slot]
+    emitted: Bytes
+    ts: list[Ints]
+    """Timestamps of the last changes of either table."""
+
+    @property
+    def gone(self) -> Bools:
+        """Tell which keys neither table has."""
+        return ~valid(self.slots[0].row) & ~valid(self.slots[1].row)
+
+    def version(self, parts: Parts) -> Bytes:
+        """Versions of results: the left row's, then the right row's."""
+        known = (pc.fill_null(slot.version, versions.absent(n)) for slot, n in zip(self.slots, parts, strict=True))
+        return concat(*known)
+
+
+class _Batch(NamedTuple):
+    """A batch, taken in; the keys that it touched."""
+
+    names: Bytes
+    held: Records
+    sides: Sides
+    taken: Bools
+    """The keys of which it has a newer row, or a newer deletion."""
+    version: Bytes
+    answers: pa.Table
+    """Answers (``ANSWER``) of those that are taken."""
+
+
+def pair(
+    rows: pa.Table,
+    store: Store,
+    count: Counters,
+    make: Callable[[pa.Table], pa.Table],
+    *,
+    parts: Parts,
+    now_ms: int,
+    retention_ms: int,
+    materialized: bool = False,
+    every: bool = False,
+    in_order: Sequence[bool] = (),
+) -> pa.Table:
+    """Turn rows of two tables (``NUMBERED``; any order, duplicates allowed) into changes of their join (``RESULT``).
+
+    ``make``: a function from answers (``ANSWER``) to joined rows (``JOINED``); of an answer that it leaves out, the last result
+    stays.  ``materialized``: keep the results.  ``every``: also emit results that are unchanged (emit on update).
+    ``in_order``: of each table, see ``newest_only``.
+    """
+    batch = _taken(rows, store, count, parts, now_ms, in_order)
+    joined = make(batch.answers)
+    touched = np.flatnonzero(batch.taken)
+    made = touched[pc.index_in(column(joined, "key"), column(batch.answers, "key")).to_numpy()]
+    usable = np.zeros(len(batch.taken), bool)
+    usable[made] = True
+    value = column(joined, "value")
+
+    had = batch.held.flags & HAS_RESULT > 0
+    before = masked(batch.sides.emitted, had)
+    digest = replaced(constant(None, len(had)), made, digests(value))
+    has = np.where(usable, valid(digest), had)
+    unchanged = equal(digest, pc.binary_slice(before, 0, DIGEST_BYTES))
+    emission = Emission.of(had, has, unchanged, every=every, among=usable).counted(count, usable)
+    emit, ts = emission.emit, np.where(emission.emit, np.maximum(*batch.sides.ts), batch.held.ts)
+    row = replaced(constant(None, len(had)), made, value)
+    keys, values, version = (chosen(one, emit) for one in (untagged(batch.names), row, batch.version))
+    results = emission.results(keys, values, version, ts[emit])
+
+    kept = masked(concat(digest, row), valid(digest)) if materialized else digest
+    kept = replaced(before, made, take(kept, made))
+    _write(store, batch, kept, has, ts, now_ms + retention_ms)
+    return results
+
+
+def answers_by_key(
+    rows: pa.Table,
+    store: Store,
+    count: Counters,
+    *,
+    parts: Parts,
+    now_ms: int,
+    retention_ms: int,
+    in_order: Sequence[bool] = (),
+) -> pa.Table:
+    """Turn rows of two tables into answers (``ANSWER``), one of each key of which there is a newer row; see ``pair``."""
+    batch = _taken(rows, store, count, parts, now_ms, in_order)
+    keys = len(batch.taken)
+    ts = np.maximum(*batch.sides.ts)
+    _write(store, batch, constant(None, keys), np.zeros(keys, bool), ts, now_ms + retention_ms)
+    return batch.answers
+
+
+def sides_of(bodies: Bytes) -> Sides:
+    """Read bodies of records; of null, what no table has."""
+    *columns, left_ts, right_ts = _CODEC.decode(bodies)
+    ts = [pc.fill_null(time, NO_TIMESTAMP).to_numpy() for time in (left_ts, right_ts)]
+    return Sides([Slot(*columns[0:2]), Slot(*columns[2:4])], columns[4], ts)
+
+
+def _taken(rows: pa.Table, store: Store, count: Counters, parts: Parts, now_ms: int, in_order: Sequence[bool]) -> _Batch:
+    sweep(store, now_ms)
+    number = column(rows, "number").to_numpy()
+    for at, counter in enumerate(_NUMBERS):
+        count[counter] += int((number == at).sum())
+    code, keys = codes(column(rows, "key"))
+    names = prefixed(tags.ROW, keys)
+    held = records.decode(store.get_many(names))
+    sides = sides_of(held.body)
+    taken = np.zeros(len(keys), bool)
+    for at, (where, times) in enumerate(take_in(rows, code, sides.slots, held, count, in_order)):
+        taken[where] = True
+        sides.ts[at] = sides.ts[at].copy()
+        sides.ts[at][where] = times
+    version = sides.version(parts)
+    left, right = (chosen(slot.row, taken) for slot in sides.slots)
+    ts = np.maximum(*sides.ts)[taken]
+    answers = table(ANSWER, chosen(keys, taken), chosen(version, taken), left, right, ts)
+    return _Batch(names, held, sides, taken, version, answers)
+
+
+def _write(store: Store, batch: _Batch, emitted: Bytes, has: Bools, ts: Ints, due_ms: int) -> None:
+    slots = [side for slot in batch.sides.slots for side in slot]
+    body = _CODEC.encode([*slots, emitted, *map(pa.array, batch.sides.ts)], len(emitted))
+    gone, among = batch.sides.gone, batch.taken
+    store.write(*entries(batch.names, has, ts, batch.version, body, gone=gone, due_ms=due_ms, among=among))

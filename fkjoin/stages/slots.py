@@ -1,0 +1,58 @@
+"""Slots: what each of several tables has under a key, in one record; ``merge`` and ``pair`` keep their rows so.
+
+*Law*: a slot has the newest row of its table, by the versions, whatever the order in which its changes come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fkjoin.codec.arrays import Bytes, Ints, last_of_run, replaced, take, valid
+from fkjoin.codec.messages import column
+from fkjoin.codec.records import Records
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.ordering import newest_only
+
+
+class Slot(NamedTuple):
+    """The version and the row that a table has under each key; null where it never had one, or has no row any more."""
+
+    version: Bytes
+    row: Bytes
+
+
+class Changed(NamedTuple):
+    """The keys of which a batch changed a slot, and the timestamps of the changes."""
+
+    places: Ints
+    ts: Ints
+
+
+def take_in(
+    rows: pa.Table, code: Ints, slots: list[Slot], held: Records, count: Counters, in_order: Sequence[bool]
+) -> list[Changed]:
+    """Put a batch's rows (``NUMBERED``; any order, duplicates allowed) into the ``slots``; returns what changed in each.
+
+    ``code``: the places of the rows' keys among those of the slots; ``in_order``: of each table, see ``newest_only``.
+    """
+    number, times = column(rows, "number").to_numpy(), column(rows, "ts").to_numpy()
+    changed = []
+    for at, slot in enumerate(slots):
+        own = np.flatnonzero(number == at)
+        if not len(own):
+            changed.append(Changed(np.zeros(0, np.int64), np.zeros(0, np.int64)))
+            continue
+        known = Records(valid(slot.version), held.flags, held.ts, pc.fill_null(slot.version, b""), slot.row)
+        how: Any = {"as_read": True, "in_order": bool(in_order) and in_order[at]}
+        order, which, version = newest_only(code[own], take(column(rows, "version"), own), known, count, **how)
+        last = np.flatnonzero(last_of_run(which))
+        place, where = own[order[last]], which[last]
+        row = take(column(rows, "value"), place)
+        slots[at] = Slot(replaced(slot.version, where, take(version, last)), replaced(slot.row, where, row))
+        changed.append(Changed(where, times[place]))
+    return changed

@@ -1,0 +1,96 @@
+"""Two tables with one key: their messages, and the plain join by primary key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES, as_bytes
+from fkjoin.codec.messages import NUMBERED, Operation, table
+from fkjoin.stages import split_rows
+
+HOWS = ("inner", "left", "outer")
+SOURCES = b"the-left", b"theright"
+NEVER = -(1 << 63)
+
+
+class Event(NamedTuple):
+    """A change of a row: the number of its table, its key, its version, the row, its timestamp."""
+
+    number: int
+    key: str
+    version: int
+    row: bytes | None
+    ts: int = 0
+
+
+Pair = tuple[bytes | None, bytes | None]
+
+
+class Result(NamedTuple):
+    """A joined row, with the numbers of both versions, -1 where there is none, and its timestamp."""
+
+    pair: Pair
+    versions: tuple[int, int]
+    ts: int
+
+
+def messages(events: Iterable[Event]) -> pa.Table:
+    listed = list(events)
+    number, key, version, row, ts = zip(*listed, strict=True) if listed else ((), (), (), (), ())
+    values, numbers = pa.array(row, BYTES), np.array(version, np.int64)
+    encoded = [versions.encode(source, [numbers]).to_pylist() for source in SOURCES]
+    of = pa.array([encoded[which][at] for at, which in enumerate(number)], BYTES)
+    keys = as_bytes(pa.array(key, pa.string()))
+    return table(NUMBERED, keys, of, values, values.is_null(), np.array(ts, np.int64), np.array(number, np.int8))
+
+
+def newest(events: Iterable[Event]) -> dict[tuple[str, int], Event]:
+    """The newest change of each row; of two of one version, the first."""
+    found: dict[tuple[str, int], Event] = {}
+    for event in events:
+        before = found.get((event.key, event.number))
+        if before is None or event.version > before.version:
+            found[event.key, event.number] = event
+    return found
+
+
+def joined(events: Iterable[Event], how: str) -> dict[str, Result]:
+    """The join of the newest rows, with their versions and the later timestamp."""
+    last = newest(events)
+    found = {}
+    for key in {key for key, _ in last}:
+        sides = [last.get((key, number)) for number in (0, 1)]
+        left, right = (side and side.row for side in sides)
+        there = {"inner": (left, right), "left": (left,), "outer": (left if left is not None else right,)}[how]
+        if None not in there:
+            numbers = tuple(-1 if side is None else side.version for side in sides)
+            latest = max(side.ts for side in sides if side is not None)
+            found[key] = Result((left, right), (numbers[0], numbers[1]), latest)
+    return found
+
+
+def pair_of(value: bytes) -> Pair:
+    left, right = (side[0].as_py() for side in split_rows(pa.array([value], BYTES)))
+    return left, right
+
+
+def apply(results: pa.Table, table: dict[str, Result], *, every: bool = False) -> None:
+    """Bring ``table`` up to date; fails on a result that changes nothing, and on versions that do not grow."""
+    for one in results.to_pylist():
+        key, before = one["key"].decode(), table.pop(one["key"].decode(), None)
+        wanted = Operation.DELETE if one["value"] is None else Operation.INSERT if before is None else Operation.UPDATE
+        assert one["operation"] == wanted
+        assert before is not None or one["value"] is not None, "no tombstone of what was not there"
+        if one["value"] is None:
+            continue
+        numbers = tuple(part[0] if part else -1 for _, part in versions.decode(one["version"]))
+        after = Result(pair_of(one["value"]), (numbers[0], numbers[1]), one["ts"])
+        if before is not None:
+            assert every or after.pair != before.pair, "what is as it was is not sent again"
+            assert after.versions > before.versions, "versions only grow"
+        table[key] = after
