@@ -170,8 +170,7 @@ def _of_this_process(files: ClaimFiles) -> _Held:
             return held
     while True:
         number, newest = files.next(), files.newest()
-        if newest is not None and not newest.is_free and not _is_void(newest, files):
-            _await_lapse(newest, files)
+        if newest is not None and not newest.is_free and not _is_void(newest, files) and not _has_lapsed(newest, files):
             continue
         if files.make(number, _owner()):
             break
@@ -197,8 +196,11 @@ def _is_void(claim: Claim, files: ClaimFiles) -> bool:
     return False
 
 
-def _await_lapse(claim: Claim, files: ClaimFiles) -> None:
-    """Return when the claim has not changed for as long as a claim lasts, or is another; ``FkJoinError`` once it is renewed."""
+def _has_lapsed(claim: Claim, files: ClaimFiles) -> bool:
+    """Wait until the claim has not changed for as long as a claim lasts; False if it is another or free before that.
+
+    ``FkJoinError`` once it is renewed.
+    """
     text = "checkpoint %s: it was in use by %s; waiting for up to %.0f s to see whether that is alive"
     logging.getLogger("fkjoin").warning(text, files.checkpoint, _who(claim), LAPSES_AFTER_S)
     until = time.monotonic() + LAPSES_AFTER_S
@@ -206,11 +208,12 @@ def _await_lapse(claim: Claim, files: ClaimFiles) -> None:
         time.sleep(_LOOKS_EVERY_S)
         newest = files.newest()
         if newest is None or newest.is_free or newest.number != claim.number:
-            return
+            return False
         if newest != claim:
             raise _in_use(newest, files)
     if claim.owner:
         _lapsed.add(claim.said)
+    return True
 
 
 def _in_use(claim: Claim, files: ClaimFiles) -> FkJoinError:

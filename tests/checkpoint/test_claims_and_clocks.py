@@ -125,6 +125,15 @@ def test_a_claim_that_is_given_up_meanwhile_is_taken_at_once(tmp_path: Path, clo
         assert holder(tmp_path)["process"] == os.getpid()
 
 
+def test_a_claim_whose_owner_was_killed_while_it_was_written_lapses_too(tmp_path: Path, clock: Clock) -> None:
+    """Nobody knows whose it is."""
+    (tmp_path / f"{FILE}.3").write_text('{"host": "elsew')
+    begun = clock.now
+    with claimed(SPARK, str(tmp_path)):
+        assert 60 <= clock.now - begun <= 61
+        assert holder(tmp_path)["process"] == os.getpid()
+
+
 def test_of_two_that_take_over_a_claim_one_is_refused(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both have seen that it lapsed, and the other one is faster by a moment."""
     Other(tmp_path)
