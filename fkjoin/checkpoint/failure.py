@@ -77,12 +77,13 @@ def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None
     """
     if not hasattr(query, "_jsq"):  # of Spark Connect, whose client has Spark's text alone
         return None
-    found = query._jsq.exception()
+    found, why_stopped = query._jsq.exception(), getattr(query, "_why_stopped", None)
+    if not found.isDefined() and why_stopped is None:
+        return None
     checkpoint = str(query._jsq.streamingQuery().resolvedCheckpointRoot()).removeprefix("file:")
     called = name or query.name or str(query.id)
     if not found.isDefined():
-        why = getattr(query, "_why_stopped", None)
-        return None if why is None else QueryError("\n".join(_stopped(called, checkpoint, why)))
+        return QueryError("\n".join(_stopped(called, checkpoint, str(why_stopped))))
     error, messages = found.get(), list[str]()
     whole = str(error.toString()).partition(": ")[2]
     while error is not None:

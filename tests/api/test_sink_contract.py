@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ class NoTransaction(Sqlite):
     @contextmanager
     def transaction(self) -> Iterator[Any]:
         with closing(sqlite3.connect(self.database, isolation_level=None)) as db:
-            db.execute("create table if not exists fkjoin_batches (query primary key, number, began_ms)")
+            db.execute("create table if not exists fkjoin_batches (query primary key, number, began_ms, set_back)")
             yield db
 
 
@@ -87,7 +88,7 @@ class KeepsLater(SetBack):
     def replace(self, batch: BatchId, rows: pa.Table) -> None:
         """Leave the rows that came later."""
         with self.transaction() as db:
-            db.execute("replace into fkjoin_batches values (?, ?, ?)", (batch.query, batch.number, batch.began_ms))
+            db.execute("replace into fkjoin_batches values (?, ?, ?, ?)", astuple(batch))
 
 
 class KeepsDeleted(Sqlite):
