@@ -132,7 +132,7 @@ def test_files_that_are_not_there_are_named(spark: SparkSession, tmp_path: Path)
             r"extractor: amount of left table orders is double, but key column customer_id .* is string",
         ),
         ({"extractor": 7}, "extractor: "),
-        ({"extractor": "customer_id", "how": "outer"}, "how: 'outer' is not one of"),
+        ({"extractor": "customer_id", "how": "outer"}, 'how: "outer" is of joins by primary key'),
         (
             {"extractor": "customer_id", "joiner": "left.amont"},
             r"joiner: \(left, right\) has no column 'left.amont'; did you mean 'left.amount'",
