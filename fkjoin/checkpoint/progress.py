@@ -5,7 +5,9 @@ Nothing of Spark nor of the stages is imported here: a command says what it does
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import json
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -13,6 +15,7 @@ from typing import Any
 
 _READY, _ASKING, _NEXT = "Waiting for data to arrive", "Getting offsets from", "Waiting for next trigger"
 _STARTING = "Initializing"
+_OFFSETS = ("startOffset", "endOffset", "latestOffset")
 
 
 class Doing(enum.Enum):
@@ -49,6 +52,27 @@ def is_batch(phases: Mapping[str, Any]) -> bool:
     A query that waits says so every ten seconds, under the number of its next batch.
     """
     return "addBatch" in phases
+
+
+def event_of(text: str) -> dict[str, Any]:
+    """Read an event as Spark's JSON says it; a query of Spark Connect says the same in another shape."""
+    event: dict[str, Any] = json.loads(text)
+    if "numInputRows" in event:
+        return event
+    sources = [{**source, **{name: _offset(source.get(name)) for name in _OFFSETS}} for source in event["sources"]]
+    observed = {
+        name: dict(zip((field["name"] for field in row["schema"]["fields"]), row["values"], strict=True))
+        for name, row in (event.get("observedMetrics") or {}).items()
+    }
+    rows = sum(source["numInputRows"] for source in sources)
+    return {**event, "numInputRows": rows, "sources": sources, "observedMetrics": observed}
+
+
+def _offset(text: str | None) -> Any:
+    """Read an offset, which is a text within the event; of some sources it is no JSON."""
+    with contextlib.suppress(TypeError, ValueError):
+        return json.loads(text or "null")
+    return text
 
 
 def line_of(name: str, does: str, batch: Mapping[str, Any] | None, now: float) -> str:

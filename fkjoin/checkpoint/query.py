@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import sys
 import time
@@ -15,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.cause import innermost
 from fkjoin.checkpoint.failure import failure
-from fkjoin.checkpoint.progress import Doing, doing_of, is_batch, line_of
+from fkjoin.checkpoint.progress import Doing, doing_of, event_of, is_batch, line_of
 from fkjoin.stages import counters
 from fkjoin.stages.counters import metrics_name
 
@@ -88,7 +87,7 @@ class Shown(_Base):
         """The progress of the last batch; that of a query which waits is older than its last progress."""
         last = self.lastProgress
         kept = [] if last is None else [last] if is_batch(last.durationMs) else self.recentProgress
-        return next((json.loads(progress.json) for progress in reversed(kept) if is_batch(progress.durationMs)), None)
+        return next((event_of(progress.json) for progress in reversed(kept) if is_batch(progress.durationMs)), None)
 
     def _followed(self, timeout: int | None, update: Callable[[], None]) -> bool | None:
         """Wait as ``awaitTermination`` does, and update a line each second."""

@@ -7,7 +7,6 @@ returns them), and for Prometheus under ``fkjoin_…``; the names of counters ar
 from __future__ import annotations
 
 import functools
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +24,7 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryProgress
 
 from fkjoin.checkpoint.cause import innermost
-from fkjoin.checkpoint.progress import is_batch, lag_of, records_of, seconds_of
+from fkjoin.checkpoint.progress import event_of, is_batch, lag_of, records_of, seconds_of
 from fkjoin.errors import needs_extra
 from fkjoin.metrics.families import families_of
 from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics
@@ -116,7 +115,7 @@ class Metrics(Collector):
         dict or None
             See ``take``.
         """
-        about: dict[str, Any] = json.loads(progress)
+        about = event_of(progress)
         if not is_batch(about["durationMs"]):
             self._wait(about, name or about["name"] or about["id"])
             return None

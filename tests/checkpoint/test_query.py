@@ -13,6 +13,7 @@ import pytest
 
 from fkjoin.checkpoint.failure import QueryError
 from fkjoin.checkpoint.query import Query
+from fkjoin.metrics import Metrics
 from tests.support.progress import idle, progress
 
 NOW = 1_767_225_660.0
@@ -174,11 +175,24 @@ def test_elsewhere_nothing_is_shown(monkeypatch: pytest.MonkeyPatch, shell: str)
     assert shell == "none" or notebook.shown == []
 
 
+def as_connect_says(event: str) -> str:
+    """The event in the shape that a server gives it: rows as values and schema, offsets as texts, no sum of rows read."""
+    about = json.loads(event)
+    for source in about["sources"]:
+        for name in ("endOffset", "latestOffset"):
+            source[name] = None if source[name] is None else json.dumps(source[name])
+    about["sources"][0]["numInputRows"], about["sources"][1]["numInputRows"] = about.pop("numInputRows"), 0
+    for name, row in about["observedMetrics"].items():
+        fields = [{"name": item, "type": "long", "nullable": True, "metadata": {}} for item in row]
+        about["observedMetrics"][name] = {"values": list(row.values()), "schema": {"type": "struct", "fields": fields}}
+    return json.dumps(about)
+
+
 class ConnectServer:
     """A server of Spark Connect, as far as its client asks for a query."""
 
     def __init__(self, error: str | None, *events: Any) -> None:
-        self.error, self.events, self.client = error, [whole(event) for event in events], self
+        self.error, self.events, self.client = error, [as_connect_says(whole(event)) for event in events], self
 
     def execute_command(self, command: Any) -> Any:
         from pyspark.sql.connect.proto import StreamingQueryCommandResult
@@ -217,3 +231,8 @@ def test_a_query_of_spark_connect_is_shown_as_any_other(capsys: pytest.CaptureFi
 def test_a_query_of_spark_connect_that_has_failed_says_why() -> None:
     query = connected("StreamingQueryException: [STREAM_FAILED] Query [id = 1] terminated with exception: boom", progress(1))
     assert repr(query) == f"joined: failed: boom; {BATCH}"
+
+
+def test_what_spark_connect_says_of_a_batch_is_read_as_any_other() -> None:
+    event = whole(progress(1))
+    assert Metrics().take_json(as_connect_says(event), "q") == Metrics().take_json(event, "q")

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.spark
 
 SOURCES = [Step("source", name, "", (), (), ()) for name in ("orders", "customers")]
 STEPS = [*SOURCES, Step("fk_join", "joined", "inner", (("left", "orders"), ("right", "customers")), (), ())]
+LINE = "struct<id:string,customer:string,amount:double,lsn:bigint>"
 RUNS = ("joined-answers-for-counted", "joined-answers-for-summed")
 
 
@@ -65,4 +66,4 @@ def test_each_run_of_a_join_that_is_read_twice_is_counted(
     assert all(f"\n{run} " in shown for run in RUNS)
     letters = status(Shown("shop", STEPS), metrics)["dead_letters"]
     assert letters["operators"] == {"joined": [1, 1]}, "a record is there once"
-    assert [(event["place"], event["words"]) for event in letters["last"]] == [("joined", "the line is no JSON object")]
+    assert [(event["place"], event["words"]) for event in letters["last"]] == [("joined", f"not a JSON object of {LINE}")]
