@@ -368,4 +368,4 @@ def test_a_struct_whose_name_begins_with_a_line_is_json_in_postgres_too(spark: S
     changes = spark.createDataFrame([(["a"], [1])], "_tags array<string>, _version array<bigint>")
     sink = Postgres("it", "")
     sink._columns = ("_tags",)
-    assert sink.columns(changes).collect() == [('["a"]',)]
+    assert sink.as_taken(changes).collect() == [('["a"]',)]
