@@ -16,7 +16,8 @@ from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.postgres import Postgres
 from fkjoin.sinks.restored import SetBack
-from integration.postgres import kept_rows, select
+from fkjoin.sinks.table_sink import BatchId
+from integration.postgres import NUMBERS, batch, gone, kept_rows, select, target
 from tests.support.orders import History, batch_join, tables
 from tests.support.sessions import small
 from tests.support.sinks import Backup, finished, no_input
@@ -142,3 +143,13 @@ def test_a_checkpoint_from_before_its_first_batch_was_done_makes_the_table_empty
         sink.way_back(join(spark, tmp_path)._lowered, query, log, SetBack(7, None))()  # type: ignore[arg-type]
         assert kept_rows(dsn) == {}
         assert sink.last(spark, query) is None
+
+
+def test_a_table_with_a_value_that_is_unique_is_set_back_though_another_row_has_it_since(dsn: str) -> None:
+    postgres = target(dsn, NUMBERS, "id")
+    with psycopg.connect(dsn) as connection:
+        connection.execute("alter table shop.it add unique (n)")
+    postgres.apply(BatchId("q", 0, 100), batch(a=1), gone())
+    postgres.apply(BatchId("q", 1, 200), batch(b=1), gone("a"))
+    postgres.replace(BatchId("q", 0, 100, 7), batch(a=1))
+    assert select(dsn, "select id, n from shop.it") == [("a", 1)]

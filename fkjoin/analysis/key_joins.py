@@ -71,6 +71,11 @@ def _require_one_key(left: Planned, right: Planned) -> None:
         raise TopologyError(
             f"right: {right.name} is joined with itself, or another table has its name; give one of them a name= of its own"
         )
+    if left.key != right.key and set(left.key) == set(right.key):
+        raise TopologyError(
+            f"right: the key of {right.name} is ({', '.join(right.key)}), and that of {left.name} is ({', '.join(left.key)}): "
+            "columns are matched by their places; give both keys in the same order, for instance with rekey"
+        )
     if [field.dataType for field in as_emitted("left", left.key_type)] != [
         field.dataType for field in as_emitted("right", right.key_type)
     ]:

@@ -57,7 +57,10 @@ def _made(what: Literal["sink", "format"], kind: str, settings: Mapping[str, Any
 
 def _require_settings(what: str, make: Any, settings: Mapping[str, Any], where: str) -> None:
     """Raise ``JobError`` unless a constructor takes the settings."""
-    taken = signature(make).parameters
+    try:
+        taken = signature(make).parameters
+    except (TypeError, ValueError) as error:
+        raise JobError(f"{where}kind: {what} is a {type(make).__name__}: let its entry point name a class") from error
     named = {name: one for name, one in taken.items() if one.kind in _NAMED and not name.startswith("_")}
     takes_all = any(one.kind is Parameter.VAR_KEYWORD for one in taken.values())
     for name in settings:

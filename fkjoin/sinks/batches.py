@@ -12,8 +12,9 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from pyspark import StorageLevel
@@ -29,7 +30,7 @@ from fkjoin.checkpoint.query import Query
 from fkjoin.errors import TopologyError
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.results import Results
-from fkjoin.sinks.restored import OnRestore, ahead, require_spark_at, set_back, written_to
+from fkjoin.sinks.restored import OnRestore, ahead, last_set_backs, require_spark_at, set_back, written_to
 from fkjoin.spark.frame import RAW
 
 PLACES = "fkjoin-sinks.json"
@@ -45,6 +46,8 @@ class Batch:
     """The table's encoded results of the batch; of a table without any, its frame."""
     began_ms: int | None = None
     """Mark that tells the batch from another one of its number."""
+    set_backs: Mapping[str, int | None] = field(default_factory=dict)
+    """Identities of the sinks' last set-backs when the query started, by the names under which they remember batches."""
 
     @cached_property
     def frame(self) -> DataFrame:
@@ -130,7 +133,7 @@ def start(
         write = sink.begin(begun_as)
         set_back(begun_as, checkpoint, behind)
         note()
-        return started(begun_as, write, checkpoint, trigger, query_name)
+        return started(begun_as, write, checkpoint, trigger, query_name, last_set_backs(spark, checkpoint, {"": sink}))
 
     return start_claimed(spark, checkpoint, begin)
 
@@ -175,7 +178,8 @@ def start_several(
         set_back(begun_as, checkpoint, behind)
         note()
         write_file(*hadoop(spark, f"{checkpoint}/{PLACES}"), json.dumps(list(writes)).encode())
-        return started(begun_as, functools.partial(_write_all, writes), checkpoint, trigger, query_name)
+        turns = last_set_backs(spark, checkpoint, remembered)
+        return started(begun_as, functools.partial(_write_all, writes), checkpoint, trigger, query_name, turns)
 
     return start_claimed(spark, checkpoint, begin)
 
@@ -257,14 +261,15 @@ def _require_known_places(spark: SparkSession, checkpoint: str, sinks: Sequence[
 class _Batches:
     """Give a query's batches to the function that writes them."""
 
-    def __init__(self, of: Results, write: Write, checkpoint: str) -> None:
-        self._of, self._write, self._checkpoint = of, write, checkpoint
+    def __init__(self, of: Results, write: Write, checkpoint: str, set_backs: Mapping[str, int | None]) -> None:
+        self._of, self._write, self._checkpoint, self._set_backs = of, write, checkpoint, set_backs
         self._query = ""
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         spark = batch.sparkSession
         self._query = self._query or query_id(spark, self._checkpoint)  # there from the first batch on
-        self._write(Batch(self._of, batch, began_ms(spark, self._checkpoint, number)), self._query, number)
+        began = began_ms(spark, self._checkpoint, number)
+        self._write(Batch(self._of, batch, began, self._set_backs), self._query, number)
         require_held(self._checkpoint)
 
 
@@ -274,15 +279,20 @@ def frame_read(table: Lowered) -> DataFrame:
 
 
 def started(
-    table: Lowered, write: Write, checkpoint: str, trigger: Mapping[str, Any] | None, query_name: str | None
+    table: Lowered,
+    write: Write,
+    checkpoint: str,
+    trigger: Mapping[str, Any] | None,
+    query_name: str | None,
+    set_backs: Mapping[str, int | None] = MappingProxyType({}),
 ) -> StreamingQuery:
-    """The query that writes the table's changes, started."""
+    """The query that writes the table's changes, started; ``set_backs``: see ``Batch``."""
     make_topics(table)
     frame = frame_read(table)
     if table.connection is None:
         frame = frame.drop(RAW)  # what dead letters say of changes is long, and of topics alone do sinks read it
 
-    writer = frame.writeStream.foreachBatch(_Batches(table.results, write, checkpoint))
+    writer = frame.writeStream.foreachBatch(_Batches(table.results, write, checkpoint, dict(set_backs)))
     writer = writer.option("checkpointLocation", checkpoint).queryName(query_name or table.name)
     with owner(table.spark, checkpoint):
         return (writer.trigger(**trigger) if trigger else writer).start()

@@ -45,7 +45,6 @@ class Delta(TableSink):
     retry_s: float = RETRY_S
     _schema: pa.Schema = None
     _key: tuple[str, ...] = ()
-    _set_backs: dict[str, int | None] = field(default_factory=dict, repr=False)
 
     @property
     def place(self) -> str:

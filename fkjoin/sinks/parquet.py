@@ -26,7 +26,7 @@ from fkjoin.sinks.parquet_folders import (
     set_aside,
     writer_of,
 )
-from fkjoin.sinks.restored import SetBack
+from fkjoin.sinks.restored import SetBack, require_not_set_back
 from fkjoin.spark.kinds import require_kinds
 from fkjoin.spark.names import require_results
 from fkjoin.spark.parquet import SET_ASIDE, ChangesOf
@@ -76,6 +76,7 @@ class Parquet:
         def write(batch: Batch, query: str, number: int) -> None:
             at = batch.packed.sparkSession
             if query not in writers:  # an earlier run of this process is at its end now, and what is to be set back is
+                require_not_set_back(self.place, batch.set_backs.get(query), self.last_set_back(at, query))
                 clear_drafts(at, folder, query)
                 writers[query] = writer_of(query, set_backs(at, folder))
             rows = batch.changes if changes is None else batch.packed

@@ -74,7 +74,6 @@ class Postgres(TableSink):
     retry_s: float = RETRY_S
     _columns: tuple[str, ...] = ()
     _key: tuple[str, ...] = ()
-    _set_backs: dict[str, int | None] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         require_on_error(self.on_error)
@@ -173,10 +172,7 @@ class Postgres(TableSink):
         with connect(self._settings) as connection:
             self._done(connection, batch.query)
             self._stage(connection)
-            letters = self._written(connection, rows)
-            same = SQL(" and ").join(SQL("target.{0} = kept.{0}").format(Identifier(name)) for name in self._key)
-            others = SQL("delete from {} as target where not exists (select from fkjoin_changes as kept where {})")
-            connection.execute(others.format(self._table(), same))
+            letters = self._written(connection, rows, alone=True)
             for letter in letters:
                 self._delete_one(connection, letter)
             if self.on_error == "dead-letter":
@@ -235,19 +231,23 @@ class Postgres(TableSink):
             self._note(connection, batch)
         return letters
 
-    def _written(self, connection: Connection[Any], rows: pa.Table) -> list[Refused]:
-        """Insert or update the rows; those that the table cannot have, unless they stop the query."""
+    def _written(self, connection: Connection[Any], rows: pa.Table, *, alone: bool = False) -> list[Refused]:
+        """Insert or update the rows; those that the table cannot have, unless they stop the query.  ``alone``: others go."""
         letters = []
-        for row in self._upserted(connection, rows):
+        for row in self._upserted(connection, rows, alone):
             if self.on_error == "fail":
                 raise FkJoinError(f"a row cannot be in table {self.into}: {row}{set_aside('rows')}, {_OTHER_WAYS}")
             letters.append(row)
         return letters
 
-    def _upserted(self, connection: Connection[Any], rows: pa.Table) -> Iterator[Refused]:
+    def _upserted(self, connection: Connection[Any], rows: pa.Table, alone: bool) -> Iterator[Refused]:
         """Insert or update the rows; those that are refused."""
         rows = rows.append_column(PLACE, pa.array(range(rows.num_rows), pa.int64()))
         yield from unread(connection, rows, partial(self._copy, connection, deleted=False), self._key)
+        if alone:  # before the rows come: another one may have what has to be unique
+            same = SQL(" and ").join(SQL("target.{0} = kept.{0}").format(Identifier(name)) for name in self._key)
+            others = SQL("delete from {} as target where not exists (select from fkjoin_changes as kept where {})")
+            connection.execute(others.format(self._table(), same))
 
         def write(first: int, end: int) -> None:
             connection.execute(self._upsert(first, end))

@@ -103,6 +103,17 @@ def written_to(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -
     return next((sink.place for sink, last, _ in _marks(spark, checkpoint, sinks).values() if last is not None), None)
 
 
+def last_set_backs(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> dict[str, int | None]:
+    """The identities of the sinks' last set-backs, by the names under which they remember batches."""
+    return {name: set_back for name, (_, _, set_back) in _marks(spark, checkpoint, sinks).items()}
+
+
+def require_not_set_back(place: str, began_with: int | None, last: int | None) -> None:
+    """``FkJoinError`` if a sink was set back since a query began: what that writes is of another copy of the checkpoint."""
+    if began_with != last:
+        raise FkJoinError(f"{place} was set back since this query began, and another query goes on with it")
+
+
 def _marks(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> dict[str, tuple[Any, Mark | None, int | None]]:
     """Sinks that remember, by the names under which they do: the last batch of the checkpoint's query, the last set-back."""
     if not begun(spark, checkpoint):

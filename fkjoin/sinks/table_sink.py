@@ -17,7 +17,7 @@ from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.plan.nodes import Source
 from fkjoin.sinks.batches import Batch, Write
-from fkjoin.sinks.restored import SetBack
+from fkjoin.sinks.restored import SetBack, require_not_set_back
 from fkjoin.spark.names import quoted, require_results
 from fkjoin.spark.schemas import arrow_schema
 
@@ -170,8 +170,7 @@ class TableSink(ABC):
         FkJoinError
             If it has another batch of that number, or a later one; or if it was set back since the query began.
         """
-        if batch.set_back != (None if last is None else last.set_back):
-            raise FkJoinError(f"{self.place} was set back since this query began, and another query goes on with it")
+        require_not_set_back(self.place, batch.set_back, None if last is None else last.set_back)
         return has_batch(self.place, None if last is None else last.mark, batch.mark)
 
     def examine(self, schema: pa.Schema, key: tuple[str, ...]) -> None:  # noqa: B027
@@ -214,15 +213,12 @@ class TableSink(ABC):
         _require_last_changes(table)
         key, columns = list(table.key), [*table.key, *table.rest]
         self.prepare(_schema(self, table), table.key)
-        set_backs: dict[str, int | None] = {}
 
         def write(batch: Batch, query: str, number: int) -> None:
-            if query not in set_backs:  # the first batch since the start
-                set_backs[query] = self.last_set_back(batch.changes.sparkSession, query)
             rows = self.as_taken(batch.changes).toArrow()
             gone = pc.equal(rows["_operation"], "delete")
             upserts, deletes = rows.filter(pc.invert(gone)).select(columns), rows.filter(gone).select(key)
-            self.apply(BatchId(query, number, batch.began_ms, set_backs[query]), upserts, deletes)
+            self.apply(BatchId(query, number, batch.began_ms, batch.set_backs.get(query)), upserts, deletes)
 
         return write
 

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import astuple
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StringType, StructType
 
+from fkjoin.errors import FkJoinError
 from fkjoin.sinks import BatchId
 from fkjoin.testing import SinkContract
 from tests.support.documents import blocks
@@ -146,3 +149,21 @@ def test_a_promise_that_is_broken_is_found(kind: Any, tmp_path: Path) -> None:
     contract.kind, contract.at, contract.types = kind, tmp_path / "db", [pa.string()]  # type: ignore[misc]
     with pytest.raises(Exception, match=r"found|cannot pickle|no column"):
         getattr(contract, BROKEN[kind])()
+
+
+def test_a_query_that_had_no_batch_since_its_start_writes_nothing_after_a_set_back(tmp_path: Path) -> None:
+    """It knows the set-backs of its start."""
+    kinds = StructType().add("id", StringType()).add("n", LongType())
+    table: Any = SimpleNamespace(name="it", key=("id",), rest=("n",), key_type=kinds[:1], row_type=kinds[1:], node=None)
+    rows = pa.table({"id": ["a"], "n": [1], "_operation": ["update"]})
+    changes = SimpleNamespace(toArrow=lambda: rows)
+    sink = SetBack(tmp_path / "db", "it")
+    write = sink.begin(table)
+    batch: Any = SimpleNamespace(changes=changes, began_ms=100, set_backs={"q": None})
+    write(batch, "q", 0)
+    idle = SetBack(tmp_path / "db", "it").begin(table)
+    sink.replace(BatchId("q", 0, 100, 7), rows.select(["id", "n"]))
+    with pytest.raises(FkJoinError, match="^sqlite it was set back since this query began, and another query goes on with it"):
+        idle(batch, "q", 1)
+    assert rows_of(tmp_path / "db", "it") == [{"id": "a", "n": 1}]
+    idle(SimpleNamespace(changes=changes, began_ms=200, set_backs={"q": 7}), "q", 1)  # type: ignore[arg-type]

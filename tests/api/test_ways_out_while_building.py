@@ -158,6 +158,10 @@ WAYS: dict[str, Way] = {
         lambda t: t.orders.join(t.customers),
         lambda t: (t.orders.join(t.customers, on="customer"), t.orders.rekey("customer", name="r").join(t.customers)),
     ),
+    "right: the key of b is (id, customer), and that of orders is (customer, id): columns": (
+        lambda t: t.of("orders", ORDERS, key=["customer", "id"]).join(t.of("b", ORDERS, key=["id", "customer"])),
+        lambda t: t.of("orders", ORDERS, key=["customer", "id"]).join(t.of("b", ORDERS).rekey(["customer", "id"], name="r")),
+    ),
     "right: orders is joined with itself, or another": (
         lambda t: t.orders.join(t.of("b", ORDERS, name="orders")),
         lambda t: t.orders.join(t.of("b", ORDERS, name="b")),

@@ -52,7 +52,10 @@ def throws(address):
 def not_a_sink():
     return 7
 """
-SINKS = {name: f"other:{name}" for name in ("Anything", "throws", "not_a_sink")} | {"lost": "nowhere.at_all:Sink"}
+SINKS = {name: f"other:{name}" for name in ("Anything", "throws", "not_a_sink")} | {
+    "lost": "nowhere.at_all:Sink",
+    "module": "other",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +85,7 @@ def test_a_sink_and_a_format_are_made_with_their_settings(monkeypatch: pytest.Mo
         ("anythin", {}, r"kind: no installed package has a sink 'anythin', there are .*Anything, .*: name one, or install"),
         ("lost", {}, r"kind: the sink 'lost': nowhere.at_all:Sink cannot be imported: ModuleNotFoundError"),
         ("not_a_sink", {}, r"kind: the sink 'not_a_sink' is of type int: let it inherit from fkjoin.sinks.TableSink"),
+        ("module", {}, r"kind: the sink 'module' is a module: let its entry point name a class"),
         ("throws", {"adress": 1}, r"settings.adress: the sink 'throws' has no such setting; did you mean 'address'\?"),
         ("throws", {}, r"settings.address: the sink 'throws' needs it; give it a value"),
         ("throws", {"address": 1}, r"settings: the sink 'throws' cannot be made: IndexError: .*other.py, line .*, in throws"),

@@ -41,7 +41,9 @@ class ParquetTable(TableSink):
     def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
         assert self.write is not None
         changes = self._changes(upserts, deletes)
-        given = SimpleNamespace(packed=changes, changes=changes, began_ms=batch.began_ms)
+        given = SimpleNamespace(
+            packed=changes, changes=changes, began_ms=batch.began_ms, set_backs={batch.query: batch.set_back}
+        )
         self.write(cast(Any, given), batch.query, batch.number)
 
     def _changes(self, upserts: pa.Table, deletes: pa.Table) -> DataFrame:
