@@ -265,7 +265,7 @@ class _Batches:
         spark = batch.sparkSession
         self._query = self._query or query_id(spark, self._checkpoint)  # there from the first batch on
         self._write(Batch(self._of, batch, began_ms(spark, self._checkpoint, number)), self._query, number)
-        require_held(self._checkpoint)
+        require_held(spark, self._checkpoint)
 
 
 def frame_read(table: Lowered) -> DataFrame:
