@@ -18,6 +18,7 @@ import socket
 import threading
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -52,9 +53,9 @@ class _Held:
     """Time when it was known to be this process's."""
 
     def look(self) -> None:
-        """Renew it, unless it is another's."""
+        """Renew it, unless it is another's: one with a lower number came with a backup that was put in place of the folder."""
         now, newest = time.monotonic(), self.files.newest()
-        if newest is None or newest.number < self.number or (newest.number == self.number and newest.is_free):
+        if newest is None or (newest.number == self.number and newest.is_free):
             self.files.write(self.number, _owner())
         elif (newest.number, newest.said) == (self.number, _owner()):
             self.files.renew(self.number, _owner())
@@ -69,8 +70,11 @@ class _Held:
         if self.taken is not None:
             self.stop.set()
             logging.getLogger("fkjoin").error("%s: its queries in this process are stopped", self.taken)
-            for query in self.queries:
-                _end(query, self.taken)
+            ends = [threading.Thread(target=_end, args=(query, self.taken), daemon=True) for query in self.queries]
+            for end in ends:  # all at once, since one that hangs would let the next run on
+                end.start()
+            for end in ends:
+                end.join()
 
     def renew_until_stopped(self) -> None:
         while not self.stop.wait(RENEWED_EVERY_S):
@@ -79,9 +83,11 @@ class _Held:
 
 
 _held: dict[str, _Held] = {}
-_lock, _claiming = threading.Lock(), threading.Lock()
+_lock = threading.Lock()
+_claiming: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+"""Locks by place: a start at one place does not wait for what another waits for."""
 _lapsed: set[bytes] = set()
-"""Owners that another claim was taken over from: none of theirs has to be waited for."""
+"""Owners that another claim was taken over from: for theirs the wait is two renewals long."""
 
 
 @contextlib.contextmanager
@@ -92,7 +98,10 @@ def claimed(spark: SparkSession, checkpoint: str) -> Iterator[_Held]:
     one checkpoint in a session, Spark stops the first.
     """
     files = ClaimFiles(spark, checkpoint.rstrip("/"))
-    with _claiming:
+    place = files.place  # it asks the JVM, so before the lock
+    with _lock:
+        claiming = _claiming[place]
+    with claiming:
         held = _of_this_process(files)
     at_once = False  # the JVM may be amid an answer then, and the process is gone when it is asked
     try:
@@ -104,8 +113,8 @@ def claimed(spark: SparkSession, checkpoint: str) -> Iterator[_Held]:
         with _lock:
             held.held_for -= 1
             is_last = not held.held_for
-            if is_last and _held.get(files.place) is held:
-                del _held[files.place]
+            if is_last and _held.get(place) is held:
+                del _held[place]
         if is_last:
             held.stop.set()
             if not at_once and held.renewing is not None:
@@ -141,14 +150,15 @@ def _as_query(query: StreamingQuery) -> Query:
     return shown(query)
 
 
-def require_held(checkpoint: str) -> None:
+def require_held(spark: SparkSession, checkpoint: str) -> None:
     """``FkJoinError`` if another process has taken over this one's claim.
 
     To be called before a batch is done: what Spark notes then would be taken for the other's.  Only a process that stood still
     for long enough to lose the claim looks at its file.
     """
-    with _lock:
-        held = next((one for one in _held.values() if one.files.checkpoint == checkpoint.rstrip("/")), None)
+    if not _held:  # as in the worker of a Spark Connect server
+        return
+    held = _held.get(ClaimFiles(spark, checkpoint.rstrip("/")).place)
     if held is not None and time.monotonic() - held.looked > LAPSES_AFTER_S / 2:
         held.look()
     if held is not None and held.taken is not None:
@@ -184,8 +194,6 @@ def _of_this_process(files: ClaimFiles) -> _Held:
 
 def _is_void(claim: Claim, files: ClaimFiles) -> bool:
     """Tell whether the owner is known to be gone; ``FkJoinError`` if it is known to be alive."""
-    if claim.said in _lapsed:
-        return True
     owner = claim.owner
     if owner.get("machine", owner.get("host")) != (_machine() if "machine" in owner else socket.gethostname()):
         return False
@@ -199,11 +207,13 @@ def _is_void(claim: Claim, files: ClaimFiles) -> bool:
 def _has_lapsed(claim: Claim, files: ClaimFiles) -> bool:
     """Wait until the claim has not changed for as long as a claim lasts; False if it is another or free before that.
 
-    ``FkJoinError`` once it is renewed.
+    An owner that lost a claim may live all the same, so its others are looked at too, for a shorter time.  ``FkJoinError`` once
+    the claim is renewed.
     """
+    lasts = 2 * RENEWED_EVERY_S if claim.said in _lapsed else LAPSES_AFTER_S
     text = "checkpoint %s: it was in use by %s; waiting for up to %.0f s to see whether that is alive"
-    logging.getLogger("fkjoin").warning(text, files.checkpoint, _who(claim), LAPSES_AFTER_S)
-    until = time.monotonic() + LAPSES_AFTER_S
+    logging.getLogger("fkjoin").warning(text, files.checkpoint, _who(claim), lasts)
+    until = time.monotonic() + lasts
     while time.monotonic() < until:
         time.sleep(_LOOKS_EVERY_S)
         newest = files.newest()
@@ -232,7 +242,9 @@ def _give_up(held: _Held) -> None:
             held.files.give_up(held.number)
 
 
+@cache
 def _owner() -> bytes:
+    """This process, by one text for as long as it runs: a host may get another name meanwhile."""
     said = {"host": socket.gethostname(), "process": os.getpid(), "machine": _machine(), "start": _PROCESS}
     return json.dumps(said).encode()
 

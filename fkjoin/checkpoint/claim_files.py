@@ -40,9 +40,11 @@ class Claim(NamedTuple):
 
     @property
     def owner(self) -> dict[str, Any]:
-        """Facts about the owner; none where the file is not whole."""
+        """Facts about the owner; none where the file is not whole, or not a claim's."""
         with contextlib.suppress(ValueError):
-            return dict(json.loads(self.said))
+            match json.loads(self.said):
+                case {"host": str(), "process": int()} as owner:
+                    return owner
         return {}
 
 

@@ -270,7 +270,7 @@ class _Batches:
         self._query = self._query or query_id(spark, self._checkpoint)  # there from the first batch on
         began = began_ms(spark, self._checkpoint, number)
         self._write(Batch(self._of, batch, began, self._set_backs), self._query, number)
-        require_held(self._checkpoint)
+        require_held(spark, self._checkpoint)
 
 
 def frame_read(table: Lowered) -> DataFrame:
