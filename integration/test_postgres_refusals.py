@@ -20,7 +20,6 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError
-from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
 from fkjoin.metrics import Metrics
 from fkjoin.sinks.counts import last_events
@@ -301,10 +300,10 @@ def test_a_table_that_is_set_back_has_the_rows_of_the_state_that_it_can_have_and
     made.apply(BatchId("q", 2), rows(b=good, c=good, d="bad", e=good), gone("a"))
     state = rows(a=good, b="bad", c="b\0d", d=good)
     for _ in range(2):
-        made._become("q", Mark(1, None), state)
+        made.replace(BatchId("q", 1, None, 7), state)
         assert [row[0] for row in select(domains, "select id from shop.it order by id")] == ["a", "d"]
         assert [row[:2] for row in letters(domains)] == [(1, "b"), (1, "c")]
-    made.apply(BatchId("q", 2), rows(b=good, d="bad"), gone())
+    made.apply(BatchId("q", 2, None, 7), rows(b=good, d="bad"), gone())
     assert [row[0] for row in select(domains, "select id from shop.it order by id")] == ["a", "b", "d"]
     assert [row[:2] for row in letters(domains)] == [(1, "b"), (1, "c"), (2, "d")]
 
@@ -315,7 +314,7 @@ def test_an_attempt_that_is_still_at_work_is_waited_for_before_the_table_is_set_
     with psycopg.connect(dsn) as other:
         other.execute("update shop.fkjoin_batches set batch = 1")
         other.execute("insert into shop.it values ('zombie', 'z')")
-        going = threading.Thread(target=made._become, args=("q", Mark(0, None), names(a="1")))
+        going = threading.Thread(target=made.replace, args=(BatchId("q", 0, None, 7), names(a="1")))
         going.start()
         with psycopg.connect(dsn) as look:
             while not look.execute("select 1 from pg_stat_activity where wait_event_type = 'Lock'").fetchone():

@@ -104,6 +104,7 @@ WAYS: dict[str, str] = {
     "{}: {} of left table {} is {}, but key column": LEARNED,
     "right: {} is joined with itself, or another": BUILDING,
     "right: the key of {} is {}, and that of {} is": BUILDING,
+    "right: the key of {} is ({}), and that of {} is": BUILDING,
     "deployment: a join by primary key is one stage": BUILDING,
     "agg: name at least one column, such as agg": BUILDING,
     "returns: give the aggregate's Spark type": BUILDING,
@@ -297,6 +298,7 @@ WAYS: dict[str, str] = {
     "kind: the sink {} is of type {}: let it": SEAM,
     "{}.kind: the format {} is of type {}: give it": SEAM,
     "{}kind: no installed package has a {} {}, there": SEAM,
+    "{}kind: {} is a {}: let its entry point name a": SEAM,
     "{}settings.{}: {} needs it; give it a value": SEAM,
     "sink: a {} is no TableSink: let it inherit": "tests/sinks/test_own_sink.py::test_a_sink_that_is_none_is_refused",
     "{} cannot be removed: {}; remove it as its": (

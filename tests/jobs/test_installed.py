@@ -123,6 +123,10 @@ WAYS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         lambda: installed.sink_of("any", {}),
         lambda: installed.sink_of("Anything", {}),
     ),
+    "kind: the sink 'module' is a module: let its entry point name a class": (
+        lambda: installed.sink_of("module", {}),
+        lambda: installed.sink_of("Anything", {}),
+    ),
     "key.settings.columns: the format 'reads' needs it": (
         lambda: installed.format_of("reads", {}, "key"),
         lambda: installed.format_of("reads", {"columns": "a int"}, "key"),
