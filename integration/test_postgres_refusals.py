@@ -318,6 +318,7 @@ def test_an_attempt_that_is_still_at_work_is_waited_for_before_the_table_is_set_
         going.start()
         with psycopg.connect(dsn) as look:
             while not look.execute("select 1 from pg_stat_activity where wait_event_type = 'Lock'").fetchone():
+                assert going.is_alive()
                 look.rollback()
     going.join(30)
     assert select(dsn, "select id from shop.it") == [("a",)]
