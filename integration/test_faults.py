@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from integration.faults.cluster import WORKER_POINTS, written
+from tests.support import sampling
 from tests.support.sampling import sampled
 
 from .faults.cluster import Cluster
@@ -24,10 +25,6 @@ FAULTS = [
     ("state commit", "after", "executor"),
 ]
 """A sample; ``make faults`` tries ``EVERY`` one."""
-
-SUMMED_FAULTS = [("aggregate", "after", "executor")]
-
-STAR_FAULTS = [("gather", "after", "worker")]
 
 EVERY = [
     *[
@@ -103,6 +100,9 @@ def cluster(processes: Cluster) -> Iterator[Cluster]:
     processes.end()
 
 
+whole = pytest.mark.skipif(not sampling.EVERY, reason="each process of a cluster is killed at each point: make faults")
+
+
 def killed_in_turn(
     cluster: Cluster, job: str, logs: Logs, faults: Sequence[tuple[str, str, str]], right: Callable[[], bool]
 ) -> None:
@@ -137,21 +137,19 @@ def test_processes_killed_at_points_of_a_batch_on_a_cluster(cluster: Cluster, tm
 
 
 @pytest.mark.faults
+@whole
 def test_sums_are_exact_whoever_is_killed(cluster: Cluster, tmp_path: Path) -> None:
     logs, stages = Logs(tmp_path), {"resolve": "regroup"}
     every = [(stages.get(point, point), when, victim) for point, when, victim in EVERY]
     every += [("aggregate", when, victim) for when in ("before", "after") for victim in ("worker", "executor", "driver")]
     columns = ("orders", "amount", "largest")
-    killed_in_turn(
-        cluster, "summed", logs, sampled(every, SUMMED_FAULTS), lambda: written(tmp_path, "c", columns) == logs.summed()
-    )
+    killed_in_turn(cluster, "summed", logs, every, lambda: written(tmp_path, "c", columns) == logs.summed())
 
 
 @pytest.mark.faults
+@whole
 def test_joins_that_are_one_converge_whoever_is_killed(cluster: Cluster, tmp_path: Path) -> None:
     logs, stages = Logs(tmp_path), {"rekey": "scatter", "resolve": "gather"}
     every = [(stages.get(point, point), when, victim) for point, when, victim in EVERY]
     columns = ("amount", "name", "payer")
-    killed_in_turn(
-        cluster, "star", logs, sampled(every, STAR_FAULTS), lambda: written(tmp_path, "o", columns) == logs.with_payers()
-    )
+    killed_in_turn(cluster, "star", logs, every, lambda: written(tmp_path, "o", columns) == logs.with_payers())
