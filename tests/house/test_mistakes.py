@@ -154,8 +154,9 @@ MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
     "an extractor of another type": (
         lambda shop: shop.joined("amount"),
         "extractor: amount of left table orders is bigint, but key column customer of right table customers is string; cast "
-        'one of them, for instance extractor="cast(amount as string)"; of files that a checkpoint has read before, give '
-        "schema= with the type that it had",
+        'one of them, for instance extractor="cast(amount as string)". The columns of orders from FOLDER/orders and customers '
+        "from FOLDER/customers were learned: if a query has read these files before, give schema= as "
+        '"fkjoin state columns CHECKPOINT" prints it',
     ),
     "an extractor with one argument": (
         lambda shop: shop.joined(only),
