@@ -256,7 +256,7 @@ class Sources(Handle):
             What happens when the topic was deleted and created again since the query's checkpoint was begun.  ``"fail"``
             refuses to start.  ``"start-over"`` reads the new topic from its beginning: what comes counts as newer.  Rows that
             the new topic does not have are deleted once it has been read to the end it had at the start.  If left out, it is
-            ``"fail"``, also with Spark's option ``failOnDataLoss=false``, which is for offsets that have expired.
+            ``"fail"``; with Spark's option ``failOnDataLoss=false``, by which lost data stops nothing, ``"start-over"``.
         headers : bool, default False
             Whether to keep the record's headers as a column.
         roots : int, optional

@@ -147,8 +147,10 @@ def read_topic(
         raw = records.select(*RAW_COLUMNS)
         letters = raw.mapInArrow(DeadRecords(reading), StructType([*raw.schema, StructField("problem", StringType())]))
         dead = letters.select(_raw(name or topic).alias(RAW), F.col("problem").alias(PROBLEM))
+    lossy = {name.lower(): text.lower() for name, text in chosen.items()}.get("failondataloss") == "false" and roots is None
+    new_topic = on_new_topic or ("start-over" if lossy else "fail")
     tombstones = columns.version is None or not hasattr(value_format, "about")
-    connection = Connection(topic, bootstrap_servers, chosen, partitions, topic_id, on_new_topic or "fail", tombstones)
+    connection = Connection(topic, bootstrap_servers, chosen, partitions, topic_id, new_topic, tombstones)
     asked = on_new_topic == "start-over"
     return planned_source(node, frame, kind_of_time, on_error, dead, undecoded=unread, connection=connection, starts_over=asked)
 
