@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,3 +33,12 @@ def state_command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
         return result.exit_code, result.output.splitlines()
 
     return run_command
+
+
+@pytest.fixture
+def another() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is alive."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.wait(30)

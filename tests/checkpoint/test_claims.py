@@ -7,9 +7,8 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +33,6 @@ def orders(spark: SparkSession, tmp_path: Path) -> Table:
     small(spark, tmp_path)
     History(tmp_path).write(10)
     return tables(spark, tmp_path)[0]
-
-
-@pytest.fixture
-def another() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is alive."""
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    yield process
-    process.kill()
-    process.wait(30)
 
 
 def waiting() -> list[threading.Thread]:

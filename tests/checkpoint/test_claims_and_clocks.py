@@ -6,9 +6,8 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -61,15 +60,6 @@ def files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     if request.param == "of an object store":
         monkeypatch.setattr(claim_files, "local_path", lambda *_: None)
         monkeypatch.setattr(claim_files, "_dated", lambda *_: False)
-
-
-@pytest.fixture
-def another() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is alive."""
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    yield process
-    process.kill()
-    process.wait(30)
 
 
 class Other:
