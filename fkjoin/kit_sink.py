@@ -189,7 +189,7 @@ class SinkContract(ABC):
                 break
 
     def test_a_start_that_is_cut_off_can_be_repeated(self) -> None:
-        """What ``prepare`` has made till then is taken as it is."""
+        """The next start takes what ``prepare`` has made till then as it is."""
         for number in itertools.count(1, self.every):
             target = Target(self, f"it{number}", prepared=False)
             where = target.cut_off(number, lambda sink: sink.prepare(SCHEMA, ("id",)), prepared=False)
@@ -209,7 +209,7 @@ class SinkContract(ABC):
         same(was_refused, True, "a place that lacks a column that is an FkJoinError of prepare")
 
     def test_a_check_makes_nothing(self) -> None:
-        """What ``examine`` has looked at can be made with other columns."""
+        """A place that ``examine`` has looked at can be made with other columns."""
         self.make_sink("it").examine(pa.schema([("other", pa.int64())]), ("other",))
         target = Target(self, "it")
         target.write(0, {"a": 1})
@@ -217,7 +217,7 @@ class SinkContract(ABC):
         target.has_rows({"a": 1}, "after examine")
 
     def test_a_sink_that_is_set_back_goes_on_from_there(self) -> None:
-        """Of sinks that have ``replace``, also one that is cut off and repeated."""
+        """A sink that has ``replace`` is tried, also cut off and repeated."""
         from fkjoin.sinks import TableSink
 
         target = Target(self, "it")
@@ -253,7 +253,7 @@ class SinkContract(ABC):
                 target.has_rows(there, f"of type {kind}, after the value {value!r}")
 
     def test_each_name_is_one_or_is_refused(self) -> None:
-        """Of a key's column and of another one."""
+        """A key's column has it, and another one."""
         for number, name in enumerate(_NAMES):
             schema = pa.schema([(name, pa.string()), (f"{name}2", pa.int64())])
             target = Target(self, f"name{number}", schema, refusable=True)
@@ -271,7 +271,7 @@ class SinkContract(ABC):
         target.has_rows({("a", 1): 1, ("a", 2): 7, ("A", 1): 4, ("a ", 1): 5}, "of a key of two columns")
 
     def test_a_large_batch_is_written_whole(self) -> None:
-        """Of some thousand rows and deletes."""
+        """A batch has some thousand rows and deletes."""
         target = Target(self, "it")
         keys = [f"k{number}" for number in range(_MANY)]
         target.write(0, dict(zip(keys, range(_MANY), strict=True)))

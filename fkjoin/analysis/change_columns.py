@@ -49,7 +49,7 @@ class ChangeColumns:
             if not isinstance(kind, _INTEGERS):
                 raise ColumnTypeError(
                     f"version: {text(item)} is {kind.simpleString()}, whole numbers are needed; "
-                    f"cast it, for a timestamp with unix_micros(…)"
+                    "cast it, for a timestamp with unix_micros(…)"
                 )
             found.append(place.cast("bigint"))
         return found
@@ -62,7 +62,7 @@ class ChangeColumns:
         if not isinstance(kind := type_of(frame, found), BooleanType):
             raise ColumnTypeError(
                 f"deleted: {text(self.deleted)} is {kind.simpleString()}, a boolean is needed: write a "
-                f"condition, such as \"op = 'd'\""
+                "condition, such as \"op = 'd'\""
             )
         return F.coalesce(found, F.lit(False))
 
@@ -78,5 +78,5 @@ class ChangeColumns:
             return found.cast("bigint"), "bigint"
         raise ColumnTypeError(
             f"timestamp: {text(self.timestamp)} is {kind.simpleString()}, a timestamp or bigint is needed; "
-            f"cast it with to_timestamp(…)"
+            "cast it with to_timestamp(…)"
         )

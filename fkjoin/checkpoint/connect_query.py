@@ -14,6 +14,6 @@ class ConnectQuery(Shown, connect.StreamingQuery):
 
 
 def shown(query: Any) -> Query:
-    """The same query, as ``to_…`` calls give it."""
+    """Return the query as ``to_…`` calls give it."""
     make: Any = ConnectQuery
     return cast(Query, make(query._session, query._query_id, query._run_id, query._name))

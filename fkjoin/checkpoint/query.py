@@ -27,7 +27,7 @@ _COUNTERS = metrics_name("")
 
 
 class Shown(_Base):
-    """What fkjoin adds to Spark's query, of a classic session or of Spark Connect: a line, and a table of what is counted."""
+    """A line about a query, and a table of what is counted, for queries of classic sessions and of Spark Connect."""
 
     _why_stopped: str | None = None
     """Set when fkjoin itself stops the query."""

@@ -85,7 +85,7 @@ class Parquet:
         return write
 
     def _about(self, table: Lowered, folder: str, now: Mapping[str, tuple[int, int | None]] = MappingProxyType({})) -> bytes:
-        """What the folder says of itself; ``now``: the query that sets it back, the identity and the first batch to move."""
+        """Write the facts of the folder; ``now``: the query that sets it back, the identity and the first batch to move."""
         turns = went_back(table.spark, folder)
         turns |= {query: [*turns.get(query, ()), turn] for query, turn in now.items()}
         return about(table.node, table.timestamps, set_backs(table.spark, folder) + len(now), turns)
