@@ -67,7 +67,8 @@ def ahead(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any], on_res
     """
     if on_restore not in _CHOICES:
         raise TopologyError(f"on_restore: {on_restore!r} is none of {', '.join(map(repr, _CHOICES))}")
-    marks, known = _marks(spark, checkpoint, sinks), _noted(spark, checkpoint)
+    remembering, known = _remembering(spark, checkpoint, sinks), _noted(spark, checkpoint)
+    marks = {name: (sink, sink.last(spark, name), sink.last_set_back(spark, name)) for name, sink in remembering.items()}
     log = BatchLog(spark, checkpoint)  # afterwards: an earlier run of this process may still be at work
     found = []
     for name, (sink, last, set_back) in marks.items():
@@ -100,12 +101,13 @@ def _replaced(checkpoint: str, log: BatchLog, place: str) -> FkJoinError:
 
 def written_to(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> str | None:
     """The place of a sink that has a batch of the checkpoint's query; None if none remembers any."""
-    return next((sink.place for sink, last, _ in _marks(spark, checkpoint, sinks).values() if last is not None), None)
+    remembering = _remembering(spark, checkpoint, sinks)
+    return next((sink.place for name, sink in remembering.items() if sink.last(spark, name) is not None), None)
 
 
 def last_set_backs(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> dict[str, int | None]:
     """The identities of the sinks' last set-backs, by the names under which they remember batches."""
-    return {name: set_back for name, (_, _, set_back) in _marks(spark, checkpoint, sinks).items()}
+    return {name: sink.last_set_back(spark, name) for name, sink in _remembering(spark, checkpoint, sinks).items()}
 
 
 def require_not_set_back(place: str, began_with: int | None, last: int | None) -> None:
@@ -114,13 +116,12 @@ def require_not_set_back(place: str, began_with: int | None, last: int | None) -
         raise FkJoinError(f"{place} was set back since this query began, and another query goes on with it")
 
 
-def _marks(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> dict[str, tuple[Any, Mark | None, int | None]]:
-    """Sinks that remember, by the names under which they do: the last batch of the checkpoint's query, the last set-back."""
+def _remembering(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> dict[str, Any]:
+    """The sinks that remember batches of the checkpoint's query, by the names under which they do."""
     if not begun(spark, checkpoint):
         return {}
     query = query_id(spark, checkpoint)
-    names = {f"{query}{suffix}": sink for suffix, sink in sinks.items() if isinstance(sink, Remembers)}
-    return {name: (sink, sink.last(spark, name), sink.last_set_back(spark, name)) for name, sink in names.items()}
+    return {f"{query}{suffix}": sink for suffix, sink in sinks.items() if isinstance(sink, Remembers)}
 
 
 def _noted(spark: SparkSession, checkpoint: str) -> dict[str, int | None]:
