@@ -20,7 +20,7 @@ from fkjoin.metrics.history import History
 from fkjoin.metrics.query_metrics import QueryMetrics
 from fkjoin.metrics.server import Page, policy
 from fkjoin.plan.describe.picture import STYLE, svg
-from fkjoin.plan.describe.steps import Step
+from fkjoin.plan.describe.steps import Stage, Step
 from fkjoin.sinks.counts import LEFT_OUT, Event, counted, last_events
 from fkjoin.stages.counters import DEAD_LETTERS
 
@@ -83,12 +83,15 @@ def _step(step: Step, operators: Mapping[str, None], snapshot: Mapping[str, Any]
     return {
         "id": f"{step.kind} {step.name}",
         "about": step.about,
-        "reads": step.reads,
-        "facts": step.facts,
-        "stages": [[stage.name, stage.repartition_by] for stage in step.stages],
+        "facts": [*step.facts, *((f"stage {stage.name}", _runs(stage)) for stage in step.stages)],
         "operators": operators_of(step, operators),
         "topics": list(topics),
     }
+
+
+def _runs(stage: Stage) -> str:
+    by = f"repartition by {stage.repartition_by}"
+    return f"{by}, runs {stage.times}" if stage.times else by
 
 
 def _health(

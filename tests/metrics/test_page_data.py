@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,6 +93,19 @@ def test_a_step_has_its_operators_and_a_source_its_topics() -> None:
         ("source customers", [], []),
         ("fk_join joined", ["joined"], []),
         ("sink joined", [], []),
+    ]
+
+
+def test_a_step_says_for_whom_its_stages_run() -> None:
+    stages = (
+        Stage("rekey", "id", "joined-rekey", readers=("it", "sums"), subtopologies=(0, 1)),
+        Stage("resolve", "id", "joined", readers=("it",), subtopologies=(2,)),
+    )
+    *_, found = status(Shown("shop", [ORDERS, CUSTOMERS, replace(JOINED, stages=stages)]), taken(0))["steps"]
+    assert found["facts"] == [
+        ("foreign key", "x"),
+        ("stage rekey", "repartition by id, runs 2 times, for it and sums"),
+        ("stage resolve", "repartition by id"),
     ]
 
 
