@@ -26,6 +26,7 @@ def fk_join(
     wire: Wire = "headers",
     emit: Emit = "on-change",
     validate: bool | None = None,
+    spread: int = 1,
 ) -> Table:
     """Join all left rows with the right row that their foreign key names, kept up to date (KIP-213).
 
@@ -65,6 +66,9 @@ def fk_join(
     validate : bool, optional
         Whether to check the stores' invariants after every batch, and stop with an ``InvariantError`` when one does not hold.
         Every batch then reads all state.  By default what the setting ``spark.fkjoin.validate`` says, else no.
+    spread : int, default 1
+        The number of buckets over which the left rows of one foreign key are spread, for right rows with very many of them.
+        Each right row is kept so many times.  Like the number of buckets, it is decided at the first start.
 
     Returns
     -------
@@ -91,5 +95,6 @@ def fk_join(
         wire=wire,
         emit=emit,
         validate=validate,
+        spread=spread,
     )
     return left._of(made)

@@ -41,6 +41,7 @@ class Operators(RowOperators):
         wire: Wire = "headers",
         emit: Emit = "on-change",
         validate: bool | None = None,
+        spread: int = 1,
     ) -> Table:
         """Join this table's rows with those of another, by a foreign key or by primary key.
 
@@ -60,8 +61,8 @@ class Operators(RowOperators):
             function, takes a second stage.
         name : str, optional
             The name of state and metrics; generated from the rest if left out.
-        deployment, application, wire
-            See ``fk_join``; a join by primary key is always fused.
+        deployment, application, wire, spread
+            See ``fk_join``; a join by primary key is always fused, and has one partner for each row.
         emit, validate
             See ``fk_join``.
 
@@ -81,6 +82,8 @@ class Operators(RowOperators):
         """
         other = planned_of("right", right)
         if on is None:
+            if spread != 1:
+                raise TopologyError("spread: a row has one partner by primary key; leave it out, or give on, the foreign key")
             if deployment != "fused":
                 raise TopologyError(
                     "deployment: a join by primary key is one stage; leave it out, or give on, the foreign key of left rows"
@@ -98,6 +101,7 @@ class Operators(RowOperators):
             wire=wire,
             emit=emit,
             validate=validate,
+            spread=spread,
             argument="on",
         )
         return self._of(made)

@@ -27,7 +27,7 @@ from fkjoin.kafka.staged import InternalTopics, internal_topics
 from fkjoin.kafka.wire import WIRES, Wire
 from fkjoin.plan.nodes import Children, Derived, Join, Node, Source, generated_name
 from fkjoin.sessions.access import access, require_classic
-from fkjoin.sessions.settings import prepare
+from fkjoin.sessions.settings import BUCKETS, prepare
 from fkjoin.spark.names import require_apart, require_beside
 from fkjoin.spark.schemas import arrow_schema, spark_schema
 from fkjoin.spark.unpacking import UnpackAnswers
@@ -73,6 +73,7 @@ def planned_join(
     wire: Wire,
     emit: Emit,
     validate: bool | None,
+    spread: int = 1,
     argument: str = "extractor",
 ) -> Planned:
     """See ``fk_join``.  Raises ``TopologyError``; ``argument``: what the caller calls the extractor."""
@@ -86,9 +87,11 @@ def planned_join(
     joiner_text = None if joiner is None else described(joiner, "left", "right")
     label = name or f"{left.name}-{right.name}-{generated_name(left.name, right.name, by, how, joiner_text)}"
     refuse_same_name(label, (left.node, right.node), "join")
+    settings = Settings.of(left.spark, validate)
+    _require_spread(spread, settings.buckets, deployment)
     topics = _internal_topics(deployment, application, wire, label, left, right)
     through = None if topics is None else (topics.registration, topics.response)
-    node = Join(label, left.node, right.node, named, by, joiner_text, through, emit)
+    node = Join(label, left.node, right.node, named, by, joiner_text, through, emit, spread=spread)
     left_row, right_row = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
     key = arrow_schema("left", left.key_type)
     answers = UnpackAnswers(left_row, right_row, how, key)
@@ -97,7 +100,6 @@ def planned_join(
     hint = "name the result's columns in a joiner" if joiner is None else ""
     require_beside(left.key, "joiner", bound.result.names, *([hint] if hint else []))
     fields = _fields(bound, left)
-    settings = Settings.of(left.spark, validate)
     return Planned(
         node,
         spark_schema(key),
@@ -137,6 +139,17 @@ def planned_children(
         right.on_error,
         right.connection or left.connection,
     )
+
+
+def _require_spread(spread: int, buckets: int, deployment: Deployment) -> None:
+    """Raise ``TopologyError`` if left rows cannot be spread over so many buckets."""
+    if isinstance(spread, bool) or not isinstance(spread, int) or not 1 <= spread <= buckets:
+        raise TopologyError(
+            f"spread: {spread!r} is not a number from 1 to {buckets}, the number of buckets; "
+            f"set {BUCKETS} before the first start to have more"
+        )
+    if spread > 1 and deployment == "staged":
+        raise TopologyError("spread: partitions of topics say where rows of a staged join are; leave the deployment fused")
 
 
 def _internal_topics(

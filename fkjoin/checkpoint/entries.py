@@ -17,7 +17,7 @@ from fkjoin.codec.messages import NO_TIMESTAMP
 from fkjoin.codec.records import Records
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.errors import FkJoinError
-from fkjoin.spark.buckets import bucket_ids, buckets_of
+from fkjoin.spark.buckets import bucket_ids, buckets_of, places_of
 from fkjoin.spark.keys_as_json import _text, keys_as_json
 from fkjoin.stages import split_rows
 from fkjoin.stages.children import Family, stored
@@ -212,6 +212,8 @@ class Examine:
     buckets: int
     rights: int = 0
     """Number of right tables of a multi-way join."""
+    spread: int = 1
+    """Number of buckets that a foreign key's subscriptions are spread over, and its right row is copied to."""
 
     def __call__(self, store: BucketStore, bucket: int) -> Iterator[pa.RecordBatch]:
         yield self._batch(bucket, [], [])
@@ -230,13 +232,20 @@ class Examine:
 
     def _misplaced(self, store: BucketStore, bucket: int) -> Iterator[str]:
         """Find records whose key belongs to another bucket."""
-        ids = np.array(bucket_ids(self.buckets))
+        number = bucket_ids(self.buckets).index(bucket)
         for tag, kind in _KINDS.get(self.stage, {}).items():
             for page in _pages(store, tag, None):
                 records.decode(page.values)
                 bare = untagged(page.keys)
-                by = combined_key.decode(bare)[0] if kind == "subscription" else bare
-                wrong = np.flatnonzero(ids[buckets_of(by, self.buckets)] != bucket)
+                if kind == "subscription":
+                    by, keys = combined_key.decode(bare)
+                    misplaced = places_of(by, keys, self.buckets, self.spread) != number
+                else:
+                    by = bare
+                    misplaced = (number - buckets_of(by, self.buckets)) % self.buckets >= (
+                        self.spread if kind == "right" else 1
+                    )
+                wrong = np.flatnonzero(misplaced)
                 if len(wrong):
                     yield f"{len(wrong)} records of kind {kind} belong to another bucket, first {by[int(wrong[0])].as_py()!r}"
 

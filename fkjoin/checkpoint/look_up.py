@@ -44,7 +44,8 @@ def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
             schemas = subscribed.schemas()
             by, wanted = parse_key(schemas["foreign_key"], json.dumps(foreign)), parse_key(schemas["key"], key)
             combined = combined_key.encode(by, wanted)
-            left += subscribed.some(by, (tags.SUBSCRIBER + combined[0].as_py(), tags.RIGHT + by[0].as_py()))
+            names = tags.SUBSCRIBER + combined[0].as_py(), tags.RIGHT + by[0].as_py()
+            left += subscribed.some(by, names, wanted)
         found += left
     if "scatter" in stores:
         found += _of_star(stores, key)

@@ -27,7 +27,7 @@ from fkjoin.codec.arrays import Bytes
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.sessions.abilities import READ_STATE
 from fkjoin.sessions.own_folder import held_folder
-from fkjoin.spark.buckets import bucket_ids, buckets_of
+from fkjoin.spark.buckets import bucket_ids, buckets_of, places_of
 from fkjoin.spark.identity import bucket_folder, home_of, read_identity
 from fkjoin.spark.schemas import arrow_schema, kept_type
 from fkjoin.stages.multi_join import MultiJoin
@@ -172,9 +172,18 @@ class SavedStore:
         """Every record of the store, readable (``ENTRIES``)."""
         return self.on_buckets(Entries(self.described()), ENTRIES)
 
-    def some(self, of: Bytes, names: tuple[bytes, ...]) -> list[dict[str, Any]]:
-        """The records stored under ``names``, all in the bucket that the one key of ``of`` belongs to."""
-        ids, (number,) = bucket_ids(self.buckets), buckets_of(of, self.buckets)
+    @property
+    def spread(self) -> int:
+        """The number of buckets over which the subscriptions of one foreign key are spread."""
+        return int(self.identity[0].get("spread", 1))
+
+    def some(self, of: Bytes, names: tuple[bytes, ...], subscriber: Bytes | None = None) -> list[dict[str, Any]]:
+        """The records stored under ``names``, all in the bucket that the one key of ``of`` belongs to.
+
+        ``subscriber``: the left key, if ``of`` is a foreign key, whose records may be spread.
+        """
+        ids, buckets = bucket_ids(self.buckets), self.buckets
+        (number,) = buckets_of(of, buckets) if subscriber is None else places_of(of, subscriber, buckets, self.spread)
         rows = self.on_buckets(Entries(self.described(), names), ENTRIES, buckets=[ids[number]]).collect()
         read = ("key", "foreign_key", "version", "row")
         return [

@@ -97,7 +97,7 @@ def rescale(spark: SparkSession, checkpoint: str | Path, partitions: int) -> Non
 
 def _examined(store: SavedStore) -> DataFrame:
     rights = 0 if store.star is None else len(store.star.rights)
-    return store.on_buckets(Examine(store.name, store.stage, store.buckets, rights), PROBLEMS)
+    return store.on_buckets(Examine(store.name, store.stage, store.buckets, rights, store.spread), PROBLEMS)
 
 
 def _problems(name: str, frame: DataFrame) -> Iterator[str]:

@@ -42,7 +42,8 @@ export function hotKeys(status) {
     + "one task does them all.");
   const advice = make("p", "advice");
   advice.append("A change of such a row is the work of one task, and makes its batch long. Name the columns that you need in ",
-    make("code", "", "joiner"), ": changes of other columns then send nothing. Or let the row change less often.");
+    make("code", "", "joiner"), ": changes of other columns then send nothing. Or let the row change less often. ",
+    make("code", "", "spread"), " gives a join's left rows to several tasks; it needs a new checkpoint.");
   renew(byId("hot"), [grid(["key", "answers in a batch", "join"], rows.slice(0, MOST_KEYS)), advice]);
 }
 

@@ -214,7 +214,7 @@ class Job:
                 joined = left.join(right, **named)
             else:
                 staged: Any = {"deployment": join.deployment, "application": spec.name, "wire": join.wire}
-                joined = fk_join(left, right, join.extractor, **named, **staged)
+                joined = fk_join(left, right, join.extractor, **named, **staged, spread=join.spread)
             return joined.materialize(name) if join.materialize else joined
         if kind == "aggregates":
             made = spec.aggregates[name]

@@ -39,7 +39,7 @@ class JoinSpec(Section):
     """A join of two tables or joins, by a foreign key or by primary key."""
 
     kinds = (
-        Kind("a join by foreign key", {"extractor": ANY}, ("deployment", "wire")),
+        Kind("a join by foreign key", {"extractor": ANY}, ("deployment", "wire", "spread")),
         Kind("a join by primary key", {}),
     )
     this_is = "this is"
@@ -58,6 +58,8 @@ class JoinSpec(Section):
     """`staged` passes messages through topics."""
     wire: Wire = "headers"
     """The form of these messages."""
+    spread: int = Field(1, ge=1)
+    """The number of buckets over which the left rows of one foreign key are spread."""
     emit: EmitSpec = "on-change"
     """The results to send: those on change, on update, or at intervals."""
     materialize: bool = False

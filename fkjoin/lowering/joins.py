@@ -27,7 +27,7 @@ from fkjoin.plan.nodes import Join, fired
 from fkjoin.plan.optimizer import join_keeps_what_it_needs, resolve_makes_rows
 from fkjoin.plan.rules import JOIN_KEEPS_WHAT_IT_NEEDS, RESOLVE_MAKES_ROWS
 from fkjoin.spark.operator import ENVELOPE, StageName
-from fkjoin.spark.packing import PackJoined
+from fkjoin.spark.packing import CopyRights, PackJoined
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema
 from fkjoin.spark.specs import RekeySpec, ResolveSpec, StageSpec, StateSpec, SubscriptionSpec
 from fkjoin.spark.unpacking import UnpackAnswers, UnpackResults
@@ -85,6 +85,8 @@ class JoinLowering:
         """Why it cannot be one with other joins, whatever its rows are."""
         if self.bound.topics is not None:
             return "the join is staged"
+        if self.node.spread > 1:
+            return "its left rows are spread"
         return f"it is {self.node.emit}" if self.bound.emission.every else None
 
     @cached_property
@@ -160,6 +162,8 @@ class JoinLowering:
         """Collect what another join needs to be one with this one; or say why it cannot."""
         label = self.node.name
         if self.alone is not None:
+            if self.node.spread > 1:
+                return f"{label} has left rows that are spread"
             return f"{label} is staged" if self.bound.topics is not None else f"{label} is {self.node.emit}"
         if self.bound.fields is None:
             return f"{label} makes more of the rows than fields of them"
@@ -178,7 +182,8 @@ class JoinLowering:
             **{what: schema_text(schema) for what, schema in named.items()},
         }
         types = {"left": spark_schema(kept.left), "right": spark_schema(kept.right)}
-        return state_spec(self.bound.settings, kind, node.name, bound_to, {**self._about, **types, "result": result})
+        about = {**self._about, **types, "result": result}
+        return state_spec(self.bound.settings, kind, node.name, bound_to, about, node.spread)
 
     def _rekey(self, kept: Kept, from_answers: Carry | CarryRows | None) -> RekeySpec:
         return RekeySpec(
@@ -227,7 +232,10 @@ class JoinLowering:
             buckets = bound.settings.buckets
             return _Answered(sides.node, *staged(sides.left, sides.right, through, label, buckets, bound.topics))
         rekeyed = stage(sides.left, specs["rekey"])  # within a query counters travel on
-        return _Answered(sides.node, stage(rekeyed.unionAll(sides.right), specs["subscription"]), ())
+        right, spread = sides.right, self.node.spread
+        if spread > 1:
+            right = right.mapInArrow(CopyRights(bound.settings.buckets, spread), ENVELOPE)
+        return _Answered(sides.node, stage(rekeyed.unionAll(right), specs["subscription"]), ())
 
     @cached_property
     def _answered(self) -> _Answered:

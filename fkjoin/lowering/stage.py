@@ -23,7 +23,12 @@ from fkjoin.stages.counters import metrics_name, state_metrics_name
 
 
 def state_spec(
-    settings: Settings, kind: type[StageSpec], operator: str, bound_to: Mapping[str, Any], about: Mapping[str, Any]
+    settings: Settings,
+    kind: type[StageSpec],
+    operator: str,
+    bound_to: Mapping[str, Any],
+    about: Mapping[str, Any],
+    spread: int = 1,
 ) -> StateSpec:
     """Make what a stage of the operator says of its state, under the settings that were there when it was applied.
 
@@ -31,9 +36,11 @@ def state_spec(
     that read the state, types among it.
     """
     facts = {"join": operator, "stage": kind.stage, "buckets": settings.buckets, **bound_to}
+    if spread > 1:
+        facts["spread"] = spread
     kept = {name: json.loads(item.json()) if isinstance(item, DataType) else item for name, item in about.items()}
     common = settings.buckets, settings.retention_ms, settings.index_dir
-    return StateSpec(operator, *common, identity_text(facts, kept), settings.validate)
+    return StateSpec(operator, *common, identity_text(facts, kept), settings.validate, spread)
 
 
 def let_through(node: Node) -> bool:

@@ -97,6 +97,8 @@ class Join(_OfTwo):
     """Verdicts of the optimizer rules for such a join."""
     materialized: str | None = None
     """Under which name the results are kept for ``read_state``; None: only their hashes are."""
+    spread: int = 1
+    """Number of buckets that the left rows of one foreign key are spread over."""
 
 
 @dataclass(frozen=True, slots=True)

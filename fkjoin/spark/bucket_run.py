@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from fkjoin.codec.arrays import as_bytes
 from fkjoin.codec.messages import SUBSCRIPTION, column, unpack
 from fkjoin.errors import FkJoinError, InvariantError
-from fkjoin.spark.buckets import bucket_ids, buckets_of, framed, packed_by_bucket
+from fkjoin.spark.buckets import bucket_ids, buckets_of, framed, packed_into, places_of
 from fkjoin.spark.identity import bucket_folder, difference, home_of, read_identity, with_home
 from fkjoin.spark.index_home import index_home, note_owner
 from fkjoin.spark.operator import TICK
@@ -108,8 +108,12 @@ class BucketRun:
 
     def _sent(self, messages: pa.Table) -> Iterator[Envelope]:
         """Envelopes for the next operator: subscriptions go to foreign keys, and all else to keys."""
-        by = "foreign_key" if messages.schema.equals(SUBSCRIPTION) else "key"
-        for of, payload in packed_by_bucket(messages, by, self._state.buckets):
+        state, key = self._state, as_bytes(column(messages, "key"))
+        if messages.schema.equals(SUBSCRIPTION):
+            numbers = places_of(as_bytes(column(messages, "foreign_key")), key, state.buckets, state.spread)
+        else:
+            numbers = buckets_of(key, state.buckets)
+        for of, payload in packed_into(messages, numbers, state.buckets):
             yield of, payload, None, 0
 
     def _name_hot_keys(self, count: Counters) -> None:

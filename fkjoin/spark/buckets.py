@@ -61,16 +61,30 @@ def buckets_of(keys: Bytes, buckets: int) -> Ints:
     return (np.fromiter(hashes, np.uint64, len(keys)) % np.uint64(buckets)).astype(np.int64)
 
 
+def places_of(foreign_keys: Bytes, keys: Bytes, buckets: int, spread: int) -> Ints:
+    """The bucket number of each left row's subscription: one of the ``spread`` buckets that its foreign key has.
+
+    A foreign key's buckets follow each other, so they differ as long as ``spread`` is at most ``buckets``.  The left key alone
+    chooses among them: a row that leaves a foreign key, or comes back, goes where it was before.
+    """
+    homes = buckets_of(foreign_keys, buckets)
+    return homes if spread == 1 else (homes + buckets_of(keys, spread)) % buckets
+
+
 Payload = tuple[int, bytes]
 """The id of a bucket, and packed messages for it."""
 
 
 def packed_by_bucket(messages: pa.Table, by: str, buckets: int) -> Iterator[Payload]:
     """The messages as payloads of one bucket each, packed one after the other; ``by`` names the column that decides."""
+    return packed_into(messages, buckets_of(as_bytes(column(messages, by)), buckets), buckets)
+
+
+def packed_into(messages: pa.Table, numbers: Ints, buckets: int) -> Iterator[Payload]:
+    """The messages as payloads of one bucket each; ``numbers``: the bucket number of each message."""
     if not len(messages):
         return
     ids = bucket_ids(buckets)
-    numbers = buckets_of(as_bytes(column(messages, by)), buckets)
     order = np.argsort(numbers, kind="stable")
     bounds = np.searchsorted(numbers[order], np.arange(buckets + 1))
     step = max(1, int(len(messages) * PAYLOAD_BYTES // max(1, messages.nbytes)))

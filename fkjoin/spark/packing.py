@@ -84,6 +84,28 @@ class PackChanges:
 
 
 @dataclass(frozen=True)
+class CopyRights:
+    """Envelopes of right changes → the same for each of the ``spread`` buckets that their foreign keys have."""
+
+    buckets: int
+    spread: int
+
+    def __call__(self, batches: Batches) -> Batches:
+        """Counters, and envelopes that only wake a bucket, stay single."""
+        ids = np.array(bucket_ids(self.buckets), np.int32)
+        by_id = np.argsort(ids)
+        for batch in batches:
+            carries = pc.fill_null(pc.greater(pc.binary_length(batch.column("payload")), 0), False)
+            yield batch.filter(pc.invert(carries))
+            some = batch.filter(carries)
+            homes = by_id[np.searchsorted(ids[by_id], some.column("bucket").to_numpy())]
+            place = some.schema.get_field_index("bucket")
+            for copy in range(self.spread):
+                buckets = pa.array(ids[(homes + copy) % self.buckets])
+                yield some.set_column(place, some.schema.field(place), buckets)
+
+
+@dataclass(frozen=True)
 class PackRows:
     """Rows ``key, row, deleted, version, source, ts, problem`` → envelopes of ``JOINED`` by key; the values are the rows.
 

@@ -329,6 +329,13 @@ def test_generated_names_are_stable_and_differ_by_what_is_joined(orders: Table, 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (
+            {"spread": 0},
+            r"spread: 0 is not a number from 1 to \d+, the number of buckets; set spark\.fkjoin\.buckets",
+        ),
+        ({"spread": 1000}, "spread: 1000 is not a number from 1 to "),
+        ({"spread": True}, "spread: True is not a number"),
+        ({"spread": 2, "deployment": "staged"}, "spread: partitions of topics say where rows of a staged join are"),
         ({"deployment": "stage"}, 'deployment: \'stage\' is not one of "fused", "staged"'),
         ({"deployment": "staged"}, r"left: the staged deployment joins tables read from topics .*, orders is none"),
         ({"wire": "json"}, "wire: 'json' is not one of"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin import Table, fk_join
+from fkjoin.checkpoint.look_up import look_up
+from fkjoin.checkpoint.saved import SavedState
+from fkjoin.checkpoint.upkeep import verify
 from fkjoin.replay.on_spark import replay_on_spark
 from fkjoin.replay.traces import Event, Trace, read_trace
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
@@ -230,3 +234,32 @@ def test_a_joiner_without_a_declared_type_gives_json(spark: SparkSession, tmp_pa
     joined = fk_join(table, table, lambda key, row: row.up, joiner=lambda left, right: {"of": left.id, "up": right})
     (row,) = run(joined.changes, tmp_path / "checkpoint").rows
     assert (row.id, json.loads(row.value)) == (1, {"of": 1, "up": {"id": 2, "up": None}})
+
+
+def test_left_rows_of_one_foreign_key_may_be_spread_over_buckets(spark: SparkSession, tmp_path: Path) -> None:
+    """Three batches with a check of all stores; the last of them in another query, from the checkpoint."""
+    spark.conf.set(BUCKETS, "4")
+    orders, customers, checkpoint = tmp_path / "orders", tmp_path / "customers", tmp_path / "checkpoint"
+    write_lines(orders, "1", [{"id": row, "customer": "hot" if row < 40 else "cold", "v": 1} for row in range(60)])
+    write_lines(customers, "1", [{"customer": name, "name": name, "v": 1} for name in ("hot", "cold")])
+
+    def joined(spread: int) -> Table:
+        left = Table.from_files(spark, orders, key="id", version="v", schema="id int, customer string, v int")
+        right = Table.from_files(spark, customers, key="customer", version="v", schema="customer string, name string, v int")
+        return fk_join(left, right, "customer", joiner=["right.name"], name="joined", spread=spread, validate=True)
+
+    assert "left rows of a foreign key over 3 buckets" in joined(3).describe()
+    first = run(joined(3).changes, checkpoint)
+    write_lines(customers, "2", [{"customer": "hot", "name": "warm", "v": 2}])
+    write_lines(orders, "2", [{"id": row, "customer": "cold", "v": 2} for row in range(10)])
+    second = run(joined(3).changes, checkpoint)
+    names = {key[0]: row["name"] for key, row in table_of([*first.rows, *second.rows], "id").items()}
+    assert names == {row: "warm" if 10 <= row < 40 else "cold" for row in range(60)}
+    assert verify(spark, checkpoint) == []
+    found = look_up(SavedState(spark, checkpoint), "joined", "20")
+    assert {"subscription": 1, "right": 1}.items() <= Counter(one["kind"] for one in found).items()
+    stored = SavedState(spark, checkpoint).store("joined-subscription").entries().where("kind = 'subscription'")
+    assert stored.where("""foreign_key = '"hot"'""").select("bucket").distinct().count() == 3
+    write_lines(customers, "3", [{"customer": "hot", "name": "hot", "v": 3}])
+    with pytest.raises(Exception, match=r"spread"):
+        run(joined(2).changes, checkpoint)

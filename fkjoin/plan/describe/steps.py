@@ -180,10 +180,11 @@ def _instead(node: Join | Aggregate | Derived | Children) -> tuple[str, ...]:
 def _join(join: Join) -> Step:
     key = ", ".join(join.key)
     to_foreign, back = join.topics or (None, None)
+    spread = (f"left rows of a foreign key over {join.spread} buckets",) if join.spread > 1 else ()
     kept = (f"materialized as {join.materialized}",) if join.materialized else ()
     stages = (
         Stage("rekey", key, f"{join.name}-rekey", notes=_instead(join)),
-        Stage("subscription", "foreign key", f"{join.name}-subscription", to_foreign),
+        Stage("subscription", "foreign key", f"{join.name}-subscription", to_foreign, spread),
         Stage("resolve", key, f"{join.name}-resolve", back, kept),
     )
     if shares_stages(join):

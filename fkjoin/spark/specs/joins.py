@@ -12,7 +12,7 @@ import pyarrow as pa
 from fkjoin.codec import combined_key, tags, versions
 from fkjoin.codec.arrays import Bytes
 from fkjoin.codec.messages import ANSWER, CHANGE, JOINED, NUMBERED, SUBSCRIPTION, SUMS, is_answer, pack
-from fkjoin.spark.buckets import Payload, bucket_ids, buckets_of
+from fkjoin.spark.buckets import Payload, bucket_ids, places_of
 from fkjoin.spark.specs import spec
 from fkjoin.spark.specs.spec import ByRow, Messages, StageSpec, StateSpec
 from fkjoin.stages import Counters, HowByKey, answers_by_key, children, join_rows, pair, rekey, resolve, subscription
@@ -232,7 +232,7 @@ def sums(expected: Iterable[Bytes], bucket: int, state: StateSpec) -> Iterator[P
     """Sum up, for each bucket of the next stage, the subscriptions that are ``expected`` there."""
     found = [Sum()] * state.buckets
     for combined in expected:
-        numbers = buckets_of(combined_key.decode(combined)[0], state.buckets)
+        numbers = places_of(*combined_key.decode(combined), state.buckets, state.spread)
         found = [had.plus(combined.filter(pa.array(numbers == at))) for at, had in enumerate(found)]
     for of, summed in zip(bucket_ids(state.buckets), found, strict=True):
         yield of, pack(sums_message(bucket, summed))

@@ -48,6 +48,8 @@ class StateSpec:
     """Facts that the stage's checkpoint is bound to."""
     validate: bool = False
     """Check the store's invariants after each batch."""
+    spread: int = 1
+    """Number of buckets over which the subscriptions of one foreign key are spread."""
 
 
 @dataclass
