@@ -61,10 +61,10 @@ class Operators(RowOperators):
             function, takes a second stage.
         name : str, optional
             The name of state and metrics; generated from the rest if left out.
-        deployment, application, wire, spread
-            See ``fk_join``; a join by primary key is always fused, and has one partner for each row.
-        emit, validate
-            See ``fk_join``.
+        deployment, application, wire
+            See ``fk_join``; a join by primary key is always fused.
+        emit, validate, spread
+            See ``fk_join``; by primary key there is nothing to spread.
 
         Returns
         -------

@@ -106,6 +106,11 @@ WAYS: dict[str, str] = {
     "right: the key of {} is {}, and that of {} is": BUILDING,
     "right: the key of {} is ({}), and that of {} is": BUILDING,
     "deployment: a join by primary key is one stage": BUILDING,
+    "spread: {} is not a number from 1 to {}, the": (
+        "tests/api/test_joins.py::test_left_rows_of_one_foreign_key_may_be_spread_over_buckets"
+    ),
+    "spread: partitions of topics say where rows": BUILDING,
+    "spread: a row has one partner by primary key;": BUILDING,
     "agg: name at least one column, such as agg": BUILDING,
     "returns: give the aggregate's Spark type": BUILDING,
     "{}: a column is called {}, as the aggregate": ADDERS,
