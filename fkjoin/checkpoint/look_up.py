@@ -25,7 +25,8 @@ def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
     """
     joins = list(dict.fromkeys(str(store.identity[0]["join"]) for store in state.stores))
     if join not in joins and (join or len(joins) > 1):
-        raise FkJoinError(f"join: {join!r} is none of {', '.join(joins)}; name one with --join")
+        which = f"{join!r} is none of its operators" if join else "it has several operators"
+        raise FkJoinError(f"join: {which}; add --join with one of {', '.join(joins)}")
     stores = {store.stage: store for store in state.stores if store.identity[0]["join"] == (join or joins[0])}
     found = []
     if "regroup" in stores:

@@ -61,7 +61,7 @@ def run_demo(folder: Path, console: Console, spark: SparkSession | None = None) 
     spark.conf.set(INDEX_DIR, str(folder / "index"))
     logs = {name: _log(spark, folder, name) for name in _KEYS}
     joined = fk_join(logs["orders"], logs["customers"], "customer_id", name=_NAME)
-    console.print(joined.describe(), style="dim", highlight=False)
+    console.print(joined.describe(), style="dim", markup=False, highlight=False)
     query = (
         joined.changes.writeStream.format("parquet")
         .option("path", str(output))

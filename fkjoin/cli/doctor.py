@@ -72,8 +72,9 @@ def _pandas() -> Finding:
 
 
 def _session(master: str, bootstrap_servers: str, settings: Mapping[str, str]) -> Iterator[Finding]:
+    fetched = bool(bootstrap_servers) and not settings
     try:
-        spark = session("fkjoin doctor", master, {"spark.ui.enabled": "false", **settings})
+        spark = session("fkjoin doctor", master, {"spark.ui.enabled": "false", **settings}, kafka=fetched)
     except Exception as error:
         yield Finding(
             "Spark session", False, str(error).splitlines()[0], "see the message above; is the master's address right?"
@@ -82,7 +83,7 @@ def _session(master: str, bootstrap_servers: str, settings: Mapping[str, str]) -
     yield Finding("Spark session", True, f"{spark.version} on {master}")
     if master.startswith("local"):
         yield from _classes(spark)
-    found = _connector(spark)
+    found = _connector(spark, wanted=bool(bootstrap_servers))
     yield found
     yield _workers(spark)
     if bootstrap_servers and found.fine:
@@ -101,12 +102,12 @@ def _classes(spark: SparkSession) -> Iterator[Finding]:
         )
 
 
-def _connector(spark: SparkSession) -> Finding:
-    wanted = connector.package(spark.version)
-    advice = f"only needed for topics: {connector.HOW}; spark-submit, and here: --packages {wanted}"
+def _connector(spark: SparkSession, *, wanted: bool) -> Finding:
+    advice = f"topics need it: {connector.HOW}; spark-submit, and here: --packages {connector.package(spark.version)}"
     jar = connector.loaded_jar(spark)
     if jar is None:
-        return Finding("Kafka connector", False, "is not in the session", advice)
+        found = "is not in the session" if wanted else f"is not in the session, and only {advice}"
+        return Finding("Kafka connector", not wanted, found, advice)
     if connector.misfit(jar, spark.version):
         return Finding("Kafka connector", False, f"{jar} is of another version than Spark {spark.version}", advice)
     return Finding("Kafka connector", True, jar)

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from fkjoin import __version__
 from fkjoin.cli.quiet import log_file, quiet_spark, spark_log
@@ -151,9 +152,9 @@ def doctor(
         findings = examine(master, bootstrap_servers, settings)
     for finding in findings:
         mark = "[green]ok [/]" if finding.fine else "[red]BAD[/]"
-        console.print(f"{mark} {finding.what}: {finding.found}", highlight=False, soft_wrap=True)
+        console.print(f"{mark} {escape(f'{finding.what}: {finding.found}')}", highlight=False, soft_wrap=True)
         if not finding.fine:
-            console.print(f"    {finding.advice}", soft_wrap=True)
+            console.print(f"    {escape(finding.advice)}", soft_wrap=True)
     if not all(finding.fine for finding in findings):
         raise typer.Exit(1)
 

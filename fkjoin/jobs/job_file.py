@@ -39,10 +39,19 @@ def read_job(path: Path) -> JobSpec:
     except JobError as error:
         raise JobError(str(error) if str(error).startswith(f"{path}: ") else f"{path}: {error}") from None
     except ValidationError as error:
-        # What is wrong within a section says more than the other readings of the same place.
-        ranks = ("extra_forbidden", "value_error")
-        first = min(error.errors(), key=lambda one: (one["type"] not in ranks[:1], one["type"] not in ranks, -len(one["loc"])))
-        raise JobError(f"{path}: {_explained(first)}") from None
+        # What is wrong within a section says more than the other readings of the same place: each section has one line.
+        ranks = {"extra_forbidden": 0, "value_error": 1}
+        worst: dict[Any, Any] = {}
+        for one in sorted(error.errors(), key=lambda one: (ranks.get(one["type"], 2), -len(one["loc"]))):
+            worst.setdefault(_section(data, one["loc"]), one)
+        raise JobError(f"{path}: " + "\nand ".join(map(_explained, worst.values()))) from None
+
+
+def _section(data: dict[str, Any], place: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The beginning of a place in the file's data that is a section of its own, such as tables and a table's name."""
+    first = data.get(place[0]) if place else None
+    inner = isinstance(first, dict) and len(place) > 1 and isinstance(first.get(place[1]), dict)
+    return place[: 2 if inner else 1]
 
 
 def _filled(value: Any, where: str) -> Any:

@@ -88,8 +88,10 @@ def run_job(
             job.check()
             screen.wait("stopping Spark")
             console = screen.console
-            console.print(job.describe(), style="dim", highlight=False, soft_wrap=True)
-            console.print(f"{path}: fine; {len(planned)} queries: {', '.join(query.name for query in planned)}", soft_wrap=True)
+            console.print(job.describe(), style="dim", markup=False, highlight=False, soft_wrap=True)
+            count = "1 query" if len(planned) == 1 else f"{len(planned)} queries"
+            listed = ", ".join(query.name for query in planned)
+            console.print(f"{path}: fine; {count}: {listed}", markup=False, soft_wrap=True)
             return
         names = [query.name for query in planned]
         notes = () if spark_log is None else (f"Spark's log is in {spark_log}",)

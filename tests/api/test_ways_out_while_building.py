@@ -170,6 +170,14 @@ WAYS: dict[str, Way] = {
         lambda t: t.orders.join(t.of("b", ORDERS), deployment="staged"),
         lambda t: t.orders.join(t.of("b", ORDERS)),
     ),
+    "spread: a row has one partner by primary key; leave": (
+        lambda t: t.orders.join(t.of("b", ORDERS), spread=2),
+        lambda t: (t.orders.join(t.of("b", ORDERS)), t.orders.join(t.customers, on="customer", spread=2)),
+    ),
+    "spread: partitions of topics say where rows": (
+        lambda t: fk_join(t.orders, t.customers, "customer", spread=2, deployment="staged"),
+        lambda t: fk_join(t.orders, t.customers, "customer", spread=2, deployment="fused"),
+    ),
     'how: "outer" is of joins by primary key': (
         lambda t: t.orders.join(t.customers, on="customer", how="outer"),
         lambda t: (t.orders.join(t.of("b", ORDERS), how="outer"), t.orders.join(t.customers, on="customer", how="left")),

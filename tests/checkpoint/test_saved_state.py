@@ -135,7 +135,7 @@ def test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything(
     assert found["subscription"]["row"]["amount"] == found["result"]["row"]["left"]["amount"] == amount
     assert found["right"]["row"]["name"] == name
     assert state_command("get", "777", checkpoint)[1] == ["nothing is known of 777"]
-    with pytest.raises(FkJoinError, match="join: 'silver' is none of golden; name one with --join"):
+    with pytest.raises(FkJoinError, match="join: 'silver' is none of its operators; add --join with one of golden"):
         state_command("get", "777", checkpoint, "--join", "silver")
     assert state_command("get", str(key), checkpoint, "--join", "golden") == (status, lines)
     with pytest.raises(FkJoinError, match="key 'abc' is not id"):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pandas
 import pyspark
 import pytest
+from typer.testing import CliRunner
 
 from fkjoin.cli import doctor
+from fkjoin.cli.main import app
+from fkjoin.errors import FkJoinError
 
 
 @pytest.mark.parametrize(
@@ -46,3 +52,38 @@ def test_pyspark_has_the_word_on_pandas(monkeypatch: pytest.MonkeyPatch) -> None
     assert "1.5.3" in found.found
     monkeypatch.setattr(doctor, "require_minimum_pandas_version", warn)
     assert doctor._pandas() == ("pandas", True, "1.5.3; PySpark says: some features may not work", "")
+
+
+def test_a_connector_is_wanted_by_whoever_asks_for_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    session: Any = SimpleNamespace(version="4.3.0")
+    monkeypatch.setattr(doctor.connector, "loaded_jar", lambda _: None)
+    found = doctor._connector(session, wanted=True)
+    assert (found.fine, found.found) == (False, "is not in the session")
+    assert found.advice.startswith("topics need it: start the session with fkjoin.session(kafka=True)")
+    found = doctor._connector(session, wanted=False)
+    assert (found.fine, found.found.split(":")[0]) == (True, "is not in the session, and only topics need it")
+
+
+@pytest.mark.parametrize(
+    ("brokers", "given", "fetched"), [("b:9092", {}, True), ("", {}, False), ("b:9092", {"spark.jars": "x"}, False)]
+)
+def test_brokers_are_asked_through_the_connector_that_fits(
+    monkeypatch: pytest.MonkeyPatch, brokers: str, given: dict[str, str], fetched: bool
+) -> None:
+    asked: list[bool] = []
+
+    def session(*_: Any, kafka: bool) -> Any:
+        asked.append(kafka)
+        raise FkJoinError("no repository answers\nand more")
+
+    monkeypatch.setattr(doctor, "session", session)
+    (found,) = doctor._session("local[2]", brokers, given)
+    assert (asked, found.fine, found.found) == ([fetched], False, "no repository answers")
+
+
+def test_advice_about_a_section_of_a_job_file_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = doctor.Finding("Kafka connector", False, "is not in [spark]", "write kafka = true in [spark]")
+    monkeypatch.setattr(doctor, "examine", lambda *_: [finding])
+    said = CliRunner().invoke(app, ["doctor"])
+    assert said.exit_code == 1
+    assert said.stdout == "BAD Kafka connector: is not in [spark]\n    write kafka = true in [spark]\n"

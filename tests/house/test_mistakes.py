@@ -386,7 +386,7 @@ def test_what_a_check_calls_fine_does_start(shop: Shop, fkjoin_here: Callable[..
         assert str(found.value).replace(str(shop.folder), "FOLDER").startswith(says)
     kept = PLAIN.replace(OUT, 'table = "orders"\npath = "{folder}/kept"\nformat = "delta"')
     kept = kept.replace('key = "id"\n', 'key = "id"\nmaterialize = true\n', 1)
-    assert "fine; 1 queries: sink-out" in fkjoin_here("run", "--check", job(shop.folder, kept))
+    assert "fine; 1 query: sink-out" in fkjoin_here("run", "--check", job(shop.folder, kept))
     assert not (shop.folder / "kept").exists()
     assert not (shop.folder / "checkpoint").exists()
     assert " sink-out: 1 batch, 1 row read\n" in fkjoin_here("run", job(shop.folder, kept))

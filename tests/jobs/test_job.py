@@ -93,6 +93,17 @@ def test_a_mistake_in_a_job_file_says_where_and_what_may_stand_there(
         read_job(job(tmp_path, GOOD.replace(*change, 1)))
 
 
+def test_mistakes_in_several_sections_are_named_together(tmp_path: Path) -> None:
+    text = (
+        GOOD.replace("bootstrap_servers", "boostrap_servers").replace('"available-now"', "2").replace('left = "orders"', "", 1)
+    )
+    with pytest.raises(JobError) as refused:
+        read_job(job(tmp_path, text))
+    first, *more = str(refused.value).removeprefix(f"{tmp_path}/job.toml: ").splitlines()
+    assert first == "kafka.boostrap_servers: there is no such setting; did you mean 'bootstrap_servers'?"
+    assert sorted(line.split(":")[0] for line in more) == ["and joins.joined.left", "and trigger"]
+
+
 OF_FILES, OF_OUT = 'path = "{folder}/orders"', 'path = "{folder}/out"'
 
 
