@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import resources
 from typing import Any
@@ -58,7 +58,9 @@ def status(shown: Shown, metrics: Metrics) -> dict[str, Any]:
     return {
         "job": shown.job,
         "now_ms": now_ms,
-        "picture": svg(shown.steps, rates_on_arrows(shown.steps, snapshot), by_hand=True) if shown.steps else "",
+        "began_ms": metrics._look(lambda _, started, __: min(started.values(), default=None)),
+        "doing": metrics._doing(),
+        "picture": svg(_drawn(shown.steps), rates_on_arrows(shown.steps, snapshot), by_hand=True) if shown.steps else "",
         "steps": [_step(step, operators, snapshot) for step in shown.steps],
         "queries": snapshot,
         "health": metrics._look(partial(_health, now_ms)),
@@ -74,6 +76,11 @@ def history(metrics: Metrics) -> dict[str, Any]:
         return {name: query.history.columns(now_ms) for name, query in queries.items()}
 
     return {"now_ms": now_ms, "queries": metrics._look(look)}
+
+
+def _drawn(steps: Sequence[Step]) -> list[Step]:
+    """Return the steps without the rules of the optimizer, which stand beside the map when a step is chosen."""
+    return [replace(step, facts=tuple(fact for fact in step.facts if fact[0] != "rule")) for step in steps]
 
 
 def _step(step: Step, operators: Mapping[str, None], snapshot: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,6 +51,27 @@ def test_a_job_without_a_batch_is_starting() -> None:
     assert list(found["health"]["queries"]) == ["sink-out"]
     assert found["dead_letters"] == {"place": None, "operators": {}, "sinks": {}, "last": []}
     assert 'data-step="source orders"' in found["picture"]
+
+
+def test_the_page_has_when_the_job_started_and_what_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = Metrics()
+    assert status(Shown("shop"), metrics)["began_ms"] is None, "nobody knows it"
+    metrics._start("sink-out")
+    monkeypatch.setattr("time.time", lambda: FIRST_MS / 1000 + 70)
+    metrics._start("sink-late")
+    metrics._work("sink-out", "batch 2 for 4 s")
+    found = status(Shown("shop"), metrics)
+    assert (found["began_ms"], found["now_ms"]) == (FIRST_MS + 10_000, FIRST_MS + 70_000), "the first query's start"
+    assert found["doing"] == {"sink-out": "batch 2 for 4 s"}
+
+
+def test_the_map_leaves_rules_to_the_box_that_is_chosen() -> None:
+    rule = "rule", "join-keeps-what-it-needs fired"
+    joined = replace(JOINED, facts=(*JOINED.facts, rule))
+    found = status(Shown("shop", [ORDERS, CUSTOMERS, joined]), Metrics())
+    assert "foreign key: x" in found["picture"]
+    assert "rule" not in found["picture"]
+    assert rule in found["steps"][-1]["facts"]
 
 
 def test_the_last_hour_has_a_point_for_batches_of_some_seconds() -> None:
