@@ -107,6 +107,18 @@ def test_figures_of_this_moment_fall_while_no_batch_ends(monkeypatch: pytest.Mon
     assert (found["state"], found["queries"]["sink-out"]["read"]) == ("idle", 0.0)
 
 
+def test_nothing_flows_on_the_map_while_a_query_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its figure says: nothing is read."""
+    metrics, shop = taken(9), Shown("shop", [ORDERS, CUSTOMERS, JOINED, SINK])
+
+    def flows() -> list[str]:
+        return re.findall(r">([\d,]+/s)<", status(shop, metrics)["picture"])
+
+    assert flows() == ["180/s", "20/s", "100/s"]
+    metrics.take(idle(10), "sink-out")
+    assert flows() == ["0/s", "0/s", "0/s"]
+
+
 def test_a_step_has_its_operators_and_a_source_its_topics() -> None:
     found = status(Shown("shop", [ORDERS, CUSTOMERS, JOINED, SINK]), taken(0))["steps"]
     assert [(step["id"], step["operators"], step["topics"]) for step in found] == [
