@@ -267,6 +267,46 @@ def test_the_page_of_a_program_lists_its_operators_and_its_queries(browser: str)
         assert "Changes of left rows" in tab.evaluate("document.getElementById('detail').innerText")
 
 
+DRAWN = """(() => {
+  const canvas = document.querySelector(".chart:not([hidden]) canvas"), {width, height} = canvas;
+  const dots = canvas.getContext("2d").getImageData(0, 0, width, height).data;
+  for (let at = 0; at < dots.length; at += 4) if (dots[at] === 37 && dots[at + 1] === 99 && dots[at + 2] === 235) return true;
+  return false;
+})()"""
+"""Whether the first series of the first chart is in its picture."""
+
+
+def test_names_are_those_of_tables_and_the_batch_at_work_is_seen(browser: str) -> None:
+    """Operators of one table are one, and results are counted where they leave it; a single point is drawn."""
+    metrics = Metrics()
+    metrics._start("sink-out")
+    about = json.loads(progress(0, **{"hot-key": '"C-1"', "fan-out-max": 2_000}).json)
+    about["timestamp"] = datetime.fromtimestamp(time.time() - 2, timezone.utc).isoformat(timespec="milliseconds")
+    observed = about["observedMetrics"]
+    for prefix in ("fkjoin", "fkjoin-state"):
+        observed[f"{prefix}:joined-answers-for-totals"] = observed.pop(f"{prefix}:joined")
+        observed[f"{prefix}:joined-answers-for-names"] = observed[f"{prefix}:joined-answers-for-totals"]
+    about["sources"] = []
+    metrics.take_json(json.dumps(about), "sink-out")
+    metrics._work("sink-out", "batch 1 for 4 s, 3 of 8 tasks")
+    fields = """[...document.querySelectorAll(".chart:not([hidden]) .field")]"""
+    with shown(browser, metrics) as tab:
+        tab.wait("""document.getElementById("now").textContent.includes("3 of 8 tasks")""")
+        assert "started " in tab.evaluate("""document.getElementById("now").textContent""")
+        tab.wait("document.querySelector('.uplot') !== null")
+        assert tab.evaluate(DRAWN), "a point through which no line goes"
+        told = tab.evaluate(f"{fields}.map(field => field.getAttribute('aria-label')).join()")
+        assert "answers-for" not in told
+        assert "results of joined 100" in told, "several readers get the same results"
+        assert "joined: subscription 500 ms" in told, "but each has its work"
+        assert "Left to read" not in told, "no topic: no chart"
+        hot = tab.evaluate("document.getElementById('hot').innerText")
+        assert "joined" in hot
+        assert "answers-for" not in hot
+        metrics._work("sink-out", "")
+        tab.wait("""!document.getElementById("now").textContent.includes("batch")""")
+
+
 def test_a_page_whose_job_has_ended_says_so_and_keeps_what_it_has(browser: str) -> None:
     tab = Tab(browser)
     with contextlib.closing(tab):

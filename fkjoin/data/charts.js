@@ -149,11 +149,15 @@ function stacked(series) {
 }
 
 const curveSeries = place => ({
-  stroke: seriesColor(place), width: 1.75, fill: place ? undefined : `${seriesColor(0)}22`, spanGaps: false, points: {show: curvePoints},
+  stroke: seriesColor(place), width: 1.75, fill: place ? undefined : `${seriesColor(0)}22`, spanGaps: false,
+  points: {show: false, filter: alone, size: 6, fill: seriesColor(place)},
 });
 
-// A curve of few points shows each.
-const curvePoints = plot => plot.data[0].length < 3;
+// Points without a neighbor, through which no line goes.
+function alone(plot, series) {
+  const values = plot.data[series];
+  return [...values.keys()].filter(at => values[at] != null && values[at - 1] == null && values[at + 1] == null);
+}
 
 const barSeries = place => ({
   stroke: seriesColor(place), fill: seriesColor(place), width: 0, points: {show: false}, paths: uPlot.paths.bars({size: [0.8, 28]}),

@@ -5,6 +5,10 @@ export const byId = id => document.getElementById(id);
 
 export const sumOf = values => values.reduce((sum, value) => sum + value, 0);
 
+// The table that an operator makes; the operator itself where nobody knows the topology.
+export const tableOf = (status, operator) =>
+  status.steps.find(step => step.operators.includes(operator))?.id.replace(/^\S+ /, "") ?? operator;
+
 export function make(tag, className = "", text) {
   const made = document.createElement(tag);
   if (className) made.className = className;

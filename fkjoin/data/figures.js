@@ -1,6 +1,6 @@
 // The figures of one query: those of this moment, and charts of the last hour.
 import { BYTES, Chart, TIMES, WHOLE } from "./charts.js";
-import { byId, make, sumOf, update } from "./elements.js";
+import { byId, make, sumOf, tableOf, update } from "./elements.js";
 import { PHASES, aSecond, bytes, compact, number, seconds } from "./words.js";
 
 const FEWEST_S = 120; // the shortest time that curves show
@@ -42,7 +42,7 @@ function stateTile(query) {
   const sizes = Object.values(query.state);
   if (!sizes.length) return ["State", "fkjoin_state_bytes", "–", "nothing is kept"];
   const rows = sumOf(sizes.map(of => of["state-rows"]));
-  return ["State", "fkjoin_state_bytes, fkjoin_state_rows", bytes(sumOf(sizes.map(of => of["state-bytes"]))), `some ${compact(rows)} rows`];
+  return ["State", "fkjoin_state_bytes, fkjoin_state_rows", bytes(sumOf(sizes.map(of => of["state-bytes"]))), rows ? `some ${compact(rows)} rows` : "few rows"];
 }
 
 function deadTile(status) {
@@ -93,22 +93,41 @@ const stateChart = new Chart(place, {
   empty: "Nothing is kept yet. Joins and aggregates keep rows, and this shows how much they take.",
 });
 
-export function curves(status, past) {
+export function curves(status, past, query) {
   const now = status.now_ms / 1000;
   const time = past?.time ?? [];
   const range = [Math.min(Math.max(now - 3600, time[0] ?? now), now - FEWEST_S), now];
   const draw = (chart, series) => chart.curves(time, series, range);
   draw(lagChart, [["records", past?.lag ?? []]]);
-  draw(rateChart, [["rows read", past?.read ?? []], ...largest(past?.out, name => `results of ${name}`)]);
+  lagChart.card.hidden = Boolean(query) && !Object.keys(query.lag).length; // its figure says that files have none
+  draw(rateChart, [["rows read", past?.read ?? []], ...largest(results(status, past?.out), name => `results of ${name}`)]);
   draw(delayChart, [["delay, at most", past?.delay ?? []], ["longest batch", past?.batch ?? []]]);
-  draw(stateChart, largest(past?.state, name => name));
+  draw(stateChart, largest(byTable(status, past?.state, (one, other) => one + other), name => name));
 }
 
-export function bars(query) {
+// The columns of operators, together by the table that they make.
+function byTable(status, columns, both) {
+  const found = {};
+  for (const [operator, values] of Object.entries(columns ?? {})) {
+    const name = tableOf(status, operator);
+    const known = found[name];
+    found[name] = known ? values.map((value, at) => both(value ?? 0, known[at] ?? 0)) : values;
+  }
+  return found;
+}
+
+// Results leave a table once: stages before its last operator are left out, and several readers get the same ones.
+function results(status, columns = {}) {
+  const isLast = (operator, name) => operator === name || !(name in columns);
+  const last = Object.entries(columns).filter(([operator]) => isLast(operator, tableOf(status, operator)));
+  return byTable(status, Object.fromEntries(last), Math.max);
+}
+
+export function bars(status, query) {
   const recent = query ? query.recent.slice(0, BARS).reverse() : [];
   const labels = recent.map(batch => `#${batch.batch}`);
   phaseChart.bars(labels, phases(recent));
-  stageChart.bars(labels, largest(stages(recent), name => name));
+  stageChart.bars(labels, largest(stages(status, recent), name => name));
 }
 
 function phases(batches) {
@@ -118,12 +137,12 @@ function phases(batches) {
   return [...series, ["other", batches.map(rest), "all else that the batch took"]];
 }
 
-function stages(batches) {
+function stages(status, batches) {
   const found = {};
   for (const [at, batch] of batches.entries())
     for (const [operator, times] of Object.entries(batch.stages))
       for (const [stage, time] of Object.entries(times))
-        (found[`${operator}: ${stage}`] ??= batches.map(() => 0))[at] = time;
+        (found[`${tableOf(status, operator)}: ${stage}`] ??= batches.map(() => 0))[at] += time;
   return found;
 }
 

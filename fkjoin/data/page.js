@@ -50,6 +50,7 @@ async function learn() {
 
 function lost() {
   document.body.classList.add("lost");
+  byId("now").textContent = "";
   const since = seen.answeredAt ? `since ${clock(seen.answeredAt, true)}` : "";
   const old = seen.answeredAt ? " What is below is from before." : "";
   say("lost", `The job has ended, or cannot be reached: its terminal or its log says which.${old}`, since);
@@ -72,6 +73,12 @@ function headline(status) {
   say(state, query ? `${query}: ${words}` : words, `since ${clock(since_ms)}, for ${seconds(lasted)}`);
 }
 
+// Since when the job runs, and what the query works on at this moment.
+function now({began_ms, now_ms, doing}, name) {
+  const began = began_ms == null ? "" : `started ${clock(began_ms)}, ${seconds(Math.max(0, Math.round((now_ms - began_ms) / 1000)))} ago`;
+  byId("now").textContent = [began, doing[name]].filter(Boolean).join(" · ");
+}
+
 function show() {
   const {status, history} = seen;
   document.body.classList.remove("lost");
@@ -80,10 +87,11 @@ function show() {
   headline(status);
   const names = Object.keys(status.health.queries);
   const name = names.includes(chosenQuery) ? chosenQuery : status.health.query ?? names[0] ?? null;
+  now(status, name);
   queryButtons(status, names, name);
   tiles(status, status.queries[name], status.health.queries[name]);
-  curves(status, history.queries[name]);
-  bars(status.queries[name]);
+  curves(status, history.queries[name], status.queries[name]);
+  bars(status, status.queries[name]);
   map(status);
   letters(status);
   hotKeys(status);

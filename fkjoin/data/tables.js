@@ -1,5 +1,5 @@
 // Dead letters, hot keys, and all numbers as tables.
-import { byId, grid, make, renew, sayEmpty } from "./elements.js";
+import { byId, grid, make, renew, sayEmpty, tableOf } from "./elements.js";
 import { counterName } from "./map.js";
 import { aSecond, bytes, clock, seconds } from "./words.js";
 
@@ -36,7 +36,7 @@ export function hotKeys(status) {
   const found = {};
   for (const query of Object.values(status.queries))
     for (const [operator, keys] of Object.entries(query.hot_keys))
-      for (const [key, answers] of Object.entries(keys)) found[`${operator} ${key}`] = [key, answers, operator];
+      for (const [key, answers] of Object.entries(keys)) found[`${operator} ${key}`] = [key, answers, tableOf(status, operator)];
   const rows = Object.values(found).sort(([, one], [, other]) => other - one);
   if (!rows.length) return sayEmpty("hot", "None. A right row whose change makes 1,000 answers or more in a batch is named here: "
     + "one task does them all.");

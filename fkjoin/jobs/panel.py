@@ -42,7 +42,7 @@ class Panel:
             yield Text("")
             yield _errors(view)
         if view.mode is Mode.RUNS:
-            yield Text("  ·  ".join(("Ctrl-C stops it after the batch at work", *view.notes)), "dim")
+            yield Text("\n".join(("Ctrl-C stops it after the batch at work", *view.notes)), "dim")
 
 
 def _headline(view: JobView) -> Text:
@@ -77,7 +77,7 @@ def _numbers(query: QueryView) -> dict[str, Text]:
     return {
         "behind": Text("–") if query.behind is None else Text(f"{query.behind:,}", "yellow" if query.behind else ""),
         "rows/s": Text(f"{query.rate:,.0f}" if query.rate >= 10 else f"{query.rate:.1f}"),
-        "batch": Text("–" if last is None else f"{last.number:,}"),
+        "batch": Text("–" if last is None else f"#{last.number:,}"),
         "took": Text("–" if last is None else span(last.seconds)),
         "batches": Text(f"{query.batches:,}"),
         "rows read": Text(f"{query.rows:,}"),

@@ -16,7 +16,7 @@ from fkjoin.checkpoint.progress import Doing, doing_of, is_batch, records_of, se
 from fkjoin.jobs.job_order import in_order, reads_of
 from fkjoin.jobs.job_sections import JobSpec
 from fkjoin.jobs.screen import Screen
-from fkjoin.jobs.view import AT_WORK, Batch, Flow, JobView, Mode, QueryView, batches_of, rate_of
+from fkjoin.jobs.view import AT_WORK, Batch, Flow, JobView, Mode, QueryView, batches_of, doing, rate_of
 from fkjoin.metrics import Metrics, progress_since
 from fkjoin.metrics.flows import table_of
 from fkjoin.sinks.counts import LEFT_OUT, counted
@@ -83,6 +83,8 @@ class Report:
         self._batches: dict[str, list[Batch]] = {}
         self._queries = {name: QueryView(name) for name in names}
         self._counted: dict[str, float] = {}
+        self._jobs: dict[str, dict[int, tuple[int, int]]] = {}
+        """Spark's jobs of the batch at work, each with its tasks, by query: a batch has several, one after the other."""
         self._alive: dict[str, float] = {}
         self._events: dict[str, tuple[str, bool]] = {}
         self._troubles: tuple[str, ...] = ()
@@ -130,37 +132,47 @@ class Report:
                 self._queries[name] = replace(self._queries[name], behind=records_of(self._metrics.snapshot()[name]["lag"]))
         if query.isActive:
             self._queries[name] = self._now_doing(self._queries[name], self._does(name, query), lambda: _tasks(query))
+        self._say_work(self._queries[name])
         self._screen.refresh()
 
-    def ends(self, name: str, doing: Doing) -> None:
+    def ends(self, name: str, how: Doing) -> None:
         """Note that a query has ended, and how."""
-        self._queries[name] = replace(self._queries[name], doing=doing, tasks=None)
+        self._queries[name] = replace(self._queries[name], doing=how, tasks=None)
+        self._say_work(self._queries[name])
+
+    def _say_work(self, query: QueryView) -> None:
+        """Tell the page what a query works on."""
+        self._metrics._work(query.name, doing(query, time.time()) if query.doing in (Doing.BATCH, Doing.ASKS) else "")
 
     def _does(self, name: str, query: StreamingQuery) -> Doing:
         """Tell what a query does; one that asks its sources waits, until it has got no answer for long.
 
         It asks many times a second, and says every ten seconds that it waits.
         """
-        doing = doing_of(query.status)
-        if doing is not Doing.ASKS:
+        found = doing_of(query.status)
+        if found is not Doing.ASKS:
             self._alive[name] = time.time()
         elif time.time() - self._alive[name] < _ANSWER_S:
             known = self._queries[name]
             keeps = known.doing is Doing.DUE or (known.doing is Doing.STARTS and known.last is None)
             return known.doing if keeps else Doing.WAITS
-        return doing
+        return found
 
-    def _now_doing(self, query: QueryView, doing: Doing, tasks: Callable[[], tuple[int, int] | None]) -> QueryView:
+    def _now_doing(self, query: QueryView, does: Doing, tasks: Callable[[], dict[int, tuple[int, int]]]) -> QueryView:
         now = time.time()
-        if doing is not query.doing:
-            since = self._alive[query.name] if doing is Doing.ASKS else now
-            if doing is Doing.WAITS and query.last is not None:
+        if does is not query.doing:
+            self._jobs[query.name] = {}
+            since = self._alive[query.name] if does is Doing.ASKS else now
+            if does is Doing.WAITS and query.last is not None:
                 since = query.last.ended
-            return replace(query, doing=doing, since=since, tasks=None)
-        if doing is not Doing.BATCH or now - max(query.since, self._counted.get(query.name, 0)) < _TASKS_EVERY_S:
+            return replace(query, doing=does, since=since, tasks=None)
+        if does is not Doing.BATCH or now - max(query.since, self._counted.get(query.name, 0)) < _TASKS_EVERY_S:
             return query
         self._counted[query.name] = now
-        return replace(query, tasks=tasks())
+        jobs = self._jobs[query.name]
+        jobs |= {number: (of, of) for number, (_, of) in jobs.items()} | tasks()  # those that are not at work have ended
+        done, of = sum(done for done, _ in jobs.values()), sum(of for _, of in jobs.values())
+        return replace(query, tasks=(done, of) if of else None)
 
     def _take(self, name: str, line: dict[str, Any]) -> None:
         if self._log is not None:
@@ -174,7 +186,7 @@ class Report:
         known = self._metrics.snapshot()
         about = known[name]
         self._batches[name] = batches = batches_of(about["recent"])
-        query, last = self._queries[name], batches[-1]
+        query, last, self._jobs[name] = self._queries[name], batches[-1], {}
         since = last.ended if query.doing in (Doing.WAITS, Doing.BATCH) else query.since
         self._queries[name] = replace(
             query,
@@ -198,13 +210,13 @@ def _of_sinks() -> list[str]:
     ]
 
 
-def _tasks(query: StreamingQuery) -> tuple[int, int] | None:
-    """Count the tasks of the batch at work, those that are done and all; None where Spark does not say."""
+def _tasks(query: StreamingQuery) -> dict[int, tuple[int, int]]:
+    """Count the tasks of the query's jobs at work, those that are done and all; none where Spark does not say."""
     context: Any = SparkContext._active_spark_context
-    done = tasks = 0
+    found = {}
     with contextlib.suppress(Exception):  # the job has ended meanwhile, or Spark keeps it elsewhere
         for number in context.statusTracker().getActiveJobsIds():
             job = context._jsc.sc().statusStore().job(number)
             if job.jobGroup().isDefined() and job.jobGroup().get() == str(query.runId):
-                done, tasks = done + job.numCompletedTasks(), tasks + job.numTasks() - job.numSkippedTasks()
-    return (done, tasks) if tasks else None
+                found[number] = job.numCompletedTasks(), job.numTasks() - job.numSkippedTasks()
+    return found

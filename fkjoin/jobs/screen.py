@@ -19,7 +19,7 @@ from rich.text import Text
 from fkjoin.checkpoint.progress import span
 from fkjoin.jobs.panel import Panel
 from fkjoin.jobs.plain import Lines
-from fkjoin.jobs.view import JobView
+from fkjoin.jobs.view import JobView, Mode
 
 Look = Callable[[], JobView]
 """The job at this moment; another thread may ask."""
@@ -125,7 +125,10 @@ class Terminal:
         with self._lock:
             what, shown = self._waits or self._stage, list[RenderableType]()
             if self._look is not None:
-                shown += ["", Panel(self._look())]
+                view = self._look()
+                shown += ["", Panel(view)]
+                if view.mode is Mode.RUNS:
+                    shown.append("")  # the cursor's line: of whatever comes when the process is killed
             if what is not None:
                 shown.append(
                     Spinner(

@@ -58,6 +58,8 @@ class Metrics(Collector):
         self._started_ms: dict[str, int] = {}
         self._ended: dict[str, str] = {}
         """Why queries ended; nothing where they were stopped."""
+        self._works: dict[str, str] = {}
+        """What queries work on, in words."""
 
     def _start(self, name: str) -> None:
         """Take down that a query has started, or will soon."""
@@ -69,6 +71,16 @@ class Metrics(Collector):
         """Take down that a query has ended."""
         with self._lock:
             self._ended[name] = why or ""
+
+    def _work(self, name: str, words: str) -> None:
+        """Take down what a query works on at this moment; nothing while it waits."""
+        with self._lock:
+            self._works[name] = words
+
+    def _doing(self) -> dict[str, str]:
+        """Return what queries work on."""
+        with self._lock:
+            return dict(self._works)
 
     def _look(self, look: Callable[[Mapping[str, QueryMetrics], Mapping[str, int], Mapping[str, str]], _T]) -> _T:
         """Return what ``look`` makes of the queries, of when they started, and of why they ended."""

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import resources
 from typing import Any
@@ -55,13 +55,17 @@ def status(shown: Shown, metrics: Metrics) -> dict[str, Any]:
     """Return what the page shows of this moment."""
     now_ms, snapshot = _now_ms(), metrics.snapshot()
     operators = dict.fromkeys(name for query in snapshot.values() for kind in ("totals", "state") for name in query[kind])
+    health = metrics._look(partial(_health, now_ms))
+    rates = rates_on_arrows(shown.steps, _flowing(snapshot, health["queries"]))
     return {
         "job": shown.job,
         "now_ms": now_ms,
-        "picture": svg(shown.steps, rates_on_arrows(shown.steps, snapshot), by_hand=True) if shown.steps else "",
+        "began_ms": metrics._look(lambda _, started, __: min(started.values(), default=None)),
+        "doing": metrics._doing(),
+        "picture": svg(_drawn(shown.steps), rates, by_hand=True) if shown.steps else "",
         "steps": [_step(step, operators, snapshot) for step in shown.steps],
         "queries": snapshot,
-        "health": metrics._look(partial(_health, now_ms)),
+        "health": health,
         "dead_letters": metrics._look(partial(_dead_letters, shown)),
     }
 
@@ -74,6 +78,22 @@ def history(metrics: Metrics) -> dict[str, Any]:
         return {name: query.history.columns(now_ms) for name, query in queries.items()}
 
     return {"now_ms": now_ms, "queries": metrics._look(look)}
+
+
+def _drawn(steps: Sequence[Step]) -> list[Step]:
+    """Return the steps without the rules of the optimizer, which stand beside the map when a step is chosen."""
+    return [replace(step, facts=tuple(fact for fact in step.facts if fact[0] != "rule")) for step in steps]
+
+
+def _flowing(snapshot: Mapping[str, Any], health: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the snapshot with rates of 0 where a query reads nothing, as its figure says."""
+    still = {name for name, one in health.items() if one["state"] in ("idle", "ended")}
+    return {
+        name: {**query, "rates": {operator: dict.fromkeys(row, 0.0) for operator, row in query["rates"].items()}}
+        if name in still
+        else query
+        for name, query in snapshot.items()
+    }
 
 
 def _step(step: Step, operators: Mapping[str, None], snapshot: Mapping[str, Any]) -> dict[str, Any]:

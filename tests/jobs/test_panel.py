@@ -51,13 +51,14 @@ def test_the_panel_says_what_each_query_does_and_since_when() -> None:
         "orders, customers → joined → regions → changes, regions\n"
         "\n"
         "query                now                               behind  rows/s  last batch   took  rows read\n"
-        "sink-changes         waits for data since 07:55:50          0     0.0          12  0.8 s      1,203\n"
-        "sink-regions         batch 14 for 4 s, 12 of 40 tasks  31,000     571          13  2.1 s    120,300\n"
+        "sink-changes         waits for data since 07:55:50          0     0.0         #12  0.8 s      1,203\n"
+        "sink-regions         batch 14 for 4 s, 12 of 40 tasks  31,000     571         #13  2.1 s    120,300\n"
         "dead-letters-orders  first batch for 1 min 15 s             –     0.0           –      –          0\n"
         "sink-late            not started yet                        –     0.0           –      –          0\n"
         "\n"
         "no errors, no dead letters\n"
-        "Ctrl-C stops it after the batch at work  ·  Spark's log is in spark.log"
+        "Ctrl-C stops it after the batch at work\n"
+        "Spark's log is in spark.log"
     )
 
 
@@ -67,14 +68,15 @@ def test_eighty_columns_are_enough() -> None:
         "orders, customers → joined → regions → changes, regions\n"
         "\n"
         "query               now                             behind  rows/s  batch   took\n"
-        "sink-changes        waits for data since 07:55:50        0     0.0     12  0.8 s\n"
-        "sink-regions        batch 14 for 4 s, 12 of 40      31,000     571     13  2.1 s\n"
+        "sink-changes        waits for data since 07:55:50        0     0.0    #12  0.8 s\n"
+        "sink-regions        batch 14 for 4 s, 12 of 40      31,000     571    #13  2.1 s\n"
         "                    tasks\n"
         "dead-letters-orde…  first batch for 1 min 15 s           –     0.0      –      –\n"
         "sink-late           not started yet                      –     0.0      –      –\n"
         "\n"
         "no errors, no dead letters\n"
-        "Ctrl-C stops it after the batch at work  ·  Spark's log is in spark.log"
+        "Ctrl-C stops it after the batch at work\n"
+        "Spark's log is in spark.log"
     )
 
 
@@ -106,8 +108,8 @@ def test_at_the_end_there_is_how_much_was_done_and_what_went_wrong() -> None:
         "orders, customers → joined → regions → changes, regions\n"
         "\n"
         "query         now                   last batch   took  batches  rows read\n"
-        "sink-changes  stopped                       12  0.8 s       13      1,203\n"
-        "sink-regions  stopped                       13  2.1 s       14    120,300\n"
+        "sink-changes  stopped                      #12  0.8 s       13      1,203\n"
+        "sink-regions  stopped                      #13  2.1 s       14    120,300\n"
         "\n"
         "since the start: 3 dead letters in joined; work on postgres shop.orders repeated\n"
         "2 times"

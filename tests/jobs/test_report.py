@@ -62,7 +62,8 @@ class Followed:
         monkeypatch.setattr("fkjoin.jobs.report.time.time", lambda: self.now)
         self.log, self.said = io.StringIO(), io.StringIO()
         self.query, screen = Query(), Plain(Console(file=self.said))
-        self.report = Report(SPEC, ["sink-out"], (), Metrics(), self.log, screen)
+        self.metrics = Metrics()
+        self.report = Report(SPEC, ["sink-out"], (), self.metrics, self.log, screen)
         screen.watch(self.report.view)
         self.report.starts("sink-out")
 
@@ -131,6 +132,31 @@ def test_batches_without_a_pause_begin_where_the_one_before_ended(followed: Foll
     followed.query.done(progress(0))
     found = followed.look(0.7)
     assert (found.doing, found.since) == (Doing.BATCH, START + 0.5)
+
+
+def test_tasks_of_a_batch_are_counted_through_all_of_sparks_jobs(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number never falls when the next sink's job begins; the page hears what the terminal shows."""
+    work: dict[int, tuple[int, int]] = {}
+    monkeypatch.setattr("fkjoin.jobs.report._tasks", lambda query: work)
+    followed.query.status = WORKING
+    assert followed.look(0).tasks is None
+    work = {7: (3, 15)}
+    assert followed.look(2).tasks == (3, 15)
+    work = {8: (0, 2)}
+    assert followed.look(4).tasks == (15, 17)
+    assert followed.metrics._doing() == {"sink-out": "first batch for 4 s, 15 of 17 tasks"}
+    followed.query.done(progress(0))
+    work = {9: (1, 4)}
+    followed.look(5)
+    assert followed.look(7).tasks == (1, 4), "of the next batch alone"
+    followed.query.status = WAITING
+    followed.look(8)
+    assert followed.metrics._doing() == {"sink-out": ""}, "it works on nothing"
+    followed.query.status = WORKING
+    followed.look(9)
+    assert followed.metrics._doing() == {"sink-out": "batch 1 for 0 s"}
+    followed.report.turn(Mode.STOPPED)
+    assert followed.metrics._doing() == {"sink-out": ""}
 
 
 def test_the_time_stands_still_when_a_job_has_ended(followed: Followed) -> None:

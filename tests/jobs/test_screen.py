@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs.screen import Plain, Terminal, screen_on
+from fkjoin.jobs.view import Flow, JobView
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
@@ -49,6 +50,14 @@ def test_each_stage_leaves_a_line_that_says_how_it_ended(error: BaseException | 
     assert "a [red] word\n" in said, "text, and no markup"
     assert re.search(f"{last}\n", said)
     assert not re.search("[✓✗–] stopping", said)
+
+
+def test_what_comes_after_a_job_that_was_killed_has_a_line_of_its_own() -> None:
+    """The panel is on the screen still, and a shell writes its prompt where the cursor is."""
+    out = io.StringIO()
+    with Terminal(Console(file=out, force_terminal=True, width=80)) as screen:
+        screen.watch(lambda: JobView("shop", Flow((), (), ()), 0.0, 9.0, ()))
+        assert re.search(r"Ctrl-C stops it after the batch at work *\n *$", _CONTROL.sub("", out.getvalue()))
 
 
 def test_a_dumb_terminal_and_a_pipe_get_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,27 @@ def test_a_job_without_a_batch_is_starting() -> None:
     assert 'data-step="source orders"' in found["picture"]
 
 
+def test_the_page_has_when_the_job_started_and_what_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = Metrics()
+    assert status(Shown("shop"), metrics)["began_ms"] is None, "nobody knows it"
+    metrics._start("sink-out")
+    monkeypatch.setattr("time.time", lambda: FIRST_MS / 1000 + 70)
+    metrics._start("sink-late")
+    metrics._work("sink-out", "batch 2 for 4 s")
+    found = status(Shown("shop"), metrics)
+    assert (found["began_ms"], found["now_ms"]) == (FIRST_MS + 10_000, FIRST_MS + 70_000), "the first query's start"
+    assert found["doing"] == {"sink-out": "batch 2 for 4 s"}
+
+
+def test_the_map_leaves_rules_to_the_box_that_is_chosen() -> None:
+    rule = "rule", "join-keeps-what-it-needs fired"
+    joined = replace(JOINED, facts=(*JOINED.facts, rule))
+    found = status(Shown("shop", [ORDERS, CUSTOMERS, joined]), Metrics())
+    assert "foreign key: x" in found["picture"]
+    assert "rule" not in found["picture"]
+    assert rule in found["steps"][-1]["facts"]
+
+
 def test_the_last_hour_has_a_point_for_batches_of_some_seconds() -> None:
     metrics = taken(0, 1, 6)
     columns = history(metrics)["queries"]["sink-out"]
@@ -84,6 +105,18 @@ def test_figures_of_this_moment_fall_while_no_batch_ends(monkeypatch: pytest.Mon
     metrics.take(idle(10), "sink-out")
     found = status(Shown("shop"), metrics)["health"]
     assert (found["state"], found["queries"]["sink-out"]["read"]) == ("idle", 0.0)
+
+
+def test_nothing_flows_on_the_map_while_a_query_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its figure says: nothing is read."""
+    metrics, shop = taken(9), Shown("shop", [ORDERS, CUSTOMERS, JOINED, SINK])
+
+    def flows() -> list[str]:
+        return re.findall(r">([\d,]+/s)<", status(shop, metrics)["picture"])
+
+    assert flows() == ["180/s", "20/s", "100/s"]
+    metrics.take(idle(10), "sink-out")
+    assert flows() == ["0/s", "0/s", "0/s"]
 
 
 def test_a_step_has_its_operators_and_a_source_its_topics() -> None:
