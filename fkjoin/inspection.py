@@ -21,6 +21,8 @@ HABITS = {
     "cache": "table.materialize(name)",
     "collect": "table.preview(20).collect()",
     "count": "table.group_by(key).count()",
+    "distinct": "table.preview(20).distinct()",
+    "dropDuplicates": "table.rekey(key)",
     "dtypes": "table.schema",
     "explain": "table.describe()",
     "first": "table.preview(1).first()",
@@ -48,6 +50,7 @@ HABITS = {
     "withColumn": "table.with_columns(more)",
     "withColumnRenamed": "table.select(*columns)",
     "withColumns": "table.with_columns(more)",
+    "withColumnsRenamed": "table.select(*columns)",
     "write": "table.to_parquet(path, checkpoint=folder)",
     "writeStream": "table.to_parquet(path, checkpoint=folder), or table.changes.writeStream",
 }
@@ -195,11 +198,23 @@ class Inspection(Operators):
         return f"Table[{self.name}; key: {_shown(planned.key_type)}; columns: {_shown(row) or 'none'}; emit: {emit}]"
 
     if not TYPE_CHECKING:  # else any name would do for type checkers
+        __iter__ = None  # else Python would ask for item after item
+
+        def __getitem__(self, name: object) -> Any:
+            if isinstance(name, str) and name in self.columns:
+                raise TypeError(_named(name))
+            raise TypeError(f"a Table has no items; its columns are {', '.join(self.columns)}")
 
         def __getattr__(self, name: str) -> Any:
             if name in HABITS:
                 raise AttributeError(f"a Table has no {name}; call {HABITS[name]}", name=name, obj=self)
+            if "_planned" in vars(self) and name in self.columns:
+                raise AttributeError(_named(name), name=name, obj=self)
             return object.__getattribute__(self, name)  # raises what there is to say, also of a property that failed
+
+
+def _named(column: str) -> str:
+    return f"a Table's columns are named where they are used: write {column!r}, an SQL text with it, or F.col({column!r})"
 
 
 def _shown(fields: Iterable[StructField]) -> str:

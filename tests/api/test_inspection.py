@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import Table, TopologyError, cogroup, fk_join
@@ -152,6 +153,21 @@ def test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one(
                 found.stop()
     for name in ("show", "collect", "count", "withColumn", "where", "write", "writeStream", "toPandas", "groupBy"):
         assert name in HABITS
+
+
+def test_a_column_is_named_and_not_taken(orders: Table) -> None:
+    says = "write 'amount', an SQL text with it, or F.col('amount')"
+    with pytest.raises(TypeError, match=re.escape(says)):
+        orders["amount"]
+    with pytest.raises(AttributeError, match=re.escape(says)):
+        orders.filter(orders.amount > 1)  # type: ignore[attr-defined]
+    for condition in ("amount > 1", F.col("amount") > 1):
+        assert orders.filter(condition, name="large").columns == orders.columns
+    assert orders.select("amount").columns == [*orders.key, "amount"]
+    with pytest.raises(TypeError, match="a Table has no items; its columns are "):
+        orders[0]
+    with pytest.raises(TypeError, match="'Table' object is not iterable"):
+        list(orders)  # type: ignore[call-overload]
 
 
 def test_other_names_are_refused_as_python_does_and_an_error_in_a_property_is_its_own(
