@@ -52,15 +52,19 @@ def _committed(spark: SparkSession, checkpoint: str) -> list[Committed]:
 def _milliseconds(spark: SparkSession, as_of: datetime | str) -> int:
     """Read a time as Spark reads a timestamp: without a zone it is of the session's."""
     if not isinstance(as_of, datetime | str):
-        raise FkJoinError(f"as_of: {as_of!r} is no time; give a datetime, or a text such as '2026-11-27 06:45:00'")
+        raise _no_time(as_of)
     if isinstance(as_of, datetime) and as_of.tzinfo is not None:
         return int(as_of.timestamp() * 1000)
     text = as_of if isinstance(as_of, str) else as_of.isoformat(sep=" ")
     (row,) = spark.sql("select unix_millis(try_cast(:at as timestamp)) as ms", {"at": text}).collect()
     if row.ms is None:
-        raise FkJoinError(f"as_of: {as_of!r} is no time; give a datetime, or a text such as '2026-11-27 06:45:00'")
+        raise _no_time(as_of)
     return int(row.ms)
 
 
 def _text(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat(sep=" ", timespec="milliseconds")
+
+
+def _no_time(given: object) -> FkJoinError:
+    return FkJoinError(f"as_of: {given!r} is no time; give a datetime, or a text such as '2026-11-27 06:45:00'")

@@ -183,10 +183,10 @@ class Results:
             schemas = self.of.schemas
             family = Family(*(schemas[name] for name in ("key", "left", "right", "result")))
             empty = pa.array([], BYTES), pa.array([], BYTES), pa.array([], BYTES), np.zeros(0, np.int64)
-            for keys, rows, version, ts in [*stored(store, family, self._pages(store, tags.RIGHT)), empty]:
+            for keys, rows, version, ts in [*stored(store, family, self._pages(store, tags.RIGHT))] or [empty]:
                 yield keys, self._batch("foreign_key", keys, RowCodec(family.result).decode(rows), version, ts)
             return
-        for page in [*self._pages(store, tags.ROW), _no_page()]:
+        for page in [*self._pages(store, tags.ROW)] or [_no_page()]:
             held = records.decode(page.values)
             if self.of.star is not None:
                 keys = untagged(page.keys)

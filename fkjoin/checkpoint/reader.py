@@ -229,7 +229,7 @@ class StateReader:
             return
         raise FkJoinError(
             f"checkpoint {self._files.checkpoint}: Spark has removed the files of {_TRIES} batches in turn before they were "
-            "read; keep more of them with spark.sql.streaming.minBatchesToRetain"
+            "read (spark.sql.streaming.minBatchesToRetain says how many it keeps)"
         )
 
     def _go(self, commit: Commit) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from fkjoin.checkpoint.damage import RESTORE
 from fkjoin.checkpoint.plain_files import Commit, PlainFiles, is_ours
 from fkjoin.checkpoint.saved_log import SavedLog, since
 from fkjoin.checkpoint.spark_formats import Changes, Version, changes_of
@@ -191,5 +192,5 @@ def _follow(changes: Changes, metas: dict[int, Meta], entries: list[Entries]) ->
 def _segment(number: int, data: bytes | None, meta: Meta) -> Entries:
     token, keys, values = decode_segment(number, data)
     if number == meta.next - 1 and token != meta.token:
-        raise CorruptLogError(f"change log segment {number} is of another attempt than its meta record")
+        raise CorruptLogError(f"change log segment {number} is of another attempt than its meta record: {RESTORE}")
     return keys, values

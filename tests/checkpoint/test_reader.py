@@ -9,6 +9,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from fkjoin.checkpoint.entries import Results
 from fkjoin.checkpoint.python_values import rows_of
 from fkjoin.checkpoint.spark_formats import Place, changes_of, key_of, place_of
 from fkjoin.spark.buckets import bucket_ids
+from fkjoin.state import CorruptLogError
+from fkjoin.state.segments import Meta
 from tests.support import golden_operators
 from tests.support.golden import CHECKPOINTS
 from tests.support.sampling import EVERY
@@ -293,7 +296,7 @@ def test_files_that_are_removed_meanwhile_make_it_read_the_next_batch(
         assert (reader.batch, reader.get(("eu", 1))) == (3, query.values(("eu", 1)))
     monkeypatch.setattr(reader_module, "_TRIES", 2)
     left = iter(range(5, 9))
-    with pytest.raises(FkJoinError, match="Spark has removed the files of 2 batches in turn before they were read; keep more"):
+    with pytest.raises(FkJoinError, match="Spark has removed the files of 2 batches in turn before they were read .spark.sql"):
         StateReader(query.checkpoint, NAME)
 
 
@@ -391,8 +394,33 @@ def test_files_that_only_spark_reads_are_refused_by_name(query: SavedQuery, tmp_
     other.batch({("eu", 1): row(1)})
     with pytest.raises(FkJoinError, match="is compressed by neither lz4 nor zstd; read_state reads it"):
         StateReader(other.checkpoint, NAME)
+    anew = SavedQuery(tmp_path / "anew", codec="lz4")
+    anew.batch({("eu", 1): row(1)})
+    StateReader(anew.checkpoint, NAME).close()
     for path in ((file := query.checkpoint), os.path.relpath(file), f"file:{file}", f"file://{file}", str(file) + "/"):
         StateReader(path, NAME).close()
+
+
+def test_a_segment_of_another_attempt_is_refused(query: SavedQuery) -> None:
+    """A log that does not lead on from the one that is known makes the reader copy it anew; this one is damaged."""
+    query.batch({("eu", 1): row(1)})
+    folder = query.checkpoint / "state/0"
+    (path,) = (path for path in folder.glob("*/1_*.changelog") if len(path.read_bytes()) > 200)
+    changes = changes_of("1_x", path.read_bytes())
+    (place,) = (place for place in changes.written if place.number is None)
+    data = changes.written[place]
+    assert data is not None
+    meta = Meta.decode(data)
+    assert replica._follow(changes, {}, entries := [])
+    assert len(entries) == 1
+    other = {**changes.written, place: replace(meta, token=b"x" * 16).encode()}
+    with pytest.raises(CorruptLogError, match="change log segment 0 is of another attempt than its meta record: restore it"):
+        replica._follow(changes._replace(written=other), {}, [])
+    gone = {key: value for key, value in changes.written.items() if key.number is None}
+    with pytest.raises(CorruptLogError, match="change log segment 0 is missing"):
+        replica._follow(changes._replace(written=gone), {}, [])
+    for known in (replace(meta, next=5), replace(meta, identity=b"{}"), replace(meta, token=b"x" * 16)):
+        assert not replica._follow(changes, {place.bucket: known}, [])
 
 
 def test_records_of_another_form_are_refused() -> None:

@@ -71,7 +71,7 @@ class SavedQuery:
     def batch(
         self, changes: dict[tuple[str, int], dict[str, Any] | None], *, snapshot: bool = False, tidy: bool = False
     ) -> None:
-        """Write a batch: rows, or with None deletes; ``snapshot``: also snapshots of what it leaves; ``tidy``: logs are cleaned."""
+        """Write a batch: rows, or None for deletes; ``snapshot``: and snapshots of what it leaves; ``tidy``: cleans logs."""
         self.last += 1
         before = {bucket: log.committed for bucket, log in self._logs.items()}
         self._write(changes, tidy)
