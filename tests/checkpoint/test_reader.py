@@ -325,6 +325,27 @@ def test_readers_in_threads_see_whole_batches_while_a_query_goes_on(query: Saved
     assert len(set.union(*seen)) > 3
 
 
+def test_a_batch_comes_before_a_call_or_after_it(query: SavedQuery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call may read several times; another thread goes to a later batch between two of them."""
+    query.batch({key: row(0) for key in KEYS})
+    followed: list[threading.Thread] = []
+    get_many = replica.RocksIndex.get_many
+
+    def interrupted(index: Any, keys: Any) -> Any:
+        if not followed:
+            followed.append(threading.Thread(target=reader.refresh))
+            followed[0].start()
+            followed[0].join(1.0)
+        return get_many(index, keys)
+
+    with StateReader(query.checkpoint, NAME, max_age=None) as reader:
+        query.batch({key: row(1) for key in KEYS})
+        monkeypatch.setattr(replica.RocksIndex, "get_many", interrupted)
+        assert {one["name"] for one in reader.get_many(KEYS) if one is not None} == {"n0"}
+        followed[0].join(60)
+        assert {one["name"] for one in reader.get_many(KEYS) if one is not None} == {"n1"}
+
+
 def test_a_reader_leaves_nothing_behind_and_says_so_when_it_was_closed(query: SavedQuery) -> None:
     query.batch({key: row(0) for key in KEYS}, snapshot=True)
     reader = StateReader(query.checkpoint, NAME)
