@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fkjoin import testing as testing
     from fkjoin.checkpoint.failure import QueryError, failure
     from fkjoin.checkpoint.query import Query
+    from fkjoin.checkpoint.reader import StateReader
     from fkjoin.checkpoint.saved import read_state
     from fkjoin.cogroups import cogroup
     from fkjoin.errors import FkJoinError, FormatError, InvariantError, SessionError, TopologyError, TraceError
@@ -32,6 +33,7 @@ __all__ = [
     "Query",
     "QueryError",
     "SessionError",
+    "StateReader",
     "Table",
     "TopologyError",
     "TraceError",
@@ -45,6 +47,7 @@ __all__ = [
 _HOMES = {
     "Query": "fkjoin.checkpoint.query",
     "QueryError": "fkjoin.checkpoint.failure",
+    "StateReader": "fkjoin.checkpoint.reader",
     "Table": "fkjoin.table",
     "cogroup": "fkjoin.cogroups",
     "failure": "fkjoin.checkpoint.failure",

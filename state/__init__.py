@@ -4,7 +4,7 @@ from fkjoin.state.bucket import BucketStore
 from fkjoin.state.errors import CorruptLogError, DamagedIndexError, StateError, StoreMismatchError, UnknownFormatError
 from fkjoin.state.memory import MemoryStore
 from fkjoin.state.order import byte_order
-from fkjoin.state.protocol import BYTES, Bytes, KeyRange, Page, SegmentLog, Store, items, prefix_range
+from fkjoin.state.protocol import BYTES, Bytes, KeyRange, Page, Reads, SegmentLog, Store, items, prefix_range
 
 __all__ = [
     "BYTES",
@@ -15,6 +15,7 @@ __all__ = [
     "KeyRange",
     "MemoryStore",
     "Page",
+    "Reads",
     "SegmentLog",
     "StateError",
     "Store",

@@ -127,6 +127,12 @@ class RocksIndex:
         """About how many entries there are, and the bytes of the files."""
         return says(self._db, "estimate-num-keys"), says(self._db, "total-sst-files-size")
 
+    def memory_bytes(self) -> int:
+        """Bytes of the process's blocks in memory, and of the files' filters and indexes."""
+        return sum(
+            says(self._db, name) for name in ("block-cache-usage", "estimate-table-readers-mem", "cur-size-all-mem-tables")
+        )
+
     def get_many(self, keys: Bytes) -> Bytes:
         """Read many keys, see ``Store.get_many``; sorted keys cost half."""
         if len(keys) <= SLICE_ROWS:
@@ -228,7 +234,8 @@ class RocksIndex:
             return
         lock, self._lock = self._lock, None
         try:
-            merge(self._db)
+            if self.position is not None:  # else it is of no more use
+                merge(self._db)
             live = live_files(self._db)
             self._db.close()
             del self._db

@@ -36,8 +36,8 @@ class Page(NamedTuple):
     values: Bytes
 
 
-class Store(Protocol):
-    """Three methods; reads see the writes that came before them."""
+class Reads(Protocol):
+    """The two methods of a store that read it."""
 
     def get_many(self, keys: Bytes) -> Bytes:
         """Values for ``keys`` (distinct, no nulls), in their order; null where there is none."""
@@ -46,6 +46,10 @@ class Store(Protocol):
     def scan(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
         """Entries of each range in turn, in key order, in pages; at most ``limit`` in all, the first ``each`` of a range."""
         ...
+
+
+class Store(Reads, Protocol):
+    """Three methods; reads see the writes that came before them."""
 
     def write(self, keys: Bytes, values: Bytes) -> None:
         """Put, or delete where the value is null; ``keys`` are distinct."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.codec import combined_key, pairs, records, tags, versions
-from fkjoin.codec.arrays import Bytes, after, as_bytes, take, unpaired, untagged, valid
+from fkjoin.codec.arrays import Bytes, after, as_bytes, prefixed, take, unpaired, untagged, valid
 from fkjoin.codec.messages import NO_TIMESTAMP
 from fkjoin.codec.records import Records
 from fkjoin.codec.rows import KeyCodec, RowCodec
@@ -32,7 +32,7 @@ from fkjoin.stages.pair import sides_of
 from fkjoin.stages.rekey import HAS_FOREIGN_KEY
 from fkjoin.stages.retention import GONE
 from fkjoin.stages.scatter import scattered
-from fkjoin.state import BYTES, BucketStore, Page, StateError, prefix_range
+from fkjoin.state import BYTES, BucketStore, Page, Reads, StateError, prefix_range
 
 ENTRIES = (
     "store string, bucket int, kind string, key string, foreign_key string, version string, timestamp bigint, gone boolean, "
@@ -165,30 +165,43 @@ class Entries:
 
 @dataclass(frozen=True)
 class Results:
-    """The rows that a resolve store keeps, typed, with their versions and timestamps."""
+    """The rows of a table that a store keeps, typed, with their versions and timestamps; all, or those with the keys ``keys``.
+
+    ``keys``: distinct, encoded.
+    """
 
     of: Described
+    keys: Bytes | None = None
 
-    def __call__(self, store: BucketStore, bucket: int) -> Iterator[pa.RecordBatch]:
+    def __call__(self, store: Reads, bucket: int) -> Iterator[pa.RecordBatch]:
+        for _, rows in self.keyed(store):
+            yield rows
+
+    def keyed(self, store: Reads) -> Iterator[tuple[Bytes, pa.RecordBatch]]:
+        """Read the keys of the rows that there are, and the rows, at least one batch of them."""
         if self.of.stage == "children":
             schemas = self.of.schemas
             family = Family(*(schemas[name] for name in ("key", "left", "right", "result")))
             empty = pa.array([], BYTES), pa.array([], BYTES), pa.array([], BYTES), np.zeros(0, np.int64)
-            for keys, rows, version, ts in [*stored(store, family), empty]:
-                yield self._batch("foreign_key", keys, RowCodec(family.result).decode(rows), version, ts)
+            for keys, rows, version, ts in [*stored(store, family, self._pages(store, tags.RIGHT))] or [empty]:
+                yield keys, self._batch("foreign_key", keys, RowCodec(family.result).decode(rows), version, ts)
             return
-        for page in [*_pages(store, tags.ROW, None), _no_page()]:
+        for page in [*self._pages(store, tags.ROW)] or [_no_page()]:
             held = records.decode(page.values)
             if self.of.star is not None:
                 keys = untagged(page.keys)
                 rows, version = result_rows(keys, held, self.of.star)
                 live = np.flatnonzero(valid(rows))
                 columns = RowCodec(self.of.star.schema).decode(take(rows, live))
-                yield self._batch("key", take(keys, live), columns, take(version, live), held.ts[live])
+                yield take(keys, live), self._batch("key", take(keys, live), columns, take(version, live), held.ts[live])
                 continue
             live = np.flatnonzero(held.flags & HAS_RESULT > 0)
             columns = self.of.result(take(held.body, live))
-            yield self._batch("key", untagged(take(page.keys, live)), columns, take(held.version, live), held.ts[live])
+            keys = untagged(take(page.keys, live))
+            yield keys, self._batch("key", keys, columns, take(held.version, live), held.ts[live])
+
+    def _pages(self, store: Reads, tag: bytes) -> Iterator[Page]:
+        return _pages(store, tag, None if self.keys is None else prefixed(tag, self.keys).to_pylist())
 
     def _batch(self, key: str, keys: Bytes, rows: list[pa.Array], version: Bytes, ts: np.ndarray) -> pa.RecordBatch:
         of = self.of
@@ -260,7 +273,7 @@ class Examine:
         return pa.record_batch(columns, names=[column.split()[0] for column in PROBLEMS.split(", ")])
 
 
-def _pages(store: BucketStore, tag: bytes, names: Sequence[bytes] | None) -> Iterator[Page]:
+def _pages(store: Reads, tag: bytes, names: Sequence[bytes] | None) -> Iterator[Page]:
     """The records under ``tag``, or those of them among ``names``."""
     if names is None:
         yield from store.scan([prefix_range(tag)])

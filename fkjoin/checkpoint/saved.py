@@ -12,6 +12,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,21 +22,19 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StructType
 
+from fkjoin.checkpoint.as_of import batch_as_of
 from fkjoin.checkpoint.damage import damaged
-from fkjoin.checkpoint.entries import ENTRIES, Described, Entries, Results
+from fkjoin.checkpoint.entries import ENTRIES, Entries, Results
+from fkjoin.checkpoint.stores import Identified, kept_as
 from fkjoin.codec.arrays import Bytes
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.sessions.abilities import READ_STATE
 from fkjoin.sessions.own_folder import held_folder
 from fkjoin.spark.buckets import bucket_ids, buckets_of, places_of
 from fkjoin.spark.identity import bucket_folder, home_of, read_identity
-from fkjoin.spark.schemas import arrow_schema, kept_type
-from fkjoin.stages.multi_join import MultiJoin
+from fkjoin.spark.schemas import kept_type
 from fkjoin.state import BucketStore
 from fkjoin.state.segments import Meta
-
-_KEPT = ("resolve", "aggregate", "children", "merge", "gather", "owners", "pair")
-"""Stages whose stores can keep the rows of a table."""
 
 _META = -1
 """The number that the meta record goes by among the segments."""
@@ -90,7 +89,7 @@ class OnBucket:
 
 
 @dataclass(frozen=True)
-class SavedStore:
+class SavedStore(Identified):
     """A stage's store in a checkpoint."""
 
     spark: SparkSession
@@ -105,19 +104,6 @@ class SavedStore:
     def identity(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Facts and about, as the job stored them."""
         return read_identity(Meta.decode(bytes(self.metas[0].data)).identity)
-
-    @property
-    def name(self) -> str:
-        facts, _ = self.identity
-        return f"{facts['join']}-{facts['stage']}"
-
-    @property
-    def stage(self) -> str:
-        return str(self.identity[0]["stage"])
-
-    @property
-    def buckets(self) -> int:
-        return int(self.identity[0]["buckets"])
 
     def logs(self) -> list[Meta]:
         """The buckets' meta records."""
@@ -136,37 +122,6 @@ class SavedStore:
             rows = rows.where(F.col("bucket").isin(buckets))
         on_bucket = OnBucket(read, index)
         return rows.groupBy("bucket").applyInArrow(lambda group: on_bucket(group), schema)  # PySpark counts arguments
-
-    def schemas(self) -> dict[str, pa.Schema]:
-        """Return the schemas of keys and rows, see ``Described``."""
-        _, about = self.identity
-        if "key" not in about:
-            raise FkJoinError(
-                f"checkpoint {self.checkpoint} was last written by a release that did not keep its tables' types: "
-                "run the job once with this release"
-            )
-        kinds = {name: kind for name, kind in about.items() if isinstance(kind, dict) and kind.get("type") == "struct"}
-        return {name: arrow_schema(name, kept_type(kind)) for name, kind in kinds.items()}
-
-    @property
-    def versions(self) -> tuple[tuple[str, int], ...]:
-        """Return the names of a version's parts, and the number of parts of each."""
-        _, about = self.identity
-        if "versions" in about:
-            return tuple((name, parts) for name, parts in about["versions"])
-        return tuple(zip(("left_version", "right_version"), about["parts"], strict=True))
-
-    def described(self) -> Described:
-        """Return the reader of the store's bytes."""
-        facts, _ = self.identity
-        both_rows = facts.get("joiner", "none") is None
-        return Described(self.name, self.stage, self.schemas(), both_rows, self.versions, self.star)
-
-    @property
-    def star(self) -> MultiJoin | None:
-        """Return, for stores of a multi-way join, what its rows are made of."""
-        _, about = self.identity
-        return MultiJoin.from_facts(about["star"], self.schemas()) if "star" in about else None
 
     def entries(self) -> DataFrame:
         """Every record of the store, readable (``ENTRIES``)."""
@@ -210,13 +165,7 @@ class SavedState:
 
     def results(self, name: str) -> SavedStore:
         """The store that keeps the rows of the table materialized as ``name``."""
-        kept = {store.identity[0].get("materialized"): store for store in self.stores if store.stage in _KEPT}
-        if name in kept:
-            return kept[name]
-        names = [str(item) for item in kept if item]
-        if any(store.identity[0]["join"] == name for store in self.stores):
-            raise FkJoinError(f"{name} keeps only hashes of its rows in {self.checkpoint}: start it with .materialize(…)")
-        raise FkJoinError(f"no table is materialized as {name!r} in {self.checkpoint}; {nearest(name, names)}")
+        return kept_as(name, self.stores, self.checkpoint)
 
     def store(self, name: str) -> SavedStore:
         stores = {store.name: store for store in self.stores}
@@ -256,7 +205,14 @@ class SavedState:
         return SavedStore(self.spark, self.checkpoint, row.operatorId, row.numPartitions, self.batch, tuple(found))
 
 
-def read_state(spark: SparkSession, checkpoint: str | Path, name: str, *, batch: int | None = None) -> DataFrame:
+def read_state(
+    spark: SparkSession,
+    checkpoint: str | Path,
+    name: str,
+    *,
+    batch: int | None = None,
+    as_of: datetime | str | None = None,
+) -> DataFrame:
     """Read the table that was materialized under a name, as it was after a committed batch.
 
     An aggregate is materialized under its own name, unless it was given another; so are ``with_children``, ``merge`` and
@@ -273,6 +229,10 @@ def read_state(spark: SparkSession, checkpoint: str | Path, name: str, *, batch:
         The name that ``Table.materialize`` was given, or the table's.
     batch : int, optional
         The number of the batch; the last committed one if left out.
+    as_of : datetime.datetime or str, optional
+        A time, in place of ``batch``: of the newest batch that was committed at or before it.  Without a zone it is of the
+        session's.  A batch was committed when its file in the folder ``commits`` was last written.  So a copy of
+        a checkpoint has the times of the copying unless it keeps those of files (``cp -p``).
 
     Returns
     -------
@@ -284,13 +244,13 @@ def read_state(spark: SparkSession, checkpoint: str | Path, name: str, *, batch:
     Raises
     ------
     FkJoinError
-        If there is no such table or batch.
+        If there is no such table, or no such batch any more.
 
     Examples
     --------
     >>> fkjoin.read_state(spark, "ck/joined", "joined").show()
     """
-    store = SavedState(spark, checkpoint, batch).results(name)
+    store = _state(spark, str(checkpoint), batch, as_of).results(name)
     _, about = store.identity
     of = "foreign_key" if store.stage == "children" else "key"
     key, result = (kept_type(about[part]) for part in (of, "result"))
@@ -298,6 +258,19 @@ def read_state(spark: SparkSession, checkpoint: str | Path, name: str, *, batch:
     for version, _ in store.versions:
         schema = schema.add(f"_{version}", ArrayType(LongType()))
     return store.on_buckets(Results(store.described()), schema.add("_timestamp", LongType()))
+
+
+def _state(spark: SparkSession, checkpoint: str, batch: int | None, as_of: datetime | str | None) -> SavedState:
+    """The state after a batch, or as of a time."""
+    if as_of is None:
+        return SavedState(spark, checkpoint, batch)
+    if batch is not None:
+        raise FkJoinError("as_of: batch is given, too; give one of them")
+    batch = batch_as_of(spark, checkpoint, as_of)
+    try:
+        return SavedState(spark, checkpoint, batch)
+    except FkJoinError as error:
+        raise FkJoinError(f"as_of: the last batch at {as_of} was {batch}, and its state cannot be read: {error}") from error
 
 
 def _variable(spark: SparkSession, checkpoint: str, operator: int, name: str, batch: int | None) -> DataFrame:

@@ -184,8 +184,8 @@ class ArrowFiles:
         self.do("date", path, changed_ms)
 
 
-def _opened(path: ArrowPath) -> tuple[FileSystem, str]:
-    """The file system, and the path on it."""
+def opened(path: ArrowPath) -> tuple[FileSystem, str]:
+    """Open the file system that a path is on; it, and the path on it."""
     if path.scheme == _LOCAL:
         return LocalFileSystem(), path.partition(":")[2]
     parts = urlsplit(path)
@@ -197,7 +197,7 @@ def _opened(path: ArrowPath) -> tuple[FileSystem, str]:
 
 
 def _status(path: ArrowPath) -> list[tuple[Any, ...]]:
-    files, place = _opened(path)
+    files, place = opened(path)
     found = files.get_file_info(place)
     return [] if found.type == FileType.NotFound else [_said(path, found)]
 
@@ -220,21 +220,21 @@ def _matching(pattern: ArrowPath) -> list[tuple[Any, ...]]:
 
 
 def _inside(folder: ArrowPath, pattern: str) -> list[tuple[Any, ...]]:
-    files, place = _opened(folder)
+    files, place = opened(folder)
     inside = files.get_file_info(FileSelector(place, allow_not_found=True))
     wanted = pattern.replace("[", "[[]").replace("?", "[?]")
     return [_said(f"{folder}/{one.base_name}", one) for one in inside if fnmatchcase(one.base_name, wanted)]
 
 
 def _read(path: ArrowPath) -> bytes:
-    files, place = _opened(path)
+    files, place = opened(path)
     with files.open_input_stream(place) as stream:
         return stream.readall()
 
 
 def _write(path: ArrowPath, encoded: str) -> None:
     """Make or replace a file in one step; an object store shows a file when it is whole."""
-    files, place = _opened(path)
+    files, place = opened(path)
     if path.scheme == _LOCAL:
         replace_local(Path(place), base64.b64decode(encoded))
         return
@@ -252,12 +252,12 @@ def replace_local(path: Path, data: bytes) -> None:
 
 
 def _make(path: ArrowPath) -> None:
-    files, place = _opened(path)
+    files, place = opened(path)
     files.create_dir(place)
 
 
 def _delete(path: ArrowPath) -> None:
-    files, place = _opened(path)
+    files, place = opened(path)
     kind = files.get_file_info(place).type
     if kind == FileType.Directory:
         files.delete_dir(place)
@@ -268,13 +268,13 @@ def _delete(path: ArrowPath) -> None:
 def _rename(path: ArrowPath, target: str) -> None:
     if path.scheme != _LOCAL:
         raise OSError("only folders of a machine are renamed at once")
-    Path(_opened(path)[1]).rename(_opened(ArrowPath(target))[1])
+    Path(opened(path)[1]).rename(opened(ArrowPath(target))[1])
 
 
 def _date(path: ArrowPath, changed_ms: int) -> None:
     if path.scheme != _LOCAL:
         raise OSError("only files of a machine can be dated")
-    os.utime(_opened(path)[1], (changed_ms / 1000, changed_ms / 1000))
+    os.utime(opened(path)[1], (changed_ms / 1000, changed_ms / 1000))
 
 
 _DONE: dict[str, Callable[..., Any]] = {

@@ -11,7 +11,7 @@ the result's version, and a 128-bit hash of the result.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -42,7 +42,7 @@ from fkjoin.stages.counters import Counters
 from fkjoin.stages.emission import HAS_RESULT, Emission, digests, entries
 from fkjoin.stages.retention import GONE, sweep
 from fkjoin.stages.sides import Rights, Subscribes, read_rights, read_subscribes, subscribed_rights, write_sides
-from fkjoin.state import Store, byte_order, prefix_range
+from fkjoin.state import Page, Reads, Store, byte_order, prefix_range
 
 AT_A_TIME = 262_144
 """Left rows that are put into maps at a time, rounded up to whole groups."""
@@ -126,9 +126,9 @@ def children(
         store.write(*written)
 
 
-def stored(store: Store, family: Family) -> Iterator[tuple[Bytes, Bytes, Bytes, Ints]]:
-    """Read all results from the store, page by page: the foreign keys, the rows, their versions and timestamps."""
-    for page in store.scan([prefix_range(tags.RIGHT)]):
+def stored(store: Reads, family: Family, pages: Iterable[Page]) -> Iterator[tuple[Bytes, Bytes, Bytes, Ints]]:
+    """Read the results of the right rows in ``pages``: the foreign keys, the rows, their versions and timestamps."""
+    for page in pages:
         live = records.decode(page.values).flags & GONE == 0
         keys, rights = (untagged(page.keys.filter(pa.array(live))), records.decode(page.values.filter(pa.array(live))).body)
         if not len(keys):
@@ -163,7 +163,7 @@ def _rows_of(held: records.Records, groups: Ints) -> records.Records:
     )
 
 
-def _members(store: Store, order: Ints, prefixes: Bytes, left: Subscribes | None) -> Iterator[tuple[Ints, _Members]]:
+def _members(store: Reads, order: Ints, prefixes: Bytes, left: Subscribes | None) -> Iterator[tuple[Ints, _Members]]:
     """Groups of ``order`` in turn, with all left rows that they have after the batch of ``left``.
 
     ``order``: the groups, sorted by their prefixes, as the scan comes by them.  A page may end within a group.  So groups are

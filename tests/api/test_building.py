@@ -57,6 +57,7 @@ def test_the_public_names() -> None:
         "Query",
         "QueryError",
         "SessionError",
+        "StateReader",
         "Table",
         "TopologyError",
         "TraceError",

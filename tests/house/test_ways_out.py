@@ -9,6 +9,12 @@ from tests.support.places import ROOT
 from tools.messages import raised
 
 REGISTRY = "tests/kafka/test_schema_registry.py::test_a_text_is_json_and_an_instant_an_instant_or_there_is_a_problem"
+NO_KEY = "tests/checkpoint/test_reader.py::test_what_is_no_key_is_refused_by_name"
+NOT_THERE = "tests/checkpoint/test_reader.py::test_a_table_that_is_not_kept_and_one_that_is_not_there_are_refused_by_name"
+CLOSED = "tests/checkpoint/test_reader.py::test_a_reader_leaves_nothing_behind_and_says_so_when_it_was_closed"
+FOREIGN_FILES = "tests/checkpoint/test_reader.py::test_files_that_only_spark_reads_are_refused_by_name"
+OTHER_ATTEMPT = "tests/checkpoint/test_reader.py::test_a_segment_of_another_attempt_is_refused"
+AS_OF = "tests/checkpoint/test_reader_beside_a_query.py::test_a_table_is_read_as_of_a_time"
 EXPORTED = "tests/checkpoint/test_saved_state.py::test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything"
 SINKS = "tests/sinks/test_several_sinks.py::test_a_place_that_comes_later_is_refused_and_one_may_be_left_out"
 LINES = "tests/files/test_bad_lines_after_start.py::test_what_becomes_of_lines_that_do_not_fit_does_not_bind_a_checkpoint"
@@ -255,6 +261,14 @@ WAYS: dict[str, str] = {
     "the checkpoint was made by another job: {}": (
         "tests/state/test_bucket_store.py::test_another_identity_is_refused_and_says_both"
     ),
+    "as_of: {} is no time; give a datetime, or a text": AS_OF,
+    "as_of: batch is given, too; give one of them": AS_OF,
+    "checkpoint {} has no committed batch: give the": NOT_THERE,
+    "max_age: {} is no number of seconds; give one": NOT_THERE,
+    "the StateReader of {} was closed: make a new": CLOSED,
+    "change log segment {} is of another attempt": OTHER_ATTEMPT,
+    "is compressed by neither lz4 nor zstd; read_state": FOREIGN_FILES,
+    "key {} is one value, and the table's key {}: write": NO_KEY,
     "change log segment {} is missing from the": LOG,
     "change log segment {} has format {}, this": LOG,
     "change log meta has format {}, this release": LOG,

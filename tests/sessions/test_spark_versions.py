@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from fkjoin import StateReader
 from fkjoin.checkpoint.upkeep import verify
 from tests.support.orders import History, batch_join
 from tests.support.places import ROOT
@@ -67,6 +68,12 @@ def test_a_job_that_is_killed_goes_on_there_and_on_the_newest(
         + 'run it, and the query after it, in a Python environment with "pyspark>=4.2"'
     )
     assert found["rescaled"] == (there if spreads else unspread)
+
+    with StateReader(tmp_path / "checkpoint", "joined") as reader:
+        looked_up = dict(zip(batch_join(history), reader.get_many(batch_join(history)), strict=True))
+    assert {
+        key: row and {"items": row["left"]["items"], "region": row["right"]["region"]} for key, row in looked_up.items()
+    } == batch_join(history)
 
     if not reads:  # the newest Spark does not load such change logs
         return

@@ -59,7 +59,7 @@ def check_printed(printed: str, wanted: list[tuple[int, str]]) -> None:
 
 def check_tutorial(folder: Path, printed: str, wanted: list[tuple[int, str]]) -> None:
     """Raise ``AssertionError`` unless the tutorial, run in a folder, has printed what it says, and left its results."""
-    assert len(wanted) == 4
+    assert len(wanted) == 5
     check_printed(printed, wanted)
     assert '"name": "Ada"' in printed.rsplit("</", 1)[1], "what fkjoin state get prints"
     assert len(list((folder / "job").glob("*/batch=*"))) == 2

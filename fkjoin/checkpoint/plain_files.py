@@ -1,0 +1,117 @@
+"""A checkpoint's files, read without Spark: on this machine, or wherever pyarrow reads."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyarrow.fs import FileSelector, SubTreeFileSystem
+
+from fkjoin.checkpoint.spark_formats import Version
+from fkjoin.errors import FkJoinError
+from fkjoin.sessions.arrow_files import ArrowPath, opened
+
+_OURS = [("log", "MapState"), ("meta", "ValueState")]
+"""State variables of fkjoin's operators."""
+
+_SETTINGS = {
+    "spark.sql.streaming.stateStore.encodingFormat": "unsaferow",
+    "spark.sql.streaming.stateStore.rowChecksum.enabled": "false",
+}
+"""Settings that a checkpoint keeps, and the values of those that can be read."""
+
+
+class Commit(NamedTuple):
+    """A batch that was committed."""
+
+    batch: int
+    versions: dict[int, tuple[Version, ...]]
+    """By the number of each stateful operator, the versions of its partitions' stores."""
+
+
+class PlainFiles:
+    """The files under a checkpoint's folder, by their paths in it; raises ``FileNotFoundError`` for one that is not there."""
+
+    def __init__(self, checkpoint: str | Path) -> None:
+        self.checkpoint = str(checkpoint)
+        where = self.checkpoint
+        if "://" not in where and not where.startswith("file:"):
+            where = str(Path(where).absolute())
+        scheme, _, rest = where.partition("://")
+        if scheme in ("s3a", "s3n"):  # Hadoop's names of it
+            where = f"s3://{rest}"
+        try:
+            files, place = opened(ArrowPath.of(where))
+        except OSError as error:
+            raise FkJoinError(
+                f"checkpoint {checkpoint} cannot be read without Spark: {error}; fkjoin.read_state reads it in a session"
+            ) from error
+        self._files = SubTreeFileSystem(place, files)
+
+    def read(self, name: str) -> bytes:
+        with self._files.open_input_file(name) as opened_file:
+            return bytes(opened_file.read())
+
+    def there(self, name: str) -> bool:
+        return bool(self._files.get_file_info(name).is_file)
+
+    def copy(self, name: str, target: Path) -> None:
+        with self._files.open_input_file(name) as source, target.open("wb") as copied:
+            shutil.copyfileobj(source, copied, 1 << 20)
+
+    def numbers(self, folder: str) -> list[int]:
+        """The numbers that files or folders in a folder are called by, the least first; none without the folder."""
+        found = self._files.get_file_info(FileSelector(folder, allow_not_found=True))
+        return sorted(int(one.base_name) for one in found if one.base_name.isdigit())
+
+
+def last_batch(files: PlainFiles) -> int:
+    """Return the number of the last committed batch."""
+    numbers = files.numbers("commits")
+    if not numbers:
+        raise FkJoinError(
+            f"checkpoint {files.checkpoint} has no committed batch: give the checkpointLocation of a query that has finished "
+            "one (of a job: CHECKPOINT/sink-NAME or sinks-TABLE)"
+        )
+    return numbers[-1]
+
+
+def commit_of(files: PlainFiles, batch: int) -> Commit:
+    """Read which versions of the state a batch left; ``FkJoinError`` if this cannot be told, or their form is another."""
+    about = _second_line(files.read(f"commits/{batch}"))
+    ids = about.get("stateUniqueIds") or {}
+    if not ids:
+        raise FkJoinError(
+            f"checkpoint {files.checkpoint} does not say which files of its state were committed: it has no state, or not of "
+            "checkpoint format 2"
+        )
+    kept = _second_line(files.read(f"offsets/{batch}")).get("conf", {})
+    for name, wanted in _SETTINGS.items():
+        if kept.get(name, wanted) != wanted:
+            raise FkJoinError(
+                f"checkpoint {files.checkpoint} was begun with {name}={kept[name]}, whose files only Spark reads: "
+                "fkjoin.read_state reads it in a session"
+            )
+    return Commit(batch, {int(n): tuple(Version(batch + 1, str(one[0])) for one in of) for n, of in ids.items()})
+
+
+def is_ours(files: PlainFiles, operator: int) -> bool:
+    """Tell whether a stateful operator is one of fkjoin's."""
+    folder = f"state/{operator}/_metadata/v2"
+    numbers = files.numbers(folder)
+    if not numbers:
+        return False
+    about = _second_line(files.read(f"{folder}/{numbers[-1]}"))
+    if not str(about["operatorInfo"]["operatorName"]).startswith("transformWithState"):
+        return False
+    variables = json.loads(about.get("operatorPropertiesJson") or "{}").get("stateVariables", [])
+    return sorted((one["stateName"], one["stateVariableType"]) for one in variables) == _OURS
+
+
+def _second_line(data: bytes) -> dict[str, Any]:
+    """Read the JSON of a log of Spark's, which stands below a line with its form."""
+    lines = data.decode().splitlines()
+    found: dict[str, Any] = json.loads(lines[1]) if len(lines) > 1 else {}
+    return found

@@ -1,0 +1,260 @@
+"""Rows of a table by their keys, from a query's checkpoint, for a service without a Spark session."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from fkjoin.checkpoint.damage import RESTORE
+from fkjoin.checkpoint.entries import Results
+from fkjoin.checkpoint.plain_files import Commit, PlainFiles, commit_of, last_batch
+from fkjoin.checkpoint.python_values import rows_of
+from fkjoin.checkpoint.replica import Replica
+from fkjoin.checkpoint.user_keys import encoded
+from fkjoin.errors import FkJoinError, FormatError
+from fkjoin.sessions.own_folder import held_folder
+from fkjoin.state import BYTES, StateError
+
+_TRIES = 20
+"""Number of batches that are tried while Spark removes one after the other."""
+
+
+class CacheSize(NamedTuple):
+    """The size of what a reader keeps."""
+
+    entries: int
+    """Records in the copy, an estimate: a row has one, a map of left rows one for each left row and two more."""
+    disk_bytes: int
+    """Files of the copy, under the temporary folder."""
+    memory_bytes: int
+    """Blocks and filters of these files that are in memory; readers of a process share 32 MiB for blocks."""
+
+
+class StateReader:
+    """Point look-ups in a materialized table, while its query runs or not, without a Spark session.
+
+    The reader copies the table's state into a folder under the temporary folder.  It brings the copy up to date with the change
+    files of each later batch.  All answers of a ``get_many`` are of one committed batch.  Threads may share a reader; after a
+    fork, a process makes its own.  Close it, or use it in a ``with`` block: its folder is removed then.
+
+    Parameters
+    ----------
+    checkpoint : str or pathlib.Path
+        The checkpoint folder of the query: a path of this machine, or a URL that pyarrow reads, such as ``s3://…``.
+    name : str
+        The name of the table, as for ``read_state``.
+    max_age : float or None, default 1.0
+        Seconds that an answer may be behind.  A call looks for a newer batch if the last look is longer ago.  An answer is of
+        the newest batch that was committed ``max_age`` seconds before the call, or of a later one.  0 looks in each call; None
+        only in ``refresh``.
+
+    Raises
+    ------
+    FkJoinError
+        If there is no such table, or files that only Spark can read; from any method, if a file is damaged.
+
+    Examples
+    --------
+    >>> with fkjoin.StateReader("ck/joined", "joined") as reader:
+    ...     reader.get("o1")
+    {'order_id': 'o1', 'name': 'Ada', '_left_version': [7], '_right_version': [3], '_timestamp': None}
+    """
+
+    def __init__(self, checkpoint: str | Path, name: str, *, max_age: float | None = 1.0) -> None:
+        if max_age is not None and (isinstance(max_age, bool) or not isinstance(max_age, int | float) or not max_age >= 0):
+            raise FkJoinError(f"max_age: {max_age!r} is no number of seconds; give one of at least 0, or None")
+        self._name, self._max_age = name, max_age
+        self._files = PlainFiles(checkpoint)
+        self._reading, self._looking = threading.RLock(), threading.Lock()
+        self._looked = float("-inf")
+        self._replica: Replica | None = None
+        with contextlib.ExitStack() as stack:
+            self._folder = stack.enter_context(held_folder())
+            self._look()
+            stack.callback(self._drop)
+            self._opened = stack.pop_all()
+
+    def get(self, key: Any) -> dict[str, Any] | None:
+        """Look up the row of a key.
+
+        Parameters
+        ----------
+        key : object
+            The value of the key's column; for several columns a tuple, or a dict by their names.
+
+        Returns
+        -------
+        dict or None
+            The columns of ``read_state`` by their names; None if the table has no such row.  Timestamps have the zone UTC if
+            their type has one.  Structs and maps are dicts; a struct that is a map's key is a tuple.
+
+        Raises
+        ------
+        FkJoinError
+            If it is no key of the table.
+
+        Examples
+        --------
+        >>> reader.get("o1")["name"]
+        'Ada'
+        """
+        return self.get_many([key])[0]
+
+    def get_many(self, keys: Iterable[Any]) -> list[dict[str, Any] | None]:
+        """Look up the rows of several keys, all as of one committed batch.
+
+        Parameters
+        ----------
+        keys : iterable
+            Keys as for ``get``; one may be there twice.
+
+        Returns
+        -------
+        list of dict or None
+            The row of each key, in their order.
+
+        Raises
+        ------
+        FkJoinError
+            If one of them is no key of the table.
+
+        Examples
+        --------
+        >>> [row and row["name"] for row in reader.get_many(["o1", "o2"])]
+        ['Ada', None]
+        """
+        asked = time.monotonic()
+        if self._max_age is not None and asked - self._looked > self._max_age:
+            self.refresh()
+        with self._reading:
+            replica = self._there()
+            of = replica.described
+            wanted = encoded(of.schemas["foreign_key" if of.stage == "children" else "key"], keys)
+            rows: dict[bytes, dict[str, Any]] = {}
+            for found, batch in Results(of, pa.array(list(dict.fromkeys(wanted)), BYTES)).keyed(replica.index):
+                rows.update(zip(found.to_pylist(), rows_of(batch), strict=True))
+        return [rows.get(key) for key in wanted]
+
+    def refresh(self) -> int:
+        """Look for the newest committed batch, and go to it.
+
+        Returns
+        -------
+        int
+            The number of the batch that answers are of.
+
+        Examples
+        --------
+        >>> batch = reader.refresh()
+        """
+        asked = time.monotonic()
+        with self._looking:
+            self._there()
+            if self._looked < asked:  # else another thread has looked meanwhile
+                self._look()
+        return self.batch
+
+    @property
+    def batch(self) -> int:
+        """The number of the batch that answers are of.
+
+        Returns
+        -------
+        int
+        """
+        return self._there().held.commit.batch
+
+    @property
+    def cache_size(self) -> CacheSize:
+        """The size of the copy.
+
+        Returns
+        -------
+        CacheSize
+            ``entries``, ``disk_bytes`` and ``memory_bytes``.
+
+        Examples
+        --------
+        >>> reader.cache_size.disk_bytes < 64 << 20
+        True
+        """
+        with self._reading:
+            index = self._there().index
+            return CacheSize(*index.size(), index.memory_bytes())
+
+    def close(self) -> None:
+        """Remove the copy.
+
+        Returns
+        -------
+        None
+        """
+        with self._looking:
+            self._opened.close()
+
+    def __enter__(self) -> StateReader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _there(self) -> Replica:
+        if self._replica is None:
+            raise FkJoinError(f"the StateReader of {self._name} was closed: make a new one")
+        return self._replica
+
+    def _look(self) -> None:
+        """Go to the newest batch; a file of it may be gone when a later one is there."""
+        for _ in range(_TRIES):
+            looked = time.monotonic()
+            batch = last_batch(self._files)
+            try:
+                with self._named():
+                    self._go(commit_of(self._files, batch))
+            except FileNotFoundError as error:
+                if last_batch(self._files) == batch:
+                    raise FkJoinError(
+                        f"checkpoint {self._files.checkpoint} is damaged, a file of its last batch, {batch}, is not there: "
+                        f"{RESTORE} ({error})"
+                    ) from error
+                continue
+            self._looked = looked
+            return
+        raise FkJoinError(
+            f"checkpoint {self._files.checkpoint}: Spark has removed the files of {_TRIES} batches in turn before they were "
+            "read (spark.sql.streaming.minBatchesToRetain says how many it keeps)"
+        )
+
+    def _go(self, commit: Commit) -> None:
+        replica = self._replica
+        if replica is not None:
+            if commit == replica.held.commit:
+                return
+            if (following := replica.next(commit)) is not None:
+                with self._reading:
+                    replica.go(following)
+                return
+        fresh = Replica(self._files, self._name, self._folder, commit)
+        self._drop(fresh)
+
+    def _drop(self, instead: Replica | None = None) -> None:
+        """Let go of the copy, and read another one from then on."""
+        with self._reading:
+            replica, self._replica = self._replica, instead
+            if replica is not None:
+                replica.close()
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Say of damage in which checkpoint it is."""
+        try:
+            yield
+        except (StateError, FormatError) as error:
+            raise FkJoinError(f"checkpoint {self._files.checkpoint}: {error}") from error

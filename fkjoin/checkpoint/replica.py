@@ -1,0 +1,196 @@
+"""A copy of one store of a checkpoint, brought from batch to batch by what Spark has saved; no Spark session takes part.
+
+*Law*: the copy holds the entries of one committed batch, those of all buckets.  It goes to a later batch in one step: what is
+read in between is all of the one batch, or all of the other.
+
+It is a RocksDB in a folder of this process.  A later batch's change files are read, and their entries taken in as one sorted
+file.  Where change files do not lead on from the copy, such as after a long pause, another copy is made of all of the log.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from fkjoin.checkpoint.damage import RESTORE
+from fkjoin.checkpoint.plain_files import Commit, PlainFiles, is_ours
+from fkjoin.checkpoint.saved_log import SavedLog, since
+from fkjoin.checkpoint.spark_formats import Changes, Version, changes_of
+from fkjoin.checkpoint.stores import Identified, kept_as
+from fkjoin.errors import FkJoinError
+from fkjoin.spark.identity import read_identity
+from fkjoin.state.errors import CorruptLogError
+from fkjoin.state.index import RocksIndex
+from fkjoin.state.positions import Position
+from fkjoin.state.segments import KEY_BYTES, Meta, decode_segment, entry_bytes
+from fkjoin.state.sorted_file import write_sorted
+from fkjoin.state.tail import Entries, latest
+
+_AT_ONCE_BYTES = 64 << 20
+"""Bytes of a log that are in memory at a time while a copy is made."""
+
+_NOWHERE = Position(bytes(16), 0)
+
+
+@dataclass(frozen=True)
+class PlainStore(Identified):
+    """A stage's store in a checkpoint, as its own files say."""
+
+    checkpoint: str
+    operator: int
+    said: bytes
+    """The identity, as it stands in a bucket's log."""
+
+    @property
+    def identity(self) -> tuple[dict[str, object], dict[str, object]]:
+        return read_identity(self.said)
+
+
+class Held(NamedTuple):
+    """The batch that a copy is of."""
+
+    commit: Commit
+    metas: dict[int, Meta]
+    """What each bucket's log said of itself."""
+
+
+class Replica:
+    """A copy of the store that keeps the rows of the table ``name``."""
+
+    def __init__(self, files: PlainFiles, name: str, folder: Path, commit: Commit) -> None:
+        """Find the store and copy it into ``folder``, as of a batch; ``FileNotFoundError`` if Spark has removed its files."""
+        self._files, self._folder = files, folder
+        self.store = _found(files, name, commit, folder)
+        self.described = self.store.described()
+        self.index, self.held = self._copied(commit)
+
+    def close(self) -> None:
+        self.index.give_up()
+
+    def next(self, commit: Commit) -> Next | None:
+        """Read what leads to a later batch, which nobody sees yet; None if change files do not lead there."""
+        before, after = self._versions(self.held.commit), self._versions(commit)
+        if len(before) != len(after):
+            return None
+        metas, entries = dict(self.held.metas), list[Entries]()
+        for partition, (known, version) in enumerate(zip(before, after, strict=True)):
+            changes = since(self._files, self._partition(partition), version, known)
+            if changes is None or not all(_follow(one, metas, entries) for one in changes):
+                return None
+        keys, values = latest(entries)
+        file = None
+        if len(keys):
+            file = self._folder / f"{uuid.uuid4().hex}.sst"
+            write_sorted(file, keys, values)
+        return Next(file, Held(commit, metas))
+
+    def go(self, following: Next) -> None:
+        """Be of the later batch; nothing may be read meanwhile."""
+        if following.file is not None:
+            self.index.take_in(following.file, None)
+        self.held = following.held
+
+    def _versions(self, commit: Commit) -> tuple[Version, ...]:
+        return commit.versions.get(self.store.operator, ())
+
+    def _partition(self, number: int) -> str:
+        return f"state/{self.store.operator}/{number}"
+
+    def _copied(self, commit: Commit) -> tuple[RocksIndex, Held]:
+        index = RocksIndex.new(self._folder, _NOWHERE, os.urandom(KEY_BYTES))
+        metas: dict[int, Meta] = {}
+        try:
+            for partition, version in enumerate(self._versions(commit)):
+                with SavedLog(self._files, self._partition(partition), version, _scratch(self._folder)) as log:
+                    for bucket, data in log.metas().items():
+                        metas[bucket] = Meta.decode(data)
+                        _replay(index, log, bucket, metas[bucket])
+        except BaseException:
+            index.give_up()
+            raise
+        return index, Held(commit, metas)
+
+
+class Next(NamedTuple):
+    """A step to a later batch: a sorted file of its entries, if there are any."""
+
+    file: Path | None
+    held: Held
+
+
+def _found(files: PlainFiles, name: str, commit: Commit, folder: Path) -> PlainStore:
+    """Find the store that keeps a table, by its name."""
+    stores = []
+    for operator, versions in sorted(commit.versions.items(), reverse=True):  # Spark counts from the sink
+        if is_ours(files, operator) and (said := _identity(files, operator, versions, folder)) is not None:
+            stores.append(PlainStore(files.checkpoint, operator, said))
+    if not stores:
+        raise FkJoinError(f"checkpoint {files.checkpoint} has no store of fkjoin with anything in it")
+    return kept_as(name, stores, files.checkpoint)
+
+
+def _identity(files: PlainFiles, operator: int, versions: tuple[Version, ...], folder: Path) -> bytes | None:
+    """Read what an operator's store says of itself: in the last change files, or else in a snapshot; None if it is empty."""
+    for partition, version in enumerate(versions):
+        for changes in _latest_first(files, f"state/{operator}/{partition}", version):
+            for place, data in changes.written.items():
+                if place.number is None and data is not None:
+                    return Meta.decode(data).identity
+    for partition, version in enumerate(versions):
+        with SavedLog(files, f"state/{operator}/{partition}", version, _scratch(folder)) as log:
+            for data in log.metas().values():
+                return Meta.decode(data).identity
+    return None
+
+
+def _latest_first(files: PlainFiles, folder: str, version: Version) -> Iterator[Changes]:
+    at: Version | None = version
+    while at is not None and files.there(name := f"{folder}/{at.name}.changelog"):
+        yield (changes := changes_of(at.name, files.read(name)))
+        at = changes.before
+
+
+def _scratch(folder: Path) -> Path:
+    return folder / f"snapshot-{uuid.uuid4().hex}"
+
+
+def _replay(index: RocksIndex, log: SavedLog, bucket: int, meta: Meta) -> None:
+    """Write all entries of a bucket's log into a copy that nobody reads yet."""
+    gathered, room = list[Entries](), _AT_ONCE_BYTES
+    for number in range(meta.first, meta.next):
+        gathered.append(_segment(number, log.segment(bucket, number), meta))
+        room -= entry_bytes(*gathered[-1])
+        if room <= 0:
+            index.apply(*latest(gathered), None)
+            gathered, room = [], _AT_ONCE_BYTES
+    index.apply(*latest(gathered), None)
+
+
+def _follow(changes: Changes, metas: dict[int, Meta], entries: list[Entries]) -> bool:
+    """Add a version's entries, and go to its meta records; False if a log does not lead on from the one that is known."""
+    for place, data in changes.written.items():
+        if place.number is not None:
+            continue
+        if data is None:
+            return False
+        meta, known = Meta.decode(data), metas.get(place.bucket)
+        if known is not None and known.identity != meta.identity:  # the job was started anew, perhaps with other columns
+            return False
+        first = 0 if known is None else known.next
+        if meta.next < first or (known is not None and meta.next == first and meta.token != known.token):
+            return False
+        for number in range(first, meta.next):
+            entries.append(_segment(number, changes.written.get(place._replace(number=number)), meta))
+        metas[place.bucket] = meta
+    return True
+
+
+def _segment(number: int, data: bytes | None, meta: Meta) -> Entries:
+    token, keys, values = decode_segment(number, data)
+    if number == meta.next - 1 and token != meta.token:
+        raise CorruptLogError(f"change log segment {number} is of another attempt than its meta record: {RESTORE}")
+    return keys, values

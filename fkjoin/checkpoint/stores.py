@@ -1,0 +1,85 @@
+"""Stores in a checkpoint, by what the job wrote down of them in each bucket's log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from fkjoin.checkpoint.entries import Described
+from fkjoin.errors import FkJoinError, nearest
+from fkjoin.spark.schemas import arrow_schema, kept_type
+from fkjoin.stages.multi_join import MultiJoin
+
+_KEPT = ("resolve", "aggregate", "children", "merge", "gather", "owners", "pair")
+"""Stages whose stores can keep the rows of a table."""
+
+
+class Identified:
+    """A stage's store, with what its identity says; subclasses have ``checkpoint`` and ``identity``."""
+
+    checkpoint: str
+
+    @property
+    def identity(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Facts and about, as the job stored them."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        facts, _ = self.identity
+        return f"{facts['join']}-{facts['stage']}"
+
+    @property
+    def stage(self) -> str:
+        return str(self.identity[0]["stage"])
+
+    @property
+    def buckets(self) -> int:
+        return int(self.identity[0]["buckets"])
+
+    def schemas(self) -> dict[str, pa.Schema]:
+        """Return the schemas of keys and rows, see ``Described``."""
+        _, about = self.identity
+        if "key" not in about:
+            raise FkJoinError(
+                f"checkpoint {self.checkpoint} was last written by a release that did not keep its tables' types: "
+                "run the job once with this release"
+            )
+        kinds = {name: kind for name, kind in about.items() if isinstance(kind, dict) and kind.get("type") == "struct"}
+        return {name: arrow_schema(name, kept_type(kind)) for name, kind in kinds.items()}
+
+    @property
+    def versions(self) -> tuple[tuple[str, int], ...]:
+        """Return the names of a version's parts, and the number of parts of each."""
+        _, about = self.identity
+        if "versions" in about:
+            return tuple((name, parts) for name, parts in about["versions"])
+        return tuple(zip(("left_version", "right_version"), about["parts"], strict=True))
+
+    def described(self) -> Described:
+        """Return the reader of the store's bytes."""
+        facts, _ = self.identity
+        both_rows = facts.get("joiner", "none") is None
+        return Described(self.name, self.stage, self.schemas(), both_rows, self.versions, self.star)
+
+    @property
+    def star(self) -> MultiJoin | None:
+        """Return, for stores of a multi-way join, what its rows are made of."""
+        _, about = self.identity
+        return MultiJoin.from_facts(about["star"], self.schemas()) if "star" in about else None
+
+
+_Store = TypeVar("_Store", bound=Identified)
+
+
+def kept_as(name: str, stores: Sequence[_Store], checkpoint: str) -> _Store:
+    """Find the store that keeps the rows of the table materialized as ``name``; ``FkJoinError`` if there is none."""
+    kept = {store.identity[0].get("materialized"): store for store in stores if store.stage in _KEPT}
+    if name in kept:
+        return kept[name]
+    names = [str(item) for item in kept if item]
+    if any(store.identity[0]["join"] == name for store in stores):
+        raise FkJoinError(f"{name} keeps only hashes of its rows in {checkpoint}: start it with .materialize(…)")
+    raise FkJoinError(f"no table is materialized as {name!r} in {checkpoint}; {nearest(name, names)}")

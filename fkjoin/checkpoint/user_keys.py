@@ -1,0 +1,85 @@
+"""Keys as users write them: one column's value, a tuple of several, or a dict by the columns' names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from fkjoin.codec.arrays import valid
+from fkjoin.codec.rows import KeyCodec
+from fkjoin.errors import FkJoinError
+
+
+def encoded(schema: pa.Schema, keys: Iterable[Any]) -> list[bytes]:
+    """Encode keys of a table whose key has the columns of ``schema``; ``FkJoinError`` for one that is no such key."""
+    lines = [_parts(schema, key) for key in keys]
+    columns = [_column(field, [line[at] for line in lines]) for at, field in enumerate(schema)]
+    found: list[bytes] = KeyCodec(schema).encode(columns, len(lines)).to_pylist()
+    return found
+
+
+def _parts(schema: pa.Schema, key: Any) -> list[Any]:
+    """The values of the key's columns, in their order."""
+    names = schema.names
+    if isinstance(key, Mapping) and not (len(names) == 1 and pa.types.is_struct(schema.field(0).type) and names != list(key)):
+        if set(key) != set(names):
+            raise FkJoinError(f"key {dict(key)!r} has not the columns of the key, which {_wanted(schema)}")
+        return [key[name] for name in names]
+    if isinstance(key, tuple) or (isinstance(key, list) and not _is_list(schema)):
+        if len(key) != len(names):
+            raise FkJoinError(f"key {key!r} has {len(key)} values, and the table's key {_wanted(schema)}")
+        return list(key)
+    if len(names) != 1:
+        raise FkJoinError(f"key {key!r} is one value, and the table's key {_wanted(schema)}: write a tuple of them, or a dict")
+    return [key]
+
+
+def _column(field: pa.Field, values: list[Any]) -> pa.Array:
+    for value in values:
+        if (why := _unfit(field.type, value)) is not None:
+            raise FkJoinError(f"key: {value!r} cannot be a {field.name}, which is {field.type}: {why}")
+    try:
+        column = pa.array(values, field.type)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        wrong = next(value for value in values if not _fits(field.type, value))
+        raise FkJoinError(f"key: {wrong!r} cannot be a {field.name}, which is {field.type}: {error}") from error
+    assert valid(column).all()
+    return column
+
+
+def _unfit(kind: pa.DataType, value: Any) -> str | None:
+    """Say why a value is none of a type though Arrow would make one of it; None if there is no reason."""
+    if value is None:
+        return "a key has no nulls"
+    if isinstance(value, bool) and not pa.types.is_boolean(kind):
+        return "it is a bool"
+    if isinstance(value, float) and not pa.types.is_floating(kind):
+        return "it is a float"
+    if isinstance(value, bytes) and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return "it is bytes"
+    if isinstance(value, str) and (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        return "it is text"
+    if isinstance(value, datetime) and pa.types.is_timestamp(kind) and (value.tzinfo is None) != (kind.tz is None):
+        return "it has no time zone" if kind.tz else "it has a time zone"
+    if isinstance(value, datetime) and pa.types.is_date(kind):
+        return "it is a timestamp"
+    return None
+
+
+def _fits(kind: pa.DataType, value: Any) -> bool:
+    try:
+        pa.array([value], kind)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        return False
+    return True
+
+
+def _is_list(schema: pa.Schema) -> bool:
+    return len(schema) == 1 and pa.types.is_list(schema.field(0).type)
+
+
+def _wanted(schema: pa.Schema) -> str:
+    return "is " + ", ".join(f"{field.name} ({field.type})" for field in schema)

@@ -1,0 +1,463 @@
+"""Point look-ups from a checkpoint's files, without Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date, datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fkjoin import FkJoinError, FormatError, StateReader
+from fkjoin.checkpoint import reader as reader_module
+from fkjoin.checkpoint import replica, user_keys
+from fkjoin.checkpoint.entries import Results
+from fkjoin.checkpoint.python_values import rows_of
+from fkjoin.checkpoint.spark_formats import Place, changes_of, key_of, place_of
+from fkjoin.spark.buckets import bucket_ids
+from fkjoin.state import CorruptLogError
+from fkjoin.state.segments import Meta
+from tests.support import golden_operators
+from tests.support.golden import CHECKPOINTS
+from tests.support.sampling import EVERY
+from tests.support.saved_query import NAME, SavedQuery, compressed
+
+KEYS = list(itertools.product(("eu", "us", ""), (1, -2)))
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> SavedQuery:
+    return SavedQuery(tmp_path)
+
+
+def row(seq: int, **more: Any) -> dict[str, Any]:
+    return {"name": f"n{seq}", "amount": seq / 4, "tags": {"a": seq}, "seq": seq, **more}
+
+
+def all_of(query: SavedQuery) -> list[dict[str, Any] | None]:
+    return [query.values(key) for key in KEYS]
+
+
+def state_of(query: SavedQuery, reader: StateReader, folder: Path) -> dict[Any, Any]:
+    """The table as ``read_state`` makes it: of each bucket's log, replayed into a store."""
+    found = {}
+    for bucket in bucket_ids(query.buckets):
+        with query.store(bucket, folder) as store:
+            for batch in Results(reader._there().described)(store, bucket):
+                found.update({(one["region"], one["n"]): one for one in rows_of(batch)})
+    return found
+
+
+BATCHES = st.lists(
+    st.tuples(
+        st.dictionaries(st.sampled_from(KEYS), st.booleans(), min_size=1),
+        st.booleans(),  # a snapshot is made
+        st.sampled_from([None, None, 1, 2]),  # so many batches are kept by a clean-up
+        st.booleans(),  # the logs are cleaned
+        st.booleans(),  # the reader looks
+    ),
+    min_size=1,
+    max_size=9,
+)
+
+
+@settings(max_examples=200 if EVERY else 15)
+@given(batches=BATCHES, codec=st.sampled_from(["lz4", "zstd"]))
+def test_a_reader_has_what_read_state_has_after_any_history(batches: list[Any], codec: str) -> None:
+    """Whatever was snapshotted, cleaned up, or passed by while nobody looked."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        query = SavedQuery(Path(folder), codec=codec)
+        reader: StateReader | None = None
+        for seq, (keys, snapshot, keep, tidy, looks) in enumerate(batches):
+            changes = {key: row(seq, tags=None if seq % 3 else {"": seq}) if upsert else None for key, upsert in keys.items()}
+            query.batch(changes, snapshot=snapshot, tidy=tidy)
+            if keep is not None:
+                query.clean(keep)
+            if looks or seq == len(batches) - 1:
+                if reader is None:
+                    reader = stack.enter_context(StateReader(query.checkpoint, NAME, max_age=None))
+                assert reader.refresh() == query.last
+                assert reader.get_many(KEYS) == all_of(query)
+        assert reader is not None
+        assert state_of(query, reader, Path(folder) / "replayed") == {key: query.values(key) for key in query.rows}
+
+
+@pytest.mark.parametrize(
+    ("archive", "name", "materialized"),
+    [
+        ("operators-1", "groups", "both"),
+        ("operators-1", "groups", "all"),
+        ("operators-1", "star", "star"),
+        ("operators-2", "tags", "tags"),
+        ("operators-3", "pairs", "pairs"),
+    ],
+)
+def test_checkpoints_of_older_releases_and_each_kind_of_store_are_read(
+    tmp_path: Path, archive: str, name: str, materialized: str
+) -> None:
+    """What Spark wrote itself."""
+    checkpoint = golden_operators.unpacked(CHECKPOINTS / f"{archive}.tar.xz", tmp_path) / name
+    wanted = golden_operators.QUERIES[name][1](golden_operators.final(2))
+    if materialized == "both":  # customers without orders come later, by the merge
+        wanted = {key: one for key, one in wanted.items() if one["n"]}
+    with StateReader(checkpoint, materialized) as reader:
+        found = reader.get_many([*wanted, "nobody" if isinstance(next(iter(wanted)), str) else 10_000])
+        assert found.pop() is None
+        for key, one in zip(wanted, found, strict=True):
+            assert one is not None
+            shown = {column: one[column] for column in wanted[key] if column in one}
+            assert shown == {column: value for column, value in wanted[key].items() if column in one}, key
+            assert len(shown) > 0
+
+
+def test_maps_of_left_rows_are_dicts_by_their_keys(tmp_path: Path) -> None:
+    checkpoint = golden_operators.unpacked(CHECKPOINTS / "operators-1.tar.xz", tmp_path) / "groups"
+    tables = golden_operators.final(2)
+    with StateReader(checkpoint, "book") as reader:
+        for customer, about in tables["customers"].items():
+            found = reader.get(customer)
+            assert found is not None
+            large = {key: one for key, one in tables["orders"].items() if one["customer"] == customer and one["amount"] > 1}
+            assert {key: one["amount"] for key, one in found["orders"].items()} == {
+                k: one["amount"] for k, one in large.items()
+            }
+            assert found["name"] == about["name"]
+        assert reader.get("nobody") is None
+
+
+def test_a_table_that_is_not_kept_and_one_that_is_not_there_are_refused_by_name(tmp_path: Path, query: SavedQuery) -> None:
+    place = golden_operators.unpacked(CHECKPOINTS / "operators-1.tar.xz", tmp_path / "golden")
+    with pytest.raises(FkJoinError, match=r"chain keeps only hashes of its rows in .*: start it with .materialize\(…\)"):
+        StateReader(place / "chain", "chain")
+    query.batch({KEYS[0]: row(1)})
+    with pytest.raises(FkJoinError, match="no table is materialized as 'kep' in .*; did you mean 'kept'"):
+        StateReader(query.checkpoint, "kep")
+    with pytest.raises(
+        FkJoinError, match="has no committed batch: give the checkpointLocation of a query that has finished one"
+    ):
+        StateReader(tmp_path / "nothing", "kept")
+    with pytest.raises(FkJoinError, match="max_age: -1 is no number of seconds; give one of at least 0, or None"):
+        StateReader(query.checkpoint, NAME, max_age=-1)
+    for age in (0, 0.5, None):
+        StateReader(query.checkpoint, NAME, max_age=age).close()
+
+
+@pytest.mark.parametrize("key", [("eu", 1), ["eu", 1], {"n": 1, "region": "eu"}])
+def test_a_key_is_a_tuple_or_a_dict(query: SavedQuery, key: Any) -> None:
+    query.batch({("eu", 1): row(1)})
+    with StateReader(query.checkpoint, NAME) as reader:
+        assert reader.get(key) == query.values(("eu", 1))
+        assert reader.get_many([key, ("us", 1), key]) == [query.values(("eu", 1)), None, query.values(("eu", 1))]
+        assert reader.get_many([]) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        (
+            "eu",
+            r"key 'eu' is one value, and the table's key is region \(string\), n \(int32\): write a tuple of them, or a dict",
+        ),
+        (("eu",), "has 1 values, and the table's key is region"),
+        (("eu", 1, 2), "has 3 values, and the table's key is region"),
+        ({"region": "eu"}, "has not the columns of the key, which is region"),
+        ({"region": "eu", "m": 1}, "has not the columns of the key"),
+        (("eu", "1"), "'1' cannot be a n, which is int32"),
+        ((1, 1), "1 cannot be a region, which is string"),
+        ((b"eu", 1), "it is bytes"),
+        (("eu", True), "True cannot be a n, which is int32: it is a bool"),
+        (("eu", 1.0), "it is a float"),
+        (("eu", 1 << 40), "cannot be a n"),
+        (("eu", None), "a key has no nulls"),
+    ],
+)
+def test_what_is_no_key_is_refused_by_name(query: SavedQuery, key: Any, says: str) -> None:
+    query.batch({("eu", 1): row(1)})
+    with StateReader(query.checkpoint, NAME) as reader, pytest.raises(FkJoinError, match=says):
+        reader.get_many([("us", 1), key])
+
+
+def test_keys_of_one_column_are_its_values() -> None:
+    text, number = pa.schema([("id", pa.string())]), pa.schema([("n", pa.int64())])
+    moment = pa.schema([("at", pa.timestamp("us", tz="UTC"))])
+    pair = pa.schema([("both", pa.struct([("a", pa.int32())]))])
+    assert user_keys.encoded(text, ["x", ("x",), {"id": "x"}]) == [b"x"] * 3
+    assert len(set(user_keys.encoded(number, [7, (7,), {"n": 7}]))) == 1
+    assert len(set(user_keys.encoded(pair, [{"a": 1}, ({"a": 1},), {"both": {"a": 1}}]))) == 1
+    assert user_keys.encoded(moment, [datetime(2026, 1, 1, tzinfo=timezone.utc)])
+    for schema, key, says in (
+        (moment, datetime(2026, 1, 1), "it has no time zone"),
+        (pa.schema([("at", pa.timestamp("us"))]), datetime(2026, 1, 1, tzinfo=timezone.utc), "it has a time zone"),
+        (pa.schema([("day", pa.date32())]), datetime(2026, 1, 1), "it is a timestamp"),
+        (pa.schema([("raw", pa.binary())]), "x", "it is text"),
+        (text, date(2026, 1, 1), "cannot be a id, which is string"),
+    ):
+        with pytest.raises(FkJoinError, match=says):
+            user_keys.encoded(schema, [key])
+
+
+def test_a_map_is_a_dict_and_a_struct_in_its_keys_a_tuple() -> None:
+    inner = pa.struct([("m", pa.map_(pa.struct([("a", pa.int32()), ("b", pa.list_(pa.int32()))]), pa.list_(pa.int32())))])
+    value = {"m": [({"a": 1, "b": [2]}, [3]), ({"a": 1, "b": None}, None)]}
+    batch = pa.record_batch({"one": pa.array([value, None], inner), "two": pa.array([[value], []], pa.list_(inner))})
+    made = {"m": {(1, (2,)): [3], (1, None): None}}
+    assert rows_of(batch) == [{"one": made, "two": [made]}, {"one": None, "two": []}]
+
+
+def test_an_answer_is_no_older_than_max_age(query: SavedQuery, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(reader_module, "time", type("Clock", (), {"monotonic": staticmethod(lambda: clock[0])}))
+    query.batch({("eu", 1): row(1)})
+    never, often, lazy = (StateReader(query.checkpoint, NAME, max_age=age) for age in (None, 0, 5))
+    with never, often, lazy:
+        for seq, seconds in ((2, 3.0), (3, 2.5)):
+            query.batch({("eu", 1): row(seq)})
+            clock[0] += seconds
+            assert [one.get(("eu", 1))["name"] for one in (never, often, lazy)] == [  # type: ignore[index]
+                "n1",
+                f"n{seq}",
+                "n1" if clock[0] <= 105 else f"n{seq}",
+            ]
+        assert (never.batch, never.refresh(), never.batch) == (0, 2, 2)
+
+
+def test_a_later_batch_is_followed_and_another_copy_made_only_when_it_must_be(
+    query: SavedQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies: list[int] = []
+    copied = replica.Replica._copied
+    monkeypatch.setattr(replica.Replica, "_copied", lambda self, commit: copies.append(commit.batch) or copied(self, commit))
+    query.batch({key: row(0) for key in KEYS}, snapshot=True)
+    with StateReader(query.checkpoint, NAME, max_age=0) as reader:
+        for seq in range(1, 6):
+            query.batch({KEYS[seq]: row(seq), KEYS[0]: None}, snapshot=seq % 2 == 0)
+            assert reader.get_many(KEYS) == all_of(query)
+        assert copies == [0]
+        for seq in range(6, 9):
+            query.batch({KEYS[0]: row(seq)}, snapshot=True)
+        query.clean(1)
+        assert reader.get_many(KEYS) == all_of(query)
+        assert copies == [0, 8]
+
+
+def test_of_a_checkpoint_that_was_set_back_the_reader_follows_the_new_batches(query: SavedQuery, tmp_path: Path) -> None:
+    """The number of the last batch is the same, its files are others."""
+    query.batch({("eu", 1): row(1)})
+    other = SavedQuery(tmp_path / "other")
+    other.batch({("eu", 1): row(1)})
+    query.batch({("eu", 1): row(2)})
+    with StateReader(query.checkpoint, NAME, max_age=0) as reader:
+        assert reader.get(("eu", 1)) == query.values(("eu", 1))
+        other.batch({("eu", 1): row(7), ("us", 1): row(8)})
+        query.checkpoint.rename(tmp_path / "away")
+        other.checkpoint.rename(query.checkpoint)
+        assert reader.get_many([("eu", 1), ("us", 1)]) == [other.values(("eu", 1)), other.values(("us", 1))]
+
+
+def test_other_partitions_and_another_set_of_columns_are_copied_anew(query: SavedQuery, tmp_path: Path) -> None:
+    query.batch({("eu", 1): row(1)})
+    other = SavedQuery(tmp_path / "other", partitions=4)
+    for seq in (1, 2):
+        other.batch({("eu", 1): row(seq)}, snapshot=True)
+    with StateReader(query.checkpoint, NAME, max_age=0) as reader:
+        query.checkpoint.rename(tmp_path / "away")
+        other.checkpoint.rename(query.checkpoint)
+        assert reader.get(("eu", 1)) == other.values(("eu", 1))
+
+
+def test_files_that_are_removed_meanwhile_make_it_read_the_next_batch(
+    query: SavedQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clean-up comes between the look at the commits and the reading of what they name."""
+    query.batch({("eu", 1): row(1)}, snapshot=True)
+    left = iter(range(2, 5))
+
+    def passed_by(files: Any, batch: int) -> Any:
+        found = commit_of(files, batch)
+        for seq in itertools.islice(left, 1):
+            query.batch({("eu", 1): row(seq)}, snapshot=True)
+            query.clean(1)
+        return found
+
+    commit_of = reader_module.commit_of
+    monkeypatch.setattr(reader_module, "commit_of", passed_by)
+    with StateReader(query.checkpoint, NAME, max_age=None) as reader:
+        assert (reader.batch, reader.get(("eu", 1))) == (3, query.values(("eu", 1)))
+    monkeypatch.setattr(reader_module, "_TRIES", 2)
+    left = iter(range(5, 9))
+    with pytest.raises(FkJoinError, match="Spark has removed the files of 2 batches in turn before they were read .spark.sql"):
+        StateReader(query.checkpoint, NAME)
+
+
+def test_readers_in_threads_see_whole_batches_while_a_query_goes_on(query: SavedQuery) -> None:
+    """Each batch writes its number into all rows, which lie in different buckets and partitions."""
+    query.batch({key: row(0) for key in KEYS})
+    seen: list[set[str]] = []
+    stop = threading.Event()
+    with StateReader(query.checkpoint, NAME, max_age=0) as reader:
+
+        def read() -> None:
+            while not stop.is_set():
+                seen.append({one["name"] for one in reader.get_many(KEYS) if one is not None})
+
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for seq in range(1, 25):
+            query.batch({key: row(seq) for key in KEYS}, snapshot=seq % 4 == 0)
+            query.clean(2)
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+        assert reader.get_many(KEYS) == all_of(query)
+    assert {len(names) for names in seen} == {1}
+    assert len(set.union(*seen)) > 3
+
+
+def test_a_batch_comes_before_a_call_or_after_it(query: SavedQuery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call may read several times; another thread goes to a later batch between two of them."""
+    query.batch({key: row(0) for key in KEYS})
+    followed: list[threading.Thread] = []
+    get_many = replica.RocksIndex.get_many
+
+    def interrupted(index: Any, keys: Any) -> Any:
+        if not followed:
+            followed.append(threading.Thread(target=reader.refresh))
+            followed[0].start()
+            followed[0].join(1.0)
+        return get_many(index, keys)
+
+    with StateReader(query.checkpoint, NAME, max_age=None) as reader:
+        query.batch({key: row(1) for key in KEYS})
+        monkeypatch.setattr(replica.RocksIndex, "get_many", interrupted)
+        assert {one["name"] for one in reader.get_many(KEYS) if one is not None} == {"n0"}
+        followed[0].join(60)
+        assert {one["name"] for one in reader.get_many(KEYS) if one is not None} == {"n1"}
+
+
+def test_a_reader_leaves_nothing_behind_and_says_so_when_it_was_closed(query: SavedQuery) -> None:
+    query.batch({key: row(0) for key in KEYS}, snapshot=True)
+    reader = StateReader(query.checkpoint, NAME)
+    folder = reader._folder
+    assert [path.name.split("-")[0] for path in folder.iterdir()] == ["index"]
+    size = reader.cache_size
+    assert size.entries == len(KEYS)
+    assert 0 < size.disk_bytes < 100_000
+    assert size.memory_bytes > 0
+    reader.close()
+    reader.close()
+    assert not folder.exists()
+    for call in (lambda: reader.get(("eu", 1)), reader.refresh, lambda: reader.batch):
+        with pytest.raises(FkJoinError, match="the StateReader of kept was closed: make a new one"):
+            call()
+    with StateReader(query.checkpoint, NAME) as again:
+        assert again.batch == 0
+
+
+def damages(query: SavedQuery) -> Iterator[tuple[str, Path]]:
+    for partition in range(query.partitions):
+        for path in sorted((query.checkpoint / f"state/0/{partition}").glob("*.*")):
+            yield path.suffix, path
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_byte_that_is_not_as_it_was_written_is_noticed(query: SavedQuery, snapshot: bool) -> None:
+    query.batch({key: row(0) for key in KEYS}, snapshot=snapshot)
+    read = ".zip" if snapshot else ".changelog"
+    found = [path for suffix, path in damages(query) if suffix == read]
+    if snapshot:
+        found += sorted(query.checkpoint.glob("state/0/*/SSTs/*.sst"))
+    for path in found:
+        whole = path.read_bytes()
+        middle = len(whole) // 2 if path.suffix != ".sst" else 20
+        for damaged in (whole[:middle] + bytes((whole[middle] ^ 1,)) + whole[middle + 1 :], whole[:middle], b""):
+            path.write_bytes(damaged)
+            with pytest.raises(FkJoinError, match=f"checkpoint {query.checkpoint}"):
+                StateReader(query.checkpoint, NAME)
+        path.write_bytes(whole)
+    path.unlink()
+    with pytest.raises(FkJoinError, match="is damaged, a file of its last batch, 0, is not there: restore it from a backup"):
+        StateReader(query.checkpoint, NAME)
+
+
+def test_files_that_only_spark_reads_are_refused_by_name(query: SavedQuery, tmp_path: Path) -> None:
+    query.batch({("eu", 1): row(1)})
+    offsets, commit = (query.checkpoint / folder / "0" for folder in ("offsets", "commits"))
+    text, committed = offsets.read_text(), commit.read_text()
+    for name, value in (("encodingFormat", "avro"), ("rowChecksum.enabled", "true")):
+        conf = {"conf": {f"spark.sql.streaming.stateStore.{name}": value}}
+        offsets.write_text(f"v1\n{json.dumps(conf)}\n0")
+        with pytest.raises(
+            FkJoinError, match=f"begun with spark.sql.streaming.stateStore.{name}={value}, whose files only Spark"
+        ):
+            StateReader(query.checkpoint, NAME)
+    offsets.write_text(text)
+    commit.write_text('v1\n{"nextBatchWatermarkMs":0}')
+    with pytest.raises(FkJoinError, match="does not say which files of its state were committed"):
+        StateReader(query.checkpoint, NAME)
+    commit.write_text(committed)
+    with pytest.raises(
+        FkJoinError, match="checkpoint wasbs://a@b/c cannot be read without Spark: .*; fkjoin.read_state reads it"
+    ):
+        StateReader("wasbs://a@b/c", NAME)
+    other = SavedQuery(tmp_path / "other", codec="snappy")
+    other.batch({("eu", 1): row(1)})
+    with pytest.raises(FkJoinError, match="is compressed by neither lz4 nor zstd; read_state reads it"):
+        StateReader(other.checkpoint, NAME)
+    anew = SavedQuery(tmp_path / "anew", codec="lz4")
+    anew.batch({("eu", 1): row(1)})
+    StateReader(anew.checkpoint, NAME).close()
+    for path in ((file := query.checkpoint), os.path.relpath(file), f"file:{file}", f"file://{file}", str(file) + "/"):
+        StateReader(path, NAME).close()
+
+
+def test_a_segment_of_another_attempt_is_refused(query: SavedQuery) -> None:
+    """A log that does not lead on from the one that is known makes the reader copy it anew; this one is damaged."""
+    query.batch({("eu", 1): row(1)})
+    folder = query.checkpoint / "state/0"
+    (path,) = (path for path in folder.glob("*/1_*.changelog") if len(path.read_bytes()) > 200)
+    changes = changes_of("1_x", path.read_bytes())
+    (place,) = (place for place in changes.written if place.number is None)
+    data = changes.written[place]
+    assert data is not None
+    meta = Meta.decode(data)
+    assert replica._follow(changes, {}, entries := [])
+    assert len(entries) == 1
+    other = {**changes.written, place: replace(meta, token=b"x" * 16).encode()}
+    with pytest.raises(CorruptLogError, match="change log segment 0 is of another attempt than its meta record: restore it"):
+        replica._follow(changes._replace(written=other), {}, [])
+    gone = {key: value for key, value in changes.written.items() if key.number is None}
+    with pytest.raises(CorruptLogError, match="change log segment 0 is missing"):
+        replica._follow(changes._replace(written=gone), {}, [])
+    for known in (replace(meta, next=5), replace(meta, identity=b"{}"), replace(meta, token=b"x" * 16)):
+        assert not replica._follow(changes, {place.bucket: known}, [])
+
+
+def test_records_of_another_form_are_refused() -> None:
+    for place in (Place(7, None), Place(7, 1 << 40)):
+        assert place_of(key_of(3, place)) == place
+    key = key_of(3, Place(1, 2))
+    for wrong in (key[:-1], key[:2] + b"\x20" + key[3:], b"", bytes(19)[:-1]):
+        with pytest.raises(FormatError, match="that is not one of a change log"):
+            place_of(wrong)
+    for data, says in (
+        (b"\0\x02v2", "1_x is a change file of the form 'v2', and this release reads 'v4'"),
+        (b"\0\x02v4\0\x02[]\x11", "has a record of the kind 0x11, which no change log has"),
+        (b"\0\x02v4\0\x02[]", "ends in the midst of a record"),
+        (b"\0\x02v4\0\x02[]\0\0", "goes on behind its end"),
+        (b"\0\x02v4\0\x02{]\0", "is damaged and does not parse"),
+    ):
+        with pytest.raises(FormatError, match=says):
+            changes_of("1_x", compressed(data, "lz4"))
+    assert changes_of("1_x", compressed(b"\0\x02v4\0\x02[]\0", "zstd")) == (None, {})
