@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from fkjoin.codec.messages import NO_TIMESTAMP
 from fkjoin.codec.records import Records
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.errors import FkJoinError
+from fkjoin.folds.members import Reading
 from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.spark.keys_as_json import _text, keys_as_json
 from fkjoin.stages import split_rows
@@ -32,7 +33,7 @@ from fkjoin.stages.pair import sides_of
 from fkjoin.stages.rekey import HAS_FOREIGN_KEY
 from fkjoin.stages.retention import GONE
 from fkjoin.stages.scatter import scattered
-from fkjoin.state import BYTES, BucketStore, Page, StateError, prefix_range
+from fkjoin.state import BYTES, BucketStore, Page, StateError, Store, prefix_range
 
 ENTRIES = (
     "store string, bucket int, kind string, key string, foreign_key string, version string, timestamp bigint, gone boolean, "
@@ -83,22 +84,35 @@ class Described:
     versions: tuple[tuple[str, int], ...]
     """Names of a version's parts, and the number of parts of each."""
     star: MultiJoin | None = None
+    collected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """An aggregate's columns that are kept member by member, by name; see ``Fold.collected``."""
 
-    def result(self, body: Bytes) -> list[pa.Array]:
-        """The columns of the results that a store keeps: a resolve store after their hashes."""
+    def result(self, body: Bytes, keys: Bytes, store: Store) -> list[pa.Array]:
+        """The columns of the results that a store keeps under these keys: a resolve store after their hashes."""
         if self.stage == "merge":
             return RowCodec(self.schemas["result"]).decode(shown_rows(body))
         if self.stage == "owners":
             return RowCodec(self.schemas["result"]).decode(shown_outputs(body))
         if self.stage == "aggregate":
-            return RowCodec(self.schemas["result"]).decode(unpaired(body)[0])
+            return self._aggregate(unpaired(body)[0], keys, store)
         if self.stage == "pair":
             body = sides_of(body).emitted
         value = body if self.stage == "pace" else after(body, np.full(len(body), DIGEST_BYTES, np.int64))
         schema = self.schemas["result"]
         if not self.both_rows:
             return RowCodec(schema).decode(value)
-        return [structs(pa.schema(list(field.type)), side) for field, side in zip(schema, split_rows(value), strict=True)]
+        return [structs(pa.schema(list(one.type)), side) for one, side in zip(schema, split_rows(value), strict=True)]
+
+    def _aggregate(self, kept: Bytes, keys: Bytes, store: Store) -> list[pa.Array]:
+        schema = self.schemas["result"]
+        if not self.collected:
+            return RowCodec(schema).decode(kept)
+        columns = RowCodec(schema).decode(after(kept, np.full(len(kept), DIGEST_BYTES, np.int64), valid(kept)))
+        for name, facts in self.collected.items():
+            at = schema.get_field_index(name)
+            read = Reading.of_facts(facts, schema.field(at).type).read(store, facts["place"], keys)
+            columns[at] = pc.if_else(pa.array(valid(columns[at])), read, pa.scalar(None, read.type))
+        return columns
 
 
 @dataclass(frozen=True)
@@ -111,9 +125,9 @@ class Entries:
     def __call__(self, store: BucketStore, bucket: int) -> Iterator[pa.RecordBatch]:
         for tag, kind in _KINDS[self.of.stage].items():
             for page in [*_pages(store, tag, self.names), _no_page()]:
-                yield self._readable(page, tag, kind, bucket)
+                yield self._readable(page, store, kind, bucket)
 
-    def _readable(self, page: Page, tag: bytes, kind: str, bucket: int) -> pa.RecordBatch:
+    def _readable(self, page: Page, store: Store, kind: str, bucket: int) -> pa.RecordBatch:
         of, schemas, rows = self.of, self.of.schemas, len(page.keys)
         held, bare = records.decode(page.values), untagged(page.keys)
         gone = held.flags & GONE > 0
@@ -139,7 +153,7 @@ class Entries:
             )
         elif kind in ("aggregate", "merged", "output"):
             key, body = keys_as_json(schemas["key"], bare), _none_if(held.body, held.flags & HAS_RESULT == 0)
-            row = _rows(schemas["result"], of.result(body), valid(body))
+            row = _rows(schemas["result"], of.result(body, bare, store), valid(body))
         elif kind == "pair":
             key = keys_as_json(schemas["key"], bare)
             sides = zip(("left", "right"), sides_of(held.body).slots, strict=True)
@@ -151,11 +165,11 @@ class Entries:
         elif kind in ("waiting", "sent"):
             key = keys_as_json(schemas["key"], bare)
             kept = (held.flags & HAS_RESULT > 0) & (kind == "waiting")
-            row = _rows(schemas["result"], of.result(_none_if(held.body, ~kept)), kept)
+            row = _rows(schemas["result"], of.result(_none_if(held.body, ~kept), bare, store), kept)
         else:
             key = keys_as_json(schemas["key"], bare)
             kept = (held.flags & HAS_RESULT > 0) & (pc.binary_length(held.body).fill_null(0).to_numpy() > DIGEST_BYTES)
-            row = _rows(schemas["result"], of.result(_none_if(held.body, ~kept)), kept)
+            row = _rows(schemas["result"], of.result(_none_if(held.body, ~kept), bare, store), kept)
         version = [json.dumps([part for _, part in versions.decode(item)]) for item in marks.to_pylist()]
         ts = pa.array(held.ts, mask=(held.ts == NO_TIMESTAMP) | gone | (kind == "left"))
         columns = [pa.repeat(of.name, rows), pa.array(np.full(rows, bucket, np.int32)), pa.repeat(kind, rows)]
@@ -187,8 +201,9 @@ class Results:
                 yield self._batch("key", take(keys, live), columns, take(version, live), held.ts[live])
                 continue
             live = np.flatnonzero(held.flags & HAS_RESULT > 0)
-            columns = self.of.result(take(held.body, live))
-            yield self._batch("key", untagged(take(page.keys, live)), columns, take(held.version, live), held.ts[live])
+            keys = untagged(take(page.keys, live))
+            columns = self.of.result(take(held.body, live), keys, store)
+            yield self._batch("key", keys, columns, take(held.version, live), held.ts[live])
 
     def _batch(self, key: str, keys: Bytes, rows: list[pa.Array], version: Bytes, ts: np.ndarray) -> pa.RecordBatch:
         of = self.of
