@@ -12,13 +12,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructType
 
 from fkjoin import aggregates
-from fkjoin.aggregates import Wanted
 from fkjoin.analysis.aggregates import Options, aggregated, condition_on
 from fkjoin.analysis.bound import bind, schema_of
 from fkjoin.analysis.checks import require_takes
 from fkjoin.analysis.columns import resolve_column
 from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.vectorize import scalar_of
+from fkjoin.analysis.wanted import Wanted, column_of, ordered_by_key
 from fkjoin.errors import TopologyError
 from fkjoin.folds.calls import AGGREGATE, Called, Evaluating, Reducing, Starting
 from fkjoin.folds.fold import Fold
@@ -94,11 +94,11 @@ class Grouped(Remembered):
                 )
             for item in (*([] if wanted.column is None else [wanted.column]), *wanted.order):
                 needed.setdefault(str(item), item)  # a literal reads like a column's name, but for its type
-        by_key = self._table.key if any(wanted.by_key for wanted in columns.values()) else ()
+        by_key = self._table.key if any(map(ordered_by_key, columns.values())) else ()
         value = self._numbered(needed, [quoted_if_needed(name) for name in by_key])
         schema = arrow_schema("agg", value.schema)
         places, key = {item: place for place, item in enumerate(needed)}, range(len(needed), len(schema))
-        made = tuple(aggregates.column_of(title, wanted, places, key, schema) for title, wanted in columns.items())
+        made = tuple(column_of(title, wanted, places, key, schema) for title, wanted in columns.items())
         described = tuple((title, str(wanted)) for title, wanted in columns.items())
         fold = Fold(schema, made)
         if having is not None:

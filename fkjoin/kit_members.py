@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.aggregates import Wanted, column_of
+from fkjoin.analysis.wanted import Wanted, column_of
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES, Bools, Bytes, as_bytes
 from fkjoin.codec.messages import GROUPED, JOINED, RESULT, table
@@ -127,5 +127,5 @@ class MembersTest(Kit):
             return None
         found = self.group(event.key, event.row) if callable(self.group) else event.row.get(self.group)
         if not isinstance(found, str | None):
-            raise FkJoinError(f"group: the key that {event.key!r} names is {found!r}; here keys are texts, or None")
+            raise FkJoinError(f"group of {event.key!r}: {found!r} is no text, and here groups are texts, or None")
         return found

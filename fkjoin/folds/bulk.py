@@ -9,7 +9,7 @@ import pyarrow as pa
 from fkjoin.errors import ColumnTypeError
 from fkjoin.folds.extremes import Extreme, is_text, sortable
 from fkjoin.folds.fold import Aggregate, Kind
-from fkjoin.folds.members import Collected, DistinctCount, Reading
+from fkjoin.folds.members import Collected, DistinctCount, Reading, orderable
 from fkjoin.folds.sums import Count, DecimalSum, DoubleSum, WholeSum
 
 
@@ -24,7 +24,7 @@ def bulk_column(title: str, kind: Kind, place: int | None, schema: pa.Schema, te
     if kind == "count":
         return Count(title, place)
     if kind == "min" or kind == "max":
-        _require_order(kind, text, type_)
+        _require_order(kind, text, type_, sortable(type_))
         return Extreme(title, place, kind, type_)
     if kind == "count_distinct":
         _require_equality(kind, text, type_)
@@ -60,7 +60,7 @@ def first_column(title: str, kind: Kind, place: int, by: int, schema: pa.Schema,
 
     ``most``: how many of them are listed; None: one, which is no list.  ``text``: what the user calls ``by``.
     """
-    _require_order(kind, text, schema.field(by).type)
+    _require_order(kind, text, schema.field(by).type, orderable(schema.field(by).type))
     type_ = schema.field(place).type
     reading = Reading("first", type_, most=1) if most is None else Reading("list", type_, most=most)
     return Collected(title, place, ((by, kind == "max_by"), (place, False)), reading, by)
@@ -69,11 +69,11 @@ def first_column(title: str, kind: Kind, place: int, by: int, schema: pa.Schema,
 def require_orders(kind: Kind, texts: Sequence[str], places: Sequence[int], schema: pa.Schema) -> None:
     """Raise ``TopologyError`` if one of these columns cannot be an order; ``texts``: what the user calls them."""
     for text, place in zip(texts, places, strict=True):
-        _require_order(kind, text, schema.field(place).type)
+        _require_order(kind, text, schema.field(place).type, orderable(schema.field(place).type))
 
 
-def _require_order(kind: str, text: str, type_: pa.DataType) -> None:
-    if not sortable(type_):
+def _require_order(kind: str, text: str, type_: pa.DataType, has_one: bool) -> None:
+    if not has_one:
         raise ColumnTypeError(f"{kind}: {text} is {type_}, which has no order here; cast it, or take a part of it")
 
 

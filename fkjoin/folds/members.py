@@ -196,10 +196,20 @@ def prefixes_of(place: int, keys: Bytes) -> Bytes:
     return prefixed(tags.EXTREME + bytes((place,)), combined_key.prefixes(keys))
 
 
+def orderable(kind: pa.DataType) -> bool:
+    """Tell whether values of a type have an order that Spark has, too: also structs, field by field."""
+    return all(orderable(field.type) for field in kind) if pa.types.is_struct(kind) else sortable(kind)
+
+
 def _ordered(values: pa.Array, descending: bool) -> Bytes:
-    """Bytes that sort as the values do, nulls first (or, from the greatest down, last), whatever comes behind them."""
+    """Bytes that sort as the values do, nulls first (or, from the greatest down, last), whatever comes behind them.
+
+    Values of a type without an order sort as their own bytes.
+    """
     there = valid(values)
-    if sortable(values.type):
+    if pa.types.is_struct(values.type):
+        body = concat(*(_ordered(field, False) for field in values.flatten()))
+    elif sortable(values.type):
         body = ended(sorting(values)) if is_text(values.type) else sorting(values)
     else:
         body = ended(RowCodec(pa.schema([("value", values.type)]), canonical=True).encode([values], len(values)))

@@ -10,9 +10,9 @@ from typing import Annotated, Any, get_args
 from pydantic import AfterValidator, Field, model_validator
 
 from fkjoin import aggregates
-from fkjoin.aggregates import Wanted
 from fkjoin.analysis.checks import Deployment
 from fkjoin.analysis.emission import Emission, Emit
+from fkjoin.analysis.wanted import Wanted
 from fkjoin.errors import FkJoinError
 from fkjoin.folds import fold
 from fkjoin.jobs.job_kinds import ANY, JobError, Kind, Section, Strict
