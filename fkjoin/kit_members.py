@@ -127,5 +127,5 @@ class MembersTest(Kit):
             return None
         found = self.group(event.key, event.row) if callable(self.group) else event.row.get(self.group)
         if not isinstance(found, str | None):
-            raise FkJoinError(f"group of {event.key!r}: {found!r} is no text, and here groups are texts, or None")
+            raise FkJoinError(f"{event.key!r} is in group {found!r}, which is no text, and groups are texts here")
         return found
