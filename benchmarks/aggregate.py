@@ -2,12 +2,15 @@
 
     python -m benchmarks.aggregate WORKLOAD.jsonl [--by tier|name] [--out RESULT.jsonl] [--batch 500000]
     python -m benchmarks.aggregate --peers FOLDER [--by tier|name] [--rounds 3] [--right 100000 --left 500000 --updates 200000]
+    python -m benchmarks.aggregate --group 100000
 
 The workload is that of ``benchmarks.fk_join``, and so is what is timed: phases 2 and 3.  ``--by tier`` has four groups,
 ``--by name`` as many as there are right rows.  Every result is checked against a plain recomputation.  Flink (of the
 environment variable FLINK_PYTHON, or FOLDER/venv-flink) runs FOLDER/flink_peer.py with its query replaced by
 
     SELECT B.{by}, COUNT(*), SUM(A.amount) FROM A JOIN B ON A.fk = B.k GROUP BY B.{by}
+
+``--group`` has one group of so many rows, without Spark: single changes of it, each a batch of its own on a bucket store.
 """
 
 from __future__ import annotations
@@ -16,17 +19,31 @@ import argparse
 import json
 import math
 import shutil
+import statistics
 import tempfile
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from benchmarks import restart
 from benchmarks import workload as workloads
 from benchmarks.compare import Summary, commands, measure
 from benchmarks.fk_join import measure_table, table
 from fkjoin import Table, aggregates, fk_join
+from fkjoin.codec import versions
+from fkjoin.codec.messages import GROUPED
+from fkjoin.codec.messages import table as table_of
+from fkjoin.codec.rows import RowCodec
+from fkjoin.folds.bulk import bulk_column, collected_column, first_column
+from fkjoin.folds.fold import Fold
+from fkjoin.stages import Counters
+from fkjoin.stages import aggregate as aggregated
+from fkjoin.state import BYTES, BucketStore
 
 _OUTPUT = 'OUTCOLS = "'
 _QUERY = 'Q = "INSERT INTO S '
@@ -111,6 +128,57 @@ def compare(given: argparse.Namespace) -> None:
         print(row.line(summary[0]))
 
 
+def single_changes(rows: int, changes: int = 50) -> dict[str, dict[str, float]]:
+    """Change one row of a large group at a time: milliseconds in the median, and the bytes that the log gets of a change."""
+    value = pa.schema([("sku", pa.string()), ("amount", pa.int64()), ("key", pa.string())])
+    alone: Any = {"descending": False, "delimiter": ""}
+    columns = {
+        "count_distinct": bulk_column("it", "count_distinct", 0, value, "sku"),
+        "max_by": first_column("it", "max_by", 0, 1, value, "amount", most=None),
+        "max_by, 10": first_column("it", "max_by", 0, 1, value, "amount", most=10),
+        "collect_set": collected_column("it", "collect_set", 0, [], value, "sku", **alone),
+        "collect_list": collected_column("it", "collect_list", 0, [2], value, "sku", **alone),
+    }
+    codec, found = RowCodec(value), {}
+
+    def contributed(row: int, version: int) -> tuple[str, int, str]:
+        return f"sku {(7 * row + version) % rows:08}", (row * 7919 + version) % rows, f"{row:08}"
+
+    for name, one in columns.items():
+        fold, log, times, sizes = Fold(value, (one,)), Log(), [], []
+        with tempfile.TemporaryDirectory(prefix="fkjoin-bench-") as folder:
+            for batch in range(changes + 1):
+                some = range(rows) if batch == 0 else [(batch * 997) % rows]
+                sides = []
+                for at in (0, 1):
+                    parts = zip(*(contributed(row, at) for row in some), strict=True)
+                    sides.append(codec.encode([pa.array(part) for part in parts], len(some)))
+                old, new = (pa.nulls(len(some), BYTES), sides[0]) if batch == 0 else (sides[0], sides[1])
+                started, before = time.perf_counter(), log.size
+                with BucketStore(log, Path(folder)) as store:
+                    ts = np.full(len(some), batch)
+                    key = pa.array([b"g"] * len(some), BYTES)
+                    version = versions.encode(versions.identity("rows"), [np.full(len(some), batch)])
+                    changed = table_of(GROUPED, key, pa.array([b""] * len(some), BYTES), version, old, new, ts)
+                    aggregated(changed, store, Counters(), fold, source=versions.identity("group"), now_ms=0, retention_ms=1)
+                    store.commit()
+                if batch:
+                    times.append(1000 * (time.perf_counter() - started))
+                    sizes.append(log.size - before)
+        found[name] = {"ms": round(statistics.median(times), 1), "bytes": statistics.median(sizes)}
+    return found
+
+
+class Log(restart.Log):
+    """A change log in memory that counts its bytes."""
+
+    size = 0
+
+    def put_segment(self, number: int, data: bytes) -> None:
+        self.size += len(data)
+        super().put_segment(number, data)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workload", type=Path, nargs="?")
@@ -120,7 +188,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=500_000, help="lines in a micro-batch (default 500000)")
     for size, default in (("right", 100_000), ("left", 500_000), ("updates", 200_000)):
         parser.add_argument(f"--{size}", type=int, default=default)
+    parser.add_argument("--group", type=int, help="rows of one group that single changes are made to, without Spark")
     given = parser.parse_args()
+    if given.group:
+        print(json.dumps(single_changes(given.group)))
+        return
     if given.workload is None:
         if given.peers is None:
             parser.error("give either a workload file or --peers")

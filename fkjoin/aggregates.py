@@ -8,32 +8,27 @@ Each takes a column: a name, SQL text or Column over the grouped table's rows.  
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from fkjoin.analysis.wanted import Wanted
+from fkjoin.errors import TopologyError
+from fkjoin.spark.schemas import Expression, Expressions, listed
 
-from fkjoin.folds.fold import Kind
+__all__ = [
+    "Wanted",
+    "avg",
+    "collect_list",
+    "collect_set",
+    "count",
+    "count_distinct",
+    "max",
+    "max_by",
+    "min",
+    "min_by",
+    "string_agg",
+    "sum",
+]
 
-if TYPE_CHECKING:
-    from fkjoin.spark.schemas import Expression
-
-
-__all__ = ["Wanted", "avg", "count", "max", "min", "sum"]
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """An aggregate and the column that it is of.
-
-    Parameters
-    ----------
-    kind : {"count", "sum", "avg", "min", "max"}
-        The aggregate.
-    column : str or Column, optional
-        The column; if left out, the aggregate is of whole rows.
-    """
-
-    kind: Kind
-    column: Expression | None = None
+_MOST = 100_000
+"""The greatest ``k``, as Spark has it."""
 
 
 def count(column: Expression | None = None) -> Wanted:
@@ -136,6 +131,167 @@ def max(column: Expression) -> Wanted:  # noqa: A001  (as in SQL)
     >>> table = orders.group_by("customer_id").agg(greatest=agg.max("amount"))
     """
     return Wanted("max", column)
+
+
+def count_distinct(column: Expression) -> Wanted:
+    """Count the different values of a column.
+
+    Parameters
+    ----------
+    column : str or Column
+        A column of any type without maps; 0.0 equals -0.0, and not-a-number itself.
+
+    Returns
+    -------
+    Wanted
+        A ``bigint``.
+
+    Examples
+    --------
+    >>> table = orders.group_by("customer_id").agg(products=agg.count_distinct("sku"))
+    """
+    return Wanted("count_distinct", column)
+
+
+def collect_list(column: Expression, *, order_by: Expressions | None = None, descending: bool = False) -> Wanted:
+    """List the values of a column, in an order that depends on nothing but the rows.
+
+    Parameters
+    ----------
+    column : str or Column
+        A column of any type.
+    order_by : str, Column, or list of them, optional
+        Columns that order the list, nulls first; where they are equal, the values do.  By default, the key of the rows.
+    descending : bool, default False
+        Order from the greatest down, nulls last.
+
+    Returns
+    -------
+    Wanted
+        An array of the column's type; without values an empty one.
+
+    Examples
+    --------
+    >>> table = orders.group_by("customer_id").agg(products=agg.collect_list("sku", order_by="ordered_at"))
+    """
+    return Wanted("collect_list", column, _order(order_by), descending)
+
+
+def collect_set(column: Expression) -> Wanted:
+    """List the different values of a column, the least first.
+
+    Parameters
+    ----------
+    column : str or Column
+        See ``count_distinct``.
+
+    Returns
+    -------
+    Wanted
+        An array of the column's type; without values an empty one.
+
+    Examples
+    --------
+    >>> table = orders.group_by("customer_id").agg(products=agg.collect_set("sku"))
+    """
+    return Wanted("collect_set", column)
+
+
+def string_agg(
+    column: Expression, delimiter: str = "", *, order_by: Expressions | None = None, descending: bool = False
+) -> Wanted:
+    """Put the texts of a column one behind the other.
+
+    Parameters
+    ----------
+    column : str or Column
+        A column of text, or of bytes.
+    delimiter : str, default ""
+        The text between them.
+    order_by, descending
+        See ``collect_list``.
+
+    Returns
+    -------
+    Wanted
+        Of the column's type; null without values.
+
+    Raises
+    ------
+    TopologyError
+        If the delimiter is no text.
+
+    Examples
+    --------
+    >>> table = orders.group_by("customer_id").agg(products=agg.string_agg("sku", ", "))
+    """
+    if not isinstance(delimiter, str):
+        raise TopologyError(f"delimiter: a text is needed, such as ', ', not {delimiter!r}")
+    return Wanted("string_agg", column, _order(order_by), descending, delimiter=delimiter)
+
+
+def min_by(column: Expression, ord: Expression, k: int | None = None) -> Wanted:
+    """Find the value of a column in the row in which another one is least.
+
+    Parameters
+    ----------
+    column : str or Column
+        A column of any type; ``struct(*)`` is the whole row.  Of rows with equal ``ord``, the one with the least value counts.
+    ord : str or Column
+        A column of numbers, text, truth, dates or times.  Rows in which it is null do not count.
+    k : int, optional
+        Make an array of so many values, those of the least ``ord`` first.
+
+    Returns
+    -------
+    Wanted
+        Of the column's type, or an array of it.
+
+    Raises
+    ------
+    TopologyError
+        If ``k`` is no whole number from 1 to 100000.
+
+    Examples
+    --------
+    >>> table = orders.group_by("customer_id").agg(first=agg.min_by("sku", "ordered_at"))
+    """
+    return Wanted("min_by", column, (ord,), k=_number(k))
+
+
+def max_by(column: Expression, ord: Expression, k: int | None = None) -> Wanted:
+    """Find the value of a column in the row in which another one is greatest; with ``k``, the values of so many rows.
+
+    Parameters
+    ----------
+    column, ord, k
+        See ``min_by``; the greatest ``ord`` comes first.
+
+    Returns
+    -------
+    Wanted
+        Of the column's type, or an array of it.
+
+    Raises
+    ------
+    TopologyError
+        If ``k`` is no whole number from 1 to 100000.
+
+    Examples
+    --------
+    >>> table = orders.group_by("customer_id").agg(largest=agg.max_by("struct(order_id, amount)", "amount", 3))
+    """
+    return Wanted("max_by", column, (ord,), k=_number(k))
+
+
+def _order(given: Expressions | None) -> tuple[Expression, ...]:
+    return () if given is None else tuple(listed(given))
+
+
+def _number(k: int | None) -> int | None:
+    if k is not None and (not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= _MOST):
+        raise TopologyError(f"k: a whole number from 1 to {_MOST} is needed, not {k!r}")
+    return k
 
 
 def __dir__() -> list[str]:

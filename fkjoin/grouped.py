@@ -12,21 +12,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructType
 
 from fkjoin import aggregates
-from fkjoin.aggregates import Wanted
-from fkjoin.analysis.aggregates import Options, aggregated
+from fkjoin.analysis.aggregates import Options, aggregated, condition_on
 from fkjoin.analysis.bound import bind, schema_of
 from fkjoin.analysis.checks import require_takes
 from fkjoin.analysis.columns import resolve_column
 from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.vectorize import scalar_of
+from fkjoin.analysis.wanted import Wanted, column_of, ordered_by_key
 from fkjoin.errors import TopologyError
-from fkjoin.folds.bulk import bulk_column
 from fkjoin.folds.calls import AGGREGATE, Called, Evaluating, Reducing, Starting
 from fkjoin.folds.fold import Fold
 from fkjoin.lowering.handle import Handle
 from fkjoin.lowering.recipes import Recipe, Remembered, remembered, telling_files
 from fkjoin.sessions.access import require_classic
-from fkjoin.spark.names import quoted
+from fkjoin.spark.names import quoted, quoted_if_needed
 from fkjoin.spark.schemas import Expression, Expressions, arrow_schema, text
 
 if TYPE_CHECKING:
@@ -59,11 +58,13 @@ class Grouped(Remembered):
         return f"Grouped[{self._table.name} by {', '.join(self._key.texts)}{of}]"
 
     @remembered
-    def agg(self, /, **columns: Wanted) -> Table:
+    def agg(self, /, *, having: Expression | None = None, **columns: Wanted) -> Table:
         """Make the table of these columns, each one of ``fkjoin.aggregates``.
 
         Parameters
         ----------
+        having : str or Column, optional
+            A condition on the columns of the result and its key.  A group for which it does not hold has no row.
         **columns : Wanted
             Aggregates, by the names of the result's columns.  They are of columns or expressions over the grouped table's rows;
             where ``group_by`` was given a ``value``, over the columns of that.
@@ -91,18 +92,18 @@ class Grouped(Remembered):
                     f"agg: {title} must be one of {', '.join(aggregates.__all__[1:])} of fkjoin.aggregates, it is a "
                     f"{type(wanted).__name__}"
                 )
-            if wanted.column is not None:
-                needed.setdefault(str(wanted.column), wanted.column)  # a literal reads like a column's name, but for its type
-        value = self._numbered(needed)
+            for item in (*([] if wanted.column is None else [wanted.column]), *wanted.order):
+                needed.setdefault(str(item), item)  # a literal reads like a column's name, but for its type
+        by_key = self._table.key if any(map(ordered_by_key, columns.values())) else ()
+        value = self._numbered(needed, [quoted_if_needed(name) for name in by_key])
         schema = arrow_schema("agg", value.schema)
-        places = {item: place for place, item in enumerate(needed)}
-        given = {title: "" if wanted.column is None else text(wanted.column) for title, wanted in columns.items()}
-        made = tuple(
-            bulk_column(title, wanted.kind, places.get(str(wanted.column)), schema, given[title])
-            for title, wanted in columns.items()
-        )
-        described = tuple((title, f"{wanted.kind}({given[title]})") for title, wanted in columns.items())
-        return self._of(aggregated(self._table, self._key, value, Fold(schema, made), described, self._options))
+        places, key = {item: place for place, item in enumerate(needed)}, range(len(needed), len(schema))
+        made = tuple(column_of(title, wanted, places, key, schema) for title, wanted in columns.items())
+        described = tuple((title, str(wanted)) for title, wanted in columns.items())
+        fold = Fold(schema, made)
+        if having is not None:
+            fold = replace(fold, having=condition_on(having, self._table.spark, self._key, fold.schema))
+        return self._of(aggregated(self._table, self._key, value, fold, described, self._options))
 
     def count(self, column: Expression | None = None) -> Table:
         """Count the rows of each group: ``agg(count=aggregates.count(column))``.
@@ -306,13 +307,14 @@ class Grouped(Remembered):
     def _whole_row(self) -> Projection:
         return self._project("value", [F.col(quoted(item)) for item in self._table.row_type.names])
 
-    def _numbered(self, needed: dict[str, Expression]) -> Projection:
-        """The columns that aggregates need, called ``v0``, ``v1``, …."""
-        names = [f"v{place}" for place in range(len(needed))]
+    def _numbered(self, needed: dict[str, Expression], key: list[str]) -> Projection:
+        """The columns that aggregates need, those of the rows' key last, called ``v0``, ``v1``, …."""
+        names = [f"v{place}" for place in range(len(needed) + len(key))]
         if self._value is not None:
             bound = tuple(replace(self._value.among("agg", item), given=item) for item in needed.values())
         else:
             bound = bind("agg", list(needed.values()), self._table.scope)
+        bound += bind("agg", key, self._table.scope)
         return Projection(bound, schema_of(bound)).renamed(names)
 
 

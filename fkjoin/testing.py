@@ -28,6 +28,7 @@ from fkjoin.folds.fold import Fold
 from fkjoin.kit import CRASH, DUPLICATE, REORDER, Event, Kit, Output, Row
 from fkjoin.kit_flat_map import FlatMapTest
 from fkjoin.kit_key_join import KeyJoinTest
+from fkjoin.kit_members import MembersTest
 from fkjoin.kit_sink import SinkContract
 from fkjoin.stages import Counters, How, aggregate, regroup, rekey, resolve, subscription
 from fkjoin.stages.invariants import live_subscriptions
@@ -332,6 +333,7 @@ __all__ = [
     "FlatMapTest",
     "JoinTest",
     "KeyJoinTest",
+    "MembersTest",
     "Output",
     "SinkContract",
     "change",

@@ -102,6 +102,8 @@ class BucketStore:
         self._token = uuid.uuid4().bytes
         self._read: list[tuple[Bytes, pa.Int64Array]] = []
         self._written: list[tuple[Bytes, Bytes]] = []
+        self._over = 0, Tail()
+        """How many of these a scan has laid over the index, and they."""
         self._tail = Tail()
         self.rebuilt: str | None = None
         """Why the index was built anew from the log, if it was."""
@@ -139,14 +141,11 @@ class BucketStore:
         return found
 
     def scan(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
-        if not self._written:
-            yield from self._scanned(ranges, limit, each)
-            return
-        merged = MemoryStore()
-        for page in self._scanned(ranges):
-            merged.write(page.keys, page.values)
-        merged.write(*latest(self._written))
-        yield from merged.scan(ranges, limit, each)
+        count, over = self._over
+        if count < len(self._written):
+            over = over.followed_by(self._written[count:])
+            self._over = len(self._written), over
+        yield from over.scan(self._scanned, ranges, limit, each)
 
     def write(self, keys: Bytes, values: Bytes) -> None:
         if len(keys):

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.types import BooleanType, StructType
+
 from fkjoin.analysis.attempt import Attempt, attempt
+from fkjoin.analysis.bound import Scope, bind
 from fkjoin.analysis.checks import Deployment, as_emitted, refuse_same_name, refuse_to_start_over, require_deployment
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.planned import Planned, Settings
 from fkjoin.analysis.projection import Projection
-from fkjoin.errors import TopologyError
-from fkjoin.folds.fold import Fold
+from fkjoin.errors import ColumnTypeError, TopologyError
+from fkjoin.folds.fold import Fold, Having
 from fkjoin.kafka.repartition import RepartitionTopic, require_release
 from fkjoin.plan.nodes import Aggregate, generated_name
 from fkjoin.sessions.access import access, require_classic
 from fkjoin.spark.names import require_beside
-from fkjoin.spark.schemas import arrow_schema, require_plain_keys, spark_schema
+from fkjoin.spark.schemas import Expression, arrow_schema, require_plain_keys, spark_schema, text
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,19 @@ class AggregateBound:
     settings: Settings
 
 
+def condition_on(given: Expression, spark: SparkSession, key: Projection, columns: pa.Schema) -> Having:
+    """The condition ``having`` on the columns of a result, and those of its key.  Raises ``TopologyError``."""
+    kind = StructType([*spark_schema(columns), *(field for field in key.schema if field.name not in columns.names)])
+    scope = Scope(spark.createDataFrame([], kind), tuple(kind.names), "the result", arrow_schema("having", kind))
+    (bound,) = bind("having", [given], scope)
+    if not isinstance(bound.field.dataType, BooleanType):
+        said = f"{text(given)} is {bound.field.dataType.simpleString()}"
+        raise ColumnTypeError(f"having: {said}, a boolean is needed: write a comparison")
+    if bound.vector is None:
+        raise TopologyError(f"having: only Spark can evaluate {text(given)}; write agg(…).filter(…), without having")
+    return Having(bound.vector, arrow_schema("key", key.schema), text(given))
+
+
 def aggregated(
     table: Planned, key: Projection, value: Projection, fold: Fold, columns: tuple[tuple[str, str], ...], options: Options
 ) -> Planned:
@@ -57,7 +75,9 @@ def aggregated(
     require_deployment(options.deployment)
     if options.upgrade_from is not None and options.deployment == "fused":
         raise TopologyError('upgrade_from: it is for deployment="staged"; a fused aggregate has no topic to write to')
-    label = options.name or f"{table.name}-by-{generated_name(table.name, key.texts, value.texts, columns)}"
+    having = None if fold.having is None else fold.having.text
+    said = table.name, key.texts, value.texts, columns, *([] if having is None else [having])
+    label = options.name or f"{table.name}-by-{generated_name(*said)}"
     refuse_same_name(label, (table.node,), "aggregate")
     keys = tuple(key.schema.names)
     require_plain_keys("key", key.schema)
@@ -70,7 +90,7 @@ def aggregated(
         refuse_to_start_over("deployment", table)
         require_release(options.upgrade_from)
     through = None if topic is None else topic.name
-    node = Aggregate(label, table.node, keys, key.texts, value.texts, columns, options.emit, through)
+    node = Aggregate(label, table.node, keys, key.texts, value.texts, columns, options.emit, through, having=having)
     arrow_schema("key", table.key_type)
     tried = attempt("group_by", table.name, (*key.bound, *value.bound), table.on_error)
     settings = Settings.of(table.spark, options.validate)

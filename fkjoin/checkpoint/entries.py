@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,12 @@ from fkjoin.codec.arrays import Bytes, after, as_bytes, prefixed, take, unpaired
 from fkjoin.codec.messages import NO_TIMESTAMP
 from fkjoin.codec.records import Records
 from fkjoin.codec.rows import KeyCodec, RowCodec
-from fkjoin.errors import FkJoinError
-from fkjoin.spark.buckets import bucket_ids, buckets_of, places_of
+from fkjoin.folds.members import Reading
 from fkjoin.spark.keys_as_json import _text, keys_as_json
 from fkjoin.stages import split_rows
 from fkjoin.stages.children import Family, stored
 from fkjoin.stages.emission import DIGEST_BYTES, HAS_RESULT
 from fkjoin.stages.gather import result_rows
-from fkjoin.stages.invariants import expected_subscriptions, live_subscriptions
 from fkjoin.stages.join_rows import structs
 from fkjoin.stages.merge import shown_rows
 from fkjoin.stages.multi_join import MultiJoin
@@ -32,7 +30,7 @@ from fkjoin.stages.pair import sides_of
 from fkjoin.stages.rekey import HAS_FOREIGN_KEY
 from fkjoin.stages.retention import GONE
 from fkjoin.stages.scatter import scattered
-from fkjoin.state import BYTES, BucketStore, Page, Reads, StateError, prefix_range
+from fkjoin.state import BYTES, BucketStore, Page, Reads, prefix_range
 
 ENTRIES = (
     "store string, bucket int, kind string, key string, foreign_key string, version string, timestamp bigint, gone boolean, "
@@ -48,10 +46,8 @@ row).  ``key`` (of a left row, of a row that contributes or makes others, of a g
 ``foreign_key``, ``version`` (a list of lists of numbers) and ``row`` are JSON; ``gone``: the row is no more, and only its
 version is remembered."""
 
-PROBLEMS = "store string, bucket int, problem string, combined binary"
-"""Columns of ``Examine``: problems, and the combined keys that stores of other stages are compared by."""
 
-_KINDS = {
+KINDS = {
     "rekey": {tags.ROW: "left"},
     "subscription": {tags.RIGHT: "right", tags.SUBSCRIBER: "subscription"},
     "resolve": {tags.ROW: "result"},
@@ -83,22 +79,35 @@ class Described:
     versions: tuple[tuple[str, int], ...]
     """Names of a version's parts, and the number of parts of each."""
     star: MultiJoin | None = None
+    collected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """An aggregate's columns that are kept member by member, by name; see ``Fold.collected``."""
 
-    def result(self, body: Bytes) -> list[pa.Array]:
-        """The columns of the results that a store keeps: a resolve store after their hashes."""
+    def result(self, body: Bytes, keys: Bytes, store: Reads) -> list[pa.Array]:
+        """The columns of the results that a store keeps under these keys: a resolve store after their hashes."""
         if self.stage == "merge":
             return RowCodec(self.schemas["result"]).decode(shown_rows(body))
         if self.stage == "owners":
             return RowCodec(self.schemas["result"]).decode(shown_outputs(body))
         if self.stage == "aggregate":
-            return RowCodec(self.schemas["result"]).decode(unpaired(body)[0])
+            return self._aggregate(unpaired(body)[0], keys, store)
         if self.stage == "pair":
             body = sides_of(body).emitted
         value = body if self.stage == "pace" else after(body, np.full(len(body), DIGEST_BYTES, np.int64))
         schema = self.schemas["result"]
         if not self.both_rows:
             return RowCodec(schema).decode(value)
-        return [structs(pa.schema(list(field.type)), side) for field, side in zip(schema, split_rows(value), strict=True)]
+        return [structs(pa.schema(list(one.type)), side) for one, side in zip(schema, split_rows(value), strict=True)]
+
+    def _aggregate(self, kept: Bytes, keys: Bytes, store: Reads) -> list[pa.Array]:
+        schema = self.schemas["result"]
+        if not self.collected:
+            return RowCodec(schema).decode(kept)
+        columns = RowCodec(schema).decode(after(kept, np.full(len(kept), DIGEST_BYTES, np.int64), valid(kept)))
+        for name, facts in self.collected.items():
+            at = schema.get_field_index(name)
+            read = Reading.of_facts(facts, schema.field(at).type).read(store, facts["place"], keys)
+            columns[at] = pc.if_else(pa.array(valid(columns[at])), read, pa.scalar(None, read.type))
+        return columns
 
 
 @dataclass(frozen=True)
@@ -109,11 +118,11 @@ class Entries:
     names: tuple[bytes, ...] | None = None
 
     def __call__(self, store: BucketStore, bucket: int) -> Iterator[pa.RecordBatch]:
-        for tag, kind in _KINDS[self.of.stage].items():
-            for page in [*_pages(store, tag, self.names), _no_page()]:
-                yield self._readable(page, tag, kind, bucket)
+        for tag, kind in KINDS[self.of.stage].items():
+            for page in [*pages_of(store, tag, self.names), _no_page()]:
+                yield self._readable(page, store, kind, bucket)
 
-    def _readable(self, page: Page, tag: bytes, kind: str, bucket: int) -> pa.RecordBatch:
+    def _readable(self, page: Page, store: Reads, kind: str, bucket: int) -> pa.RecordBatch:
         of, schemas, rows = self.of, self.of.schemas, len(page.keys)
         held, bare = records.decode(page.values), untagged(page.keys)
         gone = held.flags & GONE > 0
@@ -139,7 +148,7 @@ class Entries:
             )
         elif kind in ("aggregate", "merged", "output"):
             key, body = keys_as_json(schemas["key"], bare), _none_if(held.body, held.flags & HAS_RESULT == 0)
-            row = _rows(schemas["result"], of.result(body), valid(body))
+            row = _rows(schemas["result"], of.result(body, bare, store), valid(body))
         elif kind == "pair":
             key = keys_as_json(schemas["key"], bare)
             sides = zip(("left", "right"), sides_of(held.body).slots, strict=True)
@@ -151,11 +160,11 @@ class Entries:
         elif kind in ("waiting", "sent"):
             key = keys_as_json(schemas["key"], bare)
             kept = (held.flags & HAS_RESULT > 0) & (kind == "waiting")
-            row = _rows(schemas["result"], of.result(_none_if(held.body, ~kept)), kept)
+            row = _rows(schemas["result"], of.result(_none_if(held.body, ~kept), bare, store), kept)
         else:
             key = keys_as_json(schemas["key"], bare)
             kept = (held.flags & HAS_RESULT > 0) & (pc.binary_length(held.body).fill_null(0).to_numpy() > DIGEST_BYTES)
-            row = _rows(schemas["result"], of.result(_none_if(held.body, ~kept)), kept)
+            row = _rows(schemas["result"], of.result(_none_if(held.body, ~kept), bare, store), kept)
         version = [json.dumps([part for _, part in versions.decode(item)]) for item in marks.to_pylist()]
         ts = pa.array(held.ts, mask=(held.ts == NO_TIMESTAMP) | gone | (kind == "left"))
         columns = [pa.repeat(of.name, rows), pa.array(np.full(rows, bucket, np.int32)), pa.repeat(kind, rows)]
@@ -196,12 +205,12 @@ class Results:
                 yield take(keys, live), self._batch("key", take(keys, live), columns, take(version, live), held.ts[live])
                 continue
             live = np.flatnonzero(held.flags & HAS_RESULT > 0)
-            columns = self.of.result(take(held.body, live))
             keys = untagged(take(page.keys, live))
+            columns = self.of.result(take(held.body, live), keys, store)
             yield keys, self._batch("key", keys, columns, take(held.version, live), held.ts[live])
 
-    def _pages(self, store: Reads, tag: bytes) -> Iterator[Page]:
-        return _pages(store, tag, None if self.keys is None else prefixed(tag, self.keys).to_pylist())
+    def pages_of(self, store: Reads, tag: bytes) -> Iterator[Page]:
+        return pages_of(store, tag, None if self.keys is None else prefixed(tag, self.keys).to_pylist())
 
     def _batch(self, key: str, keys: Bytes, rows: list[pa.Array], version: Bytes, ts: np.ndarray) -> pa.RecordBatch:
         of = self.of
@@ -216,64 +225,7 @@ class Results:
         return pa.record_batch(columns)
 
 
-@dataclass(frozen=True)
-class Examine:
-    """Examination of a bucket's store: its problems; to compare, the subscriptions that it has or expects (``PROBLEMS``)."""
-
-    name: str
-    stage: str
-    buckets: int
-    rights: int = 0
-    """Number of right tables of a multi-way join."""
-    spread: int = 1
-    """Number of buckets that a foreign key's subscriptions are spread over, and its right row is copied to."""
-
-    def __call__(self, store: BucketStore, bucket: int) -> Iterator[pa.RecordBatch]:
-        yield self._batch(bucket, [], [])
-        try:
-            if (found := store.disagreement()) is not None:
-                yield self._batch(bucket, [found], [])
-            for problem in self._misplaced(store, bucket):
-                yield self._batch(bucket, [problem], [])
-            if self.stage in ("rekey", "scatter", "subscription", "children"):
-                sends = self.stage in ("rekey", "scatter")
-                combined = expected_subscriptions(store, self.rights) if sends else live_subscriptions(store)
-                for page in combined:
-                    yield self._batch(bucket, [], page.to_pylist())
-        except (StateError, FkJoinError) as error:
-            yield self._batch(bucket, [str(error)], [])
-
-    def _misplaced(self, store: BucketStore, bucket: int) -> Iterator[str]:
-        """Find records whose key belongs to another bucket."""
-        number = bucket_ids(self.buckets).index(bucket)
-        for tag, kind in _KINDS.get(self.stage, {}).items():
-            for page in _pages(store, tag, None):
-                records.decode(page.values)
-                bare = untagged(page.keys)
-                if kind == "subscription":
-                    by, keys = combined_key.decode(bare)
-                    misplaced = places_of(by, keys, self.buckets, self.spread) != number
-                else:
-                    by = bare
-                    misplaced = (number - buckets_of(by, self.buckets)) % self.buckets >= (
-                        self.spread if kind == "right" else 1
-                    )
-                wrong = np.flatnonzero(misplaced)
-                if len(wrong):
-                    yield f"{len(wrong)} records of kind {kind} belong to another bucket, first {by[int(wrong[0])].as_py()!r}"
-
-    def _batch(self, bucket: int, problems: list[str], combined: list[bytes]) -> pa.RecordBatch:
-        rows = len(problems) + len(combined)
-        columns = [
-            pa.repeat(self.name, rows),
-            pa.array(np.full(rows, bucket, np.int32)),
-            pa.array([*problems, *[None] * len(combined)], pa.string()),
-            pa.array([*[None] * len(problems), *combined], pa.binary()),
-        ]
-        return pa.record_batch(columns, names=[column.split()[0] for column in PROBLEMS.split(", ")])
-
-
-def _pages(store: Reads, tag: bytes, names: Sequence[bytes] | None) -> Iterator[Page]:
+def pages_of(store: Reads, tag: bytes, names: Sequence[bytes] | None) -> Iterator[Page]:
     """The records under ``tag``, or those of them among ``names``."""
     if names is None:
         yield from store.scan([prefix_range(tag)])

@@ -60,9 +60,10 @@ class Identified:
 
     def described(self) -> Described:
         """Return the reader of the store's bytes."""
-        facts, _ = self.identity
+        facts, about = self.identity
         both_rows = facts.get("joiner", "none") is None
-        return Described(self.name, self.stage, self.schemas(), both_rows, self.versions, self.star)
+        collected = about.get("collected", {})
+        return Described(self.name, self.stage, self.schemas(), both_rows, self.versions, self.star, collected)
 
     @property
     def star(self) -> MultiJoin | None:

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin.checkpoint.damage import check_logs, damaged
-from fkjoin.checkpoint.entries import PROBLEMS, Examine
+from fkjoin.checkpoint.examine import PROBLEMS, Examine
 from fkjoin.checkpoint.files import query_id
 from fkjoin.checkpoint.saved import SavedState, SavedStore
 from fkjoin.errors import FkJoinError

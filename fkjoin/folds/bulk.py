@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from fkjoin.errors import ColumnTypeError
-from fkjoin.folds.extremes import Extreme, sortable
+from fkjoin.folds.extremes import Extreme, is_text, sortable
 from fkjoin.folds.fold import Aggregate, Kind
+from fkjoin.folds.members import Collected, DistinctCount, Reading, orderable
 from fkjoin.folds.sums import Count, DecimalSum, DoubleSum, WholeSum
 
 
@@ -21,13 +24,65 @@ def bulk_column(title: str, kind: Kind, place: int | None, schema: pa.Schema, te
     if kind == "count":
         return Count(title, place)
     if kind == "min" or kind == "max":
-        if not sortable(type_):
-            raise ColumnTypeError(f"{kind}: {text} is {type_}, which has no order here; cast it, or take a part of it")
+        _require_order(kind, text, type_, sortable(type_))
         return Extreme(title, place, kind, type_)
+    if kind == "count_distinct":
+        _require_equality(kind, text, type_)
+        return DistinctCount(title, place, type_)
     if pa.types.is_integer(type_):
-        return WholeSum(title, place, kind)
+        return WholeSum(title, place, kind)  # type: ignore[arg-type]
     if pa.types.is_floating(type_):
-        return DoubleSum(title, place, kind)
+        return DoubleSum(title, place, kind)  # type: ignore[arg-type]
     if pa.types.is_decimal128(type_):
-        return DecimalSum(title, place, kind, type_.precision, type_.scale)
+        return DecimalSum(title, place, kind, type_.precision, type_.scale)  # type: ignore[arg-type]
     raise ColumnTypeError(f"{kind}: {text} is {type_}, a number is needed; cast it, for instance to decimal(20, 2)")
+
+
+def collected_column(
+    title: str, kind: Kind, place: int, order: Sequence[int], schema: pa.Schema, text: str, *, descending: bool, delimiter: str
+) -> Collected:
+    """Make the column ``title`` of a list, a set or a text of the ``place``-th column; see ``bulk_column``.
+
+    ``order``: the columns by which its members are ordered; a set has an order of its own.
+    """
+    type_ = schema.field(place).type
+    if kind == "collect_set":
+        _require_equality(kind, text, type_)
+        return Collected(title, place, ((place, False),), Reading("set", type_), place)
+    if kind == "string_agg" and not is_text(type_):
+        raise ColumnTypeError(f"{kind}: {text} is {type_}, text or binary is needed; cast it to string")
+    reading = Reading("text", type_, delimiter) if kind == "string_agg" else Reading("list", type_)
+    return Collected(title, place, tuple((one, descending) for one in order), reading, place)
+
+
+def first_column(title: str, kind: Kind, place: int, by: int, schema: pa.Schema, text: str, *, most: int | None) -> Collected:
+    """Make the column ``title`` of the ``place``-th column's values in the rows with the extremes of ``by``.
+
+    ``most``: how many of them are listed; None: one, which is no list.  ``text``: what the user calls ``by``.
+    """
+    _require_order(kind, text, schema.field(by).type, orderable(schema.field(by).type))
+    type_ = schema.field(place).type
+    reading = Reading("first", type_, most=1) if most is None else Reading("list", type_, most=most)
+    return Collected(title, place, ((by, kind == "max_by"), (place, False)), reading, by)
+
+
+def require_orders(kind: Kind, texts: Sequence[str], places: Sequence[int], schema: pa.Schema) -> None:
+    """Raise ``TopologyError`` if one of these columns cannot be an order; ``texts``: what the user calls them."""
+    for text, place in zip(texts, places, strict=True):
+        _require_order(kind, text, schema.field(place).type, orderable(schema.field(place).type))
+
+
+def _require_order(kind: str, text: str, type_: pa.DataType, has_one: bool) -> None:
+    if not has_one:
+        raise ColumnTypeError(f"{kind}: {text} is {type_}, which has no order here; cast it, or take a part of it")
+
+
+def _require_equality(kind: str, text: str, type_: pa.DataType) -> None:
+    if _has_map(type_):
+        raise ColumnTypeError(f"{kind}: {text} is {type_}, and maps cannot be compared; write array_sort(map_entries(…))")
+
+
+def _has_map(type_: pa.DataType) -> bool:
+    if pa.types.is_struct(type_):
+        return any(_has_map(field.type) for field in type_)
+    return pa.types.is_map(type_) or (pa.types.is_list(type_) and _has_map(type_.value_type))

@@ -38,6 +38,7 @@ class Called:
     adder: Callable[[Any, Any, Any], Any]
     subtractor: Callable[[Any, Any, Any], Any]
     row: Row = dict
+    collected = None
 
     @property
     def result(self) -> pa.Field:
@@ -75,7 +76,7 @@ class Called:
         except Exception as error:
             raise FkJoinError(f"{self.name} of group {key!r}: {what}: {thrown_at(error)}") from error
 
-    def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: Steps, place: int) -> pa.Array:
         return state[0]
 
     def _stored(self, aggregates: list[Any], keys: list[Any]) -> pa.Array:

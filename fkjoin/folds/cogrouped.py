@@ -7,6 +7,7 @@ would say of the group, null where that has no row; a group has a result as long
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pyarrow as pa
 from fkjoin.codec.arrays import BYTES, Bytes, Ints, after, buffers, concat, constant, masked, take, valid, window
 from fkjoin.codec.messages import GROUPED, column, table
 from fkjoin.codec.rows import RowCodec
-from fkjoin.folds.fold import Fold, Folded
+from fkjoin.folds.fold import Fold, Folded, collected_columns
 from fkjoin.state import Store
 
 
@@ -37,6 +38,11 @@ class CoFold:
         return any(fold.ordered for fold in self.folds)
 
     @property
+    def collected(self) -> dict[str, dict[str, Any]]:
+        """See ``Fold.collected``."""
+        return collected_columns([column for fold in self.folds for column in fold.columns])
+
+    @property
     def schema(self) -> pa.Schema:
         """The schema of the results: the columns of one fold after those of the other."""
         return pa.schema([field for fold in self.folds for field in fold.schema])
@@ -51,6 +57,7 @@ class CoFold:
         codec = RowCodec(pa.schema([pa.field(str(at), BYTES) for at in range(len(self.folds))]))
         kept: list[Bytes] = []
         columns: list[pa.Array] = []
+        light: list[pa.Array] = []
         entries: list[tuple[Bytes, Bytes]] = []
         has, rows, first = np.zeros(groups, bool), np.zeros(groups, np.int64), 0
         for at, (fold, before) in enumerate(zip(self.folds, codec.decode(state), strict=True)):
@@ -61,12 +68,16 @@ class CoFold:
             folded = fold.apply(before, keys, group[own], back, into, store, first=first)
             kept.append(masked(folded.state, folded.rows > 0))
             columns += RowCodec(fold.schema).decode(folded.results)
+            light += RowCodec(fold.schema).decode(folded.results if folded.light is None else folded.light)
             entries += folded.entries
             has |= valid(folded.results)
             rows += folded.rows
             first += len(fold.columns)
-        results = masked(RowCodec(self.schema).encode(columns, groups), has)
-        return Folded(codec.encode(kept, groups), results, rows, entries)
+        encode = RowCodec(self.schema).encode
+        results = masked(encode(columns, groups), has)
+        return Folded(
+            codec.encode(kept, groups), results, rows, entries, masked(encode(light, groups), has) if self.collected else None
+        )
 
 
 def _numbers(contributions: Bytes) -> Ints:

@@ -7,7 +7,7 @@ sorts, for max the other way round}`` → ``{int64 count}{value}``.  So the next
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,7 @@ from fkjoin.folds.fold import Steps, totals, whole
 from fkjoin.folds.sums import decimal_words
 from fkjoin.state import Store, byte_order, prefix_range
 
-_COUNT = 8
+COUNT_BYTES = 8
 _LOOKED_AT = 8
 """Entries of a group that are looked at first, for one that is left."""
 
@@ -51,6 +51,7 @@ class Extreme:
     column: int
     kind: Literal["min", "max"]
     type: pa.DataType
+    collected = None
 
     @property
     def result(self) -> pa.Field:
@@ -68,15 +69,10 @@ class Extreme:
         code, sign, amounts = code[present], sign[present], amounts.filter(pa.array(present))
         prefixes = prefixed(tags.EXTREME + bytes((place,)), combined_key.prefixes(steps.keys))
         names = concat(take(prefixes, code), self._sorting(amounts))
-        number, names = codes(names)
-        first = np.zeros(len(names), np.int64)
-        first[number[::-1]] = np.arange(len(number))[::-1]
+        names, first, _, counts = count_entries(steps.store, names, sign)
         group, values = code[first], self._codec.encode([take(amounts, first)], len(first))
-        stored = steps.store.get_many(names)
-        counts = _counts(stored) + np.bincount(number, sign, len(names)).astype(np.int64)
         remains = counts > 0
-        entries = concat(fixed(counts.astype("<i8").view(np.uint8).reshape(-1, _COUNT)), values)
-        steps.entries.append((names, masked(entries, remains)))
+        steps.entries.append((names, masked(concat(encoded(counts), values), remains)))
 
         # A group's extreme stays unless its last one was taken back; then the least of what the batch brings, and of what the
         # store has beside it, takes its place.  Only for such groups is the store read in order.
@@ -99,7 +95,7 @@ class Extreme:
         extreme = self._codec.decode(masked(best_values, counted > 0))[0]
         return [pa.array(counted), extreme]
 
-    def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: Steps, place: int) -> pa.Array:
         return state[1]
 
     @property
@@ -110,19 +106,52 @@ class Extreme:
         ascending = sorting(values)
         if self.kind == "min":
             return ascending
-        return _complement(_ended(ascending) if _is_text(self.type) else ascending)
+        return complement(ended(ascending) if is_text(self.type) else ascending)
+
+
+class Counted(NamedTuple):
+    """The entries that a batch changes."""
+
+    names: Bytes
+    first: Ints
+    """The place of the first change of each."""
+    before: Ints
+    """How often its value was there."""
+    after: Ints
+    """How often it is there."""
+
+
+def count_entries(store: Store, names: Bytes, sign: Ints) -> Counted:
+    """Count values that come (1) and go (-1), by the names of their entries."""
+    number, names = codes(names)
+    first = np.zeros(len(names), np.int64)
+    first[number[::-1]] = np.arange(len(number))[::-1]
+    before = counts_of(store.get_many(names))
+    return Counted(names, first, before, before + np.bincount(number, sign, len(names)).astype(np.int64))
+
+
+def encoded(counts: Ints) -> Bytes:
+    """The beginnings of entries."""
+    return fixed(counts.astype("<i8").view(np.uint8).reshape(-1, COUNT_BYTES))
+
+
+def counts_of(entries: Bytes) -> Ints:
+    """The number of times that each group has a value; 0 where there is no entry."""
+    data, bounds = buffers(entries)
+    raw = np.ascontiguousarray(window(data, bounds[:-1], COUNT_BYTES)).view("<i8").reshape(-1)
+    return np.where(valid(entries), raw, 0)
 
 
 def sortable(kind: pa.DataType) -> bool:
     """Tell whether ``min`` and ``max`` work on a type."""
     tests = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal128, pa.types.is_boolean, pa.types.is_date32
-    return _is_text(kind) or pa.types.is_timestamp(kind) or any(test(kind) for test in tests)
+    return is_text(kind) or pa.types.is_timestamp(kind) or any(test(kind) for test in tests)
 
 
 def sorting(values: pa.Array) -> Bytes:
     """Bytes that sort as the values do; of nulls any."""
     kind, rows = values.type, len(values)
-    if _is_text(kind):
+    if is_text(kind):
         return pc.fill_null(as_bytes(values), b"")
     if pa.types.is_decimal128(kind):
         words = decimal_words(values)
@@ -142,28 +171,23 @@ def sorting(values: pa.Array) -> Bytes:
     return fixed(bits.astype(">i8").view(np.uint8).reshape(rows, 8))
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Tell whether a type is text or bytes."""
     tests = pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary
     return any(test(kind) for test in tests)
 
 
-def _ended(texts: Bytes) -> Bytes:
+def ended(texts: Bytes) -> Bytes:
     """Texts with an end that sorts before anything that might follow, so that the order can be turned round."""
     return concat(pc.replace_substring(texts, b"\0", b"\0\xff"), constant(b"\0\0", len(texts)))
 
 
-def _complement(values: Bytes) -> Bytes:
+def complement(values: Bytes) -> Bytes:
+    """The values with all bytes turned round: they sort the other way."""
     data, bounds = buffers(values)
     begin, end = int(bounds[0]), int(bounds[-1])
     offsets = pa.py_buffer(bounds - begin)
     return pa.Array.from_buffers(BYTES, len(values), [None, offsets, pa.py_buffer(~data[begin:end])])
-
-
-def _counts(entries: Bytes) -> Ints:
-    """The number of times that each group has a value; 0 where there is no entry."""
-    data, bounds = buffers(entries)
-    raw = np.ascontiguousarray(window(data, bounds[:-1], _COUNT)).view("<i8").reshape(-1)
-    return np.where(valid(entries), raw, 0)
 
 
 def _first_of_each(names: Bytes, values: Bytes, group: Ints, groups: int) -> tuple[Bytes, Bytes]:
@@ -204,7 +228,7 @@ def _first_stored(store: Store, prefixes: Bytes, touched: Bytes) -> tuple[Bytes,
         for page in store.scan([ranges[place] for place in waiting], each=each):
             seen += np.bincount(page.ranges, minlength=len(waiting))
             fresh = ~valid(pc.index_in(page.keys, value_set=touched)) if len(touched) else np.ones(len(page.keys), bool)
-            value = after(page.values, np.full(len(page.values), _COUNT))
+            value = after(page.values, np.full(len(page.values), COUNT_BYTES))
             for at in np.flatnonzero(fresh).tolist():
                 place = waiting[int(page.ranges[at])]
                 if names[place] is None:

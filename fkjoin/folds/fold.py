@@ -6,16 +6,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from fkjoin.codec.arrays import Bools, Bytes, Ints, changes_from_previous, masked, stack, valid
-from fkjoin.codec.rows import RowCodec
+from fkjoin.codec.arrays import Bools, Bytes, Ints, bools, changes_from_previous, masked, stack, take, valid
+from fkjoin.codec.expressions import Part, where
+from fkjoin.codec.rows import KeyCodec, RowCodec
+from fkjoin.errors import FkJoinError
 from fkjoin.state import Store
 
 
@@ -68,8 +71,13 @@ class Aggregate(Protocol):
         """Make the state after the steps; null columns are a group that is new.  ``place``: of this column, among all."""
         ...
 
-    def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
-        """The column's value, per group with so many ``rows``; ``keys`` are for errors."""
+    def final(self, state: list[pa.Array], rows: Ints, steps: Steps, place: int) -> pa.Array:
+        """The column's value, per group with so many ``rows``, after the steps."""
+        ...
+
+    @property
+    def collected(self) -> Mapping[str, Any] | None:
+        """How a value that is as large as the group is read from the store; None: the group's record keeps the value."""
         ...
 
 
@@ -80,6 +88,28 @@ class Folded(NamedTuple):
     results: Bytes
     rows: Ints
     entries: list[tuple[Bytes, Bytes]]
+    light: Bytes | None = None
+    """The results, with collected columns that are empty unless they are null; None where there is no such column."""
+
+
+@dataclass(frozen=True)
+class Having:
+    """A condition on the columns of a result and of the group's key; where it is null, it does not hold."""
+
+    condition: Part
+    key: pa.Schema
+    text: str
+    """The condition, for errors."""
+
+    def holds(self, schema: pa.Schema, results: list[pa.Array], keys: Bytes, among: Bools) -> Bools:
+        """Tell of which groups it holds; ``among``: those that it is asked of."""
+        columns = dict(zip(map(str.lower, self.key.names), KeyCodec(self.key).decode(keys), strict=True))
+        columns |= dict(zip(map(str.lower, schema.names), results, strict=True))
+        try:
+            found = where(self.condition, columns, pa.array(among))
+        except ArithmeticError as error:
+            raise FkJoinError(f"having: {self.text} cannot be evaluated: {error}") from error
+        return bools(pc.fill_null(found, False)) & among
 
 
 @dataclass(frozen=True)
@@ -92,6 +122,13 @@ class Fold:
     """A group has no result where all columns are null."""
     ordered: bool = False
     """The order of a group's steps makes a difference."""
+    having: Having | None = None
+    """The condition on groups that have a result."""
+
+    @property
+    def collected(self) -> dict[str, dict[str, Any]]:
+        """The columns that groups' records do not keep, each with its place and how it is read (``collected_columns``)."""
+        return collected_columns(self.columns)
 
     @property
     def schema(self) -> pa.Schema:
@@ -120,19 +157,45 @@ class Fold:
         code, sign, _ = steps.signed
         rows = before + totals(code, sign, groups)
         kept: list[pa.Array] = [pa.array(rows)]
-        results: list[pa.Array] = []
+        folded: list[list[pa.Array]] = []
         at = 1
         for place, column in enumerate(self.columns):
             size = len(column.state)
-            folded = column.fold(parts[at : at + size], steps, first + place)
-            kept += folded
-            results.append(column.final(folded, rows, steps.keys))
+            folded.append(column.fold(parts[at : at + size], steps, first + place))
+            kept += folded[-1]
             at += size
+        results = [
+            column.final(own, rows, steps, first + place)
+            for place, (column, own) in enumerate(zip(self.columns, folded, strict=True))
+        ]
         has = rows > 0
         if self.nullable:
             has &= np.logical_or.reduce([valid(result) for result in results])
-        encoded = masked(RowCodec(self.schema).encode(results, groups), has)
-        return Folded(RowCodec(self.state).encode(kept, groups), encoded, rows, steps.entries)
+        if self.having is not None:
+            has = self.having.holds(self.schema, results, keys, has)
+        encode = RowCodec(self.schema).encode
+        collected = self.collected
+        named = zip(self.schema.names, results, strict=True)
+        light = [_emptied(one) if name in collected else one for name, one in named]
+        return Folded(
+            RowCodec(self.state).encode(kept, groups),
+            masked(encode(results, groups), has),
+            rows,
+            steps.entries,
+            masked(encode(light, groups), has) if collected else None,
+        )
+
+
+def collected_columns(columns: Sequence[Aggregate]) -> dict[str, dict[str, Any]]:
+    """Find collected columns, by name: the place among all columns, and how each is read."""
+    found = ((place, column.result.name, column.collected) for place, column in enumerate(columns))
+    return {name: {"place": place, **facts} for place, name, facts in found if facts is not None}
+
+
+def _emptied(values: pa.Array) -> pa.Array:
+    """Lists or texts without anything in them, null where the values are."""
+    empty: list[Any] = [[] if pa.types.is_list(values.type) else b"" if pa.types.is_binary(values.type) else ""]
+    return take(pa.array(empty, values.type), np.zeros(len(values), np.int64), valid(values))
 
 
 def totals(code: Ints, amounts: Ints, groups: int) -> Ints:
@@ -154,4 +217,16 @@ def entry_batch(entries: list[tuple[Bytes, Bytes]]) -> tuple[Bytes, Bytes]:
     return stack(*(keys for keys, _ in entries)), stack(*(values for _, values in entries))
 
 
-Kind = Literal["count", "sum", "avg", "min", "max"]
+Kind = Literal[
+    "count",
+    "sum",
+    "avg",
+    "min",
+    "max",
+    "count_distinct",
+    "collect_list",
+    "collect_set",
+    "string_agg",
+    "min_by",
+    "max_by",
+]

@@ -27,6 +27,7 @@ class Count:
 
     name: str
     column: int | None = None
+    collected = None
 
     @property
     def result(self) -> pa.Field:
@@ -39,7 +40,7 @@ class Count:
     def fold(self, state: list[pa.Array], steps: Steps, place: int) -> list[pa.Array]:
         return [] if self.column is None else [pa.array(_counted(state[0], steps, self.column))]
 
-    def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: Steps, place: int) -> pa.Array:
         return state[0] if state else pa.array(rows)
 
 
@@ -50,6 +51,7 @@ class WholeSum:
     name: str
     column: int
     kind: Literal["sum", "avg"]
+    collected = None
 
     @property
     def result(self) -> pa.Field:
@@ -67,13 +69,13 @@ class WholeSum:
         high = whole(state[1]) + totals(code, (amounts >> 32) * sign, len(count)) + (low >> 32)
         return [pa.array(count), pa.array(high), pa.array(low & _LOW)]
 
-    def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: Steps, place: int) -> pa.Array:
         count, high, low = (whole(part) for part in state)
         counted = count > 0
         if self.kind == "avg":
             return pa.array(_quotients(high, low, count), mask=~counted)
         if (beyond := counted & ((high < -(1 << 31)) | (high >= 1 << 31))).any():
-            raise _too_large(self.name, keys, beyond, "bigint")
+            raise _too_large(self.name, steps.keys, beyond, "bigint")
         return pa.array((high << 32) + low, mask=~counted)
 
 
@@ -96,6 +98,7 @@ class DoubleSum:
     name: str
     column: int
     kind: Literal["sum", "avg"]
+    collected = None
 
     @property
     def result(self) -> pa.Field:
@@ -116,7 +119,7 @@ class DoubleSum:
         sums = _added(state[4].to_pylist(), code, sign, np.where(np.isfinite(amounts), amounts, 0.0))
         return [pa.array(counted), *(pa.array(part) for part in specials), pa.array(sums, BYTES)]
 
-    def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: Steps, place: int) -> pa.Array:
         count, nans, above, below = (whole(part) for part in state[:4])
         divisors = count.tolist() if self.kind == "avg" else [1] * len(count)
         sums = np.array([_rounded(kept, max(by, 1)) for kept, by in zip(state[4].to_pylist(), divisors, strict=True)], float)
@@ -182,6 +185,7 @@ class DecimalSum:
     kind: Literal["sum", "avg"]
     precision: int
     scale: int
+    collected = None
 
     @property
     def result(self) -> pa.Field:
@@ -206,7 +210,7 @@ class DecimalSum:
         whole_sums = [base + a + (b << 32) + (c << 64) + (d << 96) for base, a, b, c, d in zip(kept, *sums, strict=True)]
         return [pa.array(counted), pa.array(map(_signed_bytes, whole_sums), BYTES)]
 
-    def final(self, state: list[pa.Array], rows: Ints, keys: Bytes) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: Steps, place: int) -> pa.Array:
         count = whole(state[0])
         kind = self.result.type
         numbers = [int.from_bytes(item or b"", "little", signed=True) for item in state[1].to_pylist()]
@@ -216,7 +220,7 @@ class DecimalSum:
         counted = count > 0
         beyond = counted & np.array([abs(number) >= 10**kind.precision for number in numbers], bool)
         if beyond.any():
-            raise _too_large(self.name, keys, beyond, str(kind))
+            raise _too_large(self.name, steps.keys, beyond, str(kind))
         return decimals([number if known else None for number, known in zip(numbers, counted, strict=True)], kind)
 
 

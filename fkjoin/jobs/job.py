@@ -227,7 +227,7 @@ class Job:
                 application=spec.name,
                 upgrade_from=made.upgrade_from,
             )
-            return grouped.agg(**columns)
+            return grouped.agg(having=made.having, **columns)
         if kind in ("cogroups", "merges"):
             together = (spec.cogroups if kind == "cogroups" else spec.merges)[name]
             tables = [self.tables[item] for item in together.of]

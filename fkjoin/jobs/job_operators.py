@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fkjoin.aggregates import Wanted
+from fkjoin import aggregates
 from fkjoin.analysis.checks import Deployment
 from fkjoin.analysis.emission import Emission, Emit
+from fkjoin.analysis.wanted import Wanted
 from fkjoin.errors import FkJoinError
 from fkjoin.folds import fold
 from fkjoin.jobs.job_kinds import ANY, JobError, Kind, Section, Strict
@@ -84,6 +86,8 @@ class AggregateSpec(Strict):
     """Columns or expressions of the group."""
     columns: dict[str, str] = Field(min_length=1)
     """A column of the result and its aggregate each, such as `revenue = "sum(left.amount)"`."""
+    having: str | None = None
+    """A condition on the columns of the result; a group for which it does not hold has no row."""
     emit: EmitSpec = "on-change"
     """The results to send: those on change, on update, or at intervals."""
     deployment: Deployment = "fused"
@@ -135,12 +139,64 @@ class FlatMapSpec(Strict):
     """The results to send: those on change, on update, or at intervals."""
 
 
+_CALL = re.compile(
+    r"\s*(\w+)\s*\((.*?)\)(?:\s*within\s+group\s*\(\s*order\s+by\s+(.+?)(?:\s+(asc|desc))?\s*\))?\s*", re.DOTALL | re.IGNORECASE
+)
+_FORMS = {
+    "string_agg": "string_agg(COLUMN, ', ')",
+    "min_by": "min_by(COLUMN, ORDER)",
+    "max_by": "max_by(COLUMN, ORDER, 3)",
+}
+
+
 def wanted_of(title: str, text: str) -> Wanted:
-    """An aggregate's column as it stands in a job file: ``count()``, ``sum(left.amount)``, …."""
-    match = re.fullmatch(r"\s*(\w+)\s*\((.*)\)\s*", text, re.DOTALL)
-    kind, column = (match[1].lower(), match[2].strip()) if match else ("", "")
+    """An aggregate's column as it stands in a job file: ``count()``, ``sum(left.amount)``, ``max_by(sku, amount, 3)``, …."""
+    try:
+        return _wanted(*_parsed(text))
+    except (FkJoinError, ValueError, TypeError, SyntaxError) as error:
+        forms = ", ".join(_FORMS.get(one, f"{one}(COLUMN)") for one in get_args(fold.Kind))
+        more = "; collect_list and string_agg may have: within group (order by COLUMN desc)"
+        why = f" ({error})" if isinstance(error, FkJoinError) else ""
+        raise JobError(f"columns.{title}: {text!r} is none of count(), {forms}{more}{why}") from error
+
+
+def _parsed(text: str) -> tuple[str, str, list[str], bool]:
+    """The aggregate, what is in its parentheses, its order, and whether that is from the greatest down."""
+    match = _CALL.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    kind, column, order, way = match[1].lower(), match[2].strip(), match[3], match[4]
     if kind not in get_args(fold.Kind) or (not column and kind != "count"):
-        raise JobError(
-            f"columns.{title}: {text!r} is none of count(), {', '.join(f'{one}(COLUMN)' for one in get_args(fold.Kind))}"
-        )
-    return Wanted(kind, column if column not in ("", "*") else None)  # type: ignore[arg-type]
+        raise ValueError(text)
+    if order and kind not in ("collect_list", "string_agg"):
+        raise ValueError(text)
+    return kind, column, split_arguments(order or ""), (way or "").lower() == "desc"
+
+
+def _wanted(kind: str, given: str, order: list[str], descending: bool) -> Wanted:
+    if kind in ("min_by", "max_by"):
+        column, by, *rest = split_arguments(given)
+        return (aggregates.min_by if kind == "min_by" else aggregates.max_by)(column, by, *map(int, rest))
+    how: Any = {"order_by": order or None, "descending": descending}
+    if kind == "string_agg":
+        column, *rest = split_arguments(given)
+        return aggregates.string_agg(column, *map(ast.literal_eval, rest), **how)
+    if kind == "collect_list":
+        return aggregates.collect_list(given, **how)
+    return Wanted(kind, given if given not in ("", "*") else None)  # type: ignore[arg-type]
+
+
+def split_arguments(text: str) -> list[str]:
+    """Cut SQL text at its commas, but for those in quotes or parentheses."""
+    found, depth, quote = [""], 0, ""
+    for at, sign in enumerate(text):
+        if quote:
+            quote = "" if sign == quote and text[at - 1] != "\\" else quote
+        elif sign in "'\"`":
+            quote = sign
+        depth += (not quote) * ((sign in "([{") - (sign in ")]}"))
+        if sign == "," and not quote and not depth:
+            found.append("")
+        else:
+            found[-1] += sign
+    return [one.strip() for one in found if one.strip()]

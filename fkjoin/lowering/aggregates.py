@@ -49,8 +49,10 @@ def lower_aggregate(planned: Planned, table: Lowered) -> Lowered:
         "key": schema_text(group),
         "row_key": schema_text(row_key),
     }
+    if fold.having is not None:
+        bound_to["having"] = fold.having.text
     kinds = {"key": key.schema, "row_key": table.key_type, "value": value.schema, "result": spark_schema(fold.schema)}
-    about = {**kinds, "versions": [["version", 1]]}
+    about = {**kinds, "versions": [["version", 1]], **({"collected": fold.collected} if fold.collected else {})}
     start_over = starts_over(table.node)
     pack = PackRows(row_key, fold.value, settings.buckets, group, settings.validate, start_over=start_over)
     contributed = _contributed(replace(planned.node, table=table.node), bound, table, pack)

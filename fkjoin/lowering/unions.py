@@ -68,6 +68,7 @@ def lower_cogroup(planned: Planned, *tables: Lowered) -> Lowered:
         "columns": schema_text(fold.schema),
     }
     about = {"key": first.key_type, "result": spark_schema(fold.schema), "versions": [["version", 1]]}
+    about |= {"collected": fold.collected} if fold.collected else {}
     grouped = functools.reduce(
         DataFrame.unionAll, (_contributions(table, at, emission.every) for at, table in enumerate(tables))
     )

@@ -40,6 +40,8 @@ def manifest(node: Node) -> dict[str, dict[str, object]]:
             columns = [f"{name} = {what}" for name, what in step.columns]
             facts = {"of": step.table.name, "group_by": list(step.grouped_by), "value": list(step.value), "columns": columns}
             facts["deployment"] = "fused" if step.topic is None else "staged"
+            if step.having is not None:
+                facts["having"] = step.having
             found[f"aggregate {step.name}"] = facts
         elif isinstance(step, Cogroup | Merge):
             kind = "cogroup" if isinstance(step, Cogroup) else "merge"

@@ -134,6 +134,8 @@ class Aggregate:
     """The repartition topic between the stages; None when they are fused into one query."""
     rules: tuple[Verdict, ...] = ()
     materialized: str | None = None
+    having: str | None = None
+    """The condition on groups that have a row."""
 
     log = None
     parts = 1

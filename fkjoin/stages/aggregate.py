@@ -7,7 +7,8 @@ value in between is ever seen.  A result is emitted if its bytes or its timestam
 A group whose last row has left is deleted, and starts anew when there are rows again.
 
 Store: ``{'d'}{group's key}`` → a counter as version, the greatest timestamp, and ``{uint32 little-endian: length of the
-result}{result}{state of the fold}``; beside it entries of the fold's own, and of ``guard``.
+result}{result}{state of the fold}``; beside it entries of the fold's own, and of ``guard``.  Where the fold has collected
+columns, in the place of the result are its 128-bit hash and the result without them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from fkjoin.codec.arrays import (
     changes_from_previous,
     chosen,
     codes,
+    concat,
     equal,
     masked,
     paired,
@@ -35,7 +37,7 @@ from fkjoin.folds.cogrouped import CoFold
 from fkjoin.folds.fold import Fold, entry_batch
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import HAS_RESULT, Emission, entries
+from fkjoin.stages.emission import HAS_RESULT, Emission, digests, entries
 from fkjoin.stages.guard import guard
 from fkjoin.stages.ordering import by_code_and_version
 from fkjoin.stages.retention import GONE, later, sweep
@@ -81,17 +83,18 @@ def aggregate(
     code = code[order]
     old, new = (take(column(grouped, name), order) for name in ("old", "new"))
     moved = ~(valid(old) & equal(old, new))  # the others bring a timestamp and nothing else
-    states, results, rows, of_fold = fold.apply(states, keys, code[moved], chosen(old, moved), chosen(new, moved), store)
+    states, results, rows, of_fold, light = fold.apply(states, keys, code[moved], chosen(old, moved), chosen(new, moved), store)
 
     alive = rows > 0
     latest = _latest(code, take(column(grouped, "ts"), order).to_numpy(), len(keys))
     ts = np.where(alive & held.found & known, np.maximum(held.ts, latest), latest)
-    unchanged = equal(results, results_before) & (ts == held.ts)
+    compared = results if light is None else masked(concat(digests(results), light), valid(results))
+    unchanged = equal(compared, results_before) & (ts == held.ts)
     emission = Emission.of(had, valid(results), unchanged, every=every).counted(count)
     version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
     changes = emission.results(keys.filter(emit), results.filter(emit), version.filter(emit), ts[emission.emit])
 
-    body = masked(paired(results, states), alive)
+    body = masked(paired(compared, states), alive)
     of_groups = entries(names, emission.has, ts, version, body, gone=~alive, due_ms=now_ms + retention_ms)
     store.write(*entry_batch([of_groups, *of_fold, *of_guard]))
     return changes

@@ -135,7 +135,7 @@ def test_python_functions_get_values_and_rows(spark: SparkSession, tmp_path: Pat
         (lambda t: t.group_by("customer_id").agg(), "agg: name at least one column, such as agg"),
         (
             lambda t: t.group_by("customer_id").agg(n="amount"),
-            "agg: n must be one of avg, count, max, min, sum",
+            "agg: n must be one of avg, collect_list, collect_set, count, count_distinct, max, max_by, min, min_by,",
         ),
         (lambda t: t.group_by("customer_id").sum("op"), "sum: op is string, a number is needed; cast it"),
         (

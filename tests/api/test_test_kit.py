@@ -5,13 +5,27 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fkjoin.testing as kit
 from fkjoin import FkJoinError, TopologyError
-from fkjoin.testing import CRASH, DUPLICATE, REORDER, AggregateTest, FlatMapTest, JoinTest, KeyJoinTest, change, left, right
+from fkjoin import aggregates as agg
+from fkjoin.testing import (
+    CRASH,
+    DUPLICATE,
+    REORDER,
+    AggregateTest,
+    FlatMapTest,
+    JoinTest,
+    KeyJoinTest,
+    MembersTest,
+    change,
+    left,
+    right,
+)
 from tests.support.places import ROOT
 
 
@@ -175,3 +189,28 @@ def test_whatever_happens_the_aggregate_is_that_of_the_rows(batches: list[tuple[
         if row is not None and row["zoo"] is not None:
             wanted[row["zoo"]] = wanted.get(row["zoo"], 0) + row["n"]
     assert test.table == wanted
+
+
+@given(batches=BATCHES, seed=st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_whatever_happens_members_are_those_of_the_rows(batches: list[tuple[list[Any], Any]], seed: int) -> None:
+    events = [event for changes, sentinel in batches for event in (*changes, sentinel)]
+    columns = {"all": agg.collect_list("n"), "most": agg.max_by("n", "n"), "kinds": agg.count_distinct("n")}
+    test = MembersTest("zoo", pa.schema([("n", pa.int64())]), columns, having=lambda row: row["kinds"] > 1, seed=seed)
+    test.feed(*events)
+    rows = {event.key: event.row for event in events if isinstance(event, kit.Event)}
+    wanted: dict[str, list[int]] = {}
+    for _, row in sorted(rows.items()):
+        if row is not None and row["zoo"] is not None:
+            wanted.setdefault(row["zoo"], []).append(row["n"])
+    assert test.table == {
+        zoo: {"all": some, "most": max(some), "kinds": len(set(some))} for zoo, some in wanted.items() if len(set(some)) > 1
+    }
+
+
+def test_members_of_columns_that_are_not_there_are_refused() -> None:
+    with pytest.raises(FkJoinError, match="columns: it is of 'm', and the schema has n"):
+        MembersTest("zoo", pa.schema([("n", pa.int64())]), {"it": agg.max_by("n", "m")})
+    test = MembersTest("zoo", pa.schema([("n", pa.int64())]), {"it": agg.collect_set("n")})
+    with pytest.raises(FkJoinError, match="'1' is in group 3, which is no text, and groups are texts here"):
+        test.feed(change("1", {"zoo": 3}))

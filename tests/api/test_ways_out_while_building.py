@@ -80,6 +80,22 @@ WAYS: dict[str, Way] = {
         lambda t: t.orders.group_by("customer").max("named"),
         lambda t: t.orders.group_by("customer").max("named.n"),
     ),
+    "count_distinct: tags is map": (
+        lambda t: t.customers.group_by("name").agg(n=agg.count_distinct("tags")),
+        lambda t: t.customers.group_by("name").agg(n=agg.count_distinct("array_sort(map_entries(tags))")),
+    ),
+    "string_agg: amount is double, text or binary is needed": (
+        lambda t: t.orders.group_by("customer").agg(all=agg.string_agg("amount")),
+        lambda t: t.orders.group_by("customer").agg(all=agg.string_agg("cast(amount as string)")),
+    ),
+    "having: n is bigint, a boolean is needed": (
+        lambda t: t.by("customer", having="n", n=agg.count()),
+        lambda t: t.by("customer", having="n > 1", n=agg.count()),
+    ),
+    "having: only Spark can evaluate": (
+        lambda t: t.by("customer", having="cast(n as string) like '1%'", n=agg.count()),
+        lambda t: t.by("customer", n=agg.count()).filter("cast(n as string) like '1%'"),
+    ),
     "column: customers has a column 'name' already": (
         lambda t: t.customers.with_children(t.orders, "customer", column="name"),
         lambda t: t.customers.with_children(t.orders, "customer", column="orders"),

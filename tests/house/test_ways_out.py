@@ -158,6 +158,10 @@ WAYS: dict[str, str] = {
     "on_new_topic: with roots= rows are of the": START_OVER,
     "version: with roots=, the positions in the": START_OVER,
     "kafka: this process has a JVM without Spark's": CONNECTOR,
+    "{}: {} is {}, and maps cannot be compared": BUILDING,
+    "{}: {} is {}, text or binary is needed; cast": BUILDING,
+    "having: {}, a boolean is needed: write": BUILDING,
+    "having: only Spark can evaluate {}; write": BUILDING,
     "{} is no setting of Spark: write": JOB_FILES,
     "headers: the value has a column 'headers'": START_OVER,
     "{}: column {} is {}, which could not be read": (

@@ -254,7 +254,26 @@ def test_brokers_may_be_gone_for_more_than_a_minute_or_for_as_long_as_one_says()
 def test_an_aggregates_column_is_read_from_its_text() -> None:
     assert wanted_of("n", "count()") == wanted_of("n", " COUNT( * ) ") == agg.count()
     assert wanted_of("n", "sum(left.a + (b))") == agg.sum("left.a + (b)")
-    for text in ("median(x)", "sum()", "count", "sum(x) + 1"):
+    assert wanted_of("n", "max_by(struct(a, b), left.c, 3)") == agg.max_by("struct(a, b)", "left.c", 3)
+    assert wanted_of("n", "min_by(a, b)") == agg.min_by("a", "b")
+    assert wanted_of("n", "string_agg(concat(a, ', ('), ', ')") == agg.string_agg("concat(a, ', (')", ", ")
+    assert wanted_of("n", "count_distinct(lower(a))") == agg.count_distinct("lower(a)")
+    for one in (
+        agg.collect_list("a", order_by=["lower(b)", "c"], descending=True),
+        agg.string_agg("a", " - ", order_by="b"),
+        agg.collect_set("coalesce(a, 'x')"),
+        agg.max_by("a", "b", 2),
+    ):
+        assert wanted_of("n", str(one)) == one, "describe() shows what a job file may have"
+    wrong = (
+        "max_by(a)",
+        "max_by(a, b, c)",
+        "max_by(a, b, 0)",
+        "string_agg(a, b)",
+        "sum(a) within group (order by b)",
+        "min_by(a, b, 1, 2)",
+    )
+    for text in ("median(x)", "sum()", "count", "sum(x) + 1", *wrong):
         with pytest.raises(JobError, match=r"columns.n: .* is none of count\(\), count\(COLUMN\), sum\(COLUMN\)"):
             wanted_of("n", text)
 
@@ -276,6 +295,7 @@ columns = { most = "max(amount)" }
 of = "everybody"
 group_by = "customer"
 columns = { names = "count()" }
+having = "names > 1"
 [cogroups.both]
 of = ["amounts", "names"]
 [flat_maps.words]
@@ -335,6 +355,7 @@ def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path) -> None
     assert "join named  (outer)\n  left         everybody\n  right        names\n" in shown
     assert "  by key       customer = names(customer)\n  joiner       left.name, right.names\n" in shown
     assert "store named-pair, materialized as named" in shown
+    assert "  having       names > 1\n" in shown
     for change, says in (
         (
             ('how = "outer"\n', 'wire = "wrapper"\n'),

@@ -155,12 +155,13 @@ def _operator(node: Node) -> Step:
         columns = tuple((title, f"{what} of {table.name}") for table in node.tables for title, what in table.columns)
         return Step("cogroup", node.name, node.emit, tuple(("of", table.name) for table in node.tables), columns, (stage,))
     summed = ("group by", ", ".join(node.grouped_by)), ("value", ", ".join(node.value) or "none"), *node.columns
+    having = () if node.having is None else (("having", node.having),)
     return Step(
         "aggregate",
         node.name,
         f"{node.emit}{', staged' if node.topic else ''}",
         (("of", node.table.name),),
-        (*summed, *_rule(node)),
+        (*summed, *having, *_rule(node)),
         (
             Stage("regroup", ", ".join(node.table.key), f"{node.name}-regroup", notes=_instead(node)),
             Stage("aggregate", "group", f"{node.name}-aggregate", node.topic, kept),

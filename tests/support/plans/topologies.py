@@ -420,6 +420,15 @@ def aggregates_of_each_kind(of: Sources) -> Table:
 
 
 @topology()
+def aggregate_of_members(of: Sources) -> Table:
+    columns = {"all": agg.collect_list("amount"), "ids": agg.string_agg("product.id", ", ", order_by="amount", descending=True)}
+    least = agg.min_by("product.id", "amount", 3)
+    return of.orders.group_by("customer_id", name="members").agg(
+        **columns, least=least, having="ids is null or customer_id <> ids"
+    )
+
+
+@topology()
 def aggregate_without_a_name(of: Sources) -> Table:
     return of.customers.group_by("region", value=["name"], emit="on-update").count()
 

@@ -1,0 +1,99 @@
+"""Aggregates as they are asked for, and the columns of a result that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from fkjoin.folds.bulk import bulk_column, collected_column, first_column, require_orders
+from fkjoin.folds.fold import Aggregate, Kind
+from fkjoin.spark.schemas import Expression, text
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An aggregate and the column that it is of.
+
+    Parameters
+    ----------
+    kind : str
+        The aggregate: the name of one of this module's functions.
+    column : str or Column, optional
+        The column; if left out, the aggregate is of whole rows.
+    order : tuple of str or Column, default ()
+        The columns that order what is collected, or the one whose extreme counts.
+    descending : bool, default False
+        Order from the greatest down.
+    k : int, optional
+        The number of values that ``min_by`` and ``max_by`` list.
+    delimiter : str, default ""
+        The text between those of ``string_agg``.
+    """
+
+    kind: Kind
+    column: Expression | None = None
+    order: tuple[Expression, ...] = ()
+    descending: bool = False
+    k: int | None = None
+    delimiter: str = ""
+
+    def __str__(self) -> str:
+        """Write the aggregate as a job file has it."""
+        given = "" if self.column is None else text(self.column)
+        if self.kind in ("min_by", "max_by"):
+            given = ", ".join([given, *map(text, self.order), *([] if self.k is None else [str(self.k)])])
+        if self.delimiter:
+            given += f", {self.delimiter!r}"
+        call = f"{self.kind}({given})"
+        if self.kind not in ("collect_list", "string_agg") or not self.order:
+            return call
+        way = " desc" if self.descending else ""
+        return f"{call} within group (order by {', '.join(map(text, self.order))}{way})"
+
+
+def ordered_by_key(wanted: Wanted) -> bool:
+    """Tell whether what is collected is ordered by the key of the rows."""
+    return wanted.kind in ("collect_list", "string_agg") and not wanted.order
+
+
+def column_of(title: str, wanted: Wanted, places: Mapping[str, int], key: Sequence[int], schema: pa.Schema) -> Aggregate:
+    """Make the column of a result.
+
+    Parameters
+    ----------
+    title : str
+        Its name.
+    wanted : Wanted
+        The aggregate.
+    places : mapping of str to int
+        The places in ``schema`` of columns, by what the user calls them.
+    key : sequence of int
+        The places of the columns of the rows' key.
+    schema : pyarrow.Schema
+        The columns that rows contribute.
+
+    Returns
+    -------
+    Aggregate
+
+    Raises
+    ------
+    TopologyError
+        If there is no such aggregate of the columns' types.
+
+    Examples
+    --------
+    >>> made = column_of("n", count_distinct("sku"), {"sku": 0}, (), pa.schema([("v0", pa.string())]))
+    """
+    kind, given = wanted.kind, "" if wanted.column is None else text(wanted.column)
+    place, order = places.get(str(wanted.column)), tuple(places[str(one)] for one in wanted.order)
+    if place is None or kind not in ("collect_list", "collect_set", "string_agg", "min_by", "max_by"):
+        return bulk_column(title, kind, place, schema, given)
+    if kind in ("min_by", "max_by"):
+        return first_column(title, kind, place, order[0], schema, text(wanted.order[0]), most=wanted.k)
+    require_orders(kind, [text(one) for one in wanted.order], order, schema)
+    how: Any = {"descending": wanted.descending, "delimiter": wanted.delimiter}
+    return collected_column(title, kind, place, key if ordered_by_key(wanted) else (*order, place), schema, given, **how)

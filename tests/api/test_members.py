@@ -1,0 +1,121 @@
+"""Aggregates of members on Spark, beside Spark's own functions over the rows that are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
+
+from fkjoin import Table, fk_join, read_state
+from fkjoin import aggregates as agg
+from fkjoin.checkpoint.look_up import look_up
+from fkjoin.checkpoint.saved import SavedState
+from fkjoin.errors import TopologyError
+from tests.support.orders import CUSTOMER, ORDER, History, tables
+from tests.support.queries import run, table_of
+from tests.support.sessions import small
+
+pytestmark = pytest.mark.spark
+
+MEMBERS: dict[str, Any] = {
+    "buyers": agg.count_distinct("left.customer_id"),
+    "listed": agg.collect_list("left.amount"),
+    "by_items": agg.collect_list("left.order_id", order_by=["left.items", "left.amount"], descending=True),
+    "amounts": agg.collect_set("left.amount"),
+    "names": agg.string_agg("left.order_id", ", "),
+    "cheapest": agg.min_by("left.order_id", "left.amount"),
+    "largest": agg.max_by("struct(left.order_id, left.items)", "left.items", 2),
+    "when_null": agg.max_by("left.amount", "left.order_id"),
+}
+
+
+@pytest.fixture(autouse=True)
+def settings(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+
+
+def regions(spark: SparkSession, folder: Path, having: str | None = None) -> Table:
+    joined = fk_join(*tables(spark, folder), "customer_id")
+    return joined.group_by("right.region", name="regions").agg(having=having, **MEMBERS)
+
+
+def by_spark(spark: SparkSession, history: History) -> Any:
+    """Spark's functions over the rows that there are, those of lists ordered by it."""
+    orders = spark.createDataFrame([Row(**{**row, "lsn": 0, "op": ""}) for row in history.orders.values()], ORDER)
+    customers = spark.createDataFrame([Row(**{**row, "lsn": 0, "op": ""}) for row in history.customers.values()], CUSTOMER)
+    joined = orders.join(customers.select("customer_id", "region"), "customer_id").where("region is not null")
+    pair = "struct(order_id, items)"
+    return joined.groupBy("region").agg(
+        F.count_distinct("customer_id").alias("buyers"),
+        F.expr("array_sort(collect_list(amount))").alias("listed"),
+        F.expr("transform(sort_array(collect_list(struct(items, amount, order_id)), false), x -> x.order_id)").alias(
+            "by_items"
+        ),
+        F.expr("array_sort(collect_set(amount))").alias("amounts"),
+        F.expr("string_agg(order_id, ', ') within group (order by order_id)").alias("names"),
+        F.expr("min_by(order_id, struct(amount, order_id)) filter (where amount is not null)").alias("cheapest"),
+        F.expr(f"slice(transform(array_sort(collect_list(struct(-items, order_id, {pair} as it))), x -> x.it), 1, 2)").alias(
+            "largest"
+        ),
+        F.max_by("amount", "order_id").alias("when_null"),
+        F.max_by(F.expr(pair), "items", 2).alias("_largest"),
+    )
+
+
+def test_members_are_what_sparks_functions_make_of_the_rows_that_are_there(spark: SparkSession, tmp_path: Path) -> None:
+    history, rows = History(tmp_path), list[Row]()
+    for _ in range(2):
+        history.write(60)
+        table = regions(spark, tmp_path)
+        rows += run(table.changes, tmp_path / "checkpoint").rows
+    found = table_of(rows, "region")
+    batch = by_spark(spark, history)
+    wanted = {(row.region,): row.asDict() for row in batch.collect()}
+    ours = {key: row.asDict() for key, row in _plain(found).items()}
+    assert ours.keys() == wanted.keys()
+    for key, row in wanted.items():
+        for name in MEMBERS:
+            mine = sorted(ours[key][name]) if name == "listed" else ours[key][name]
+            assert mine == row[name], (key, name)
+        assert [one["items"] for one in row["_largest"]] == [one["items"] for one in found[key]["largest"]]
+        by_key = sorted(history.orders.values(), key=lambda order: order["order_id"])
+        mine = [order for order in by_key if history.customers.get(order["customer_id"], {}).get("region") == key[0]]
+        assert found[key]["listed"] == [order["amount"] for order in mine if order["amount"] is not None]
+    assert {field.name: field.dataType.simpleString() for field in batch.schema if field.name in MEMBERS} == {
+        field.name: field.dataType.simpleString() for field in table.changes.schema if field.name in MEMBERS
+    }
+    kept = read_state(spark, str(tmp_path / "checkpoint"), "regions").select("region", *MEMBERS).collect()
+    assert {(row.region,): row for row in kept} == _plain(found)
+    known = look_up(SavedState(spark, tmp_path / "checkpoint"), "regions", "north")
+    assert [(one["kind"], one["row"]["listed"]) for one in known] == [("aggregate", found[("north",)].listed)]
+
+
+def _plain(found: dict[Any, Row]) -> dict[Any, Row]:
+    return {key: Row(**{name: row[name] for name in ("region", *MEMBERS)}) for key, row in found.items()}
+
+
+def test_a_condition_on_groups_is_seen_and_is_part_of_the_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    History(tmp_path)
+    shown = regions(spark, tmp_path, "buyers > 2 and region <> 'south'").describe()
+    assert "  having       buyers > 2 and region <> 'south'\n" in shown
+    assert "  by_items     collect_list(left.order_id) within group (order by left.items, left.amount desc)\n" in shown
+    assert "  largest      max_by(struct(left.order_id, left.items), left.items, 2)\n" in shown
+    assert "  names        string_agg(left.order_id, ', ')\n" in shown
+    orders, _ = tables(spark, tmp_path)
+    for having, says in (
+        ("buyers", "having: buyers is bigint, a boolean is needed: write a comparison"),
+        ("buyer > 2", r"having: 'buyer > 2' cannot be evaluated over the result \(buyers, customer_id\)"),
+        ("upper(customer_id) = 'A'", r"having: only Spark can evaluate .*; write agg\(…\).filter\(…\), without having"),
+    ):
+        with pytest.raises(TopologyError, match=says):
+            orders.group_by("customer_id").agg(having=having, buyers=agg.count())
+    for wrong, says in (
+        (lambda: agg.max_by("a", "b", 0), "k: a whole number from 1 to 100000 is needed, not 0"),
+        (lambda: agg.string_agg("a", 3), "delimiter: a text is needed, such as ', ', not 3"),  # type: ignore[arg-type]
+        (lambda: orders.group_by("customer_id").agg(n=agg.string_agg("items")), "string_agg: items is int64, text or binary"),
+    ):
+        with pytest.raises(TopologyError, match=says):
+            wrong()

@@ -1,0 +1,292 @@
+"""Aggregates of members against a plain recomputation, and what a change of a large group writes."""
+
+from __future__ import annotations
+
+import copy
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fkjoin.codec.arrays import Bytes
+from fkjoin.codec.expressions import Part
+from fkjoin.codec.messages import GROUPED
+from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.folds.bulk import bulk_column, collected_column, first_column, require_orders
+from fkjoin.folds.cogrouped import CoFold, numbered
+from fkjoin.folds.fold import Fold, Having
+from fkjoin.folds.members import Collected, Reading
+from fkjoin.folds.sums import Count
+from fkjoin.stages import Counters, aggregate, regroup
+from fkjoin.state import BucketStore, MemoryStore
+from tests.support.collecting import ALONE, CHANGES, COLLECTED, KEY, VALUE, L, N, T, comparable, recomputed
+from tests.support.grouping import SOURCE, TIMES, Change, Grouping
+from tests.support.stores import Log
+
+
+@given(changes=CHANGES, cuts=st.lists(st.integers(1, 9), min_size=5, max_size=5))
+@settings(max_examples=40, deadline=None)
+def test_after_every_batch_members_are_those_of_a_plain_recomputation(changes: list[Change], cuts: list[int]) -> None:
+    """Each batch is lost once with all that it wrote, and comes twice."""
+    grouping, at = Grouping(VALUE, *COLLECTED), 0
+    for cut in cuts:
+        part = changes[at : at + cut]
+        at += cut
+        before = copy.deepcopy(grouping)
+        before.batch(part)
+        grouping.batch(part)
+        grouping.batch(part)
+        assert comparable(grouping.table) == comparable(recomputed(changes[:at]))
+
+
+@given(changes=CHANGES, seed=st.integers(0, 1 << 30))
+@settings(max_examples=20, deadline=None)
+def test_whatever_the_order_behind_a_topic_the_end_is_the_same(changes: list[Change], seed: int) -> None:
+    """Messages between the stages come in any order, some of them twice, a few at a time; and so does the state."""
+    rng, ends = random.Random(seed), []
+    for shuffled in (False, True):
+        grouping = Grouping(VALUE, *COLLECTED)
+        sent = [GROUPED.empty_table()]
+        for at in range(0, len(changes), 4):
+            sent.append(regroup(grouping.messages(changes[at : at + 4]), grouping.rows, grouping.count, as_read=True, **TIMES))
+        messages = pa.concat_tables(sent)
+        places = list(range(len(messages)))
+        if shuffled:
+            places += rng.sample(places, len(places) // 2)
+            rng.shuffle(places)
+        for at in range(0, len(places), 3):
+            portion = messages.take(pa.array(places[at : at + 3], pa.int64()))
+            how: Any = {"source": SOURCE, "guarded": True, **TIMES}
+            grouping.apply(aggregate(portion, grouping.groups, grouping.count, grouping.fold, **how))
+        ends.append((comparable(grouping.table), [entry for entry in grouping.groups.items() if entry[0][:1] == b"o"]))
+    assert ends[0] == ends[1]
+    assert ends[0][0] == comparable(recomputed(changes))
+
+
+def test_what_is_collected_goes_back_when_rows_leave() -> None:
+    grouping = Grouping(VALUE, *COLLECTED)
+
+    def row(key: str, version: int, n: int | None, t: str | None, group: str | None = "g") -> Change:
+        return Change(key, version, group, (n, t, None, None, key))
+
+    def shown(*names: str) -> list[Any]:
+        (found,) = grouping.table.values()
+        return [dict(zip(grouping.fold.schema.names, found, strict=True))[name] for name in names]
+
+    grouping.batch([row("c", 1, 1, "x"), row("a", 1, 3, "x"), row("b", 1, 2, "y")])
+    assert shown("ns", "list", "by_n", "t_set", "text", "most", "three") == [
+        3,
+        ["x", "y", "x"],
+        ["x", "y", "x"],
+        ["x", "y"],
+        "x, y, x",
+        "x",
+        ["x", "y", "x"],
+    ]
+    grouping.batch([row("a", 2, None, None, None)])
+    assert shown("ns", "list", "t_set", "text", "most", "three") == [2, ["y", "x"], ["x", "y"], "x, y", "y", ["y", "x"]]
+    grouping.batch([row("c", 2, 1, None)])
+    assert shown("ns", "list", "t_set", "text", "most", "three") == [2, ["y"], ["y"], "y", "y", ["y", None]]
+    grouping.batch([row("b", 2, None, None)])
+    assert shown("ns", "list", "t_set", "text", "most", "two") == [1, [], [], None, None, []]
+    grouping.batch([row("b", 3, 0, "z", None), row("c", 3, 0, "z", None)])
+    assert grouping.table == {}
+    assert [entry for entry in grouping.groups.items() if entry[0][:1] == b"o"] == []
+
+
+class Written(MemoryStore):
+    """A store that knows what was written to it last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: dict[bytes, bytes | None] = {}
+
+    def write(self, keys: Bytes, values: Bytes) -> None:
+        self.written.update(zip(keys.to_pylist(), values.to_pylist(), strict=True))
+        super().write(keys, values)
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_a_change_of_one_member_writes_as_much_in_a_group_of_any_size(every: bool) -> None:
+    """One entry for the value that goes and one for the value that comes, for each column; and the group's record."""
+    written = []
+    for size in (100, 5_000):
+        grouping = Grouping(VALUE, *COLLECTED, every=every)
+        grouping.groups = Written()
+        grouping.batch([Change(f"{at:06}", 1, "g", (at, f"{at:06}", None, None, f"{at:06}")) for at in range(size)])
+        grouping.groups.written.clear()
+        grouping.batch([Change("000007", 2, "g", (7, "000050 and a half", None, None, "000007"))])
+        assert len(grouping.table["g"][3]) == size
+        assert grouping.table["g"][3][7] == "000050 and a half"
+        keys = grouping.groups.written
+        written.append((len(keys), sum(len(key) + len(value or b"") for key, value in keys.items())))
+    assert written[0] == written[1]
+    assert written[0][0] < 2 * len(COLLECTED)
+    assert written[0][1] < 2_000
+
+
+def test_a_bucket_store_reads_no_more_of_a_group_than_the_first_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    fold = Fold(
+        VALUE, (first_column("most", "max_by", T, N, VALUE, "n", most=3), bulk_column("ns", "count_distinct", N, VALUE, "n"))
+    )
+    grouping, log = Grouping(VALUE), Log()
+    grouping.fold = fold
+    read = []
+    scanned = BucketStore._scanned
+
+    def counted(self: BucketStore, *how: Any) -> Any:
+        for page in scanned(self, *how):
+            read.append(len(page.keys))
+            yield page
+
+    monkeypatch.setattr(BucketStore, "_scanned", counted)
+    with tempfile.TemporaryDirectory(prefix="fkjoin-test-") as folder:
+        for part in ([(at, at, f"{at}") for at in range(5_000)], [(4_999, 1, "down")], [(7, 9_999, "up"), (8, 8, "same")]):
+            read.clear()
+            grouped = regroup(
+                grouping.messages([Change(f"k{key}", len(log.working), "g", (n, t, None, None, "")) for key, n, t in part]),
+                grouping.rows,
+                grouping.count,
+                **TIMES,
+            )
+            with BucketStore(log, Path(folder)) as store:
+                grouping.apply(aggregate(grouped, store, Counters(), fold, source=SOURCE, **TIMES))
+                store.commit()
+            log.commit()
+        assert grouping.table["g"][0] == ["up", "4998", "4997"]
+        assert sum(read) < 20
+
+
+def _more_than(column: str, of: int) -> Having:
+    part = Part(
+        "GreaterThan", pa.bool_(), (Part("AttributeReference", pa.int64(), given=column), Part("Literal", pa.int64(), given=of))
+    )
+    return Having(part, pa.schema([("group", pa.string())]), f"{column} > {of}")
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_a_group_that_does_not_satisfy_the_condition_is_not_in_the_result(every: bool) -> None:
+    grouping = Grouping(VALUE, every=every)
+    columns = Count("rows"), collected_column("list", "collect_list", T, [KEY], VALUE, "t", **ALONE)
+    grouping.fold = Fold(VALUE, columns, having=_more_than("rows", 1))
+    grouping.batch([Change("a", 1, "g", (1, "x", None, None, "a"))])
+    assert grouping.sent == []
+    grouping.batch([Change("b", 1, "g", (1, "y", None, None, "b")), Change("c", 1, "h", (1, "z", None, None, "c"))])
+    assert grouping.table == {"g": (2, ["x", "y"])}
+    grouping.batch([Change("c", 2, "g", (1, "z", None, None, "c"))])
+    assert grouping.table == {"g": (3, ["x", "y", "z"])}
+    grouping.batch([Change("a", 2, None), Change("b", 2, None)])
+    assert grouping.table == {}
+    assert [value for _, value, _ in grouping.sent] == [(2, ["x", "y"]), (3, ["x", "y", "z"]), None]
+    grouping.batch([Change("a", 3, "g", (1, "x", None, None, "a"))])
+    assert grouping.table == {"g": (2, ["x", "z"])}, "what the group had meanwhile was not lost"
+
+
+@given(changes=CHANGES, cut=st.integers(1, 30), of=st.integers(0, 2))
+@settings(max_examples=15, deadline=None)
+def test_having_is_a_filter_of_the_recomputation(changes: list[Change], cut: int, of: int) -> None:
+    grouping = Grouping(VALUE)
+    grouping.fold = Fold(VALUE, COLLECTED, having=_more_than("ns", of))
+    for at in range(0, len(changes), cut):
+        grouping.batch(changes[at : at + cut])
+        wanted = {group: row for group, row in recomputed(changes[: at + cut]).items() if row[0] > of}
+        assert comparable(grouping.table) == comparable(wanted)
+
+
+def test_a_condition_that_throws_stops_and_is_named() -> None:
+    grouping = Grouping(VALUE)
+    one = Part("Literal", pa.float64(), given=1.0)
+    rows = Part("Cast", pa.float64(), (Part("AttributeReference", pa.int64(), given="ns"),))
+    part = Part("GreaterThan", pa.bool_(), (Part("Divide", pa.float64(), (one, rows)), one))
+    having = Having(part, pa.schema([("group", pa.string())]), "1 / ns > 1")
+    grouping.fold = Fold(VALUE, (bulk_column("ns", "count_distinct", N, VALUE, "n"),), having=having)
+    grouping.batch([Change("a", 1, "g", (1, None, None, None, "a"))])
+    with pytest.raises(FkJoinError, match="having: 1 / ns > 1 cannot be evaluated: division by zero"):
+        grouping.batch([Change("b", 1, "h", (None, None, None, None, "b"))])
+
+
+@given(one=CHANGES, other=CHANGES, cut=st.integers(1, 10))
+@settings(max_examples=12, deadline=None)
+def test_members_of_one_table_are_not_those_of_another(one: list[Change], other: list[Change], cut: int) -> None:
+    folds = Fold(VALUE, COLLECTED), Fold(VALUE, COLLECTED[::-1])
+    sides = [Grouping(VALUE), Grouping(VALUE)]
+    grouping = Grouping(VALUE)
+    grouping.fold = CoFold(folds)  # type: ignore[assignment]
+    for at in range(0, max(len(one), len(other)), cut):
+        changed = [
+            numbered(regroup(side.messages(part[at : at + cut]), side.rows, side.count, as_read=True, **TIMES), number)
+            for number, (side, part) in enumerate(zip(sides, (one, other), strict=True))
+        ]
+        how: Any = {"source": SOURCE, **TIMES}
+        grouping.apply(aggregate(pa.concat_tables(changed), grouping.groups, grouping.count, grouping.fold, **how))
+        nothing = (None,) * len(COLLECTED)
+        lefts, rights = recomputed(one[: at + cut]), recomputed(other[: at + cut])
+        wanted = {
+            group: (*lefts.get(group, nothing), *rights.get(group, nothing)[::-1]) for group in lefts.keys() | rights.keys()
+        }
+        assert comparable(grouping.table) == comparable(wanted)
+
+
+def test_collected_columns_are_read_from_the_store_as_they_were_sent() -> None:
+    grouping = Grouping(VALUE, *COLLECTED)
+    grouping.batch([Change(f"{at}", 1, "gh"[at % 2], (at % 3, f"{at % 4}", None, [at % 2], f"{at}")) for at in range(9)])
+    keys = pa.array([b"h", b"none", b"g"], pa.large_binary())
+    assert set(grouping.fold.collected) == {one.name for one in COLLECTED if isinstance(one, Collected)} - {
+        "most",
+        "least",
+        "three",
+        "two",
+    }
+    for name, facts in grouping.fold.collected.items():
+        at = grouping.fold.schema.get_field_index(name)
+        found = Reading.of_facts(facts, grouping.fold.schema.field(at).type).read(grouping.groups, facts["place"], keys)
+        assert [found[0].as_py(), found[2].as_py()] == [grouping.table["h"][at], grouping.table["g"][at]]
+        assert not found[1].as_py()
+
+
+GOLDEN = {
+    "6467": (
+        "010211000800000000000000019ec9f7918d7dfc4080000000000000013b00000034bccfce2878acd7a9e591b4cfc9cd5d0f01000000000000000400"
+        "0000040000000e000000000000000000000001000000060000000101000000780302000000000000000100000000000000"
+    ),
+    "6f000000000167018000000000000005": "0100000000000000010500000000000000",
+    "6f01000000016701610000010100000078": "010000000000000006000000",
+    "6f01000000016701620000010100000078": "010000000000000006000000",
+    "6f02000000016701780000": "0200000000000000010100000078",
+    "6f030000000167fe7ffffffffffffffa01780000010100000078": "010000000000000006000000",
+}
+
+
+def test_what_is_stored_is_what_this_release_has_always_stored() -> None:
+    """Other bytes are another format: checkpoints of before would not open."""
+    columns = (
+        bulk_column("ns", "count_distinct", N, VALUE, "n"),
+        collected_column("list", "collect_list", T, [KEY], VALUE, "t", **ALONE),
+        collected_column("set", "collect_set", T, [], VALUE, "t", **ALONE),
+        first_column("most", "max_by", T, N, VALUE, "n", most=2),
+    )
+    grouping = Grouping(VALUE, *columns)
+    grouping.batch([Change("a", 1, "g", (5, "x", None, None, "a"), 7), Change("b", 2, "g", (None, "x", None, None, "b"), 8)])
+    assert {key.hex(): entry.hex() for key, entry in grouping.groups.items()} == GOLDEN
+
+
+def test_what_cannot_be_is_refused() -> None:
+    maps = pa.schema(
+        [("m", pa.map_(pa.string(), pa.int64())), ("s", pa.struct([("m", pa.list_(pa.map_(pa.string(), pa.int64())))]))]
+    )
+    for place in (0, 1):
+        with pytest.raises(TopologyError, match="count_distinct: it is .*, and maps cannot be compared; write array_sort"):
+            bulk_column("it", "count_distinct", place, maps, "it")
+        with pytest.raises(TopologyError, match="collect_set: it is .*, and maps cannot be compared; write array_sort"):
+            collected_column("it", "collect_set", place, [], maps, "it", **ALONE)
+    with pytest.raises(TopologyError, match=r"string_agg: n is int64, text or binary is needed; cast it to string"):
+        collected_column("it", "string_agg", N, [KEY], VALUE, "n", **ALONE)
+    with pytest.raises(TopologyError, match=r"max_by: l is list.*, which has no order here; cast it"):
+        first_column("it", "max_by", T, L, VALUE, "l", most=None)
+    with pytest.raises(TopologyError, match=r"collect_list: l is list.*, which has no order here; cast it"):
+        require_orders("collect_list", ["n", "l"], [N, L], VALUE)
