@@ -209,7 +209,7 @@ class Results:
             columns = self.of.result(take(held.body, live), keys, store)
             yield keys, self._batch("key", keys, columns, take(held.version, live), held.ts[live])
 
-    def pages_of(self, store: Reads, tag: bytes) -> Iterator[Page]:
+    def _pages(self, store: Reads, tag: bytes) -> Iterator[Page]:
         return pages_of(store, tag, None if self.keys is None else prefixed(tag, self.keys).to_pylist())
 
     def _batch(self, key: str, keys: Bytes, rows: list[pa.Array], version: Bytes, ts: np.ndarray) -> pa.RecordBatch:

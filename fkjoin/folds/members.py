@@ -38,7 +38,7 @@ from fkjoin.codec.arrays import (
 from fkjoin.codec.rows import RowCodec
 from fkjoin.folds.extremes import COUNT_BYTES, complement, count_entries, counts_of, encoded, ended, is_text, sortable, sorting
 from fkjoin.folds.fold import Steps, totals, whole
-from fkjoin.state import prefix_range
+from fkjoin.state import Reads, prefix_range
 
 _LENGTH_BYTES = 4
 

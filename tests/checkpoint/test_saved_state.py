@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from fkjoin import FkJoinError, read_state
-from fkjoin.checkpoint.entries import Examine
+from fkjoin.checkpoint.examine import Examine
 from fkjoin.checkpoint.look_up import parse_key
 from fkjoin.checkpoint.saved import SavedState, SavedStore
 from fkjoin.checkpoint.upkeep import rescale, verify
