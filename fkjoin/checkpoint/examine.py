@@ -49,19 +49,20 @@ class Examine:
 
     def _misplaced(self, store: BucketStore, bucket: int) -> Iterator[str]:
         """Find records whose key belongs to another bucket."""
-        number = bucket_ids(self.buckets).index(bucket)
+        ids = bucket_ids(self.buckets)
+        number = ids.index(bucket) if bucket in ids else None
         for tag, kind in KINDS.get(self.stage, {}).items():
             for page in pages_of(store, tag, None):
                 records.decode(page.values)
                 bare = untagged(page.keys)
-                if kind == "subscription":
-                    by, keys = combined_key.decode(bare)
+                by, keys = combined_key.decode(bare) if kind == "subscription" else (bare, None)
+                if number is None:
+                    misplaced = np.ones(len(by), bool)
+                elif keys is not None:
                     misplaced = places_of(by, keys, self.buckets, self.spread) != number
                 else:
-                    by = bare
-                    misplaced = (number - buckets_of(by, self.buckets)) % self.buckets >= (
-                        self.spread if kind == "right" else 1
-                    )
+                    copies = self.spread if kind == "right" else 1
+                    misplaced = (number - buckets_of(by, self.buckets)) % self.buckets >= copies
                 wrong = np.flatnonzero(misplaced)
                 if len(wrong):
                     yield f"{len(wrong)} records of kind {kind} belong to another bucket, first {by[int(wrong[0])].as_py()!r}"

@@ -10,7 +10,9 @@ import contextlib
 import io
 import json
 import shutil
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
@@ -19,6 +21,13 @@ from rocksdict import AccessType, Options, Rdict
 from fkjoin.checkpoint.plain_files import PlainFiles
 from fkjoin.checkpoint.spark_formats import Changes, Place, Version, changes_of, data_of, key_of, place_of
 from fkjoin.errors import FormatError
+
+_DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError),
+    *(ValueError, KeyError, TypeError, OverflowError, FormatError),
+)
+"""What a changed byte of an archive, or of the JSON in it, makes Python raise; RuntimeError: of another compression, or with a
+password."""
 
 
 def since(files: PlainFiles, folder: str, version: Version, known: Version) -> list[Changes] | None:
@@ -121,7 +130,7 @@ def _unpacked(files: PlainFiles, folder: str, version: Version, target: Path) ->
         about = json.loads((target / "metadata").read_text(encoding="utf-8").partition("\n")[2])
         data = {_plain(one["localFileName"]): _plain(one["dfsSstFileName"]) for one in about["sstFiles"]}
         numbers = {state: int(about["columnFamilyMapping"][state]) for state in ("log", "meta")}
-    except (zipfile.BadZipFile, EOFError, ValueError, KeyError, TypeError, FormatError) as error:
+    except _DAMAGED as error:
         raise FormatError(f"snapshot {name} is damaged, or of a form that this release does not read: {error!r}") from error
     for local, saved in data.items():
         files.copy(f"{folder}/SSTs/{saved}", target / local)
