@@ -70,7 +70,8 @@ class _Held:
         if self.taken is not None:
             self.stop.set()
             logging.getLogger("fkjoin").error("%s: its queries in this process are stopped", self.taken)
-            ends = [threading.Thread(target=_end, args=(query, self.taken, self.files.checkpoint), daemon=True) for query in self.queries]
+            why = self.taken, self.files.checkpoint
+            ends = [threading.Thread(target=_end, args=(query, *why), daemon=True) for query in self.queries]
             for end in ends:  # all at once, since one that hangs would let the next run on
                 end.start()
             for end in ends:

@@ -10,7 +10,7 @@ from fkjoin.checkpoint.query import Query, Shown
 
 
 class ConnectQuery(Shown, connect.StreamingQuery):
-    """A running query: Spark Connect's, with a line for what it does.  Its failure is Spark's own exception, or a lost claim."""
+    """A running query: Spark Connect's, with a line for what it does.  Unless it lost its claim, it fails by Spark's exception."""
 
 
 def shown(query: Any) -> Query:

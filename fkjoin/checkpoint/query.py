@@ -126,6 +126,7 @@ class Query(Shown, StreamingQuery):
     joined: waits for data since 21:04:11; batch 12 had 1,203 rows and took 0.8 s
     """
 
+
 def table_of(batch: Mapping[str, Any]) -> str:
     """Draw what the operators counted in a batch: a line for each, a column for each counter that is not 0 everywhere.
 
