@@ -60,10 +60,10 @@ def write(spark: SparkSession, table: str, folder: str, checkpoint: str, **place
     return shown.getvalue()
 
 
-def another_job(spark: SparkSession, table: str, folder: str, checkpoint: str) -> str:
+def another_job(spark: SparkSession, table: str, folder: str, checkpoint: str, delta: str) -> str:
     """Start a query of the table on a checkpoint that another table's has begun; what the error says is returned."""
     try:
-        _TABLES[table](spark, folder).to_parquet(f"{folder}/another", checkpoint=checkpoint)
+        _TABLES[table](spark, folder).to(Delta(delta), checkpoint=checkpoint)
     except fkjoin.FkJoinError as error:
         return str(error)
     return "started"
