@@ -72,6 +72,9 @@ def test_aggregates_and_saved_state(shop: Client, tmp_path: Path) -> None:
     assert {key: row["region"] for key, row in placed.items()} == {
         key: row["region"] for key, row in batch_join(log).items() if row["region"] is not None
     }
+    said = shop("another_job", table="joined", folder=str(tmp_path), checkpoint=f"{tmp_path}/ck", delta=f"{tmp_path}/delta")
+    assert "/ck was made by another job: its operators were " in said
+    assert " and are now joined-rekey, joined-subscription, joined-resolve, " in said, said
 
 
 def test_queries_are_watched(shop: Client) -> None:

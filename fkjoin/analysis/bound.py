@@ -15,7 +15,7 @@ from pyspark.sql.types import StructField, StructType
 from fkjoin.analysis import throwing, vectorize
 from fkjoin.analysis.bind import field_of, paths_in, unnamed
 from fkjoin.analysis.columns import column_of, first_line, resolve_column, said_once
-from fkjoin.analysis.naming import paths_named
+from fkjoin.analysis.naming import paths_named, without_strings
 from fkjoin.codec.expressions import Part
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Columns
@@ -79,7 +79,9 @@ class Bound:
             return [self.path]
         if self.node is not None:
             return list(paths_in(self.node, self.scope.schema))
-        return paths_named(self.given if isinstance(self.given, str) else self._access.text(self.given), self.scope.schema)
+        if isinstance(self.given, str):
+            return paths_named(without_strings(self.given), self.scope.schema)
+        return paths_named(self._access.text(self.given), self.scope.schema)  # its names may have quotes in them
 
     @cached_property
     def vector(self) -> Part | None:

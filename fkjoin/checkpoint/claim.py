@@ -70,7 +70,8 @@ class _Held:
         if self.taken is not None:
             self.stop.set()
             logging.getLogger("fkjoin").error("%s: its queries in this process are stopped", self.taken)
-            ends = [threading.Thread(target=_end, args=(query, self.taken), daemon=True) for query in self.queries]
+            why = self.taken, self.files.checkpoint
+            ends = [threading.Thread(target=_end, args=(query, *why), daemon=True) for query in self.queries]
             for end in ends:  # all at once, since one that hangs would let the next run on
                 end.start()
             for end in ends:
@@ -138,7 +139,7 @@ def start_claimed(spark: SparkSession, checkpoint: str, start: Callable[[], Stre
     found = _as_query(query)
     held.queries.append(found)
     if held.taken is not None:
-        _end(found, held.taken)
+        _end(found, held.taken, held.files.checkpoint)
     return found
 
 
@@ -165,9 +166,9 @@ def require_held(spark: SparkSession, checkpoint: str) -> None:
         raise FkJoinError(f"{held.taken}, since this one stood still")
 
 
-def _end(query: StreamingQuery, why: str) -> None:
-    """Stop a query, which says why; in Spark Connect the log alone says it."""
-    query._why_stopped = why  # type: ignore[attr-defined]
+def _end(query: StreamingQuery, why: str, checkpoint: str) -> None:
+    """Stop a query, which says why."""
+    query._why_stopped, query._checkpoint = why, checkpoint  # type: ignore[attr-defined]
     with contextlib.suppress(Exception):  # of a JVM that is gone, or a query that takes too long to end
         query.stop()
 

@@ -10,7 +10,7 @@ from fkjoin.checkpoint.query import Query, Shown
 
 
 class ConnectQuery(Shown, connect.StreamingQuery):
-    """A running query: Spark Connect's, with a line for what it does.  Its failure is Spark's own exception."""
+    """A running query: Spark Connect's, with a line for what it does.  It fails by Spark's exception, or by a lost claim."""
 
 
 def shown(query: Any) -> Query:

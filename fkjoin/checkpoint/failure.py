@@ -67,7 +67,8 @@ def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None
     Returns
     -------
     QueryError or None
-        None of a query that runs, or has ended as it was meant to, and of one of Spark Connect.
+        None of a query that runs, or has ended as it was meant to.  Of one of Spark Connect it is known only
+        that another process took over its claim.
 
     Examples
     --------
@@ -75,15 +76,12 @@ def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None
     >>> if (error := fkjoin.failure(query)) is not None:
     ...     raise error
     """
-    if not hasattr(query, "_jsq"):  # of Spark Connect, whose client has Spark's text alone
-        return None
-    found, why_stopped = query._jsq.exception(), getattr(query, "_why_stopped", None)
-    if not found.isDefined() and why_stopped is None:
-        return None
-    checkpoint = str(query._jsq.streamingQuery().resolvedCheckpointRoot()).removeprefix("file:")
+    found = query._jsq.exception() if hasattr(query, "_jsq") else None  # a client of Spark Connect has Spark's text alone
     called = name or query.name or str(query.id)
-    if not found.isDefined():
-        return QueryError("\n".join(_stopped(called, checkpoint, str(why_stopped))))
+    if found is None or not found.isDefined():
+        why: str | None = getattr(query, "_why_stopped", None)
+        return None if why is None else QueryError("\n".join(_stopped(called, str(getattr(query, "_checkpoint", "?")), why)))
+    checkpoint = str(query._jsq.streamingQuery().resolvedCheckpointRoot()).removeprefix("file:")
     error, messages = found.get(), list[str]()
     whole = str(error.toString()).partition(": ")[2]
     while error is not None:

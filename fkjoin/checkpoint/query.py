@@ -30,7 +30,8 @@ class Shown(_Base):
     """A line about a query, and a table of what is counted, for queries of classic sessions and of Spark Connect."""
 
     _why_stopped: str | None = None
-    """Set when fkjoin itself stops the query."""
+    """Set when fkjoin itself stops the query, with the checkpoint."""
+    _checkpoint: str = ""
 
     def show(self) -> None:
         """Print what the query does, and what the operators counted in its last batch.
@@ -58,10 +59,13 @@ class Shown(_Base):
                 if self._why_stopped is None or (failed := failure(self)) is None:
                     return ended
             except StreamingQueryException:
-                failed = failure(self)  # of Spark Connect there is none
+                failed = failure(self)  # of Spark Connect there is none, unless fkjoin has stopped it
                 if failed is None:
                     raise
         raise failed
+
+    def exception(self) -> StreamingQueryException | None:
+        return failure(self) or super().exception()
 
     def __repr__(self) -> str:
         with contextlib.suppress(Exception):  # of a session that was stopped: a repr raises nothing
@@ -69,7 +73,7 @@ class Shown(_Base):
         return object.__repr__(self)
 
     def _line(self) -> str:
-        if not self.isActive:
+        if self._why_stopped is not None or not self.isActive:
             why = self._why_it_failed()
             does = "has ended" if why is None else f"failed: {why}"
             return line_of(self._called, does, self._last_batch(), time.time())
@@ -103,7 +107,9 @@ class Shown(_Base):
 
     def _why_it_failed(self) -> str | None:
         """Say in a line why the query has failed; None if it has not."""
-        error = self.exception()
+        if (failed := failure(self)) is not None:
+            return str(failed).splitlines()[0].partition(": ")[2]
+        error = super().exception()
         return None if error is None else innermost([re.sub(r"^\([\w.]*\) ", "", str(error))]).text
 
 
@@ -119,13 +125,6 @@ class Query(Shown, StreamingQuery):
     >>> query
     joined: waits for data since 21:04:11; batch 12 had 1,203 rows and took 0.8 s
     """
-
-    def exception(self) -> StreamingQueryException | None:
-        return failure(self)
-
-    def _why_it_failed(self) -> str | None:
-        error = failure(self)
-        return None if error is None else str(error).splitlines()[0].partition(": ")[2]
 
 
 def table_of(batch: Mapping[str, Any]) -> str:

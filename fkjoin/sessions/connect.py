@@ -110,6 +110,6 @@ class Connect:
 
 
 def _operator(plan: Any) -> Operator:
-    below = [getattr(plan, name, None) for name in ("_child", "other", "left", "right")]
+    below = [getattr(plan, name, None) for name in ("_child", "other", "right")]  # a join's left one is its child
     function = plan._function._function._func if _STATEFUL in type(plan).__name__ else None
     return Operator(function, tuple(_operator(one) for one in below if one is not None))

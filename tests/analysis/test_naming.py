@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from fkjoin.analysis.naming import paths_named
+from fkjoin.analysis.naming import paths_named, without_strings
 
 ROW = pa.struct([("amount", pa.int64()), ("Odd name", pa.string()), ("where", pa.struct([("city", pa.string())]))])
 COLUMNS = pa.schema([("left", ROW), ("right", ROW), ("op", pa.string()), ("current_date", pa.date32()), ("a`b", pa.int64())])
@@ -16,7 +16,15 @@ ALL = [(name,) for name in COLUMNS.names]
     ("text", "read"),
     [
         ("op = 'd'", [("op",)]),
+        ("OP = 'd'", [("op",)]),
         ("OP = 'd' or `op` is null", [("op",)]),
+        ("RIGHT.AMOUNT > 1", [("right", "amount")]),
+        ("left(right.`odd name`, 2)", [("right", "Odd name")]),
+        ("LEFT (op, 2) || current_date()", [("op",)]),
+        ("left in (1) or op in (2)", [("left",), ("op",)]),
+        ("left -- (\n is null", [("left",)]),
+        ("identifier('op')", ALL),
+        ("IDENTIFIER ('o' || 'p')", ALL),
         ("left.amount * right.`odd NAME`", [("left", "amount"), ("right", "Odd name")]),
         ("`left` . `amount` + 1", [("left", "amount")]),
         ("left.amount + to_json(left)", [("left",)]),
@@ -36,6 +44,32 @@ ALL = [(name,) for name in COLUMNS.names]
 )
 def test_a_text_reads_nothing_but_what_it_names(text: str | None, read: list[tuple[str, ...]]) -> None:
     assert paths_named(text, COLUMNS) == read
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("concat(right.name, ' left')", "concat(right.name, '')"),
+        (r"'it\'s op' || 'op' || op", "'' || '' || op"),
+        ("'it''s op' || op", "'''' || op"),
+        (r"r'op\' || op || R'\op'", "'' || op || ''"),
+        (r"'\\' || op || 'op'", "'' || op || ''"),
+        ("`it's` || op || 'op'", "`it's` || op || ''"),
+        ("`a``b'` || op || 'op'", "`a``b'` || op || ''"),
+        ("'*' || op", "'' || op"),
+        ("'op\nop' || op", "'' || op"),
+    ],
+)
+def test_the_strings_of_a_text_name_nothing(text: str, left: str) -> None:
+    assert without_strings(text) == left
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\"it's\" || op || 'op'", "op -- it's\n || op || 'x'", "/* it's */ op || 'x'", "$$it's$$ || op || 'x'", "op || 'open"],
+)
+def test_a_text_is_left_as_it_is_where_something_else_may_hold_a_quote(text: str) -> None:
+    assert without_strings(text) == text
 
 
 def test_a_name_of_other_letters_is_always_read() -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from fkjoin.checkpoint.failure import QueryError
+from fkjoin.checkpoint.claim import _end
+from fkjoin.checkpoint.failure import QueryError, failure
 from fkjoin.checkpoint.query import Query
 from fkjoin.metrics import Metrics
 from tests.support.progress import idle, progress
@@ -231,6 +232,21 @@ def test_a_query_of_spark_connect_is_shown_as_any_other(capsys: pytest.CaptureFi
 def test_a_query_of_spark_connect_that_has_failed_says_why() -> None:
     query = connected("StreamingQueryException: [STREAM_FAILED] Query [id = 1] terminated with exception: boom", progress(1))
     assert repr(query) == f"joined: failed: boom; {BATCH}"
+
+
+def test_a_query_of_spark_connect_whose_claim_was_taken_over_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server says nothing of it: at most that the query has ended."""
+    query: Any = connected(None, progress(1))
+    monkeypatch.setattr(type(query).__mro__[2], "awaitTermination", lambda *_: None)
+    assert (query.exception(), failure(query)) == (None, None)
+    why = "process 7 on elsewhere has taken over the claim on checkpoint /ck"
+    _end(query, why, "/ck")
+    lines = [f"query joined failed: {why}", "where: checkpoint /ck", "what to do: let one process have the checkpoint: "]
+    for found in (failure(query), query.exception()):
+        assert all(map(str.startswith, str(found).split("\n"), lines))
+    with pytest.raises(QueryError, match=f"^query joined failed: {why}\n"):
+        query.awaitTermination()
+    assert repr(query) == f"joined: failed: {why}; {BATCH}"
 
 
 def test_what_spark_connect_says_of_a_batch_is_read_as_any_other() -> None:

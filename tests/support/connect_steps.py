@@ -60,6 +60,15 @@ def write(spark: SparkSession, table: str, folder: str, checkpoint: str, **place
     return shown.getvalue()
 
 
+def another_job(spark: SparkSession, table: str, folder: str, checkpoint: str, delta: str) -> str:
+    """Start a query of the table on a checkpoint that another table's has begun; what the error says is returned."""
+    try:
+        _TABLES[table](spark, folder).to(Delta(delta), checkpoint=checkpoint)
+    except fkjoin.FkJoinError as error:
+        return str(error)
+    return "started"
+
+
 def topics(spark: SparkSession, brokers: str, checkpoint: str, dsn: str) -> None:
     """Join two topics into a third one, and a PostgreSQL table."""
     orders = Table.from_kafka(spark, "it-orders", brokers, key="string", value=Json("customer string, items int"))
@@ -216,7 +225,21 @@ def watched(spark: SparkSession) -> dict[str, Any]:
 
 STEPS = {
     one.__name__: one
-    for one in (write, topics, follow, delta, state, traces, throwing, refused, not_refused, session_here, elsewhere, watched)
+    for one in (
+        write,
+        another_job,
+        topics,
+        follow,
+        delta,
+        state,
+        traces,
+        throwing,
+        refused,
+        not_refused,
+        session_here,
+        elsewhere,
+        watched,
+    )
 }
 
 
