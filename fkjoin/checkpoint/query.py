@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.cause import innermost
 from fkjoin.checkpoint.failure import failure
-from fkjoin.checkpoint.progress import Doing, doing_of, event_of, is_batch, line_of
+from fkjoin.checkpoint.progress import Doing, doing_of, event_of, is_batch, line_of, moment, seconds_of
 from fkjoin.stages import counters
 from fkjoin.stages.counters import metrics_name
 
@@ -24,6 +24,8 @@ else:
     _Base = object
 
 _COUNTERS = metrics_name("")
+_SILENT_S = 60.0
+"""Seconds without a word from which on a query that asks its sources may have no answer."""
 
 
 class Shown(_Base):
@@ -74,10 +76,20 @@ class Shown(_Base):
             does = "has ended" if why is None else f"failed: {why}"
             return line_of(self._called, does, self._last_batch(), time.time())
         doing, batch = doing_of(self.status), self._last_batch()
-        does = (Doing.WAITS if doing is Doing.ASKS else doing).value  # it asks many times a second
+        does = doing.value if doing is not Doing.ASKS else self._asks()
         if doing is Doing.BATCH:
             does = "works on its first batch" if batch is None else f"works on batch {batch['batchId'] + 1:,}"
         return line_of(self._called, does, batch, time.time())
+
+    def _asks(self) -> str:
+        """Say that it waits, as it asks many times a second, unless Spark has not told of that for long."""
+        last, now = self.lastProgress, time.time()
+        if last is None:
+            return Doing.WAITS.value
+        said = seconds_of(last.timestamp) + last.durationMs.get("triggerExecution", 0) / 1000
+        if now - said < _SILENT_S:
+            return Doing.WAITS.value
+        return f"{Doing.ASKS.value}, and has said nothing since {moment(said, now)}"
 
     @property
     def _called(self) -> str:
