@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
+_T = TypeVar("_T")
 _COUNTERS = metrics_name("")
 _SILENT_S = 60.0
 """Seconds without a word from which on a query that asks its sources may have no answer."""
@@ -55,14 +56,23 @@ class Shown(_Base):
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
         with _notebook_line(self.__repr__) as update:
-            try:
-                ended = super().awaitTermination(timeout) if update is None else self._followed(timeout, update)
-                if self._why_stopped is None or (failed := failure(self)) is None:
-                    return ended
-            except StreamingQueryException:
-                failed = failure(self)  # of Spark Connect there is none
-                if failed is None:
-                    raise
+            if update is not None:
+                return self._told(lambda: self._followed(timeout, update))
+            return self._told(lambda: super(Shown, self).awaitTermination(timeout))
+
+    def processAllAvailable(self) -> None:  # noqa: N802
+        self._told(super().processAllAvailable)
+
+    def _told(self, wait: Callable[[], _T]) -> _T:
+        """Wait for the query; its failure is raised as ``QueryError``, that of Spark Connect as Spark's own."""
+        try:
+            found = wait()
+            if self._why_stopped is None or (failed := failure(self)) is None:
+                return found
+        except StreamingQueryException:
+            failed = failure(self)  # of Spark Connect there is none
+            if failed is None:
+                raise
         raise failed
 
     def __repr__(self) -> str:
