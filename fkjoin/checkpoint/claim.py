@@ -14,6 +14,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import socket
 import threading
 import time
@@ -24,12 +25,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.claim_files import Claim, ClaimFiles
 from fkjoin.checkpoint.query import Query
-from fkjoin.errors import FkJoinError
+from fkjoin.errors import FkJoinError, TopologyError
 
 RENEWED_EVERY_S = 10.0
 LAPSES_AFTER_S = 60.0
@@ -87,6 +89,7 @@ _held: dict[str, _Held] = {}
 _lock = threading.Lock()
 _claiming: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 """Locks by place: a start at one place does not wait for what another waits for."""
+_SAME_NAME = re.compile(r"Cannot start query with name (.+?) as a query with that name is already active")
 _lapsed: set[bytes] = set()
 """Owners that another claim was taken over from: for theirs the wait is two renewals long."""
 
@@ -96,8 +99,10 @@ def claimed(spark: SparkSession, checkpoint: str) -> Iterator[_Held]:
     """Hold the claim; ``FkJoinError`` when another process that is alive holds it.
 
     Of a process that cannot be asked it takes a minute to know.  This process may hold it several times over: of two queries on
-    one checkpoint in a session, Spark stops the first.
+    one checkpoint in a session, Spark refuses the second if it has the first one's name, and else stops the first.
     """
+    if not checkpoint.rstrip("/"):
+        raise TopologyError(f"checkpoint: {checkpoint!r} is no folder of a query's own; give one, such as 'ck/joined'")
     files = ClaimFiles(spark, checkpoint.rstrip("/"))
     place = files.place  # it asks the JVM, so before the lock
     with _lock:
@@ -128,7 +133,15 @@ def start_claimed(spark: SparkSession, checkpoint: str, start: Callable[[], Stre
     """Start a query, and hold the claim from before it starts until it ends, in whatever way."""
     with contextlib.ExitStack() as stack:
         held = stack.enter_context(claimed(spark, checkpoint))
-        query = start()
+        try:
+            query = start()
+        except IllegalArgumentException as error:
+            if (same := _SAME_NAME.search(str(error))) is None:
+                raise
+            raise FkJoinError(
+                f"query_name: a query called {same[1]} runs in this session already: stop that one first, or give another "
+                "query_name="
+            ) from error
         claim = stack.pop_all()
 
     def hold() -> None:

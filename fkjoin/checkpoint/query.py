@@ -7,14 +7,14 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.cause import innermost
 from fkjoin.checkpoint.failure import failure
-from fkjoin.checkpoint.progress import Doing, doing_of, event_of, is_batch, line_of
+from fkjoin.checkpoint.progress import Doing, doing_of, event_of, is_batch, line_of, moment, seconds_of
 from fkjoin.stages import counters
 from fkjoin.stages.counters import metrics_name
 
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
+_T = TypeVar("_T")
 _COUNTERS = metrics_name("")
+_SILENT_S = 60.0
+"""Seconds without a word from which on a query that asks its sources may have no answer."""
 
 
 class Shown(_Base):
@@ -54,14 +57,23 @@ class Shown(_Base):
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
         with _notebook_line(self.__repr__) as update:
-            try:
-                ended = super().awaitTermination(timeout) if update is None else self._followed(timeout, update)
-                if self._why_stopped is None or (failed := failure(self)) is None:
-                    return ended
-            except StreamingQueryException:
-                failed = failure(self)  # of Spark Connect there is none, unless fkjoin has stopped it
-                if failed is None:
-                    raise
+            if update is not None:
+                return self._told(lambda: self._followed(timeout, update))
+            return self._told(lambda: super(Shown, self).awaitTermination(timeout))
+
+    def processAllAvailable(self) -> None:  # noqa: N802
+        self._told(super().processAllAvailable)
+
+    def _told(self, wait: Callable[[], _T]) -> _T:
+        """Wait for the query; its failure is raised as ``QueryError``, that of Spark Connect as Spark's own."""
+        try:
+            found = wait()
+            if self._why_stopped is None or (failed := failure(self)) is None:
+                return found
+        except StreamingQueryException:
+            failed = failure(self)  # of Spark Connect there is none, unless fkjoin has stopped it
+            if failed is None:
+                raise
         raise failed
 
     def exception(self) -> StreamingQueryException | None:
@@ -78,10 +90,20 @@ class Shown(_Base):
             does = "has ended" if why is None else f"failed: {why}"
             return line_of(self._called, does, self._last_batch(), time.time())
         doing, batch = doing_of(self.status), self._last_batch()
-        does = (Doing.WAITS if doing is Doing.ASKS else doing).value  # it asks many times a second
+        does = doing.value if doing is not Doing.ASKS else self._asks()
         if doing is Doing.BATCH:
             does = "works on its first batch" if batch is None else f"works on batch {batch['batchId'] + 1:,}"
         return line_of(self._called, does, batch, time.time())
+
+    def _asks(self) -> str:
+        """Say that it waits, as it asks many times a second, unless Spark has not told of that for long."""
+        last, now = self.lastProgress, time.time()
+        if last is None:
+            return Doing.WAITS.value
+        said = seconds_of(last.timestamp) + last.durationMs.get("triggerExecution", 0) / 1000
+        if now - said < _SILENT_S:
+            return Doing.WAITS.value
+        return f"{Doing.ASKS.value}, and has said nothing since {moment(said, now)}"
 
     @property
     def _called(self) -> str:

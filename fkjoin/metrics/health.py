@@ -21,6 +21,7 @@ ORDER = ("failing", "still", "behind", "starting", "healthy", "idle", "ended")
 """The states, worst first; of several queries, the headline is that of the first in this order."""
 
 _STARTING = "It has started, and no batch has ended yet. The first takes longest, as Spark and its workers start."
+_SILENT = "no batch has ended, and it has not said that it waits: a batch takes long, or its sources do not answer."
 _SEVERAL = {
     "starting": ("has started, and no batch of it has ended yet", "have started, and no batch has ended yet"),
     "healthy": ("keeps up", "keep up"),
@@ -48,10 +49,15 @@ def of_query(history: History, started_ms: int, ended: str | None, now_ms: int) 
         return Health("failing", f"It has failed: {ended}", at) if ended else Health("ended", "It has ended.", at)
     if last is None:
         return Health("starting", _STARTING, started_ms)
-    if history.waits and not (history.lag and _behind(last)):
-        return Health("idle", "It has read all that there is, and waits for more.", last.ended_ms)
+    pace = _pace(history)
+    if history.waits:
+        passed = (now_ms - history.waited_ms) / 1000
+        if passed > max(STILL_S, 3 * max(last.slowest if pace is None else pace, history.quiet_ms / 1000)):
+            return Health("still", f"For {span(passed)} {_SILENT}", history.waited_ms)
+        if not (history.lag and _behind(last)):
+            return Health("idle", "It has read all that there is, and waits for more.", last.ended_ms)
     passed = (now_ms - last.ended_ms) / 1000
-    if (pace := _pace(history)) is not None and passed > max(STILL_S, 3 * pace) and not history.waits:
+    if pace is not None and passed > max(STILL_S, 3 * pace) and not history.waits:
         words = f"No batch has ended for {span(passed)}. Before, one ended every {span(pace)} at least."
         return Health("still", words, last.ended_ms)
     if _behind(last):

@@ -80,6 +80,8 @@ class History:
         self.points: deque[Point] = deque(maxlen=HOUR_MS // STEP_MS + 1)
         self.waited_ms = 0
         """The last time at which the query found nothing to read."""
+        self.quiet_ms = 0
+        """The time before that in which it said nothing."""
         self._looked_ms: int | None = None
         """The last time at which it looked: what a batch reads came later, unless there was a lag."""
         self.lag: int | None = None
@@ -104,6 +106,9 @@ class History:
 
     def wait(self, now_ms: int, lag: int | None) -> None:
         """Take down that there was nothing to read."""
+        before = max(self.waited_ms, self.points[-1].ended_ms if self.points else 0)
+        if before < now_ms:  # the same event comes several times
+            self.quiet_ms = now_ms - before if before else 0
         self.waited_ms = self._looked_ms = now_ms
         self.lag = lag
 
@@ -126,9 +131,10 @@ class History:
             "dead": _by_operator(rows, lambda row, name: 0 if row.idle else row.point.dead.get(name, 0)),
         }
 
-    def dead(self) -> Counter[str]:
-        """Return the dead letters of the hour, by operator."""
-        return sum((Counter(point.dead) for point in self.points), Counter[str]())
+    def dead(self, now_ms: int) -> Counter[str]:
+        """Return the dead letters of the hour before ``now_ms``, by operator."""
+        lately = (point for point in self.points if point.ended_ms > now_ms - HOUR_MS)
+        return sum((Counter(point.dead) for point in lately), Counter[str]())
 
     def _waited(self, last: Point, point: Point) -> bool:
         return last.ended_ms < self.waited_ms <= point.begun_ms or point.begun_ms - last.ended_ms > WAIT_MS

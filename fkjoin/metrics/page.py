@@ -66,7 +66,7 @@ def status(shown: Shown, metrics: Metrics) -> dict[str, Any]:
         "steps": [_step(step, operators, snapshot) for step in shown.steps],
         "queries": snapshot,
         "health": health,
-        "dead_letters": metrics._look(partial(_dead_letters, shown)),
+        "dead_letters": metrics._look(partial(_dead_letters, shown, now_ms)),
     }
 
 
@@ -135,7 +135,7 @@ def _figures(past: History, now_ms: int, ended: bool) -> dict[str, float]:
     return {"read": 0.0 if nothing else round(last.read / passed, 2), "delay": round(last.delay, 2)}
 
 
-def _dead_letters(shown: Shown, queries: Mapping[str, QueryMetrics], *_: Any) -> dict[str, Any]:
+def _dead_letters(shown: Shown, now_ms: int, queries: Mapping[str, QueryMetrics], *_: Any) -> dict[str, Any]:
     """Return how many there are, where they are, and the last ten reasons that this process knows, oldest first.
 
     An operator that several queries run, or that runs for several readers, counts the same rows each time: the most hold.  A
@@ -145,7 +145,7 @@ def _dead_letters(shown: Shown, queries: Mapping[str, QueryMetrics], *_: Any) ->
     found: dict[str, list[int]] = {}
     reasons: dict[tuple[str, str], int] = {}
     for query in queries.values():
-        lately = query.history.dead()
+        lately = query.history.dead(now_ms)
         for operator, known in query.operators.items():
             if (total := known.totals[DEAD_LETTERS]) > 0:
                 before = found.get(name := table_of(operator, tables), [0, 0])

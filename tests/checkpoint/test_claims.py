@@ -117,6 +117,23 @@ def test_two_at_a_time_in_one_session_are_as_spark_has_it(orders: Table, tmp_pat
     assert (tmp_path / "ck" / f"{FILE}.1").read_text() == ""
 
 
+def test_a_second_query_of_a_name_and_a_checkpoint_without_a_name_are_refused(orders: Table, tmp_path: Path) -> None:
+    """As when a notebook's cell is run twice.  The first goes on, and both ways out are ways."""
+    first = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck")
+    for other in ("", "2"):
+        with pytest.raises(FkJoinError, match=r"^query_name: a query called orders runs in this session already: stop"):
+            orders.to_parquet(tmp_path / f"out{other}", checkpoint=tmp_path / f"ck{other}")
+    assert first.isActive
+    assert (tmp_path / "ck" / f"{FILE}.1").read_text(), "its claim stays"
+    orders.to_parquet(tmp_path / "out2", checkpoint=tmp_path / "ck2", query_name="another").stop()
+    first.stop()
+    orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck").stop()
+    ended()
+    for call in (orders.to_parquet, lambda path, **more: orders.to(Parquet(path), **more)):
+        with pytest.raises(TopologyError, match="^checkpoint: '' is no folder of a query's own; give one"):
+            call(tmp_path / "other", checkpoint="")
+
+
 def test_a_query_whose_claim_another_process_took_over_stops_and_says_so(
     orders: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,15 @@ Traceback (most recent call last):
   File "/spark/python/lib/pyspark.zip/pyspark/types.py", line 9, in __getitem__
 KeyError: 'amount'
 """
+OF_USERS_SINK = """  File "/home/ada/sink.py", line 8, in write
+    frame.collect()
+"""
+OF_LIBRARIES = """pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/pandas/core.py", line 5, in number
+    raise ValueError("no number")
+ValueError: no number
+"""
 END = " SQLSTATE: 39000 SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: q\nLogical Plan:\nValueError: no"
 
 
@@ -45,6 +54,18 @@ END = " SQLSTATE: 39000 SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: q\
                 None,
                 ('job.py, line 12, in total: return total + row["amount"]', "rows.py, line 3, in get: raise KeyError(name)"),
             ),
+        ),
+        (
+            [f"{DRIVER}{OF_USERS_SINK}{WORKER}{END}"],
+            Cause(
+                "KeyError: 'amount'",
+                None,
+                ('job.py, line 12, in total: return total + row["amount"]', "rows.py, line 3, in get: raise KeyError(name)"),
+            ),
+        ),
+        (
+            [f"{DRIVER}{OF_USERS_SINK}{OF_LIBRARIES}{END}"],
+            Cause("ValueError: no number", None, ("sink.py, line 8, in write: frame.collect()",)),
         ),
         ([f"{DRIVER}OSError: [Errno 28] No space left on device\n{END}"], Cause("OSError: [Errno 28] No space left on device")),
         ([f"{DRIVER}AssertionError\n{END}"], Cause("AssertionError")),
@@ -144,6 +165,11 @@ def test_three_lines_say_which_query_where_and_what_to_do(messages: list[str], w
     assert lines[1].startswith("where: batch 7 of checkpoint /ck")
     assert re.match(f"what to do: {way}", lines[2])
     assert not any("\n" in line for line in lines)
+
+
+def test_of_several_lines_of_the_user_the_innermost_is_named() -> None:
+    where = "where: batch 7 of checkpoint /ck; rows.py, line 3, in get: raise KeyError(name)"
+    assert told("out", "/ck", 7, [f"{DRIVER}{WORKER}{END}"])[1] == where
 
 
 def test_without_a_batch_that_has_begun_the_next_one_is_named() -> None:

@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from fkjoin.checkpoint.claim import _end
 from fkjoin.checkpoint.failure import QueryError, failure
@@ -97,6 +98,20 @@ def test_a_query_is_shown_as_a_line_that_says_what_it_does(message: str, events:
     assert repr(Query(JavaQuery(message, *events))) == says
 
 
+def test_one_whose_sources_do_not_answer_does_not_say_that_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fkjoin.checkpoint.query.time.time", lambda: NOW + 60)
+    asks = "Getting offsets from KafkaV2[Subscribe[orders]]"
+    says = "joined: asks its sources for new data, and has said nothing since 00:00:01"
+    assert repr(Query(JavaQuery(asks, progress(1)))) == f"{says}; {BATCH}"
+    answered = idle(2)
+    long = json.loads(progress(1).json)
+    long["durationMs"]["triggerExecution"] = 90_000
+    assert "waits for data since 00:01:31" in repr(Query(JavaQuery(asks, SimpleNamespace(json=json.dumps(long)))))
+    about = json.loads(answered.json) | {"timestamp": "2026-01-01T00:01:50.000Z"}
+    waits = Query(JavaQuery(asks, progress(1), SimpleNamespace(json=json.dumps(about))))
+    assert repr(waits) == f"joined: waits for data since 00:00:01; {BATCH}"
+
+
 def test_one_that_has_ended_says_so() -> None:
     java = JavaQuery("Stopped", progress(1))
     java.active = False
@@ -109,6 +124,34 @@ def test_one_that_has_failed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     java = JavaQuery("Terminated with exception")
     java.active = False
     assert repr(Query(java)) == "joined: failed: no: at all"
+
+
+def test_each_call_that_waits_raises_three_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = QueryError("query joined failed: no: at all\nwhere: there\nwhat to do: mend that")
+    monkeypatch.setattr("fkjoin.checkpoint.query.failure", lambda query: failed)
+
+    def fails(*_: Any) -> None:
+        raise StreamingQueryException("[STREAM_FAILED] Query [id = 1] terminated with exception: no")
+
+    java = JavaQuery("Terminated with exception")
+    java.awaitTermination = java.processAllAvailable = fails  # type: ignore[attr-defined,method-assign]
+    query = Query(java)
+    for call in (query.awaitTermination, lambda: query.awaitTermination(1), query.processAllAvailable):
+        with pytest.raises(QueryError) as found:
+            call()
+        assert found.value is failed
+
+
+def test_a_query_that_fkjoin_stopped_raises_why_from_each_call_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fkjoin.checkpoint.query.failure", lambda query: QueryError(query._why_stopped))
+    java = JavaQuery("Stopped")
+    java.processAllAvailable = lambda: None  # type: ignore[attr-defined]
+    query = Query(java)
+    assert query.processAllAvailable() is None  # type: ignore[func-returns-value]
+    query._why_stopped = "another has taken over"
+    for call in (query.awaitTermination, query.processAllAvailable):
+        with pytest.raises(QueryError, match="another has taken over"):
+            call()
 
 
 def test_one_of_a_stopped_session_can_be_shown() -> None:

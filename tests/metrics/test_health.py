@@ -42,13 +42,34 @@ def test_a_query_is_healthy_since_it_works_without_a_wait() -> None:
 def test_a_query_that_waits_is_idle_since_its_last_batch() -> None:
     made = history(*BUSY)
     made.wait(130_000, 0)
-    found = of_query(made, 0, None, 500_000)
+    found = of_query(made, 0, None, 150_000)
     assert (found.state, found.words, found.since_ms) == ("idle", "It has read all that there is, and waits for more.", 120_000)
     behind = history(batch(0, lag=90_000))
     behind.wait(20_000, 0)
     assert of_query(behind, 0, None, 21_000).state == "idle", (
         "what was left is gone, as records of a topic that was deleted are"
     )
+
+
+def test_a_query_that_no_longer_says_that_it_waits_stands_still() -> None:
+    """Spark says every ten seconds, or at each turn, that a query waits; not while it hangs in a batch, or asks a source."""
+    made = history(*BUSY)
+    for at_ms in range(130_000, 200_000, 10_000):
+        made.wait(at_ms, 0)
+        made.wait(at_ms, 0)
+    assert of_query(made, 0, None, 190_000 + MINUTE).state == "idle"
+    found = of_query(made, 0, None, 190_000 + 2 * MINUTE)
+    assert (found.state, found.since_ms) == ("still", 190_000)
+    assert found.words == (
+        "For 2 min no batch has ended, and it has not said that it waits: a batch takes long, or its sources do not answer."
+    )
+    assert of_query(made, 0, None, 86_400_000).state == "still"
+    made.wait(86_400_000, 0)
+    assert of_query(made, 0, None, 86_400_000).state == "idle"
+    hourly = history(batch(0))
+    hourly.wait(60 * MINUTE, 0)
+    assert of_query(hourly, 0, None, 119 * MINUTE).state == "idle", "its turns are an hour apart"
+    assert of_query(hourly, 0, None, 300 * MINUTE).state == "still"
 
 
 def test_a_query_is_behind_from_half_a_minute_of_work_on() -> None:

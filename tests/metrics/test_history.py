@@ -38,7 +38,15 @@ def test_batches_of_five_seconds_are_one_point() -> None:
         {"joined": 3},
     )
     assert (second.batches, second.lag) == (1, None)
-    assert made.dead() == {"joined": 3}
+    assert made.dead(12_500) == {"joined": 3}
+
+
+def test_dead_letters_are_those_of_the_last_hour_also_while_a_query_waits() -> None:
+    made = history(batch(10_000, dead={"joined": 5}), batch(20_000, dead={"joined": 2}))
+    made.wait(HOUR_MS, 0)
+    assert made.dead(HOUR_MS) == {"joined": 7}
+    assert made.dead(HOUR_MS + 15_000) == {"joined": 2}
+    assert made.dead(5 * HOUR_MS) == {}
 
 
 def test_a_rate_counts_the_time_between_batches_but_not_the_time_in_which_there_was_nothing_to_read() -> None:

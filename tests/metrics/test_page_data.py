@@ -160,7 +160,7 @@ def test_operators_of_a_step(operator: str, counts_for_it: bool) -> None:
     assert operators_of(step, [operator]) == [operator] * counts_for_it
 
 
-def test_dead_letters_are_counted_and_a_sinks_last_ten_have_reasons() -> None:
+def test_dead_letters_are_counted_and_a_sinks_last_ten_have_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = Metrics()
     about = json.loads(progress(0).json)
     about["observedMetrics"]["fkjoin:joined"]["dead-letters"] = 3
@@ -170,6 +170,9 @@ def test_dead_letters_are_counted_and_a_sinks_last_ten_have_reasons() -> None:
     found = status(Shown("shop", letters="topic dead"), metrics)["dead_letters"]
     assert (found["place"], found["operators"], found["sinks"]) == ("topic dead", {"joined": [3, 3]}, {"postgres shop": 12})
     assert [event["words"] for event in found["last"]] == [f"id = {number}: too long" for number in range(2, 12)]
+    monkeypatch.setattr("time.time", lambda: FIRST_MS / 1000 + 2 * 3600)
+    later = status(Shown("shop"), metrics)["dead_letters"]["operators"]
+    assert later == {"joined": [0, 3]}, "none of the last hour"
 
 
 def test_an_operator_that_runs_for_several_readers_or_in_several_queries_counts_its_dead_letters_once() -> None:
