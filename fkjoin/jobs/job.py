@@ -25,6 +25,7 @@ from fkjoin.jobs.job_operators import wanted_of
 from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import FormatSpec, JobSpec, SinkSpec, TableSpec
 from fkjoin.jobs.job_sinks import SinkQuery, sink_queries
+from fkjoin.jobs.places import require_letters
 from fkjoin.join import fk_join
 from fkjoin.kafka import Format
 from fkjoin.kafka.admin import require_topic
@@ -127,7 +128,8 @@ class Job:
         return list(planned.values())
 
     def check(self) -> None:
-        """Raise what would stop the start of a sink's query, as far as that can be told; nothing is made or changed."""
+        """Raise what would stop the start of a query, as far as that can be told; nothing is made or changed."""
+        require_letters(self._spark, self.spec, self.tables)
         for query in self._sink_queries(run=True):
             checkpoint, table = f"{self._checkpoint}/{query.name}", self.tables[self.spec.sinks[query.sinks[0]].table]
             topics = [recipe.connection for _, recipe in recipes_below(table) if recipe.connection is not None]

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def in_order(spec: JobSpec) -> list[tuple[str, str]]:
     """List what is made of other tables, each after those that it reads, by section and name.
 
-    Raises ``JobError`` for a name that is unknown, or there twice, for tables that read each other in a circle, and for a topic
-    without brokers.
+    Raises ``JobError`` for a name that is unknown, or there twice, for tables that read each other in a circle, for a topic
+    without brokers, and for a sink in a folder that is taken.
     """
     made = reads_of(spec)
     known = [*spec.tables, *(name for _, name in made)]
@@ -28,6 +28,7 @@ def in_order(spec: JobSpec) -> list[tuple[str, str]]:
     for name, sink in spec.sinks.items():
         _require_known(f"sinks.{name}.table", sink.table, known)
     _require_brokers(spec)
+    _require_own_folders(spec)
     order: list[tuple[str, str]] = []
     while len(order) < len(made):
         there = {*spec.tables, *(name for _, name in order)}
@@ -62,6 +63,20 @@ def _require_brokers(spec: JobSpec) -> None:
     places["dead_letters"] = None if spec.dead_letters is None else spec.dead_letters.topic
     if spec.kafka is None and (where := next((where for where, topic in places.items() if topic is not None), None)):
         raise JobError(f'{where}: topics need a section [kafka] with bootstrap_servers = "host:port"')
+
+
+def _require_own_folders(spec: JobSpec) -> None:
+    """Refuse a folder of files that is also another sink's, or a table's: its readers could not tell whose rows they are."""
+    taken = {_folder(one.path): f"tables.{name}" for name, one in spec.tables.items() if one.path and one.format != "fkjoin"}
+    if spec.dead_letters is not None and spec.dead_letters.path is not None:
+        taken[_folder(spec.dead_letters.path)] = "dead_letters"
+    for where, path in [(f"sinks.{name}", one.path) for name, one in spec.sinks.items() if one.path and one.format != "delta"]:
+        if (other := taken.setdefault(_folder(path), where)) != where:
+            raise JobError(f"{where}.path: this is the folder of {other}, too; give each a folder of its own")
+
+
+def _folder(path: str) -> str:
+    return path.removeprefix("file://").removeprefix("file:").rstrip("/")
 
 
 def _numbered(tables: list[str]) -> dict[str, str]:

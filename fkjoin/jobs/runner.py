@@ -18,13 +18,14 @@ from fkjoin.checkpoint.claim import claimed
 from fkjoin.checkpoint.damage import check_logs
 from fkjoin.checkpoint.failure import failure
 from fkjoin.checkpoint.files import hadoop, read_file, write_file
-from fkjoin.checkpoint.progress import Doing
+from fkjoin.checkpoint.progress import Doing, several
 from fkjoin.errors import nearest
 from fkjoin.jobs.ending import stopped_after
 from fkjoin.jobs.job import Job, Planned
 from fkjoin.jobs.job_file import read_job
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import JobSpec
+from fkjoin.jobs.places import STDOUT, require_places
 from fkjoin.jobs.report import Report
 from fkjoin.jobs.screen import Screen
 from fkjoin.jobs.view import Mode
@@ -38,9 +39,6 @@ from fkjoin.spark.trigger import AVAILABLE_NOW
 
 MANIFEST = "fkjoin-job.json"
 """Lies in the checkpoint folder: what the checkpoint was made with."""
-
-STDOUT = "-"
-"""A job's ``log`` that is standard output."""
 
 _UNSAID = tuple(rule for rule in MOVING if rule not in (JOINS_SHARE_STAGES, WORKERS_EVALUATE_STEPS))
 """The rules that there were when a manifest did not say which."""
@@ -81,6 +79,7 @@ def run_job(
         if before is not None:
             _compare(spec, before, made_with)
             made_with["rules"] = before.get("rules", list(_UNSAID))
+        require_places(spark, spec)
         if check:
             screen.begin(f"checking {', '.join(query.name for query in planned)}")
             for query in planned:
@@ -89,9 +88,9 @@ def run_job(
             screen.wait("stopping Spark")
             console = screen.console
             console.print(job.describe(), style="dim", markup=False, highlight=False, soft_wrap=True)
-            count = "1 query" if len(planned) == 1 else f"{len(planned)} queries"
-            listed = ", ".join(query.name for query in planned)
-            console.print(f"{path}: fine; {count}: {listed}", markup=False, soft_wrap=True)
+            names = [query.name for query in planned]
+            says = f"{path}: fine; {several(len(names), 'query', 'queries')}: {', '.join(names)}"
+            console.print(says, markup=False, soft_wrap=True)
             return
         names = [query.name for query in planned]
         notes = () if spark_log is None else (f"Spark's log is in {spark_log}",)

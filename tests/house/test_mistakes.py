@@ -339,6 +339,18 @@ OF_JOB_FILES: dict[str, tuple[tuple[str, str], str]] = {
         ('table = "joined"', 'table = "joind"'),
         "sinks.out.table: there is no table or join 'joind'; did you mean 'joined'?",
     ),
+    "one folder for two sinks": (
+        ("[kafka]", '[sinks.copy]\ntable = "orders"\npath = "{folder}/out/"\n[kafka]'),
+        "sinks.copy.path: this is the folder of sinks.out, too; give each a folder of its own",
+    ),
+    "a sink in a table's folder": (
+        ('path = "{folder}/out"', 'path = "{folder}/orders"'),
+        "sinks.out.path: this is the folder of tables.orders, too; give each a folder of its own",
+    ),
+    "a sink among dead letters": (
+        ("[kafka]", '[dead_letters]\npath = "{folder}/out"\n[kafka]'),
+        "sinks.out.path: this is the folder of dead_letters, too; give each a folder of its own",
+    ),
     "tables made of themselves": (
         ('left = "orders"', 'left = "joined"'),
         "these read each other in a circle: joins.joined",
@@ -377,6 +389,17 @@ CHECKED: dict[str, tuple[str, str]] = {
 }
 
 
+LETTERS = '[dead_letters]\npath = "{folder}/job.toml"\n[kafka]'
+A_FILE = "FOLDER/job.toml cannot be written to: FOLDER/job.toml is a file; make"
+PLACES: dict[str, tuple[tuple[str, str], str]] = {
+    "a checkpoint in a file": (("{folder}/checkpoint", "{folder}/job.toml"), A_FILE),
+    "a log below a file": (("{folder}/job.log", "{folder}/job.toml/log"), A_FILE),
+    "a log that is a folder": (("{folder}/job.log", "{folder}"), "log: FOLDER is no file that can be written to; name another"),
+    "dead letters in a file": (("[kafka]", LETTERS), A_FILE),
+}
+"""Places besides the sinks, which a run finds before it starts, too."""
+
+
 @pytest.mark.spark
 def test_what_a_check_calls_fine_does_start(shop: Shop, fkjoin_here: Callable[..., str]) -> None:
     """Nothing is made by a check, and what it finds is what the start would."""
@@ -384,6 +407,12 @@ def test_what_a_check_calls_fine_does_start(shop: Shop, fkjoin_here: Callable[..
         with pytest.raises(FkJoinError) as found:
             fkjoin_here("run", "--check", job(shop.folder, PLAIN.replace(OUT, sink)))
         assert str(found.value).replace(str(shop.folder), "FOLDER").startswith(says)
+    for (old, new), says in PLACES.values():
+        text = job(shop.folder, PLAIN.replace(old, new, 1))
+        for call in (["run", "--check"], ["run"]):
+            with pytest.raises(FkJoinError) as found:
+                fkjoin_here(*call, text)
+            assert says in str(found.value).replace(str(shop.folder), "FOLDER"), new
     kept = PLAIN.replace(OUT, 'table = "orders"\npath = "{folder}/kept"\nformat = "delta"')
     kept = kept.replace('key = "id"\n', 'key = "id"\nmaterialize = true\n', 1)
     assert "fine; 1 query: sink-out" in fkjoin_here("run", "--check", job(shop.folder, kept))

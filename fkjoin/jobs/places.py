@@ -1,0 +1,49 @@
+"""Places of a job besides its sinks, looked at before anything is made or changed: checkpoint, log and dead letters."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from fkjoin.checkpoint.begun_with import require_begun_with
+from fkjoin.checkpoint.files import hadoop, local_path, require_writable
+from fkjoin.jobs.job_kinds import JobError
+from fkjoin.jobs.job_sections import JobSpec
+from fkjoin.sinks.restored import require_spark_at
+from fkjoin.table import Table
+
+STDOUT = "-"
+"""A job's ``log`` that is standard output."""
+
+
+def require_places(spark: SparkSession, spec: JobSpec) -> None:
+    """``FkJoinError`` if one of them cannot be written to."""
+    _require_log(spec)
+    letters = spec.dead_letters
+    for folder in (spec.checkpoint, None if letters is None else letters.path):
+        if folder is not None and (place := local_path(*hadoop(spark, folder))) is not None:
+            require_writable(place)
+
+
+def require_letters(spark: SparkSession, spec: JobSpec, tables: Mapping[str, Table]) -> None:
+    """``FkJoinError`` if the queries of dead letters do not fit their checkpoints."""
+    letters = spec.dead_letters
+    for name in dict.fromkeys(sink.table for sink in spec.sinks.values()):
+        frame, checkpoint = tables[name].dead_letters, f"{spec.checkpoint.rstrip('/')}/dead-letters-{name}"
+        if letters is not None and frame is not None:
+            require_begun_with(frame, checkpoint)
+            if letters.path is not None:
+                require_spark_at(spark, checkpoint, letters.path)
+
+
+def _require_log(spec: JobSpec) -> None:
+    """``FkJoinError`` if the job's log cannot be written."""
+    if spec.log is None or spec.log == STDOUT:
+        return
+    log = Path(spec.log).absolute()
+    require_writable(log.parent)
+    if log.exists() and (log.is_dir() or not os.access(log, os.W_OK)):
+        raise JobError(f"log: {log} is no file that can be written to; name another")
