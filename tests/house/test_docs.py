@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import re
 import subprocess
@@ -15,6 +17,7 @@ from typer.main import get_command
 
 from fkjoin.cli.main import app
 from fkjoin.jobs.job_file import json_schema, read_job
+from fkjoin.jobs.job_sections import FormatSpec
 from tests.support.documents import FENCE, blocks, check_printed, check_tutorial, program
 from tests.support.places import ROOT
 from tests.support.sessions import short_lived
@@ -138,6 +141,28 @@ def test_the_first_pages_job_file_is_one(tmp_path: Path) -> None:
     (block,) = (block for block in blocks(ROOT / "docs" / "index.md") if block.language == "toml")
     (tmp_path / "shop.toml").write_text(block.text)
     assert read_job(tmp_path / "shop.toml").joins["joined"].extractor == "customer_id"
+
+
+def test_the_first_jobs_file_is_one_and_its_page_agrees_with_itself(tmp_path: Path) -> None:
+    """The programs write what the job reads, and the commands name what it has."""
+    found = list(blocks(ROOT / "docs" / "first-job.md"))
+    (file,) = (block.text for block in found if block.language == "toml")
+    (tmp_path / "shop.toml").write_text(file)
+    job = read_job(tmp_path / "shop.toml")
+    shell = "\n".join(block.text for block in found if block.language == "sh")
+    (made,) = re.findall(r"for name in (\(.*?\))\]", "\n".join(block.text for block in found if block.language == "python"))
+    assert {table.topic for table in job.tables.values()} == set(ast.literal_eval(made))
+    written = re.findall(r"^python write\.py (\w+) \w+ '(.*)'$", shell, re.MULTILINE)
+    assert {topic for topic, _ in written} == set(job.tables)
+    for topic, record in written:
+        value = job.tables[topic].value
+        assert isinstance(value, FormatSpec)
+        assert [name.split()[0] for name in str(value.columns).split(", ")] == list(json.loads(record))
+    places = re.findall(r"^fkjoin state get \w+ (\S+) --join (\w+)$", shell, re.MULTILINE)
+    assert places == [(f"{job.checkpoint}/sink-regions", name) for name in ("joined", "regions")]
+    assert {"joined", "regions"} == {*job.joins, *job.aggregates}
+    (broker,) = (block.text for block in blocks(ROOT / "docs" / "howto.md") if block.text.startswith("docker run --detach"))
+    assert shell.startswith(broker)
 
 
 def test_the_pages_that_are_made_of_the_code_leave_nothing_out() -> None:

@@ -285,3 +285,17 @@ def test_rows_under_other_keys_and_what_binds_their_checkpoint() -> None:
     bound = manifest(by_sku)
     assert bound["flat map lines"] == {"of": "orders", "rows": "items", "key": ["id", "lower(sku) as sku"]}
     assert bound["rekey by-sku"] == {"of": "lines", "rows": None, "key": ["sku"]}
+
+
+def test_a_topic_is_ordered_by_the_numbers_that_its_versions_have() -> None:
+    """Its manifest, which checkpoints keep, has the names of before."""
+    place = ("topic", "partition", "offset")
+    plain, chosen = (
+        Source("orders", ("id",), version, "null value", "timestamp", ("n",), "kafka topic orders", topic="orders")
+        for version in (place, ("source.lsn", *place))
+    )
+    assert "version    timestamp, partition, offset" in draw(plain, [])
+    assert "version    source.lsn, timestamp, partition, offset" in draw(chosen, [])
+    assert manifest(plain)["table orders"]["version"] == [*place]
+    stream = Source("orders", ("id",), place, None, None, ("n",), "stream")
+    assert "version    topic, partition, offset" in draw(stream, [])

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fkjoin.codec.versions import PLACE
 from fkjoin.plan.nodes import (
     Aggregate,
     Children,
@@ -110,12 +111,18 @@ def _step(node: Node) -> Step:
     return replace(step, stages=(*step.stages, Stage("pace", ", ".join(node.key), f"{node.name}-pace")))
 
 
+def _ordered_by(node: Source) -> tuple[str, ...]:
+    """Name the numbers of a row's version.  Of a topic, checkpoints keep other names for its record's place."""
+    placed = node.topic is not None and node.version[-len(PLACE) :] == ("topic", "partition", "offset")
+    return (*node.version[: -len(PLACE)], *PLACE) if placed else node.version
+
+
 def _operator(node: Node) -> Step:
     if isinstance(node, Source):
         facts = {
             "from": node.origin,
             "key": ", ".join(node.key),
-            "version": ", ".join(node.version),
+            "version": ", ".join(_ordered_by(node)),
             "deleted": node.deleted or "never",
             "timestamp": node.timestamp or "none",
             "columns": ", ".join(node.columns),
