@@ -22,6 +22,8 @@ PARTITIONS = "tests/checkpoint/test_saved_state.py::test_partitions_halved_and_i
 UPGRADE = "integration/test_aggregates.py::test_a_rolling_upgrade_in_two_restarts_loses_nothing_and_shows_nothing_in_between"
 OPTION = "tests/jobs/test_ways_out.py::test_an_option_that_is_set_by_the_engine_is_left_to_its_argument"
 ANEW = "integration/test_new_topics.py::test_a_topic_made_anew_is_refused_or_read_in_the_place_of_the_one_before"
+SECOND = "tests/checkpoint/test_claims.py::test_a_second_query_of_a_name_and_a_checkpoint_without_a_name_are_refused"
+FINE_STARTS = "tests/house/test_mistakes.py::test_what_a_check_calls_fine_does_start"
 BUILDING = "tests/api/test_ways_out_while_building.py::test_the_way_out_that_is_named_is_one"
 JOB_FILES = "tests/jobs/test_ways_out.py::test_a_job_file_is_read_when_it_says_what_the_message_says"
 UNITS = "tests/jobs/test_ways_out.py::test_a_value_is_read_with_the_unit_that_the_message_names"
@@ -116,6 +118,10 @@ WAYS: dict[str, str] = {
         "tests/api/test_joins.py::test_left_rows_of_one_foreign_key_may_be_spread_over_buckets"
     ),
     "spread: partitions of topics say where rows": BUILDING,
+    "checkpoint: {} is no folder of a query's own;": SECOND,
+    "query_name: a query called {} runs in this": SECOND,
+    "log: {} is no file that can be written to;": FINE_STARTS,
+    "{}.path: this is the folder of {}, too; give": FINE_STARTS,
     "spread: a row has one partner by primary key;": BUILDING,
     "agg: name at least one column, such as agg": BUILDING,
     "returns: give the aggregate's Spark type": BUILDING,
