@@ -148,7 +148,7 @@ def count_distinct(column: Expression) -> Wanted:
 
     Examples
     --------
-    >>> table = orders.group_by("customer_id").agg(products=agg.count_distinct("sku"))
+    >>> table = orders.group_by("customer_id").agg(amounts=agg.count_distinct("amount"))
     """
     return Wanted("count_distinct", column)
 
@@ -172,7 +172,7 @@ def collect_list(column: Expression, *, order_by: Expressions | None = None, des
 
     Examples
     --------
-    >>> table = orders.group_by("customer_id").agg(products=agg.collect_list("sku", order_by="ordered_at"))
+    >>> table = orders.group_by("customer_id").agg(amounts=agg.collect_list("amount", order_by="order_id"))
     """
     return Wanted("collect_list", column, _order(order_by), descending)
 
@@ -192,7 +192,7 @@ def collect_set(column: Expression) -> Wanted:
 
     Examples
     --------
-    >>> table = orders.group_by("customer_id").agg(products=agg.collect_set("sku"))
+    >>> table = orders.group_by("customer_id").agg(amounts=agg.collect_set("amount"))
     """
     return Wanted("collect_set", column)
 
@@ -223,7 +223,7 @@ def string_agg(
 
     Examples
     --------
-    >>> table = orders.group_by("customer_id").agg(products=agg.string_agg("sku", ", "))
+    >>> table = orders.group_by("customer_id").agg(orders=agg.string_agg("order_id", ", "))
     """
     if not isinstance(delimiter, str):
         raise TopologyError(f"delimiter: a text is needed, such as ', ', not {delimiter!r}")
@@ -254,7 +254,7 @@ def min_by(column: Expression, ord: Expression, k: int | None = None) -> Wanted:
 
     Examples
     --------
-    >>> table = orders.group_by("customer_id").agg(first=agg.min_by("sku", "ordered_at"))
+    >>> table = orders.group_by("customer_id").agg(cheapest=agg.min_by("order_id", "amount"))
     """
     return Wanted("min_by", column, (ord,), k=_number(k))
 
