@@ -18,6 +18,9 @@ from fkjoin.state import MemoryStore
 
 Row = dict[str, Any]
 
+TIMES: dict[str, Any] = {"now_ms": 0, "retention_ms": 24 * 60 * 60 * 1000}
+"""The times that stages are told."""
+
 
 class Event(NamedTuple):
     """A change of a row.

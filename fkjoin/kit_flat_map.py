@@ -14,10 +14,8 @@ from fkjoin.codec import pairs, versions
 from fkjoin.codec.arrays import BYTES, as_bytes
 from fkjoin.codec.messages import JOINED, RESULT, table
 from fkjoin.errors import FkJoinError
-from fkjoin.kit import Event, Kit, Output, Row
+from fkjoin.kit import TIMES, Event, Kit, Output, Row
 from fkjoin.stages import Counters, owners, spread
-
-_TIMES: dict[str, Any] = {"now_ms": 0, "retention_ms": 24 * 60 * 60 * 1000}
 
 
 @dataclass
@@ -61,10 +59,10 @@ class FlatMapTest(Kit):
     _stages = ("spread", "owners")
 
     def _run(self, batch: list[Event], stages: int) -> pa.Table:
-        outputs = spread(self._messages(batch), self._stores[0], self.count, as_read=True, **_TIMES)
+        outputs = spread(self._messages(batch), self._stores[0], self.count, as_read=True, **TIMES)
         if stages == 1:
             return RESULT.empty_table()
-        return owners(outputs, self._stores[1], self.count, source=versions.identity("rows"), **_TIMES)
+        return owners(outputs, self._stores[1], self.count, source=versions.identity("rows"), **TIMES)
 
     def _reordered(self, batch: list[Event]) -> list[pa.Table]:
         """Changes overtake each other on the way to the first stage; from it to the second nothing does."""

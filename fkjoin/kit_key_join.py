@@ -13,11 +13,10 @@ import pyarrow as pa
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES, as_bytes
 from fkjoin.codec.messages import NUMBERED, RESULT, column, table
-from fkjoin.kit import Event, Kit, Output, Row
+from fkjoin.kit import TIMES, Event, Kit, Output, Row
 from fkjoin.stages import Counters, HowByKey, pair
 from fkjoin.stages.join_rows import matched, require_how_by_key, with_value
 
-_TIMES: dict[str, Any] = {"now_ms": 0, "retention_ms": 24 * 60 * 60 * 1000}
 _SIDES = ("left", "right")
 
 
@@ -72,7 +71,7 @@ class KeyJoinTest(Kit):
         return [RESULT.empty_table(), *map(self._paired, self._portions(self._messages(batch)))]
 
     def _paired(self, rows: pa.Table) -> pa.Table:
-        return pair(rows, self._stores[0], self.count, self._joined, parts=(1, 1), **_TIMES)
+        return pair(rows, self._stores[0], self.count, self._joined, parts=(1, 1), **TIMES)
 
     def _messages(self, batch: list[Event]) -> pa.Table:
         rows = [None if one.row is None else json.dumps(one.row, sort_keys=True, ensure_ascii=False).encode() for one in batch]

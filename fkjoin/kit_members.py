@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,18 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from fkjoin.analysis.wanted import Wanted, column_of
-from fkjoin.codec import versions
-from fkjoin.codec.arrays import BYTES, Bools, Bytes, as_bytes
-from fkjoin.codec.messages import GROUPED, JOINED, RESULT, table
+from fkjoin.codec.arrays import BYTES, Bools, Bytes
 from fkjoin.codec.rows import RowCodec
 from fkjoin.errors import FkJoinError
 from fkjoin.folds.fold import Fold
-from fkjoin.kit import Event, Kit, Output, Row
-from fkjoin.stages import Counters, aggregate, regroup
-from fkjoin.stages.regroup import contributions
-
-_TIMES: dict[str, Any] = {"now_ms": 0, "retention_ms": 24 * 60 * 60 * 1000}
-_GROUP = pa.schema([("group", pa.string())])
+from fkjoin.kit import Event, Output, Row
+from fkjoin.kit_groups import GroupKit
+from fkjoin.stages import Counters
 
 
 @dataclass(frozen=True)
@@ -37,7 +32,7 @@ class _Having:
 
 
 @dataclass
-class MembersTest(Kit):
+class MembersTest(GroupKit):
     """Aggregates in bulk (``group_by(…).agg(…)``) whose state is in memory; feed it ``change(…)``.
 
     Parameters
@@ -80,8 +75,6 @@ class MembersTest(Kit):
     outputs: list[Output] = field(default_factory=list)
     count: Counters = field(default_factory=Counters)
 
-    _stages = ("regroup", "aggregate")
-
     def __post_init__(self) -> None:
         super().__post_init__()
         places = {name: at for at, name in enumerate(self.schema.names)}
@@ -98,34 +91,14 @@ class MembersTest(Kit):
         columns = RowCodec(self._fold.schema).decode(pa.array([value], BYTES))
         return {name: column[0].as_py() for name, column in zip(self._fold.schema.names, columns, strict=True)}
 
-    def _run(self, batch: list[Event], stages: int) -> pa.Table:
-        changed = regroup(self._rows(batch), self._stores[0], self.count, **_TIMES)
-        return self._aggregated(changed) if stages == 2 else RESULT.empty_table()
-
-    def _reordered(self, batch: list[Event]) -> list[pa.Table]:
-        changed = [regroup(part, self._stores[0], self.count, **_TIMES) for part in self._portions(self._rows(batch))]
-        return [self._aggregated(part) for part in self._portions(pa.concat_tables([GROUPED.empty_table(), *changed]))]
-
-    def _aggregated(self, changed: pa.Table) -> pa.Table:
-        how: Any = {"source": versions.identity("groups"), "guarded": True}
-        return aggregate(changed, self._stores[1], self.count, self._fold, **how, **_TIMES)
-
-    def _rows(self, batch: Iterable[Event]) -> pa.Table:
-        events = list(batch)
+    def _values(self, events: list[Event]) -> list[pa.Array]:
         rows = [event.row or {} for event in events]
-        there = np.array([event.row is not None for event in events], bool)
-        keys = pa.array([event.key for event in events], pa.string())
         values = [pa.array([row.get(one.name) for row in rows], one.type) for one in self.schema]
-        groups = pa.array([self._group(event) for event in events], pa.string())
-        value = contributions(_GROUP, [groups], self._fold.value, [*values, keys], there)
-        number = np.array([event.version for event in events], np.int64)
-        version = versions.encode(versions.identity("left"), [number])
-        return table(JOINED, as_bytes(keys), version, value, ~there, np.zeros(len(events), np.int64))
+        return [*values, pa.array([event.key for event in events], pa.string())]
 
     def _group(self, event: Event) -> str | None:
-        if event.row is None:
-            return None
-        found = self.group(event.key, event.row) if callable(self.group) else event.row.get(self.group)
+        row = event.row or {}
+        found = self.group(event.key, row) if callable(self.group) else row.get(self.group)
         if not isinstance(found, str | None):
             raise FkJoinError(f"{event.key!r} is in group {found!r}, which is no text, and groups are texts here")
         return found

@@ -20,20 +20,20 @@ import pyarrow as pa
 
 from fkjoin.codec import combined_key, versions
 from fkjoin.codec.arrays import BYTES, as_bytes, valid
-from fkjoin.codec.messages import ANSWER, CHANGE, GROUPED, JOINED, RESULT, SUBSCRIPTION, column, table
+from fkjoin.codec.messages import ANSWER, CHANGE, JOINED, RESULT, SUBSCRIPTION, column, table
 from fkjoin.codec.rows import RowCodec
 from fkjoin.errors import FkJoinError
 from fkjoin.folds.calls import Called, Starting
 from fkjoin.folds.fold import Fold
-from fkjoin.kit import CRASH, DUPLICATE, REORDER, Event, Kit, Output, Row
+from fkjoin.kit import CRASH, DUPLICATE, REORDER, TIMES, Event, Kit, Output, Row
 from fkjoin.kit_flat_map import FlatMapTest
+from fkjoin.kit_groups import GROUP, GroupKit
 from fkjoin.kit_key_join import KeyJoinTest
 from fkjoin.kit_members import MembersTest
 from fkjoin.kit_sink import SinkContract
-from fkjoin.stages import Counters, How, aggregate, regroup, rekey, resolve, subscription
+from fkjoin.stages import Counters, How, rekey, resolve, subscription
 from fkjoin.stages.invariants import live_subscriptions
 from fkjoin.stages.join_rows import matched, require_how
-from fkjoin.stages.regroup import contributions
 
 Extractor = str | Callable[[str, Row], Any]
 Joiner = Callable[[Row, Row | None], Any]
@@ -160,17 +160,15 @@ class JoinTest(Kit):
         return found
 
     def _run(self, batch: list[Event], stages: int) -> pa.Table:
-        rekeyed = rekey(self._changes(batch, "left"), self._stores[0], self.count, **_times())
+        rekeyed = rekey(self._changes(batch, "left"), self._stores[0], self.count, **TIMES)
         if stages == 1:
             return RESULT.empty_table()
         answers = [rekeyed.answers, *self._answers(rekeyed.subscriptions, self._changes(batch, "right"), in_order=True)]
         joined = self._joined(pa.concat_tables(answers))
-        return resolve(joined, self._stores[2], self.count, **_times()) if stages == 3 else RESULT.empty_table()
+        return resolve(joined, self._stores[2], self.count, **TIMES) if stages == 3 else RESULT.empty_table()
 
     def _reordered(self, batch: list[Event]) -> list[pa.Table]:
-        rekeyed = [
-            rekey(part, self._stores[0], self.count, **_times()) for part in self._portions(self._changes(batch, "left"))
-        ]
+        rekeyed = [rekey(part, self._stores[0], self.count, **TIMES) for part in self._portions(self._changes(batch, "left"))]
         rights = self._portions(self._changes(batch, "right"))
         waiting = self._portions(pa.concat_tables([SUBSCRIPTION.empty_table(), *(part.subscriptions for part in rekeyed)]))
         nothing = SUBSCRIPTION.empty_table(), CHANGE.empty_table()
@@ -178,10 +176,10 @@ class JoinTest(Kit):
         for part in self._shuffled([*((one, nothing[1]) for one in waiting), *((nothing[0], one) for one in rights)]):
             answers += self._answers(*part, in_order=False)
         portions = self._portions(pa.concat_tables(answers))
-        return [resolve(self._joined(part), self._stores[2], self.count, **_times()) for part in portions]
+        return [resolve(self._joined(part), self._stores[2], self.count, **TIMES) for part in portions]
 
     def _answers(self, subscriptions: pa.Table, rights: pa.Table, *, in_order: bool) -> Iterable[pa.Table]:
-        return subscription(subscriptions, rights, self._stores[1], self.count, in_order=in_order, **_times())
+        return subscription(subscriptions, rights, self._stores[1], self.count, in_order=in_order, **TIMES)
 
     def _changes(self, batch: Iterable[Event], side: str) -> pa.Table:
         rows = [event for event in batch if event.side == side]
@@ -213,7 +211,7 @@ class JoinTest(Kit):
 
 
 @dataclass
-class AggregateTest(Kit):
+class AggregateTest(GroupKit):
     """An aggregate by functions of your own (``group_by(…).aggregate(…)``) whose state is in memory; feed it ``change(…)``.
 
     Parameters
@@ -254,15 +252,13 @@ class AggregateTest(Kit):
     outputs: list[Output] = field(default_factory=list)
     count: Counters = field(default_factory=Counters)
 
-    _stages = ("regroup", "aggregate")
-
     def __post_init__(self) -> None:
         super().__post_init__()
         self._start = self.initializer if callable(self.initializer) else Starting(self.initializer)
         add, subtract = (self._by_text(function) for function in (self.adder, self.subtractor))
-        self._value, key = pa.schema([("row", pa.string())]), pa.schema([("group", pa.string())])
-        called = Called("value", pa.string(), key, self._value, True, lambda: _text(self._start()), add, subtract)
-        self._fold = Fold(self._value, (called,), nullable=True, ordered=True)
+        value = pa.schema([("row", pa.string())])
+        called = Called("value", pa.string(), GROUP, value, True, lambda: _text(self._start()), add, subtract)
+        self._fold = Fold(value, (called,), nullable=True, ordered=True)
 
     def _by_text(self, function: Callable[[str, Row, Any], Any]) -> Callable[[str, str, str], str | None]:
         def call(group: str, row: str, aggregate: str) -> str | None:
@@ -279,27 +275,11 @@ class AggregateTest(Kit):
         (texts,) = RowCodec(self._fold.schema).decode(pa.array([value], BYTES))
         return self._shaped(json.loads(texts[0].as_py()))
 
-    def _run(self, batch: list[Event], stages: int) -> pa.Table:
-        changed = regroup(self._rows(batch), self._stores[0], self.count, **_times())
-        return self._aggregated(changed) if stages == 2 else RESULT.empty_table()
+    def _group(self, event: Event) -> str | None:
+        return _named(self.group, event, "group")
 
-    def _reordered(self, batch: list[Event]) -> list[pa.Table]:
-        changed = [regroup(part, self._stores[0], self.count, **_times()) for part in self._portions(self._rows(batch))]
-        return [self._aggregated(part) for part in self._portions(pa.concat_tables([GROUPED.empty_table(), *changed]))]
-
-    def _aggregated(self, changed: pa.Table) -> pa.Table:
-        how: Any = {"source": versions.identity("groups"), "guarded": True}
-        return aggregate(changed, self._stores[1], self.count, self._fold, **how, **_times())
-
-    def _rows(self, batch: Iterable[Event]) -> pa.Table:
-        rows = list(batch)
-        groups = pa.array([None if event.row is None else _named(self.group, event, "group") for event in rows], pa.string())
-        there = np.array([event.row is not None for event in rows], bool)
-        values = pa.array([_dumps(event.row).decode() for event in rows], pa.string())
-        value = contributions(pa.schema([("group", pa.string())]), [groups], self._value, [values], there)
-        number = np.array([event.version for event in rows], np.int64)
-        key = as_bytes(pa.array([event.key for event in rows], pa.string()))
-        return table(JOINED, key, versions.encode(_SOURCES[0], [number]), value, ~there, np.zeros(len(rows), np.int64))
+    def _values(self, events: list[Event]) -> list[pa.Array]:
+        return [pa.array([_dumps(event.row).decode() for event in events], pa.string())]
 
 
 def _named(extractor: Extractor, event: Event, argument: str) -> str | None:
@@ -310,10 +290,6 @@ def _named(extractor: Extractor, event: Event, argument: str) -> str | None:
     if not isinstance(found, str | None):
         raise FkJoinError(f"{argument}: the key that {event.key!r} names is {found!r}; here keys are texts, or None")
     return found
-
-
-def _times() -> dict[str, Any]:
-    return {"now_ms": 0, "retention_ms": 24 * 60 * 60 * 1000}
 
 
 def _text(aggregate: Any) -> str:

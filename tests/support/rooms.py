@@ -39,6 +39,7 @@ FACE = [
         "join",
         "kit",
         "kit_flat_map",
+        "kit_groups",
         "kit_key_join",
         "kit_members",
         "kit_sink",

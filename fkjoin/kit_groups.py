@@ -1,0 +1,55 @@
+"""Rows summed up by group in memory: the common part of the kits for aggregates."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import as_bytes
+from fkjoin.codec.messages import GROUPED, JOINED, RESULT, table
+from fkjoin.folds.fold import Fold
+from fkjoin.kit import TIMES, Event, Kit
+from fkjoin.stages import aggregate, regroup
+from fkjoin.stages.regroup import contributions
+
+GROUP = pa.schema([("group", pa.string())])
+
+
+class GroupKit(Kit):
+    """Base of the kits for aggregates; subclasses make ``_fold`` when they are made."""
+
+    _fold: Fold
+    _stages: ClassVar[tuple[str, ...]] = ("regroup", "aggregate")
+
+    @abstractmethod
+    def _group(self, event: Event) -> str | None:
+        """The group of an event's row; None for no group."""
+
+    @abstractmethod
+    def _values(self, events: list[Event]) -> list[pa.Array]:
+        """The columns of the fold's values, a row for each event."""
+
+    def _run(self, batch: list[Event], stages: int) -> pa.Table:
+        changed = regroup(self._rows(batch), self._stores[0], self.count, **TIMES)
+        return self._aggregated(changed) if stages == 2 else RESULT.empty_table()
+
+    def _reordered(self, batch: list[Event]) -> list[pa.Table]:
+        changed = [regroup(part, self._stores[0], self.count, **TIMES) for part in self._portions(self._rows(batch))]
+        return [self._aggregated(part) for part in self._portions(pa.concat_tables([GROUPED.empty_table(), *changed]))]
+
+    def _aggregated(self, changed: pa.Table) -> pa.Table:
+        how: Any = {"source": versions.identity("groups"), "guarded": True}
+        return aggregate(changed, self._stores[1], self.count, self._fold, **how, **TIMES)
+
+    def _rows(self, batch: list[Event]) -> pa.Table:
+        there = np.array([event.row is not None for event in batch], bool)
+        groups = pa.array([None if event.row is None else self._group(event) for event in batch], pa.string())
+        value = contributions(GROUP, [groups], self._fold.value, self._values(batch), there)
+        number = np.array([event.version for event in batch], np.int64)
+        version = versions.encode(versions.identity("left"), [number])
+        key = as_bytes(pa.array([event.key for event in batch], pa.string()))
+        return table(JOINED, key, version, value, ~there, np.zeros(len(batch), np.int64))
