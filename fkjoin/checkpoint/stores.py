@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -16,15 +17,15 @@ _KEPT = ("resolve", "aggregate", "children", "merge", "gather", "owners", "pair"
 """Stages whose stores can keep the rows of a table."""
 
 
-class Identified:
+class Identified(ABC):
     """A stage's store, with what its identity says; subclasses have ``checkpoint`` and ``identity``."""
 
     checkpoint: str
 
     @property
+    @abstractmethod
     def identity(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Facts and about, as the job stored them."""
-        raise NotImplementedError
 
     @property
     def name(self) -> str:
