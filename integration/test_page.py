@@ -273,7 +273,7 @@ DRAWN = """(() => {
   for (let at = 0; at < dots.length; at += 4) if (dots[at] === 37 && dots[at + 1] === 99 && dots[at + 2] === 235) return true;
   return false;
 })()"""
-"""Whether the first series of the first chart is in its picture."""
+"""Tells whether the first series of the first chart is in its picture."""
 
 
 def test_names_are_those_of_tables_and_the_batch_at_work_is_seen(browser: str) -> None:

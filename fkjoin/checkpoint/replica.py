@@ -55,7 +55,7 @@ class Held(NamedTuple):
 
     commit: Commit
     metas: dict[int, Meta]
-    """What each bucket's log said of itself."""
+    """The meta record of each bucket's log."""
 
 
 class Replica:

@@ -26,7 +26,7 @@ _DAMAGED = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError),
     *(ValueError, KeyError, TypeError, OverflowError, FormatError),
 )
-"""What a changed byte of an archive, or of the JSON in it, makes Python raise; RuntimeError: of another compression, or with a
+"""Errors that Python raises of an archive with a changed byte, or of the JSON in it.  RuntimeError: another compression, or a
 password."""
 
 

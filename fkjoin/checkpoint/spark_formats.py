@@ -60,12 +60,12 @@ class Place(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What a version changed."""
+    """The changes of a version."""
 
     before: Version | None
     """The version before it; None before the first."""
     written: Mapping[Place, bytes | None]
-    """What was put, and None where something was deleted."""
+    """The data of each record that was put; None of one that was deleted."""
 
 
 def changes_of(name: str, data: bytes) -> Changes:

@@ -120,7 +120,7 @@ class Reading:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What ``of_facts`` needs besides the result's type."""
+        """The facts that ``of_facts`` needs besides the result's type."""
         return {"form": self.form, "delimiter": self.delimiter}
 
     @classmethod

@@ -59,7 +59,7 @@ class Metrics(Collector):
         self._ended: dict[str, str] = {}
         """Why queries ended; nothing where they were stopped."""
         self._works: dict[str, str] = {}
-        """What queries work on, in words."""
+        """The work of each query at this moment, in words."""
 
     def _start(self, name: str) -> None:
         """Take down that a query has started, or will soon."""

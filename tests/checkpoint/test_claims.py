@@ -118,7 +118,7 @@ def test_two_at_a_time_in_one_session_are_as_spark_has_it(orders: Table, tmp_pat
 
 
 def test_a_second_query_of_a_name_and_a_checkpoint_without_a_name_are_refused(orders: Table, tmp_path: Path) -> None:
-    """As when a notebook's cell is run twice.  The first goes on, and both ways out are ways."""
+    """A notebook's cell that is run twice does this.  The first query goes on, and each way out that is named is tried."""
     first = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck")
     for other in ("", "2"):
         with pytest.raises(FkJoinError, match=r"^query_name: a query called orders runs in this session already: stop"):
