@@ -53,6 +53,7 @@ KINDS = {
     "resolve": {tags.ROW: "result"},
     "regroup": {tags.ROW: "contribution"},
     "aggregate": {tags.ROW: "aggregate"},
+    "close": {tags.ROW: "aggregate"},
     "children": {tags.RIGHT: "right", tags.SUBSCRIBER: "subscription"},
     "merge": {tags.ROW: "merged"},
     "pace": {tags.WAITING: "waiting", tags.EMITTED: "sent"},
@@ -88,7 +89,7 @@ class Described:
             return RowCodec(self.schemas["result"]).decode(shown_rows(body))
         if self.stage == "owners":
             return RowCodec(self.schemas["result"]).decode(shown_outputs(body))
-        if self.stage == "aggregate":
+        if self.stage in ("aggregate", "close"):
             return self._aggregate(unpaired(body)[0], keys, store)
         if self.stage == "pair":
             body = sides_of(body).emitted

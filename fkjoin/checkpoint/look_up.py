@@ -30,9 +30,10 @@ def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
     stores = {store.stage: store for store in state.stores if store.identity[0]["join"] == (join or joins[0])}
     found = []
     if "regroup" in stores:
-        found += _under(stores["regroup"], "row_key", key, (tags.ROW,), refuse="aggregate" not in stores)
-    if "aggregate" in stores:
-        found += _under(stores["aggregate"], "key", key, (tags.ROW,), refuse=not found)
+        found += _under(stores["regroup"], "row_key", key, (tags.ROW,), refuse=not {"aggregate", "close"} & set(stores))
+    for stage in ("aggregate", "close"):
+        if stage in stores:
+            found += _under(stores[stage], "key", key, (tags.ROW,), refuse=not found)
     if "spread" in stores:
         found += _under(stores["spread"], "row_key", key, (tags.ROW,), refuse="owners" not in stores)
     if "owners" in stores:

@@ -13,7 +13,7 @@ from fkjoin.errors import FkJoinError, nearest
 from fkjoin.spark.schemas import arrow_schema, kept_type
 from fkjoin.stages.multi_join import MultiJoin
 
-_KEPT = ("resolve", "aggregate", "children", "merge", "gather", "owners", "pair")
+_KEPT = ("resolve", "aggregate", "close", "children", "merge", "gather", "owners", "pair")
 """Stages whose stores can keep the rows of a table."""
 
 

@@ -22,5 +22,9 @@ ENDS = b"e"
 """``{'e'}{identity of a topic}``: which of its partitions have been read to the end that they had.
 
 No store has both ``EMITTED`` and ``ENDS``: rows of a source never come straight to the end of an interval."""
+CLOSES = b"w"
+"""``{'w'}{uint64 big-endian end of a window, µs, sign bit turned round}{group's key}``: a window that is open."""
+TIME = b"h"
+"""``{'h'}``: the stream time, and what it is made of."""
 EXTREME = b"o"
 """``{'o'}{column}{group}{value}``: how often a group has a value that ``min`` or ``max`` may come back to."""

@@ -39,6 +39,7 @@ class Called:
     subtractor: Callable[[Any, Any, Any], Any]
     row: Row = dict
     collected = None
+    has_entries = False
 
     @property
     def result(self) -> pa.Field:

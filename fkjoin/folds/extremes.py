@@ -52,6 +52,7 @@ class Extreme:
     kind: Literal["min", "max"]
     type: pa.DataType
     collected = None
+    has_entries = True
 
     @property
     def result(self) -> pa.Field:

@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec.arrays import Bools, Bytes, Ints, bools, changes_from_previous, masked, stack, take, valid
+from fkjoin.codec import combined_key, tags
+from fkjoin.codec.arrays import Bools, Bytes, Ints, bools, changes_from_previous, masked, prefixed, stack, take, valid
 from fkjoin.codec.expressions import Part, where
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.errors import FkJoinError
-from fkjoin.state import Store
+from fkjoin.state import Reads, Store, prefix_range
 
 
 @dataclass
@@ -73,6 +74,11 @@ class Aggregate(Protocol):
 
     def final(self, state: list[pa.Array], rows: Ints, steps: Steps, place: int) -> pa.Array:
         """The column's value, per group with so many ``rows``, after the steps."""
+        ...
+
+    @property
+    def has_entries(self) -> bool:
+        """Tell whether entries of its own are in the store, under ``tags.EXTREME``, its place and the group's key."""
         ...
 
     @property
@@ -184,6 +190,18 @@ class Fold:
             steps.entries,
             masked(encode(light, groups), has) if collected else None,
         )
+
+
+def entries_of(columns: Sequence[Aggregate], keys: Bytes, store: Reads) -> list[Bytes]:
+    """Find the names of the entries that columns have for the groups with those keys, beside the groups' records."""
+    groups = combined_key.prefixes(keys)
+    ranges = [
+        prefix_range(prefix)
+        for place, column in enumerate(columns)
+        if column.has_entries
+        for prefix in prefixed(tags.EXTREME + bytes((place,)), groups).to_pylist()
+    ]
+    return [page.keys for page in store.scan(ranges)] if ranges else []
 
 
 def collected_columns(columns: Sequence[Aggregate]) -> dict[str, dict[str, Any]]:

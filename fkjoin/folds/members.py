@@ -83,6 +83,7 @@ class DistinctCount:
     column: int
     type: pa.DataType
     collected = None
+    has_entries = True
 
     @property
     def result(self) -> pa.Field:
@@ -169,6 +170,7 @@ class Collected:
     reading: Reading
     needs: int
     """The column without which a row is no member."""
+    has_entries = True
 
     @property
     def collected(self) -> Mapping[str, Any] | None:

@@ -28,6 +28,7 @@ class Count:
     name: str
     column: int | None = None
     collected = None
+    has_entries = False
 
     @property
     def result(self) -> pa.Field:
@@ -52,6 +53,7 @@ class WholeSum:
     column: int
     kind: Literal["sum", "avg"]
     collected = None
+    has_entries = False
 
     @property
     def result(self) -> pa.Field:
@@ -99,6 +101,7 @@ class DoubleSum:
     column: int
     kind: Literal["sum", "avg"]
     collected = None
+    has_entries = False
 
     @property
     def result(self) -> pa.Field:
@@ -186,6 +189,7 @@ class DecimalSum:
     precision: int
     scale: int
     collected = None
+    has_entries = False
 
     @property
     def result(self) -> pa.Field:

@@ -74,7 +74,9 @@ def counted(envelopes: DataFrame, name: str, *stages: StageName) -> DataFrame:
         return F.max_by(F.when(named, F.substr(counter, F.lit(len(beginning) + 1))), F.when(named, count))
 
     of_stages = [f"{stage}{what}" for what in ("-ms", counters.SKIPS) for stage in stages]
+    greatest = [item for stage in stages for item in counters.MOST_OF_STAGES.get(stage, ())]
     about = [total(item) for item in (*counters.SIZES, *of_stages)]
+    about += [F.max(F.when(counter == item, count)).alias(item) for item in greatest]
     about += [
         F.max(F.when(counter == counters.FAN_OUT, count)).alias(counters.FAN_OUT),
         most(counters.HOT_KEY).alias("hot-key"),

@@ -184,6 +184,9 @@ class Metrics(Collector):
             "lag": lag_of(about["sources"]),
             "fan_out": {operator: known.fan_out for operator, known in operators.items() if known.fan_out},
             "hot_keys": {operator: dict(known.hot) for operator, known in operators.items() if known.hot},
+            "stream_time": {
+                name: known.stream_time_ms for name, known in operators.items() if known.stream_time_ms is not None
+            },
         }
 
     def snapshot(self) -> dict[str, Any]:

@@ -26,6 +26,7 @@ def families_of(queries: Mapping[str, QueryMetrics]) -> Iterator[Metric]:
     stages = CounterMetricFamily("fkjoin_stage_seconds", "Time of stages, of all tasks.", labels=[*where, "stage"])
     skips = CounterMetricFamily("fkjoin_stage_idempotent_update_skip", "Unchanged results, by stage.", labels=[*where, "stage"])
     fan_out = GaugeMetricFamily("fkjoin_fan_out_max", "The most answers to one right row in a batch so far.", labels=where)
+    stream_time = GaugeMetricFamily("fkjoin_stream_time_seconds", "Stream time of windows, since 1970.", labels=where)
     totals = {
         name: CounterMetricFamily(f"fkjoin_{name.replace('-', '_')}", f"Kafka Streams' and fkjoin's {name}.", labels=where)
         for name in (*counters.ALL, *itertools.chain.from_iterable(counters.OF_STAGES.values()))
@@ -49,6 +50,8 @@ def families_of(queries: Mapping[str, QueryMetrics]) -> Iterator[Metric]:
                 skips.add_metric([name, operator, stage], number)
             if known.fan_out:
                 fan_out.add_metric([name, operator], known.fan_out)
+            if known.stream_time_ms is not None:
+                stream_time.add_metric([name, operator], known.stream_time_ms / 1000)
             for item, value in known.totals.items():
                 totals[item].add_metric([name, operator], value)
             for item, size in known.sizes.items():
@@ -59,4 +62,16 @@ def families_of(queries: Mapping[str, QueryMetrics]) -> Iterator[Metric]:
     }
     for (what, place), number in counted().items():
         sinks[what].add_metric([place], number)
-    yield from (batches, inputs, phases, lag, stages, skips, fan_out, *totals.values(), *sizes.values(), *sinks.values())
+    yield from (
+        batches,
+        inputs,
+        phases,
+        lag,
+        stages,
+        skips,
+        fan_out,
+        stream_time,
+        *totals.values(),
+        *sizes.values(),
+        *sinks.values(),
+    )

@@ -34,6 +34,8 @@ class OperatorMetrics:
     last_stage_seconds: dict[str, float] = field(default_factory=dict)
     """Those of the last batch."""
     fan_out: int = 0
+    stream_time_ms: int | None = None
+    """The stream time of an aggregate by windows."""
     hot: dict[str, int] = field(default_factory=dict)
     """The hot keys, as JSON, with their last fan-out."""
 
@@ -54,6 +56,8 @@ class OperatorMetrics:
         if (reporting := row.get(counters.BUCKETS) or 0) and reporting >= self.buckets:
             self.buckets = reporting
             self.sizes = {item: row[item] for item in SIZES}
+        if (time := row.get(counters.STREAM_TIME)) is not None:
+            self.stream_time_ms = time
         self.fan_out = max(self.fan_out, row.get(counters.FAN_OUT) or 0)
         if (key := row.get("hot-key")) is not None:
             self.hot.pop(key, None)

@@ -27,6 +27,7 @@ from fkjoin.spark.worker import give_back, settle
 from fkjoin.stages import Counters, counters
 from fkjoin.stages.invariants import GuardedStore
 from fkjoin.stages.start_over import PASSED, left_behind, reached
+from fkjoin.stages.stream_time import CAME, Arrivals
 from fkjoin.state import BucketStore, SegmentLog, Store
 from fkjoin.state.errors import StateError
 from fkjoin.state.segments import Meta
@@ -62,26 +63,30 @@ class BucketRun:
         count: Counters = Counters()
         passed: Counters = Counters()
         payloads: list[bytes] = []
+        latest: dict[int, int] = {}
         for frame in rows:
             payloads += (payload for payload in frame["payload"] if payload is not None)
             for name, value in zip(frame["counter"], frame["count"], strict=True):
-                if isinstance(name, str):
+                if isinstance(name, str) and name.startswith(CAME):
+                    number = int(name.removeprefix(CAME))
+                    latest[number] = max(latest.get(number, int(value)), int(value))
+                elif isinstance(name, str):
                     passed[name] += int(value)
         payloads, through = spec.sorted_out(payloads)
         yield from ((bucket, payload, None, 0) for payload in through)
-        over = passed.pop(TICK, 0) > 0
+        arrivals = Arrivals(latest, passed.pop(TICK, None))
         ended = [name for name in passed if name.startswith(PASSED)]
         for name in ended:  # a stage that has the source's rows hears of it, and no stage after that
             del passed[name]
         begun, size = time.monotonic(), sum(map(len, payloads))
-        if payloads or over or ended:
+        if payloads or arrivals.any or ended:
             with self._store() as store:
                 name = f"{spec.name}, bucket {bucket}"
                 guarded = GuardedStore(store, name, spec.marks) if state.validate else store
                 if bucket == 0:  # the next operator's buckets wake up: one, and to be checked all
                     yield from ((woken, b"", None, 0) for woken in (bucket_ids(state.buckets) if state.validate else (0,)))
                 for tables in self._parts(payloads):
-                    messages = Messages(tables, _now(), over)
+                    messages = Messages(tables, _now(), arrivals)
                     yield from self._run(messages, guarded, count)
                 for topic in reached(ended, guarded) if ended else ():
                     for tombstones in left_behind(guarded, spec.stage, topic):

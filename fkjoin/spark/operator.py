@@ -29,7 +29,7 @@ _NUMBER, _DATA = StructType().add("number", LongType()), StructType().add("data"
 """Not as text: each worker would ask the JVM what it means, in every batch."""
 
 TICK = "tick"
-"""A counter that is none: it says that an interval is over, and that a bucket of ``pace`` sends what waits."""
+"""A counter that is none: the end of an interval that is over.  A bucket of ``pace`` sends what waits then."""
 
 StageName = Literal[
     "rekey",
@@ -45,6 +45,7 @@ StageName = Literal[
     "spread",
     "owners",
     "pair",
+    "close",
 ]
 
 

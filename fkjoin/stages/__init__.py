@@ -5,6 +5,7 @@ No clock, no Spark, no Kafka, no logging in here: the time is an argument and co
 
 from fkjoin.stages.aggregate import aggregate
 from fkjoin.stages.children import children
+from fkjoin.stages.close import close
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.gather import gather
 from fkjoin.stages.join_rows import How, HowByKey, join_rows, split_rows
@@ -27,6 +28,7 @@ __all__ = [
     "answered",
     "answers_by_key",
     "children",
+    "close",
     "gather",
     "join_rows",
     "merge",

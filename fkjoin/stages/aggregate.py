@@ -13,11 +13,14 @@ columns, in the place of the result are its 128-bit hash and the result without 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 
 from fkjoin.codec import records, tags
 from fkjoin.codec.arrays import (
+    Bools,
     Bytes,
     Ints,
     changes_from_previous,
@@ -33,6 +36,7 @@ from fkjoin.codec.arrays import (
     valid,
 )
 from fkjoin.codec.messages import RESULT, column
+from fkjoin.codec.records import Records
 from fkjoin.folds.cogrouped import CoFold
 from fkjoin.folds.fold import Fold, entry_batch
 from fkjoin.stages import counters
@@ -72,12 +76,54 @@ def aggregate(
         for remembered in of_guard:
             store.write(*remembered)
         return RESULT.empty_table()
+    groups = touched(grouped, store, fold)
+    held, ts, results = groups.held, groups.ts, groups.results
+    unchanged = equal(groups.compared, groups.compared_before) & (ts == held.ts)
+    emission = Emission.of(groups.had, valid(results), unchanged, every=every).counted(count)
+    version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
+    changes = emission.results(groups.keys.filter(emit), results.filter(emit), version.filter(emit), ts[emission.emit])
+
+    body, gone = masked(groups.body, groups.alive), ~groups.alive
+    of_groups = entries(groups.names, emission.has, ts, version, body, gone=gone, due_ms=now_ms + retention_ms)
+    store.write(*entry_batch([of_groups, *groups.entries, *of_guard]))
+    return changes
+
+
+class Touched(NamedTuple):
+    """The groups that a batch's changes touch, and what they become."""
+
+    keys: Bytes
+    names: Bytes
+    """The names of their records."""
+    held: Records
+    had: Bools
+    """The groups that had a result."""
+    compared_before: Bytes
+    """What a result is compared by, of the results that there were."""
+    compared: Bytes
+    results: Bytes
+    states: Bytes
+    alive: Bools
+    """The groups that have rows."""
+    ts: Ints
+    entries: list[tuple[Bytes, Bytes]]
+    """The entries of the fold's own."""
+    of: Ints
+    """A change of each group: its place."""
+
+    @property
+    def body(self) -> Bytes:
+        """The bodies of the groups' records."""
+        return paired(self.compared, self.states)
+
+
+def touched(grouped: pa.Table, store: Store, fold: Fold | CoFold) -> Touched:
+    """Fold changes of contributions (``GROUPED``, at least one) into their groups.  The caller writes the fold's entries."""
     code, keys = codes(column(grouped, "key"))
     names = prefixed(tags.ROW, keys)
     held = records.decode(store.get_many(names))
     had, known = held.flags & HAS_RESULT > 0, held.flags & GONE == 0
-    results_before, states = unpaired(masked(held.body, known))
-    results_before = masked(results_before, had)
+    before, states = unpaired(masked(held.body, known))
 
     order = by_code_and_version(code, column(grouped, "version")) if fold.ordered else np.argsort(code, kind="stable")
     code = code[order]
@@ -89,15 +135,8 @@ def aggregate(
     latest = _latest(code, take(column(grouped, "ts"), order).to_numpy(), len(keys))
     ts = np.where(alive & held.found & known, np.maximum(held.ts, latest), latest)
     compared = results if light is None else masked(concat(digests(results), light), valid(results))
-    unchanged = equal(compared, results_before) & (ts == held.ts)
-    emission = Emission.of(had, valid(results), unchanged, every=every).counted(count)
-    version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
-    changes = emission.results(keys.filter(emit), results.filter(emit), version.filter(emit), ts[emission.emit])
-
-    body = masked(paired(compared, states), alive)
-    of_groups = entries(names, emission.has, ts, version, body, gone=~alive, due_ms=now_ms + retention_ms)
-    store.write(*entry_batch([of_groups, *of_fold, *of_guard]))
-    return changes
+    of = order[np.flatnonzero(changes_from_previous(code))]  # codes are numbered from 0 on, and all are there
+    return Touched(keys, names, held, had, masked(before, had), compared, results, states, alive, ts, of_fold, of)
 
 
 def _latest(code: Ints, ts: Ints, groups: int) -> Ints:

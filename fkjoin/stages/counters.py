@@ -31,6 +31,11 @@ INDEX_REBUILT = "index-rebuilt"
 HIDDEN = "hidden-outputs"
 """Outputs of a flat map that another row's output under the same key hides, of the keys that a batch touched."""
 
+LATE = "late-dropped"
+"""Changes of contributions to windows that were closed before the batch."""
+STREAM_TIME = "stream-time"
+"""The stream time of an aggregate by windows, in milliseconds since 1970: a maximum, not a sum."""
+
 ALL = (
     LEFT_IN,
     RIGHT_IN,
@@ -46,8 +51,10 @@ ALL = (
     OUT,
     INDEX_REBUILT,
 )
-OF_STAGES = {"owners": (HIDDEN,)}
+OF_STAGES = {"owners": (HIDDEN,), "close": (LATE,)}
 """Counters besides, that operators with such a stage have."""
+MOST_OF_STAGES = {"close": (STREAM_TIME,)}
+"""Those of which the greatest value counts."""
 
 BUCKETS = "buckets"
 """The number of buckets that said how large they are, in the stages that an operator has."""

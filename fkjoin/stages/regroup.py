@@ -1,7 +1,8 @@
 """regroup, by row key: a table's changes become changes of what its rows contribute to their groups (KIP-904).
 
 A row's value is here its *contribution*: ``{uint32 little-endian: length of the group's key}{group's key}{value}``; null is
-no contribution.  Where the group stays, one message takes back and adds; where it moves, there are two.
+no contribution.  Where the group stays, one message takes back and adds; where it moves, there are two.  Where groups are
+windows of time, a contribution's group has the row's time in the place of a window, and each window gets one message.
 
 See docs/semantics.md, "Aggregates".
 
@@ -12,15 +13,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec.arrays import Bools, Bytes, constant, equal, masked, paired, stack, unpaired, valid
+from fkjoin.codec.arrays import Bools, Bytes, Ints, constant, equal, masked, paired, stack, take, unpaired, valid
 from fkjoin.codec.messages import GROUPED, column, table
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.resolve import settle
+from fkjoin.stages.time_windows import TimeWindows
 from fkjoin.state import Store
 
 
@@ -43,6 +46,7 @@ def regroup(
     every: bool = False,
     as_read: bool = False,
     in_order: bool = False,
+    windows: TimeWindows | None = None,
 ) -> pa.Table:
     """Turn rows whose values are contributions (``JOINED``; any order, duplicates allowed) into ``GROUPED``.
 
@@ -53,22 +57,22 @@ def regroup(
     how: Any = {"now_ms": now_ms, "retention_ms": retention_ms, "as_read": as_read, "in_order": in_order}
     settled = settle(rows, store, count, keep="value", every=every, **how)
     results = settled.results
-    old_group, old = unpaired(settled.before)
-    new_group, new = unpaired(column(results, "value"))
+    changed = _changed if windows is None else windows.changed
+    of, key, old, new = changed(settled.before, column(results, "value"))
+    row, version, ts = (take(column(results, name), of) for name in ("key", "version", "ts"))
+    return table(GROUPED, key, row, version, old, new, ts)
+
+
+def _changed(before: Bytes, after: Bytes) -> tuple[Ints, Bytes, Bytes, Bytes]:
+    """The groups that changes of contributions touch: the number of the change, the group's key, the old and the new value."""
+    old_group, old = unpaired(before)
+    new_group, new = unpaired(after)
     had, has = valid(old_group), valid(new_group)
     stays = had & has & equal(old_group, new_group)
-    leaves, joins = had & ~stays, has & ~stays
-    both, out, into = parts = [pa.array(which) for which in (stays, leaves, joins)]
-
-    def repeated(name: str) -> pa.Array:
-        return pa.concat_arrays([column(results, name).filter(part) for part in parts])
-
-    return table(
-        GROUPED,
-        stack(new_group.filter(both), old_group.filter(out), new_group.filter(into)),
-        repeated("key"),
-        repeated("version"),
-        stack(old.filter(both), old.filter(out), constant(None, int(joins.sum()))),
-        stack(new.filter(both), constant(None, int(leaves.sum())), new.filter(into)),
-        repeated("ts"),
+    both, out, into = (np.flatnonzero(which) for which in (stays, had & ~stays, has & ~stays))
+    return (
+        np.concatenate([both, out, into]),
+        stack(take(new_group, both), take(old_group, out), take(new_group, into)),
+        stack(take(old, both), take(old, out), constant(None, len(into))),
+        stack(take(new, both), constant(None, len(out)), take(new, into)),
     )

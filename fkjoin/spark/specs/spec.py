@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, TypedDict
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from fkjoin.spark.operator import StageName
 from fkjoin.stages import Counters
 from fkjoin.stages.answer_rows import MakesRows, usable
 from fkjoin.stages.contribute import Carry, Contribute
+from fkjoin.stages.stream_time import Arrivals
 from fkjoin.state import Store
 
 PART_BYTES = 64 << 20
@@ -58,8 +59,7 @@ class Messages:
 
     tables: list[pa.Table]
     now_ms: int
-    over: bool = False
-    """An interval is over."""
+    arrivals: Arrivals = field(default_factory=Arrivals)
 
     def take(self, schema: pa.Schema) -> pa.Table:
         """The messages of one kind in one piece.  They are no longer among the tables: memory would hold them twice."""

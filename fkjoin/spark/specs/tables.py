@@ -13,9 +13,11 @@ from fkjoin.folds.cogrouped import CoFold, numbered
 from fkjoin.folds.fold import Fold
 from fkjoin.spark.specs import spec
 from fkjoin.spark.specs.spec import ByRow, Messages, StageSpec
-from fkjoin.stages import Counters, aggregate, merge, owners, pace, regroup, spread
+from fkjoin.stages import Counters, aggregate, close, merge, owners, pace, regroup, spread
 from fkjoin.stages.answer_rows import ContributeRows
+from fkjoin.stages.close import Closing, late
 from fkjoin.stages.contribute import Contribute
+from fkjoin.stages.time_windows import TimeWindows
 from fkjoin.state import Store
 
 
@@ -32,6 +34,8 @@ class RegroupSpec(ByRow, StageSpec):
     """Function that makes the contributions of a join's answers, where those come."""
     number: int | None = None
     """Number of the cogroup's table that the rows are of; None where its aggregate is of one table."""
+    windows: TimeWindows | None = None
+    """The windows that groups are of; None where they are not."""
 
     @property
     def takes(self) -> tuple[pa.Schema, ...]:
@@ -49,6 +53,7 @@ class RegroupSpec(ByRow, StageSpec):
             every=self.every,
             as_read=self.as_read,
             in_order=self.in_order,
+            windows=self.windows,
             **self._times(messages),
         )
         yield changed if self.number is None else numbered(changed, self.number)
@@ -79,6 +84,33 @@ class AggregateSpec(StageSpec):
             guarded=not self.in_order,
             **self._times(messages),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloseSpec(StageSpec):
+    """close: contributions to windows become a row for each window, when it closes; regroup is always in the same query."""
+
+    stage = "close"
+    fold: Fold
+    closing: Closing
+    letters: bool = False
+    """Pass on the changes that are late, for dead letters, and nothing else."""
+
+    @property
+    def takes(self) -> tuple[pa.Schema, ...]:
+        return (GROUPED,)
+
+    @property
+    def marks(self) -> bytes:
+        return b""
+
+    def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
+        grouped, arrivals = messages.take(GROUPED), messages.arrivals
+        if self.letters:
+            yield late(grouped, arrivals, store, self.closing)
+            return
+        source = versions.identity(f"aggregate {self.state.operator}")
+        yield from close(grouped, arrivals, store, count, self.fold, self.closing, source=source, now_ms=messages.now_ms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,4 +189,4 @@ class PaceSpec(StageSpec):
         return (RESULT,)
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        yield from pace(messages.take(RESULT), store, count, over=messages.over)
+        yield from pace(messages.take(RESULT), store, count, over=messages.arrivals.tick_ms is not None)

@@ -1,0 +1,151 @@
+"""close, by window and group: folds what rows contribute to windows, and emits each window's row once, when it closes.
+
+See docs/semantics.md, "Windows".
+
+*Law*: a window is closed when stream time has reached its end plus the grace time.  Until then nothing of it is emitted; then
+its row is, once, made of all changes that came before.  A change that comes to a window that was closed by the batches before
+is late: it is counted and changes nothing.  What the store has of a window goes when the window closes.
+
+Store: as ``aggregate``'s, for windows that are open; ``{'w'}{end}{group's key}`` → nothing, for each of them; and
+``stream_time``'s.  There are no tombstone markers: regroup is in the same query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from fkjoin.codec import records, tags
+from fkjoin.codec.arrays import (
+    Bools,
+    Ints,
+    after,
+    concat,
+    constant,
+    equal,
+    fixed,
+    masked,
+    prefixed,
+    stack,
+    unpaired,
+    valid,
+)
+from fkjoin.codec.messages import NO_TIMESTAMP, column
+from fkjoin.folds.fold import Fold, entries_of, entry_batch
+from fkjoin.stages import counters
+from fkjoin.stages.aggregate import touched
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.emission import HAS_RESULT, Emission
+from fkjoin.stages.stream_time import Arrivals, StreamTime
+from fkjoin.stages.time_windows import TimeWindows
+from fkjoin.state import Store
+
+_NAME_HEAD = 9
+"""Bytes before the group's key in the name of an open window: the tag and the end."""
+_SIGN = 1 << 63
+
+
+@dataclass(frozen=True)
+class Closing:
+    """When windows close."""
+
+    windows: TimeWindows
+    grace: int
+    """How long after its end a window stays open, in microseconds of stream time."""
+    sources: int
+    """The number of sources that stream time is made of."""
+    idle_ms: int | None = None
+    """How long a source may be silent and still hold stream time back; None: for ever."""
+
+    def closed(self, ends: Ints, time: StreamTime) -> Bools:
+        """Tell which windows with those ends are closed."""
+        return np.zeros(len(ends), bool) if time.now == NO_TIMESTAMP else ends <= time.now - self.grace
+
+
+def close(
+    grouped: pa.Table,
+    arrivals: Arrivals,
+    store: Store,
+    count: Counters,
+    fold: Fold,
+    closing: Closing,
+    *,
+    source: bytes,
+    now_ms: int,
+) -> Iterator[pa.Table]:
+    """Take in changes of contributions to windows (``GROUPED``, each once); emit the rows of windows that close (``RESULT``).
+
+    ``source``: identity of the versions of the results.
+    """
+    count[counters.ROWS_IN] += len(grouped)
+    before = StreamTime.read(store, closing.sources)
+    ends = closing.windows.ends(column(grouped, "key"))
+    over = closing.closed(ends, before)
+    count[counters.LATE] += int((over & _differs(grouped)).sum())
+    open_ = grouped.filter(pa.array(~over)).combine_chunks()
+    if len(open_):
+        _take_in(open_, ends[~over], store, fold, source, now_ms)
+    time = before.after(arrivals, closing.idle_ms)
+    if time != before:
+        time.write(store)
+    if time.now != NO_TIMESTAMP:
+        count[counters.STREAM_TIME] = time.now // 1000
+        yield from _closed(time.now - closing.grace, store, count, fold, now_ms)
+
+
+def late(grouped: pa.Table, arrivals: Arrivals, store: Store, closing: Closing) -> pa.Table:
+    """The changes that ``close`` counts as late, for dead letters; the store has stream time alone."""
+    before = StreamTime.read(store, closing.sources)
+    time = before.after(arrivals, closing.idle_ms)
+    if time != before:
+        time.write(store)
+    over = closing.closed(closing.windows.ends(column(grouped, "key")), before)
+    return grouped.filter(pa.array(over & _differs(grouped)))
+
+
+def _differs(grouped: pa.Table) -> Bools:
+    return ~equal(column(grouped, "old"), column(grouped, "new"))
+
+
+def _take_in(grouped: pa.Table, ends: Ints, store: Store, fold: Fold, source: bytes, now_ms: int) -> None:
+    """Fold changes into windows that are open."""
+    groups = touched(grouped, store, fold)
+    end = ends[groups.of]
+    has = groups.alive & valid(groups.results)
+    emission = Emission(groups.had, has, np.ones(len(has), bool))
+    flags = np.where(has, HAS_RESULT, 0).astype(np.uint8)
+    version = emission.own_versions(groups.held, source, now_ms)
+    values = records.encode(flags, groups.ts, version, groups.body)
+    moved = np.flatnonzero(~groups.held.found | ~groups.alive)
+    places = pa.array(moved)
+    names = concat(prefixed(tags.CLOSES, fixed(_sorting(end[moved]))), groups.keys.take(places))
+    opened = masked(constant(b"", len(moved)), groups.alive[moved])
+    of_groups = groups.names, masked(values, groups.alive)
+    store.write(*entry_batch([of_groups, (names, opened), *groups.entries]))
+
+
+def _closed(until: int, store: Store, count: Counters, fold: Fold, now_ms: int) -> Iterator[pa.Table]:
+    """The rows of the windows that end by then, in pages; what the store has of them is removed."""
+    last = (until + 1 + _SIGN).to_bytes(8, "big")
+    for page in store.scan([(tags.CLOSES, tags.CLOSES + last)]):
+        keys = after(page.keys, np.full(len(page.keys), _NAME_HEAD))
+        names = prefixed(tags.ROW, keys)
+        held = records.decode(store.get_many(names))
+        nothing = constant(None, 0)
+        made = fold.apply(unpaired(held.body)[1], keys, np.zeros(0, np.int64), nothing, nothing, store)
+        has = valid(made.results)
+        emission = Emission(np.zeros(len(has), bool), has, has)
+        emit = pa.array(has)
+        count[counters.OUT] += int(has.sum())
+        results = emission.results(keys.filter(emit), made.results.filter(emit), held.version.filter(emit), held.ts[has])
+        gone = stack(page.keys, names, *entries_of(fold.columns, keys, store))
+        store.write(gone, constant(None, len(gone)))
+        yield results
+
+
+def _sorting(ends: Ints) -> np.ndarray:
+    """Ends as bytes that sort as they do."""
+    return (ends.view(np.uint64) ^ np.uint64(_SIGN)).astype(">u8").view(np.uint8).reshape(-1, 8)

@@ -1,0 +1,86 @@
+"""Stream time: how far the rows of all sources have come, by their own timestamps.
+
+*Law*: it is the least of the sources' times, each of which is the greatest timestamp that the source has had.  A source
+that is idle does not hold it back; if all are idle, it is the greatest of their times.  It never goes back.
+
+What is idle is decided by the ends of a clock's intervals, which are in Spark's offset log: a batch that is repeated decides
+as it did.  A source is idle if no row of it came for longer than the ``idle`` time.  That is counted from the first end of
+an interval after its last row, and anew if the ends themselves are further apart: then the query did not run.
+
+Store: ``{'h'}`` → little-endian int64 numbers: the stream time, the last end of an interval (0: none yet), and of each source
+its time and the end from which its silence is counted (0: none yet).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from fkjoin.codec import tags
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import NO_TIMESTAMP
+from fkjoin.state import Store
+
+CAME = "came:"
+"""The beginning of the name of a counter that has the greatest timestamp of a source's rows; the source's number follows."""
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """What a batch tells about time."""
+
+    latest: Mapping[int, int] = field(default_factory=dict)
+    """The greatest timestamp, in microseconds, of each source that has rows in the batch, by the source's number."""
+    tick_ms: int | None = None
+    """The end of an interval of the clock, if one is in the batch."""
+
+    @property
+    def any(self) -> bool:
+        return bool(self.latest) or self.tick_ms is not None
+
+
+@dataclass(frozen=True)
+class StreamTime:
+    """The stream time that a bucket knows, and what it is made of."""
+
+    now: int
+    """The stream time, in microseconds since 1970; ``NO_TIMESTAMP`` before there is any."""
+    tick_ms: int
+    times: tuple[int, ...]
+    silent_since: tuple[int, ...]
+
+    @classmethod
+    def read(cls, store: Store, sources: int) -> StreamTime:
+        """Read it; a store that is new has none."""
+        (kept,) = store.get_many(pa.array([tags.TIME], BYTES)).to_pylist()
+        if kept is None:
+            return cls(NO_TIMESTAMP, 0, (NO_TIMESTAMP,) * sources, (0,) * sources)
+        now, tick_ms, *of_sources = np.frombuffer(kept, "<i8").tolist()
+        return cls(now, tick_ms, tuple(of_sources[0::2]), tuple(of_sources[1::2]))
+
+    def write(self, store: Store) -> None:
+        of_sources = (number for one in zip(self.times, self.silent_since, strict=True) for number in one)
+        numbers = np.array([self.now, self.tick_ms, *of_sources], "<i8")
+        store.write(pa.array([tags.TIME], BYTES), pa.array([numbers.tobytes()], BYTES))
+
+    def after(self, arrivals: Arrivals, idle_ms: int | None) -> StreamTime:
+        """The stream time after a batch; ``idle_ms``: None if no source is ever idle."""
+        tick = arrivals.tick_ms
+        stood = tick is not None and idle_ms is not None and tick - self.tick_ms > idle_ms
+        times, since = [], []
+        for number, (time, silent) in enumerate(zip(self.times, self.silent_since, strict=True)):
+            came = arrivals.latest.get(number)
+            times.append(time if came is None else max(time, came))
+            if came is not None:
+                since.append(0)
+            elif tick is None:
+                since.append(silent)
+            else:
+                since.append(min(silent, tick) if silent and not stood else tick)  # a clock may be set back
+        tick_ms = self.tick_ms if tick is None else tick
+        idle = [idle_ms is not None and start > 0 and tick_ms - start >= idle_ms for start in since]
+        awake = [time for time, silent in zip(times, idle, strict=True) if not silent]
+        return StreamTime(max(self.now, min(awake) if awake else max(times)), tick_ms, tuple(times), tuple(since))

@@ -1,0 +1,68 @@
+"""Windows of time: the windows that a row is in, and what a change of a row changes in each of them.
+
+*Law*: a row is in each window ``[start, start + size)`` that has the row's time in it; the starts are the multiples of
+``slide``, counted from 1970-01-01 in UTC.  What a change takes back and adds in one window is one message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from fkjoin.codec.arrays import Bytes, Ints, codes, concat, fixed, stack, take, unpaired, valid
+from fkjoin.codec.rows import KeyCodec
+
+START, END = "window_start", "window_end"
+"""The columns of a group's key that say which window it is."""
+
+
+@dataclass(frozen=True)
+class TimeWindows:
+    """Windows as long as ``size``, one every ``slide``, both in microseconds."""
+
+    size: int
+    slide: int
+    group: pa.Schema
+    """The group of a contribution: the row's time, then the other columns of the group."""
+
+    @property
+    def key(self) -> pa.Schema:
+        """The key of a group: start and end of the window, then the other columns."""
+        time, *others = self.group
+        return pa.schema([pa.field(START, time.type), pa.field(END, time.type), *others])
+
+    def ends(self, keys: Bytes) -> Ints:
+        """The ends of the windows with those keys, in microseconds since 1970."""
+        return _micros(KeyCodec(self.key).decode(keys)[1])
+
+    def windows_of(self, groups: Bytes) -> tuple[Ints, Bytes]:
+        """The windows of contributions with those groups: the number of the contribution and the key of a window, each."""
+        there = np.flatnonzero(valid(groups))
+        time, *others = KeyCodec(self.group).decode(take(groups, there))
+        at = _micros(time)
+        back = np.arange(-(-self.size // self.slide)) * self.slide
+        starts = (at // self.slide * self.slide)[:, None] - back
+        of, which = np.nonzero(starts + self.size > at[:, None])
+        start = starts[of, which]
+        bounds = [pa.array(bound).cast(time.type) for bound in (start, start + self.size)]
+        return there[of], KeyCodec(self.key).encode([*bounds, *(take(one, of) for one in others)], len(of))
+
+    def changed(self, before: Bytes, after: Bytes) -> tuple[Ints, Bytes, Bytes, Bytes]:
+        """The windows that changes of contributions touch: the change's number, the key, the old and the new value."""
+        old_group, old = unpaired(before)
+        new_group, new = unpaired(after)
+        (of_old, old_keys), (of_new, new_keys) = self.windows_of(old_group), self.windows_of(new_group)
+        of, keys = np.concatenate([of_old, of_new]), stack(old_keys, new_keys)
+        code, names = codes(concat(fixed(of.astype("<i8").view(np.uint8).reshape(-1, 8)), keys))
+        place = np.full((2, len(names)), -1)
+        place[0, code[: len(of_old)]] = np.arange(len(of_old))
+        place[1, code[len(of_old) :]] = len(of_old) + np.arange(len(of_new))
+        either = place.max(axis=0)
+        was, becomes = (take(values, of[either], at >= 0) for values, at in zip((old, new), place, strict=True))
+        return of[either], take(keys, either), was, becomes
+
+
+def _micros(times: pa.Array) -> Ints:
+    return times.cast(pa.int64()).to_numpy(zero_copy_only=False)

@@ -1,0 +1,377 @@
+"""Windows that close: the stages regroup and close over memory, against a plain recomputation."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import as_bytes, constant
+from fkjoin.codec.messages import GROUPED, JOINED, NO_TIMESTAMP, RESULT, Operation, table
+from fkjoin.codec.rows import KeyCodec, RowCodec
+from fkjoin.folds.extremes import Extreme
+from fkjoin.folds.fold import Fold
+from fkjoin.folds.members import Collected, DistinctCount, Reading
+from fkjoin.folds.sums import Count, WholeSum
+from fkjoin.stages import Counters, close, regroup
+from fkjoin.stages.close import Closing, late
+from fkjoin.stages.regroup import contributions
+from fkjoin.stages.stream_time import Arrivals, StreamTime
+from fkjoin.stages.time_windows import TimeWindows
+from fkjoin.state import MemoryStore
+
+SOURCE = versions.identity("test")
+TIMESTAMP = pa.timestamp("us", "UTC")
+GROUP = pa.schema([("time", TIMESTAMP), ("region", pa.string())])
+VALUE = pa.schema([("n", pa.int64())])
+FOLD = Fold(
+    VALUE,
+    (
+        Count("rows"),
+        WholeSum("sum", 0, "sum"),
+        Extreme("least", 0, "min", pa.int64()),
+        DistinctCount("different", 0, pa.int64()),
+        Collected("all", 0, ((0, False),), Reading("list", pa.int64()), 0),
+    ),
+)
+Window = tuple[int, str]
+"""Its end and its region."""
+
+
+class Change(NamedTuple):
+    """A change of a row; ``n`` None: it is gone."""
+
+    key: str
+    version: int
+    time: int
+    region: str
+    n: int | None
+    source: int = 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    changes: Sequence[Change] = ()
+    tick: int | None = None
+
+    @property
+    def arrivals(self) -> Arrivals:
+        latest: dict[int, int] = {}
+        for one in self.changes:
+            latest[one.source] = max(latest.get(one.source, one.time), one.time)
+        return Arrivals(latest, self.tick)
+
+
+@dataclass
+class Windows:
+    """Both stages over memory, and what they emit."""
+
+    size: int = 10
+    slide: int = 10
+    grace: int = 0
+    sources: int = 1
+    idle: int | None = None
+    fold: Fold = FOLD
+    count: Counters = field(default_factory=Counters)
+
+    def __post_init__(self) -> None:
+        self.windows = TimeWindows(self.size, self.slide, GROUP)
+        self.closing = Closing(self.windows, self.grace, self.sources, self.idle)
+        self.stores = MemoryStore(), MemoryStore(page_entries=3), MemoryStore()
+        self.sent: dict[Window, tuple[Any, ...]] = {}
+        self.letters = 0
+
+    def batch(self, batch: Batch) -> None:
+        how: Any = {"now_ms": 0, "retention_ms": 1000, "windows": self.windows, "as_read": True}
+        grouped = regroup(messages(batch.changes), self.stores[0], self.count, **how)
+        assert grouped.schema.equals(GROUPED)
+        named = [(one["key"], one["row"], one["version"]) for one in grouped.to_pylist()]
+        assert len(named) == len(set(named)), "a change is one message for each window"
+        for results in close(
+            grouped, batch.arrivals, self.stores[1], self.count, self.fold, self.closing, source=SOURCE, now_ms=0
+        ):
+            assert results.schema.equals(RESULT)
+            self._take(results)
+        self.letters += len(late(grouped, batch.arrivals, self.stores[2], self.closing))
+
+    def crash(self, batch: Batch) -> None:
+        """A batch that is lost with all that it did."""
+        kept = copy.deepcopy((self.stores, self.sent, self.count, self.letters))
+        self.batch(batch)
+        self.stores, self.sent, self.count, self.letters = kept
+
+    def _take(self, results: pa.Table) -> None:
+        keys = KeyCodec(self.windows.key).decode(results.column("key").combine_chunks())
+        ends, regions = keys[1].cast(pa.int64()).to_pylist(), keys[2].to_pylist()
+        columns = [one.to_pylist() for one in RowCodec(self.fold.schema).decode(results.column("value").combine_chunks())]
+        assert set(results.column("operation").to_pylist()) <= {Operation.INSERT}
+        for end, region, *row in zip(ends, regions, *columns, strict=True):
+            assert (end, region) not in self.sent, "a window has one result"
+            self.sent[end, region] = tuple(row)
+
+    @property
+    def open(self) -> set[int]:
+        """The ends of the windows that the store knows."""
+        return {int.from_bytes(key[1:9], "big") - (1 << 63) for key, _ in self.stores[1].items() if key[:1] == b"w"}
+
+
+def messages(changes: Sequence[Change]) -> pa.Table:
+    there = np.array([one.n is not None for one in changes], bool)
+    group = [
+        pa.array([one.time for one in changes], pa.int64()).cast(TIMESTAMP),
+        pa.array([one.region for one in changes], pa.string()),
+    ]
+    values = [pa.array([one.n for one in changes], pa.int64())]
+    return table(
+        JOINED,
+        as_bytes(pa.array([one.key for one in changes], pa.string())),
+        versions.encode(SOURCE, [np.array([one.version for one in changes], np.int64)]),
+        contributions(GROUP, group, VALUE, values, there),
+        ~there,
+        np.array([one.time for one in changes], np.int64),
+    )
+
+
+def ends_of(time: int, size: int, slide: int) -> set[int]:
+    """The ends of the windows with the time in them, one by one."""
+    return {start + size for start in range(-100 * slide, 100 * slide, slide) if start <= time < start + size}
+
+
+class Model:
+    """The same, from nothing, batch by batch: which windows there are, which are closed, and what is in them."""
+
+    def __init__(self, of: Windows) -> None:
+        self.of, self.time, self.late = of, -math.inf, 0
+        self.times = [-math.inf] * of.sources
+        self.since: list[int | None] = [None] * of.sources
+        self.tick = 0
+        self.rows: dict[str, Change] = {}
+        self.contents: dict[Window, dict[str, int]] = defaultdict(dict)
+        self.sent: dict[Window, tuple[Any, ...]] = {}
+
+    def batch(self, batch: Batch) -> None:
+        newest: dict[str, Change] = {}
+        for one in batch.changes:
+            if one.version > max((known[one.key].version for known in (self.rows, newest) if one.key in known), default=-1):
+                newest[one.key] = one
+        for key, one in newest.items():
+            before = self._contributes(self.rows.get(key))
+            after = self._contributes(one)
+            self.rows[key] = one
+            for window in before.keys() | after.keys():
+                if window[0] + self.of.grace <= self.time:
+                    self.late += before.get(window) != after.get(window)
+                elif window in after:
+                    self.contents[window][key] = after[window]
+                else:
+                    self.contents[window].pop(key, None)
+        self._go_on(batch)
+        for window in [one for one in self.contents if one[0] + self.of.grace <= self.time]:
+            if found := sorted(self.contents.pop(window).values()):
+                self.sent[window] = len(found), sum(found), found[0], len(set(found)), found
+
+    def _contributes(self, one: Change | None) -> dict[Window, int]:
+        if one is None or one.n is None:
+            return {}
+        return {(end, one.region): one.n for end in ends_of(one.time, self.of.size, self.of.slide)}
+
+    def _go_on(self, batch: Batch) -> None:
+        idle, tick = self.of.idle, batch.tick
+        stood = tick is not None and idle is not None and tick - self.tick > idle
+        for number in range(self.of.sources):
+            came = [one.time for one in batch.changes if one.source == number]
+            if came:
+                self.times[number], self.since[number] = max(self.times[number], *came), None
+            elif tick is not None:
+                since = self.since[number]
+                self.since[number] = tick if since is None or stood else min(since, tick)
+        self.tick = self.tick if tick is None else tick
+        awake = [
+            time
+            for time, since in zip(self.times, self.since, strict=True)
+            if idle is None or since is None or self.tick - since < idle
+        ]
+        self.time = max(self.time, min(awake) if awake else max(self.times))
+
+
+CHANGES = st.builds(
+    Change,
+    key=st.sampled_from("abcd"),
+    version=st.integers(0, 30),
+    time=st.integers(-30, 60),
+    region=st.sampled_from(["", "n"]),
+    n=st.none() | st.integers(-2, 2),
+    source=st.integers(0, 1),
+)
+BATCHES = st.lists(
+    st.tuples(st.lists(CHANGES, max_size=6, unique_by=lambda one: (one.key, one.version)), st.none() | st.integers(1, 12)),
+    max_size=10,
+)
+
+
+@given(
+    batches=BATCHES,
+    shape=st.sampled_from([(10, 10), (10, 5), (7, 3), (3, 1)]),
+    grace=st.integers(0, 15),
+    idle=st.none() | st.integers(1, 10),
+    crashes=st.sets(st.integers(0, 9)),
+    twice=st.booleans(),
+)
+@settings(max_examples=200)
+def test_a_window_has_one_result_of_all_that_came_before_it_closed(
+    batches: list[tuple[list[Change], int | None]],
+    shape: tuple[int, int],
+    grace: int,
+    idle: int | None,
+    crashes: set[int],
+    twice: bool,
+) -> None:
+    """Any order, duplicates within and across batches, batches cut anywhere, batches that are lost and done again."""
+    stages = Windows(*shape, grace=grace, sources=2, idle=idle)
+    model, tick = Model(stages), 0
+    for number, (changes, more) in enumerate(batches):
+        tick += more or 0
+        batch = Batch([*changes, *changes] if twice else changes, None if more is None else tick)
+        if number in crashes:
+            stages.crash(batch)
+        stages.batch(batch)
+        model.batch(batch)
+        assert stages.sent == model.sent
+        assert stages.count["late-dropped"] == stages.letters == model.late
+        assert stages.open == {end for (end, _), rows in model.contents.items() if rows}
+    for number in (0, 1):  # the end of time: all windows close, and nothing of them is left
+        last = Batch([Change("z", 99 + number, 10_000, "z", None, source) for source in (0, 1)])
+        stages.batch(last)
+        model.batch(last)
+    assert stages.sent == model.sent
+    assert [key for key, _ in stages.stores[1].items()] == [b"h"], "closed windows leave the store, members and all"
+
+
+@given(
+    changes=st.lists(CHANGES, max_size=20, unique_by=lambda one: (one.key, one.version)),
+    order=st.randoms(use_true_random=False),
+)
+@settings(max_examples=50)
+def test_what_is_not_late_has_one_result_in_any_order(changes: list[Change], order: Any) -> None:
+    """A grace time as long as the disorder: each order and each cut gives the sums of the rows at the end."""
+    changes = [one._replace(source=0) for one in changes]
+    shuffled = changes * 2
+    order.shuffle(shuffled)
+    outcomes = []
+    for history, cut in ((changes, max(1, len(changes))), (shuffled, 3)):
+        stages = Windows(10, 5, grace=100)
+        for start in range(0, len(history), cut):
+            stages.batch(Batch(history[start : start + cut]))
+        stages.batch(Batch([Change("z", 99, 10_000, "z", None)]))
+        outcomes.append(stages.sent)
+        assert stages.count["late-dropped"] == 0
+    assert outcomes[0] == outcomes[1]
+
+
+def test_the_truth_table() -> None:
+    """One source; each line goes on from the one before."""
+    stages = Windows(grace=2)
+    one = ("a", "n")
+    lines: list[tuple[list[Change], dict[Window, int], int]] = [
+        ([Change("a", 1, 1, "n", 5)], {}, 0),  # nothing before the end
+        ([Change("b", 1, 9, "n", 6), Change("c", 1, 11, "n", 1)], {}, 0),  # past the end, within grace
+        ([Change("a", 2, 2, "n", 7)], {}, 0),  # within grace: it counts
+        ([Change("d", 1, 12, "n", 2), Change("e", 1, 3, "n", 1)], {(10, "n"): 14}, 0),  # closes; the same batch still counts
+        ([Change("f", 1, 9, "n", 1)], {}, 1),  # late
+        ([Change("f", 1, 9, "n", 1)], {}, 1),  # comes again: regroup has it
+        ([Change("a", 3, 2, "n", None)], {}, 2),  # taken back too late
+        ([Change("b", 2, 13, "n", 6)], {}, 3),  # moves out of a closed window into an open one
+        ([Change("g", 1, 40, "n", None)], {(20, "n"): 9}, 3),  # a tombstone has a time, too
+    ]
+    for changes, wanted, dropped in lines:
+        before = set(stages.sent)
+        stages.batch(Batch(changes))
+        assert {window: row[1] for window, row in stages.sent.items() if window not in before} == wanted, changes
+        assert stages.count["late-dropped"] == dropped, changes
+    assert stages.open == set()
+    assert one
+
+
+def test_a_window_whose_rows_have_left_has_no_result() -> None:
+    stages = Windows()
+    stages.batch(Batch([Change("a", 1, 1, "n", 5)]))
+    stages.batch(Batch([Change("a", 2, 1, "n", None)]))
+    assert [key[:1] for key, _ in stages.stores[1].items()] == [b"h"]
+    stages.batch(Batch([Change("b", 1, 50, "n", 1)]))
+    assert stages.sent == {}
+
+
+def test_many_windows_close_in_pages() -> None:
+    stages = Windows()
+    stages.batch(Batch([Change(f"k{number}", 1, 10 * number, "n", number) for number in range(20)]))
+    assert stages.sent == {(10 * number + 10, "n"): (1, number, number, 1, [number]) for number in range(19)}
+    assert stages.open == {200}
+    assert stages.count["out"] == 19
+
+
+@pytest.mark.parametrize("size,slide", [(10, 10), (10, 5), (7, 3), (600, 7)])
+def test_a_time_is_in_each_window_around_it(size: int, slide: int) -> None:
+    windows = TimeWindows(size, slide, pa.schema([("time", TIMESTAMP)]))
+    times = [-601, -10, -1, 0, 1, 6, 7, 9, 10, 605]
+    groups = KeyCodec(windows.group).encode([pa.array(times, pa.int64()).cast(TIMESTAMP)], len(times))
+    of, keys = windows.windows_of(pa.concat_arrays([groups, constant(None, 1)]))
+    found: dict[int, set[int]] = defaultdict(set)
+    for number, end in zip(of.tolist(), windows.ends(keys).tolist(), strict=True):
+        found[number].add(end)
+    assert [found[number] for number in range(len(times))] == [ends_of(time, size, slide) for time in times]
+    start, end = KeyCodec(windows.key).decode(keys)
+    assert {after - before for before, after in zip(start.to_pylist(), end.to_pylist(), strict=True)} == {
+        datetime.timedelta(microseconds=size)
+    }
+
+
+def times(*latest: int | None, tick: int | None = None) -> Arrivals:
+    return Arrivals({number: time for number, time in enumerate(latest) if time is not None}, tick)
+
+
+def test_stream_time_is_the_least_of_sources_that_are_not_idle() -> None:
+    time = StreamTime.read(MemoryStore(), 2)
+    lines: list[tuple[Arrivals, int]] = [
+        (times(50, None), NO_TIMESTAMP),  # of the second source nothing is known yet
+        (times(None, 20), 20),
+        (times(None, 10), 20),  # older rows do not set it back
+        (times(None, None, tick=100), 20),  # the clock's first end of an interval: silence is counted from here
+        (times(60, None, tick=104), 20),
+        (times(None, None, tick=107), 20),
+        (times(None, None, tick=110), 60),  # the second source is idle
+        (times(None, 30, tick=111), 60),  # it comes back: stream time never does
+        (times(90, None), 60),
+        (times(None, 70), 70),
+        (times(None, None, tick=115), 70),
+        (times(None, None, tick=125), 90),  # all are idle
+        (times(None, 80, tick=200), 90),
+        (times(120, 95), 95),
+        (times(None, None, tick=205), 95),
+        (times(None, None, tick=300), 95),  # no end for longer than the idle time: the query did not run
+        (times(None, None, tick=309), 95),
+        (times(None, None, tick=250), 95),  # the clock was set back
+        (times(None, None, tick=259), 95),
+        (times(None, None, tick=260), 120),
+    ]
+    for arrivals, wanted in lines:
+        time = time.after(arrivals, idle_ms=10)
+        assert time.now == wanted, arrivals
+        store = MemoryStore()
+        time.write(store)
+        assert StreamTime.read(store, 2) == time
+
+
+def test_without_an_idle_time_a_source_holds_stream_time_back_for_ever() -> None:
+    time = StreamTime.read(MemoryStore(), 2).after(times(50, None, tick=1), None)
+    assert time.after(times(tick=10**9), None).now == NO_TIMESTAMP
