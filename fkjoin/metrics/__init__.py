@@ -108,7 +108,7 @@ class Metrics(Collector):
             - ``skip_rates`` (unchanged results, by operator and stage, a second);
             - ``phases`` (Spark's, seconds); ``stages`` (by operator; seconds of all tasks since the start);
             - ``state`` (by operator: rows, about, and bytes); ``lag`` (records, by topic and partition);
-            - ``fan_out`` and ``hot_keys`` by operator.
+            - ``fan_out``, ``hot_keys`` and ``stream_time`` (of windows, milliseconds since 1970) by operator.
         """
         return self.take_json(progress.json, name)
 
