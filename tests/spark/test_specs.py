@@ -16,6 +16,7 @@ from fkjoin.spark.operator import StageName
 from fkjoin.spark.specs import (
     AggregateSpec,
     ChildrenSpec,
+    CloseSpec,
     GatherSpec,
     MergeSpec,
     Messages,
@@ -34,7 +35,7 @@ from fkjoin.spark.specs import (
 from fkjoin.stages import Counters
 from fkjoin.stages.complete import Complete
 from fkjoin.state import MemoryStore
-from tests.support.specs import CARRY, CONTRIBUTE, FAMILY, FOLD, JOINS, KINDS, PLAIN, STAR, STATE, TEXT
+from tests.support.specs import CARRY, CLOSING, CONTRIBUTE, FAMILY, FOLD, JOINS, KINDS, PLAIN, STAR, STATE, TEXT
 
 WHOLE = (
     (RekeySpec(STATE, in_order=True, right_parts=3, every=True, from_answers=CARRY), 660),
@@ -52,6 +53,7 @@ WHOLE = (
     (GatherSpec(STATE, star=STAR), 685),
     (RegroupSpec(STATE, as_read=True, every=True, from_answers=CONTRIBUTE, number=1), 658),
     (AggregateSpec(STATE, fold=FOLD, in_order=True, every=True), 613),
+    (CloseSpec(STATE, fold=FOLD, closing=CLOSING, letters=True), 900),
     (MergeSpec(STATE, in_order=(True, False), every=True), 363),
     (SpreadSpec(STATE, as_read=True, every=True), 363),
     (OwnersSpec(STATE, every=True), 359),

@@ -10,6 +10,7 @@ from fkjoin.folds.sums import Count
 from fkjoin.spark.specs import (
     AggregateSpec,
     ChildrenSpec,
+    CloseSpec,
     GatherSpec,
     MergeSpec,
     MultiSubscriptionSpec,
@@ -27,8 +28,10 @@ from fkjoin.spark.specs import (
 )
 from fkjoin.stages.answer_rows import AnswerRows, Joined, RowMaker
 from fkjoin.stages.children import Family
+from fkjoin.stages.close import Closing
 from fkjoin.stages.contribute import Carry, Contribute, Fields, Place
 from fkjoin.stages.multi_join import MultiJoin, Nested, Right
+from fkjoin.stages.time_windows import TimeWindows
 
 KINDS = (CHANGE, SUBSCRIPTION, ANSWER, JOINED, NUMBERED, PART, GROUPED, RESULT, SUMS)
 
@@ -40,6 +43,7 @@ STAR = MultiJoin(TEXT, TEXT, 1, tuple(Right(name, TEXT, TEXT, 1, "inner") for na
 CARRY, CONTRIBUTE = Carry(FIELDS, PLACES, PLACES, TEXT, TEXT), Contribute(FIELDS, PLACES, PLACES, TEXT, TEXT)
 BOTH = pa.schema([(side, pa.struct(list(TEXT))) for side in ("left", "right")])
 JOINS = Joined(AnswerRows(FIELDS, RowMaker(None)), BOTH)
+CLOSING = Closing(TimeWindows(10, 5, pa.schema([("time", pa.timestamp("us", "UTC"))])), grace=2, sources=1, idle_ms=3)
 FOLD, FAMILY = Fold(TEXT, (Count("count"),)), Family(TEXT, TEXT, TEXT, TEXT)
 
 PLAIN: tuple[tuple[StageSpec, tuple[pa.Schema, ...], bytes], ...] = (
@@ -60,6 +64,7 @@ PLAIN: tuple[tuple[StageSpec, tuple[pa.Schema, ...], bytes], ...] = (
     (RegroupSpec(STATE), (JOINED,), b"d"),
     (RegroupSpec(STATE, in_order=True, from_answers=CONTRIBUTE), (ANSWER,), b""),
     (AggregateSpec(STATE, fold=FOLD), (GROUPED,), b"ds"),
+    (CloseSpec(STATE, fold=FOLD, closing=CLOSING), (GROUPED,), b""),
     (MergeSpec(STATE, in_order=(True, False)), (NUMBERED,), b"ds"),
     (PairSpec(STATE, how="outer", parts=(1, 1), in_order=(True, False)), (NUMBERED,), b"ds"),
     (PairSpec(STATE, how="left", parts=(1, 2), in_order=(True, True), makes=JOINS), (NUMBERED,), b"ds"),
