@@ -140,7 +140,7 @@ def test_a_workload_equals_the_batch_join(
 ) -> None:
     name = f"workload-{how}-{deployment}"
     broker.create(*(f"{name}-{end}" for end in ("left", "right", "out")), partitions=4)
-    rights, lefts, updates = 5_000, 20_000, 10_000
+    rights, lefts, updates = sampled((5_000, 20_000, 10_000), (1_000, 4_000, 2_000))
     events = workload(rights, lefts, updates)
     send(broker, name, events)
     left, right = tables(spark, broker, name, maxOffsetsPerTrigger=lefts // 2)
