@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from fkjoin.folds.bulk import bulk_column, collected_column, first_column, require_orders
-from fkjoin.folds.fold import Aggregate, Kind
+from fkjoin.folds.fold import AggregateColumn, Kind
 from fkjoin.spark.schemas import Expression, text
 
 
@@ -59,7 +59,7 @@ def ordered_by_key(wanted: Wanted) -> bool:
     return wanted.kind in ("collect_list", "string_agg") and not wanted.order
 
 
-def column_of(title: str, wanted: Wanted, places: Mapping[str, int], key: Sequence[int], schema: pa.Schema) -> Aggregate:
+def column_of(title: str, wanted: Wanted, places: Mapping[str, int], key: Sequence[int], schema: pa.Schema) -> AggregateColumn:
     """Make the column of a result.
 
     Parameters

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.planned import Planned
-from fkjoin.analysis.views import CompleteBound, Step, ViewBound
+from fkjoin.analysis.views import CompleteBound, ViewBound, ViewStep
 from fkjoin.lowering.emission import paced
 from fkjoin.lowering.lowered import Lowered, PreResolve
 from fkjoin.lowering.pruning import narrowed
@@ -120,7 +120,7 @@ def lower_complete(planned: Planned, table: Lowered) -> Lowered:
     )
 
 
-def _pre_resolve(table: Lowered, before: PreResolve, step: Step) -> PreResolve:
+def _pre_resolve(table: Lowered, before: PreResolve, step: ViewStep) -> PreResolve:
     """The rows after the step, before resolve; ``before``: the table's own."""
     row_maker = before.made
     if isinstance(row_maker, RowMaker):

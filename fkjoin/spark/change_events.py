@@ -24,7 +24,7 @@ from fkjoin.codec.arrays import Bools, Ints, after, as_bytes, bools, buffers, co
 from fkjoin.codec.json_read import PLAIN, Reading, as_json, loaded
 from fkjoin.codec.units import Notation, field_of, from_connect, merged, needs_units
 from fkjoin.spark.json_lines import at
-from fkjoin.spark.topic_records import Objects, Read, read_bytes, where
+from fkjoin.spark.topic_records import JsonObjects, Read, read_bytes, where
 from fkjoin.stages.complete import UNAVAILABLE
 
 PLACEHOLDER = "__debezium_unavailable_value"
@@ -169,7 +169,7 @@ class ReadKeys:
         return Read(pa.StructArray.from_arrays(columns, fields=list(self.schema)), ~found.there, found.problem)
 
 
-def _read(data: pa.BinaryArray, kind: pa.StructType, units: Any, zone: str, what: str, by_schema: bool) -> Objects:
+def _read(data: pa.BinaryArray, kind: pa.StructType, units: Any, zone: str, what: str, by_schema: bool) -> JsonObjects:
     """The objects, those of each ``schema`` part with the units that it gives."""
     one = _all_alike(data)
     groups = [one] if one is not None else list(_by_schema(data)) if by_schema else [_Group(None, b"", None)]
@@ -179,7 +179,7 @@ def _read(data: pa.BinaryArray, kind: pa.StructType, units: Any, zone: str, what
     back = pa.array(np.argsort(np.concatenate([group.rows for group in groups]), kind="stable"))
     there = np.concatenate([part.there for part in parts])[back.to_numpy()]
     rows = pa.concat_arrays([part.rows for part in parts]).take(back)
-    return Objects(there, rows, pa.concat_arrays([part.problem for part in parts]).take(back))
+    return JsonObjects(there, rows, pa.concat_arrays([part.problem for part in parts]).take(back))
 
 
 class _Group(NamedTuple):

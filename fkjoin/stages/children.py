@@ -39,7 +39,7 @@ from fkjoin.codec.messages import column
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import HAS_RESULT, Emission, digests, entries
+from fkjoin.stages.emission import HAS_RESULT, EmitDecision, digests, entries
 from fkjoin.stages.retention import GONE, sweep
 from fkjoin.stages.sides import Rights, Subscribes, read_rights, read_subscribes, subscribed_rights, write_sides
 from fkjoin.state import Page, Reads, Store, byte_order, prefix_range
@@ -111,7 +111,7 @@ def children(
         known = _rows_of(held, groups)
         had = known.flags & HAS_RESULT > 0
         unchanged = equal(digest, masked(known.body, had))
-        emission = Emission.of(had, valid(digest), unchanged, every=every).counted(count)
+        emission = EmitDecision.of(had, valid(digest), unchanged, every=every).counted(count)
         version = emission.own_versions(known, source, now_ms)
 
         emitted = np.flatnonzero(emission.emit)

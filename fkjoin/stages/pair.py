@@ -45,7 +45,7 @@ from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec, bytes_codec
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import DIGEST_BYTES, HAS_RESULT, Emission, digests, entries
+from fkjoin.stages.emission import DIGEST_BYTES, HAS_RESULT, EmitDecision, digests, entries
 from fkjoin.stages.retention import sweep
 from fkjoin.stages.slots import Slot, take_in
 from fkjoin.state import Store
@@ -121,7 +121,7 @@ def pair(
     digest = replaced(constant(None, len(had)), made, digests(value))
     has = np.where(usable, valid(digest), had)
     unchanged = equal(digest, pc.binary_slice(before, 0, DIGEST_BYTES))
-    emission = Emission.of(had, has, unchanged, every=every, among=usable).counted(count, usable)
+    emission = EmitDecision.of(had, has, unchanged, every=every, among=usable).counted(count, usable)
     emit, ts = emission.emit, np.where(emission.emit, np.maximum(*batch.sides.ts), batch.held.ts)
     row = replaced(constant(None, len(had)), made, value)
     keys, values, version = (chosen(one, emit) for one in (untagged(batch.names), row, batch.version))

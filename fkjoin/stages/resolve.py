@@ -42,7 +42,7 @@ from fkjoin.codec.messages import RESULT, column
 from fkjoin.stages import counters
 from fkjoin.stages.complete import Complete
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import DIGEST_BYTES, HAS_RESULT, Emission, count_unchanged, digests, entries
+from fkjoin.stages.emission import DIGEST_BYTES, HAS_RESULT, EmitDecision, count_unchanged, digests, entries
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import later, sweep
 from fkjoin.state import Store
@@ -125,7 +125,7 @@ def settle(
     if keep == "value":  # a group has the timestamp of its rows' latest changes, also of those that contribute the same
         time = np.maximum.reduceat(ts, np.flatnonzero(first))
         unchanged &= time <= held.ts[final]
-    emission = Emission.of(had[final], has[last], unchanged, every=every)
+    emission = EmitDecision.of(had[final], has[last], unchanged, every=every)
     emit = emission.emit
     count[counters.OUT] += int(emit.sum())
     place, newest = order[last], take(version, last)

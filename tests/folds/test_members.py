@@ -20,7 +20,7 @@ from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.folds.bulk import bulk_column, collected_column, first_column, require_orders
 from fkjoin.folds.cogrouped import CoFold, numbered
 from fkjoin.folds.fold import Fold, Having
-from fkjoin.folds.members import Collected, Reading
+from fkjoin.folds.members import Collected, ColumnForm
 from fkjoin.folds.sums import Count
 from fkjoin.stages import Counters, aggregate, regroup
 from fkjoin.state import BucketStore, MemoryStore
@@ -244,7 +244,7 @@ def test_collected_columns_are_read_from_the_store_as_they_were_sent() -> None:
     }
     for name, facts in grouping.fold.collected.items():
         at = grouping.fold.schema.get_field_index(name)
-        found = Reading.of_facts(facts, grouping.fold.schema.field(at).type).read(grouping.groups, facts["place"], keys)
+        found = ColumnForm.of_facts(facts, grouping.fold.schema.field(at).type).read(grouping.groups, facts["place"], keys)
         assert [found[0].as_py(), found[2].as_py()] == [grouping.table["h"][at], grouping.table["g"][at]]
         assert not found[1].as_py()
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from fkjoin.folds.bulk import bulk_column, collected_column, first_column
-from fkjoin.folds.fold import Aggregate
+from fkjoin.folds.fold import AggregateColumn
 from tests.support.grouping import Change
 
 VALUE = pa.schema(
@@ -19,7 +19,7 @@ VALUE = pa.schema(
 N, T, X, L, KEY = range(5)
 ALONE: dict[str, Any] = {"descending": False, "delimiter": ""}
 
-COLLECTED: tuple[Aggregate, ...] = (
+COLLECTED: tuple[AggregateColumn, ...] = (
     bulk_column("ns", "count_distinct", N, VALUE, "n"),
     bulk_column("xs", "count_distinct", X, VALUE, "x"),
     bulk_column("ls", "count_distinct", L, VALUE, "l"),
