@@ -88,14 +88,14 @@ class Operators(RowOperators):
                 raise TopologyError(
                     "deployment: a join by primary key is one stage; leave it out, or give on, the foreign key of left rows"
                 )
-            return self._of(planned_key_join(self._planned, other, how, joiner, name, emit, validate))
+            return self._of(planned_key_join(self._planned, other, how, joiner=joiner, name=name, emit=emit, validate=validate))
         made = planned_join(
             self._planned,
             other,
             on,
-            how,
-            joiner,
-            name,
+            how=how,
+            joiner=joiner,
+            name=name,
             deployment=deployment,
             application=application,
             wire=wire,
@@ -200,7 +200,9 @@ class Operators(RowOperators):
         >>> with_orders = customers.with_children(orders, "customer_id", column="orders")
         """
         children = planned_of("left", left)
-        return self._of(planned_children(self._planned, children, extractor, column, name, emit, validate))
+        return self._of(
+            planned_children(self._planned, children, extractor, column=column, name=name, emit=emit, validate=validate)
+        )
 
     @remembered
     def merge(self, *others: Table, name: str | None = None, emit: Emit = "on-change", validate: bool | None = None) -> Table:

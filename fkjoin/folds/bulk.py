@@ -39,7 +39,7 @@ def bulk_column(title: str, kind: Kind, place: int | None, schema: pa.Schema, te
 
 
 def collected_column(
-    title: str, kind: Kind, place: int, order: Sequence[int], schema: pa.Schema, text: str, *, descending: bool, delimiter: str
+    title: str, kind: Kind, place: int, *, order: Sequence[int], schema: pa.Schema, text: str, descending: bool, delimiter: str
 ) -> Collected:
     """Make the column ``title`` of a list, a set or a text of the ``place``-th column; see ``bulk_column``.
 
@@ -55,7 +55,7 @@ def collected_column(
     return Collected(title, place, tuple((one, descending) for one in order), reading, place)
 
 
-def first_column(title: str, kind: Kind, place: int, by: int, schema: pa.Schema, text: str, *, most: int | None) -> Collected:
+def first_column(title: str, kind: Kind, place: int, *, by: int, schema: pa.Schema, text: str, most: int | None) -> Collected:
     """Make the column ``title`` of the ``place``-th column's values in the rows with the extremes of ``by``.
 
     ``most``: how many of them are listed; None: one, which is no list.  ``text``: what the user calls ``by``.

@@ -142,7 +142,7 @@ class Fold:
         ]
         return pa.schema([("rows", pa.int64()), *parts])
 
-    def apply(self, state: Bytes, keys: Bytes, group: Ints, old: Bytes, new: Bytes, store: Store, *, first: int = 0) -> Folded:
+    def apply(self, state: Bytes, keys: Bytes, group: Ints, *, old: Bytes, new: Bytes, store: Store, first: int = 0) -> Folded:
         """Fold steps, from encoded contributions (null where there is none), into encoded states (null: none yet).
 
         ``keys``: of the groups; ``group``: of each step, ascending.  Where no rows are left there is no result, nor where all

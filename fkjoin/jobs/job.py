@@ -296,15 +296,15 @@ class Job:
             if isinstance(sink, sinks.Kafka):
                 return table.to_kafka(**sink.arguments, **common, query_name=name)
             if sink is not None:
-                start = batches.start
-                return start(self._spark, table._as_begun, sink, checkpoint, trigger, name, self._on_restore)
+                return batches.start(self._spark, table._as_begun, sink, **common, query_name=name, on_restore=self._on_restore)
             assert spec.path is not None
             begun, options = table._as_begun(checkpoint), {n: str(v) for n, v in spec.options.items()}
             begun.keep()
             with owner(self._spark, checkpoint):
-                return batches.start_by_spark(begun.changes, spec.format, options, spec.path, checkpoint, trigger, name)
+                return batches.start_by_spark(begun.changes, spec.format, options, path=spec.path, **common, query_name=name)
 
     def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
+        common: Any = {"checkpoint": checkpoint, "trigger": trigger}
         spec = self.spec.dead_letters
         assert spec is not None
         query = f"dead-letters-{name}"
@@ -313,9 +313,9 @@ class Job:
         assert letters is not None
         begun.keep()
         if spec.path is not None:
-            return batches.start_by_spark(letters, "json", {}, spec.path, checkpoint, trigger, query)
+            return batches.start_by_spark(letters, "json", {}, path=spec.path, **common, query_name=query)
         servers, options = self._kafka
-        return start(as_records(letters), spec.topic, servers, checkpoint, client_options(options), trigger, query)
+        return start(as_records(letters), spec.topic, servers, options=client_options(options), **common, name=query)
 
 
 def _learned(spark: SparkSession, spec: TableSection) -> tuple[StructType | None, StructType | None]:
@@ -323,7 +323,7 @@ def _learned(spark: SparkSession, spec: TableSection) -> tuple[StructType | None
     assert spec.path is not None
     if spec.format == "fkjoin":
         return schema_of(spark, spec.path), None
-    files = open_files(spark, spec.path, spec.key, spec.columns, spec.format, spec.options)
+    files = open_files(spark, spec.path, spec.key, schema=spec.columns, format=spec.format, options=spec.options)
     return files.schema if files.learned else None, files.folders
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from fkjoin.errors import nearest
 from fkjoin.jobs.job_kinds import JobError, Strict
 from fkjoin.jobs.job_order import in_order
-from fkjoin.jobs.job_sections import JobSection
+from fkjoin.jobs.job_sections import FormatSection, JobSection
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -72,6 +72,7 @@ class Report:
         spec: JobSection,
         names: Sequence[str],
         notes: Sequence[str],
+        *,
         metrics: Metrics,
         log: TextIO | None,
         screen: Screen,

@@ -163,7 +163,9 @@ def _report(
             access = ClientAccess(ui[0], tuple(spec.ui.names), spec.ui.token)
             for name in names:
                 metrics._start(name)
-            address = stack.enter_context(served(spec.name, job.steps(), metrics, ui[1], access, job.letters))
+            address = stack.enter_context(
+                served(spec.name, job.steps(), metrics, port=ui[1], access=access, letters=job.letters)
+            )
             screen.say(f"{address} shows the job, {address}metrics is for Prometheus")
             notes = [*notes, f"page: {address}"]
             if access.open:
@@ -175,7 +177,7 @@ def _report(
         if spec.log is not None and log is None:
             Path(spec.log).parent.mkdir(parents=True, exist_ok=True)
             log = stack.enter_context(Path(spec.log).open("a", encoding="utf-8"))
-        yield Report(spec, names, notes, metrics, log, screen)
+        yield Report(spec, names, notes, metrics=metrics, log=log, screen=screen)
 
 
 class Stop:

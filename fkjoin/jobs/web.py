@@ -13,7 +13,7 @@ from fkjoin.plan.describe.steps import Step
 
 @contextlib.contextmanager
 def served(
-    job: str, steps: Sequence[Step], metrics: Metrics, port: int, access: ClientAccess, letters: str | None = None
+    job: str, steps: Sequence[Step], metrics: Metrics, *, port: int, access: ClientAccess, letters: str | None = None
 ) -> Iterator[str]:
     """The page's address, for as long as it is served.  Raises ``FkJoinError`` when nobody may listen there."""
     server = PageServer(pages(ShownJob(job, steps, letters), metrics), port, access, "--ui")

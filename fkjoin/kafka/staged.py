@@ -60,7 +60,7 @@ Stage = Callable[[DataFrame, Literal["rekey", "subscription"]], DataFrame]
 
 
 def staged(
-    packed_left: DataFrame, packed_right: DataFrame, stage: Stage, join: str, buckets: int, topics: InternalTopics
+    packed_left: DataFrame, packed_right: DataFrame, stage: Stage, *, join: str, buckets: int, topics: InternalTopics
 ) -> tuple[DataFrame, tuple[StageQuery, StageQuery]]:
     """Answers for resolve to read, and the queries of the two stages before it."""
     spark = packed_left.sparkSession

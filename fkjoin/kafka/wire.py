@@ -75,7 +75,15 @@ def registrations(subscriptions: pa.Table, wire: Wire) -> WireRecords:
     kept, left = Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE, Instruction.DELETE_KEY_NO_PROPAGATE
     instruction = np.where(subscribe, kept, left).astype(np.uint8)
     version, ts = column(subscriptions, "version"), column(subscriptions, "ts").to_numpy()
-    return _records(key, masked(column(subscriptions, "value"), subscribe), version, instruction, subscribe, ts, wire)
+    return _records(
+        key,
+        masked(column(subscriptions, "value"), subscribe),
+        version,
+        instruction=instruction,
+        propagate=subscribe,
+        ts=ts,
+        wire=wire,
+    )
 
 
 def read_registrations(records: WireRecords, wire: Wire) -> pa.Table:
@@ -95,7 +103,9 @@ def responses(answers: pa.Table, wire: Wire) -> WireRecords:
     instruction = np.full(len(answers), Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE, np.uint8)
     ts = column(answers, "ts").to_numpy()
     version = column(answers, "version")
-    return _records(column(answers, "key"), value, version, instruction, np.ones(len(answers), bool), ts, wire)
+    return _records(
+        column(answers, "key"), value, version, instruction=instruction, propagate=np.ones(len(answers), bool), ts=ts, wire=wire
+    )
 
 
 def read_responses(records: WireRecords, wire: Wire) -> pa.Table:
@@ -116,7 +126,7 @@ def source_partitions(version: Bytes) -> Ints:
 
 
 def _records(
-    key: Bytes, value: Bytes, version: Bytes, instruction: Octets, propagate: Bools, ts: Ints, wire: Wire
+    key: Bytes, value: Bytes, version: Bytes, *, instruction: Octets, propagate: Bools, ts: Ints, wire: Wire
 ) -> WireRecords:
     rows = len(key)
     flags = fixed(propagate.astype(np.uint8).reshape(rows, 1))

@@ -55,6 +55,7 @@ def packed_sides(
     node: N,
     settings: Settings,
     left: Lowered,
+    *,
     right: Lowered,
     foreign_key: ForeignKey,
     schemas: tuple[pa.Schema, pa.Schema, pa.Schema, pa.Schema],

@@ -80,7 +80,7 @@ def lower_view(planned: Planned, table: Lowered) -> Lowered:
         packed, as_read = packed_rows(view, pack), read_from(below) is not None
     unpack = UnpackResults(key, (schema,), node.versions)
     spec = ResolveSpec(
-        state_spec(settings, ResolveSpec, label, {"materialized": materialized, **bound_to}, about),
+        state_spec(settings, ResolveSpec, label, bound_to={"materialized": materialized, **bound_to}, about=about),
         materialized=materialized is not None,
         as_read=as_read,
         in_order=let_through(below),
@@ -112,7 +112,7 @@ def lower_complete(planned: Planned, table: Lowered) -> Lowered:
         "row": schema_text(schema),
     }
     about = {"key": table.key_type, "result": whole, "versions": [list(version) for version in node.versions]}
-    state = state_spec(settings, ResolveSpec, planned.name, facts, about)
+    state = state_spec(settings, ResolveSpec, planned.name, bound_to=facts, about=about)
     spec = ResolveSpec(state, materialized=True, as_read=True, complete=Complete(came))
     results = counted(stage(packed_rows(table, pack), spec), planned.name, "resolve")
     return replace(

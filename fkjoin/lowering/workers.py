@@ -43,7 +43,7 @@ def packed_by_workers(table: Lowered, pack: Pack, foreign_key: Columns | None = 
 
 
 def packed_contributions(
-    aggregate: Aggregate, off: Off, table: Lowered, key: Projection, value: Projection, pack: PackRows
+    aggregate: Aggregate, off: Off, table: Lowered, *, key: Projection, value: Projection, pack: PackRows
 ) -> tuple[Aggregate, DataFrame | None]:
     """An aggregate, and what the table's rows contribute, packed, if workers evaluate it."""
     if table.undecoded is None:

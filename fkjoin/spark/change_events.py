@@ -69,7 +69,7 @@ class ReadEvents:
             inside = merged(from_connect(field_of(schema, "after"), row), self.how.units)
             return {"after": inside, "payload": {"after": inside}}
 
-        found = _read(data, envelope, units, self.how.zone, self.what, needs_units(row))
+        found = _read(data, envelope, units, zone=self.how.zone, what=self.what, by_schema=needs_units(row))
         rows = found.rows
         op = pc.coalesce(at(rows, ("payload", "op")), at(rows, ("op",)))
         made = pc.if_else(pc.is_valid(at(rows, ("payload", "after"))), at(rows, ("payload", "after")), at(rows, ("after",)))
@@ -164,12 +164,12 @@ class ReadKeys:
             found = merged(from_connect(schema, row), self.how.units)
             return {**(found if isinstance(found, Mapping) else {}), "payload": found}
 
-        found = _read(data, kind, units, self.how.zone, self.what, needs_units(row))
+        found = _read(data, kind, units, zone=self.how.zone, what=self.what, by_schema=needs_units(row))
         columns = [pc.coalesce(at(found.rows, ("payload", name)), at(found.rows, (name,))) for name in self.schema.names]
         return Read(pa.StructArray.from_arrays(columns, fields=list(self.schema)), ~found.there, found.problem)
 
 
-def _read(data: pa.BinaryArray, kind: pa.StructType, units: Any, zone: str, what: str, by_schema: bool) -> JsonObjects:
+def _read(data: pa.BinaryArray, kind: pa.StructType, units: Any, *, zone: str, what: str, by_schema: bool) -> JsonObjects:
     """The objects, those of each ``schema`` part with the units that it gives."""
     one = _all_alike(data)
     groups = [one] if one is not None else list(_by_schema(data)) if by_schema else [_Group(None, b"", None)]

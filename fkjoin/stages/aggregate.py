@@ -83,7 +83,9 @@ def aggregate(
     code = code[order]
     old, new = (take(column(grouped, name), order) for name in ("old", "new"))
     moved = ~(valid(old) & equal(old, new))  # the others bring a timestamp and nothing else
-    states, results, rows, of_fold, light = fold.apply(states, keys, code[moved], chosen(old, moved), chosen(new, moved), store)
+    states, results, rows, of_fold, light = fold.apply(
+        states, keys, code[moved], old=chosen(old, moved), new=chosen(new, moved), store=store
+    )
 
     alive = rows > 0
     latest = _latest(code, take(column(grouped, "ts"), order).to_numpy(), len(keys))

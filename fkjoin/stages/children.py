@@ -95,7 +95,7 @@ def children(
         return
     code, keys = codes(stack(column(subscriptions, "foreign_key"), column(rights, "key")))
     split = len(subscriptions)
-    right = read_rights(rights, code[split:], keys, store, count, 1, rights_in_order)
+    right = read_rights(rights, code[split:], keys, store=store, count=count, parts=1, in_order=rights_in_order)
     left = read_subscribes(subscriptions, code[:split], store, count, in_order)
     touched = np.unique(np.concatenate([left.code, right.changed]))
     last_right = _last_rights(right)
@@ -121,7 +121,7 @@ def children(
         )
         batches.append(written)
         yield emission.results(take(keys, group), take(results, emitted), version, ts[group])
-    write_sides(store, keys, right, left, now_ms, retention_ms, in_order)
+    write_sides(store, keys, right, left=left, now_ms=now_ms, retention_ms=retention_ms, in_order=in_order)
     for written in batches:  # when all pages are out, as the store's other entries
         store.write(*written)
 

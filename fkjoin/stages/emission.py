@@ -92,7 +92,7 @@ def entries(
     values = records.encode(all_flags.astype(np.uint8), ts, version, body)
     if among is not None:
         names, values, version, gone = chosen(names, among), chosen(values, among), chosen(version, among), gone[among]
-    return kept(names, values, version, gone, due_ms, in_order)
+    return kept(names, values, version, gone=gone, due_ms=due_ms, in_order=in_order)
 
 
 def count_unchanged(count: Counters, absent: Bools, unchanged: Bools) -> None:

@@ -149,7 +149,7 @@ def gather(
     names = prefixed(tags.ROW, keys)
     held = records.decode(store.get_many(names))
     before, emitted_before = known_parts(held, join)
-    after, moved, left_ts = _after(parts, code, before, held, count, join, in_order=in_order)
+    after, moved, left_ts = _after(parts, code, before, held=held, count=count, join=join, in_order=in_order)
 
     taken = np.logical_or.reduce(list(moved.values()))
     had, complete = held.flags & HAS_RESULT > 0, after.complete(join.left_parts)
@@ -192,7 +192,7 @@ def gather(
 
 
 def _after(
-    parts: pa.Table, code: Ints, before: Parts, held: Records, count: Counters, join: MultiJoin, *, in_order: bool
+    parts: pa.Table, code: Ints, before: Parts, *, held: Records, count: Counters, join: MultiJoin, in_order: bool
 ) -> tuple[Parts, dict[int, Bools], Ints]:
     """Take in a batch: the parts after it, the left keys that each kind of part changed, and their left rows' timestamps."""
     number, times = column(parts, "number").to_numpy(), column(parts, "ts").to_numpy()

@@ -66,7 +66,7 @@ def merge(
     slots = _slots(held.body, tables)
     shown_before = _shown(slots)
     taken, latest = np.zeros(len(keys), bool), np.full(len(keys), NO_TIMESTAMP)
-    for where, times in take_in(rows, code, slots, held, count, in_order):
+    for where, times in take_in(rows, code, slots, held=held, count=count, in_order=in_order):
         taken[where] = True
         latest[where] = np.maximum(latest[where], times)
 

@@ -107,7 +107,9 @@ def settle(
     had = held.flags & HAS_RESULT > 0
     body_before = masked(held.body, had)
     if complete is not None:
-        joined, code, version = _whole(joined.take(pa.array(order)), code, version, body_before, count, complete)
+        joined, code, version = _whole(
+            joined.take(pa.array(order)), code, version, body_before=body_before, count=count, complete=complete
+        )
         order = np.arange(len(code))
     value, ts = column(joined, "value"), take(column(joined, "ts"), order).to_numpy()
 
@@ -149,7 +151,7 @@ def settle(
 
 
 def _whole(
-    joined: pa.Table, code: Ints, version: Bytes, body_before: Bytes, count: Counters, complete: Complete
+    joined: pa.Table, code: Ints, version: Bytes, *, body_before: Bytes, count: Counters, complete: Complete
 ) -> tuple[pa.Table, Ints, Bytes]:
     """Complete the rows of changes; those that lack values which no stored row has are dropped."""
     before = after(body_before, np.full(len(body_before), DIGEST_BYTES), valid(body_before))

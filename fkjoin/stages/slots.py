@@ -34,7 +34,7 @@ class ChangedSlots(NamedTuple):
 
 
 def take_in(
-    rows: pa.Table, code: Ints, slots: list[Slot], held: Records, count: Counters, in_order: Sequence[bool]
+    rows: pa.Table, code: Ints, slots: list[Slot], *, held: Records, count: Counters, in_order: Sequence[bool]
 ) -> list[ChangedSlots]:
     """Put a batch's rows (``NUMBERED``; any order, duplicates allowed) into the ``slots``; returns what changed in each.
 

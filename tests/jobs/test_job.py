@@ -334,7 +334,7 @@ def test_a_job_file_asks_for_the_connector_and_the_schema_shows_how(
     assert (name, master, more) == ("orders", "local[2]", {"kafka": kafka})
     assert settings["spark.ui.enabled"] is False
     assert {"kafka", "spark.master"}.isdisjoint(settings)
-    assert json_schema()["$defs"]["SparkSpec"]["properties"]["kafka"]["type"] == "boolean"
+    assert json_schema()["$defs"]["SparkSection"]["properties"]["kafka"]["type"] == "boolean"
 
 
 def built(spark: SparkSession, tmp_path: Path, text: str) -> Job:

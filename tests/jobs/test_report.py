@@ -63,7 +63,7 @@ class Followed:
         self.log, self.said = io.StringIO(), io.StringIO()
         self.query, screen = Query(), Plain(Console(file=self.said))
         self.metrics = Metrics()
-        self.report = Report(SPEC, ["sink-out"], (), self.metrics, self.log, screen)
+        self.report = Report(SPEC, ["sink-out"], (), metrics=self.metrics, log=self.log, screen=screen)
         screen.watch(self.report.view)
         self.report.starts("sink-out")
 

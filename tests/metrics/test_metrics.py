@@ -235,13 +235,13 @@ def test_what_flows_is_written_on_the_arrows(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_page_is_served_and_a_taken_port_is_named() -> None:
     metrics = Metrics()
     metrics.take(progress(0), "sink-out")
-    with served("shop", [], metrics, 0, ClientAccess()) as address:
+    with served("shop", [], metrics, port=0, access=ClientAccess()) as address:
         with urllib.request.urlopen(f"{address}status.json") as answer:
             status = json.load(answer)
         assert (status["job"], status["queries"]["sink-out"]["batch"]) == ("shop", 0)
         port = int(address.rsplit(":", 1)[1].rstrip("/"))
         with pytest.raises(FkJoinError, match=f"--ui: nobody can listen at 127.0.0.1:{port} .* choose another port"):
-            served("shop", [], metrics, port, ClientAccess()).__enter__()
+            served("shop", [], metrics, port=port, access=ClientAccess()).__enter__()
 
 
 @pytest.mark.spark

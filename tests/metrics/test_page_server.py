@@ -38,7 +38,7 @@ TOKEN = "c2VjcmV0"
 @contextmanager
 def page(**access: Any) -> Iterator[int]:
     """The port of a job's page."""
-    with served("shop", [], Metrics(), 0, ClientAccess(**access)) as address:
+    with served("shop", [], Metrics(), port=0, access=ClientAccess(**access)) as address:
         yield int(address.rsplit(":", 1)[1].rstrip("/"))
 
 
@@ -62,12 +62,12 @@ def answered(connection: socket.socket) -> bytes:
 
 
 def test_the_loopback_address_is_listened_on_unless_another_is_chosen() -> None:
-    with served("shop", [], Metrics(), 0, ClientAccess()) as address:
+    with served("shop", [], Metrics(), port=0, access=ClientAccess()) as address:
         assert address.startswith("http://127.0.0.1:")
         assert reached(address) == ["127.0.0.1"]
-    with served("shop", [], Metrics(), 0, ClientAccess("0.0.0.0")) as address:
+    with served("shop", [], Metrics(), port=0, access=ClientAccess("0.0.0.0")) as address:
         assert reached(address) == ["127.0.0.1", "127.0.0.3"]
-    with served("shop", [], Metrics(), 0, ClientAccess("[::1]")) as address:
+    with served("shop", [], Metrics(), port=0, access=ClientAccess("[::1]")) as address:
         assert address.startswith("http://[::1]:")
 
 
