@@ -38,6 +38,8 @@ SECTIONS = {
     "`[cogroups.NAME]` and `[merges.NAME]`": "TogetherSpec",
     "`[views.NAME]`": "ViewSpec",
     "`[flat_maps.NAME]`": "FlatMapSpec",
+    "`[events.NAME]`": "EventsSpec",
+    "`[enrichments.NAME]`": "EnrichmentSpec",
     "`[sinks.NAME]`": "SinkSpec",
     "`[dead_letters]`": "DeadLettersSpec",
     "`[ui]`": "PageSpec",

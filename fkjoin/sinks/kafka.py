@@ -97,7 +97,7 @@ class Kafka:
         return self._records(table.results, table.changes_with(*self._placed(table)))
 
     def _records(self, of: Results, changes: DataFrame) -> DataFrame:
-        return records.records(changes, of.key, of.rest, self.key, self.value, self.headers)
+        return records.records(changes, of.key, of.rest, self.key, self.value, self.headers, appends=of.appends)
 
     def _placed(self, table: Lowered) -> list[Column]:
         """Find what says where the rows came from, if it is wanted."""
