@@ -21,10 +21,11 @@ def in_order(spec: JobSpec) -> list[tuple[str, str]]:
     made = reads_of(spec)
     known = [*spec.tables, *(name for _, name in made)]
     names, events = [*known, *spec.events], [*spec.events, *spec.enrichments]
-    tables = [name for name in known if name not in events]
-    for (kind, name), reads in made.items():
+    tables = [*spec.tables, *(name for kind, name in made if kind != "enrichments")]
+    for kind, name in [*(("events", name) for name in spec.events), *made]:
         if names.count(name) > 1:
             raise JobError(f"{kind}.{name}: a table has this name already; choose another")
+    for (kind, name), reads in made.items():
         for setting, table in reads.items():
             where = f"{kind}.{name}.{setting}"
             if (kind, setting) != ("enrichments", "events"):

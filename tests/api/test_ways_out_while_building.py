@@ -343,7 +343,9 @@ WAYS: dict[str, Way] = {
     ),
     "events: rows of this stream are not final when they come": (
         lambda t: t.customers.enrich(clicks(t).groupBy("buyer").count(), on="buyer"),
-        lambda t: Table.from_stream(clicks(t), key="timestamp", version="buyer").group_by("buyer").count().join(t.customers),
+        lambda t: (
+            Table.from_stream(clicks(t), key="timestamp", version="buyer + 1").group_by("buyer").count().join(t.customers)
+        ),
     ),
     "events: 'name' is a column of the events and of table": (
         lambda t: t.customers.enrich(clicks(t).withColumn("name", F.lit("x")), on="buyer"),
