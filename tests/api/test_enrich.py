@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,16 +46,25 @@ def tables(spark: SparkSession, folder: Path, **more: Any) -> tuple[Table, DataF
     return accounts, spark.readStream.schema(CLICKS).options(**one).json(str(folder / "clicks"))
 
 
-def write_batches(folder: Path) -> None:
-    """In each batch accounts go to other teams, with all of their points, and each team has a click."""
+def write_batches(folder: Path) -> list[dict[str, tuple[int, int]]]:
+    """In each batch accounts go to other teams, with all of their points, and each team has a click.
+
+    Returns the points and the number of accounts of each team, after each batch.
+    """
     rng, lsn, number = random.Random(904), 0, 0
+    teams: dict[str, str] = {}
+    after = []
     for batch in range(BATCHES):
         moves = [f"x{at}" for at in range(ROWS)] if not batch else rng.sample([f"x{at}" for at in range(ROWS)], 8)
         rows = [{"id": key, "team": rng.choice(TEAMS), "points": 10, "lsn": (lsn := lsn + 1), "op": "u"} for key in moves]
+        teams |= {row["id"]: row["team"] for row in rows}
+        sizes = Counter(teams.values())
+        after.append({team: (10 * sizes[team], sizes[team]) for team in sizes})
         clicks = [{"number": (number := number + 1), "team": team, "page": "p"} for team in (*TEAMS, "nobody", None)]
         for name, lines in (("accounts", rows), ("clicks", clicks)):
             write_lines(folder / name, str(batch), lines)
             os.utime(folder / name / f"{batch}.json", (1_700_000_000 + batch,) * 2)  # batches read the oldest file first
+    return after
 
 
 def killing(flag: str) -> Any:
@@ -94,7 +104,7 @@ def test_each_event_is_sent_once_with_exact_sums_through_kills_and_repeated_batc
     """To Parquet and Delta; a worker is killed in the first batch, and the third is written and repeated."""
     small(spark, tmp_path)
     accounts, clicks = tables(spark, tmp_path)
-    write_batches(tmp_path)
+    after = write_batches(tmp_path)
     flag = tmp_path / "kill"
     flag.touch()
     sums = accounts.group_by("team", name="sums").agg(total=agg.sum("points"), n=agg.count())
@@ -129,9 +139,10 @@ def test_each_event_is_sent_once_with_exact_sums_through_kills_and_repeated_batc
     for batch in range(BATCHES):
         rows = [row for row in found if int(row.batch.partition("-")[0]) == batch]
         assert {row.number for row in rows} == set(range(5 * batch + 1, 5 * batch + 6))
-        sums_seen = [(row.total or 0, row.n or 0) for row in rows if row.team in TEAMS]
-        assert tuple(map(sum, zip(*sums_seen, strict=True))) == (10 * ROWS, ROWS), "no half of a move is seen"
-        assert [row.total for row in rows if row.team not in TEAMS] == [None, None]
+        sums_seen = {row.team: (row.total, row.n) for row in rows if row.total is not None}
+        assert sums_seen == after[batch], "no half of a move is seen, and no move of another batch"
+        assert sum(n for _, n in sums_seen.values()) == ROWS
+        assert {row.team for row in rows if row.total is None} == {"nobody", None, *TEAMS} - set(sums_seen)
     delta = DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()
     assert sorted(row["number"] for row in delta) == list(range(1, 5 * BATCHES + 1))
     assert sorted((row["number"], row["total"]) for row in delta) == sorted((row.number, row.total) for row in found)
