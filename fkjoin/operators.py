@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fkjoin.analysis import views
 from fkjoin.analysis.aggregates import Options
@@ -93,14 +93,14 @@ class Operators(RowOperators):
                 raise TopologyError(
                     "deployment: a join by primary key is one stage; leave it out, or give on, the foreign key of left rows"
                 )
-            return self._of(planned_key_join(self._planned, other, how, joiner, name, emit, validate))
+            return self._of(planned_key_join(self._planned, other, how, joiner=joiner, name=name, emit=emit, validate=validate))
         made = planned_join(
             self._planned,
             other,
             on,
-            how,
-            joiner,
-            name,
+            how=how,
+            joiner=joiner,
+            name=name,
             deployment=deployment,
             application=application,
             wire=wire,
@@ -205,7 +205,9 @@ class Operators(RowOperators):
         >>> with_orders = customers.with_children(orders, "customer_id", column="orders")
         """
         children = planned_of("left", left)
-        return self._of(planned_children(self._planned, children, extractor, column, name, emit, validate))
+        return self._of(
+            planned_children(self._planned, children, extractor, column=column, name=name, emit=emit, validate=validate)
+        )
 
     @remembered
     def enrich(
@@ -267,7 +269,8 @@ class Operators(RowOperators):
             )
         else:
             planned = planned_events(events, events_name)
-        enriched: Enriched = Enriched._of(planned_enrich(self._planned, planned, on, how, name, on_error, validate))
+        about: Any = {"how": how, "name": name, "on_error": on_error, "validate": validate}
+        enriched: Enriched = Enriched._of(planned_enrich(self._planned, planned, on, **about))
         return enriched
 
     @remembered

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from fkjoin.cli.doctor import examine
 from fkjoin.errors import FkJoinError
 from fkjoin.kafka import admin
-from fkjoin.replay.traces import Event
+from fkjoin.replay.traces import TraceChange
 from integration.faults.cluster import WORKER_POINTS
 from integration.jobs import Process
 from tests.support.commands import fkjoin
@@ -108,7 +108,7 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     several = FILES.format(folder=tmp_path) if deployment == "fused" else ""
     job.write_text(JOB.format(**about, more=FAULTS.format(folder=tmp_path)) + several)
     rng = random.Random(5)
-    events: list[Event] = []
+    events: list[TraceChange] = []
     sends = 0
 
     def send(size: int) -> None:
@@ -120,7 +120,7 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
             left, deleted = rng.random() < 0.8, rng.random() < 0.1
             key = f"l{rng.randrange(2000)}" if left else f"r{rng.randrange(300)}"
             foreign_key = f"r{rng.randrange(330)}" if left and not deleted else None
-            new.append(Event(0, left, key, foreign_key, None if deleted else f"v{rng.randrange(1 << 30)}", 0))
+            new.append(TraceChange(0, left, key, foreign_key, None if deleted else f"v{rng.randrange(1 << 30)}", 0))
         broker.send(f"{name}-left", [left_record(event) for event in new if event.left])
         broker.send(f"{name}-right", [right_record(event) for event in new if not event.left])
         broker.send(f"{name}-left", [Record(b"bad", b"{")])

@@ -65,6 +65,7 @@ def planned_enrich(
     table: Planned,
     events: Planned,
     on: Expressions,
+    *,
     how: How,
     name: str | None,
     on_error: OnError,

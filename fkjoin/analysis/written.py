@@ -86,6 +86,7 @@ def read_written(
     spark: SparkSession,
     path: str,
     key: Expressions | None,
+    *,
     name: str | None,
     on_error: OnError,
     schema: StructType,
@@ -99,7 +100,7 @@ def read_written(
         raise TopologyError(
             f"path: {place} has events, and no changes of a table; read them with spark.readStream or spark.read"
         )
-    files = open_files(spark, place, key, schema, "parquet", options)
+    files = open_files(spark, place, key, schema=schema, format="parquet", options=options)
     frame = _one_writer(files.frame, place, label, writers)
     beside = [column for column in frame.columns if column == label or is_added(column)]
     if missing := [column for column in (OPERATION, TIMESTAMP) if column not in beside]:
@@ -110,7 +111,18 @@ def read_written(
     ordering = [F.col(_NUMBERS)[number] for number in range(numbers)] or [_number(label)]
     places = versions.PLACE if numbers and said.get("placed") else ()
     gone, at = F.col(OPERATION) == "delete", None if said.get("timestamps", TIMESTAMP) is None else TIMESTAMP
-    table = read_stream(frame, keys, ordering, gone, at, label_of_table, None, on_error, beside=beside, places_of=places)
+    table = read_stream(
+        frame,
+        keys,
+        ordering,
+        deleted=gone,
+        timestamp=at,
+        name=label_of_table,
+        log=None,
+        on_error=on_error,
+        beside=beside,
+        places_of=places,
+    )
     order = tuple(f"{_NUMBERS}[{number}]" for number in range(numbers)) or (label,)
     assert isinstance(table.node, Source)
     shown = replace(table.node, version=order, deleted=f"{OPERATION} = 'delete'", origin=f"what fkjoin wrote to {place}")

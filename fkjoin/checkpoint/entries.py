@@ -16,7 +16,7 @@ from fkjoin.codec.arrays import Bytes, after, as_bytes, prefixed, take, unpaired
 from fkjoin.codec.messages import NO_TIMESTAMP
 from fkjoin.codec.records import Records
 from fkjoin.codec.rows import KeyCodec, RowCodec
-from fkjoin.folds.members import Reading
+from fkjoin.folds.members import ColumnForm
 from fkjoin.spark.keys_as_json import _text, keys_as_json
 from fkjoin.stages import split_rows
 from fkjoin.stages.children import Family, stored
@@ -106,7 +106,7 @@ class Described:
         columns = RowCodec(schema).decode(after(kept, np.full(len(kept), DIGEST_BYTES, np.int64), valid(kept)))
         for name, facts in self.collected.items():
             at = schema.get_field_index(name)
-            read = Reading.of_facts(facts, schema.field(at).type).read(store, facts["place"], keys)
+            read = ColumnForm.of_facts(facts, schema.field(at).type).read(store, facts["place"], keys)
             columns[at] = pc.if_else(pa.array(valid(columns[at])), read, pa.scalar(None, read.type))
         return columns
 
@@ -177,7 +177,7 @@ class Entries:
 
 
 @dataclass(frozen=True)
-class Results:
+class StoredRows:
     """The rows of a table that a store keeps, typed, with their versions and timestamps; all, or those with the keys ``keys``.
 
     ``keys``: distinct, encoded.

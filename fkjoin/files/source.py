@@ -97,6 +97,7 @@ def open_files(
     spark: SparkSession,
     pattern: str,
     key: Any,
+    *,
     schema: StructType | str | None,
     format: str | None,
     options: Mapping[str, Any] | None,

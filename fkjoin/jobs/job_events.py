@@ -13,14 +13,14 @@ from fkjoin.analysis.projection import Projection
 from fkjoin.errors import TopologyError
 from fkjoin.events import Enriched
 from fkjoin.jobs.job_kinds import JobError
-from fkjoin.jobs.job_sections import EventsSpec, JobSpec
+from fkjoin.jobs.job_sections import EventsSection, JobSection
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.options import source_options, with_fetching
 from fkjoin.spark.schemas import arrow_schema, struct_type
 from fkjoin.table import Table
 
 
-def enriched(spark: SparkSession, spec: JobSpec, name: str, tables: Mapping[str, Any]) -> Enriched:
+def enriched(spark: SparkSession, spec: JobSection, name: str, tables: Mapping[str, Any]) -> Enriched:
     """The enrichment of that name; ``tables``: tables, and enrichments that are made already."""
     made = spec.enrichments[name]
     table: Table = tables[made.table]
@@ -30,7 +30,7 @@ def enriched(spark: SparkSession, spec: JobSpec, name: str, tables: Mapping[str,
     return table.enrich(_read(spark, spec, made.events), events_name=made.events, **about)
 
 
-def _read(spark: SparkSession, spec: JobSpec, name: str) -> DataFrame:
+def _read(spark: SparkSession, spec: JobSection, name: str) -> DataFrame:
     """The stream of events that is read; ``JobError`` names its section."""
     of = spec.events[name]
     try:
@@ -43,7 +43,7 @@ def _read(spark: SparkSession, spec: JobSpec, name: str) -> DataFrame:
         raise JobError(f"events: in events.{name}.{error}") from error
 
 
-def _files(spark: SparkSession, of: EventsSpec) -> DataFrame:
+def _files(spark: SparkSession, of: EventsSection) -> DataFrame:
     assert of.path is not None
     assert of.columns is not None
     header = {"header": "true"} if of.format == "csv" else {}
@@ -59,7 +59,7 @@ def _files(spark: SparkSession, of: EventsSpec) -> DataFrame:
     return frame
 
 
-def _topic(spark: SparkSession, spec: JobSpec, of: EventsSpec) -> DataFrame:
+def _topic(spark: SparkSession, spec: JobSection, of: EventsSection) -> DataFrame:
     assert spec.kafka is not None
     assert of.topic is not None
     servers, options = spec.kafka.bootstrap_servers, source_options({**spec.kafka.options, **of.options})

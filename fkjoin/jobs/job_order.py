@@ -9,10 +9,10 @@ from fkjoin.errors import nearest
 from fkjoin.jobs.job_kinds import JobError
 
 if TYPE_CHECKING:
-    from fkjoin.jobs.job_sections import JobSpec
+    from fkjoin.jobs.job_sections import JobSection
 
 
-def in_order(spec: JobSpec) -> list[tuple[str, str]]:
+def in_order(spec: JobSection) -> list[tuple[str, str]]:
     """List what is made of other tables, each after those that it reads, by section and name.
 
     Raises ``JobError`` for a name that is unknown, or there twice, for tables that read each other in a circle, for a topic
@@ -47,7 +47,7 @@ def in_order(spec: JobSpec) -> list[tuple[str, str]]:
     return order
 
 
-def reads_of(spec: JobSpec) -> dict[tuple[str, str], dict[str, str]]:
+def reads_of(spec: JobSection) -> dict[tuple[str, str], dict[str, str]]:
     """List the tables and events that each join, aggregate and other operator reads, by the settings that name them."""
     return {
         **{("joins", name): {"left": join.left, "right": join.right} for name, join in spec.joins.items()},
@@ -65,7 +65,7 @@ def _require_known(where: str, table: str, known: Sequence[str]) -> None:
         raise JobError(f"{where}: there is no table or join {table!r}; {nearest(table, known)}")
 
 
-def _require_brokers(spec: JobSpec) -> None:
+def _require_brokers(spec: JobSection) -> None:
     places = {f"tables.{name}": one.topic for name, one in spec.tables.items()}
     places |= {f"events.{name}": one.topic for name, one in spec.events.items()}
     places |= {f"sinks.{name}": one.topic for name, one in spec.sinks.items()}
@@ -74,7 +74,7 @@ def _require_brokers(spec: JobSpec) -> None:
         raise JobError(f'{where}: topics need a section [kafka] with bootstrap_servers = "host:port"')
 
 
-def _require_own_folders(spec: JobSpec) -> None:
+def _require_own_folders(spec: JobSection) -> None:
     """Refuse a folder of files that is also another sink's, or a table's: its readers could not tell whose rows they are."""
     taken = {_folder(one.path): f"tables.{name}" for name, one in spec.tables.items() if one.path and one.format != "fkjoin"}
     taken |= {_folder(one.path): f"events.{name}" for name, one in spec.events.items() if one.path}

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin.sessions.access import Operator
-from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath, Doing
+from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath, WorkerFiles
 
 _MANY = 100_000
 """More rows than a session has tasks."""
@@ -38,10 +38,10 @@ class Connect:
     """See ``Access``."""
 
     spark: SparkSession
-    _doing: Doing = field(init=False)
+    _doing: WorkerFiles = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_doing", Doing(self.spark))
+        object.__setattr__(self, "_doing", WorkerFiles(self.spark))
 
     @classmethod
     def of(cls, spark: SparkSession) -> Connect:

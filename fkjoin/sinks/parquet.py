@@ -78,7 +78,7 @@ class Parquet:
                 clear_drafts(at, folder, query)
                 writers[query] = writer_of(query, set_backs(at, folder))
             rows = batch.changes if changes is None else batch.packed
-            publish(rows, changes, folder, label, writers[query], Mark(number, batch.began_ms), schema)
+            publish(rows, changes, folder, label=label, writer=writers[query], mark=Mark(number, batch.began_ms), schema=schema)
 
         return write
 

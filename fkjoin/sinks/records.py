@@ -36,10 +36,10 @@ def records(
     changes: DataFrame,
     key: tuple[str, ...],
     row: tuple[str, ...],
+    *,
     key_as: Format | str | None,
     value_as: Format | str | Column | None,
     headers: Expression | None,
-    *,
     appends: bool = False,
 ) -> DataFrame:
     """``key``, ``value`` (null in a delete) and, if asked for, ``headers`` of the records for ``changes``.
@@ -77,6 +77,7 @@ def packed_records(
     unpack: UnpackResults,
     spark: SparkSession,
     key_type: StructType,
+    *,
     row_type: StructType,
     key_as: Format | str | None,
     value_as: Format | str | Column | None,

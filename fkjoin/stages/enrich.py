@@ -63,7 +63,7 @@ def enrich(
     named = bools(column(events, "named"))
     code, keys = codes(stack(column(rows, "key"), chosen(column(events, "key"), named)))
     held = records.decode(store.get_many(prefixed(tags.ROW, keys)))
-    newest = _taken_in(rows, code[: len(rows)], keys, held, store, count, now_ms + retention_ms, in_order)
+    newest = _taken_in(rows, code[: len(rows)], keys, held, store, count=count, due_ms=now_ms + retention_ms, in_order=in_order)
 
     row = replaced(constant(None, len(events)), np.flatnonzero(named), take(newest, code[len(rows) :]))
     there = valid(row)
@@ -74,7 +74,7 @@ def enrich(
 
 
 def _taken_in(
-    rows: pa.Table, code: Ints, keys: Bytes, held: Records, store: Store, count: Counters, due_ms: int, in_order: bool
+    rows: pa.Table, code: Ints, keys: Bytes, held: Records, store: Store, *, count: Counters, due_ms: int, in_order: bool
 ) -> Bytes:
     """Write what the batch changes, and return the row of each key after that; null where there is none."""
     order, code, version = newest_only(code, column(rows, "version"), held, count, as_read=True, in_order=in_order)
@@ -83,5 +83,5 @@ def _taken_in(
     value, ts = take(column(rows, "value"), place), take(column(rows, "ts"), place).to_numpy()
     gone = ~valid(value)
     body = records.encode(np.where(gone, GONE, 0).astype(np.uint8), ts, version, value)
-    store.write(*kept(prefixed(tags.ROW, take(keys, where)), body, version, gone, due_ms, in_order))
+    store.write(*kept(prefixed(tags.ROW, take(keys, where)), body, version, gone=gone, due_ms=due_ms, in_order=in_order))
     return replaced(masked(held.body, held.found & (held.flags & GONE == 0)), where, value)

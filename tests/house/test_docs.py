@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from fkjoin.cli.main import app
 from fkjoin.jobs.job_file import json_schema, read_job
-from fkjoin.jobs.job_sections import FormatSpec
+from fkjoin.jobs.job_sections import FormatSection
 from tests.support.documents import FENCE, blocks, check_printed, check_tutorial, program
 from tests.support.places import ROOT
 from tests.support.sessions import short_lived
@@ -156,7 +156,7 @@ def test_the_first_jobs_file_is_one_and_its_page_agrees_with_itself(tmp_path: Pa
     assert {topic for topic, _ in written} == set(job.tables)
     for topic, record in written:
         value = job.tables[topic].value
-        assert isinstance(value, FormatSpec)
+        assert isinstance(value, FormatSection)
         assert [name.split()[0] for name in str(value.columns).split(", ")] == list(json.loads(record))
     places = re.findall(r"^fkjoin state get \w+ (\S+) --join (\w+)$", shell, re.MULTILINE)
     assert places == [(f"{job.checkpoint}/sink-regions", name) for name in ("joined", "regions")]

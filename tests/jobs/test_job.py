@@ -22,7 +22,7 @@ from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import json_schema, read_job
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_operators import wanted_of
-from fkjoin.jobs.job_sections import FormatSpec
+from fkjoin.jobs.job_sections import FormatSection
 from fkjoin.jobs.runner import job_session
 from fkjoin.kafka import Bytes, Debezium, Json, Registry, String
 from fkjoin.kafka.options import masked, sink_options, source_options, with_fetching
@@ -204,12 +204,12 @@ def test_variables_of_the_environment_are_filled_in(tmp_path: Path, monkeypatch:
 def test_formats_of_a_job_file(tmp_path: Path) -> None:
     text = GOOD.replace('path = "{folder}/orders"', 'topic = "o"\nvalue = {format = "debezium", schema = "a int"}', 1)
     spec = read_job(job(tmp_path, text)).tables["orders"]
-    assert isinstance(spec.value, FormatSpec)
+    assert isinstance(spec.value, FormatSection)
     assert spec.value.build("value") == Debezium("a int")
 
     def built(format: str, **given: Any) -> Any:
         columns = {} if format in ("string", "bytes") else {"schema": "a int"}
-        return FormatSpec.model_validate({"format": format, **columns, **given}).build("value")
+        return FormatSection.model_validate({"format": format, **columns, **given}).build("value")
 
     made = [built("string"), built("bytes", name="n"), built("json")]
     assert made == [String("value"), Bytes("n"), Json("a int")]
@@ -350,7 +350,7 @@ def test_a_job_file_asks_for_the_connector_and_the_schema_shows_how(
     assert (name, master, more) == ("orders", "local[2]", {"kafka": kafka})
     assert settings["spark.ui.enabled"] is False
     assert {"kafka", "spark.master"}.isdisjoint(settings)
-    assert json_schema()["$defs"]["SparkSpec"]["properties"]["kafka"]["type"] == "boolean"
+    assert json_schema()["$defs"]["SparkSection"]["properties"]["kafka"]["type"] == "boolean"
 
 
 def built(spark: SparkSession, tmp_path: Path, text: str) -> Job:

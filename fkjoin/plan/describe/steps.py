@@ -71,7 +71,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Sink:
+class SinkStep:
     """Where the changes of a table go."""
 
     name: str
@@ -181,7 +181,7 @@ def _operator(node: Node) -> Step:
     )
 
 
-def _rule(node: Join | KeyJoin | Aggregate | Derived | Children | Sink) -> tuple[tuple[str, str], ...]:
+def _rule(node: Join | KeyJoin | Aggregate | Derived | Children | SinkStep) -> tuple[tuple[str, str], ...]:
     return tuple(("rule", str(verdict)) for verdict in node.rules)
 
 
@@ -248,7 +248,7 @@ def _foreign_key(node: Join | Children) -> str:
     return f"{node.extractor} = {node.right.name}({', '.join(node.right.key)})"
 
 
-def job_steps(sinks: Sequence[Sink], running: Sequence[Running]) -> list[Step]:
+def job_steps(sinks: Sequence[SinkStep], running: Sequence[Running]) -> list[Step]:
     """The steps that end in the sinks; what several of them read stands there once."""
     ends = [Step("sink", sink.name, sink.to, (("of", sink.of.name),), _rule(sink), ()) for sink in sinks]
     return [*steps_of([sink.of for sink in sinks], running), *ends]

@@ -17,7 +17,7 @@ from fkjoin import Table, cogroup, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.events import Enriched
 from fkjoin.jobs.job import Job
-from fkjoin.jobs.job_sections import JobSpec
+from fkjoin.jobs.job_sections import JobSection
 from fkjoin.plan.rules import (
     AGGREGATE_READS_ANSWERS,
     ANSWERS_KEEP_WHAT_IS_READ,
@@ -684,4 +684,4 @@ def job(of: Sources, sinks: dict[str, str], **made: Any) -> Job:
         "sinks": {name: {"table": table, "path": f"{of.folder}/out/{name}"} for name, table in sinks.items()},
         "dead_letters": {"path": str(of.folder / "dead")},
     }
-    return Job(JobSpec.model_validate(spec), of.spark)
+    return Job(JobSection.model_validate(spec), of.spark)
