@@ -38,6 +38,8 @@ SECTIONS = {
     "`[cogroups.NAME]` and `[merges.NAME]`": "TogetherSection",
     "`[views.NAME]`": "ViewSection",
     "`[flat_maps.NAME]`": "FlatMapSection",
+    "`[events.NAME]`": "EventsSection",
+    "`[enrichments.NAME]`": "EnrichmentSection",
     "`[sinks.NAME]`": "SinkSection",
     "`[dead_letters]`": "DeadLettersSection",
     "`[ui]`": "PageSection",

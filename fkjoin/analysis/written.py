@@ -23,6 +23,7 @@ from fkjoin.checkpoint.files import hadoop, read_file
 from fkjoin.codec import versions
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.files.source import open_files
+from fkjoin.plan.events import Enrich
 from fkjoin.plan.nodes import Node, Source
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.frame import PROBLEM
@@ -38,6 +39,7 @@ WentBack = dict[str, list[tuple[int, int | None]]]
 
 _NUMBERS = "_version"
 _WENT_BACK = "went_back"
+_EVENTS = "events"
 _FOLDER = "^([0-9]+)-(.*)$"
 _PART = re.compile(r"part-[0-9a-f]+\.parquet")
 
@@ -47,6 +49,8 @@ def about(node: Node, timestamps: str | None, set_backs: int = 0, went_back: Wen
     said = {"format": 1, "table": node.name, "key": node.key, "timestamps": timestamps, "source": isinstance(node, Source)}
     if isinstance(node, Source):
         said |= {"numbers": node.numbers, "placed": node.topic is not None and node.parts == 1}
+    if isinstance(node, Enrich):
+        said |= {_EVENTS: True}
     if set_backs:
         said |= {"set_backs": set_backs}
     if went_back:
@@ -92,6 +96,10 @@ def read_written(
     place = path.rstrip("/")
     label, writers, _ = _folders(spark, place)
     said = _said(spark, place)
+    if _EVENTS in said:
+        raise TopologyError(
+            f"path: {place} has events, and no changes of a table; read them with spark.readStream or spark.read"
+        )
     files = open_files(spark, place, key, schema=schema, format="parquet", options=options)
     frame = _one_writer(files.frame, place, label, writers)
     beside = [column for column in frame.columns if column == label or is_added(column)]

@@ -20,6 +20,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.files.kept_schemas import KeptSchemas
 from fkjoin.files.source import open_files
 from fkjoin.jobs import installed
+from fkjoin.jobs.job_events import enriched
 from fkjoin.jobs.job_kinds import JobError, Value
 from fkjoin.jobs.job_operators import wanted_of
 from fkjoin.jobs.job_order import in_order
@@ -63,7 +64,7 @@ class Job:
         order = in_order(spec)
         queries = [*(f"sink-{name}" for name in spec.sinks), *(f"sinks-{sink.table}" for sink in spec.sinks.values())]
         self._schemas = KeptSchemas.of(spark, self._checkpoint, queries)
-        self.tables: dict[str, Table] = {name: self._source(spark, name, table) for name, table in spec.tables.items()}
+        self.tables: dict[str, Any] = {name: self._source(spark, name, table) for name, table in spec.tables.items()}
         for kind, name in order:
             with _located(f"{kind}.{name}"):
                 self.tables[name] = self._made(kind, name)
@@ -205,9 +206,11 @@ class Job:
                 self._schemas.take(name, *_learned(spark, spec))
         return table
 
-    def _made(self, kind: str, name: str) -> Table:
-        """The table of a join, an aggregate, a cogroup, a merge, a flat map or a view."""
+    def _made(self, kind: str, name: str) -> Any:
+        """The table of a join, an aggregate, a cogroup, a merge, a flat map or a view; or enriched events."""
         spec = self.spec
+        if kind == "enrichments":
+            return enriched(self._spark, spec, name, self.tables)
         if kind == "joins":
             join = spec.joins[name]
             left, right = self.tables[join.left], self.tables[join.right]

@@ -17,7 +17,8 @@ from fkjoin.errors import FkJoinError
 from fkjoin.folds import fold
 from fkjoin.jobs.job_kinds import ANY, JobError, Kind, Section, Strict
 from fkjoin.kafka.wire import Wire
-from fkjoin.stages import HowByKey
+from fkjoin.spark.dead_letters import OnError
+from fkjoin.stages import How, HowByKey
 from fkjoin.stages.join_rows import require_how
 
 
@@ -137,6 +138,21 @@ class FlatMapSection(Strict):
     """An expression that gives an array; each of its items is a row."""
     emit: EmitText = "on-change"
     """The results to send: those on change, on update, or at intervals."""
+
+
+class EnrichmentSection(Strict):
+    """Events with the columns of a table, each sent once."""
+
+    table: str
+    """The table whose columns events get."""
+    events: str
+    """The events: a section of `events`, or of `enrichments`."""
+    on: str | list[str]
+    """Columns or expressions of the event that give the table's key."""
+    how: How = "inner"
+    """`inner` drops events for which the table has no row, and `left` gives them nulls."""
+    on_error: OnError = "dead-letter"
+    """The use of events on which `on` cannot be evaluated: an error, a dead letter, or none."""
 
 
 _CALL = re.compile(

@@ -9,7 +9,15 @@ from pydantic import Field
 from fkjoin.files.source import FileFormat
 from fkjoin.jobs import installed
 from fkjoin.jobs.job_kinds import ANY, Kind, PageSection, Section, SparkSection, Strict, Value, Values
-from fkjoin.jobs.job_operators import AggregateSection, FlatMapSection, JoinSection, TogetherSection, ViewSection, understood
+from fkjoin.jobs.job_operators import (
+    AggregateSection,
+    EnrichmentSection,
+    FlatMapSection,
+    JoinSection,
+    TogetherSection,
+    ViewSection,
+    understood,
+)
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.connection import OnNewTopic
 from fkjoin.sinks import RETRY_S
@@ -168,6 +176,30 @@ class TableSection(Section):
     """Options of Spark's source."""
 
 
+class EventsSection(Section):
+    """A stream of events, from a topic or from files: rows that are sent once."""
+
+    kinds = (
+        Kind("a topic", {"topic": ANY}),
+        Kind("files", {"path": ANY}, ("format", "columns"), {"columns": 'files of events need a schema, such as "id string"'}),
+    )
+    this_is = "these events are read from"
+    places = ("topic", "path")
+
+    topic: str | None = None
+    """The topic that has the events."""
+    path: str | None = None
+    """The folder of files that have the events."""
+    format: FileFormat = "json"
+    """The format of files."""
+    columns: str | None = Field(None, alias="schema")
+    """The columns of files."""
+    select: str | list[str] | None = None
+    """The columns of an event, expressions over those of files, or of a topic's record: `key`, `value`, `timestamp`, ...."""
+    options: dict[str, Value] = Field({}, repr=False)
+    """Options of Spark's source."""
+
+
 class SinkSection(Section):
     """A target for the changes of a table: a topic, a path, or a table of PostgreSQL."""
 
@@ -188,7 +220,7 @@ class SinkSection(Section):
     places = ("topic", "path", "postgres", "kind")
 
     table: str
-    """The table, join or other operator whose changes are written."""
+    """The table, join or other operator whose changes are written, or the enrichment whose events are."""
     topic: str | None = None
     """The topic to write records to."""
     path: str | None = None
@@ -254,6 +286,10 @@ class JobSection(Strict):
     """The brokers."""
     tables: dict[str, TableSection]
     """Tables that are read, by name."""
+    events: dict[str, EventsSection] = Field({})
+    """Streams of events that are read, by name."""
+    enrichments: dict[str, EnrichmentSection] = Field({})
+    """Events with the columns of tables, by name."""
     joins: dict[str, JoinSection] = Field({})
     """Joins, by name."""
     aggregates: dict[str, AggregateSection] = Field({})

@@ -41,7 +41,7 @@ def flow_of(spec: JobSection) -> Flow:
     """The topology of a job file."""
     reads = reads_of(spec)
     made = tuple((name, tuple(reads[kind, name].values())) for kind, name in in_order(spec))
-    return Flow(tuple(spec.tables), made, tuple(spec.sinks))
+    return Flow((*spec.tables, *spec.events), made, tuple(spec.sinks))
 
 
 def troubles_of(totals: Iterable[Mapping[str, Mapping[str, int]]], tables: Collection[str]) -> tuple[str, ...]:

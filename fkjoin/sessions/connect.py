@@ -95,6 +95,9 @@ class Connect:
         whole = self.spark.read.format("binaryFile").options(**options).load(path)
         return [*found, *(name for name in whole.columns if name not in _OF_FILES and name not in found)]
 
+    def not_appended(self, frame: DataFrame) -> None:
+        """Leave it to the server, which refuses the query when it starts."""
+
     def plan(self, frame: DataFrame) -> Operator:
         """The plan as the client has it."""
         client: Any = frame

@@ -97,7 +97,8 @@ class Kafka:
         return self._records(table.results, table.changes_with(*self._placed(table)))
 
     def _records(self, of: Results, changes: DataFrame) -> DataFrame:
-        return records.records(changes, of.key, of.rest, key_as=self.key, value_as=self.value, headers=self.headers)
+        how: Any = {"key_as": self.key, "value_as": self.value, "headers": self.headers}
+        return records.records(changes, of.key, of.rest, **how, appends=of.appends)
 
     def _placed(self, table: Lowered) -> list[Column]:
         """Find what says where the rows came from, if it is wanted."""

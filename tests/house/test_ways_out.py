@@ -111,8 +111,8 @@ WAYS: dict[str, str] = {
     "path: {} cannot be read to learn its columns": BUILDING,
     "schema: column {} is {}, and Spark's JSON": BUILDING,
     "right: timestamps are {} here and {} in left": BUILDING,
-    "{}: {} column{} given, but the key of right": BUILDING,
-    "{}: {} of left table {} is {}, but key column": LEARNED,
+    "{}: {} column{} given, but the key of {} has": BUILDING,
+    "{}: {} of {} is {}, but key column {} of {}": LEARNED,
     "right: {} is joined with itself, or another": BUILDING,
     "right: the key of {} is {}, and that of {} is": BUILDING,
     "right: the key of {} is ({}), and that of {} is": BUILDING,
@@ -339,6 +339,18 @@ WAYS: dict[str, str] = {
     "path: the checkpoint of {} was set back to": (
         "tests/sinks/test_restored_checkpoint.py::test_who_has_read_what_was_set_aside_is_refused_and_who_has_not_goes_on"
     ),
+    "events: a batch DataFrame is no stream; read": BUILDING,
+    "events: rows of this stream are not final when": BUILDING,
+    "events: {} is a column of the events and of": BUILDING,
+    "events: {} is a table, whose rows change, and": BUILDING,
+    "events_name: these events are called {}; leave": BUILDING,
+    "table: {} is deployed in stages, so that a part": (
+        "tests/analysis/test_enrich.py::test_a_table_that_is_deployed_in_stages_is_refused"
+    ),
+    "path: {} has events, and no changes of a table": BUILDING,
+    "make it with table.enrich(events, on=…)": ("tests/api/test_enrich.py::test_what_cannot_be_enriched_is_refused_by_name"),
+    "key: events have no key that a {} could write": BUILDING,
+    "{}: these are events, and {} keeps rows by a key": BUILDING,
 }
 """The tests that go the ways out, by the beginnings of messages, with ``{}`` for what is filled in."""
 

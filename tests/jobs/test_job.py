@@ -311,6 +311,22 @@ right = "names"
 how = "outer"
 joiner = ["left.name", "right.names"]
 materialize = true
+[events.clicks]
+path = "{folder}/customers"
+schema = "customer string"
+select = ["customer as buyer", "1 as one"]
+[enrichments.seen]
+table = "names"
+events = "clicks"
+on = "buyer"
+[enrichments.again]
+table = "everybody"
+events = "seen"
+on = ["buyer"]
+how = "left"
+[sinks.again]
+table = "again"
+path = "{folder}/again"
 [sinks.named]
 table = "named"
 path = "{folder}/named"
@@ -356,12 +372,22 @@ def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path) -> None
     assert "  by key       customer = names(customer)\n  joiner       left.name, right.names\n" in shown
     assert "store named-pair, materialized as named" in shown
     assert "  having       names > 1\n" in shown
+    assert (
+        "enrich seen  (inner)\n  events       clicks\n  table        names\n  on           buyer = names(customer)\n" in shown
+    )
+    assert "enrich again  (left)\n  events       seen\n  table        everybody\n" in shown
+    assert "source clicks  (events)\n" in shown
     for change, says in (
         (
             ('how = "outer"\n', 'wire = "wrapper"\n'),
             r"joins\.named: wire: it is a setting of a join by foreign key, and this is a",
         ),
         (('key = "col as word"\n', ""), r"flat_maps\.by_name\.key: must be given"),
+        (('events = "seen"', 'events = "sen"'), r"enrichments\.again\.events: there are no events 'sen'; did you mean 'seen'"),
+        (('table = "everybody"', 'table = "seen"'), r"enrichments\.again\.table: there is no table or join 'seen'"),
+        (('schema = "customer string"\nselect', "select"), r"events\.clicks: files of events need a schema"),
+        (('"1 as one"', '"on as one"'), r"enrichments\.seen\.events: in events\.clicks\.select: "),
+        (("[events.clicks]", "[events.names]"), r"events\.names: a table has this name already; choose another"),
         (('"names"]', '"name"]'), r"cogroups\.both\.of\.1: there is no table or join 'name'; did you mean 'names'"),
         (('of = ["amounts", "names"]', 'of = ["amounts"]'), r"cogroups\.both\.of: List should have at least 2 items"),
     ):

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from fkjoin import Table, cogroup, fk_join
 from fkjoin import aggregates as agg
+from fkjoin.events import Enriched
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.plan.rules import (
@@ -98,7 +99,7 @@ class Sources:
         return fk_join(self.orders, self.customers, "customer_id", name="joined")
 
 
-Built = Table | Job
+Built = Table | Enriched | Job
 
 
 @dataclass(frozen=True)
@@ -606,6 +607,19 @@ def view_of_an_aggregate(of: Sources) -> Table:
     return of.orders.group_by("shop", name="counted").count().filter("count > 1", name="seen", emit="on-update")
 
 
+# Events
+
+
+@topology()
+def events_enriched_by_an_aggregate_and_a_join(of: Sources) -> Enriched:
+    frame = of.spark.readStream.format("rate").load()
+    clicks = frame.selectExpr("value as number", "cast(value % 3 as string) as buyer", "timestamp as at")
+    counts = of.orders.group_by("customer_id", name="counted").count()
+    counted = counts.enrich(clicks, on="buyer", how="left", name="with-counts", events_name="clicks")
+    named = fk_join(of.orders, of.customers, "customer_id", joiner=["left.amount", "right.name"], name="joined")
+    return named.enrich(counted, on="cast(cast(buyer as int) as string)", name="named")
+
+
 # Jobs
 
 
@@ -641,6 +655,17 @@ def job_of_everything(of: Sources) -> Job:
         views={"brief": {"of": "chain", "columns": ["amount"]}, "plain": {"of": "orders", "columns": ["amount"]}},
         merges={"all": {"of": ["brief", "plain"]}},
         sinks={"star": "star", "both": "both", "both-again": "both", "all": "all", "orders": "orders"},
+    )
+
+
+@topology()
+def job_of_events(of: Sources) -> Job:
+    (of.folder / "clicks").mkdir(exist_ok=True)
+    return job(
+        of,
+        events={"clicks": {"path": str(of.folder / "clicks"), "schema": "buyer string, page string"}},
+        enrichments={"seen": {"table": "customers", "events": "clicks", "on": "buyer", "how": "left"}},
+        sinks={"seen": "seen"},
     )
 
 
