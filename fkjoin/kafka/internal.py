@@ -67,7 +67,7 @@ class StageQuery:
             reads = [replace(read, on_new_topic="fail") for read in self.reads]  # other queries would not start over with it
             checked_topics(self.frame.sparkSession, str(checkpoint), reads)
             servers = self.topics.connection.bootstrap_servers
-            return start(self.frame, None, servers, str(checkpoint), options, when, self.name)
+            return start(self.frame, None, servers, checkpoint=str(checkpoint), options=options, trigger=when, name=self.name)
 
         return start_claimed(self.frame.sparkSession, str(checkpoint), begin)
 

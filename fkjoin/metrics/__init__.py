@@ -28,7 +28,7 @@ from fkjoin.checkpoint.progress import event_of, is_batch, lag_of, records_of, s
 from fkjoin.errors import needs_extra
 from fkjoin.metrics.families import families_of
 from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics
-from fkjoin.metrics.server import Access, PageServer
+from fkjoin.metrics.server import ClientAccess, PageServer
 from fkjoin.stages.counters import metrics_name, state_metrics_name
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Metrics(Collector):
             - ``skip_rates`` (unchanged results, by operator and stage, a second);
             - ``phases`` (Spark's, seconds); ``stages`` (by operator; seconds of all tasks since the start);
             - ``state`` (by operator: rows, about, and bytes); ``lag`` (records, by topic and partition);
-            - ``fan_out``, ``hot_keys`` and ``stream_time`` (of windows, milliseconds since 1970) by operator.
+            - ``fan_out`` and ``hot_keys`` by operator.
         """
         return self.take_json(progress.json, name)
 
@@ -184,9 +184,6 @@ class Metrics(Collector):
             "lag": lag_of(about["sources"]),
             "fan_out": {operator: known.fan_out for operator, known in operators.items() if known.fan_out},
             "hot_keys": {operator: dict(known.hot) for operator, known in operators.items() if known.hot},
-            "stream_time": {
-                name: known.stream_time_ms for name, known in operators.items() if known.stream_time_ms is not None
-            },
         }
 
     def snapshot(self) -> dict[str, Any]:
@@ -336,13 +333,13 @@ def watch(
     >>> print(metrics.prometheus().decode())
     """
     metrics = Metrics()
-    access = Access(host, tuple(names), token)
+    access = ClientAccess(host, tuple(names), token)
     if port is not None:
         with needs_extra("watch(port=)", "cli"):
             import prometheus_client  # noqa: F401
-        from fkjoin.metrics.page import Shown, pages
+        from fkjoin.metrics.page import ShownJob, pages
 
-        PageServer(pages(Shown(spark.conf.get("spark.app.name", "fkjoin") or "fkjoin"), metrics), port, access, "port")
+        PageServer(pages(ShownJob(spark.conf.get("spark.app.name", "fkjoin") or "fkjoin"), metrics), port, access, "port")
     spark.streams.addListener(Listener(metrics))
     return metrics
 

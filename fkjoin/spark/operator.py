@@ -46,6 +46,7 @@ StageName = Literal[
     "owners",
     "pair",
     "close",
+    "enrich",
 ]
 
 

@@ -7,6 +7,7 @@ from fkjoin.stages.aggregate import aggregate
 from fkjoin.stages.children import children
 from fkjoin.stages.close import close
 from fkjoin.stages.counters import Counters
+from fkjoin.stages.enrich import enrich
 from fkjoin.stages.gather import gather
 from fkjoin.stages.join_rows import How, HowByKey, join_rows, split_rows
 from fkjoin.stages.merge import merge
@@ -29,6 +30,7 @@ __all__ = [
     "answers_by_key",
     "children",
     "close",
+    "enrich",
     "gather",
     "join_rows",
     "merge",

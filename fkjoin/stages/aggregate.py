@@ -41,7 +41,7 @@ from fkjoin.folds.cogrouped import CoFold
 from fkjoin.folds.fold import Fold, entry_batch
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import HAS_RESULT, Emission, digests, entries
+from fkjoin.stages.emission import HAS_RESULT, EmitDecision, digests, entries
 from fkjoin.stages.guard import guard
 from fkjoin.stages.ordering import by_code_and_version
 from fkjoin.stages.retention import GONE, later, sweep
@@ -79,7 +79,7 @@ def aggregate(
     groups = touched(grouped, store, fold)
     held, ts, results = groups.held, groups.ts, groups.results
     unchanged = equal(groups.compared, groups.compared_before) & (ts == held.ts)
-    emission = Emission.of(groups.had, valid(results), unchanged, every=every).counted(count)
+    emission = EmitDecision.of(groups.had, valid(results), unchanged, every=every).counted(count)
     version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
     changes = emission.results(groups.keys.filter(emit), results.filter(emit), version.filter(emit), ts[emission.emit])
 
@@ -129,7 +129,9 @@ def touched(grouped: pa.Table, store: Store, fold: Fold | CoFold) -> Touched:
     code = code[order]
     old, new = (take(column(grouped, name), order) for name in ("old", "new"))
     moved = ~(valid(old) & equal(old, new))  # the others bring a timestamp and nothing else
-    states, results, rows, of_fold, light = fold.apply(states, keys, code[moved], chosen(old, moved), chosen(new, moved), store)
+    states, results, rows, of_fold, light = fold.apply(
+        states, keys, code[moved], old=chosen(old, moved), new=chosen(new, moved), store=store
+    )
 
     alive = rows > 0
     latest = _latest(code, take(column(grouped, "ts"), order).to_numpy(), len(keys))

@@ -38,7 +38,7 @@ from fkjoin.folds.fold import Fold, entries_of, entry_batch
 from fkjoin.stages import counters
 from fkjoin.stages.aggregate import touched
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import HAS_RESULT, Emission
+from fkjoin.stages.emission import HAS_RESULT, EmitDecision
 from fkjoin.stages.stream_time import Arrivals, StreamTime
 from fkjoin.stages.time_windows import TimeWindows
 from fkjoin.state import Store
@@ -71,8 +71,8 @@ def close(
     store: Store,
     count: Counters,
     fold: Fold,
-    closing: Closing,
     *,
+    closing: Closing,
     source: bytes,
     now_ms: int,
 ) -> Iterator[pa.Table]:
@@ -87,7 +87,7 @@ def close(
     count[counters.LATE] += int((over & _differs(grouped)).sum())
     open_ = grouped.filter(pa.array(~over)).combine_chunks()
     if len(open_):
-        _take_in(open_, ends[~over], store, fold, source, now_ms)
+        _take_in(open_, ends[~over], store, fold, source=source, now_ms=now_ms)
     time = before.after(arrivals, closing.idle_ms)
     if time != before:
         time.write(store)
@@ -110,12 +110,12 @@ def _differs(grouped: pa.Table) -> Bools:
     return ~equal(column(grouped, "old"), column(grouped, "new"))
 
 
-def _take_in(grouped: pa.Table, ends: Ints, store: Store, fold: Fold, source: bytes, now_ms: int) -> None:
+def _take_in(grouped: pa.Table, ends: Ints, store: Store, fold: Fold, *, source: bytes, now_ms: int) -> None:
     """Fold changes into windows that are open."""
     groups = touched(grouped, store, fold)
     end = ends[groups.of]
     has = groups.alive & valid(groups.results)
-    emission = Emission(groups.had, has, np.ones(len(has), bool))
+    emission = EmitDecision(groups.had, has, np.ones(len(has), bool))
     flags = np.where(has, HAS_RESULT, 0).astype(np.uint8)
     version = emission.own_versions(groups.held, source, now_ms)
     values = records.encode(flags, groups.ts, version, groups.body)
@@ -135,9 +135,9 @@ def _closed(until: int, store: Store, count: Counters, fold: Fold, now_ms: int) 
         names = prefixed(tags.ROW, keys)
         held = records.decode(store.get_many(names))
         nothing = constant(None, 0)
-        made = fold.apply(unpaired(held.body)[1], keys, np.zeros(0, np.int64), nothing, nothing, store)
+        made = fold.apply(unpaired(held.body)[1], keys, np.zeros(0, np.int64), old=nothing, new=nothing, store=store)
         has = valid(made.results)
-        emission = Emission(np.zeros(len(has), bool), has, has)
+        emission = EmitDecision(np.zeros(len(has), bool), has, has)
         emit = pa.array(has)
         count[counters.OUT] += int(has.sum())
         results = emission.results(keys.filter(emit), made.results.filter(emit), held.version.filter(emit), held.ts[has])

@@ -35,6 +35,10 @@ LATE = "late-dropped"
 """Changes of contributions to windows that were closed before the batch."""
 STREAM_TIME = "stream-time"
 """The stream time of an aggregate by windows, in milliseconds since 1970: a maximum, not a sum."""
+EVENTS_IN = "events-in"
+"""Events that come to an enrich."""
+WITHOUT_ROW = "events-without-row"
+"""Events for which the table has no row: an inner enrich drops them, and a left one gives them nulls."""
 
 ALL = (
     LEFT_IN,
@@ -51,7 +55,7 @@ ALL = (
     OUT,
     INDEX_REBUILT,
 )
-OF_STAGES = {"owners": (HIDDEN,), "close": (LATE,)}
+OF_STAGES = {"owners": (HIDDEN,), "close": (LATE,), "enrich": (EVENTS_IN, WITHOUT_ROW)}
 """Counters besides, that operators with such a stage have."""
 MOST_OF_STAGES = {"close": (STREAM_TIME,)}
 """Those of which the greatest value counts."""

@@ -17,6 +17,7 @@ from fkjoin.spark.specs import (
     AggregateSpec,
     ChildrenSpec,
     CloseSpec,
+    EnrichSpec,
     GatherSpec,
     MergeSpec,
     Messages,
@@ -58,6 +59,7 @@ WHOLE = (
     (SpreadSpec(STATE, as_read=True, every=True), 363),
     (OwnersSpec(STATE, every=True), 359),
     (PaceSpec(STATE), 359),
+    (EnrichSpec(STATE, how="left", in_order=True), 363),
 )
 """Of each kind, a spec with all that it can have, and the bytes of a spec for all kinds that says the same."""
 

@@ -22,7 +22,7 @@ from fkjoin.codec.messages import GROUPED, JOINED, NO_TIMESTAMP, RESULT, Operati
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.folds.extremes import Extreme
 from fkjoin.folds.fold import Fold
-from fkjoin.folds.members import Collected, DistinctCount, Reading
+from fkjoin.folds.members import Collected, ColumnForm, DistinctCount
 from fkjoin.folds.sums import Count, WholeSum
 from fkjoin.stages import Counters, close, regroup
 from fkjoin.stages.close import Closing, late
@@ -42,7 +42,7 @@ FOLD = Fold(
         WholeSum("sum", 0, "sum"),
         Extreme("least", 0, "min", pa.int64()),
         DistinctCount("different", 0, pa.int64()),
-        Collected("all", 0, ((0, False),), Reading("list", pa.int64()), 0),
+        Collected("all", 0, ((0, False),), ColumnForm("list", pa.int64()), 0),
     ),
 )
 Window = tuple[int, str]
@@ -99,7 +99,7 @@ class Windows:
         named = [(one["key"], one["row"], one["version"]) for one in grouped.to_pylist()]
         assert len(named) == len(set(named)), "a change is one message for each window"
         for results in close(
-            grouped, batch.arrivals, self.stores[1], self.count, self.fold, self.closing, source=SOURCE, now_ms=0
+            grouped, batch.arrivals, self.stores[1], self.count, self.fold, closing=self.closing, source=SOURCE, now_ms=0
         ):
             assert results.schema.equals(RESULT)
             self._take(results)
