@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fkjoin import metrics as metrics
     from fkjoin import sinks as sinks
     from fkjoin import testing as testing
+    from fkjoin.analysis.windows import window
     from fkjoin.checkpoint.failure import QueryError, failure
     from fkjoin.checkpoint.query import Query
     from fkjoin.checkpoint.reader import StateReader
@@ -42,6 +43,7 @@ __all__ = [
     "fk_join",
     "read_state",
     "session",
+    "window",
 ]
 
 _HOMES = {
@@ -54,6 +56,7 @@ _HOMES = {
     "fk_join": "fkjoin.join",
     "read_state": "fkjoin.checkpoint.saved",
     "session": "fkjoin.sessions.settings",
+    "window": "fkjoin.analysis.windows",
 }
 
 _MODULES = ("aggregates", "kafka", "metrics", "sinks", "testing")

@@ -19,6 +19,7 @@ from fkjoin.analysis.columns import resolve_column
 from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.vectorize import scalar_of
 from fkjoin.analysis.wanted import Wanted, column_of, ordered_by_key
+from fkjoin.analysis.windows import Window, windowed, without_window
 from fkjoin.errors import TopologyError
 from fkjoin.folds.calls import AGGREGATE, Called, Evaluating, Reducing, Starting
 from fkjoin.folds.fold import Fold
@@ -43,12 +44,16 @@ class Grouped(Remembered):
     A group without rows has no row.  Versions (``_version``) are a counter of the group.  ``Table.group_by`` makes one.
     """
 
-    def __init__(self, table: Handle, key: Expressions, value: Expressions | None, options: Options) -> None:
+    def __init__(
+        self, table: Handle, key: Expressions | Window | list[Any], value: Expressions | None, options: Options
+    ) -> None:
         self._recipe = Recipe(Grouped, (table, key, value), {"options": options})
-        self._of, self._table, self._options = table._of, table._planned, options
+        self._of, self._table = table._of, table._planned
         self._rows = self._table.visible
+        window, keys = without_window(key)
+        self._options = replace(options, window=window)
         with telling_files(self._recipe.learned_below):
-            self._key = self._project("key", key)
+            self._key = self._project("key", keys)
             self._value = None if value is None else self._project("value", value)
         one = self._value is not None and len(self._value.bound) == 1  # a star may be several
         self._plain = one and not isinstance(value, list | tuple)
@@ -102,7 +107,7 @@ class Grouped(Remembered):
         described = tuple((title, str(wanted)) for title, wanted in columns.items())
         fold = Fold(schema, made)
         if having is not None:
-            fold = replace(fold, having=condition_on(having, self._table.spark, self._key, fold.schema))
+            fold = replace(fold, having=condition_on(having, self._table.spark, self._group, fold.schema))
         return self._of(aggregated(self._table, self._key, value, fold=fold, columns=described, options=self._options))
 
     def count(self, column: Expression | None = None) -> Table:
@@ -277,9 +282,14 @@ class Grouped(Remembered):
         functions = Starting(None), Reducing(adder), Reducing(subtractor)
         return self._called("reduce", of, functions, (adder, subtractor))
 
+    @property
+    def _group(self) -> StructType:
+        """The type of a group's key."""
+        return self._key.schema if self._options.window is None else windowed(self._key.schema)
+
     def _called(self, method: str, of: StructType, functions: tuple[Any, Any, Any], given: tuple[Any, Any]) -> Table:
         value = self._value or self._whole_row()
-        schema, key = arrow_schema("value", value.schema), arrow_schema("key", self._key.schema)
+        schema, key = arrow_schema("value", value.schema), arrow_schema("key", self._group)
         title, kind = of.names[0], arrow_schema("returns", of).field(0).type
         fold = Fold(schema, (Called(title, kind, key, schema, self._plain, *functions, row=_row),), nullable=True, ordered=True)
         what = ", ".join(text(one) if isinstance(one, Expressed) else _named(one) for one in given)
@@ -295,6 +305,8 @@ class Grouped(Remembered):
             return given
         require_classic(self._table.spark, f"{argument} as an expression", "give a Python callable")
         value = self._value or self._whole_row()
+        if self._options.window is not None:
+            raise TopologyError(f"{argument}: an expression knows no windows; give a Python callable, or write agg(…)")
         key = self._key.schema.names
         if AGGREGATE in (names := [*key, *(name for name in value.schema.names if name not in key)]):
             raise TopologyError(f"{argument}: a column is called {AGGREGATE!r}, as the aggregate is; give it an alias")

@@ -12,6 +12,7 @@ from fkjoin.analysis.enrich import planned_enrich, planned_events
 from fkjoin.analysis.joins import planned_children, planned_join
 from fkjoin.analysis.key_joins import planned_key_join
 from fkjoin.analysis.unions import merged
+from fkjoin.analysis.windows import Window
 from fkjoin.errors import TopologyError
 from fkjoin.events import Enriched
 from fkjoin.grouped import Grouped
@@ -113,11 +114,13 @@ class Operators(RowOperators):
 
     def group_by(
         self,
-        key: Expressions,
+        key: Expressions | Window | list[Any],
         value: Expressions | None = None,
         *,
         name: str | None = None,
         emit: Emit = "on-change",
+        grace: str | None = None,
+        idle: str | None = None,
         deployment: Deployment = "fused",
         application: str | None = None,
         upgrade_from: str | None = None,
@@ -127,9 +130,9 @@ class Operators(RowOperators):
 
         Parameters
         ----------
-        key : str, Column, or list of them
+        key : str, Column, window, or list of them
             Columns, SQL texts or Columns over the table's columns; they become the result's key.  A row with a null among them
-            is in no group.
+            is in no group.  One may be ``fkjoin.window(…)``, with ``emit="on-close"``.
         value : str, Column, or list of them, optional
             What a row contributes.  If left out, what the aggregate is of.
         name : str, optional
@@ -137,7 +140,12 @@ class Operators(RowOperators):
         emit : {"on-change", "on-update", "periodic …"}, default "on-change"
             When a group's row is sent.  ``"on-change"``: if its value or its timestamp (the latest of its rows' changes)
             differs from what was sent last (KIP-557).  ``"on-update"``: whenever one of its rows was updated.  ``"periodic
-            …"``: see ``fk_join``.
+            …"``: see ``fk_join``.  ``"on-close"``, of windows: a window's row once, when stream time has reached its end and
+            ``grace``.  Stream time is how far all sources have come, by their timestamps.
+        grace : str, optional
+            How long after its end a window takes in rows, such as ``"2 minutes"``.  If left out, no longer.
+        idle : str, optional
+            How long a source may have no rows and still hold stream time back.  If left out, for ever.
         deployment : {"fused", "staged"}, default "fused"
             ``"fused"``: in one query.  ``"staged"``, of tables made from topics: a query of ``Table.stages`` writes what rows
             contribute to the topic ``APPLICATION-NAME-repartition``, in KIP-904's format; the aggregate reads it.
@@ -162,7 +170,7 @@ class Operators(RowOperators):
         --------
         >>> counts = orders.group_by("customer_id").count()
         """
-        return Grouped(self, key, value, Options(name, emit, deployment, application, upgrade_from, validate))
+        return Grouped(self, key, value, Options(name, emit, deployment, application, upgrade_from, validate, grace, idle))
 
     @remembered
     def with_children(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -14,6 +14,7 @@ from fkjoin.analysis.checks import Deployment, as_emitted, refuse_same_name, ref
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.planned import Planned, Settings
 from fkjoin.analysis.projection import Projection
+from fkjoin.analysis.windows import Closes, Window, windowed
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.folds.fold import Fold, Having
 from fkjoin.kafka.internal import TopicSettings
@@ -34,6 +35,10 @@ class Options:
     application: str | None = None
     upgrade_from: str | None = None
     validate: bool | None = None
+    grace: str | None = None
+    idle: str | None = None
+    window: Window | None = None
+    """The window among the keys."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +55,13 @@ class AggregateBound:
     upgrade_from: str | None
     emission: Emission
     settings: Settings
+    closes: Closes | None = None
+    """When windows close; None where groups are no windows."""
 
 
-def condition_on(given: Expression, spark: SparkSession, key: Projection, columns: pa.Schema) -> Having:
+def condition_on(given: Expression, spark: SparkSession, key: StructType, columns: pa.Schema) -> Having:
     """The condition ``having`` on the columns of a result, and those of its key.  Raises ``TopologyError``."""
-    kind = StructType([*spark_schema(columns), *(field for field in key.schema if field.name not in columns.names)])
+    kind = StructType([*spark_schema(columns), *(field for field in key if field.name not in columns.names)])
     scope = Scope(spark.createDataFrame([], kind), tuple(kind.names), "the result", arrow_schema("having", kind))
     (bound,) = bind("having", [given], scope)
     if not isinstance(bound.field.dataType, BooleanType):
@@ -62,7 +69,7 @@ def condition_on(given: Expression, spark: SparkSession, key: Projection, column
         raise ColumnTypeError(f"having: {said}, a boolean is needed: write a comparison")
     if bound.vector is None:
         raise TopologyError(f"having: only Spark can evaluate {text(given)}; write agg(…).filter(…), without having")
-    return Having(bound.vector, arrow_schema("key", key.schema), text(given))
+    return Having(bound.vector, arrow_schema("key", key), text(given))
 
 
 def aggregated(
@@ -72,16 +79,21 @@ def aggregated(
 
     Raises ``TopologyError``.
     """
-    emission = Emission.of(options.emit)
+    closes = Closes.of(options.window, options.emit, options.grace, options.idle)
+    emission = Emission.of(options.emit, windows=closes is not None)
     require_deployment(options.deployment)
     if options.upgrade_from is not None and options.deployment == "fused":
         raise TopologyError('upgrade_from: it is for deployment="staged"; a fused aggregate has no topic to write to')
     having = None if fold.having is None else fold.having.text
-    said = table.name, key.texts, value.texts, columns, *([] if having is None else [having])
+    grouped_by = key.texts if closes is None else (closes.window.text, *key.texts[1:])
+    said = table.name, grouped_by, value.texts, columns, *([] if having is None else [having])
     label = options.name or f"{table.name}-by-{generated_name(*said)}"
     refuse_same_name(label, (table.node,), "aggregate")
-    keys = tuple(key.schema.names)
-    require_plain_keys("key", key.schema)
+    key_type = key.schema if closes is None else windowed(key.schema)
+    keys = tuple(key_type.names)
+    require_plain_keys("key", key_type)
+    if closes is not None:
+        closes.check(table, key.schema, options.deployment)
     require_beside(keys, "agg", fold.schema.names, "give it another name")
     topic = None
     if options.deployment == "staged":
@@ -91,16 +103,18 @@ def aggregated(
         refuse_to_start_over("deployment", table)
         require_release(options.upgrade_from)
     through = None if topic is None else topic.last
-    node = Aggregate(label, table.node, keys, key.texts, value.texts, columns, options.emit, through, having=having)
+    node = Aggregate(label, table.node, keys, grouped_by, value.texts, columns, options.emit, through, having=having)
+    if closes is not None:
+        node = replace(node, closes=(closes.grace, closes.idle))
     arrow_schema("key", table.key_type)
     tried = attempt("group_by", table.name, (*key.bound, *value.bound), table.on_error)
     settings = Settings.of(table.spark, options.validate)
     return Planned(
         node,
-        as_emitted("key", key.schema),
+        as_emitted("key", key_type),
         spark_schema(fold.schema),
         table.spark,
-        AggregateBound(key, value, tried, fold, topic, options.upgrade_from, emission, settings),
+        AggregateBound(key, value, tried, fold, topic, options.upgrade_from, emission, settings, closes),
         (table,),
         table.timestamps,
         table.on_error,

@@ -1,4 +1,4 @@
-"""When a table's changes are sent: as they come, or once an interval."""
+"""When a table's changes are sent: as they come, once an interval, or when a window closes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import TypeAlias
 import pandas as pd
 
 from fkjoin.errors import TopologyError
-from fkjoin.plan.nodes import PERIODIC
+from fkjoin.plan.nodes import ON_CLOSE, PERIODIC
 
 Emit: TypeAlias = str
 """``"on-change"``: a result that differs from what was sent last.  ``"on-update"``: one whenever what it is made of was
-updated.  ``"periodic 10 seconds"``, or ``"periodic"`` (1 minute): a row's last result once in that time, if it differs."""
+updated.  ``"periodic 10 seconds"``, or ``"periodic"`` (1 minute): a row's last result once in that time, if it differs.
+``"on-close"``, of windows: a window's row once, when the window closes."""
 
 _INTERVAL = "1 minute"
 _SHORTEST_MS = 100
@@ -25,13 +26,18 @@ class Emission:
     every: bool = False
     """Also results that are as they were."""
     interval_ms: int | None = None
+    on_close: bool = False
 
     @staticmethod
-    def of(given: Emit) -> Emission:
-        """Raises ``TopologyError``."""
+    def of(given: Emit, *, windows: bool = False) -> Emission:
+        """Raises ``TopologyError``.  ``windows``: the operator can be of windows."""
         how, _, interval = str(given).partition(" ")
         if how == PERIODIC:
             return Emission(interval_ms=_milliseconds(interval or _INTERVAL))
+        if given == ON_CLOSE:
+            if not windows:
+                raise TopologyError(f'emit: "{ON_CLOSE}" is for windows; give it to group_by, with fkjoin.window(…) in its key')
+            return Emission(on_close=True)
         if given not in ("on-change", "on-update"):
             raise TopologyError(
                 f'emit: {given!r} is not one of "on-change", "on-update", "periodic" or, for instance, "periodic 10 seconds"'
@@ -39,11 +45,16 @@ class Emission:
         return Emission(every=given == "on-update")
 
 
-def _milliseconds(interval: str) -> int:
+def interval_us(argument: str, interval: str) -> int:
+    """An interval such as "10 seconds", in microseconds.  Raises ``TopologyError`` about the argument."""
     try:
-        milliseconds = int(pd.Timedelta(interval) / pd.Timedelta(milliseconds=1))
-    except ValueError as error:
-        raise TopologyError(f'emit: {interval!r} is no interval such as "10 seconds" or "1 minute"') from error
+        return int(pd.Timedelta(interval) / pd.Timedelta(microseconds=1))
+    except (ValueError, TypeError) as error:
+        raise TopologyError(f'{argument}: {interval!r} is no interval such as "10 seconds" or "1 minute"') from error
+
+
+def _milliseconds(interval: str) -> int:
+    milliseconds = interval_us("emit", interval) // 1000
     if milliseconds < _SHORTEST_MS:
         raise TopologyError(f'emit: {interval} is too short, {_SHORTEST_MS} ms is the least; "on-change" does not wait at all')
     return milliseconds

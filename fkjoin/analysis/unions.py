@@ -140,6 +140,8 @@ def _obstacle(node: Aggregate) -> str | None:
         return "is staged, and a cogroup is one query; leave its deployment fused"
     if node.materialized is not None:
         return "is materialized, and has no store of its own in a cogroup; materialize the cogroup"
+    if node.closes is not None:
+        return "is of windows that close, and a cogroup has none; leave it out, and join its results with join"
     if periodic(node):
         return "is held back, and a cogroup sends for it; give the cogroup that emit"
     return None

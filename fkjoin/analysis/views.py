@@ -20,7 +20,7 @@ from fkjoin.analysis.projection import Projection
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Steps, Where
 from fkjoin.errors import ColumnTypeError, TopologyError
-from fkjoin.plan.nodes import Derived, Source, generated_name
+from fkjoin.plan.nodes import Aggregate, Derived, Source, generated_name
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import named, quoted_if_needed, require_beside
 from fkjoin.spark.schemas import Expression, Expressions, struct_column, text
@@ -135,6 +135,11 @@ def materialized(table: Planned, name: str) -> Planned:
         step = ViewStep(NOTHING, F.col(ROW), F.col(DELETED), lambda paths: None, (), lambda: ())
         table = _view(table, step, None, "on-change")
     node: Any = table.node
+    if isinstance(node, Aggregate) and node.closes is not None:
+        raise TopologyError(
+            f"materialize: {table.name} is of windows, which leave the state when they close; materialize the table below it, "
+            "or write its rows to a sink"
+        )
     kinds = as_emitted("key", table.key_type), as_emitted("row", table.row_type)
     return replace(table, node=replace(node, materialized=name), key_type=kinds[0], row_type=kinds[1])
 

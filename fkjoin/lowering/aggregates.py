@@ -12,8 +12,10 @@ from pyspark.sql import functions as F
 from fkjoin.analysis.aggregates import AggregateBound
 from fkjoin.analysis.planned import Planned
 from fkjoin.analysis.projection import Projection
+from fkjoin.analysis.windows import sources_of
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.repartition import read_back, to_records
+from fkjoin.lowering.closing import closing_of, late_letters, with_time
 from fkjoin.lowering.emission import paced
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.pruning import narrowed, narrowed_rows
@@ -26,7 +28,7 @@ from fkjoin.spark.frame import DELETED, LEFT_GONE, RAW
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackRows
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema, text
-from fkjoin.spark.specs import AggregateSpec, RegroupSpec, StageSpec, StateSpec
+from fkjoin.spark.specs import AggregateSpec, CloseSpec, RegroupSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.answer_rows import AnswerRows, ContributeRows, RowMaker
 from fkjoin.stages.contribute import Contribute
@@ -51,7 +53,11 @@ def lower_aggregate(planned: Planned, table: Lowered) -> Lowered:
     }
     if fold.having is not None:
         bound_to["having"] = fold.having.text
-    kinds = {"key": key.schema, "row_key": table.key_type, "value": value.schema, "result": spark_schema(fold.schema)}
+    closing = None if bound.closes is None else closing_of(bound.closes, table.planned, group)
+    if closing is not None:
+        bound_to |= {"windows": [str(closing.windows.size), str(closing.windows.slide)]}
+        bound_to |= {"sources": [one.name for one in sources_of(table.planned)]}
+    kinds = {"key": planned.key_type, "row_key": table.key_type, "value": value.schema, "result": spark_schema(fold.schema)}
     about = {**kinds, "versions": [["version", 1]], **({"collected": fold.collected} if fold.collected else {})}
     start_over = starts_over(table.node)
     pack = PackRows(row_key, fold.value, settings.buckets, group, settings.validate, start_over=start_over)
@@ -61,7 +67,7 @@ def lower_aggregate(planned: Planned, table: Lowered) -> Lowered:
     def state(kind: type[StageSpec], materialized: str | None) -> StateSpec:
         return state_spec(settings, kind, label, bound_to={"materialized": materialized, **bound_to}, about=about)
 
-    def regrouped(number: int | None = None, every: bool = emission.every) -> DataFrame:
+    def regrouped(number: int | None = None, every: bool = emission.every, name: str = label) -> DataFrame:
         spec = RegroupSpec(
             state(RegroupSpec, None),
             as_read=read_from(table.node) is not None,
@@ -69,8 +75,9 @@ def lower_aggregate(planned: Planned, table: Lowered) -> Lowered:
             every=every,
             from_answers=contributed.contribute,
             number=number,
+            windows=None if closing is None else closing.windows,
         )
-        return counted(stage(contributed.envelopes, spec), f"{label}-regroup", "regroup").where("counter is null")
+        return counted(stage(contributed.envelopes, spec), f"{name}-regroup", "regroup").where("counter is null")
 
     grouped = regrouped()
     stages, dead = table.stages, (*table.dead, *table.dead_of(bound.tried, label))
@@ -79,10 +86,16 @@ def lower_aggregate(planned: Planned, table: Lowered) -> Lowered:
         stages += (StageQuery(f"{label}-regroup", records, topic, (topic.connection,)),)
         grouped, unreadable = read_back(planned.spark, topic, fold.value, settings.buckets)
         dead += (unreadable.withColumn(RAW, F.col(RAW).withField("table", F.lit(label))),)
-    unpack = UnpackResults(group, (fold.schema,), node.versions)
-    kept = state(AggregateSpec, node.materialized or label)
-    spec = AggregateSpec(kept, fold=fold, in_order=topic is None, every=emission.every)
-    results = paced(counted(stage(grouped, spec), label, "aggregate"), label, emission, about, settings)
+    unpack = UnpackResults(arrow_schema("key", planned.key_type), (fold.schema,), node.versions)
+    if closing is not None:
+        closes = CloseSpec(state(CloseSpec, None), fold=fold, closing=closing)
+        results = counted(stage(with_time(grouped, table.planned, closes), closes), label, "close")
+        if table.on_error == "dead-letter":
+            dead += (late_letters(with_time(regrouped(name=f"{label}-late"), table.planned, closes), closes, label, row_key),)
+    else:
+        kept = state(AggregateSpec, node.materialized or label)
+        spec = AggregateSpec(kept, fold=fold, in_order=topic is None, every=emission.every)
+        results = paced(counted(stage(grouped, spec), label, "aggregate"), label, emission, about, settings)
     return Lowered(planned, node, frame_of(results, unpack), dead, stages, encoded=(results, unpack), contributions=regrouped)
 
 

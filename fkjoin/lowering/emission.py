@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin.analysis.emission import Emission
@@ -28,8 +28,11 @@ def paced(
     if emission.interval_ms is None:
         return results
     spec = PaceSpec(state_spec(settings, PaceSpec, operator, bound_to=bound_to, about=about))
-    wake = F.explode(F.lit(list(bucket_ids(settings.buckets)))).alias("bucket")
-    over = ticks(results.sparkSession, emission.interval_ms).select(
-        wake, F.lit(None).cast("binary"), F.lit(TICK), F.col("tick")
-    )
+    over = ticks_for(results.sparkSession, emission.interval_ms, settings.buckets)
     return counted(stage(results.where("counter is null").unionAll(over), spec), f"{operator}-pace", "pace")
+
+
+def ticks_for(spark: SparkSession, interval_ms: int, buckets: int) -> DataFrame:
+    """Envelopes that tell each bucket when an interval is over."""
+    wake = F.explode(F.lit(list(bucket_ids(buckets)))).alias("bucket")
+    return ticks(spark, interval_ms).select(wake, F.lit(None).cast("binary"), F.lit(TICK), F.col("tick"))

@@ -42,6 +42,11 @@ def packed_by_workers(table: Lowered, pack: Pack, foreign_key: Columns | None = 
     return table.undecoded[0].mapInArrow(packing, ENVELOPE)
 
 
+def read_by_workers(undecoded: Undecoded, pack: Pack) -> DataFrame:
+    """What ``pack`` makes of the rows that workers read."""
+    return undecoded[0].mapInArrow(_stepped(undecoded).packing(pack), ENVELOPE)
+
+
 def packed_contributions(
     aggregate: Aggregate, off: Off, table: Lowered, *, key: Projection, value: Projection, pack: PackRows
 ) -> tuple[Aggregate, DataFrame | None]:

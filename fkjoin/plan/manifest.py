@@ -43,6 +43,8 @@ def manifest(node: Node) -> dict[str, dict[str, object]]:
             facts["deployment"] = "fused" if step.topic is None else "staged"
             if step.having is not None:
                 facts["having"] = step.having
+            if step.closes is not None:  # with a stage of its own, and with a clock where sources may be idle
+                facts["on-close"] = "clock" if step.closes[1] else True
             found[f"aggregate {step.name}"] = facts
         elif isinstance(step, Cogroup | Merge):
             kind = "cogroup" if isinstance(step, Cogroup) else "merge"

@@ -15,6 +15,9 @@ PERIODIC = "periodic"
 """Beginning of texts that say that changes are held back."""
 
 
+ON_CLOSE = "on-close"
+"""Text that says that a window's row is sent when the window closes."""
+
 ROOT = "root "
 """Beginning of texts that stand for the positions of roots in a source's version."""
 
@@ -137,6 +140,8 @@ class Aggregate:
     materialized: str | None = None
     having: str | None = None
     """The condition on groups that have a row."""
+    closes: tuple[str, str | None] | None = None
+    """Of windows: the grace time after their ends, and after what time a source is idle; None where groups are no windows."""
 
     log = None
     parts = 1

@@ -188,3 +188,23 @@ def _key(schema: pa.Schema, key: Bytes) -> pa.StructArray:
 
 def _at(values: pa.Array, path: Path) -> pa.Array:
     return pc.struct_field(values, list(path)) if path else values
+
+
+@dataclass(frozen=True)
+class UnpackLate:
+    """Envelopes of ``GROUPED`` → rows ``row_key, group``: which row's changes they are, and of which group."""
+
+    row_key: pa.Schema
+    group: pa.Schema
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([("row_key", pa.struct(list(self.row_key))), ("group", pa.struct(list(self.group)))])
+
+    def __call__(self, batches: Batches) -> Batches:
+        settle()
+        for batch in batches:
+            for payload in payloads(batch):
+                late = unpack(payload)
+                parts = [_key(self.row_key, column(late, "row")), _key(self.group, column(late, "key"))]
+                yield pa.record_batch(parts, schema=self.schema)

@@ -167,7 +167,12 @@ def _operator(node: Node) -> Step:
         columns = tuple((title, f"{what} of {table.name}") for table in node.tables for title, what in table.columns)
         return Step("cogroup", node.name, node.emit, tuple(("of", table.name) for table in node.tables), columns, (stage,))
     summed = ("group by", ", ".join(node.grouped_by)), ("value", ", ".join(node.value) or "none"), *node.columns
-    having = () if node.having is None else (("having", node.having),)
+    having: tuple[tuple[str, str], ...] = () if node.having is None else (("having", node.having),)
+    second = Stage("aggregate", "group", f"{node.name}-aggregate", node.topic, kept)
+    if node.closes is not None:
+        grace, idle = node.closes
+        having += (("grace", grace), ("sources are idle", f"after {idle}" if idle else "never"))
+        second = Stage("close", "window", f"{node.name}-close", notes=kept)
     return Step(
         "aggregate",
         node.name,
@@ -176,7 +181,7 @@ def _operator(node: Node) -> Step:
         (*summed, *having, *_rule(node)),
         (
             Stage("regroup", ", ".join(node.table.key), f"{node.name}-regroup", notes=_instead(node)),
-            Stage("aggregate", "group", f"{node.name}-aggregate", node.topic, kept),
+            second,
         ),
     )
 

@@ -1,0 +1,153 @@
+"""Windows of time as groups: what ``fkjoin.window`` makes, and what a table needs for windows that close."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.types import StructField, StructType, TimestampType
+
+from fkjoin.analysis.emission import interval_us
+from fkjoin.analysis.planned import Planned, SourceBound
+from fkjoin.errors import ColumnTypeError, TopologyError
+from fkjoin.plan.nodes import ON_CLOSE, Aggregate, Join, in_order, periodic
+from fkjoin.sessions.access import require_classic
+from fkjoin.spark.schemas import Expression
+from fkjoin.stages.time_windows import END, START
+
+_SHORTEST_IDLE_MS = 1000
+_MOST_WINDOWS = 1000
+"""The most windows that a row may be in."""
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """Windows of time in the key of ``Table.group_by``; ``window`` makes one."""
+
+    time: Expression
+    size_us: int
+    slide_us: int
+    text: str
+
+
+def window(time: Expression, size: str, slide: str | None = None) -> Window:
+    """Make windows of time, to be among the keys of ``Table.group_by``.
+
+    A row is in each window that has its time in it.  Windows begin at multiples of ``slide`` since 1970-01-01 in UTC.  In the
+    result each window is two columns of the key, ``window_start`` and ``window_end``; the end is not part of the window.
+
+    Parameters
+    ----------
+    time : str or Column
+        The row's time: a column or an expression of type ``timestamp``.
+    size : str
+        How long a window is, such as ``"10 minutes"``.
+    slide : str, optional
+        The time between the starts of windows.  If left out, it is ``size``, and each row is in one window.
+
+    Returns
+    -------
+    Window
+
+    Raises
+    ------
+    TopologyError
+        If an interval is wrong; the message says which, and why.
+
+    Examples
+    --------
+    >>> ten_minutes = window("ordered_at", "10 minutes")
+    >>> each_five = window("ordered_at", "10 minutes", "5 minutes")
+    """
+    size_us = interval_us("size", size)
+    slide_us = size_us if slide is None else interval_us("slide", slide)
+    if size_us <= 0 or slide_us <= 0:
+        raise TopologyError('window: size and slide must be longer than nothing; give an interval such as "10 minutes"')
+    if slide_us > size_us:
+        raise TopologyError(
+            f"slide: {slide} is longer than the size, {size}: rows would be in no window; give at most the size"
+        )
+    if size_us > slide_us * _MOST_WINDOWS:
+        raise TopologyError(f"slide: a row would be in more than {_MOST_WINDOWS} windows; give a longer slide")
+    return Window(time, size_us, slide_us, f"window({time}, {size}{'' if slide is None else f', {slide}'})")
+
+
+def without_window(key: Any) -> tuple[Window | None, Any]:
+    """The window among the keys, if there is one, and the keys with its time, which then comes first."""
+    given = list(key) if isinstance(key, list | tuple) else [key]
+    windows = [one for one in given if isinstance(one, Window)]
+    if not windows:
+        return None, key
+    if len(windows) > 1:
+        raise TopologyError("key: there are two windows; give one, and group the result by the other")
+    return windows[0], [windows[0].time, *(one for one in given if not isinstance(one, Window))]
+
+
+def windowed(kind: StructType) -> StructType:
+    """The type of a group's key, of that with the row's time in its first column."""
+    time, *others = kind
+    return StructType([StructField(START, time.dataType), StructField(END, time.dataType), *others])
+
+
+@dataclass(frozen=True)
+class Closes:
+    """When windows close."""
+
+    window: Window
+    grace: str
+    idle: str | None
+
+    @property
+    def grace_us(self) -> int:
+        return interval_us("grace", self.grace)
+
+    @property
+    def idle_ms(self) -> int | None:
+        return None if self.idle is None else interval_us("idle", self.idle) // 1000
+
+    @staticmethod
+    def of(window: Window | None, emit: str, grace: str | None, idle: str | None) -> Closes | None:
+        """Check that arguments of ``Table.group_by`` go together; None where groups are no windows."""
+        if window is None:
+            if emit == ON_CLOSE:
+                raise TopologyError(f'emit: "{ON_CLOSE}" is for windows; put fkjoin.window(…) into the key')
+            for argument, given in (("grace", grace), ("idle", idle)):
+                if given is not None:
+                    raise TopologyError(f"{argument}: it is for windows; put fkjoin.window(…) into the key, or leave it out")
+            return None
+        if emit != ON_CLOSE:
+            raise TopologyError(f'emit: a window is sent when it closes, and {emit!r} is not that; give emit="{ON_CLOSE}"')
+        closes = Closes(window, "0 seconds" if grace is None else grace, idle)
+        if closes.grace_us < 0:
+            raise TopologyError(f'grace: {grace} is less than nothing; give an interval such as "2 minutes"')
+        if closes.idle_ms is not None and closes.idle_ms < _SHORTEST_IDLE_MS:
+            raise TopologyError(f'idle: {idle} is too short; give at least "{_SHORTEST_IDLE_MS // 1000} second"')
+        return closes
+
+    def check(self, table: Planned, key: StructType, deployment: str) -> None:
+        """Raise ``TopologyError`` if windows of the table cannot close."""
+        require_classic(table.spark, f'emit="{ON_CLOSE}"', "leave out the window, and group by a time that is cut off")
+        if deployment != "fused":
+            raise TopologyError("deployment: windows close in one query; leave the deployment fused")
+        if not isinstance(key[0].dataType, TimestampType):
+            kind = key[0].dataType.simpleString()
+            raise ColumnTypeError(
+                f"key: the window's time {self.window.time} is {kind}; write cast({self.window.time} as timestamp)"
+            )
+        for node in in_order(table.node):
+            if periodic(node):
+                raise TopologyError(f"emit: {node.name} is held back, and its rows would come late; leave out its emit")
+            if isinstance(node, Aggregate) and node.closes is not None:
+                raise TopologyError(f"key: {node.name} is of windows itself; group the table below it, by a longer window")
+            if (isinstance(node, Join) and node.topics is not None) or (isinstance(node, Aggregate) and node.topic is not None):
+                raise TopologyError(f"key: {node.name} is staged, and windows close in one query; leave its deployment fused")
+        for source in sources_of(table):
+            if source.timestamps != "timestamp":
+                has = f"timestamps of type {source.timestamps}" if source.timestamps else "no timestamps"
+                raise TopologyError(f"key: the table {source.name} has {has}; give it timestamp=, a column of type timestamp")
+
+
+def sources_of(table: Planned) -> tuple[Planned, ...]:
+    """The sources of the table, each once."""
+    found = [table] if isinstance(table.bound, SourceBound) else [one for below in table.inputs for one in sources_of(below)]
+    return tuple({one.name: one for one in found}.values())

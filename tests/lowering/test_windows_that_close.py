@@ -1,0 +1,113 @@
+"""Windows that close, on Spark: two sources joined, then grouped by window."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+
+import fkjoin
+from fkjoin import Table
+from fkjoin import aggregates as agg
+from tests.support.queries import run, write_lines
+from tests.support.sessions import small
+
+pytestmark = pytest.mark.spark
+
+FIVE = datetime.timedelta(minutes=5)
+REGIONS = {"c1": "north", "c2": "south"}
+Shown = tuple[str, str, str, int, int, int]
+
+
+def order(key: str, customer: str, amount: int, at: str, lsn: int) -> dict[str, Any]:
+    time = f"2026-01-01T{at}:00Z"
+    return {"order_id": key, "customer_id": customer, "amount": amount, "at": time, "sent": time, "lsn": lsn}
+
+
+def windows(spark: SparkSession, folder: Path, idle: str) -> Table:
+    about: Any = {"version": "lsn", "format": "json"}
+    kind = "order_id string, customer_id string, amount bigint, at timestamp, sent timestamp, lsn bigint"
+    orders = Table.from_files(spark, folder / "orders", key="order_id", schema=kind, timestamp="sent", name="orders", **about)
+    kind = "customer_id string, region string, seen timestamp, lsn bigint"
+    customers = Table.from_files(
+        spark, folder / "customers", key="customer_id", schema=kind, timestamp="seen", name="customers", **about
+    )
+    joined = orders.join(customers, "customer_id", joiner=["left.at", "left.amount", "right.region"], name="joined")
+    key = [fkjoin.window("at", "10 minutes", "5 minutes"), "region"]
+    grouped = joined.group_by(key, name="sums", emit="on-close", grace="2 minutes", idle=idle, validate=True)
+    return grouped.agg(rows=agg.count(), total=agg.sum("amount"), most=agg.max("amount"))
+
+
+def shown(rows: list[Row]) -> list[Shown]:
+    assert all(row["_operation"] == "insert" for row in rows)
+    return sorted(
+        (f"{row['window_start']:%H:%M}", f"{row['window_end']:%H:%M}", row["region"], row["rows"], row["total"], row["most"])
+        for row in rows
+    )
+
+
+def recomputed(orders: list[dict[str, Any]]) -> list[Shown]:
+    """All windows of the orders."""
+    groups = defaultdict(list)
+    for one in orders:
+        at = datetime.datetime.fromisoformat(one["at"])
+        start = at - datetime.timedelta(minutes=at.minute % 5)
+        for begin in (start, start - FIVE):
+            groups[begin, begin + 2 * FIVE, REGIONS[one["customer_id"]]].append(one["amount"])
+    return sorted((f"{of[0]:%H:%M}", f"{of[1]:%H:%M}", of[2], len(x), sum(x), max(x)) for of, x in groups.items())
+
+
+def test_windows_of_two_joined_sources_close_once(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path, buckets=2)
+    for name in ("orders", "customers"):
+        (tmp_path / name).mkdir()
+    table, checkpoint = windows(spark, tmp_path, "1 hour"), tmp_path / "ck"
+    customers = [
+        {"customer_id": key, "region": region, "seen": "2026-01-01T10:30:00Z", "lsn": 1} for key, region in REGIONS.items()
+    ]
+    write_lines(tmp_path / "customers", "0", customers)
+    first = [order("o1", "c1", 5, "10:01", 1), order("o2", "c2", 7, "10:04", 2), order("o3", "c1", 1, "10:06", 3)]
+    write_lines(tmp_path / "orders", "0", first)
+    assert run(table.changes, checkpoint).rows == [], "no window has reached its end and the grace time"
+
+    more = [order("o1", "c1", 6, "10:01", 4), order("o4", "c1", 2, "10:12", 5)]
+    write_lines(tmp_path / "orders", "1", more)
+    rows = run(table.changes, checkpoint).rows
+    assert [end for _, end, *_ in shown(rows)] == ["10:05", "10:05", "10:10", "10:10"]
+    letters = table.dead_letters
+    assert letters is not None
+    assert run(letters, tmp_path / "letters").rows == []
+
+    write_lines(tmp_path / "orders", "2", [order("late", "c1", 100, "10:03", 6), order("o5", "c1", 9, "10:40", 7)])
+    late = run(table.changes, checkpoint, "sums")
+    assert late.count["late-dropped"] == 2, "one for each of its windows"
+    rows += late.rows
+    assert shown(rows) == recomputed([more[0], *first[1:], more[1]]), "stream time was kept, and is that of the slower source"
+    dead = run(letters, tmp_path / "letters").rows
+    assert [(one["table"], bytes(one["key"])) for one in dead] == [("sums", b'{"order_id":"late"}')] * 2
+
+    last = order("o6", "c1", 3, "10:31", 8)
+    write_lines(tmp_path / "orders", "3", [last])
+    soon = windows(spark, tmp_path, "8 seconds")
+
+    def collect(frame: DataFrame, _: int) -> None:
+        rows.extend(frame.collect())
+
+    query = soon.changes.writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint)).start()
+    try:
+        until = time.monotonic() + 120
+        closed = len(rows)
+        while len(rows) == closed and query.isActive and time.monotonic() < until:
+            time.sleep(0.2)
+        assert query.exception() is None
+        assert query.lastProgress is not None
+        sources = [source.description for source in query.lastProgress.sources]
+        assert len(sources) == 3, f"each source once, and the clock: {sources}"
+    finally:
+        query.stop()
+    assert shown(rows[closed:]) == [("10:25", "10:35", "north", 1, 3, 3)], "both sources are idle, and one is at 10:40"
