@@ -225,9 +225,9 @@ class Job:
             made = spec.aggregates[name]
             columns = {title: wanted_of(title, text) for title, text in made.columns.items()}
             grouped = self.tables[made.of].group_by(
-                made.group_by,
+                made.key,
                 name=name,
-                emit=made.emit,
+                **made.emission,
                 deployment=made.deployment,
                 application=spec.name,
                 upgrade_from=made.upgrade_from,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable
 from typing import Annotated, Any, get_args
@@ -13,11 +14,13 @@ from fkjoin import aggregates
 from fkjoin.analysis.checks import Deployment
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.wanted import Wanted
+from fkjoin.analysis.windows import window as window_of
 from fkjoin.errors import FkJoinError
 from fkjoin.folds import fold
 from fkjoin.jobs.job_kinds import ANY, JobError, Kind, Section, Strict
 from fkjoin.kafka.wire import Wire
 from fkjoin.spark.dead_letters import OnError
+from fkjoin.spark.schemas import listed
 from fkjoin.stages import How, HowByKey
 from fkjoin.stages.join_rows import require_how
 
@@ -36,6 +39,7 @@ def understood(setting: str, understand: Callable[[str], object]) -> AfterValida
 
 
 EmitText = Annotated[Emit, understood("emit", Emission.of)]
+EmitOfGroups = Annotated[Emit, understood("emit", functools.partial(Emission.of, windows=True))]
 
 
 class JoinSection(Section):
@@ -78,23 +82,58 @@ class JoinSection(Section):
         return self
 
 
+class WindowSection(Strict):
+    """Windows of time, whose results are sent when they close."""
+
+    time: str
+    """The column or expression of the row's time."""
+    size: str
+    """How long a window is, such as `10 minutes`."""
+    slide: str | None = None
+    """The time between the starts of windows; without it, the size."""
+    grace: str | None = None
+    """How long after its end a window takes in rows; without it, no longer."""
+    idle: str | None = None
+    """How long a source without rows holds windows open; without it, for ever."""
+
+
 class AggregateSection(Strict):
     """A table's rows by group; ``columns`` are such as ``orders = "count()"`` or ``revenue = "sum(left.amount)"``."""
 
     of: str
     """The table that is grouped."""
-    group_by: str | list[str]
+    group_by: str | list[str] = Field([])
     """Columns or expressions of the group."""
+    window: WindowSection | None = None
+    """The windows of time that groups are of, besides; `emit` must be `on-close`."""
     columns: dict[str, str] = Field(min_length=1)
     """A column of the result and its aggregate each, such as `revenue = "sum(left.amount)"`."""
     having: str | None = None
     """A condition on the columns of the result; a group for which it does not hold has no row."""
-    emit: EmitText = "on-change"
-    """The results to send: those on change, on update, or at intervals."""
+    emit: EmitOfGroups = "on-change"
+    """The results to send: those on change, on update, at intervals, or, of windows, when they close."""
     deployment: Deployment = "fused"
     """`staged` passes messages through a topic."""
     upgrade_from: str | None = None
     """The release that still runs during a rolling upgrade."""
+
+    @model_validator(mode="after")
+    def _groups(self) -> AggregateSection:
+        if not self.group_by and self.window is None:
+            raise ValueError("give group_by, window, or both")
+        return self
+
+    @property
+    def key(self) -> list[Any]:
+        """The key of `Table.group_by`."""
+        made = self.window
+        return [*([] if made is None else [window_of(made.time, made.size, made.slide)]), *listed(self.group_by)]
+
+    @property
+    def emission(self) -> dict[str, Any]:
+        """Its arguments that say when a result is sent."""
+        made = self.window
+        return {"emit": self.emit} | ({} if made is None else {"grace": made.grace, "idle": made.idle})
 
 
 class TogetherSection(Strict):

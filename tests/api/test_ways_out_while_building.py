@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin import Table, TopologyError, cogroup, fk_join
+from fkjoin import Table, TopologyError, cogroup, fk_join, window
 from fkjoin import aggregates as agg
 from fkjoin.events import Enriched
 from fkjoin.kafka import Debezium, Json, Registry
@@ -82,7 +82,94 @@ def written(t: Tables, table: Table | Enriched, *sinks: Any) -> None:
     table.to(*sinks, checkpoint=t.folder / "ck", **NOW).awaitTermination()
 
 
+def closing(t: Tables, key: Any = None, *, table: Table | None = None, **more: Any) -> Any:
+    """Windows of ten minutes that close."""
+    key = window("at", "10 minutes") if key is None else key
+    return (table or timed(t)).group_by(key, **{"emit": "on-close", "name": "windows", **more})
+
+
+def timed(t: Tables, name: str = "timed", **more: Any) -> Table:
+    """Orders with timestamps."""
+    return t.of(name, ORDERS + ", sent timestamp", **{"timestamp": "sent", **more})
+
+
 WAYS: dict[str, Way] = {
+    'emit: "on-close" is for windows; put fkjoin.window': (
+        lambda t: closing(t, "customer").count(),
+        lambda t: closing(t, [window("at", "10 minutes"), "customer"]).count(),
+    ),
+    'emit: "on-close" is for windows; give it to group_by': (
+        lambda t: timed(t).filter("amount > 0", emit="on-close"),
+        lambda t: closing(t).count(),
+    ),
+    "grace: it is for windows": (
+        lambda t: timed(t).group_by("customer", grace="1 minute").count(),
+        lambda t: closing(t, grace="1 minute").count(),
+    ),
+    "emit: a window is sent when it closes": (
+        lambda t: closing(t, emit="on-change").count(),
+        lambda t: closing(t, emit="on-close").count(),
+    ),
+    "deployment: windows close in one query": (
+        lambda t: closing(t, deployment="staged", application="shop").count(),
+        lambda t: closing(t, deployment="fused").count(),
+    ),
+    "key: the window's time text is string": (
+        lambda t: closing(t, window("text", "10 minutes")).count(),
+        lambda t: closing(t, window("cast(text as timestamp)", "10 minutes")).count(),
+    ),
+    "emit: kept is held back, and its rows would come late": (
+        lambda t: closing(t, table=timed(t).filter("amount > 0", name="kept", emit="periodic")).count(),
+        lambda t: closing(t, table=timed(t).filter("amount > 0", name="kept")).count(),
+    ),
+    "key: windows is of windows itself": (
+        lambda t: closing(t, window("window_end", "1 hour"), table=closing(t).count(), name="hours").count(),
+        lambda t: closing(t, window("at", "1 hour"), name="hours").count(),
+    ),
+    "key: the table timed has no timestamps": (
+        lambda t: closing(t, table=timed(t, timestamp=None)).count(),
+        lambda t: closing(t, table=timed(t, timestamp="sent")).count(),
+    ),
+    "key: there are two windows": (
+        lambda t: closing(t, [window("at", "10 minutes"), window("sent", "10 minutes")]).count(),
+        lambda t: closing(t).count(),
+    ),
+    "window: size and slide must be longer than nothing": (
+        lambda t: window("at", "0 minutes"),
+        lambda t: closing(t, window("at", "10 minutes")).count(),
+    ),
+    "slide: 1 hour is longer than the size": (
+        lambda t: window("at", "10 minutes", "1 hour"),
+        lambda t: closing(t, window("at", "1 hour", "1 hour")).count(),
+    ),
+    "slide: a row would be in more than 1000 windows": (
+        lambda t: window("at", "1 hour", "1 second"),
+        lambda t: closing(t, window("at", "1 hour", "1 minute")).count(),
+    ),
+    "grace: 'soon' is no interval": (
+        lambda t: closing(t, grace="soon").count(),
+        lambda t: closing(t, grace="10 seconds").count(),
+    ),
+    "grace: -1 minute is less than nothing": (
+        lambda t: closing(t, grace="-1 minute").count(),
+        lambda t: closing(t, grace="2 minutes").count(),
+    ),
+    "idle: 10 ms is too short": (
+        lambda t: closing(t, idle="10 ms").count(),
+        lambda t: closing(t, idle="1 second").count(),
+    ),
+    "adder: an expression knows no windows": (
+        lambda t: closing(t).aggregate(0.0, "aggregate + amount", "aggregate - amount"),
+        lambda t: closing(t).agg(total=agg.sum("amount")),
+    ),
+    "materialize: windows is of windows": (
+        lambda t: closing(t).count().materialize("windows"),
+        lambda t: closing(t, table=timed(t).materialize("kept")).count(),
+    ),
+    "tables[0]: windows is of windows that close": (
+        lambda t: cogroup(closing(t).count(), closing(t, name="others").agg(total=agg.sum("amount"))),
+        lambda t: closing(t).count().join(closing(t, name="others").agg(total=agg.sum("amount"))),
+    ),
     "sum: text is string, a number is needed": (
         lambda t: t.orders.group_by("customer").sum("text"),
         lambda t: t.orders.group_by("customer").sum("cast(text as decimal(20, 2))"),

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 import fkjoin
 from fkjoin import Table
 from fkjoin import aggregates as agg
+from fkjoin.stages.counters import metrics_name
 from tests.support.queries import run, write_lines
 from tests.support.sessions import small
 
@@ -84,7 +85,7 @@ def test_windows_of_two_joined_sources_close_once(spark: SparkSession, tmp_path:
     assert run(letters, tmp_path / "letters").rows == []
 
     write_lines(tmp_path / "orders", "2", [order("late", "c1", 100, "10:03", 6), order("o5", "c1", 9, "10:40", 7)])
-    late = run(table.changes, checkpoint, "sums")
+    late = run(table.changes, checkpoint, metrics_name("sums"))
     assert late.count["late-dropped"] == 2, "one for each of its windows"
     rows += late.rows
     assert shown(rows) == recomputed([more[0], *first[1:], more[1]]), "stream time was kept, and is that of the slower source"
