@@ -35,6 +35,7 @@ SECTIONS = {
     "A format": "FormatSection",
     "`[joins.NAME]`": "JoinSection",
     "`[aggregates.NAME]`": "AggregateSection",
+    "`[aggregates.NAME.window]`": "WindowSection",
     "`[cogroups.NAME]` and `[merges.NAME]`": "TogetherSection",
     "`[views.NAME]`": "ViewSection",
     "`[flat_maps.NAME]`": "FlatMapSection",

@@ -156,6 +156,7 @@ WAYS: dict[str, str] = {
     "key: files have columns; name those that": "tests/jobs/test_ways_out.py::test_files_have_a_key_of_columns_that_are_named",
     "{}.{}: a table has this name already; choose": JOB_FILES,
     "give filter, columns, or both (the filter": JOB_FILES,
+    "give group_by, window, or both": JOB_FILES,
     "sinks: those of {} are one query in {}/{}": (
         "tests/sinks/test_several_sinks.py::test_a_jobs_sinks_are_where_they_were_begun"
     ),

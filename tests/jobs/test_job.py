@@ -46,7 +46,10 @@ from tests.support.job_files import GOOD, job
         (('key = "id"', 'key = {format = "json", schem = "a int"}'), r"tables.orders.key.schem: .*did you mean 'schema'\?"),
         (('name = "orders"', ""), "name: must be given"),
         (("[sinks.out]", '[views.v]\nof = "joined"\n[sinks.out]'), "views.v: give filter, columns, or both"),
-        (("[sinks.out]", '[aggregates.a]\nof = "joined"\n[sinks.out]'), "aggregates.a.group_by: must be given"),
+        (
+            ("[sinks.out]", '[aggregates.a]\nof = "joined"\ncolumns.n = "count()"\n[sinks.out]'),
+            "aggregates.a: give group_by, window,",
+        ),
         (('joiner = ["left', 'how = "outer"\njoiner = ["left'), 'joins.joined: how: "outer" is of joins by primary key'),
         (('joiner = ["left', 'emit = "weekly"\njoiner = ["left'), "joins.joined.emit: .*'weekly' is not one of"),
         (('path = "{folder}/out"', 'path = "out"\ntopic = "out"'), "sinks.out: give either topic, path, postgres or kind"),

@@ -29,6 +29,14 @@ JOB_FILES: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {
         ("[sinks.out]", '[views.v]\nof = "joined"\n[sinks.out]'),
         ("[sinks.out]", '[views.v]\nof = "joined"\nfilter = "amount > 1"\n[sinks.out]'),
     ),
+    "aggregates.a: give group_by, window, or both": (
+        ("[sinks.out]", '[aggregates.a]\nof = "joined"\ncolumns.n = "count()"\n[sinks.out]'),
+        (
+            "[sinks.out]",
+            '[aggregates.a]\nof = "joined"\ncolumns.n = "count()"\nemit = "on-close"\n'
+            'window = { time = "at", size = "1 hour", grace = "1 minute" }\n[sinks.out]',
+        ),
+    ),
     "sinks.out: give either topic, path, postgres or kind": (
         ('path = "{folder}/out"', 'path = "out"\ntopic = "out"'),
         ('path = "{folder}/out"', 'path = "out"'),

@@ -658,6 +658,21 @@ def job_of_everything(of: Sources) -> Job:
     )
 
 
+@topology(WORKERS_EVALUATE_STEPS)
+def job_of_windows(of: Sources) -> Job:
+    (of.folder / "orders").mkdir(exist_ok=True)
+    kind = "order_id string, shop string, at timestamp, sent timestamp, lsn bigint"
+    about = {"path": str(of.folder / "orders"), "key": "order_id", "schema": kind, "format": "json"}
+    window = {"time": "at", "size": "10 minutes", "slide": "5 minutes", "grace": "2 minutes", "idle": "1 minute"}
+    grouped = {"of": "orders", "group_by": "shop", "window": window, "emit": "on-close", "columns": {"n": "count()"}}
+    return job(
+        of,
+        tables={"orders": {**about, "version": "lsn", "timestamp": "sent"}},
+        aggregates={"windows": grouped},
+        sinks={"windows": "windows"},
+    )
+
+
 @topology()
 def job_of_events(of: Sources) -> Job:
     (of.folder / "clicks").mkdir(exist_ok=True)
