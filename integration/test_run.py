@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from fkjoin.__main__ import main
 from fkjoin.cli.doctor import examine
 from fkjoin.cli.main import app
 from fkjoin.errors import FkJoinError
@@ -93,10 +95,30 @@ def running(job: Path) -> Process:
     return Process(job.parent, [*command, "--spark-log", str(job.parent / "spark.log")])
 
 
+@pytest.fixture
+def refused_here(
+    fkjoin_here: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """The command line in this process and its session, of a command that ends with status 1: it gives standard error."""
+
+    def call(*arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["fkjoin", *map(str, arguments), "--spark-log", str(tmp_path / "refused.log")])
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        assert ended.value.code == 1
+        return capsys.readouterr().err
+
+    return call
+
+
 @pytest.mark.faults
 @pytest.mark.parametrize("deployment", sampled(["fused", "staged"], ["fused"]))
 def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
-    broker: Broker, connector: str, tmp_path: Path, deployment: str, fkjoin_here: Callable[..., str]
+    broker: Broker, connector: str, tmp_path: Path, deployment: str, refused_here: Callable[..., str]
 ) -> None:
     """Workers and the JVM, at points of the stages' work and of Spark's commits.
 
@@ -146,8 +168,7 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     if several:
         again = tmp_path / "again.toml"
         again.write_text(JOB.format(**about, more="") + several)
-        with pytest.raises(FkJoinError, match=f"checkpoint: {tmp_path}/checkpoint is in use by process"):
-            fkjoin_here("run", again)
+        assert f"checkpoint: {tmp_path}/checkpoint is in use by process" in refused_here("run", again)
     strikes = sampled(EVERY_STRIKE, STRIKES)
     for point, when, victim in strikes:
         what = f"{victim} killed {when} {point}"
