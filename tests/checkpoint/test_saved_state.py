@@ -23,6 +23,7 @@ from tests.support import golden
 from tests.support.engine import LocalEngine
 from tests.support.oracle import Change
 from tests.support.queries import run, table_of
+from tests.support.sampling import sampled
 from tests.support.stores import array
 
 
@@ -90,10 +91,11 @@ def content(row: Row) -> tuple[Any, ...]:
     return row.left.customer, row.left.amount, row.right and row.right.name
 
 
+@pytest.mark.faults
 @pytest.mark.spark
 def test_a_materialized_table_is_read_as_of_any_batch(spark: SparkSession, place: Path) -> None:
     checkpoint = place / "checkpoint"
-    for batch, half in ((0, 1), (1, 1), (2, 2), (None, 2)):
+    for batch, half in sampled([(0, 1), (1, 1), (2, 2), (None, 2)], [(1, 1), (None, 2)]):
         frame = read_state(spark, checkpoint, "kept", batch=batch)
         assert {row.id: content(row) for row in frame.collect()} == golden.batch_join(half)
     assert frame.columns == ["id", "left", "right", "_left_version", "_right_version", "_timestamp"]
