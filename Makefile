@@ -90,9 +90,9 @@ faults: .venv/ready $(CLASSES) engine
 	@status=0; for folder in integration tests; do \
 	FKJOIN_EVERY_FAULT=1 $(PYTEST) -m faults $$folder $(if $(FAULT),-k $(FAULT)) || [ $$? = 5 ] || status=1; done; exit $$status
 
-# All orders of delivery of larger histories than the tests walk.
+# All orders of delivery of larger histories than the tests walk, and more histories of random delivery.
 proof: .venv/ready
-	FKJOIN_EVERY_FAULT=1 $(PYTEST) tests/stages/test_every_order.py
+	FKJOIN_EVERY_FAULT=1 $(PYTEST) tests/stages/test_every_order.py tests/stages/test_multi_join.py
 
 soak: .venv/ready
 	$(BIN)/python -m benchmarks.endurance soak
