@@ -72,6 +72,12 @@ WAYS: dict[str, str] = {
     "schema: {} is {}, and {} in the files of {};": (
         "tests/files/test_parquet_types.py::test_a_kind_that_spark_misreads_is_refused_and_the_type_that_is_named_is_read"
     ),
+    "checkpoints: {} is of a query that reads none": (
+        "integration/test_join.py::test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones"
+    ),
+    "checkpoints: none is of a query that reads {};": (
+        "integration/test_join.py::test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones"
+    ),
     "internal topic {} begins at offset {} of": (
         "integration/test_join.py::test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones"
     ),
