@@ -5,15 +5,16 @@
 >>> assert test.table == {}
 
 Rows are dicts of what JSON can write.  The stages are those that run on Spark; what is between them is played here.
-``SinkContract`` tries a sink of your own.
+``Driver`` runs a table of any topology, and needs a session for that.  ``SinkContract`` tries a sink of your own.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,10 @@ from fkjoin.kit_sink import SinkContract
 from fkjoin.stages import Counters, How, rekey, resolve, subscription
 from fkjoin.stages.invariants import live_subscriptions
 from fkjoin.stages.join_rows import matched, require_how
+
+if TYPE_CHECKING:
+    from fkjoin.kit_driver import Driver, TableChange
+    from fkjoin.kit_driver_ends import DriverInput, DriverStore
 
 Extractor = str | Callable[[str, Row], Any]
 Joiner = Callable[[Row, Row | None], Any]
@@ -305,6 +310,9 @@ __all__ = [
     "DUPLICATE",
     "REORDER",
     "AggregateTest",
+    "Driver",
+    "DriverInput",
+    "DriverStore",
     "Event",
     "FlatMapTest",
     "JoinTest",
@@ -312,10 +320,19 @@ __all__ = [
     "MembersTest",
     "Output",
     "SinkContract",
+    "TableChange",
     "change",
     "left",
     "right",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Names of the driver need Spark's Python package, which the other kits do not."""
+    if name in ("Driver", "DriverInput", "DriverStore", "TableChange"):
+        home = "kit_driver_ends" if name in ("DriverInput", "DriverStore") else "kit_driver"
+        return getattr(importlib.import_module(f"fkjoin.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

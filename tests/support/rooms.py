@@ -38,6 +38,8 @@ FACE = [
         "inspection",
         "join",
         "kit",
+        "kit_driver",
+        "kit_driver_ends",
         "kit_flat_map",
         "kit_groups",
         "kit_key_join",
