@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -14,33 +14,12 @@ from fkjoin.checkpoint.python_values import rows_of
 from fkjoin.checkpoint.stores import kept_as
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.kit import CRASH, DUPLICATE, REORDER, Sentinel
-from fkjoin.kit_driver_ends import EPOCH, MICROSECOND, DriverInput, DriverStore
+from fkjoin.kit_driver_ends import EPOCH, MICROSECOND, DriverInput, DriverStore, TableChange
 from fkjoin.lowering.driven import Batch, DrivenQuery, Fed, fed
 from fkjoin.lowering.handle import planned_of
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, TS
 from fkjoin.stages import Counters
 from fkjoin.table import Table
-
-
-class TableChange(NamedTuple):
-    """A change of the driven table.
-
-    Attributes
-    ----------
-    key : object
-        The value of the key's column; a tuple if there are several.
-    operation : {"insert", "update", "delete", "upsert"}
-        The kind of change; a table that is only read says ``"upsert"``.
-    row : dict or None
-        The row's columns but for those of the key; None in a delete.
-    timestamp : datetime.datetime, int or None
-        The row's timestamp, as its sources have it; a datetime is in UTC.
-    """
-
-    key: Any
-    operation: Literal["insert", "update", "delete", "upsert"]
-    row: dict[str, Any] | None
-    timestamp: datetime | int | None
 
 
 class Driver:
@@ -153,6 +132,16 @@ class Driver:
         if name not in self._inputs:
             raise FkJoinError(f"input: the table has no source {name!r}; {nearest(name, list(self._inputs))}")
         return DriverInput(self._inputs[name], self._waiting, lambda: len(self._fed) + len(self._waiting))
+
+    @property
+    def inputs(self) -> list[str]:
+        """The names of the sources.
+
+        Returns
+        -------
+        list of str
+        """
+        return list(self._inputs)
 
     def run(self, what: Sentinel | None = None) -> list[TableChange]:
         """Run what was fed since the last run, as one batch.

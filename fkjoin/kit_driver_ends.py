@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -20,6 +20,27 @@ from fkjoin.spark.schemas import arrow_schema
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MICROSECOND = timedelta(microseconds=1)
+
+
+class TableChange(NamedTuple):
+    """A change of the driven table.
+
+    Attributes
+    ----------
+    key : object
+        The value of the key's column; a tuple if there are several.
+    operation : {"insert", "update", "delete", "upsert"}
+        The kind of change; a table that is only read says ``"upsert"``.
+    row : dict or None
+        The row's columns but for those of the key; None in a delete.
+    timestamp : datetime.datetime, int or None
+        The row's timestamp, as its sources have it; a datetime is in UTC.
+    """
+
+    key: Any
+    operation: Literal["insert", "update", "delete", "upsert"]
+    row: dict[str, Any] | None
+    timestamp: datetime | int | None
 
 
 @dataclass(frozen=True)

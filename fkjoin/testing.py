@@ -37,8 +37,8 @@ from fkjoin.stages.invariants import live_subscriptions
 from fkjoin.stages.join_rows import matched, require_how
 
 if TYPE_CHECKING:
-    from fkjoin.kit_driver import Driver, TableChange
-    from fkjoin.kit_driver_ends import DriverInput, DriverStore
+    from fkjoin.kit_driver import Driver
+    from fkjoin.kit_driver_ends import DriverInput, DriverStore, TableChange
 
 Extractor = str | Callable[[str, Row], Any]
 Joiner = Callable[[Row, Row | None], Any]
@@ -330,7 +330,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Names of the driver need Spark's Python package, which the other kits do not."""
     if name in ("Driver", "DriverInput", "DriverStore", "TableChange"):
-        home = "kit_driver_ends" if name in ("DriverInput", "DriverStore") else "kit_driver"
+        home = "kit_driver" if name == "Driver" else "kit_driver_ends"
         return getattr(importlib.import_module(f"fkjoin.{home}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
