@@ -19,7 +19,9 @@ from fkjoin import aggregates as agg
 from fkjoin.jobs.job_tables import job_tables
 from fkjoin.plan.nodes import Node
 from fkjoin.testing import CRASH, DUPLICATE, REORDER, Driver
+from tests.support.documents import blocks
 from tests.support.driven import BATCHES, KINDS, SCHEMAS, Change, Shop, feed, order, write
+from tests.support.places import ROOT
 from tests.support.queries import run
 from tests.support.sessions import small
 
@@ -228,6 +230,15 @@ def test_dead_letters_and_what_is_kept_are_read(shop: Shop) -> None:
     assert store.get("o2") == {"order_id": "o2", "tenth": 2, "_left_version": [3], "_right_version": [0], "_timestamp": None}
     assert store.get("o9") is None
     assert sorted(row["order_id"] for row in store.all()) == ["o1", "o2"]
+
+
+@pytest.mark.spark
+def test_the_example_in_the_how_to_is_true(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    for name in ("orders", "customers"):
+        (tmp_path / name).mkdir()
+    (block,) = (block for block in blocks(ROOT / "docs" / "howto.md") if "Driver(revenue)" in block.text)
+    exec(block.text, {"spark": spark, "folder": tmp_path})
 
 
 JOB = """
