@@ -170,8 +170,7 @@ class _Reading:
         if (leaf := self._leaf(kind, node)) is not None:
             return Leaf(*leaf, schema)
         if kind == "MapInArrow":
-            function, *_ = self._function(node)
-            return Mapped(function, schema, (self.part(node.child()),))
+            return Mapped(self._function(node), schema, (self.part(node.child()),))
         if kind in STATEFUL:
             return Stateful(self._function(node), schema, (self.part(node.left()),))
         children = [*_listed(node.children())]
@@ -239,7 +238,10 @@ class Evaluated:
         plan = self._plan(self.top, relations)
         session: Any = self.spark
         run = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan).queryExecution().executedPlan()
-        found = jvm.PythonUtils.toSeq(jvm.java.util.Arrays.asList(run.executeCollect())).iterator()
+        collected = jvm.java.util.ArrayList()
+        for row in run.executeCollect():
+            collected.add(row)
+        found = jvm.PythonUtils.toSeq(collected).iterator()
         zone = self.spark.conf.get("spark.sql.session.timeZone")
         batches = self._converters.toBatchWithSchemaIterator(found, run.schema(), _BYTES, _BYTES, zone, False, False)
         while batches.hasNext():
