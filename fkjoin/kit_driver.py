@@ -300,12 +300,12 @@ class Driver:
         self._before_ms = self._now_ms
         if self._lowered.dead:
             self._batches.append(batch)
-        for change in self._changes(found):
-            self._outputs.append(change)
-            if change.row is None:
-                self._table.pop(change.key, None)
+        for made in self._changes(found):
+            self._outputs.append(made)
+            if made.row is None:
+                self._table.pop(made.key, None)
             else:
-                self._table[change.key] = change.row
+                self._table[made.key] = made.row
 
     def _changes(self, found: pa.RecordBatch) -> list[TableChange]:
         key, row, ts, operation = ("key", "row", "ts", "operation")

@@ -175,9 +175,10 @@ class Stage(Identified):
 
         frame = pd.DataFrame(dict(zip(schema.names, (column.to_pylist() for column in envelopes.columns), strict=True)))
         sent: list[pd.DataFrame] = []
-        for bucket, rows in frame.groupby("bucket", sort=True):
-            store = self.stores.setdefault(int(bucket), MemoryStore())  # type: ignore[call-overload]
-            sent += InMemoryRun(self.spec, int(bucket), store, now_ms).process(iter([rows]))  # type: ignore[call-overload]
+        for bucket in sorted(map(int, frame["bucket"].unique())):
+            store = self.stores.setdefault(bucket, MemoryStore())
+            rows = frame[frame["bucket"] == bucket]
+            sent += InMemoryRun(self.spec, bucket, store, now_ms).process(iter([rows]))
         return joined([_envelopes(one, schema) for one in sent], schema)
 
 

@@ -69,8 +69,8 @@ class Shop:
     def __init__(self, spark: SparkSession, folder: Path, **more: Any) -> None:
         for name, schema in SCHEMAS.items():
             (folder / name).mkdir(parents=True, exist_ok=True)
-            about: dict[str, Any] = {"version": "lsn", "deleted": "op = 'd'", "format": "json", "name": name} | more
-            columns = f"{schema}, lsn bigint, op string"
+            about: dict[str, Any] = {"version": "lsn", "deleted": "gone", "format": "json", "name": name} | more
+            columns = f"{schema}, lsn bigint, gone boolean"
             setattr(self, name, Table.from_files(spark, folder / name, key=KEYS[name], schema=columns, **about))
 
     orders: Table
@@ -82,7 +82,7 @@ def write(folder: Path, batches: list[list[Change]]) -> None:
     """Write the changes as the lines of the tables' files."""
     lines: dict[str, list[dict[str, Any]]] = {}
     for number, (name, key, row) in enumerate(change for batch in batches for change in batch):
-        lines.setdefault(name, []).append({KEYS[name]: key, **(row or {}), "lsn": number, "op": "d" if row is None else "u"})
+        lines.setdefault(name, []).append({KEYS[name]: key, **(row or {}), "lsn": number, "gone": row is None})
     for name, rows in lines.items():
         write_lines(folder / name, "1", rows)
 
