@@ -119,8 +119,7 @@ def fed(table: Planned) -> tuple[Lowered, dict[str, Input]]:
     lowered = lower(_fed(table, inputs, {}))
     if lowered.stages:
         raise TopologyError(
-            f"table: {lowered.stages[0].name} is a query of its own, and topics lie between it and the others; drive the table "
-            'that deployment="fused" makes, whose stages are the same'
+            f"table: {lowered.stages[0].name} is a query of its own, with topics between it and the others; a driver has no topics"
         )
     return lowered, inputs
 
@@ -131,11 +130,10 @@ def _fed(table: Planned, inputs: dict[str, Input], done: dict[int, Planned]) -> 
         return done[id(table)]
     if isinstance(table.bound, SourceBound):
         if table.name in inputs:
-            raise TopologyError(f"table: two of its sources are called {table.name}; give each a name= of its own")
+            raise TopologyError(f"table: two of its sources are called {table.name}, and inputs go by their names")
         if not isinstance(table.bound.frame.schema[VERSION].dataType, StructType):
             raise TopologyError(
-                f"table: {table.name} takes its versions from positions in the headers of records (roots=), which cannot be "
-                "fed; drive the table without roots="
+                f"table: {table.name} takes its versions from the positions in the headers of records (roots=), which have no input"
             )
         kind = StructType([field for field in table.bound.frame.schema if field.name != CHAINS])
         frame = _stream(table.spark, len(inputs), kind)
@@ -265,8 +263,7 @@ class DrivenQuery:
     def _require_known(self, leaf: Leaf) -> None:
         if leaf.source != Clock.name() and leaf.options.get("path") not in self._names:
             raise TopologyError(
-                f"table: its query reads a source of format {leaf.source} that is none of its tables; "
-                "make a table of it with Table.from_stream, so that it can be fed"
+                f"table: its query reads a source of format {leaf.source} that is none of its tables, and has no input"
             )
 
     def _count(self, envelopes: pa.RecordBatch) -> None:

@@ -14,11 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from fkjoin.sessions.access import require_classic
 from fkjoin.sessions.classic import STATEFUL, Classic
-from fkjoin.spark.schemas import IN_UTC
+from fkjoin.spark.schemas import IN_UTC, kept_type
 
 _BYTES = 1 << 30
 """Bytes and rows of a batch that Spark hands over at once."""
@@ -280,7 +279,7 @@ def _stream(rows: pa.RecordBatch) -> bytes:
 
 
 def _schema(node: Any) -> pa.Schema:
-    return to_arrow_schema(StructType.fromJson(json.loads(node.schema().json())), **IN_UTC)
+    return to_arrow_schema(kept_type(json.loads(node.schema().json())), **IN_UTC)
 
 
 def _listed(items: Any) -> Iterator[Any]:

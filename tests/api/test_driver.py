@@ -287,7 +287,7 @@ def test_functions_and_expressions_of_sparks_own_are_evaluated_by_spark(shop: Sh
 
 
 @pytest.mark.spark
-def test_what_is_wrong_is_refused_by_name(spark: SparkSession, shop: Shop) -> None:
+def test_what_is_wrong_is_refused_by_name_and_the_way_out_is_one(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
     with pytest.raises(TopologyError, match="table: a Table is needed, this is a dict"):
         Driver({})  # type: ignore[arg-type]
     driver = Driver(paired(shop))
@@ -313,3 +313,11 @@ def test_what_is_wrong_is_refused_by_name(spark: SparkSession, shop: Shop) -> No
         with pytest.raises(FkJoinError, match=said):
             call()
     assert driver.run() == []
+    orders.delete("o1")
+    assert driver.advance("1 second") == []
+    timed = Table.from_files(
+        spark, tmp_path, key="id", version="lsn", timestamp="lsn", schema="id int, lsn bigint", format="json", name="timed"
+    )
+    driver = Driver(timed)
+    driver.input("timed").change(1, {}, timestamp=7)
+    assert driver.run() == [(1, "upsert", {}, 7)]
