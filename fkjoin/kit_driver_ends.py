@@ -94,7 +94,7 @@ class DriverInput:
         for field in row_schema:
             value = row.get(field.name, keys.get(field.name))
             if field.name in keys and value != keys[field.name]:
-                raise FkJoinError(f"row: {field.name} is {value!r}, and the key is {keys[field.name]!r}; leave it out")
+                raise FkJoinError(f"row: {field.name} is {value!r}, and the key is {keys[field.name]!r}")
             fitting("row", field, [value], nulls=True)
             values[field.name] = value
         self._feed(keys, values, version, timestamp)

@@ -118,9 +118,7 @@ def fed(table: Planned) -> tuple[Lowered, dict[str, Input]]:
     inputs: dict[str, Input] = {}
     lowered = lower(_fed(table, inputs, {}))
     if lowered.stages:
-        raise TopologyError(
-            f"table: {lowered.stages[0].name} is a query of its own, with topics between it and the others; a driver has no topics"
-        )
+        raise TopologyError(f"table: {lowered.stages[0].name} is a query of its own, and topics lie between it and the others")
     return lowered, inputs
 
 
@@ -132,9 +130,7 @@ def _fed(table: Planned, inputs: dict[str, Input], done: dict[int, Planned]) -> 
         if table.name in inputs:
             raise TopologyError(f"table: two of its sources are called {table.name}, and inputs go by their names")
         if not isinstance(table.bound.frame.schema[VERSION].dataType, StructType):
-            raise TopologyError(
-                f"table: {table.name} takes its versions from the positions in the headers of records (roots=), which have no input"
-            )
+            raise TopologyError(f"table: {table.name} takes its versions from headers of records (roots=), which have no input")
         kind = StructType([field for field in table.bound.frame.schema if field.name != CHAINS])
         frame = _stream(table.spark, len(inputs), kind)
         letters = (frame.select(F.col(PROBLEM), F.col(RAW)),) if table.bound.dead and RAW in frame.columns else ()
