@@ -23,6 +23,7 @@ from fkjoin.analysis.extractor import ForeignKey, bound_foreign_key
 from fkjoin.analysis.joiner import BoundJoiner, bound_joiner, written_out
 from fkjoin.analysis.planned import Planned, Settings
 from fkjoin.errors import TopologyError
+from fkjoin.kafka.internal import TopicSettings
 from fkjoin.kafka.staged import InternalTopics, internal_topics
 from fkjoin.kafka.wire import WIRES, Wire
 from fkjoin.plan.nodes import Children, Derived, Join, Node, Source, generated_name
@@ -64,10 +65,10 @@ def planned_join(
     left: Planned,
     right: Planned,
     extractor: Extractor,
+    *,
     how: HowByKey,
     joiner: Joiner | None,
     name: str | None,
-    *,
     deployment: Deployment,
     application: str | None,
     wire: Wire,
@@ -89,7 +90,7 @@ def planned_join(
     refuse_same_name(label, (left.node, right.node), "join")
     settings = Settings.of(left.spark, validate)
     _require_spread(spread, settings.buckets, deployment)
-    topics = _internal_topics(deployment, application, wire, label, left, right)
+    topics = _internal_topics(deployment, application, wire, join=label, left=left, right=right)
     through = None if topics is None else (topics.registration, topics.response)
     node = Join(label, left.node, right.node, named, by, joiner_text, through, emit, spread=spread)
     left_row, right_row = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
@@ -114,7 +115,7 @@ def planned_join(
 
 
 def planned_children(
-    right: Planned, left: Planned, extractor: Extractor, column: str, name: str | None, emit: Emit, validate: bool | None
+    right: Planned, left: Planned, extractor: Extractor, *, column: str, name: str | None, emit: Emit, validate: bool | None
 ) -> Planned:
     """See ``Table.with_children``.  Raises ``TopologyError``."""
     emission = Emission.of(emit)
@@ -153,7 +154,7 @@ def _require_spread(spread: int, buckets: int, deployment: Deployment) -> None:
 
 
 def _internal_topics(
-    deployment: Deployment, application: str | None, wire: Wire, join: str, left: Planned, right: Planned
+    deployment: Deployment, application: str | None, wire: Wire, *, join: str, left: Planned, right: Planned
 ) -> InternalTopics | None:
     """The topics of a staged join; None for a fused one."""
     require_deployment(deployment)
@@ -172,7 +173,7 @@ def _internal_topics(
     assert left.connection is not None
     assert right.connection is not None
     name = application or access(left.spark).application()
-    return internal_topics(name, join, left.connection, right.connection, wire)
+    return internal_topics(name, join, left.connection, right.connection, wire, settings=TopicSettings.of(left.spark))
 
 
 def _of_source(node: Node) -> bool:

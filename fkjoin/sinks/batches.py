@@ -28,6 +28,7 @@ from fkjoin.checkpoint.files import begun, hadoop, query_id, read_file, write_fi
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.checkpoint.query import Query
 from fkjoin.errors import TopologyError
+from fkjoin.kafka.internal import require_first_records
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.results import Results
 from fkjoin.sinks.restored import OnRestore, ahead, last_set_backs, require_spark_at, set_back, written_to
@@ -120,6 +121,7 @@ def start(
     spark: SparkSession,
     table: AsBegun,
     sink: Sink,
+    *,
     checkpoint: str,
     trigger: Mapping[str, Any] | None,
     query_name: str | None,
@@ -133,7 +135,14 @@ def start(
         write = sink.begin(begun_as)
         set_back(begun_as, checkpoint, behind)
         note()
-        return started(begun_as, write, checkpoint, trigger, query_name, last_set_backs(spark, checkpoint, {"": sink}))
+        return started(
+            begun_as,
+            write,
+            checkpoint,
+            trigger=trigger,
+            query_name=query_name,
+            set_backs=last_set_backs(spark, checkpoint, {"": sink}),
+        )
 
     return start_claimed(spark, checkpoint, begin)
 
@@ -162,6 +171,7 @@ def start_several(
     spark: SparkSession,
     table: AsBegun,
     sinks: Sequence[Sink],
+    *,
     checkpoint: str,
     trigger: Mapping[str, Any] | None,
     query_name: str | None,
@@ -179,7 +189,9 @@ def start_several(
         note()
         write_file(*hadoop(spark, f"{checkpoint}/{PLACES}"), json.dumps(list(writes)).encode())
         turns = last_set_backs(spark, checkpoint, remembered)
-        return started(begun_as, functools.partial(_write_all, writes), checkpoint, trigger, query_name, turns)
+        return started(
+            begun_as, functools.partial(_write_all, writes), checkpoint, trigger=trigger, query_name=query_name, set_backs=turns
+        )
 
     return start_claimed(spark, checkpoint, begin)
 
@@ -198,6 +210,7 @@ def start_by_spark(
     frame: DataFrame,
     format: str,
     options: Mapping[str, str],
+    *,
     path: str,
     checkpoint: str,
     trigger: Mapping[str, Any],
@@ -219,10 +232,11 @@ def require_one(spark: SparkSession, checkpoint: str) -> None:
         )
 
 
-def make_topics(table: Lowered) -> None:
-    """The internal topics of what the table is made of, if they are not there."""
-    for stage in table.stages:
-        stage.topics.create()
+def make_topics(table: Lowered, checkpoint: str) -> None:
+    """Create the internal topics of what the table is made of, if they are not there; a new query needs their first records."""
+    for topics in {stage.topics.last: stage.topics for stage in table.stages}.values():
+        topics.create()
+        require_first_records(table.planned.spark, checkpoint, topics.connection, topics.last)
 
 
 def places_of(spark: SparkSession, checkpoint: str) -> list[str] | None:
@@ -282,12 +296,13 @@ def started(
     table: Lowered,
     write: Write,
     checkpoint: str,
+    *,
     trigger: Mapping[str, Any] | None,
     query_name: str | None,
     set_backs: Mapping[str, int | None] = MappingProxyType({}),
 ) -> StreamingQuery:
     """The query that writes the table's changes, started; ``set_backs``: see ``Batch``."""
-    make_topics(table)
+    make_topics(table, checkpoint)
     frame = frame_read(table)
     if table.connection is None:
         frame = frame.drop(RAW)  # what dead letters say of changes is long, and of topics alone do sinks read it

@@ -20,14 +20,14 @@ from fkjoin.jobs.job_tables import job_tables
 from fkjoin.plan.nodes import Node
 from fkjoin.testing import CRASH, DUPLICATE, REORDER, Driver
 from tests.support.documents import blocks
-from tests.support.driven import BATCHES, KINDS, SCHEMAS, Change, Shop, feed, order, write
+from tests.support.driven import BATCHES, KINDS, REFUSED, SCHEMAS, Change, Shop, feed, order, write
 from tests.support.places import ROOT
 from tests.support.queries import run
 from tests.support.sessions import small
 
 
 def test_every_kind_of_node_is_driven() -> None:
-    assert set(KINDS) == set(get_args(Node))
+    assert set(KINDS) | REFUSED == set(get_args(Node))
 
 
 @pytest.fixture(scope="module")
@@ -290,6 +290,9 @@ def test_functions_and_expressions_of_sparks_own_are_evaluated_by_spark(shop: Sh
 def test_what_is_wrong_is_refused_by_name_and_the_way_out_is_one(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
     with pytest.raises(TopologyError, match="table: a Table is needed, this is a dict"):
         Driver({})  # type: ignore[arg-type]
+    events = spark.readStream.format("rate").load().selectExpr("cast(value as string) as order_id")
+    with pytest.raises(TopologyError, match="reads a source of format .*rate.* that is none of its tables"):
+        Driver(shop.orders.enrich(events, on="order_id", name="events"))  # type: ignore[arg-type]
     driver = Driver(paired(shop))
     orders = driver.input("orders")
     refused: list[tuple[Any, str]] = [

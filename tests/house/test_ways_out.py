@@ -71,6 +71,15 @@ WAYS: dict[str, str] = {
     "spark: spark.remote: jobs need a classic": CONNECT,
     "spark: this process has Spark Connect, and": "integration/test_connect.py::test_the_session_that_is_there_is_completed",
     "kafka: {} has its own jars: start the server": CONNECT,
+    "schema: {} is {}, and {} in the files of {};": (
+        "tests/files/test_parquet_types.py::test_a_kind_that_spark_misreads_is_refused_and_the_type_that_is_named_is_read"
+    ),
+    "internal topic {} begins at offset {} of": (
+        "integration/test_join.py::test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones"
+    ),
+    "{}{}: {} is not a number from 1; write one,": (
+        "integration/test_join.py::test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones"
+    ),
     "make a Table with Table.from_files, from_kafka": "tests/api/test_inspection.py::test_a_table_is_not_made_by_its_class",
     "{}: {} is {}, a number is needed; cast it": BUILDING,
     "{}: {} is {}, which has no order here; cast": BUILDING,
@@ -110,8 +119,8 @@ WAYS: dict[str, str] = {
     "path: {} cannot be read to learn its columns": BUILDING,
     "schema: column {} is {}, and Spark's JSON": BUILDING,
     "right: timestamps are {} here and {} in left": BUILDING,
-    "{}: {} column{} given, but the key of right": BUILDING,
-    "{}: {} of left table {} is {}, but key column": LEARNED,
+    "{}: {} column{} given, but the key of {} has": BUILDING,
+    "{}: {} of {} is {}, but key column {} of {}": LEARNED,
     "right: {} is joined with itself, or another": BUILDING,
     "right: the key of {} is {}, and that of {} is": BUILDING,
     "right: the key of {} is ({}), and that of {} is": BUILDING,
@@ -341,6 +350,18 @@ WAYS: dict[str, str] = {
     "path: the checkpoint of {} was set back to": (
         "tests/sinks/test_restored_checkpoint.py::test_who_has_read_what_was_set_aside_is_refused_and_who_has_not_goes_on"
     ),
+    "events: a batch DataFrame is no stream; read": BUILDING,
+    "events: rows of this stream are not final when": BUILDING,
+    "events: {} is a column of the events and of": BUILDING,
+    "events: {} is a table, whose rows change, and": BUILDING,
+    "events_name: these events are called {}; leave": BUILDING,
+    "table: {} is deployed in stages, so that a part": (
+        "tests/analysis/test_enrich.py::test_a_table_that_is_deployed_in_stages_is_refused"
+    ),
+    "path: {} has events, and no changes of a table": BUILDING,
+    "make it with table.enrich(events, on=…)": ("tests/api/test_enrich.py::test_what_cannot_be_enriched_is_refused_by_name"),
+    "key: events have no key that a {} could write": BUILDING,
+    "{}: these are events, and {} keeps rows by a key": BUILDING,
 }
 """The tests that go the ways out, by the beginnings of messages, with ``{}`` for what is filled in."""
 

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table, cogroup, fk_join
 from fkjoin import aggregates as agg
+from fkjoin.plan.events import Enrich, Events
 from fkjoin.plan.nodes import (
     Aggregate,
     Children,
@@ -140,3 +141,6 @@ KINDS: dict[type, Callable[[Shop], Table]] = {
     FlatMap: _flat_map,
 }
 """A table of each kind of node."""
+
+REFUSED: set[type] = {Events, Enrich}
+"""Kinds that the driver refuses: events are no table, and have no input yet."""
