@@ -15,7 +15,7 @@ from fkjoin.checkpoint.stores import kept_as
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.kit import CRASH, DUPLICATE, REORDER, Sentinel
 from fkjoin.kit_driver_ends import EPOCH, MICROSECOND, DriverInput, DriverStore, TableChange
-from fkjoin.lowering.driven import Batch, DrivenQuery, Fed, fed
+from fkjoin.lowering.driven import DrivenBatch, DrivenQuery, Fed, fed
 from fkjoin.lowering.handle import planned_of
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, TS
 from fkjoin.stages import Counters
@@ -80,7 +80,7 @@ class Driver:
             if query is not None:
                 query.clear()
         self._dead: list[dict[str, Any]] = []
-        self._batches: list[Batch] = []
+        self._batches: list[DrivenBatch] = []
         self._waiting.clear()
         self._fed: list[tuple[str, Fed]] = []
         self._now_ms = self._before_ms = 0
@@ -293,7 +293,7 @@ class Driver:
         for name, change in changes:
             by_name.setdefault(name, []).append(change)
         rows = {name: self._inputs[name].batch(some) for name, some in by_name.items()}
-        batch = Batch(rows, self._now_ms, self._before_ms)
+        batch = DrivenBatch(rows, self._now_ms, self._before_ms)
         if lose:
             self._query.lose(batch)
         found = self._query.run(batch)

@@ -10,12 +10,12 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from fkjoin.checkpoint.entries import Results
+from fkjoin.checkpoint.entries import StoredRows
 from fkjoin.checkpoint.python_values import rows_of
 from fkjoin.checkpoint.user_keys import encoded, fitting, key_parts
 from fkjoin.codec.arrays import BYTES
 from fkjoin.errors import FkJoinError, TopologyError, nearest
-from fkjoin.lowering.driven import Fed, Input, Stage
+from fkjoin.lowering.driven import DrivenStage, Fed, Input
 from fkjoin.spark.schemas import arrow_schema
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -183,7 +183,7 @@ class DriverInput:
 class DriverStore:
     """The rows of a table that a driven query keeps; ``Driver.store`` gives it."""
 
-    _stage: Stage
+    _stage: DrivenStage
 
     def get(self, key: Any) -> dict[str, Any] | None:
         """Look up the row of a key.
@@ -209,7 +209,7 @@ class DriverStore:
         """
         of = self._stage.described()
         wanted = encoded(of.schemas["foreign_key" if of.stage == "children" else "key"], [key])
-        return next(iter(self._rows(Results(of, pa.array(wanted, BYTES)))), None)
+        return next(iter(self._rows(StoredRows(of, pa.array(wanted, BYTES)))), None)
 
     def all(self) -> list[dict[str, Any]]:
         """List the rows.
@@ -223,9 +223,9 @@ class DriverStore:
         --------
         >>> rows = driver.store("totals").all()
         """
-        return self._rows(Results(self._stage.described()))
+        return self._rows(StoredRows(self._stage.described()))
 
-    def _rows(self, results: Results) -> list[dict[str, Any]]:
+    def _rows(self, results: StoredRows) -> list[dict[str, Any]]:
         stores = sorted(self._stage.stores.items())
         return [row for bucket, store in stores for batch in results(store, bucket) for row in rows_of(batch)]
 

@@ -28,7 +28,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.planner import lower
 from fkjoin.plan.nodes import Source
-from fkjoin.sessions.plan_parts import Leaf, Observed, Part, Stateful, joined, parts_of
+from fkjoin.sessions.plan_parts import Leaf, Observed, PlanPart, Stateful, joined, parts_of
 from fkjoin.spark.clock import Clock
 from fkjoin.spark.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.identity import read_identity
@@ -95,7 +95,7 @@ class Fed(NamedTuple):
     """Key and value of the dead letter that the row would be."""
 
 
-class Batch(NamedTuple):
+class DrivenBatch(NamedTuple):
     """One batch of a query."""
 
     rows: Mapping[str, pa.RecordBatch]
@@ -152,7 +152,7 @@ class LostError(Exception):
 
 
 @dataclass
-class Stage(Identified):
+class DrivenStage(Identified):
     """A stage with its stores, a bucket's each."""
 
     spec: StageSpec
@@ -188,16 +188,16 @@ class DrivenQuery:
         self._unpack = unpack
         self._names = {f"{_PATH}/{number}/*": name for number, name in enumerate(inputs)}
         self._top = parts_of(frame)
-        self._stages: dict[int, Stage] = {}
+        self._stages: dict[int, DrivenStage] = {}
         for part in _all(self._top):
             if isinstance(part, Stateful):
-                self._stages[id(part)] = Stage(_spec(part))
+                self._stages[id(part)] = DrivenStage(_spec(part))
             elif isinstance(part, Leaf):
                 self._require_known(part)
         self.count: Counters = Counters()
 
     @property
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[DrivenStage]:
         """The stages, each after those that it reads."""
         return list(self._stages.values())
 
@@ -207,11 +207,11 @@ class DrivenQuery:
             stage.stores = {}
         self.count = Counters()
 
-    def run(self, batch: Batch) -> pa.RecordBatch:
+    def run(self, batch: DrivenBatch) -> pa.RecordBatch:
         """Run a batch; return the rows of the frame, or what ``unpack`` makes of them."""
         return self._run(batch, len(self._stages))
 
-    def lose(self, batch: Batch) -> None:
+    def lose(self, batch: DrivenBatch) -> None:
         """Run a batch up to each stage in turn, and lose all that it did."""
         for stages in range(1, len(self._stages) + 1):
             kept = copy.deepcopy([stage.stores for stage in self.stages]), self.count.copy()
@@ -220,15 +220,15 @@ class DrivenQuery:
                 stage.stores = stores
             self.count = kept[1]
 
-    def _run(self, batch: Batch, stages: int) -> pa.RecordBatch:
-        done: list[Stage] = []
+    def _run(self, batch: DrivenBatch, stages: int) -> pa.RecordBatch:
+        done: list[DrivenStage] = []
         try:
             found = self._rows(self._top, batch, done, stages)
         except LostError:
             return joined([], self._top.schema)
         return found if self._unpack is None else joined(list(self._unpack(iter([found]))), self._unpack.schema)
 
-    def _rows(self, part: Part, batch: Batch, done: list[Stage], stages: int) -> pa.RecordBatch:
+    def _rows(self, part: PlanPart, batch: DrivenBatch, done: list[DrivenStage], stages: int) -> pa.RecordBatch:
         below = [self._rows(one, batch, done, stages) for one in part.below]
         if isinstance(part, Leaf):
             return self._read(part, batch)
@@ -248,7 +248,7 @@ class DrivenQuery:
         made: pa.RecordBatch = part(*below)
         return made
 
-    def _read(self, leaf: Leaf, batch: Batch) -> pa.RecordBatch:
+    def _read(self, leaf: Leaf, batch: DrivenBatch) -> pa.RecordBatch:
         """Rows of a source.  A new kind of source is read here, and known to ``_require_known``."""
         if leaf.source == Clock.name():
             tick = batch.tick(int(leaf.options["interval_ms"]))
@@ -269,7 +269,7 @@ class DrivenQuery:
                 self.count[name] += count
 
 
-def _all(part: Part) -> Iterator[Part]:
+def _all(part: PlanPart) -> Iterator[PlanPart]:
     """The parts of a plan, each after those that it reads."""
     for below in part.below:
         yield from _all(below)

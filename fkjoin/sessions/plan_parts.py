@@ -31,7 +31,7 @@ class Leaf:
     """The name that Spark gives its format."""
     options: Mapping[str, str]
     schema: pa.Schema
-    below: tuple[Part, ...] = ()
+    below: tuple[PlanPart, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class Mapped:
 
     function: Any
     schema: pa.Schema
-    below: tuple[Part, ...]
+    below: tuple[PlanPart, ...]
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         given = [pa.record_batch(rows.columns, names=rows.schema.names)] if rows.num_rows else []
@@ -53,7 +53,7 @@ class Stateful:
 
     function: Any
     schema: pa.Schema
-    below: tuple[Part, ...]
+    below: tuple[PlanPart, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Observed:
 
     name: str
     schema: pa.Schema
-    below: tuple[Part, ...]
+    below: tuple[PlanPart, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,20 +70,20 @@ class Union:
     """The rows of several parts."""
 
     schema: pa.Schema
-    below: tuple[Part, ...]
+    below: tuple[PlanPart, ...]
 
     def __call__(self, *rows: pa.RecordBatch) -> pa.RecordBatch:
         return joined([part for part in rows if part.num_rows], self.schema)
 
 
 @dataclass(frozen=True, eq=False)
-class Fields:
+class PickedFields:
     """Columns, or fields of columns, and nulls."""
 
     places: tuple[tuple[int, ...] | None, ...]
     """Of each column the place of the one that it is, and of the field in it; None for nulls."""
     schema: pa.Schema
-    below: tuple[Part, ...]
+    below: tuple[PlanPart, ...]
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         columns = [
@@ -100,7 +100,7 @@ class NullIn:
     place: int
     null: bool
     schema: pa.Schema
-    below: tuple[Part, ...]
+    below: tuple[PlanPart, ...]
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         test = pc.is_null if self.null else pc.is_valid
@@ -113,7 +113,7 @@ class BySpark:
 
     of: Evaluated
     schema: pa.Schema
-    below: tuple[Part, ...]
+    below: tuple[PlanPart, ...]
 
     def __call__(self, *rows: pa.RecordBatch) -> pa.RecordBatch:
         if not any(part.num_rows for part in rows):
@@ -121,16 +121,16 @@ class BySpark:
         return joined(list(self.of.over(rows)), self.schema)
 
 
-class Part(Protocol):
+class PlanPart(Protocol):
     """A part of a plan, with the parts that it reads."""
 
     @property
     def schema(self) -> pa.Schema: ...
     @property
-    def below(self) -> tuple[Part, ...]: ...
+    def below(self) -> tuple[PlanPart, ...]: ...
 
 
-def parts_of(frame: DataFrame) -> Part:
+def parts_of(frame: DataFrame) -> PlanPart:
     """Read the plan that Spark has analyzed; ``SessionError`` in a session without a JVM to ask."""
     spark = frame.sparkSession
     require_classic(spark, "fkjoin.testing.Driver", "make the table in a session that fkjoin.session() gives")
@@ -162,7 +162,7 @@ def _at(column: pa.Array, places: Sequence[int]) -> pa.Array:
 class _Reading:
     spark: SparkSession
 
-    def part(self, node: Any) -> Part:
+    def part(self, node: Any) -> PlanPart:
         """The part that a node is the top of."""
         schema = _schema(node)
         kind = node.nodeName()
@@ -178,7 +178,7 @@ class _Reading:
         if kind == "Union":
             return Union(schema, tuple(map(self.part, children)))
         if kind == "Project" and (places := _places(node, children[0])) is not None:
-            return Fields(places, schema, (self.part(children[0]),))
+            return PickedFields(places, schema, (self.part(children[0]),))
         if kind == "Filter" and (test := _null_test(node, children[0])) is not None:
             return NullIn(*test, schema, (self.part(children[0]),))
         read: list[Any] = []
@@ -292,7 +292,7 @@ def _columns(node: Any) -> dict[int, int]:
 
 
 def _places(node: Any, below: Any) -> tuple[tuple[int, ...] | None, ...] | None:
-    """See ``Fields``; None where one is more than a field."""
+    """See ``PickedFields``; None where one is more than a field."""
     known = _columns(below)
     try:
         return tuple(_place(item, known) for item in _listed(node.projectList()))
