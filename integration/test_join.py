@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import ConfigResource
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, fk_join
-from fkjoin.errors import TopologyError
+from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka import Json
 from fkjoin.kafka.staged import InternalTopics
 from fkjoin.kafka.wire import HEADERS
@@ -209,6 +211,62 @@ class Proxy:
         going = round(len(self._waiting) * share)
         self._broker.send(self._target, self._waiting[:going])
         del self._waiting[:going]
+
+
+def test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    broker.create("whole-left", "whole-right", "whole-out", "whole-more", partitions=3)
+    left, right = tables(spark, broker, "whole")
+
+    def staged(application: str) -> Table:
+        return fk_join(left, right, "fk", name="whole", deployment="staged", application=application)
+
+    for name, value in {"partitions": "2", "replication.factor": "1", "segment.bytes": "1048576"}.items():
+        spark.conf.set(f"spark.fkjoin.topic.{name}", value)
+    try:
+        joined, anew = staged("first"), staged("second")
+        spark.conf.set("spark.fkjoin.topic.partitions", "none")
+        with pytest.raises(TopologyError, match=r"^spark\.fkjoin\.topic\.partitions: 'none' is not a number from 1; write one"):
+            staged("third")
+    finally:
+        for name in ("partitions", "replication.factor", "segment.bytes"):
+            spark.conf.unset(f"spark.fkjoin.topic.{name}")
+    events = [TraceChange(0, False, "a", None, "A", 0)]
+    events += [TraceChange(at, True, f"{at}", "a", f"v{at}", at) for at in range(1, 20)]
+    send(broker, "whole", events)
+    with running(joined, "whole-out", broker, tmp_path / "first") as job:
+        job.drain()
+    wanted = batch_join(events, "inner")
+    assert joined_rows(broker, "whole-out") == wanted
+
+    registration, response = (f"first-whole-subscription-{kind}" for kind in ("registration", "response"))
+    for topic in (registration, response):
+        (asked,) = broker.admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
+        found = asked.result()
+        assert {name: found[name].value for name in ("retention.ms", "cleanup.policy", "segment.bytes")} == {
+            "retention.ms": "-1",
+            "cleanup.policy": "delete",
+            "segment.bytes": "1048576",
+        }
+        ends = broker.ends(topic)
+        assert len(ends) == 2
+        gone = [TopicPartition(topic, partition, end) for partition, end in ends.items()]
+        for deleted in broker.admin.delete_records(gone).values():
+            deleted.result()
+    missing = r"internal topic {} begins at offset \d+ of partition \d, .* give another application= .*, and all stages new"
+    with pytest.raises(FkJoinError, match=missing.format(response)):
+        joined.to_kafka("whole-more", broker.bootstrap, checkpoint=tmp_path / "new")
+    with pytest.raises(FkJoinError, match=missing.format(registration)):
+        joined.stages[1].start(tmp_path / "new-stage")
+    more = [TraceChange(0, False, "a", None, "B", 0)]
+    send(broker, "whole", more)
+    with running(joined, "whole-out", broker, tmp_path / "first") as job:  # the checkpoints that are there go on
+        job.drain()
+    assert joined_rows(broker, "whole-out") == batch_join(events + more, "inner")
+    with running(anew, "whole-more", broker, tmp_path / "second") as job:
+        job.drain()
+    assert joined_rows(broker, "whole-more") == batch_join(events + more, "inner")
 
 
 @pytest.mark.faults

@@ -72,6 +72,12 @@ WAYS: dict[str, str] = {
     "schema: {} is {}, and {} in the files of {};": (
         "tests/files/test_parquet_types.py::test_a_kind_that_spark_misreads_is_refused_and_the_type_that_is_named_is_read"
     ),
+    "internal topic {} begins at offset {} of": (
+        "integration/test_join.py::test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones"
+    ),
+    "{}{}: {} is not a number from 1; write one,": (
+        "integration/test_join.py::test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones"
+    ),
     "make a Table with Table.from_files, from_kafka": "tests/api/test_inspection.py::test_a_table_is_not_made_by_its_class",
     "{}: {} is {}, a number is needed; cast it": BUILDING,
     "{}: {} is {}, which has no order here; cast": BUILDING,
