@@ -226,6 +226,57 @@ def test_offsets_that_are_gone_stop_the_job_with_what_to_do(
         fkjoin_here("run", job)
 
 
+EVENTS = """
+name = "seen"
+checkpoint = "{folder}/checkpoint"
+trigger = "available-now"
+[kafka]
+bootstrap_servers = "{bootstrap}"
+[tables.customers]
+topic = "seen-customers"
+key = "string"
+value = {{format = "json", schema = "name string"}}
+[events.clicks]
+topic = "seen-clicks"
+select = ["cast(key as string) as number", "cast(value as string) as page"]
+[enrichments.seen]
+table = "customers"
+events = "clicks"
+on = "concat('c', cast(number as int))"
+how = "left"
+[sinks.out]
+table = "seen"
+topic = "seen-out"
+key = "number"
+[dead_letters]
+topic = "seen-dead"
+"""
+
+
+def test_events_of_a_topic_are_sent_once_with_the_rows_of_another(
+    broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
+) -> None:
+    broker.create("seen-customers", "seen-clicks", "seen-out", "seen-dead", partitions=2)
+    job, sent = tmp_path / "job.toml", list[tuple[str, str, str | None]]()
+    job.write_text(EVENTS.format(folder=tmp_path, bootstrap=broker.bootstrap))
+    for name, numbers, expected in (
+        ("Ada", ("1", "2", "1", "none"), [("1", "Ada"), ("1", "Ada"), ("2", None)]),
+        (None, ("1",), [("1", None)]),
+    ):
+        row = None if name is None else json.dumps({"name": name}).encode()
+        broker.send("seen-customers", [Record(b"c1", row)])
+        broker.send("seen-clicks", [Record(number.encode(), b"p") for number in numbers])
+        fkjoin_here("run", job)
+        sent += [(number, "p", given) for number, given in expected]
+        found = [(m.key().decode(), json.loads(m.value())) for m in broker.read("seen-out")]
+        assert all(key == row["number"] for key, row in found)
+        assert sorted(map(str, sent)) == sorted(str((key, row["page"], row.get("name"))) for key, row in found)
+    (dead,) = broker.read("seen-dead")
+    headers = dict(dead.headers())
+    assert (json.loads(dead.value()), headers["fkjoin.table"]) == ({"number": "none", "page": "p"}, b"clicks")
+    assert headers["fkjoin.reason"].startswith(b"enrich: concat('c', cast(number as int)): ")
+
+
 def test_the_doctor_looks_at_connector_workers_and_brokers(
     broker: Broker, connector: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
