@@ -105,6 +105,16 @@ def first_offsets(topic: str, bootstrap_servers: str, options: Mapping[str, str]
         return {place.partition(): first for place, first in dict(consumer.beginningOffsets(_listed(places))).items()}
 
 
+def delete_records(topic: str, bootstrap_servers: str, options: Mapping[str, str], before: Mapping[int, int]) -> None:
+    """Delete the records of each partition that lie before an offset."""
+    with _admin(bootstrap_servers, options) as client:
+        wanted = _jvm().java.util.HashMap()
+        for partition, offset in before.items():
+            to = _kafka().clients.admin.RecordsToDelete.beforeOffset(offset)
+            wanted.put(_kafka().common.TopicPartition(topic, partition), to)
+        client.deleteRecords(wanted).all().get()
+
+
 def bounds(
     topic: str, bootstrap_servers: str, options: Mapping[str, str], *, tombstones: bool
 ) -> tuple[dict[int, int], dict[int, int]]:
