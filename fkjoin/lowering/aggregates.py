@@ -57,7 +57,7 @@ def lower_aggregate(planned: Planned, table: Lowered) -> Lowered:
     if closing is not None:
         bound_to |= {"windows": [str(closing.windows.size), str(closing.windows.slide)]}
         bound_to |= {"sources": [one.name for one in sources_of(table.planned)]}
-    kinds = {"key": planned.key_type, "row_key": table.key_type, "value": value.schema, "result": spark_schema(fold.schema)}
+    kinds = {"key": key.schema, "row_key": table.key_type, "value": value.schema, "result": spark_schema(fold.schema)}
     about = {**kinds, "versions": [["version", 1]], **({"collected": fold.collected} if fold.collected else {})}
     start_over = starts_over(table.node)
     pack = PackRows(row_key, fold.value, settings.buckets, group, settings.validate, start_over=start_over)
@@ -65,7 +65,8 @@ def lower_aggregate(planned: Planned, table: Lowered) -> Lowered:
     node = contributed.node
 
     def state(kind: type[StageSpec], materialized: str | None) -> StateSpec:
-        return state_spec(settings, kind, label, bound_to={"materialized": materialized, **bound_to}, about=about)
+        said = {"key": planned.key_type} if kind is CloseSpec else {}
+        return state_spec(settings, kind, label, bound_to={"materialized": materialized, **bound_to}, about=about | said)
 
     def regrouped(number: int | None = None, every: bool = emission.every, name: str = label) -> DataFrame:
         spec = RegroupSpec(

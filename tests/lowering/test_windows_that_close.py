@@ -15,6 +15,7 @@ import fkjoin
 from fkjoin import Table
 from fkjoin import aggregates as agg
 from fkjoin.stages.counters import metrics_name
+from fkjoin.testing import CRASH, Driver
 from tests.support.queries import run, write_lines
 from tests.support.sessions import small
 
@@ -112,3 +113,32 @@ def test_windows_of_two_joined_sources_close_once(spark: SparkSession, tmp_path:
     finally:
         query.stop()
     assert shown(rows[closed:]) == [("10:25", "10:35", "north", 1, 3, 3)], "both sources are idle, and one is at 10:40"
+
+
+def test_windows_close_in_the_driver_by_its_clock(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path, buckets=2)
+    for name in ("orders", "customers"):
+        (tmp_path / name).mkdir()
+    driver = Driver(windows(spark, tmp_path, "1 minute"))
+
+    def at(minute: int) -> datetime.datetime:
+        return datetime.datetime(2026, 1, 1, 10, minute, tzinfo=datetime.timezone.utc)
+
+    def order(key: str, minute: int) -> None:
+        row = {"customer_id": "c1", "amount": minute, "at": at(minute)}
+        driver.input("orders").change(key, row, timestamp=at(minute))
+
+    driver.input("customers").change("c1", {"region": "north"}, timestamp=at(0))
+    order("o1", 1)
+    order("o2", 20)
+    assert driver.run(CRASH) == [], "the customers hold stream time back"
+    assert driver.advance("15 seconds") == []
+    order("o3", 2)
+    closed = [change for _ in range(6) for change in driver.advance("15 seconds")]
+    assert [(change.key[1].minute, change.row["total"]) for change in closed if change.row] == [(5, 3), (10, 3)]
+    order("o4", 3)
+    driver.run()
+    assert driver.count["late-dropped"] == 2
+    assert [(one["table"], one["reason"]) for one in driver.dead_letters] == [
+        ("sums", "group_by sums: the window was closed")
+    ] * 2

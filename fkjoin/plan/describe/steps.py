@@ -171,7 +171,7 @@ def _operator(node: Node) -> Step:
     second = Stage("aggregate", "group", f"{node.name}-aggregate", node.topic, kept)
     if node.closes is not None:
         grace, idle = node.closes
-        having += (("grace", grace), ("sources are idle", f"after {idle}" if idle else "never"))
+        having += (("grace", grace), ("idle", f"after {idle}" if idle else "never"))
         second = Stage("close", "window", f"{node.name}-close", notes=kept)
     return Step(
         "aggregate",
