@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin import Table, TopologyError, cogroup, fk_join
+from fkjoin import Table, TopologyError, cogroup, fk_join, window
 from fkjoin import aggregates as agg
 from fkjoin.grouped import Grouped
 from fkjoin.inspection import HABITS, Inspection
@@ -264,9 +264,9 @@ def test_the_examples_in_docstrings_are_true(orders: Table, customers: Table) ->
     joined = fk_join(orders, customers, "customer_id", joiner=["left.amount", "right.name as region"], name="joined")
     names = {"orders": orders, "customers": customers, "joined": joined, "agg": agg, "fk_join": fk_join, "cogroup": cogroup}
     names |= {"returns": orders.filter("amount > 1", name="returns"), "old_orders": orders.filter("true", name="old_orders")}
-    names |= {"payments": orders.map_values("amount as paid", name="payments")}
+    names |= {"payments": orders.map_values("amount as paid", name="payments"), "window": window}
     finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
-    for of in (Inspection, Operators, Grouped, agg, fk_join, cogroup):
+    for of in (Inspection, Operators, Grouped, agg, fk_join, cogroup, window):
         tests = [test for test in finder.find(of, of.__name__, False, names) if test.examples]
         assert tests, of
         for test in tests:
