@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,13 @@ def timed(t: Tables, name: str = "timed", **more: Any) -> Table:
     return t.of(name, ORDERS + ", sent timestamp", **{"timestamp": "sent", **more})
 
 
+def staged(t: Tables, topics: tuple[str, str] | None) -> Table:
+    """A join, as it is with topics between its stages: a broker need not be there."""
+    joined = timed(t).join(timed(t, "other"), "text", joiner=["left.at"], name="joined")
+    planned: Any = joined._planned
+    return Table._of(replace(planned, node=replace(planned.node, topics=topics)))
+
+
 WAYS: dict[str, Way] = {
     'emit: "on-close" is for windows; put fkjoin.window': (
         lambda t: closing(t, "customer").count(),
@@ -125,6 +133,10 @@ WAYS: dict[str, Way] = {
     "key: windows is of windows itself": (
         lambda t: closing(t, window("window_end", "1 hour"), table=closing(t).count(), name="hours").count(),
         lambda t: closing(t, window("at", "1 hour"), name="hours").count(),
+    ),
+    "key: joined is staged, and windows close in one query": (
+        lambda t: closing(t, table=staged(t, ("to", "back"))).count(),
+        lambda t: closing(t, table=staged(t, None)).count(),
     ),
     "key: the table timed has no timestamps": (
         lambda t: closing(t, table=timed(t, timestamp=None)).count(),

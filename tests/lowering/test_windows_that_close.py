@@ -14,6 +14,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 import fkjoin
 from fkjoin import Table
 from fkjoin import aggregates as agg
+from fkjoin.checkpoint.look_up import look_up
+from fkjoin.checkpoint.saved import SavedState
+from fkjoin.checkpoint.upkeep import verify
 from fkjoin.stages.counters import metrics_name
 from fkjoin.testing import CRASH, Driver
 from tests.support.queries import run, write_lines
@@ -92,6 +95,10 @@ def test_windows_of_two_joined_sources_close_once(spark: SparkSession, tmp_path:
     assert shown(rows) == recomputed([more[0], *first[1:], more[1]]), "stream time was kept, and is that of the slower source"
     dead = run(letters, tmp_path / "letters").rows
     assert [(one["table"], bytes(one["key"])) for one in dead] == [("sums", b'{"order_id":"late"}')] * 2
+
+    state = SavedState(spark, checkpoint)
+    assert {record["kind"] for record in look_up(state, "sums", "o5")} == {"contribution"}
+    assert list(verify(spark, checkpoint)) == []
 
     last = order("o6", "c1", 3, "10:31", 8)
     write_lines(tmp_path / "orders", "3", [last])
