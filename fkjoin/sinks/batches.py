@@ -28,6 +28,7 @@ from fkjoin.checkpoint.files import begun, hadoop, query_id, read_file, write_fi
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.checkpoint.query import Query
 from fkjoin.errors import TopologyError
+from fkjoin.kafka.end_offsets import telling_lag
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.results import Results
 from fkjoin.sinks.restored import OnRestore, ahead, last_set_backs, require_spark_at, set_back, written_to
@@ -116,6 +117,15 @@ class Checks(Protocol):
         ...
 
 
+@runtime_checkable
+class Alone(Protocol):
+    """A sink whose place has the batches of one query, and nothing else."""
+
+    def require_alone(self, table: Lowered, checkpoint: str) -> None:
+        """Raise ``TopologyError`` if the table is read from there, or another query than the checkpoint's writes there."""
+        ...
+
+
 def start(
     spark: SparkSession,
     table: AsBegun,
@@ -135,7 +145,7 @@ def start(
         note()
         return started(begun_as, write, checkpoint, trigger, query_name, last_set_backs(spark, checkpoint, {"": sink}))
 
-    return start_claimed(spark, checkpoint, begin)
+    return telling_lag(start_claimed(spark, checkpoint, begin))
 
 
 def compared(
@@ -148,6 +158,9 @@ def compared(
     """
     behind = ahead(spark, checkpoint, sinks, on_restore)
     begun_as = table(checkpoint)
+    for sink in sinks.values():
+        if isinstance(sink, Alone):
+            sink.require_alone(begun_as, checkpoint)
     written = functools.partial(written_to, spark, checkpoint, sinks)
     note_operators = require_begun_with(frame_read(begun_as), checkpoint, written)
 
@@ -181,7 +194,7 @@ def start_several(
         turns = last_set_backs(spark, checkpoint, remembered)
         return started(begun_as, functools.partial(_write_all, writes), checkpoint, trigger, query_name, turns)
 
-    return start_claimed(spark, checkpoint, begin)
+    return telling_lag(start_claimed(spark, checkpoint, begin))
 
 
 def _write_all(writes: Mapping[str, Write], batch: Batch, query: str, number: int) -> None:
