@@ -16,10 +16,10 @@ AFTER_BROKERS := $(addprefix tests/,plan/test_optimizer.py plan/test_column_prun
 PROCESSES := $(addprefix integration/test_,faults.py run.py page.py image.py)
 AFTER_PROCESSES := $(addprefix tests/,cli/test_termination.py api/test_examples.py sessions/test_class_archive.py cli/test_commands.py \
 	house/test_docs.py checkpoint/test_saved_state.py sinks/test_several_sinks.py sinks/test_restored_checkpoint.py \
-	analysis/test_written.py lowering/test_rows_that_throw.py files)
+	analysis/test_written.py lowering/test_rows_that_throw.py api/test_aggregates.py files)
 REST = tests $(AFTER_BROKERS:%=--ignore=%) $(AFTER_PROCESSES:%=--ignore=%)
 PYTEST := $(BIN)/python -m pytest -q
-ENVIRONMENTS = $(MAKE) --no-print-directory environments
+ENVIRONMENTS = $(MAKE) --no-print-directory $(patsubst %,.venv-%/ready,$(firstword $(SPARKS)) $(lastword $(SPARKS)))
 test: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/$(CLASSES)' -Xlog:disable
 test: .venv/ready $(CLASSES) engine
 	@lane() { status=0; $(PYTEST) $$1 || status=1; $$3 || status=1; $(PYTEST) $$2 || status=1; return $$status; }; \
@@ -86,7 +86,7 @@ $(CLASSES): .venv/ready
 
 # All points of the matrices of which the tests try a sample, and laws on more examples; FAULT=sink_is_the_batch_join runs one.
 faults: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/$(CLASSES)' -Xlog:disable
-faults: .venv/ready $(CLASSES) engine
+faults: environments $(CLASSES) engine
 	@status=0; for folder in integration tests; do \
 	FKJOIN_EVERY_FAULT=1 $(PYTEST) -m faults $$folder $(if $(FAULT),-k $(FAULT)) || [ $$? = 5 ] || status=1; done; exit $$status
 

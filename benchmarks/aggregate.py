@@ -134,10 +134,10 @@ def single_changes(rows: int, changes: int = 50) -> dict[str, dict[str, float]]:
     alone: Any = {"descending": False, "delimiter": ""}
     columns = {
         "count_distinct": bulk_column("it", "count_distinct", 0, value, "sku"),
-        "max_by": first_column("it", "max_by", 0, 1, value, "amount", most=None),
-        "max_by, 10": first_column("it", "max_by", 0, 1, value, "amount", most=10),
-        "collect_set": collected_column("it", "collect_set", 0, [], value, "sku", **alone),
-        "collect_list": collected_column("it", "collect_list", 0, [2], value, "sku", **alone),
+        "max_by": first_column("it", "max_by", 0, by=1, schema=value, text="amount", most=None),
+        "max_by, 10": first_column("it", "max_by", 0, by=1, schema=value, text="amount", most=10),
+        "collect_set": collected_column("it", "collect_set", 0, order=[], schema=value, text="sku", **alone),
+        "collect_list": collected_column("it", "collect_list", 0, order=[2], schema=value, text="sku", **alone),
     }
     codec, found = RowCodec(value), {}
 

@@ -79,6 +79,7 @@ class Harness:
                 f"{build}:{libs}",
                 "Bench",
                 "--serve",
+                "--no-cache",
                 "--state-dir",
                 str(self._work / "streams"),
             ]

@@ -103,7 +103,7 @@ class Grouped(Remembered):
         fold = Fold(schema, made)
         if having is not None:
             fold = replace(fold, having=condition_on(having, self._table.spark, self._key, fold.schema))
-        return self._of(aggregated(self._table, self._key, value, fold, described, self._options))
+        return self._of(aggregated(self._table, self._key, value, fold=fold, columns=described, options=self._options))
 
     def count(self, column: Expression | None = None) -> Table:
         """Count the rows of each group: ``agg(count=aggregates.count(column))``.
@@ -283,7 +283,11 @@ class Grouped(Remembered):
         title, kind = of.names[0], arrow_schema("returns", of).field(0).type
         fold = Fold(schema, (Called(title, kind, key, schema, self._plain, *functions, row=_row),), nullable=True, ordered=True)
         what = ", ".join(text(one) if isinstance(one, Expressed) else _named(one) for one in given)
-        return self._of(aggregated(self._table, self._key, value, fold, ((title, f"{method} by {what}"),), self._options))
+        return self._of(
+            aggregated(
+                self._table, self._key, value, fold=fold, columns=((title, f"{method} by {what}"),), options=self._options
+            )
+        )
 
     def _step(self, argument: str, given: Any, of: StructType) -> Any:
         """An adder or subtractor, callable."""

@@ -27,8 +27,8 @@ class Event(NamedTuple):
 
     Attributes
     ----------
-    side : {"left", "right"}
-        The table; ``"left"`` also of one that is summed up.
+    side : {"left", "right", "event"}
+        The table; ``"left"`` also of one that is summed up.  ``"event"``: of no table, but an event that one enriches.
     key : str
         The row's key.
     row : dict or None
@@ -41,7 +41,7 @@ class Event(NamedTuple):
     >>> event = Event("left", "o1", {"customer": "c1"})
     """
 
-    side: Literal["left", "right"]
+    side: Literal["left", "right", "event"]
     key: str
     row: Row | None
     version: int | None = None
@@ -131,7 +131,7 @@ class Kit(ABC):
         ----------
         stage : str
             ``"rekey"``, ``"subscription"`` or ``"resolve"`` of a join, ``"regroup"`` or ``"aggregate"`` of an aggregate,
-            ``"spread"`` or ``"owners"`` of a flat map, ``"pair"`` of a join by primary key.
+            ``"spread"`` or ``"owners"`` of a flat map, ``"pair"`` of a join by primary key, ``"enrich"`` of events.
 
         Returns
         -------

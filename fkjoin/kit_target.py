@@ -28,7 +28,7 @@ class CutOff(BaseException):
     """Stands for the end of a process: what handles errors does not see it."""
 
 
-class Places(Protocol):
+class TargetPlaces(Protocol):
     """Maker and reader of places, see ``SinkContract``."""
 
     code: ClassVar[tuple[ModuleType, ...]]
@@ -46,7 +46,7 @@ class Target:
 
     def __init__(
         self,
-        of: Places,
+        of: TargetPlaces,
         into: str,
         schema: pa.Schema = SCHEMA,
         keys: int = 1,

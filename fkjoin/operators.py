@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fkjoin.analysis import views
 from fkjoin.analysis.aggregates import Options
 from fkjoin.analysis.checks import Deployment, Extractor, Joiner
 from fkjoin.analysis.emission import Emit
+from fkjoin.analysis.enrich import planned_enrich, planned_events
 from fkjoin.analysis.joins import planned_children, planned_join
 from fkjoin.analysis.key_joins import planned_key_join
 from fkjoin.analysis.unions import merged
 from fkjoin.errors import TopologyError
+from fkjoin.events import Enriched
 from fkjoin.grouped import Grouped
 from fkjoin.kafka.wire import Wire
-from fkjoin.lowering.handle import planned_of
+from fkjoin.lowering.handle import Handle, planned_of
 from fkjoin.lowering.recipes import remembered
 from fkjoin.row_operators import RowOperators
+from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.schemas import Expressions
-from fkjoin.stages import HowByKey
+from fkjoin.stages import How, HowByKey
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from fkjoin.table import Table
 
 
@@ -88,14 +93,14 @@ class Operators(RowOperators):
                 raise TopologyError(
                     "deployment: a join by primary key is one stage; leave it out, or give on, the foreign key of left rows"
                 )
-            return self._of(planned_key_join(self._planned, other, how, joiner, name, emit, validate))
+            return self._of(planned_key_join(self._planned, other, how, joiner=joiner, name=name, emit=emit, validate=validate))
         made = planned_join(
             self._planned,
             other,
             on,
-            how,
-            joiner,
-            name,
+            how=how,
+            joiner=joiner,
+            name=name,
             deployment=deployment,
             application=application,
             wire=wire,
@@ -200,7 +205,73 @@ class Operators(RowOperators):
         >>> with_orders = customers.with_children(orders, "customer_id", column="orders")
         """
         children = planned_of("left", left)
-        return self._of(planned_children(self._planned, children, extractor, column, name, emit, validate))
+        return self._of(
+            planned_children(self._planned, children, extractor, column=column, name=name, emit=emit, validate=validate)
+        )
+
+    @remembered
+    def enrich(
+        self,
+        events: DataFrame | Enriched,
+        on: Expressions,
+        how: How = "inner",
+        name: str | None = None,
+        *,
+        events_name: str | None = None,
+        on_error: OnError = "dead-letter",
+        validate: bool | None = None,
+    ) -> Enriched:
+        """Give each event of a stream this table's columns, once: those of the row as it is when the event is processed.
+
+        An event sees all of the table's changes of its micro-batch and of those before, and no part of a change.  It is sent in
+        that batch, and a later change of the table sends nothing.  The table's key is not added, since ``on`` is the same.
+
+        Parameters
+        ----------
+        events : pyspark.sql.DataFrame or Enriched
+            A streaming DataFrame whose rows are appended, or the events that another table has enriched.
+        on : str, Column, or list of them
+            The table's key: a column name or names, Column or SQL text over the events' columns.
+        how : {"inner", "left"}, default "inner"
+            ``"inner"`` drops an event for which the table has no row, and counts it as ``events-without-row``.  ``"left"``
+            sends it with nulls, and counts it, too.  Where ``on`` is null, or null in one of its columns, there is no row.
+        name : str, optional
+            The name of state and metrics; generated from the rest if left out.
+        events_name : str, optional
+            The name of the stream in ``describe()`` and in errors; generated from its columns if left out.
+        on_error : {"dead-letter", "skip", "fail"}, default "dead-letter"
+            What happens to an event on which ``on`` throws; see ``from_stream``.
+        validate : bool, optional
+            See ``fk_join``.
+
+        Returns
+        -------
+        Enriched
+
+        Raises
+        ------
+        TopologyError
+            If an argument is wrong; the message says which, and why.
+
+        Examples
+        --------
+        >>> clicks = spark.readStream.schema("page string, customer string, at timestamp").json("clicks")
+        >>> enriched = customers.enrich(clicks, on="customer", how="left")
+        """
+        if isinstance(events, Enriched):
+            planned = events._planned
+            if events_name is not None:
+                raise TopologyError(f"events_name: these events are called {planned.name}; leave it out")
+        elif isinstance(events, Handle):
+            raise TopologyError(
+                f"events: {events._planned.name} is a table, whose rows change, and an event is sent once; join tables with "
+                "join, or give table.changes if each change is an event"
+            )
+        else:
+            planned = planned_events(events, events_name)
+        about: Any = {"how": how, "name": name, "on_error": on_error, "validate": validate}
+        enriched: Enriched = Enriched._of(planned_enrich(self._planned, planned, on, **about))
+        return enriched
 
     @remembered
     def merge(self, *others: Table, name: str | None = None, emit: Emit = "on-change", validate: bool | None = None) -> Table:

@@ -96,7 +96,8 @@ class Outputs(Handle):
             batches.make_topics(table)
             records = Kafka(topic, bootstrap_servers, key, value, headers, positions).records(table)
             table.keep()
-            return writing.start(records, topic, bootstrap_servers, place, options, when, query_name or table.name)
+            name = query_name or table.name
+            return writing.start(records, topic, bootstrap_servers, checkpoint=place, options=options, trigger=when, name=name)
 
         return telling_lag(start_claimed(spark, place, begin))
 
@@ -333,8 +334,8 @@ class Outputs(Handle):
         >>> from fkjoin.sinks import Kafka, Parquet
         >>> query = joined.to(Kafka("joined", "localhost:9092"), Parquet("lake/joined"), checkpoint="ck/joined")
         """
-        where, start = str(checkpoint).rstrip("/"), batches.start_several
-        return start(self._planned.spark, self._as_begun, places, where, arguments_of(trigger), query_name, on_restore)
+        more: Any = {"checkpoint": str(checkpoint).rstrip("/"), "trigger": arguments_of(trigger), "on_restore": on_restore}
+        return batches.start_several(self._planned.spark, self._as_begun, places, query_name=query_name, **more)
 
     def _start(
         self,
@@ -344,5 +345,5 @@ class Outputs(Handle):
         query_name: str | None,
         on_restore: OnRestore,
     ) -> Query:
-        spark, begun, when = self._planned.spark, self._as_begun, arguments_of(trigger)
-        return batches.start(spark, begun, sink, str(checkpoint), when, query_name, on_restore)
+        spark, begun, place, when = self._planned.spark, self._as_begun, str(checkpoint), arguments_of(trigger)
+        return batches.start(spark, begun, sink, checkpoint=place, trigger=when, query_name=query_name, on_restore=on_restore)

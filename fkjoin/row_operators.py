@@ -203,7 +203,9 @@ class RowOperators(Handle):
         --------
         >>> lines = orders.flat_map("transform(items, item -> struct(item.sku, item.n))", key=["order_id", "sku"])
         """
-        return self._of(flat_maps.flat_mapped(self._planned, rows, key, returns, name, emit, validate))
+        return self._of(
+            flat_maps.flat_mapped(self._planned, rows, key, returns=returns, name=name, emit=emit, validate=validate)
+        )
 
     @remembered
     def rekey(

@@ -84,7 +84,9 @@ class Sources(Handle):
         >>> stream = spark.readStream.schema("order_id string, customer_id string, lsn bigint, gone boolean").json("orders")
         >>> orders = Table.from_stream(stream, key="order_id", version="lsn", deleted="gone", name="orders")
         """
-        return cls._of(read_stream(df, key, version, deleted, timestamp, name, log, on_error))
+        return cls._of(
+            read_stream(df, key, version, deleted=deleted, timestamp=timestamp, name=name, log=log, on_error=on_error)
+        )
 
     @classmethod
     def from_files(
@@ -205,7 +207,9 @@ class Sources(Handle):
         about: dict[str, Any] = {"key": key, "name": name, "on_error": on_error, "schema": schema, "options": options}
         learned, folder = found if schema is None else None, str(path).rstrip("/")
         recipe = Recipe(cls.from_fkjoin, (spark, path), about, learned, folder=folder, files=folder)
-        return cls._of(read_written(spark, str(path), key, name, on_error, found, options))._with_recipe(recipe)
+        return cls._of(
+            read_written(spark, str(path), key, name=name, on_error=on_error, schema=found, options=options)
+        )._with_recipe(recipe)
 
     @classmethod
     def from_kafka(
@@ -285,7 +289,7 @@ class Sources(Handle):
         about: dict[str, Any] = {"name": name, "on_error": on_error, "on_new_topic": on_new_topic}
         about |= {"headers": headers, "roots": roots, "options": options}
         columns = ChangeColumns(version, deleted, timestamp)
-        return cls._of_topic(spark, topic, bootstrap_servers, key, value, columns, **about)
+        return cls._of_topic(spark, topic, bootstrap_servers, key=key, value=value, columns=columns, **about)
 
     @classmethod
     def _of_topic(
@@ -293,6 +297,7 @@ class Sources(Handle):
         spark: SparkSession,
         topic: str,
         bootstrap_servers: str,
+        *,
         key: KafkaFormat | str,
         value: KafkaFormat | str,
         columns: ChangeColumns,
@@ -300,7 +305,7 @@ class Sources(Handle):
     ) -> Table:
         """Make the table of ``from_kafka``; ``again``: the checkpoint has started over with the topic."""
         prepare(spark)
-        planned = read_topic(spark, topic, bootstrap_servers, key, value, columns, **about)
+        planned = read_topic(spark, topic, bootstrap_servers, key=key, value=value, columns=columns, **about)
         given = {name: given for name, given in about.items() if name != "again"}
         arguments = spark, topic, bootstrap_servers, key, value, columns
         recipe = Recipe(cls._of_topic, arguments, given, connection=planned.connection)

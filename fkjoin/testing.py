@@ -26,6 +26,7 @@ from fkjoin.errors import FkJoinError
 from fkjoin.folds.calls import Called, Starting
 from fkjoin.folds.fold import Fold
 from fkjoin.kit import CRASH, DUPLICATE, REORDER, TIMES, Event, Kit, Output, Row
+from fkjoin.kit_enrich import EnrichTest
 from fkjoin.kit_flat_map import FlatMapTest
 from fkjoin.kit_groups import GROUP, GroupKit
 from fkjoin.kit_key_join import KeyJoinTest
@@ -96,6 +97,25 @@ def change(key: str, row: Row | None, version: int | None = None) -> Event:
     >>> event = change("o1", {"customer": "c1"})
     """
     return Event("left", key, row, version)
+
+
+def event(row: Row) -> Event:
+    """Make an event that a table enriches.
+
+    Parameters
+    ----------
+    row : dict
+        The event's columns.
+
+    Returns
+    -------
+    Event
+
+    Examples
+    --------
+    >>> clicked = event({"customer": "c1", "page": "start"})
+    """
+    return Event("event", "", row)
 
 
 @dataclass
@@ -305,6 +325,7 @@ __all__ = [
     "DUPLICATE",
     "REORDER",
     "AggregateTest",
+    "EnrichTest",
     "Event",
     "FlatMapTest",
     "JoinTest",
@@ -313,6 +334,7 @@ __all__ = [
     "Output",
     "SinkContract",
     "change",
+    "event",
     "left",
     "right",
 ]

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import Table
 from fkjoin.kafka import Json
-from fkjoin.replay.traces import Event
+from fkjoin.replay.traces import TraceChange
 from fkjoin.stages.counters import metrics_name
 
 from .broker import Broker, Record
@@ -59,9 +59,9 @@ def running(joined: Table, topic: str, broker: Broker, folder: Path, **writing: 
             query.stop()
 
 
-def batch_join(events: list[Event], how: str) -> dict[str, Any]:
+def batch_join(events: list[TraceChange], how: str) -> dict[str, Any]:
     """The joined table, ``[left, right]`` by key, from the final tables."""
-    left: dict[str, Event] = {}
+    left: dict[str, TraceChange] = {}
     right: dict[str, str | None] = {}
     for event in events:
         assert event.key is not None
@@ -77,13 +77,13 @@ def batch_join(events: list[Event], how: str) -> dict[str, Any]:
     return found
 
 
-def left_record(event: Event) -> Record:
+def left_record(event: TraceChange) -> Record:
     assert event.key is not None
     body = None if event.value is None else json.dumps({"fk": event.foreign_key, "value": event.value}).encode()
     return Record(event.key.encode(), body)
 
 
-def right_record(event: Event) -> Record:
+def right_record(event: TraceChange) -> Record:
     assert event.key is not None
     body = None if event.value is None else json.dumps({"value": event.value}).encode()
     return Record(event.key.encode(), body)

@@ -17,6 +17,7 @@ from fkjoin import Table, TopologyError, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.kafka import Json
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from tests.support.sampling import sampled
 
 from .broker import Broker, Record
 from .jobs import Running
@@ -103,9 +104,13 @@ def running(table: Table, shop: Shop, folder: Path) -> Iterator[Running]:
             query.stop()
 
 
-@pytest.mark.parametrize("deployment", ["fused", "staged"])
+@pytest.mark.faults
+@pytest.mark.parametrize("deployment", sampled(["fused", "staged"], ["staged"]))
 def test_a_join_is_summed_up_from_topic_to_topic(broker: Broker, spark: SparkSession, tmp_path: Path, deployment: Any) -> None:
-    """Fused and staged alike; what a row contributes is in one group, however often it comes."""
+    """Fused and staged alike; what a row contributes is in one group, however often it comes.
+
+    Fused, in a sample, too: of files tests/api/test_aggregates.py, of topics integration/test_new_topics.py.
+    """
     shop = Shop(broker)
 
     def build() -> Table:

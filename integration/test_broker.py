@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin.kafka import Json, admin
-from fkjoin.replay.traces import Event
+from fkjoin.replay.traces import TraceChange
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from integration.jobs import tables
 
@@ -62,11 +62,11 @@ def test_aborted_records_are_not_seen(spark: SparkSession, broker: Broker, tmp_p
 
 def test_a_broker_restarted_and_a_topic_with_more_partitions(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     broker.create("moved-left", "moved-right", "moved-out", partitions=1)
-    events: list[Event] = []
+    events: list[TraceChange] = []
 
     def round_of(number: int) -> None:
-        new = [Event(0, True, f"k{at}", f"a{(at + number) % 3}", f"left {number}", 0) for at in range(20)]
-        new += [Event(0, False, f"a{at}", None, f"right {number}" if at != number else None, 0) for at in range(3)]
+        new = [TraceChange(0, True, f"k{at}", f"a{(at + number) % 3}", f"left {number}", 0) for at in range(20)]
+        new += [TraceChange(0, False, f"a{at}", None, f"right {number}" if at != number else None, 0) for at in range(3)]
         broker.send("moved-left", [left_record(event) for event in new if event.left])
         broker.send("moved-right", [right_record(event) for event in new if not event.left])
         events.extend(new)

@@ -46,6 +46,8 @@ class Logs:
         self.folder, self.rng, self.seq = folder, random.Random(12508), 0
         self.orders: dict[str, Any] = {}
         self.customers: dict[str, Any] = {}
+        self.lines: list[int] = []
+        """The numbers of all lines of the log of orders."""
         for name in ("orders", "customers"):
             (folder / name).mkdir()
 
@@ -59,6 +61,7 @@ class Logs:
                 row = {"o": f"o{self.rng.randrange(30)}", "c": customer, "amount": self.rng.randrange(100)}
                 row["payer"] = f"c{(self.seq + row['amount']) % 8}"
                 self.orders[row["o"]] = None if op == "d" else row
+                self.lines.append(self.seq)
                 lines["orders"].append(json.dumps({**row, "op": op, "seq": self.seq}))
             else:
                 self.customers[customer] = None if op == "d" else f"n{self.seq}"
@@ -144,6 +147,23 @@ def test_sums_are_exact_whoever_is_killed(cluster: Cluster, tmp_path: Path) -> N
     every += [("aggregate", when, victim) for when in ("before", "after") for victim in ("worker", "executor", "driver")]
     columns = ("orders", "amount", "largest")
     killed_in_turn(cluster, "summed", logs, every, lambda: written(tmp_path, "c", columns) == logs.summed())
+
+
+@pytest.mark.faults
+@whole
+def test_each_event_is_sent_once_whoever_is_killed(cluster: Cluster, tmp_path: Path) -> None:
+    logs, stages = Logs(tmp_path), {"rekey": "enrich", "read": "aggregate"}
+
+    def sent_once() -> bool:
+        """Fails on an event that is sent again, and on one with a part of a customer."""
+        lines = [line for path in (tmp_path / "out").glob("*.jsonl") for line in path.read_text().splitlines()]
+        found = [json.loads(line) for line in lines]
+        assert len({row["seq"] for row in found}) == len(found)
+        assert all(("name" in row) == ("n" in row) for row in found), "a customer counts under its name"
+        return sorted(row["seq"] for row in found) == logs.lines
+
+    every = [(stages.get(point, point), when, victim) for point, when, victim in EVERY]
+    killed_in_turn(cluster, "enriched", logs, every, sent_once)
 
 
 @pytest.mark.faults

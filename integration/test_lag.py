@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin import QueryError, Table
 from fkjoin.metrics import watch
-from fkjoin.metrics.page import Shown, status
+from fkjoin.metrics.page import ShownJob, status
 from fkjoin.sinks.table_sink import BatchId, TableSink
 from tests.support.sessions import small
 
@@ -88,7 +88,7 @@ def test_what_came_during_a_batch_is_left_to_read_and_brokers_that_are_gone_are_
             (silence,) = metrics._silences()["slow"]
             assert (silence.topic, silence.brokers) == ("behind", (broker.bootstrap,))
             assert silence.since <= gone + 1
-            health = status(Shown("shop"), metrics)["health"]
+            health = status(ShownJob("shop"), metrics)["health"]
             assert health["state"] == "failing"
             assert f"roker {broker.bootstrap} of topic behind has not answered since" in health["words"]
             with pytest.raises(QueryError) as failed:

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fkjoin.jobs.web import served
 from fkjoin.metrics import Metrics
-from fkjoin.metrics.server import Access
+from fkjoin.metrics.server import ClientAccess
 from fkjoin.plan.describe.steps import Step
 from fkjoin.sinks import counts
 from integration.tab import Tab
@@ -152,7 +152,7 @@ def busy(**state: Any) -> Metrics:
 def shown(browser: str, metrics: Metrics, steps: list[Step] = SHOP, **look: Any) -> Iterator[Tab]:
     """The page in a browser; at the end it has complained of nothing, and asked its own server only."""
     tab = Tab(browser)
-    with contextlib.closing(tab), served("shop", steps, metrics, 0, Access()) as address:
+    with contextlib.closing(tab), served("shop", steps, metrics, port=0, access=ClientAccess()) as address:
         tab.open(address, **look)
         tab.wait("""!document.getElementById("main").hidden""")
         yield tab
@@ -310,7 +310,7 @@ def test_names_are_those_of_tables_and_the_batch_at_work_is_seen(browser: str) -
 def test_a_page_whose_job_has_ended_says_so_and_keeps_what_it_has(browser: str) -> None:
     tab = Tab(browser)
     with contextlib.closing(tab):
-        with served("shop", SHOP, busy(), 0, Access()) as address:
+        with served("shop", SHOP, busy(), port=0, access=ClientAccess()) as address:
             tab.open(address)
             tab.wait("document.querySelector('.tile') !== null")
         tab.wait("""document.getElementById("state").textContent === "No answer" """)
@@ -323,7 +323,7 @@ def test_a_page_that_is_open_keeps_why_its_job_has_failed(browser: str) -> None:
     metrics, why = busy(), "query sink-out failed: ValueError: no <b>number</b>"
     tab = Tab(browser)
     with contextlib.closing(tab):
-        with served("shop", SHOP, metrics, 0, Access()) as address:
+        with served("shop", SHOP, metrics, port=0, access=ClientAccess()) as address:
             tab.open(address)
             tab.wait("document.querySelector('.tile') !== null")
             metrics._end_job(failed=True, words=f"failed after 12 s: {why}")
@@ -340,7 +340,7 @@ def test_a_page_with_a_token_asks_for_it(browser: str) -> None:
     tab = Tab(browser)
     submit = """document.getElementById("token").value = "{}"; document.querySelector("#ask button").click()"""
     words = """document.getElementById("words").textContent"""
-    with contextlib.closing(tab), served("shop", [], metrics, 0, Access(token="c2VjcmV0")) as address:
+    with contextlib.closing(tab), served("shop", [], metrics, port=0, access=ClientAccess(token="c2VjcmV0")) as address:
         tab.open(address)
         tab.wait(f'{words} === "The job is shown to those that have its token."')
         assert tab.evaluate("""document.getElementById("main").hidden""") is True
@@ -357,7 +357,7 @@ def test_nothing_but_the_page_itself_runs_in_it(browser: str) -> None:
     """Its picture is styled; what a name brought in from outside would not run (its Content-Security-Policy)."""
     step = Step("source", "orders", "", (), (), ())
     tab = Tab(browser)
-    with contextlib.closing(tab), served("shop", [step], Metrics(), 0, Access()) as address:
+    with contextlib.closing(tab), served("shop", [step], Metrics(), port=0, access=ClientAccess()) as address:
         tab.open(address)
         tab.wait("document.querySelector('.title') !== null")
         assert tab.evaluate("getComputedStyle(document.querySelector('.title')).fontWeight") == "600"

@@ -13,14 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 from fkjoin.cli.doctor import examine
+from fkjoin.cli.main import app
 from fkjoin.errors import FkJoinError
 from fkjoin.kafka import admin
-from fkjoin.replay.traces import Event
+from fkjoin.replay.traces import TraceChange
 from integration.faults.cluster import WORKER_POINTS
 from integration.jobs import Process
-from tests.support.commands import fkjoin
 from tests.support.sampling import EVERY, sampled
 
 from .broker import Broker, Record
@@ -95,7 +96,7 @@ def running(job: Path) -> Process:
 @pytest.mark.faults
 @pytest.mark.parametrize("deployment", sampled(["fused", "staged"], ["fused"]))
 def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
-    broker: Broker, connector: str, tmp_path: Path, deployment: str
+    broker: Broker, connector: str, tmp_path: Path, deployment: str, fkjoin_here: Callable[..., str]
 ) -> None:
     """Workers and the JVM, at points of the stages' work and of Spark's commits.
 
@@ -108,7 +109,7 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     several = FILES.format(folder=tmp_path) if deployment == "fused" else ""
     job.write_text(JOB.format(**about, more=FAULTS.format(folder=tmp_path)) + several)
     rng = random.Random(5)
-    events: list[Event] = []
+    events: list[TraceChange] = []
     sends = 0
 
     def send(size: int) -> None:
@@ -120,7 +121,7 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
             left, deleted = rng.random() < 0.8, rng.random() < 0.1
             key = f"l{rng.randrange(2000)}" if left else f"r{rng.randrange(300)}"
             foreign_key = f"r{rng.randrange(330)}" if left and not deleted else None
-            new.append(Event(0, left, key, foreign_key, None if deleted else f"v{rng.randrange(1 << 30)}", 0))
+            new.append(TraceChange(0, left, key, foreign_key, None if deleted else f"v{rng.randrange(1 << 30)}", 0))
         broker.send(f"{name}-left", [left_record(event) for event in new if event.left])
         broker.send(f"{name}-right", [right_record(event) for event in new if not event.left])
         broker.send(f"{name}-left", [Record(b"bad", b"{")])
@@ -143,9 +144,10 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
         process = running(job)
         process.wait_for("the second table", equal)
     if several:
-        second = fkjoin("run", str(job), "--spark-log", str(tmp_path / "second.log"))
-        assert second.returncode == 1
-        assert f"checkpoint: {tmp_path}/checkpoint is in use by process" in second.stderr
+        again = tmp_path / "again.toml"
+        again.write_text(JOB.format(**about, more="") + several)
+        with pytest.raises(FkJoinError, match=f"checkpoint: {tmp_path}/checkpoint is in use by process"):
+            fkjoin_here("run", again)
     strikes = sampled(EVERY_STRIKE, STRIKES)
     for point, when, victim in strikes:
         what = f"{victim} killed {when} {point}"
@@ -206,14 +208,15 @@ def test_offsets_that_are_gone_stop_the_job_with_what_to_do(
 def test_the_doctor_looks_at_connector_workers_and_brokers(
     broker: Broker, connector: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = fkjoin("doctor", "--jars", connector, "--bootstrap-servers", broker.bootstrap)
-    assert run.returncode == 0, run.stdout + run.stderr
+    """In the tests' session; in one of its own: tests/sessions/test_class_archive.py."""
+    monkeypatch.setattr(SparkSession, "stop", lambda session: None)
+    run = CliRunner().invoke(app, ["doctor", "--jars", connector, "--bootstrap-servers", broker.bootstrap])
+    assert run.exit_code == 0, run.output
     said = [line.split(":")[0] for line in run.stdout.splitlines()]
     assert said == [
         f"ok  {what}"
         for what in ("Java", "PySpark", "pandas", "Spark session", "Kafka connector", "Python on the workers", "brokers")
     ]
-    monkeypatch.setattr(SparkSession, "stop", lambda session: None)
     monkeypatch.setattr(admin, "_TIMEOUT_S", 1)
     brokers = examine("local[2]", "localhost:1", {})[-1]
     assert (brokers.what, brokers.fine) == ("brokers", False)

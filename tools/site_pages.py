@@ -28,19 +28,21 @@ ENDS = {
 """Exit statuses, and what each says."""
 
 SECTIONS = {
-    "The top": "JobSpec",
-    "`[spark]`": "SparkSpec",
-    "`[kafka]`": "KafkaSpec",
-    "`[tables.NAME]`": "TableSpec",
-    "A format": "FormatSpec",
-    "`[joins.NAME]`": "JoinSpec",
-    "`[aggregates.NAME]`": "AggregateSpec",
-    "`[cogroups.NAME]` and `[merges.NAME]`": "TogetherSpec",
-    "`[views.NAME]`": "ViewSpec",
-    "`[flat_maps.NAME]`": "FlatMapSpec",
-    "`[sinks.NAME]`": "SinkSpec",
-    "`[dead_letters]`": "DeadLettersSpec",
-    "`[ui]`": "PageSpec",
+    "The top": "JobSection",
+    "`[spark]`": "SparkSection",
+    "`[kafka]`": "KafkaSection",
+    "`[tables.NAME]`": "TableSection",
+    "A format": "FormatSection",
+    "`[joins.NAME]`": "JoinSection",
+    "`[aggregates.NAME]`": "AggregateSection",
+    "`[cogroups.NAME]` and `[merges.NAME]`": "TogetherSection",
+    "`[views.NAME]`": "ViewSection",
+    "`[flat_maps.NAME]`": "FlatMapSection",
+    "`[events.NAME]`": "EventsSection",
+    "`[enrichments.NAME]`": "EnrichmentSection",
+    "`[sinks.NAME]`": "SinkSection",
+    "`[dead_letters]`": "DeadLettersSection",
+    "`[ui]`": "PageSection",
 }
 """The sections of a job file, and the models that are their schemas."""
 
@@ -108,7 +110,7 @@ def _kinds(setting: dict[str, Any]) -> Iterator[str]:
     elif "const" in setting:
         yield f"`{setting['const']}`"
     elif "$ref" in setting:
-        yield "[a format](#a-format)" if setting["$ref"].endswith("FormatSpec") else "section"
+        yield "[a format](#a-format)" if setting["$ref"].endswith("FormatSection") else "section"
     elif setting["type"] == "array":
         yield "list of " + " or ".join(_kinds(setting["items"])) + "s"
     elif setting["type"] == "object":

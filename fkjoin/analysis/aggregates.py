@@ -65,7 +65,7 @@ def condition_on(given: Expression, spark: SparkSession, key: Projection, column
 
 
 def aggregated(
-    table: Planned, key: Projection, value: Projection, fold: Fold, columns: tuple[tuple[str, str], ...], options: Options
+    table: Planned, key: Projection, value: Projection, *, fold: Fold, columns: tuple[tuple[str, str], ...], options: Options
 ) -> Planned:
     """The table of ``fold`` over what the rows contribute, by ``key``; ``columns``: names and descriptions of its columns.
 

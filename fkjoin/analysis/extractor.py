@@ -65,24 +65,25 @@ def bound_foreign_key(left: Planned, right: Planned, extractor: Extractor, argum
         reason = called.getField("problem")
         return ForeignKey(extractor, None, found, NOTHING, F.coalesce(F.col(PROBLEM), reason), reason)
     bound = bind(argument, listed(extractor), replace(left.scope, table=f"left table {left.name}"))
-    _check_types(bound, left, right, argument)
+    require_key(argument, bound, f"left table {left.name}", right, f"right table {right.name}")
     tried = attempt("extractor", left.name, bound, left.on_error)
     return ForeignKey(extractor, bound, tried.columns, tried, tried.problems, tried.reason)
 
 
-def _check_types(bound: Sequence[Bound], left: Planned, right: Planned, argument: str) -> None:
+def require_key(argument: str, bound: Sequence[Bound], whose: str, right: Planned, table: str) -> None:
+    """``TopologyError``, with the ``argument``, if expressions over rows of ``whose`` give no key of ``right``, a ``table``."""
     wanted = right.key_type
     if len(bound) != len(wanted):
         raise TopologyError(
-            f"{argument}: {len(bound)} column{'s' * (len(bound) != 1)} given, but the key of right table {right.name} has "
+            f"{argument}: {len(bound)} column{'s' * (len(bound) != 1)} given, but the key of {table} has "
             f"{len(wanted)} ({', '.join(wanted.names)}); give one for each, in that order"
         )
     for one, field in zip(bound, wanted, strict=True):
         kind = one.field.dataType
         if kind.simpleString() != field.dataType.simpleString():
             raise ColumnTypeError(
-                f"{argument}: {one.text} of left table {left.name} is {kind.simpleString()}, but key column {field.name} of "
-                f"right table {right.name} is {field.dataType.simpleString()}; cast one of them, for instance "
+                f"{argument}: {one.text} of {whose} is {kind.simpleString()}, but key column {field.name} of "
+                f"{table} is {field.dataType.simpleString()}; cast one of them, for instance "
                 f'{argument}="cast({one.text} as {field.dataType.simpleString()})"'
             )
 

@@ -55,6 +55,7 @@ def flat_mapped(
     table: Planned,
     rows: Rows,
     key: Expressions,
+    *,
     returns: str | StructType | None,
     name: str | None,
     emit: Emit,
@@ -97,7 +98,7 @@ def flat_mapped(
             output = F.when(F.col(PLACE).isNotNull(), F.struct(output.alias(COL)))
         return each.select(*_ABOUT, PLACE, output.alias(ROW))
 
-    return _planned(table, FlatMapArguments(called, key, name, emit, validate), scope, row, made, exploded)
+    return _planned(table, FlatMapArguments(called, key, name, emit, validate), scope, row=row, made=made, exploded=exploded)
 
 
 def rekeyed(table: Planned, key: Expressions, name: str | None, emit: Emit, validate: bool | None) -> Planned:
@@ -111,7 +112,9 @@ def rekeyed(table: Planned, key: Expressions, name: str | None, emit: Emit, vali
         kept = raw(visible, table.name).alias(RAW)
         return visible.select(*(one for one in _ABOUT if one != RAW), kept, place.alias(PLACE), output.alias(ROW))
 
-    return _planned(table, FlatMapArguments(None, key, name, emit, validate), table.scope, row, NOTHING, exploded)
+    return _planned(
+        table, FlatMapArguments(None, key, name, emit, validate), table.scope, row=row, made=NOTHING, exploded=exploded
+    )
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,7 @@ def _planned(
     table: Planned,
     given: FlatMapArguments,
     scope: Scope,
+    *,
     row: StructType,
     made: Attempt,
     exploded: Callable[[DataFrame], DataFrame],

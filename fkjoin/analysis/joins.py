@@ -64,10 +64,10 @@ def planned_join(
     left: Planned,
     right: Planned,
     extractor: Extractor,
+    *,
     how: HowByKey,
     joiner: Joiner | None,
     name: str | None,
-    *,
     deployment: Deployment,
     application: str | None,
     wire: Wire,
@@ -89,7 +89,7 @@ def planned_join(
     refuse_same_name(label, (left.node, right.node), "join")
     settings = Settings.of(left.spark, validate)
     _require_spread(spread, settings.buckets, deployment)
-    topics = _internal_topics(deployment, application, wire, label, left, right)
+    topics = _internal_topics(deployment, application, wire, join=label, left=left, right=right)
     through = None if topics is None else (topics.registration, topics.response)
     node = Join(label, left.node, right.node, named, by, joiner_text, through, emit, spread=spread)
     left_row, right_row = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
@@ -114,7 +114,7 @@ def planned_join(
 
 
 def planned_children(
-    right: Planned, left: Planned, extractor: Extractor, column: str, name: str | None, emit: Emit, validate: bool | None
+    right: Planned, left: Planned, extractor: Extractor, *, column: str, name: str | None, emit: Emit, validate: bool | None
 ) -> Planned:
     """See ``Table.with_children``.  Raises ``TopologyError``."""
     emission = Emission.of(emit)
@@ -153,7 +153,7 @@ def _require_spread(spread: int, buckets: int, deployment: Deployment) -> None:
 
 
 def _internal_topics(
-    deployment: Deployment, application: str | None, wire: Wire, join: str, left: Planned, right: Planned
+    deployment: Deployment, application: str | None, wire: Wire, *, join: str, left: Planned, right: Planned
 ) -> InternalTopics | None:
     """The topics of a staged join; None for a fused one."""
     require_deployment(deployment)

@@ -31,6 +31,7 @@ def planned_key_join(
     left: Planned,
     right: Planned,
     how: HowByKey,
+    *,
     joiner: Joiner | None,
     name: str | None,
     emit: Emit,

@@ -33,7 +33,7 @@ class Said:
 
 
 def with_change_columns(
-    records: DataFrame, columns: ChangeColumns, key: Column, row: Column, value_format: Format, label: str
+    records: DataFrame, columns: ChangeColumns, key: Column, *, row: Column, value_format: Format, label: str
 ) -> tuple[DataFrame, Said]:
     """The records with what the expressions say of each, and the columns to read it by.
 

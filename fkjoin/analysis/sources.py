@@ -45,12 +45,12 @@ def read_stream(
     df: DataFrame,
     key: Expressions,
     version: Expressions,
+    *,
     deleted: Expression | None,
     timestamp: Expression | None,
     name: str | None,
     log: str | None,
     on_error: OnError,
-    *,
     beside: Collection[str] = (),
     places_of: Sequence[str] = (),
 ) -> Planned:

@@ -36,10 +36,10 @@ def read_topic(
     spark: SparkSession,
     topic: str,
     bootstrap_servers: str,
+    *,
     key: Format | str,
     value: Format | str,
     columns: ChangeColumns,
-    *,
     name: str | None,
     on_error: OnError,
     on_new_topic: OnNewTopic | None,
@@ -93,7 +93,9 @@ def read_topic(
     place = F.unix_millis("timestamp"), F.col("partition").cast("bigint"), F.col("offset")
     numbers: list[Column] = []
     if columns.given:
-        records, said = with_change_columns(records, columns, decoded_key.row, row, value_format, name or topic)
+        records, said = with_change_columns(
+            records, columns, decoded_key.row, row=row, value_format=value_format, label=name or topic
+        )
         gone = gone | said.gone
         if said.kind_of_time is not None:
             kind_of_time, time = said.kind_of_time, said.time if said.kind_of_time == "bigint" else F.coalesce(said.time, time)

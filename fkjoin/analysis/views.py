@@ -28,7 +28,7 @@ from fkjoin.stages.complete import UNAVAILABLE
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class ViewStep:
     """A view of each row, as columns over a table's frame."""
 
     tried: Attempt
@@ -56,7 +56,7 @@ class Step:
 class ViewBound:
     """Needs of lowering a view, besides its node, whose steps are all since the last operator that keeps rows."""
 
-    step: Step
+    step: ViewStep
     """The last of them."""
     emission: Emission
     settings: Settings
@@ -86,7 +86,7 @@ def filtered(table: Planned, condition: Expression, name: str | None, emit: Emit
         return None if holds.vector is None else (Where(holds.vector, what),)
 
     said = (("filter", text(condition)),)
-    return _view(table, Step(tried, F.when(stays, F.col(ROW)), ~stays, reads, said, evaluate), name, emit)
+    return _view(table, ViewStep(tried, F.when(stays, F.col(ROW)), ~stays, reads, said, evaluate), name, emit)
 
 
 def mapped(table: Planned, columns: Expressions, name: str | None, emit: Emit) -> Planned:
@@ -96,7 +96,7 @@ def mapped(table: Planned, columns: Expressions, name: str | None, emit: Emit) -
     require_beside(table.key, "columns", (name for name in projection.schema.names if name not in unchanged))
     what = f"map_values of {table.name}"
     tried = attempt("map_values", table.name, projection.bound, table.on_error)
-    step = Step(
+    step = ViewStep(
         tried,
         F.when(~F.col(DELETED), projection.struct_of(tried.columns)),
         F.col(DELETED),
@@ -132,7 +132,7 @@ def _titled(given: Expression, name: str) -> Expression:
 def materialized(table: Planned, name: str) -> Planned:
     """See ``Table.materialize``: the table, its rows kept in state under the name."""
     if isinstance(table.node, Source):
-        step = Step(NOTHING, F.col(ROW), F.col(DELETED), lambda paths: None, (), lambda: ())
+        step = ViewStep(NOTHING, F.col(ROW), F.col(DELETED), lambda paths: None, (), lambda: ())
         table = _view(table, step, None, "on-change")
     node: Any = table.node
     kinds = as_emitted("key", table.key_type), as_emitted("row", table.row_type)
@@ -158,7 +158,7 @@ def completed(table: Planned) -> Planned:
     )
 
 
-def _view(table: Planned, step: Step, name: str | None, emit: Emit) -> Planned:
+def _view(table: Planned, step: ViewStep, name: str | None, emit: Emit) -> Planned:
     emission = Emission.of(emit)
     below, steps = table.node, step.said
     if isinstance(below, Derived) and below.materialized is None:

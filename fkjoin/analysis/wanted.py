@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from fkjoin.folds.bulk import bulk_column, collected_column, first_column, require_orders
-from fkjoin.folds.fold import Aggregate, Kind
+from fkjoin.folds.fold import AggregateColumn, Kind
 from fkjoin.spark.schemas import Expression, text
 
 
@@ -59,7 +59,7 @@ def ordered_by_key(wanted: Wanted) -> bool:
     return wanted.kind in ("collect_list", "string_agg") and not wanted.order
 
 
-def column_of(title: str, wanted: Wanted, places: Mapping[str, int], key: Sequence[int], schema: pa.Schema) -> Aggregate:
+def column_of(title: str, wanted: Wanted, places: Mapping[str, int], key: Sequence[int], schema: pa.Schema) -> AggregateColumn:
     """Make the column of a result.
 
     Parameters
@@ -93,7 +93,9 @@ def column_of(title: str, wanted: Wanted, places: Mapping[str, int], key: Sequen
     if place is None or kind not in ("collect_list", "collect_set", "string_agg", "min_by", "max_by"):
         return bulk_column(title, kind, place, schema, given)
     if kind in ("min_by", "max_by"):
-        return first_column(title, kind, place, order[0], schema, text(wanted.order[0]), most=wanted.k)
+        return first_column(title, kind, place, by=order[0], schema=schema, text=text(wanted.order[0]), most=wanted.k)
     require_orders(kind, [text(one) for one in wanted.order], order, schema)
     how: Any = {"descending": wanted.descending, "delimiter": wanted.delimiter}
-    return collected_column(title, kind, place, key if ordered_by_key(wanted) else (*order, place), schema, given, **how)
+    return collected_column(
+        title, kind, place, order=key if ordered_by_key(wanted) else (*order, place), schema=schema, text=given, **how
+    )

@@ -23,6 +23,7 @@ from fkjoin.checkpoint.files import hadoop, read_file
 from fkjoin.codec import versions
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.files.source import open_files
+from fkjoin.plan.events import Enrich
 from fkjoin.plan.nodes import Node, Source
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.frame import PROBLEM
@@ -38,6 +39,7 @@ WentBack = dict[str, list[tuple[int, int | None]]]
 
 _NUMBERS = "_version"
 _WENT_BACK = "went_back"
+_EVENTS = "events"
 _FOLDER = "^([0-9]+)-(.*)$"
 _PART = re.compile(r"part-[0-9a-f]+\.parquet")
 
@@ -47,6 +49,8 @@ def about(node: Node, timestamps: str | None, set_backs: int = 0, went_back: Wen
     said = {"format": 1, "table": node.name, "key": node.key, "timestamps": timestamps, "source": isinstance(node, Source)}
     if isinstance(node, Source):
         said |= {"numbers": node.numbers, "placed": node.topic is not None and node.parts == 1}
+    if isinstance(node, Enrich):
+        said |= {_EVENTS: True}
     if set_backs:
         said |= {"set_backs": set_backs}
     if went_back:
@@ -82,6 +86,7 @@ def read_written(
     spark: SparkSession,
     path: str,
     key: Expressions | None,
+    *,
     name: str | None,
     on_error: OnError,
     schema: StructType,
@@ -91,7 +96,11 @@ def read_written(
     place = path.rstrip("/")
     label, writers, _ = _folders(spark, place)
     said = _said(spark, place)
-    files = open_files(spark, place, key, schema, "parquet", options)
+    if _EVENTS in said:
+        raise TopologyError(
+            f"path: {place} has events, and no changes of a table; read them with spark.readStream or spark.read"
+        )
+    files = open_files(spark, place, key, schema=schema, format="parquet", options=options)
     frame = _one_writer(files.frame, place, label, writers)
     beside = [column for column in frame.columns if column == label or is_added(column)]
     if missing := [column for column in (OPERATION, TIMESTAMP) if column not in beside]:
@@ -102,7 +111,18 @@ def read_written(
     ordering = [F.col(_NUMBERS)[number] for number in range(numbers)] or [_number(label)]
     places = versions.PLACE if numbers and said.get("placed") else ()
     gone, at = F.col(OPERATION) == "delete", None if said.get("timestamps", TIMESTAMP) is None else TIMESTAMP
-    table = read_stream(frame, keys, ordering, gone, at, label_of_table, None, on_error, beside=beside, places_of=places)
+    table = read_stream(
+        frame,
+        keys,
+        ordering,
+        deleted=gone,
+        timestamp=at,
+        name=label_of_table,
+        log=None,
+        on_error=on_error,
+        beside=beside,
+        places_of=places,
+    )
     order = tuple(f"{_NUMBERS}[{number}]" for number in range(numbers)) or (label,)
     assert isinstance(table.node, Source)
     shown = replace(table.node, version=order, deleted=f"{OPERATION} = 'delete'", origin=f"what fkjoin wrote to {place}")

@@ -40,7 +40,7 @@ _PROCESS = uuid.uuid4().hex
 
 
 @dataclass
-class _Held:
+class _HeldClaim:
     """A claim of this process; it ends with the last of those that it is held for."""
 
     files: ClaimFiles
@@ -85,7 +85,7 @@ class _Held:
                 self.renew()
 
 
-_held: dict[str, _Held] = {}
+_held: dict[str, _HeldClaim] = {}
 _lock = threading.Lock()
 _claiming: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 """Locks by place: a start at one place does not wait for what another waits for."""
@@ -95,7 +95,7 @@ _lapsed: set[bytes] = set()
 
 
 @contextlib.contextmanager
-def claimed(spark: SparkSession, checkpoint: str) -> Iterator[_Held]:
+def claimed(spark: SparkSession, checkpoint: str) -> Iterator[_HeldClaim]:
     """Hold the claim; ``FkJoinError`` when another process that is alive holds it.
 
     Of a process that cannot be asked it takes a minute to know.  This process may hold it several times over: of two queries on
@@ -194,7 +194,7 @@ def _end(query: StreamingQuery, why: str, checkpoint: str) -> None:
         query.stop()
 
 
-def _of_this_process(files: ClaimFiles) -> _Held:
+def _of_this_process(files: ClaimFiles) -> _HeldClaim:
     """The claim that this process holds, made or taken over if it does not yet."""
     with _lock:
         if (held := _held.get(files.place)) is not None and held.taken is None:
@@ -206,7 +206,7 @@ def _of_this_process(files: ClaimFiles) -> _Held:
             continue
         if files.make(number, _owner()):
             break
-    held = _Held(files, number)
+    held = _HeldClaim(files, number)
     held.renewing = threading.Thread(target=held.renew_until_stopped, name="fkjoin-claim", daemon=True)
     held.renewing.start()
     with _lock:
@@ -256,7 +256,7 @@ def _in_use(claim: Claim, files: ClaimFiles) -> FkJoinError:
     )
 
 
-def _give_up(held: _Held) -> None:
+def _give_up(held: _HeldClaim) -> None:
     """Leave the claim to nobody, unless another process has it, since this one stood still."""
     with contextlib.suppress(Exception):
         newest = held.files.newest()

@@ -6,10 +6,10 @@ from typing import Any, cast
 
 from pyspark.sql.connect.streaming import query as connect
 
-from fkjoin.checkpoint.query import Query, Shown
+from fkjoin.checkpoint.query import Query, QueryDisplay
 
 
-class ConnectQuery(Shown, connect.StreamingQuery):
+class ConnectQuery(QueryDisplay, connect.StreamingQuery):
     """A running query: Spark Connect's, with a line for what it does.  It fails by Spark's exception, or by a lost claim."""
 
 

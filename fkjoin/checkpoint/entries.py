@@ -16,7 +16,7 @@ from fkjoin.codec.arrays import Bytes, after, as_bytes, prefixed, take, unpaired
 from fkjoin.codec.messages import NO_TIMESTAMP
 from fkjoin.codec.records import Records
 from fkjoin.codec.rows import KeyCodec, RowCodec
-from fkjoin.folds.members import Reading
+from fkjoin.folds.members import ColumnForm
 from fkjoin.spark.keys_as_json import _text, keys_as_json
 from fkjoin.stages import split_rows
 from fkjoin.stages.children import Family, stored
@@ -41,10 +41,10 @@ ENTRIES = (
 ``kind``: ``left`` (what rekey knows of a left row), ``right``, ``subscription`` or ``result``; of an aggregate
 ``contribution`` (of a row to a group, whose key is then the ``foreign_key``) or ``aggregate``; of tables put together
 ``merged``; of a flat map ``outputs`` (of a row, a list with key and row of each) or ``output`` (the row that is shown under a
-key); of a join by primary key ``pair`` (both rows); of what is emitted periodically ``waiting``, and ``sent`` (without the
-row).  ``key`` (of a left row, of a row that contributes or makes others, of a group, or of a row that is made),
-``foreign_key``, ``version`` (a list of lists of numbers) and ``row`` are JSON; ``gone``: the row is no more, and only its
-version is remembered."""
+key); of a join by primary key ``pair`` (both rows); of an enrich ``row`` (of its table, with the columns that events get); of
+what is emitted periodically ``waiting``, and ``sent`` (without the row).  ``key`` (of a left row, of a row that contributes or
+makes others, of a group, or of a row that is made), ``foreign_key``, ``version`` (a list of lists of numbers) and ``row`` are
+JSON; ``gone``: the row is no more, and only its version is remembered."""
 
 
 KINDS = {
@@ -61,6 +61,7 @@ KINDS = {
     "spread": {tags.ROW: "outputs"},
     "owners": {tags.ROW: "output"},
     "pair": {tags.ROW: "pair"},
+    "enrich": {tags.ROW: "row"},
 }
 
 
@@ -105,7 +106,7 @@ class Described:
         columns = RowCodec(schema).decode(after(kept, np.full(len(kept), DIGEST_BYTES, np.int64), valid(kept)))
         for name, facts in self.collected.items():
             at = schema.get_field_index(name)
-            read = Reading.of_facts(facts, schema.field(at).type).read(store, facts["place"], keys)
+            read = ColumnForm.of_facts(facts, schema.field(at).type).read(store, facts["place"], keys)
             columns[at] = pc.if_else(pa.array(valid(columns[at])), read, pa.scalar(None, read.type))
         return columns
 
@@ -154,6 +155,9 @@ class Entries:
             sides = zip(("left", "right"), sides_of(held.body).slots, strict=True)
             both = {side: structs(schemas[side], slot.row) for side, slot in sides}
             row = _rows(pa.schema([(side, column.type) for side, column in both.items()]), [*both.values()], ~gone)
+        elif kind == "row":
+            key = keys_as_json(schemas["key"], bare)
+            row = _rows(schemas["row"], RowCodec(schemas["row"]).decode(_none_if(held.body, gone)), ~gone)
         elif kind == "left":
             key = keys_as_json(schemas["key"], bare)
             foreign_key = keys_as_json(schemas["foreign_key"], _none_if(held.body, held.flags & HAS_FOREIGN_KEY == 0))
@@ -173,7 +177,7 @@ class Entries:
 
 
 @dataclass(frozen=True)
-class Results:
+class StoredRows:
     """The rows of a table that a store keeps, typed, with their versions and timestamps; all, or those with the keys ``keys``.
 
     ``keys``: distinct, encoded.

@@ -50,7 +50,7 @@ def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
         found += left
     if "scatter" in stores:
         found += _of_star(stores, key)
-    for stage in ("pair", "resolve", "merge", "gather"):
+    for stage in ("pair", "resolve", "merge", "gather", "enrich"):
         if stage in stores:
             found += _under(stores[stage], "key", key, (tags.ROW,))
     if "pace" in stores:

@@ -20,7 +20,7 @@ OLD_S = 30.0
 _OFFSETS = ("startOffset", "endOffset", "latestOffset")
 
 
-class Doing(enum.Enum):
+class QueryPhase(enum.Enum):
     """The states of a query."""
 
     PLANNED = "not started yet"
@@ -34,18 +34,18 @@ class Doing(enum.Enum):
     FAILED = "failed"
 
 
-def doing_of(status: Mapping[str, Any]) -> Doing:
+def doing_of(status: Mapping[str, Any]) -> QueryPhase:
     """Read what a running query does from Spark's ``StreamingQuery.status``."""
     message = str(status["message"])
     if message.startswith(_STARTING):
-        return Doing.STARTS
+        return QueryPhase.STARTS
     if message.startswith(_ASKING):
-        return Doing.ASKS
+        return QueryPhase.ASKS
     if message.startswith(_READY):
-        return Doing.WAITS
+        return QueryPhase.WAITS
     if message.startswith(_NEXT):
-        return Doing.DUE if status["isDataAvailable"] else Doing.WAITS
-    return Doing.BATCH if status["isTriggerActive"] else Doing.WAITS
+        return QueryPhase.DUE if status["isDataAvailable"] else QueryPhase.WAITS
+    return QueryPhase.BATCH if status["isTriggerActive"] else QueryPhase.WAITS
 
 
 def is_batch(phases: Mapping[str, Any]) -> bool:
@@ -82,7 +82,7 @@ def line_of(name: str, does: str, batch: Mapping[str, Any] | None, now: float, l
     if batch is None:
         return f"{name}: {does}"
     ended = seconds_of(batch["timestamp"]) + _took(batch)
-    if does == Doing.WAITS.value:
+    if does == QueryPhase.WAITS.value:
         does += f" since {moment(ended, now)}"
     rows = several(batch["numInputRows"], "row", "rows")
     return f"{name}: {does}; batch {batch['batchId']:,} had {rows} and took {span(_took(batch))}{left}"

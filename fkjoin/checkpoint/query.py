@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fkjoin.checkpoint.cause import innermost
 from fkjoin.checkpoint.failure import failure
 from fkjoin.checkpoint.progress import (
-    Doing,
+    QueryPhase,
     behind,
     doing_of,
     event_of,
@@ -40,7 +40,7 @@ _SILENT_S = 60.0
 """Seconds without a word from which on a query that asks its sources may have no answer."""
 
 
-class Shown(_Base):
+class QueryDisplay(_Base):
     """A line about a query, and a table of what is counted, for queries of classic sessions and of Spark Connect."""
 
     _why_stopped: str | None = None
@@ -72,7 +72,7 @@ class Shown(_Base):
         with _notebook_line(self.__repr__) as update:
             if update is not None:
                 return self._told(lambda: self._followed(timeout, update))
-            return self._told(lambda: super(Shown, self).awaitTermination(timeout))
+            return self._told(lambda: super(QueryDisplay, self).awaitTermination(timeout))
 
     def processAllAvailable(self) -> None:  # noqa: N802
         self._told(super().processAllAvailable)
@@ -103,8 +103,8 @@ class Shown(_Base):
             does = "has ended" if why is None else f"failed: {why}"
             return line_of(self._called, does, self._last_batch(), time.time(), self._behind(time.time()))
         doing, batch, now = doing_of(self.status), self._last_batch(), time.time()
-        does = doing.value if doing is not Doing.ASKS else self._asks()
-        if doing is Doing.BATCH:
+        does = doing.value if doing is not QueryPhase.ASKS else self._asks()
+        if doing is QueryPhase.BATCH:
             does = "works on its first batch" if batch is None else f"works on batch {batch['batchId'] + 1:,}"
         return line_of(self._called, does, batch, now, self._behind(now))
 
@@ -121,11 +121,11 @@ class Shown(_Base):
         """Say that it waits, as it asks many times a second, unless Spark has not told of that for long."""
         last, now = self.lastProgress, time.time()
         if last is None:
-            return Doing.WAITS.value
+            return QueryPhase.WAITS.value
         said = seconds_of(last.timestamp) + last.durationMs.get("triggerExecution", 0) / 1000
         if now - said < _SILENT_S:
-            return Doing.WAITS.value
-        return f"{Doing.ASKS.value}, and has said nothing since {moment(said, now)}"
+            return QueryPhase.WAITS.value
+        return f"{QueryPhase.ASKS.value}, and has said nothing since {moment(said, now)}"
 
     @property
     def _called(self) -> str:
@@ -157,7 +157,7 @@ class Shown(_Base):
         return None if error is None else innermost([re.sub(r"^\([\w.]*\) ", "", str(error))]).text
 
 
-class Query(Shown, StreamingQuery):
+class Query(QueryDisplay, StreamingQuery):
     """A running query, as ``to_…`` calls give it: Spark's, whose failure is a ``QueryError``.
 
     It is shown as a line that says what it does, and what its last batch was.  In a notebook, ``awaitTermination`` keeps such a

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from fkjoin.checkpoint.damage import RESTORE
-from fkjoin.checkpoint.entries import Results
+from fkjoin.checkpoint.entries import StoredRows
 from fkjoin.checkpoint.plain_files import Commit, PlainFiles, commit_of, last_batch
 from fkjoin.checkpoint.python_values import rows_of
 from fkjoin.checkpoint.replica import Replica
@@ -138,7 +138,7 @@ class StateReader:
             of = replica.described
             wanted = encoded(of.schemas["foreign_key" if of.stage == "children" else "key"], keys)
             rows: dict[bytes, dict[str, Any]] = {}
-            for found, batch in Results(of, pa.array(list(dict.fromkeys(wanted)), BYTES)).keyed(replica.index):
+            for found, batch in StoredRows(of, pa.array(list(dict.fromkeys(wanted)), BYTES)).keyed(replica.index):
                 rows.update(zip(found.to_pylist(), rows_of(batch), strict=True))
         return [rows.get(key) for key in wanted]
 

@@ -24,7 +24,7 @@ from pyspark.sql.types import ArrayType, LongType, StructType
 
 from fkjoin.checkpoint.as_of import batch_as_of
 from fkjoin.checkpoint.damage import damaged
-from fkjoin.checkpoint.entries import ENTRIES, Entries, Results
+from fkjoin.checkpoint.entries import ENTRIES, Entries, StoredRows
 from fkjoin.checkpoint.files import hadoop
 from fkjoin.checkpoint.stores import Identified, kept_as
 from fkjoin.codec.arrays import Bytes
@@ -260,7 +260,7 @@ def read_state(
     schema = StructType([*key, *(field for field in result if field.name not in key.names)])
     for version, _ in store.versions:
         schema = schema.add(f"_{version}", ArrayType(LongType()))
-    return store.on_buckets(Results(store.described()), schema.add("_timestamp", LongType()))
+    return store.on_buckets(StoredRows(store.described()), schema.add("_timestamp", LongType()))
 
 
 def _state(spark: SparkSession, checkpoint: str, batch: int | None, as_of: datetime | str | None) -> SavedState:

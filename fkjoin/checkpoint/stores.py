@@ -82,6 +82,6 @@ def kept_as(name: str, stores: Sequence[_Store], checkpoint: str) -> _Store:
     if name in kept:
         return kept[name]
     names = [str(item) for item in kept if item]
-    if any(store.identity[0]["join"] == name for store in stores):
+    if any(store.identity[0]["join"] == name and store.stage != "enrich" for store in stores):
         raise FkJoinError(f"{name} keeps only hashes of its rows in {checkpoint}: start it with .materialize(…)")
     raise FkJoinError(f"no table is materialized as {name!r} in {checkpoint}; {nearest(name, names)}")

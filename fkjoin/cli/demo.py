@@ -73,7 +73,9 @@ def run_demo(folder: Path, console: Console, spark: SparkSession | None = None) 
     found, wanted = _table(spark.read.parquet(str(output))), _batch_join(spark, folder)
     wrong = found.exceptAll(wanted).select("order_id").union(wanted.exceptAll(found).select("order_id")).distinct().count()
     rows = wanted.count()
-    _report(console, found, count, rows, wrong, output, checkpoint, finished=_parts(folder) == PARTS)
+    _report(
+        console, found, count, rows=rows, wrong=wrong, output=output, checkpoint=checkpoint, finished=_parts(folder) == PARTS
+    )
     return Outcome(resumed, batches, count, rows, wrong)
 
 
@@ -162,11 +164,11 @@ def _report(
     console: Console,
     found: DataFrame,
     count: Counter[str],
+    *,
     rows: int,
     wrong: int,
     output: Path,
     checkpoint: Path,
-    *,
     finished: bool,
 ) -> None:
     sample = found.orderBy("order_id").limit(8)

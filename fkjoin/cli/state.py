@@ -30,7 +30,7 @@ Checkpoint = Annotated[
 Batch = Annotated[int | None, typer.Option(help="The batch after which to look; the last committed one if left out.")]
 
 
-class Format(str, enum.Enum):
+class ExportFormat(str, enum.Enum):
     """Format of exported files."""
 
     json = "json"
@@ -85,7 +85,7 @@ def export(
     out: Annotated[str, typer.Argument(help="A folder that is not there yet.")],
     batch: Batch = None,
     store: Annotated[list[str] | None, typer.Option(help="A store, by its name in `ls`; all if left out.")] = None,
-    format: Annotated[Format, typer.Option(help="Of the files.")] = Format.json,
+    format: Annotated[ExportFormat, typer.Option(help="Of the files.")] = ExportFormat.json,
 ) -> None:
     """Write every record, readable, into files: one folder a store."""
     from fkjoin.checkpoint.saved import SavedState

@@ -116,7 +116,7 @@ def _anything(part: Part) -> bool:
 
 
 @dataclass(frozen=True)
-class Operation:
+class Evaluators:
     """The functions that evaluate a kind of part; each takes the part, and what its children are."""
 
     column: Callable[..., Any] | None = None
@@ -168,14 +168,14 @@ def _widens(part: Part) -> bool:
     return child.kind != "Literal" and (wider or longer or to_floating)
 
 
-def _comparison(kernel: Callable[..., Any], none: Callable[..., Any], test: Callable[..., bool]) -> Operation:
+def _comparison(kernel: Callable[..., Any], none: Callable[..., Any], test: Callable[..., bool]) -> Evaluators:
     """Make a comparison; ``none``: what holds of numbers that are none (greater than all others, and equal to each other)."""
 
     def compare(part: Part, left: Any, right: Any) -> Any:
         found = kernel(left, right)
         return pc.or_(found, none(pc.is_nan(left), pc.is_nan(right))) if _floating(part.children[0]) else found
 
-    return Operation(compare, scalars.compared(test), _comparable)
+    return Evaluators(compare, scalars.compared(test), _comparable)
 
 
 _EQUAL = _comparison(pc.equal, pc.and_, operator.eq)
@@ -217,56 +217,56 @@ def _by_case(part: Part, *found: Any) -> Any:
     return otherwise
 
 
-OPERATIONS: dict[str, Operation] = {
-    "GetStructField": Operation(
+OPERATIONS: dict[str, Evaluators] = {
+    "GetStructField": Evaluators(
         lambda part, value: pc.struct_field(value, [part.given]),  # alone, a text may be a path
         scalars.field,
     ),
-    "Cast": Operation(lambda part, value: pc.cast(value, part.of, safe=False), scalars.cast, _widens),
-    "And": Operation(lambda _, *truths: pc.and_kleene(*truths), scalars.decided(False), lazy=True),
-    "Or": Operation(lambda _, *truths: pc.or_kleene(*truths), scalars.decided(True), lazy=True),
-    "Not": Operation(lambda _, truth: pc.invert(truth), lambda _, truth: not truth),
-    "IsNull": Operation(lambda _, value: pc.is_null(value), lambda _, value: value is None, nulls=True),
-    "IsNotNull": Operation(lambda _, value: pc.is_valid(value), lambda _, value: value is not None, nulls=True),
-    "Coalesce": Operation(lambda _, *values: pc.coalesce(*values), scalars.first_not_null, lazy=True),
-    "If": Operation(_by_case, scalars.by_case, lazy=True),
-    "CaseWhen": Operation(_by_case, scalars.by_case, lazy=True),
+    "Cast": Evaluators(lambda part, value: pc.cast(value, part.of, safe=False), scalars.cast, _widens),
+    "And": Evaluators(lambda _, *truths: pc.and_kleene(*truths), scalars.decided(False), lazy=True),
+    "Or": Evaluators(lambda _, *truths: pc.or_kleene(*truths), scalars.decided(True), lazy=True),
+    "Not": Evaluators(lambda _, truth: pc.invert(truth), lambda _, truth: not truth),
+    "IsNull": Evaluators(lambda _, value: pc.is_null(value), lambda _, value: value is None, nulls=True),
+    "IsNotNull": Evaluators(lambda _, value: pc.is_valid(value), lambda _, value: value is not None, nulls=True),
+    "Coalesce": Evaluators(lambda _, *values: pc.coalesce(*values), scalars.first_not_null, lazy=True),
+    "If": Evaluators(_by_case, scalars.by_case, lazy=True),
+    "CaseWhen": Evaluators(_by_case, scalars.by_case, lazy=True),
     "EqualTo": _EQUAL,
-    "EqualNullSafe": Operation(_same, scalars.compared(operator.eq), _comparable, nulls=True),
+    "EqualNullSafe": Evaluators(_same, scalars.compared(operator.eq), _comparable, nulls=True),
     "LessThan": _comparison(pc.less, lambda left, right: pc.and_(pc.invert(left), right), operator.lt),
     "LessThanOrEqual": _comparison(pc.less_equal, lambda left, right: pc.or_(right, pc.and_(left, right)), operator.le),
     "GreaterThan": _comparison(pc.greater, lambda left, right: pc.and_(left, pc.invert(right)), operator.gt),
     "GreaterThanOrEqual": _comparison(pc.greater_equal, lambda left, right: pc.or_(left, pc.and_(left, right)), operator.ge),
-    "In": Operation(_among, takes=_listed),
-    "Like": Operation(lambda part, value, _: pc.match_like(value, part.children[1].given), takes=_pattern),
-    "Add": Operation(_calculated(pc.add_checked), scalars.added, _number, raises=True),
-    "Subtract": Operation(_calculated(pc.subtract_checked), scalars.subtracted, _number, raises=True),
-    "Multiply": Operation(_calculated(pc.multiply_checked), scalars.multiplied, _number, raises=True),
-    "Divide": Operation(_divided, scalars.divided, _floating, raises=True),
-    "IntegralDivide": Operation(row=scalars.whole_quotient),
-    "Remainder": Operation(row=scalars.remainder),
-    "UnaryMinus": Operation(lambda _, value: pc.negate(value), scalars.negated, _floating),
-    "UnaryPositive": Operation(row=lambda _, value: value),
-    "Abs": Operation(row=scalars.absolute),
-    "Greatest": Operation(row=scalars.extreme(max), nulls=True),
-    "Least": Operation(row=scalars.extreme(min), nulls=True),
-    "Concat": Operation(
+    "In": Evaluators(_among, takes=_listed),
+    "Like": Evaluators(lambda part, value, _: pc.match_like(value, part.children[1].given), takes=_pattern),
+    "Add": Evaluators(_calculated(pc.add_checked), scalars.added, _number, raises=True),
+    "Subtract": Evaluators(_calculated(pc.subtract_checked), scalars.subtracted, _number, raises=True),
+    "Multiply": Evaluators(_calculated(pc.multiply_checked), scalars.multiplied, _number, raises=True),
+    "Divide": Evaluators(_divided, scalars.divided, _floating, raises=True),
+    "IntegralDivide": Evaluators(row=scalars.whole_quotient),
+    "Remainder": Evaluators(row=scalars.remainder),
+    "UnaryMinus": Evaluators(lambda _, value: pc.negate(value), scalars.negated, _floating),
+    "UnaryPositive": Evaluators(row=lambda _, value: value),
+    "Abs": Evaluators(row=scalars.absolute),
+    "Greatest": Evaluators(row=scalars.extreme(max), nulls=True),
+    "Least": Evaluators(row=scalars.extreme(min), nulls=True),
+    "Concat": Evaluators(
         lambda _, *texts: pc.binary_join_element_wise(*texts, "", null_handling="emit_null"),
         lambda _, *parts: functools.reduce(operator.add, parts),
         _text,
     ),
-    "Length": Operation(row=lambda _, text: len(text)),
-    "Size": Operation(row=lambda _, items: len(items)),
-    "CreateArray": Operation(row=lambda _, *items: list(items), nulls=True),
-    "ArrayUnion": Operation(row=lambda _, left, right: scalars.distinct([*left, *right])),
-    "ArrayExcept": Operation(
+    "Length": Evaluators(row=lambda _, text: len(text)),
+    "Size": Evaluators(row=lambda _, items: len(items)),
+    "CreateArray": Evaluators(row=lambda _, *items: list(items), nulls=True),
+    "ArrayUnion": Evaluators(row=lambda _, left, right: scalars.distinct([*left, *right])),
+    "ArrayExcept": Evaluators(
         row=lambda _, left, right: scalars.distinct(item for item in left if not scalars.among(item, right))
     ),
-    "ArrayIntersect": Operation(
+    "ArrayIntersect": Evaluators(
         row=lambda _, left, right: scalars.distinct(item for item in left if scalars.among(item, right))
     ),
-    "ArrayDistinct": Operation(row=lambda _, items: scalars.distinct(items)),
-    "ArrayRemove": Operation(row=lambda _, items, gone: [item for item in items if not scalars.among(item, [gone])]),
-    "ArrayContains": Operation(row=scalars.contains),
+    "ArrayDistinct": Evaluators(row=lambda _, items: scalars.distinct(items)),
+    "ArrayRemove": Evaluators(row=lambda _, items, gone: [item for item in items if not scalars.among(item, [gone])]),
+    "ArrayContains": Evaluators(row=scalars.contains),
 }
 """By the kind of part, as Spark calls it."""

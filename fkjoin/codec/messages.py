@@ -60,6 +60,13 @@ PART = pa.schema(
 each foreign key is what it is (null: there is none).  A right row's ``version`` is that one, then the right row's own."""
 LEFT = -1
 
+EVENT = pa.schema([("key", BYTES), ("named", pa.bool_()), ("event", BYTES)])
+"""A row of a stream of events; ``key`` is that of the table's row that it names.  An event that is not ``named`` names none,
+and its ``key`` only spreads such events over the buckets."""
+
+ENRICHED = pa.schema([("key", BYTES), ("event", BYTES), ("row", BYTES)])
+"""An event with the table's row; null: the table has none."""
+
 SUMS = pa.schema([("sender", pa.int64()), ("rows", pa.int64()), ("hashes", pa.int64())])
 """rekey → subscription, when batches are validated: how many subscriptions a bucket of rekey knows of in the receiving one."""
 
@@ -75,7 +82,19 @@ class Operation(enum.IntEnum):
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 """Payloads are copied a dozen times on their way between Python and the JVM: smaller ones are faster."""
 
-_KINDS = {1: CHANGE, 2: SUBSCRIPTION, 3: ANSWER, 4: JOINED, 5: RESULT, 6: SUMS, 7: GROUPED, 8: NUMBERED, 9: PART}
+_KINDS = {
+    1: CHANGE,
+    2: SUBSCRIPTION,
+    3: ANSWER,
+    4: JOINED,
+    5: RESULT,
+    6: SUMS,
+    7: GROUPED,
+    8: NUMBERED,
+    9: PART,
+    10: EVENT,
+    11: ENRICHED,
+}
 
 
 def pack(messages: pa.Table) -> bytes:
@@ -96,7 +115,7 @@ def is_answer(packed: bytes) -> bool:
 def unpack(data: bytes) -> pa.Table:
     """Undo ``pack``."""
     if len(data) < 2 or data[0] != FORMAT or data[1] not in _KINDS:
-        raise FormatError(f"packed messages begin with {data[:2].hex()}, this release reads 01 and a kind up to 09")
+        raise FormatError(f"packed messages begin with {data[:2].hex()}, this release reads 01 and a kind up to 0b")
     with pa.ipc.open_stream(pa.py_buffer(data).slice(2)) as reader:
         return reader.read_all()
 

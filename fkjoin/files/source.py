@@ -29,6 +29,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.files import csv_headers as csv_files
 from fkjoin.files.folders import MISFIT, Folders, KeptFolders, as_glob, folder_columns, lowered, without_base
 from fkjoin.files.learned_numbers import with_numbers
+from fkjoin.files.parquet_kinds import require_kinds
 from fkjoin.files.wider_types import narrowed, wider_fields
 from fkjoin.sessions.access import access
 from fkjoin.sessions.settings import prepare, time_zone
@@ -97,6 +98,7 @@ def open_files(
     spark: SparkSession,
     pattern: str,
     key: Any,
+    *,
     schema: StructType | str | None,
     format: str | None,
     options: Mapping[str, Any] | None,
@@ -222,6 +224,7 @@ def _require_no_times(fields: StructType, place: _Place) -> None:
 
 
 def _parquet(place: _Place, inner: StructType, folders: Folders) -> DataFrame:
+    require_kinds(place.spark, place.pattern, place.options, inner)
     read = place.stream("parquet", StructType([*wider_fields(inner), *folders.texts]))
     if wider_fields(inner) == StructType([StructField(one.name, one.dataType) for one in inner]):
         return _checked(read, inner, folders, None)

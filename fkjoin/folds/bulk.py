@@ -8,12 +8,12 @@ import pyarrow as pa
 
 from fkjoin.errors import ColumnTypeError
 from fkjoin.folds.extremes import Extreme, is_text, sortable
-from fkjoin.folds.fold import Aggregate, Kind
-from fkjoin.folds.members import Collected, DistinctCount, Reading, orderable
+from fkjoin.folds.fold import AggregateColumn, Kind
+from fkjoin.folds.members import Collected, ColumnForm, DistinctCount, orderable
 from fkjoin.folds.sums import Count, DecimalSum, DoubleSum, WholeSum
 
 
-def bulk_column(title: str, kind: Kind, place: int | None, schema: pa.Schema, text: str) -> Aggregate:
+def bulk_column(title: str, kind: Kind, place: int | None, schema: pa.Schema, text: str) -> AggregateColumn:
     """Make the column ``title``: a ``kind`` of aggregate of the ``place``-th column of ``schema``.
 
     ``text``: what the user calls that column.  Raises ``TopologyError`` when there is no such aggregate of that column's type.
@@ -39,7 +39,7 @@ def bulk_column(title: str, kind: Kind, place: int | None, schema: pa.Schema, te
 
 
 def collected_column(
-    title: str, kind: Kind, place: int, order: Sequence[int], schema: pa.Schema, text: str, *, descending: bool, delimiter: str
+    title: str, kind: Kind, place: int, *, order: Sequence[int], schema: pa.Schema, text: str, descending: bool, delimiter: str
 ) -> Collected:
     """Make the column ``title`` of a list, a set or a text of the ``place``-th column; see ``bulk_column``.
 
@@ -48,21 +48,21 @@ def collected_column(
     type_ = schema.field(place).type
     if kind == "collect_set":
         _require_equality(kind, text, type_)
-        return Collected(title, place, ((place, False),), Reading("set", type_), place)
+        return Collected(title, place, ((place, False),), ColumnForm("set", type_), place)
     if kind == "string_agg" and not is_text(type_):
         raise ColumnTypeError(f"{kind}: {text} is {type_}, text or binary is needed; cast it to string")
-    reading = Reading("text", type_, delimiter) if kind == "string_agg" else Reading("list", type_)
+    reading = ColumnForm("text", type_, delimiter) if kind == "string_agg" else ColumnForm("list", type_)
     return Collected(title, place, tuple((one, descending) for one in order), reading, place)
 
 
-def first_column(title: str, kind: Kind, place: int, by: int, schema: pa.Schema, text: str, *, most: int | None) -> Collected:
+def first_column(title: str, kind: Kind, place: int, *, by: int, schema: pa.Schema, text: str, most: int | None) -> Collected:
     """Make the column ``title`` of the ``place``-th column's values in the rows with the extremes of ``by``.
 
     ``most``: how many of them are listed; None: one, which is no list.  ``text``: what the user calls ``by``.
     """
     _require_order(kind, text, schema.field(by).type, orderable(schema.field(by).type))
     type_ = schema.field(place).type
-    reading = Reading("first", type_, most=1) if most is None else Reading("list", type_, most=most)
+    reading = ColumnForm("first", type_, most=1) if most is None else ColumnForm("list", type_, most=most)
     return Collected(title, place, ((by, kind == "max_by"), (place, False)), reading, by)
 
 

@@ -47,7 +47,7 @@ class CoFold:
         """The schema of the results: the columns of one fold after those of the other."""
         return pa.schema([field for fold in self.folds for field in fold.schema])
 
-    def apply(self, state: Bytes, keys: Bytes, group: Ints, old: Bytes, new: Bytes, store: Store) -> Folded:
+    def apply(self, state: Bytes, keys: Bytes, group: Ints, *, old: Bytes, new: Bytes, store: Store) -> Folded:
         """Fold steps as ``Fold.apply`` does, of numbered contributions; a step's two are of one table.
 
         A fold without rows begins anew.
@@ -65,7 +65,7 @@ class CoFold:
             sides = [take(side, own) for side in (old, new)]
             ones = np.ones(len(own), np.int64)
             back, into = (after(side, ones, valid(side)) for side in sides)
-            folded = fold.apply(before, keys, group[own], back, into, store, first=first)
+            folded = fold.apply(before, keys, group[own], old=back, new=into, store=store, first=first)
             kept.append(masked(folded.state, folded.rows > 0))
             columns += RowCodec(fold.schema).decode(folded.results)
             light += RowCodec(fold.schema).decode(folded.results if folded.light is None else folded.light)

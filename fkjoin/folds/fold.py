@@ -56,7 +56,7 @@ class Steps:
         return pa.concat_arrays(both).take(self.signed[2])
 
 
-class Aggregate(Protocol):
+class AggregateColumn(Protocol):
     """A column of an aggregate."""
 
     @property
@@ -117,7 +117,7 @@ class Fold:
     """The columns of an aggregate, over contributions with the schema ``value``."""
 
     value: pa.Schema
-    columns: tuple[Aggregate, ...]
+    columns: tuple[AggregateColumn, ...]
     nullable: bool = False
     """A group has no result where all columns are null."""
     ordered: bool = False
@@ -142,7 +142,7 @@ class Fold:
         ]
         return pa.schema([("rows", pa.int64()), *parts])
 
-    def apply(self, state: Bytes, keys: Bytes, group: Ints, old: Bytes, new: Bytes, store: Store, *, first: int = 0) -> Folded:
+    def apply(self, state: Bytes, keys: Bytes, group: Ints, *, old: Bytes, new: Bytes, store: Store, first: int = 0) -> Folded:
         """Fold steps, from encoded contributions (null where there is none), into encoded states (null: none yet).
 
         ``keys``: of the groups; ``group``: of each step, ascending.  Where no rows are left there is no result, nor where all
@@ -186,7 +186,7 @@ class Fold:
         )
 
 
-def collected_columns(columns: Sequence[Aggregate]) -> dict[str, dict[str, Any]]:
+def collected_columns(columns: Sequence[AggregateColumn]) -> dict[str, dict[str, Any]]:
     """Find collected columns, by name: the place among all columns, and how each is read."""
     found = ((place, column.result.name, column.collected) for place, column in enumerate(columns))
     return {name: {"place": place, **facts} for place, name, facts in found if facts is not None}

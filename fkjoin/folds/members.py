@@ -46,7 +46,7 @@ Order = tuple[tuple[int, bool], ...]
 """Places of columns that order members, each with: from the greatest down."""
 
 
-class Changed(NamedTuple):
+class ChangedEntries(NamedTuple):
     """The entries that a batch has changed."""
 
     group: Ints
@@ -56,7 +56,7 @@ class Changed(NamedTuple):
 
 def take_in(
     steps: Steps, place: int, column: int, kind: pa.DataType, order: Order, *, needs: int, once: bool = False
-) -> Changed:
+) -> ChangedEntries:
     """Count the members that come and go, and write their entries, which are of the ``place``-th aggregate.
 
     ``needs``: the column without which a row is no member.  ``once``: equal values are one member (of a set).
@@ -72,7 +72,7 @@ def take_in(
     kept = take(value, first)
     body = kept if once else fixed(lengths(kept).astype("<u4").view(np.uint8).reshape(-1, _LENGTH_BYTES))
     steps.store.write(names, masked(concat(encoded(after_), body), after_ > 0))
-    return Changed(code[present][first], (after_ > 0).astype(np.int64) - (before > 0))
+    return ChangedEntries(code[present][first], (after_ > 0).astype(np.int64) - (before > 0))
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class DistinctCount:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ColumnForm:
     """The way in which members become the value of a column."""
 
     form: Literal["list", "set", "text", "first"]
@@ -124,7 +124,7 @@ class Reading:
         return {"form": self.form, "delimiter": self.delimiter}
 
     @classmethod
-    def of_facts(cls, facts: Mapping[str, Any], result: pa.DataType) -> Reading:
+    def of_facts(cls, facts: Mapping[str, Any], result: pa.DataType) -> ColumnForm:
         """Undo ``facts``, of a column that is read whole."""
         return cls(facts["form"], result if facts["form"] == "text" else result.value_type, facts["delimiter"])
 
@@ -166,7 +166,7 @@ class Collected:
     name: str
     column: int
     order: Order
-    reading: Reading
+    reading: ColumnForm
     needs: int
     """The column without which a row is no member."""
 

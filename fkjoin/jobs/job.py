@@ -20,10 +20,11 @@ from fkjoin.errors import TopologyError
 from fkjoin.files.kept_schemas import KeptSchemas
 from fkjoin.files.source import open_files
 from fkjoin.jobs import installed
+from fkjoin.jobs.job_events import enriched
 from fkjoin.jobs.job_kinds import JobError, Value
 from fkjoin.jobs.job_operators import wanted_of
 from fkjoin.jobs.job_order import in_order
-from fkjoin.jobs.job_sections import FormatSpec, JobSpec, SinkSpec, TableSpec
+from fkjoin.jobs.job_sections import FormatSection, JobSection, SinkSection, TableSection
 from fkjoin.jobs.job_sinks import SinkQuery, sink_queries
 from fkjoin.jobs.places import require_letters
 from fkjoin.join import fk_join
@@ -35,7 +36,7 @@ from fkjoin.kafka.writing import start
 from fkjoin.lowering.recipes import recipes_below
 from fkjoin.lowering.running import running
 from fkjoin.plan.describe.render import drawn
-from fkjoin.plan.describe.steps import Sink, Step, job_steps
+from fkjoin.plan.describe.steps import SinkStep, Step, job_steps
 from fkjoin.plan.nodes import Source
 from fkjoin.plan.rules import verdicts
 from fkjoin.sinks import batches
@@ -47,7 +48,7 @@ from fkjoin.table import Table
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedQuery:
     """A query of the job that has yet to be started."""
 
     name: str
@@ -58,12 +59,12 @@ class Planned:
 class Job:
     """A job's tables, built; nothing runs yet."""
 
-    def __init__(self, spec: JobSpec, spark: SparkSession, on_restore: OnRestore = "fail") -> None:
+    def __init__(self, spec: JobSection, spark: SparkSession, on_restore: OnRestore = "fail") -> None:
         self.spec, self._spark, self._on_restore = spec, spark, on_restore
         order = in_order(spec)
         queries = [*(f"sink-{name}" for name in spec.sinks), *(f"sinks-{sink.table}" for sink in spec.sinks.values())]
         self._schemas = KeptSchemas.of(spark, self._checkpoint, queries)
-        self.tables: dict[str, Table] = {name: self._source(spark, name, table) for name, table in spec.tables.items()}
+        self.tables: dict[str, Any] = {name: self._source(spark, name, table) for name, table in spec.tables.items()}
         for kind, name in order:
             with _located(f"{kind}.{name}"):
                 self.tables[name] = self._made(kind, name)
@@ -98,7 +99,7 @@ class Job:
         stages = [one for query in queries for one in running(tables[query.sinks[0]], f"sink {' and '.join(query.sinks)}")]
         made = {name: sink.place for name, sink in self._sinks.items() if sink is not None and self.spec.sinks[name].kind}
         places = {name: made.get(name, sink.place) for name, sink in self.spec.sinks.items()}
-        ends = [Sink(name, tables[name].node, place, verdicts(rules.get(name))) for name, place in places.items()]
+        ends = [SinkStep(name, tables[name].node, place, verdicts(rules.get(name))) for name, place in places.items()]
         return job_steps(ends, stages)
 
     @property
@@ -107,14 +108,14 @@ class Job:
         place = self.spec.dead_letters
         return None if place is None else f"topic {place.topic}" if place.path is None else place.path
 
-    def queries(self) -> list[Planned]:
+    def queries(self) -> list[PlannedQuery]:
         """Every query of the job, upstream ones first: stages, sinks, dead letters."""
         trigger = arguments_of(self.spec.trigger)
-        planned: dict[str, Planned] = {}
+        planned: dict[str, PlannedQuery] = {}
 
         def plan(name: str, start: Callable[[str], StreamingQuery]) -> None:
             checkpoint = f"{self._checkpoint}/{name}"
-            planned.setdefault(name, Planned(name, checkpoint, functools.partial(start, checkpoint)))
+            planned.setdefault(name, PlannedQuery(name, checkpoint, functools.partial(start, checkpoint)))
 
         for sink in self.spec.sinks.values():
             for stage in self.tables[sink.table].stages:
@@ -130,9 +131,8 @@ class Job:
     def check(self) -> None:
         """Raise what would stop the start of a query, as far as that can be told; nothing is made or changed."""
         require_letters(self._spark, self.spec, self.tables)
-        stages = [stage for sink in self.spec.sinks.values() for stage in self.tables[sink.table].stages]
-        for name, stage in {stage.name: stage for stage in stages}.items():
-            stage.check(f"{self._checkpoint}/{name}")
+        for stage in {one.name: one for sink in self.spec.sinks.values() for one in self.tables[sink.table].stages}.values():
+            stage.check(f"{self._checkpoint}/{stage.name}")
         for query in self._sink_queries(run=True):
             checkpoint, table = f"{self._checkpoint}/{query.name}", self.tables[self.spec.sinks[query.sinks[0]].table]
             topics = [recipe.connection for _, recipe in recipes_below(table) if recipe.connection is not None]
@@ -148,7 +148,7 @@ class Job:
                     elif (path := self.spec.sinks[name].path) is not None:
                         require_spark_at(self._spark, checkpoint, path)
 
-    def _source(self, spark: SparkSession, name: str, spec: TableSpec) -> Table:
+    def _source(self, spark: SparkSession, name: str, spec: TableSection) -> Table:
         where = f"tables.{name}"
         with _located(where):
             if spec.topic is not None:
@@ -175,9 +175,9 @@ class Job:
                 table = self._files(spark, name, spec)
             return table.materialize(name) if spec.materialize else table
 
-    def _files(self, spark: SparkSession, name: str, spec: TableSpec) -> Table:
+    def _files(self, spark: SparkSession, name: str, spec: TableSection) -> Table:
         """The table of files; without a schema, with the columns that the job was begun with."""
-        if isinstance(spec.key, FormatSpec):
+        if isinstance(spec.key, FormatSection):
             raise JobError("key: files have columns; name those that are the key")
         assert spec.path is not None
         kept = self._schemas.schemas.get(name) or None
@@ -209,9 +209,11 @@ class Job:
                 self._schemas.take(name, *_learned(spark, spec))
         return table
 
-    def _made(self, kind: str, name: str) -> Table:
-        """The table of a join, an aggregate, a cogroup, a merge, a flat map or a view."""
+    def _made(self, kind: str, name: str) -> Any:
+        """The table of a join, an aggregate, a cogroup, a merge, a flat map or a view; or enriched events."""
         spec = self.spec
+        if kind == "enrichments":
+            return enriched(self._spark, spec, name, self.tables)
         if kind == "joins":
             join = spec.joins[name]
             left, right = self.tables[join.left], self.tables[join.right]
@@ -258,7 +260,7 @@ class Job:
         assert self.spec.kafka is not None
         return self.spec.kafka.bootstrap_servers, self.spec.kafka.options
 
-    def _sink(self, name: str, spec: SinkSpec) -> sinks.Sink | None:
+    def _sink(self, name: str, spec: SinkSection) -> sinks.Sink | None:
         """None where Spark's own sink writes."""
         with _located(f"sinks.{name}"):
             if spec.topic is not None:
@@ -267,7 +269,7 @@ class Job:
                     spec.topic,
                     servers,
                     key=None if spec.key is None else _format("key", spec.key, "key"),
-                    value=spec.value.build("value") if isinstance(spec.value, FormatSpec) else spec.value,
+                    value=spec.value.build("value") if isinstance(spec.value, FormatSection) else spec.value,
                     headers=spec.headers,
                     positions=spec.positions,
                     options={**client_options(options), **spec.options},
@@ -300,15 +302,15 @@ class Job:
             if isinstance(sink, sinks.Kafka):
                 return table.to_kafka(**sink.arguments, **common, query_name=name)
             if sink is not None:
-                start = batches.start
-                return start(self._spark, table._as_begun, sink, checkpoint, trigger, name, self._on_restore)
+                return batches.start(self._spark, table._as_begun, sink, **common, query_name=name, on_restore=self._on_restore)
             assert spec.path is not None
             begun, options = table._as_begun(checkpoint), {n: str(v) for n, v in spec.options.items()}
             begun.keep()
             with owner(self._spark, checkpoint):
-                return batches.start_by_spark(begun.changes, spec.format, options, spec.path, checkpoint, trigger, name)
+                return batches.start_by_spark(begun.changes, spec.format, options, path=spec.path, **common, query_name=name)
 
     def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
+        common: Any = {"checkpoint": checkpoint, "trigger": trigger}
         spec = self.spec.dead_letters
         assert spec is not None
         query = f"dead-letters-{name}"
@@ -317,17 +319,17 @@ class Job:
         assert letters is not None
         begun.keep()
         if spec.path is not None:
-            return batches.start_by_spark(letters, "json", {}, spec.path, checkpoint, trigger, query)
+            return batches.start_by_spark(letters, "json", {}, path=spec.path, **common, query_name=query)
         servers, options = self._kafka
-        return start(as_records(letters), spec.topic, servers, checkpoint, client_options(options), trigger, query)
+        return start(as_records(letters), spec.topic, servers, options=client_options(options), **common, name=query)
 
 
-def _learned(spark: SparkSession, spec: TableSpec) -> tuple[StructType | None, StructType | None]:
+def _learned(spark: SparkSession, spec: TableSection) -> tuple[StructType | None, StructType | None]:
     """The columns that the files have now, and those of folders, as far as no schema is given."""
     assert spec.path is not None
     if spec.format == "fkjoin":
         return schema_of(spark, spec.path), None
-    files = open_files(spark, spec.path, spec.key, spec.columns, spec.format, spec.options)
+    files = open_files(spark, spec.path, spec.key, schema=spec.columns, format=spec.format, options=spec.options)
     return files.schema if files.learned else None, files.folders
 
 
@@ -340,8 +342,8 @@ def _located(where: str) -> Iterator[None]:
         raise JobError(f"{where}.{error}") from error
 
 
-def _format(where: str, given: str | list[str] | FormatSpec, name: str) -> Format | str:
-    if isinstance(given, FormatSpec):
+def _format(where: str, given: str | list[str] | FormatSection, name: str) -> Format | str:
+    if isinstance(given, FormatSection):
         return given.build(name)
     if isinstance(given, str):
         return given

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from fkjoin.errors import nearest
 from fkjoin.jobs.job_kinds import JobError, Strict
 from fkjoin.jobs.job_order import in_order
-from fkjoin.jobs.job_sections import JobSpec
+from fkjoin.jobs.job_sections import FormatSection, JobSection
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,17 +23,17 @@ else:  # pragma: no cover
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a job file, for editors; it says of each kind of table, sink and format what it has."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **JobSpec.model_json_schema(by_alias=True)}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **JobSection.model_json_schema(by_alias=True)}
 
 
-def read_job(path: Path) -> JobSpec:
+def read_job(path: Path) -> JobSection:
     """Parse a job file; ``JobError`` names the setting that is wrong, and the nearest one that there is."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise JobError(f"{path}: cannot be read as TOML: {error}") from error
     try:
-        spec = JobSpec.model_validate(_filled(data, str(path)))
+        spec = JobSection.model_validate(_filled(data, str(path)))
         in_order(spec)
         return spec
     except JobError as error:
@@ -82,7 +82,7 @@ def _contents(path: Path, where: str) -> str:
 
 def _explained(error: Any) -> str:
     """A pydantic error as a line: where, what, and the nearest setting for an unknown one."""
-    place = [part for part in map(str, error["loc"]) if part not in ("str", "list[str]") and "FormatSpec" not in part]
+    place = [part for part in map(str, error["loc"]) if part not in ("str", "list[str]") and FormatSection.__name__ not in part]
     where = ".".join(place)
     if error["type"] == "extra_forbidden":
         return f"{where}: there is no such setting; {nearest(place[-1], _settings(place[:-1]))}"
@@ -93,7 +93,7 @@ def _explained(error: Any) -> str:
 
 def _settings(place: list[str]) -> list[str]:
     """The settings that may stand at a place of the file."""
-    model: Any = JobSpec
+    model: Any = JobSection
     for part in place:
         fields = {field.alias or name: field.annotation for name, field in getattr(model, "model_fields", {}).items()}
         kind = fields.get(part, model)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_v
 from pydantic_core import CoreSchema
 
 from fkjoin.errors import FkJoinError
-from fkjoin.metrics.server import Access
+from fkjoin.metrics.server import ClientAccess
 
 Value = str | int | float | bool
 Values = Value | list[Value]
@@ -108,7 +108,7 @@ def _alternatives(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-class PageSpec(Strict):
+class PageSection(Strict):
     """The access to the page of ``fkjoin run --ui``: the names of its host, and the token that is asked for."""
 
     names: list[str] = []
@@ -117,15 +117,15 @@ class PageSpec(Strict):
     """The token that the page asks for."""
 
     @model_validator(mode="after")
-    def _usable(self) -> PageSpec:
+    def _usable(self) -> PageSection:
         try:
-            Access(names=tuple(self.names), token=self.token)
+            ClientAccess(names=tuple(self.names), token=self.token)
         except FkJoinError as error:
             raise ValueError(str(error)) from error
         return self
 
 
-class SparkSpec(BaseModel):
+class SparkSection(BaseModel):
     """The session: settings of Spark under their full names, and whether it has Spark's Kafka connector."""
 
     model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
@@ -140,7 +140,7 @@ class SparkSpec(BaseModel):
         return dict(self.__pydantic_extra__)
 
     @model_validator(mode="after")
-    def _named(self) -> SparkSpec:
+    def _named(self) -> SparkSection:
         for name in self.settings:
             if not name.startswith("spark."):
                 raise ValueError(f'{name!r} is no setting of Spark: write "spark.…" = …, or kafka = true')

@@ -17,7 +17,8 @@ from fkjoin.errors import FkJoinError
 from fkjoin.folds import fold
 from fkjoin.jobs.job_kinds import ANY, JobError, Kind, Section, Strict
 from fkjoin.kafka.wire import Wire
-from fkjoin.stages import HowByKey
+from fkjoin.spark.dead_letters import OnError
+from fkjoin.stages import How, HowByKey
 from fkjoin.stages.join_rows import require_how
 
 
@@ -34,10 +35,10 @@ def understood(setting: str, understand: Callable[[str], object]) -> AfterValida
     return AfterValidator(checked)
 
 
-EmitSpec = Annotated[Emit, understood("emit", Emission.of)]
+EmitText = Annotated[Emit, understood("emit", Emission.of)]
 
 
-class JoinSpec(Section):
+class JoinSection(Section):
     """A join of two tables or joins, by a foreign key or by primary key."""
 
     kinds = (
@@ -62,13 +63,13 @@ class JoinSpec(Section):
     """The form of these messages."""
     spread: int = Field(1, ge=1)
     """The number of buckets over which the left rows of one foreign key are spread."""
-    emit: EmitSpec = "on-change"
+    emit: EmitText = "on-change"
     """The results to send: those on change, on update, or at intervals."""
     materialize: bool = False
     """Keep the results in state under the join's name."""
 
     @model_validator(mode="after")
-    def _how_of_its_kind(self) -> JoinSpec:
+    def _how_of_its_kind(self) -> JoinSection:
         if self.extractor is not None:
             try:
                 require_how(self.how)
@@ -77,7 +78,7 @@ class JoinSpec(Section):
         return self
 
 
-class AggregateSpec(Strict):
+class AggregateSection(Strict):
     """A table's rows by group; ``columns`` are such as ``orders = "count()"`` or ``revenue = "sum(left.amount)"``."""
 
     of: str
@@ -88,7 +89,7 @@ class AggregateSpec(Strict):
     """A column of the result and its aggregate each, such as `revenue = "sum(left.amount)"`."""
     having: str | None = None
     """A condition on the columns of the result; a group for which it does not hold has no row."""
-    emit: EmitSpec = "on-change"
+    emit: EmitText = "on-change"
     """The results to send: those on change, on update, or at intervals."""
     deployment: Deployment = "fused"
     """`staged` passes messages through a topic."""
@@ -96,16 +97,16 @@ class AggregateSpec(Strict):
     """The release that still runs during a rolling upgrade."""
 
 
-class TogetherSpec(Strict):
+class TogetherSection(Strict):
     """Several tables as one: merged, or, of aggregates by the same key, side by side."""
 
     of: list[str] = Field(min_length=2)
     """The tables. In a merge, the first one that has a key gives its row."""
-    emit: EmitSpec = "on-change"
+    emit: EmitText = "on-change"
     """The results to send: those on change, on update, or at intervals."""
 
 
-class ViewSpec(Strict):
+class ViewSection(Strict):
     """A table with some of its rows, or with other columns."""
 
     of: str
@@ -114,19 +115,19 @@ class ViewSpec(Strict):
     """A condition on rows that stay."""
     columns: str | list[str] | None = None
     """The columns of the result, expressions over the row."""
-    emit: EmitSpec = "on-change"
+    emit: EmitText = "on-change"
     """The results to send: those on change, on update, or at intervals."""
     materialize: bool = False
     """Keep the rows in state under the view's name."""
 
     @model_validator(mode="after")
-    def _something(self) -> ViewSpec:
+    def _something(self) -> ViewSection:
         if self.filter is None and self.columns is None:
             raise ValueError("give filter, columns, or both (the filter comes first)")
         return self
 
 
-class FlatMapSpec(Strict):
+class FlatMapSection(Strict):
     """The rows that a table's rows make, under a key of their own; without ``rows``, the rows themselves."""
 
     of: str
@@ -135,8 +136,23 @@ class FlatMapSpec(Strict):
     """Columns or expressions of the made row that give its key."""
     rows: str | None = None
     """An expression that gives an array; each of its items is a row."""
-    emit: EmitSpec = "on-change"
+    emit: EmitText = "on-change"
     """The results to send: those on change, on update, or at intervals."""
+
+
+class EnrichmentSection(Strict):
+    """Events with the columns of a table, each sent once."""
+
+    table: str
+    """The table whose columns events get."""
+    events: str
+    """The events: a section of `events`, or of `enrichments`."""
+    on: str | list[str]
+    """Columns or expressions of the event that give the table's key."""
+    how: How = "inner"
+    """`inner` drops events for which the table has no row, and `left` gives them nulls."""
+    on_error: OnError = "dead-letter"
+    """The use of events on which `on` cannot be evaluated: an error, a dead letter, or none."""
 
 
 _CALL = re.compile(

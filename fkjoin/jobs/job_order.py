@@ -9,10 +9,10 @@ from fkjoin.errors import nearest
 from fkjoin.jobs.job_kinds import JobError
 
 if TYPE_CHECKING:
-    from fkjoin.jobs.job_sections import JobSpec
+    from fkjoin.jobs.job_sections import JobSection
 
 
-def in_order(spec: JobSpec) -> list[tuple[str, str]]:
+def in_order(spec: JobSection) -> list[tuple[str, str]]:
     """List what is made of other tables, each after those that it reads, by section and name.
 
     Raises ``JobError`` for a name that is unknown, or there twice, for tables that read each other in a circle, for a topic
@@ -20,18 +20,25 @@ def in_order(spec: JobSpec) -> list[tuple[str, str]]:
     """
     made = reads_of(spec)
     known = [*spec.tables, *(name for _, name in made)]
-    for (kind, name), reads in made.items():
-        if known.count(name) > 1:
+    names, events = [*known, *spec.events], [*spec.events, *spec.enrichments]
+    tables = [*spec.tables, *(name for kind, name in made if kind != "enrichments")]
+    for kind, name in [*(("events", name) for name in spec.events), *made]:
+        if names.count(name) > 1:
             raise JobError(f"{kind}.{name}: a table has this name already; choose another")
+    for (kind, name), reads in made.items():
         for setting, table in reads.items():
-            _require_known(f"{kind}.{name}.{setting}", table, known)
+            where = f"{kind}.{name}.{setting}"
+            if (kind, setting) != ("enrichments", "events"):
+                _require_known(where, table, tables)
+            elif table not in events:
+                raise JobError(f"{where}: there are no events {table!r}; {nearest(table, events)}")
     for name, sink in spec.sinks.items():
         _require_known(f"sinks.{name}.table", sink.table, known)
     _require_brokers(spec)
     _require_own_folders(spec)
     order: list[tuple[str, str]] = []
     while len(order) < len(made):
-        there = {*spec.tables, *(name for _, name in order)}
+        there = {*spec.tables, *spec.events, *(name for _, name in order)}
         ready = [one for one, reads in made.items() if one not in order and there.issuperset(reads.values())]
         if not ready:
             circle = ", ".join(".".join(one) for one in made if one not in order)
@@ -40,14 +47,15 @@ def in_order(spec: JobSpec) -> list[tuple[str, str]]:
     return order
 
 
-def reads_of(spec: JobSpec) -> dict[tuple[str, str], dict[str, str]]:
-    """List the tables that each join, aggregate, view, cogroup and merge reads, by the settings that name them."""
+def reads_of(spec: JobSection) -> dict[tuple[str, str], dict[str, str]]:
+    """List the tables and events that each join, aggregate and other operator reads, by the settings that name them."""
     return {
         **{("joins", name): {"left": join.left, "right": join.right} for name, join in spec.joins.items()},
         **{("aggregates", name): {"of": one.of} for name, one in spec.aggregates.items()},
         **{("flat_maps", name): {"of": one.of} for name, one in spec.flat_maps.items()},
         **{("views", name): {"of": one.of} for name, one in spec.views.items()},
         **{("cogroups", name): _numbered(one.of) for name, one in spec.cogroups.items()},
+        **{("enrichments", name): {"events": one.events, "table": one.table} for name, one in spec.enrichments.items()},
         **{("merges", name): _numbered(one.of) for name, one in spec.merges.items()},
     }
 
@@ -57,17 +65,19 @@ def _require_known(where: str, table: str, known: Sequence[str]) -> None:
         raise JobError(f"{where}: there is no table or join {table!r}; {nearest(table, known)}")
 
 
-def _require_brokers(spec: JobSpec) -> None:
+def _require_brokers(spec: JobSection) -> None:
     places = {f"tables.{name}": one.topic for name, one in spec.tables.items()}
+    places |= {f"events.{name}": one.topic for name, one in spec.events.items()}
     places |= {f"sinks.{name}": one.topic for name, one in spec.sinks.items()}
     places["dead_letters"] = None if spec.dead_letters is None else spec.dead_letters.topic
     if spec.kafka is None and (where := next((where for where, topic in places.items() if topic is not None), None)):
         raise JobError(f'{where}: topics need a section [kafka] with bootstrap_servers = "host:port"')
 
 
-def _require_own_folders(spec: JobSpec) -> None:
+def _require_own_folders(spec: JobSection) -> None:
     """Refuse a folder of files that is also another sink's, or a table's: its readers could not tell whose rows they are."""
     taken = {_folder(one.path): f"tables.{name}" for name, one in spec.tables.items() if one.path and one.format != "fkjoin"}
+    taken |= {_folder(one.path): f"events.{name}" for name, one in spec.events.items() if one.path}
     if spec.dead_letters is not None and spec.dead_letters.path is not None:
         taken[_folder(spec.dead_letters.path)] = "dead_letters"
     for where, path in [(f"sinks.{name}", one.path) for name, one in spec.sinks.items() if one.path and one.format != "delta"]:

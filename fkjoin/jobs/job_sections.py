@@ -8,8 +8,16 @@ from pydantic import Field
 
 from fkjoin.files.source import FileFormat
 from fkjoin.jobs import installed
-from fkjoin.jobs.job_kinds import ANY, Kind, PageSpec, Section, SparkSpec, Strict, Value, Values
-from fkjoin.jobs.job_operators import AggregateSpec, FlatMapSpec, JoinSpec, TogetherSpec, ViewSpec, understood
+from fkjoin.jobs.job_kinds import ANY, Kind, PageSection, Section, SparkSection, Strict, Value, Values
+from fkjoin.jobs.job_operators import (
+    AggregateSection,
+    EnrichmentSection,
+    FlatMapSection,
+    JoinSection,
+    TogetherSection,
+    ViewSection,
+    understood,
+)
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.connection import OnNewTopic
 from fkjoin.sinks import RETRY_S
@@ -22,10 +30,10 @@ def _needs_columns(of: str) -> dict[str, str]:
     return {"columns": f'format "{of}" needs a schema, such as "id bigint, name string"'}
 
 
-TriggerSpec = Annotated[str, understood("trigger", arguments_of)]
+TriggerText = Annotated[str, understood("trigger", arguments_of)]
 
 
-class FormatSpec(Section):
+class FormatSection(Section):
     """The format of a key or value."""
 
     kinds = (
@@ -104,7 +112,7 @@ class FormatSpec(Section):
         return Registry(self.format, self.columns, self.registry, settings, self.write_schema, self.subject)
 
 
-class KafkaSpec(Strict):
+class KafkaSection(Strict):
     """Settings that all topics share."""
 
     bootstrap_servers: str
@@ -113,7 +121,7 @@ class KafkaSpec(Strict):
     """Options of Spark's Kafka source and sink for all topics, such as `kafka.security.protocol`."""
 
 
-class TableSpec(Section):
+class TableSection(Section):
     """A table, from a topic or from change-log files."""
 
     kinds = (
@@ -138,9 +146,9 @@ class TableSpec(Section):
     """The topic that has the changes."""
     path: str | None = None
     """The folder of files that have the changes."""
-    key: str | list[str] | FormatSpec | None = None
+    key: str | list[str] | FormatSection | None = None
     """The format of a topic's keys, or the columns of the key in files."""
-    value: str | FormatSpec | None = None
+    value: str | FormatSection | None = None
     """The format of the records' values."""
     version: str | list[str] | None = None
     """Whole-number expressions that order the changes of a key; a topic needs none."""
@@ -168,7 +176,31 @@ class TableSpec(Section):
     """Options of Spark's source."""
 
 
-class SinkSpec(Section):
+class EventsSection(Section):
+    """A stream of events, from a topic or from files: rows that are sent once."""
+
+    kinds = (
+        Kind("a topic", {"topic": ANY}),
+        Kind("files", {"path": ANY}, ("format", "columns"), {"columns": 'files of events need a schema, such as "id string"'}),
+    )
+    this_is = "these events are read from"
+    places = ("topic", "path")
+
+    topic: str | None = None
+    """The topic that has the events."""
+    path: str | None = None
+    """The folder of files that have the events."""
+    format: FileFormat = "json"
+    """The format of files."""
+    columns: str | None = Field(None, alias="schema")
+    """The columns of files."""
+    select: str | list[str] | None = None
+    """The columns of an event, expressions over those of files, or of a topic's record: `key`, `value`, `timestamp`, ...."""
+    options: dict[str, Value] = Field({}, repr=False)
+    """Options of Spark's source."""
+
+
+class SinkSection(Section):
     """A target for the changes of a table: a topic, a path, or a table of PostgreSQL."""
 
     kinds = (
@@ -188,7 +220,7 @@ class SinkSpec(Section):
     places = ("topic", "path", "postgres", "kind")
 
     table: str
-    """The table, join or other operator whose changes are written."""
+    """The table, join or other operator whose changes are written, or the enrichment whose events are."""
     topic: str | None = None
     """The topic to write records to."""
     path: str | None = None
@@ -203,9 +235,9 @@ class SinkSpec(Section):
     """Arguments of a sink of another package."""
     format: str = "parquet"
     """`parquet`, `delta`, or a format of Spark's own sinks."""
-    key: str | FormatSpec | None = None
+    key: str | FormatSection | None = None
     """The format of the records' keys."""
-    value: str | FormatSpec | None = None
+    value: str | FormatSection | None = None
     """The format of the records' values, or an expression that makes them."""
     headers: str | None = None
     """An expression that makes the headers."""
@@ -224,7 +256,7 @@ class SinkSpec(Section):
         return str(self.topic or self.path or self.kind or f"postgres {self.into}")
 
 
-class DeadLettersSpec(Section):
+class DeadLettersSection(Section):
     """A target for records that cannot be used."""
 
     kinds = (Kind("a topic", {"topic": ANY}), Kind("files", {"path": ANY}))
@@ -237,38 +269,42 @@ class DeadLettersSpec(Section):
     """A folder of JSON files."""
 
 
-class JobSpec(Strict):
+class JobSection(Strict):
     """A whole job file."""
 
     name: str
     """The name of the job: of its application and its queries."""
     checkpoint: str
     """The folder of the checkpoints, a local one or one that Hadoop knows."""
-    trigger: TriggerSpec = "0 seconds"
+    trigger: TriggerText = "0 seconds"
     """The time between the beginnings of batches, or `available-now` to read what is there and end."""
     log: str | None = None
     """A file for a JSON line per batch."""
-    spark: SparkSpec = Field(default_factory=SparkSpec, repr=False)
+    spark: SparkSection = Field(default_factory=SparkSection, repr=False)
     """The session."""
-    kafka: KafkaSpec | None = None
+    kafka: KafkaSection | None = None
     """The brokers."""
-    tables: dict[str, TableSpec]
+    tables: dict[str, TableSection]
     """Tables that are read, by name."""
-    joins: dict[str, JoinSpec] = Field({})
+    events: dict[str, EventsSection] = Field({})
+    """Streams of events that are read, by name."""
+    enrichments: dict[str, EnrichmentSection] = Field({})
+    """Events with the columns of tables, by name."""
+    joins: dict[str, JoinSection] = Field({})
     """Joins, by name."""
-    aggregates: dict[str, AggregateSpec] = Field({})
+    aggregates: dict[str, AggregateSection] = Field({})
     """Aggregates, by name."""
-    cogroups: dict[str, TogetherSpec] = Field({})
+    cogroups: dict[str, TogetherSection] = Field({})
     """Aggregates by one key, side by side, by name."""
-    merges: dict[str, TogetherSpec] = Field({})
+    merges: dict[str, TogetherSection] = Field({})
     """Tables as one, by name."""
-    views: dict[str, ViewSpec] = Field({})
+    views: dict[str, ViewSection] = Field({})
     """Filters and maps, by name."""
-    flat_maps: dict[str, FlatMapSpec] = Field({})
+    flat_maps: dict[str, FlatMapSection] = Field({})
     """Rows that a table's rows make, by name."""
-    sinks: dict[str, SinkSpec]
+    sinks: dict[str, SinkSection]
     """Targets, by name."""
-    dead_letters: DeadLettersSpec | None = None
+    dead_letters: DeadLettersSection | None = None
     """The target of dead letters; without it they are counted alone."""
-    ui: PageSpec = Field(default_factory=PageSpec)
+    ui: PageSection = Field(default_factory=PageSection)
     """Access to the page of `--ui`."""

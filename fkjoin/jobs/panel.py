@@ -8,19 +8,19 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as Grid
 from rich.text import Text
 
-from fkjoin.checkpoint.progress import Doing, as_of, moment, span
+from fkjoin.checkpoint.progress import QueryPhase, as_of, moment, span
 from fkjoin.jobs.view import JobView, Mode, QueryView, doing, ended
 
 WIDE = 100
 """Columns from which on there is room for all numbers of a query."""
 
 _STYLES = {
-    Doing.BATCH: "cyan",
-    Doing.WAITS: "green",
-    Doing.DUE: "green",
-    Doing.ASKS: "bold yellow",
-    Doing.DONE: "green",
-    Doing.FAILED: "bold red",
+    QueryPhase.BATCH: "cyan",
+    QueryPhase.WAITS: "green",
+    QueryPhase.DUE: "green",
+    QueryPhase.ASKS: "bold yellow",
+    QueryPhase.DONE: "green",
+    QueryPhase.FAILED: "bold red",
 }
 _AT_WORK = (Mode.RUNS, Mode.STOPS)
 _MODES = {Mode.RUNS: "bold green", Mode.DONE: "bold green", Mode.STOPS: "bold yellow", Mode.FAILED: "bold red"}

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.files import hadoop, local_path, require_writable
 from fkjoin.jobs.job_kinds import JobError
-from fkjoin.jobs.job_sections import JobSpec
+from fkjoin.jobs.job_sections import JobSection
 from fkjoin.sinks.restored import require_spark_at
 from fkjoin.table import Table
 
@@ -19,7 +19,7 @@ STDOUT = "-"
 """A job's ``log`` that is standard output."""
 
 
-def require_places(spark: SparkSession, spec: JobSpec) -> None:
+def require_places(spark: SparkSession, spec: JobSection) -> None:
     """``FkJoinError`` if one of them cannot be written to."""
     _require_log(spec)
     letters = spec.dead_letters
@@ -28,7 +28,7 @@ def require_places(spark: SparkSession, spec: JobSpec) -> None:
             require_writable(place)
 
 
-def require_letters(spark: SparkSession, spec: JobSpec, tables: Mapping[str, Table]) -> None:
+def require_letters(spark: SparkSession, spec: JobSection, tables: Mapping[str, Table]) -> None:
     """``FkJoinError`` if the queries of dead letters do not fit their checkpoints."""
     letters = spec.dead_letters
     for name in dict.fromkeys(sink.table for sink in spec.sinks.values()):
@@ -39,7 +39,7 @@ def require_letters(spark: SparkSession, spec: JobSpec, tables: Mapping[str, Tab
                 require_spark_at(spark, checkpoint, letters.path)
 
 
-def _require_log(spec: JobSpec) -> None:
+def _require_log(spec: JobSection) -> None:
     """``FkJoinError`` if the job's log cannot be written."""
     if spec.log is None or spec.log == STDOUT:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fkjoin.checkpoint.progress import Doing, behind, several, span
+from fkjoin.checkpoint.progress import QueryPhase, behind, several, span
 from fkjoin.jobs.view import AT_WORK, JobView, Mode, QueryView, doing, ended
 
 EVERY_S, IDLE_EVERY_S = 60.0, 600.0
@@ -12,7 +12,7 @@ EVERY_S, IDLE_EVERY_S = 60.0, 600.0
 
 
 @dataclass
-class _Told:
+class _LastLine:
     """A query, as the last line about it had it, and when that was."""
 
     query: QueryView
@@ -23,7 +23,7 @@ class _Told:
 class Lines:
     """Choose what to say of a job, from one view to the next."""
 
-    _told: dict[str, _Told] = field(default_factory=dict)
+    _told: dict[str, _LastLine] = field(default_factory=dict)
     _mode: Mode = Mode.RUNS
     _troubles: tuple[str, ...] = ()
     _troubles_at: float = 0.0
@@ -46,7 +46,7 @@ class Lines:
     def last(self, view: JobView) -> list[str]:
         """Return what was done, at the end."""
         lines = [] if view.troubles == self._troubles else [self._wrong(view)]
-        done = [f"{query.name}: {_sum(query)}" for query in view.queries if query.doing is not Doing.PLANNED]
+        done = [f"{query.name}: {_sum(query)}" for query in view.queries if query.doing is not QueryPhase.PLANNED]
         return [*lines, *done, f"{view.name} {ended(view)}"]
 
     def _wrong(self, view: JobView) -> str:
@@ -57,7 +57,7 @@ class Lines:
         told = self._told.get(query.name)
         line = _line(query, None if told is None else told.query, 0.0 if told is None else now - told.at, now)
         if line is not None:
-            self._told[query.name] = _Told(query, now)
+            self._told[query.name] = _LastLine(query, now)
         return None if line is None else f"{query.name}: {line}"
 
 
@@ -67,14 +67,14 @@ def _line(query: QueryView, before: QueryView | None, passed: float, now: float)
         return None
     if query.last is not None and (before is None or before.last is None):
         return f"first batch done, number {query.last.number}: {_rows(query.last.rows)} in {span(query.last.seconds)}"
-    if query.doing is Doing.STARTS:
+    if query.doing is QueryPhase.STARTS:
         return "starts" if before is None else None
-    if query.doing is Doing.BATCH and query.last is None and (before is None or before.doing is not Doing.BATCH):
+    if query.doing is QueryPhase.BATCH and query.last is None and (before is None or before.doing is not QueryPhase.BATCH):
         return "first batch begins"
     if before is None:
         return doing(query, now)
     done = query.batches - before.batches
-    if passed < (EVERY_S if done or query.doing in (Doing.BATCH, Doing.ASKS) else IDLE_EVERY_S):
+    if passed < (EVERY_S if done or query.doing in (QueryPhase.BATCH, QueryPhase.ASKS) else IDLE_EVERY_S):
         return None
     if done and query.last is not None:
         rows = query.rows - before.rows

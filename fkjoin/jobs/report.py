@@ -12,12 +12,12 @@ from typing import Any, TextIO
 from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin.checkpoint.progress import Doing, doing_of, is_batch, several
+from fkjoin.checkpoint.progress import QueryPhase, doing_of, is_batch, several
 from fkjoin.checkpoint.source_topics import source_topics
 from fkjoin.jobs.job_order import in_order, reads_of
-from fkjoin.jobs.job_sections import JobSpec
+from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.screen import Screen
-from fkjoin.jobs.view import AT_WORK, Batch, Flow, JobView, Mode, QueryView, batches_of, doing, ended, rate_of
+from fkjoin.jobs.view import AT_WORK, BatchView, Flow, JobView, Mode, QueryView, batches_of, doing, ended, rate_of
 from fkjoin.metrics import Metrics, progress_since
 from fkjoin.metrics.flows import table_of
 from fkjoin.sinks.counts import LEFT_OUT, counted
@@ -38,11 +38,11 @@ _TASKS_EVERY_S = 1.0
 """The time between two counts of the tasks of a batch."""
 
 
-def flow_of(spec: JobSpec) -> Flow:
+def flow_of(spec: JobSection) -> Flow:
     """The topology of a job file."""
     reads = reads_of(spec)
     made = tuple((name, tuple(reads[kind, name].values())) for kind, name in in_order(spec))
-    return Flow(tuple(spec.tables), made, tuple(spec.sinks))
+    return Flow((*spec.tables, *spec.events), made, tuple(spec.sinks))
 
 
 def troubles_of(totals: Iterable[Mapping[str, Mapping[str, int]]], tables: Collection[str]) -> tuple[str, ...]:
@@ -70,9 +70,10 @@ class Report:
 
     def __init__(
         self,
-        spec: JobSpec,
+        spec: JobSection,
         names: Sequence[str],
         notes: Sequence[str],
+        *,
         metrics: Metrics,
         log: TextIO | None,
         screen: Screen,
@@ -81,7 +82,7 @@ class Report:
         self._tables = {name for name, _ in self._flow.made}
         self._metrics, self._log, self._screen = metrics, log, screen
         self._seen: dict[str, int] = {}
-        self._batches: dict[str, list[Batch]] = {}
+        self._batches: dict[str, list[BatchView]] = {}
         self._queries = {name: QueryView(name) for name in names}
         self._counted: dict[str, float] = {}
         self._jobs: dict[str, dict[int, tuple[int, int]]] = {}
@@ -114,14 +115,14 @@ class Report:
         self._ended = time.time()
         for name, query in self._queries.items():
             if query.doing in AT_WORK:
-                refused = mode is Mode.FAILED and query.doing is Doing.STARTS
-                self.ends(name, Doing.FAILED if refused else Doing.STOPPED, why)
+                refused = mode is Mode.FAILED and query.doing is QueryPhase.STARTS
+                self.ends(name, QueryPhase.FAILED if refused else QueryPhase.STOPPED, why)
         self._metrics._end_job(failed=mode is Mode.FAILED, words=f"{ended(self.view())}{': ' if why else '.'}{why}")
 
     def starts(self, name: str) -> None:
         """Note that a query is about to be started."""
         self._alive[name] = time.time()
-        self._queries[name] = replace(self._queries[name], doing=Doing.STARTS, since=self._alive[name])
+        self._queries[name] = replace(self._queries[name], doing=QueryPhase.STARTS, since=self._alive[name])
         self._screen.refresh()
 
     def look(self, name: str, query: StreamingQuery) -> None:
@@ -145,43 +146,43 @@ class Report:
 
     def _learn_topics(self, name: str, query: StreamingQuery) -> None:
         """Find out which topics a query reads, once its sources are there."""
-        if name not in self._learned and doing_of(query.status) is not Doing.STARTS:
+        if name not in self._learned and doing_of(query.status) is not QueryPhase.STARTS:
             self._learned.add(name)
             self._metrics._reads(name, source_topics(query))
 
-    def ends(self, name: str, how: Doing, why: str = "") -> None:
+    def ends(self, name: str, how: QueryPhase, why: str = "") -> None:
         """Note that a query has ended, and how; ``why``: the reason of a failure."""
-        self._metrics._end(name, why if how is Doing.FAILED else None)
+        self._metrics._end(name, why if how is QueryPhase.FAILED else None)
         self._queries[name] = replace(self._queries[name], doing=how, tasks=None)
         self._say_work(self._queries[name])
 
     def _say_work(self, query: QueryView) -> None:
         """Tell the page what a query works on."""
-        self._metrics._work(query.name, doing(query, time.time()) if query.doing in (Doing.BATCH, Doing.ASKS) else "")
+        self._metrics._work(query.name, doing(query, time.time()) if query.doing in (QueryPhase.BATCH, QueryPhase.ASKS) else "")
 
-    def _does(self, name: str, query: StreamingQuery) -> Doing:
+    def _does(self, name: str, query: StreamingQuery) -> QueryPhase:
         """Tell what a query does; one that asks its sources waits, until it has got no answer for long.
 
         It asks many times a second, and says every ten seconds that it waits.
         """
         found = doing_of(query.status)
-        if found is not Doing.ASKS:
+        if found is not QueryPhase.ASKS:
             self._alive[name] = time.time()
         elif time.time() - self._alive[name] < _ANSWER_S:
             known = self._queries[name]
-            keeps = known.doing is Doing.DUE or (known.doing is Doing.STARTS and known.last is None)
-            return known.doing if keeps else Doing.WAITS
+            keeps = known.doing is QueryPhase.DUE or (known.doing is QueryPhase.STARTS and known.last is None)
+            return known.doing if keeps else QueryPhase.WAITS
         return found
 
-    def _now_doing(self, query: QueryView, does: Doing, tasks: Callable[[], dict[int, tuple[int, int]]]) -> QueryView:
+    def _now_doing(self, query: QueryView, does: QueryPhase, tasks: Callable[[], dict[int, tuple[int, int]]]) -> QueryView:
         now = time.time()
         if does is not query.doing:
             self._jobs[query.name] = {}
-            since = self._alive[query.name] if does is Doing.ASKS else now
-            if does is Doing.WAITS and query.last is not None:
+            since = self._alive[query.name] if does is QueryPhase.ASKS else now
+            if does is QueryPhase.WAITS and query.last is not None:
                 since = query.last.ended
             return replace(query, doing=does, since=since, tasks=None)
-        if does is not Doing.BATCH or now - max(query.since, self._counted.get(query.name, 0)) < _TASKS_EVERY_S:
+        if does is not QueryPhase.BATCH or now - max(query.since, self._counted.get(query.name, 0)) < _TASKS_EVERY_S:
             return query
         self._counted[query.name] = now
         jobs = self._jobs[query.name]
@@ -202,7 +203,7 @@ class Report:
         about = known[name]
         self._batches[name] = batches = batches_of(about["recent"])
         query, last, self._jobs[name] = self._queries[name], batches[-1], {}
-        since = last.ended if query.doing in (Doing.WAITS, Doing.BATCH) else query.since
+        since = last.ended if query.doing in (QueryPhase.WAITS, QueryPhase.BATCH) else query.since
         self._queries[name] = replace(
             query,
             since=since,

@@ -18,20 +18,20 @@ from fkjoin.checkpoint.claim import claimed, require_unclaimed
 from fkjoin.checkpoint.damage import check_logs
 from fkjoin.checkpoint.failure import failure
 from fkjoin.checkpoint.files import hadoop, read_file, write_file
-from fkjoin.checkpoint.progress import Doing, several
+from fkjoin.checkpoint.progress import QueryPhase, several
 from fkjoin.errors import nearest
 from fkjoin.jobs.ending import stopped_after
-from fkjoin.jobs.job import Job, Planned
+from fkjoin.jobs.job import Job, PlannedQuery
 from fkjoin.jobs.job_file import read_job
 from fkjoin.jobs.job_kinds import JobError
-from fkjoin.jobs.job_sections import JobSpec
+from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.places import STDOUT, require_places
 from fkjoin.jobs.report import Report
 from fkjoin.jobs.screen import Screen
 from fkjoin.jobs.view import Mode
 from fkjoin.jobs.web import served
 from fkjoin.metrics import Metrics
-from fkjoin.metrics.server import Access
+from fkjoin.metrics.server import ClientAccess
 from fkjoin.plan.manifest import manifest
 from fkjoin.plan.rules import JOINS_SHARE_STAGES, MOVING, WORKERS_EVALUATE_STEPS
 from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE, bucket_count, is_client, session, switched_off
@@ -108,14 +108,14 @@ def run_job(
                 screen.wait("stopping Spark")
 
 
-def _master(spec: JobSpec) -> str:
+def _master(spec: JobSection) -> str:
     """Say where Spark runs, and what is fetched first."""
     master = spec.spark.settings.get("spark.master")
     at = "" if master is None else f" at {master}"
     return f"{at}, with the connector for Kafka" if spec.spark.kafka else at
 
 
-def _tables(spec: JobSpec) -> str:
+def _tables(spec: JobSection) -> str:
     """Say which tables there are, and whose brokers are asked."""
     asked = "" if spec.kafka is None else f", and asking the brokers at {spec.kafka.bootstrap_servers}"
     return f"tables {', '.join(spec.tables)}{asked}"
@@ -130,7 +130,7 @@ def describe_job(path: Path, form: str, *, optimized: bool = True) -> str:
         return Job(spec, spark).describe(form)
 
 
-def _starting_over(spec: JobSpec, topics: Sequence[str]) -> JobSpec:
+def _starting_over(spec: JobSection, topics: Sequence[str]) -> JobSection:
     """The job, with tables of these topics that start over."""
     known = [table.topic for table in spec.tables.values() if table.topic is not None]
     for topic in topics:
@@ -141,7 +141,7 @@ def _starting_over(spec: JobSpec, topics: Sequence[str]) -> JobSpec:
     return spec.model_copy(update={"tables": tables})
 
 
-def job_session(spec: JobSpec) -> SparkSession:
+def job_session(spec: JobSection) -> SparkSession:
     """The session that the job's section ``[spark]`` asks for."""
     settings = spec.spark.settings
     master = settings.pop("spark.master", None)
@@ -162,10 +162,12 @@ def _report(
     spec, metrics = job.spec, Metrics()
     with contextlib.ExitStack() as stack:
         if ui is not None:
-            access = Access(ui[0], tuple(spec.ui.names), spec.ui.token)
+            access = ClientAccess(ui[0], tuple(spec.ui.names), spec.ui.token)
             for name in names:
                 metrics._start(name)
-            address = stack.enter_context(served(spec.name, job.steps(), metrics, ui[1], access, job.letters))
+            address = stack.enter_context(
+                served(spec.name, job.steps(), metrics, port=ui[1], access=access, letters=job.letters)
+            )
             screen.say(f"{address} shows the job, {address}metrics is for Prometheus")
             notes = [*notes, f"page: {address}"]
             if access.open:
@@ -177,7 +179,7 @@ def _report(
         if spec.log is not None and log is None:
             Path(spec.log).parent.mkdir(parents=True, exist_ok=True)
             log = stack.enter_context(Path(spec.log).open("a", encoding="utf-8"))
-        yield Report(spec, names, notes, metrics, log, screen)
+        yield Report(spec, names, notes, metrics=metrics, log=log, screen=screen)
 
 
 class Stop:
@@ -204,8 +206,8 @@ def _signals() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-def _run(planned: list[Planned], stop: Stop, report: Report, *, one_by_one: bool) -> None:
-    running: dict[Planned, StreamingQuery] = {}
+def _run(planned: list[PlannedQuery], stop: Stop, report: Report, *, one_by_one: bool) -> None:
+    running: dict[PlannedQuery, StreamingQuery] = {}
     try:
         try:
             for step in planned:
@@ -229,7 +231,7 @@ def _run(planned: list[Planned], stop: Stop, report: Report, *, one_by_one: bool
         raise
 
 
-def _watch(running: dict[Planned, StreamingQuery], stop: Stop, report: Report) -> None:
+def _watch(running: dict[PlannedQuery, StreamingQuery], stop: Stop, report: Report) -> None:
     """Until all queries are done, one fails, or a stop is asked for."""
     while not stop.asked:
         for step, query in running.items():
@@ -237,7 +239,9 @@ def _watch(running: dict[Planned, StreamingQuery], stop: Stop, report: Report) -
             if not query.isActive:
                 report.look(step.name, query)  # its last batch, if it ended just then
                 error = failure(query, step.name)
-                report.ends(step.name, Doing.DONE if error is None else Doing.FAILED, _reason(error).partition(": ")[2])
+                report.ends(
+                    step.name, QueryPhase.DONE if error is None else QueryPhase.FAILED, _reason(error).partition(": ")[2]
+                )
                 if error is not None:
                     raise error
         if not any(query.isActive for query in running.values()):
@@ -250,7 +254,7 @@ def _reason(error: Exception | None) -> str:
     return str(error or "").partition("\n")[0]
 
 
-def _finish(running: dict[Planned, StreamingQuery], report: Report) -> None:
+def _finish(running: dict[PlannedQuery, StreamingQuery], report: Report) -> None:
     """Let the batches that are being worked on come to their ends, then stop."""
     for step, query in running.items():
         last = query.lastProgress
@@ -258,7 +262,7 @@ def _finish(running: dict[Planned, StreamingQuery], report: Report) -> None:
             report.look(step.name, query)
             time.sleep(0.05)
         if query.isActive:
-            report.ends(step.name, Doing.STOPPED)
+            report.ends(step.name, QueryPhase.STOPPED)
         query.stop()
         report.look(step.name, query)
 
@@ -272,7 +276,7 @@ def _manifest(job: Job, spark: SparkSession) -> dict[str, Any]:
     return {"format": 1, "buckets": bucket_count(spark), "rules": [rule for rule in MOVING if rule not in off], **found}
 
 
-def _begun_with(spark: SparkSession, spec: JobSpec) -> dict[str, Any] | None:
+def _begun_with(spark: SparkSession, spec: JobSection) -> dict[str, Any] | None:
     """Read what the checkpoint was made with; None if there is none yet."""
     path, files = hadoop(spark, f"{spec.checkpoint}/{MANIFEST}")
     return json.loads(read_file(path, files)) if files.exists(path) else None
@@ -287,7 +291,7 @@ def _leave_out_later_rules(spark: SparkSession, before: dict[str, Any]) -> list[
     return later
 
 
-def _compare(spec: JobSpec, before: dict[str, Any], made_with: dict[str, Any]) -> None:
+def _compare(spec: JobSection, before: dict[str, Any], made_with: dict[str, Any]) -> None:
     """``JobError`` when the checkpoint was made with something else."""
     for name in (before.keys() & made_with.keys()) - {"rules"}:
         was, now = before[name], made_with[name]
@@ -301,5 +305,5 @@ def _compare(spec: JobSpec, before: dict[str, Any], made_with: dict[str, Any]) -
             )
 
 
-def _keep(spark: SparkSession, spec: JobSpec, made_with: dict[str, Any]) -> None:
+def _keep(spark: SparkSession, spec: JobSection, made_with: dict[str, Any]) -> None:
     write_file(*hadoop(spark, f"{spec.checkpoint}/{MANIFEST}"), json.dumps(made_with, indent=1).encode())

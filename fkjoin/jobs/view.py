@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fkjoin.checkpoint.progress import Doing, moment, seconds_of, several, span
+from fkjoin.checkpoint.progress import QueryPhase, moment, seconds_of, several, span
 
-AT_WORK = (Doing.STARTS, Doing.BATCH, Doing.WAITS, Doing.DUE, Doing.ASKS)
+AT_WORK = (QueryPhase.STARTS, QueryPhase.BATCH, QueryPhase.WAITS, QueryPhase.DUE, QueryPhase.ASKS)
 
 
 class Mode(enum.Enum):
@@ -24,7 +24,7 @@ class Mode(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchView:
     """A batch that is done."""
 
     number: int
@@ -39,10 +39,10 @@ class QueryView:
     """A query of the job, at one moment."""
 
     name: str
-    doing: Doing = Doing.PLANNED
+    doing: QueryPhase = QueryPhase.PLANNED
     since: float = 0.0
     """The time from which on it does that."""
-    last: Batch | None = None
+    last: BatchView | None = None
     rate: float = 0.0
     """Rows a second."""
     behind: int | None = None
@@ -104,15 +104,15 @@ class JobView:
     """Words about brokers that do not answer."""
 
 
-def batches_of(recent: Sequence[Mapping[str, Any]]) -> list[Batch]:
+def batches_of(recent: Sequence[Mapping[str, Any]]) -> list[BatchView]:
     """Return a query's last two batches, the newest last; ``recent`` has them newest first, as ``Metrics.snapshot`` does."""
     return [
-        Batch(one["batch"], one["inputs"], one["seconds"], seconds_of(one["time"]) + one["seconds"])
+        BatchView(one["batch"], one["inputs"], one["seconds"], seconds_of(one["time"]) + one["seconds"])
         for one in reversed(recent[:2])
     ]
 
 
-def rate_of(batches: Sequence[Batch], now: float) -> float:
+def rate_of(batches: Sequence[BatchView], now: float) -> float:
     """Compute rows a second: of the last batch, over the time since the end of the one before it.
 
     When no batch has ended for longer than that, the time up to ``now`` counts, so that the rate of a query that waits falls.
@@ -128,15 +128,15 @@ def rate_of(batches: Sequence[Batch], now: float) -> float:
 
 def doing(query: QueryView, now: float) -> str:
     """Say what a query does, and since when."""
-    if query.doing is Doing.BATCH:
+    if query.doing is QueryPhase.BATCH:
         which = "first batch" if query.last is None else f"batch {query.last.number + 1:,}"
         tasks = "" if query.tasks is None else f", {query.tasks[0]:,} of {query.tasks[1]:,} tasks"
         return f"{which} for {span(int(now - query.since))}{tasks}"
-    if query.doing is Doing.WAITS:
+    if query.doing is QueryPhase.WAITS:
         return f"{query.doing.value} since {moment(query.since, now)}"
-    if query.doing is Doing.STARTS:
+    if query.doing is QueryPhase.STARTS:
         return f"{query.doing.value} for {span(int(now - query.since))}"
-    if query.doing is Doing.ASKS:
+    if query.doing is QueryPhase.ASKS:
         return f"has no answer from its sources for {span(int(now - query.since))}"
     return query.doing.value
 

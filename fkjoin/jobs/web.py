@@ -6,20 +6,20 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from fkjoin.metrics import Metrics
-from fkjoin.metrics.page import Shown, pages
-from fkjoin.metrics.server import Access, PageServer
+from fkjoin.metrics.page import ShownJob, pages
+from fkjoin.metrics.server import ClientAccess, PageServer
 from fkjoin.plan.describe.steps import Step
 
 
 @contextlib.contextmanager
 def served(
-    job: str, steps: Sequence[Step], metrics: Metrics, port: int, access: Access, letters: str | None = None
+    job: str, steps: Sequence[Step], metrics: Metrics, *, port: int, access: ClientAccess, letters: str | None = None
 ) -> Iterator[str]:
     """The page's address, for as long as it is served, which is until open pages know how the job has ended.
 
     Raises ``FkJoinError`` when nobody may listen there.
     """
-    server = PageServer(pages(Shown(job, steps, letters), metrics), port, access, "--ui")
+    server = PageServer(pages(ShownJob(job, steps, letters), metrics), port, access, "--ui")
     try:
         try:
             yield server.address

@@ -68,7 +68,7 @@ class StageQuery:
             self.topics.create()
             checked_topics(self.frame.sparkSession, str(checkpoint), self._own_reads)
             servers = self.topics.connection.bootstrap_servers
-            return start(self.frame, None, servers, str(checkpoint), options, when, self.name)
+            return start(self.frame, None, servers, checkpoint=str(checkpoint), options=options, trigger=when, name=self.name)
 
         return telling_lag(start_claimed(self.frame.sparkSession, str(checkpoint), begin))
 

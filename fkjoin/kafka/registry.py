@@ -102,7 +102,7 @@ class Registry:
 
 def _require_extra() -> None:
     with needs_extra("Registry", "registry"):
-        import confluent_kafka.schema_registry.avro
+        import confluent_kafka.schema_registry.avro  # noqa: F401
         import confluent_kafka.schema_registry.json_schema  # noqa: F401
 
 

@@ -131,9 +131,9 @@ class _FindProblems:
             reasons[place] = "what the row contributes is not of the aggregate's columns"
         return pa.array(reasons, pa.string())
 
-    def records(self, batch: pa.RecordBatch) -> wire_change.Records:
+    def records(self, batch: pa.RecordBatch) -> wire_change.RepartitionRecords:
         headers: Any = tuple(as_bytes(batch.column(f"header_{name}")) for name in wire_change.HEADERS)
-        return wire_change.Records(as_bytes(batch.column("key")), as_bytes(batch.column("value")), headers)
+        return wire_change.RepartitionRecords(as_bytes(batch.column("key")), as_bytes(batch.column("value")), headers)
 
 
 @dataclass(frozen=True)

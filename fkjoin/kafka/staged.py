@@ -22,7 +22,7 @@ from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.formats import header
 from fkjoin.kafka.internal import RECORD, StageQuery, read_internal, record_batch
 from fkjoin.kafka.murmur2 import partitions_of
-from fkjoin.kafka.wire import Records, Wire
+from fkjoin.kafka.wire import Wire, WireRecords
 from fkjoin.spark.buckets import packed_by_bucket
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import envelopes
@@ -60,16 +60,16 @@ Stage = Callable[[DataFrame, Literal["rekey", "subscription"]], DataFrame]
 
 
 def staged(
-    packed_left: DataFrame, packed_right: DataFrame, stage: Stage, join: str, buckets: int, topics: InternalTopics
+    packed_left: DataFrame, packed_right: DataFrame, stage: Stage, *, join: str, buckets: int, topics: InternalTopics
 ) -> tuple[DataFrame, tuple[StageQuery, StageQuery]]:
     """Answers for resolve to read, and the queries of the two stages before it."""
     spark = packed_left.sparkSession
     to_records = ToRecords(topics)
     rekeyed = stage(packed_left, "rekey").mapInArrow(to_records, RECORD)
     registered = _read(spark, topics, topics.registration)
-    registrations = registered.mapInArrow(PackRecords("registration", topics.wire, buckets), ENVELOPE)
+    registrations = registered.mapInArrow(PackMessages("registration", topics.wire, buckets), ENVELOPE)
     answered = stage(registrations.unionAll(packed_right), "subscription").mapInArrow(to_records, RECORD)
-    responses = _read(spark, topics, topics.response).mapInArrow(PackRecords("response", topics.wire, buckets), ENVELOPE)
+    responses = _read(spark, topics, topics.response).mapInArrow(PackMessages("response", topics.wire, buckets), ENVELOPE)
     return responses, (
         StageQuery(f"{join}-rekey", rekeyed, topics, (topics.connection,)),
         StageQuery(f"{join}-subscription", answered, topics, (topics.right,)),
@@ -101,7 +101,7 @@ class ToRecords:
 
 
 @dataclass(frozen=True)
-class PackRecords:
+class PackMessages:
     """Records of an internal topic → envelopes of ``SUBSCRIPTION`` by foreign key, or of ``ANSWER`` by left key."""
 
     kind: Literal["registration", "response"]
@@ -114,7 +114,7 @@ class PackRecords:
             if not batch.num_rows:
                 continue
             headers = tuple(as_bytes(batch.column(name)) for name in wire.HEADERS)
-            records = Records(as_bytes(batch.column("key")), as_bytes(batch.column("value")), headers)
+            records = WireRecords(as_bytes(batch.column("key")), as_bytes(batch.column("value")), headers)
             if self.kind == "registration":
                 yield envelopes(packed_by_bucket(wire.read_registrations(records, self.wire), "foreign_key", self.buckets))
             else:
@@ -127,6 +127,6 @@ def _read(spark: SparkSession, topics: InternalTopics, topic: str) -> DataFrame:
     return records.select("key", "value", *[header(f"{wire.PREFIX}{name}").alias(name) for name in wire.HEADERS])
 
 
-def _record_batch(topic: str, partitions: np.ndarray, records: Records) -> pa.RecordBatch:
+def _record_batch(topic: str, partitions: np.ndarray, records: WireRecords) -> pa.RecordBatch:
     named = [(f"{wire.PREFIX}{name}", data) for name, data in zip(wire.HEADERS, records.headers, strict=True)]
     return record_batch(topic, partitions, records.key, records.value, named)

@@ -60,7 +60,7 @@ class Instruction(enum.IntEnum):
     PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE = 3
 
 
-class Records(NamedTuple):
+class WireRecords(NamedTuple):
     """Keys, values and the four headers of records; with the wrapper form the headers are null."""
 
     key: Bytes
@@ -68,24 +68,32 @@ class Records(NamedTuple):
     headers: tuple[Bytes, Bytes, Bytes, Bytes]
 
 
-def registrations(subscriptions: pa.Table, wire: Wire) -> Records:
+def registrations(subscriptions: pa.Table, wire: Wire) -> WireRecords:
     """``SUBSCRIPTION`` messages as records."""
     key = combined_key.encode(column(subscriptions, "foreign_key"), column(subscriptions, "key"))
     subscribe = column(subscriptions, "subscribe").to_numpy(zero_copy_only=False)
     kept, left = Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE, Instruction.DELETE_KEY_NO_PROPAGATE
     instruction = np.where(subscribe, kept, left).astype(np.uint8)
     version, ts = column(subscriptions, "version"), column(subscriptions, "ts").to_numpy()
-    return _records(key, masked(column(subscriptions, "value"), subscribe), version, instruction, subscribe, ts, wire)
+    return _records(
+        key,
+        masked(column(subscriptions, "value"), subscribe),
+        version,
+        instruction=instruction,
+        propagate=subscribe,
+        ts=ts,
+        wire=wire,
+    )
 
 
-def read_registrations(records: Records, wire: Wire) -> pa.Table:
+def read_registrations(records: WireRecords, wire: Wire) -> pa.Table:
     """Undo ``registrations``."""
     value, version, propagate, ts = _contents(records, wire)
     foreign_key, key = combined_key.decode(records.key)
     return table(SUBSCRIPTION, foreign_key, key, propagate, version, masked(value, propagate), ts)
 
 
-def responses(answers: pa.Table, wire: Wire) -> Records:
+def responses(answers: pa.Table, wire: Wire) -> WireRecords:
     """``ANSWER`` messages as records."""
     left, right = column(answers, "left"), column(answers, "right")
     head = np.empty(len(answers), _BODY)
@@ -95,10 +103,12 @@ def responses(answers: pa.Table, wire: Wire) -> Records:
     instruction = np.full(len(answers), Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE, np.uint8)
     ts = column(answers, "ts").to_numpy()
     version = column(answers, "version")
-    return _records(column(answers, "key"), value, version, instruction, np.ones(len(answers), bool), ts, wire)
+    return _records(
+        column(answers, "key"), value, version, instruction=instruction, propagate=np.ones(len(answers), bool), ts=ts, wire=wire
+    )
 
 
-def read_responses(records: Records, wire: Wire) -> pa.Table:
+def read_responses(records: WireRecords, wire: Wire) -> pa.Table:
     """Undo ``responses``."""
     value, version, _, ts = _contents(records, wire)
     data, bounds = buffers(value)
@@ -115,13 +125,15 @@ def source_partitions(version: Bytes) -> Ints:
     return versions.first_places(version).partition
 
 
-def _records(key: Bytes, value: Bytes, version: Bytes, instruction: Octets, propagate: Bools, ts: Ints, wire: Wire) -> Records:
+def _records(
+    key: Bytes, value: Bytes, version: Bytes, *, instruction: Octets, propagate: Bools, ts: Ints, wire: Wire
+) -> WireRecords:
     rows = len(key)
     flags = fixed(propagate.astype(np.uint8).reshape(rows, 1))
     time = fixed(np.ascontiguousarray(ts.astype(">i8")).view(np.uint8).reshape(rows, 8))
     if wire == "headers":
         versioned = concat(pa.repeat(pa.scalar(bytes((WIRE_VERSION,)), BYTES), rows), version)
-        return Records(key, value, (versioned, fixed(instruction.reshape(rows, 1)), flags, time))
+        return WireRecords(key, value, (versioned, fixed(instruction.reshape(rows, 1)), flags, time))
     inside = np.empty(rows, _INSIDE)
     inside["wire"], inside["version"] = WIRE_VERSION, lengths(version)
     there = valid(value)
@@ -131,10 +143,10 @@ def _records(key: Bytes, value: Bytes, version: Bytes, instruction: Octets, prop
     wrapper["offset"] = versions.first_places(version).offset
     wrapper["propagate"], wrapper["length"] = propagate, lengths(whole)
     nothing = pa.nulls(rows, BYTES)
-    return Records(key, concat(_bytes(wrapper), whole), (nothing, nothing, nothing, nothing))
+    return WireRecords(key, concat(_bytes(wrapper), whole), (nothing, nothing, nothing, nothing))
 
 
-def _contents(records: Records, wire: Wire) -> tuple[Bytes, Bytes, Bools, Ints]:
+def _contents(records: WireRecords, wire: Wire) -> tuple[Bytes, Bytes, Bools, Ints]:
     """Value, version, propagate flag and timestamp of each record."""
     if wire == "headers":
         version, _, propagate, time = records.headers

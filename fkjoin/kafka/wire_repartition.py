@@ -40,7 +40,7 @@ OLD, NEW, BOTH = 0, 1, 2
 _SIZE = 4
 
 
-class Records(NamedTuple):
+class RepartitionRecords(NamedTuple):
     """Keys, values and the four headers; the last is null but in the first of two records."""
 
     key: Bytes
@@ -48,7 +48,7 @@ class Records(NamedTuple):
     headers: tuple[Bytes, Bytes, Bytes, Bytes]
 
 
-def changes(grouped: pa.Table, *, two_records: bool = False) -> Records:
+def changes(grouped: pa.Table, *, two_records: bool = False) -> RepartitionRecords:
     """``GROUPED`` messages as records; ``two_records``: in the form of before KIP-904."""
     old, new = column(grouped, "old"), column(grouped, "new")
     had, has = valid(old), valid(new)
@@ -70,10 +70,10 @@ def changes(grouped: pa.Table, *, two_records: bool = False) -> Records:
         paired = np.zeros(len(grouped), bool)
     time = fixed(np.ascontiguousarray(ts.to_numpy().astype(">i8")).view(np.uint8).reshape(-1, 8))
     versioned = concat(constant(bytes((WIRE_VERSION,)), len(key)), version)
-    return Records(key, value, (versioned, row, time, masked(constant(b"\1", len(key)), paired)))
+    return RepartitionRecords(key, value, (versioned, row, time, masked(constant(b"\1", len(key)), paired)))
 
 
-def problems(records: Records) -> pa.Array:
+def problems(records: RepartitionRecords) -> pa.Array:
     """Why each record cannot be read; null: it can."""
     value, (version, row, time, _) = records.value, records.headers
     size = np.where(valid(value), lengths(value), 0)
@@ -93,7 +93,7 @@ def problems(records: Records) -> pa.Array:
     return found
 
 
-def parts(records: Records) -> tuple[Bytes, Bytes]:
+def parts(records: RepartitionRecords) -> tuple[Bytes, Bytes]:
     """Old and new values of records without problems."""
     flag, new_size = _parts(records.value)
     data, bounds = buffers(records.value)
@@ -104,7 +104,7 @@ def parts(records: Records) -> tuple[Bytes, Bytes]:
     return slices(data, bounds[:-1] + head + new_size, size - head - new_size, flag != NEW), new
 
 
-def read_changes(records: Records) -> pa.Table:
+def read_changes(records: RepartitionRecords) -> pa.Table:
     """Undo ``changes``, for records without problems; the first of two records is left out."""
     version, row, time, pair = records.headers
     old, new = parts(records)

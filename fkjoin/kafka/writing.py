@@ -18,6 +18,7 @@ def start(
     frame: DataFrame,
     topic: str | None,
     bootstrap_servers: str,
+    *,
     checkpoint: str,
     options: Mapping[str, Any] | None,
     trigger: Mapping[str, Any] | None,

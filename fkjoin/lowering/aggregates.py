@@ -59,7 +59,7 @@ def lower_aggregate(planned: Planned, table: Lowered) -> Lowered:
     node = contributed.node
 
     def state(kind: type[StageSpec], materialized: str | None) -> StateSpec:
-        return state_spec(settings, kind, label, {"materialized": materialized, **bound_to}, about)
+        return state_spec(settings, kind, label, bound_to={"materialized": materialized, **bound_to}, about=about)
 
     def regrouped(number: int | None = None, every: bool = emission.every) -> DataFrame:
         spec = RegroupSpec(
@@ -121,7 +121,7 @@ def _contributed(node: Aggregate, bound: AggregateBound, table: Lowered, pack: P
         node, fewer = narrowed_rows(node, off, table.narrow, paths)
         frame = frame if fewer is None else fewer
     else:
-        node, by_workers = packed_contributions(node, off, table, key, value, pack)
+        node, by_workers = packed_contributions(node, off, table, key=key, value=value, pack=pack)
         if by_workers is not None:
             return _Contributed(node, by_workers)
     rows = tried.on(table.visible_in(frame)).select(*packing_columns(problem=tried.problems, **columns))

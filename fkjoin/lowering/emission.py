@@ -27,7 +27,7 @@ def paced(
     """
     if emission.interval_ms is None:
         return results
-    spec = PaceSpec(state_spec(settings, PaceSpec, operator, bound_to, about))
+    spec = PaceSpec(state_spec(settings, PaceSpec, operator, bound_to=bound_to, about=about))
     wake = F.explode(F.lit(list(bucket_ids(settings.buckets)))).alias("bucket")
     over = ticks(results.sparkSession, emission.interval_ms).select(
         wake, F.lit(None).cast("binary"), F.lit(TICK), F.col("tick")

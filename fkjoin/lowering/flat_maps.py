@@ -41,7 +41,7 @@ def lower_flat_map(planned: Planned, table: Lowered) -> Lowered:
     about = {"key": planned.key_type, "row_key": table.key_type, "result": planned.row_type, "versions": [["version", 1]]}
 
     def state(kind: type[StageSpec], **more: Any) -> StateSpec:
-        return state_spec(settings, kind, label, {**bound_to, **more}, about)
+        return state_spec(settings, kind, label, bound_to={**bound_to, **more}, about=about)
 
     gather = Gather(key, row, "rekey" if node.rows is None else "flat_map")
     pack = PackOutputs(

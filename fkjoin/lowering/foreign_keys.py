@@ -31,7 +31,7 @@ from fkjoin.stages.contribute import Carry, leaves
 
 
 @dataclass(frozen=True)
-class Sides(Generic[N]):
+class PackedSides(Generic[N]):
     """Both tables' changes, packed."""
 
     node: N
@@ -55,10 +55,11 @@ def packed_sides(
     node: N,
     settings: Settings,
     left: Lowered,
+    *,
     right: Lowered,
     foreign_key: ForeignKey,
     schemas: tuple[pa.Schema, pa.Schema, pa.Schema, pa.Schema],
-) -> Sides[N]:
+) -> PackedSides[N]:
     """Pack what ``node`` reads; ``schemas``: of both keys, then of both rows."""
     key, right_key, left_row, right_row = schemas
     off, buckets, validate = settings.off, settings.buckets, settings.validate
@@ -68,7 +69,7 @@ def packed_sides(
     node = join_reads_answers(node, off, carry if isinstance(carry, str) else None)
     if fired(node, JOIN_READS_ANSWERS) and left.answers is not None and isinstance(carry, Carry):
         node, answers = narrowed(node, off, left.answers, carry.places)
-        return Sides(node, answers.counted, packed_right, replace(carry, fields=answers.of))
+        return PackedSides(node, answers.counted, packed_right, replace(carry, fields=answers.of))
     frame = left.frame
     if fired(node, JOIN_READS_ANSWERS):
         pre_resolve = left.pre_resolve
@@ -78,14 +79,14 @@ def packed_sides(
         by = None if isinstance(pre_resolve.made, str) else _for_workers(left, foreign_key.bound, settings)
         if not isinstance(pre_resolve.made, str) and by is not None:
             carried = CarryRows(AnswerRows(answers.of, pre_resolve.made, left.on_error == "fail"), by, left_row)
-            return Sides(node, answers.counted, packed_right, carried)
+            return PackedSides(node, answers.counted, packed_right, carried)
         frame = pre_resolve.frame(answers)
     elif left.narrow is not None:
         node, fewer = narrowed_rows(node, off, left.narrow, _read(foreign_key, left_row))
         frame = left.frame if fewer is None else fewer
     pack = PackChanges(key, right_key, left_row, buckets, validate, start_over=starts_over(left.node))
     rows = foreign_key.on(left.visible_in(frame))
-    return Sides(node, packed_left_rows(left, rows, foreign_key.bound, settings, pack), packed_right, None)
+    return PackedSides(node, packed_left_rows(left, rows, foreign_key.bound, settings, pack), packed_right, None)
 
 
 def packed_right_rows(right: Lowered, pack: PackChanges) -> DataFrame:

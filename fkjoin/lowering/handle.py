@@ -13,6 +13,7 @@ from fkjoin.lowering.as_begun import as_begun
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.planner import lower
 from fkjoin.lowering.recipes import Remembered, files_below
+from fkjoin.plan.events import Enrich
 from fkjoin.plan.nodes import Source
 from fkjoin.sessions.settings import require_running
 
@@ -52,4 +53,9 @@ def planned_of(argument: str, table: Any) -> Planned:
     if not isinstance(table, Handle):
         hint = "wrap it with Table.from_stream(df, key=…, version=…)" if isinstance(table, DataFrame) else "see Table"
         raise TopologyError(f"{argument}: a Table is needed, this is a {type(table).__name__}; {hint}")
+    if isinstance(table._planned.node, Enrich):
+        raise TopologyError(
+            f"{argument}: {table._planned.name} are events, each sent once, and no table; join the tables, and enrich with the "
+            "result"
+        )
     return table._planned

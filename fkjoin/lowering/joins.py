@@ -167,7 +167,9 @@ class JoinLowering:
             return f"{label} is staged" if self.bound.topics is not None else f"{label} is {self.node.emit}"
         if self.bound.fields is None:
             return f"{label} makes more of the rows than fields of them"
-        return begin(self.left, self.right, self.rows, self.bound.foreign_key, self.node.how, self.bound.fields)
+        return begin(
+            self.left, self.right, self.rows, foreign_key=self.bound.foreign_key, how=self.node.how, fields=self.bound.fields
+        )
 
     def _state(
         self, kind: type[StageSpec], kept: Kept, materialized: str | None = None, result: DataType | None = None
@@ -183,7 +185,7 @@ class JoinLowering:
         }
         types = {"left": spark_schema(kept.left), "right": spark_schema(kept.right)}
         about = {**self._about, **types, "result": result}
-        return state_spec(self.bound.settings, kind, node.name, bound_to, about, node.spread)
+        return state_spec(self.bound.settings, kind, node.name, bound_to=bound_to, about=about, spread=node.spread)
 
     def _rekey(self, kept: Kept, from_answers: Carry | CarryRows | None) -> RekeySpec:
         return RekeySpec(
@@ -221,7 +223,9 @@ class JoinLowering:
         bound, label = self.bound, self.node.name
         left, right = kept
         schemas = self._key, self._foreign_key, left, right
-        sides = packed_sides(self._needed[0], bound.settings, self.left, self.right, bound.foreign_key, schemas)
+        sides = packed_sides(
+            self._needed[0], bound.settings, self.left, right=self.right, foreign_key=bound.foreign_key, schemas=schemas
+        )
 
         specs = {"rekey": self._rekey(kept, sides.from_answers), "subscription": self._subscription(kept)}
 
@@ -230,7 +234,9 @@ class JoinLowering:
 
         if bound.topics is not None:
             buckets = bound.settings.buckets
-            return _Answered(sides.node, *staged(sides.left, sides.right, through, label, buckets, bound.topics))
+            return _Answered(
+                sides.node, *staged(sides.left, sides.right, through, join=label, buckets=buckets, topics=bound.topics)
+            )
         rekeyed = stage(sides.left, specs["rekey"])  # within a query counters travel on
         right, spread = sides.right, self.node.spread
         if spread > 1:

@@ -18,6 +18,7 @@ from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.lowering.results import Results
 from fkjoin.lowering.stage import counted, once
+from fkjoin.plan.events import Enrich, Events
 from fkjoin.plan.nodes import Node, Source
 from fkjoin.spark.dead_letters import OnError, union
 from fkjoin.spark.frame import VERSION
@@ -151,6 +152,11 @@ class Lowered:
         return self.node.name
 
     @property
+    def appends(self) -> bool:
+        """Tell whether it is no table but events, whose frame has their columns and no others."""
+        return isinstance(self.node, Events | Enrich)
+
+    @property
     def spark(self) -> SparkSession:
         return self.planned.spark
 
@@ -215,7 +221,8 @@ class Lowered:
 
     def changes_with(self, *more: Column) -> DataFrame:
         """``changes``, and columns made from the frame."""
-        require_results(self.name, (*self.key, *self.rest))
+        if not self.appends:
+            require_results(self.name, (*self.key, *self.rest))
         return self.results.changes(self.frame if self.settled is None else self.settled, *more)
 
     @cached_property
@@ -227,7 +234,7 @@ class Lowered:
             source = tuple(kind.names) if isinstance(kind, StructType) else ()  # the chains of positions have it then
         versions = () if source is not None else tuple(name for name, _ in self.node.versions)
         unpack = None if self.encoded is None else self.encoded[1]
-        return Results(self.key, self.rest, self.timestamps, source, versions, unpack)
+        return Results(self.key, self.rest, self.timestamps, source, versions, unpack, self.appends)
 
 
 def stages_of(*tables: Lowered) -> tuple[StageQuery, ...]:

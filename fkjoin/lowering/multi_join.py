@@ -85,7 +85,7 @@ class Joins:
 
 
 def begin(
-    left: Lowered, right: Lowered, rows: DataFrame, foreign_key: ForeignKey, how: How, fields: Mapping[str, Place]
+    left: Lowered, right: Lowered, rows: DataFrame, *, foreign_key: ForeignKey, how: How, fields: Mapping[str, Place]
 ) -> Joins:
     """A join, for others to be one with it; ``rows``: with foreign keys, ``fields``: where the joined columns are."""
     return Joins(
@@ -133,11 +133,15 @@ def lower_joins(planned: Planned, node: Join, joins: Joins, left: Lowered, dead:
 
     def with_fewer(paths: Sequence[Path], reader: str) -> DataFrame:
         less, some = fewer(paths)
-        results = _results(less, some, label, None, versions, f"{label}-for-{reader}", settings)
+        results = _results(
+            less, some, label, materialized=None, versions=versions, counted_as=f"{label}-for-{reader}", settings=settings
+        )
         return frame_of(results, UnpackResults(some.key, (some.schema,), node.versions))
 
     narrow = Narrow(lambda paths: fewer(paths)[1] != multi_join, with_fewer)
-    results = _results(joins, multi_join, label, node.materialized, versions, label, settings)
+    results = _results(
+        joins, multi_join, label, materialized=node.materialized, versions=versions, counted_as=label, settings=settings
+    )
     results = paced(results, label, emission, about, settings)
     return Lowered(
         planned,
@@ -155,6 +159,7 @@ def _results(
     joins: Joins,
     multi_join: MultiJoin,
     label: str,
+    *,
     materialized: str | None,
     versions: Mapping[str, Any],
     counted_as: str,
@@ -177,7 +182,7 @@ def _results(
     }
 
     def state(kind: type[StageSpec]) -> StateSpec:
-        return state_spec(settings, kind, label, facts, about)
+        return state_spec(settings, kind, label, bound_to=facts, about=about)
 
     keys = tuple(right.key for right in multi_join.rights)
     anew = starts_over(joins.left.node)

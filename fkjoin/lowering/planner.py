@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fkjoin.analysis.aggregates import AggregateBound
+from fkjoin.analysis.enrich import EnrichBound, EventsBound
 from fkjoin.analysis.flat_maps import FlatMapBound
 from fkjoin.analysis.joins import ChildrenBound, JoinBound
 from fkjoin.analysis.key_joins import KeyJoinBound
@@ -13,6 +14,7 @@ from fkjoin.analysis.unions import CogroupBound, MergeBound
 from fkjoin.analysis.views import CompleteBound, ViewBound
 from fkjoin.lowering.aggregates import lower_aggregate
 from fkjoin.lowering.children import lower_children
+from fkjoin.lowering.enrich import lower_enrich
 from fkjoin.lowering.flat_maps import lower_flat_map
 from fkjoin.lowering.joins import lower_join
 from fkjoin.lowering.key_joins import lower_key_join
@@ -38,6 +40,11 @@ def _lower_source(planned: Planned) -> Lowered:
     return Lowered(planned, planned.node, source.frame, source.dead, undecoded=source.undecoded)
 
 
+def _lower_events(planned: Planned) -> Lowered:
+    events: EventsBound = planned.bound
+    return Lowered(planned, planned.node, events.frame)
+
+
 _LOWER: dict[type, Callable[..., Lowered]] = {
     SourceBound: _lower_source,
     ViewBound: lower_view,
@@ -49,4 +56,6 @@ _LOWER: dict[type, Callable[..., Lowered]] = {
     MergeBound: lower_merge,
     CogroupBound: lower_cogroup,
     FlatMapBound: lower_flat_map,
+    EventsBound: _lower_events,
+    EnrichBound: lower_enrich,
 }

@@ -29,6 +29,8 @@ class Results:
     """The names of a result's versions."""
     unpack: UnpackResults | None
     """Function that makes a frame of encoded results; None where they come as a frame."""
+    appends: bool = False
+    """They are events, which are appended."""
 
     def frame(self, batch: DataFrame) -> DataFrame:
         """The frame of a batch, which may be packed."""
@@ -36,6 +38,8 @@ class Results:
 
     def changes(self, frame: DataFrame, *more: Column) -> DataFrame:
         """See ``Table.changes``; ``more``: columns made from the frame."""
+        if self.appends:
+            return frame.select(*(F.col(quoted(name)) for name in self.rest), *more)
         row = [F.col(quoted(ROW, name)).alias(name) for name in self.rest]
         key = [F.col(quoted(KEY, name)).alias(name) for name in self.key]
         if self.source is not None:

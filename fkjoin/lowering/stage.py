@@ -26,6 +26,7 @@ def state_spec(
     settings: Settings,
     kind: type[StageSpec],
     operator: str,
+    *,
     bound_to: Mapping[str, Any],
     about: Mapping[str, Any],
     spread: int = 1,

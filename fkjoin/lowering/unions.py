@@ -47,7 +47,7 @@ def lower_merge(planned: Planned, *tables: Lowered) -> Lowered:
         for at, table in enumerate(tables)
     ]
     rows = functools.reduce(DataFrame.unionAll, packed)
-    state = state_spec(settings, MergeSpec, label, facts, about)
+    state = state_spec(settings, MergeSpec, label, bound_to=facts, about=about)
     spec = MergeSpec(state, in_order=made_by_operators(*node.tables), every=bound.emission.every)
     results = paced(counted(stage(rows, spec), label, "merge"), label, bound.emission, about, settings)
     return _together(planned, node, tables, results, UnpackResults(key, (row,), node.versions))
@@ -72,7 +72,7 @@ def lower_cogroup(planned: Planned, *tables: Lowered) -> Lowered:
     grouped = functools.reduce(
         DataFrame.unionAll, (_contributions(table, at, emission.every) for at, table in enumerate(tables))
     )
-    state = state_spec(settings, AggregateSpec, label, facts, about)
+    state = state_spec(settings, AggregateSpec, label, bound_to=facts, about=about)
     spec = AggregateSpec(state, fold=fold, in_order=True, every=emission.every)
     results = paced(counted(stage(grouped, spec), label, "aggregate"), label, emission, about, settings)
     return _together(planned, node, tables, results, UnpackResults(key, (fold.schema,), node.versions))

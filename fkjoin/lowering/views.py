@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.planned import Planned
-from fkjoin.analysis.views import CompleteBound, Step, ViewBound
+from fkjoin.analysis.views import CompleteBound, ViewBound, ViewStep
 from fkjoin.lowering.emission import paced
 from fkjoin.lowering.lowered import Lowered, PreResolve
 from fkjoin.lowering.pruning import narrowed
@@ -80,7 +80,7 @@ def lower_view(planned: Planned, table: Lowered) -> Lowered:
         packed, as_read = packed_rows(view, pack), read_from(below) is not None
     unpack = UnpackResults(key, (schema,), node.versions)
     spec = ResolveSpec(
-        state_spec(settings, ResolveSpec, label, {"materialized": materialized, **bound_to}, about),
+        state_spec(settings, ResolveSpec, label, bound_to={"materialized": materialized, **bound_to}, about=about),
         materialized=materialized is not None,
         as_read=as_read,
         in_order=let_through(below),
@@ -112,7 +112,7 @@ def lower_complete(planned: Planned, table: Lowered) -> Lowered:
         "row": schema_text(schema),
     }
     about = {"key": table.key_type, "result": whole, "versions": [list(version) for version in node.versions]}
-    state = state_spec(settings, ResolveSpec, planned.name, facts, about)
+    state = state_spec(settings, ResolveSpec, planned.name, bound_to=facts, about=about)
     spec = ResolveSpec(state, materialized=True, as_read=True, complete=Complete(came))
     results = counted(stage(packed_rows(table, pack), spec), planned.name, "resolve")
     return replace(
@@ -120,7 +120,7 @@ def lower_complete(planned: Planned, table: Lowered) -> Lowered:
     )
 
 
-def _pre_resolve(table: Lowered, before: PreResolve, step: Step) -> PreResolve:
+def _pre_resolve(table: Lowered, before: PreResolve, step: ViewStep) -> PreResolve:
     """The rows after the step, before resolve; ``before``: the table's own."""
     row_maker = before.made
     if isinstance(row_maker, RowMaker):

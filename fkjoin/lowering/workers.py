@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 
 from fkjoin.analysis.projection import Projection
-from fkjoin.analysis.views import Step
+from fkjoin.analysis.views import ViewStep
 from fkjoin.codec.vectors import Columns
 from fkjoin.lowering.lowered import Lowered, Undecoded
 from fkjoin.lowering.stage import packing_columns
@@ -17,7 +17,7 @@ from fkjoin.spark.packing import Pack, PackRows
 from fkjoin.spark.stepped import Stepped
 
 
-def with_step(view: Derived, off: Off, table: Lowered, step: Step) -> tuple[Derived, Undecoded | None]:
+def with_step(view: Derived, off: Off, table: Lowered, step: ViewStep) -> tuple[Derived, Undecoded | None]:
     """Apply the step to the table's rows, and return the rows after it, if workers evaluate it."""
     if table.undecoded is None:
         return _as_below(view, off, table.node), None
@@ -43,7 +43,7 @@ def packed_by_workers(table: Lowered, pack: Pack, foreign_key: Columns | None = 
 
 
 def packed_contributions(
-    aggregate: Aggregate, off: Off, table: Lowered, key: Projection, value: Projection, pack: PackRows
+    aggregate: Aggregate, off: Off, table: Lowered, *, key: Projection, value: Projection, pack: PackRows
 ) -> tuple[Aggregate, DataFrame | None]:
     """An aggregate, and what the table's rows contribute, packed, if workers evaluate it."""
     if table.undecoded is None:

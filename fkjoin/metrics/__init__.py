@@ -21,7 +21,7 @@ from fkjoin.kafka.end_offsets import Silence, read_ends
 from fkjoin.metrics.families import families_of
 from fkjoin.metrics.listener import Listener
 from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics
-from fkjoin.metrics.server import Access, PageServer
+from fkjoin.metrics.server import ClientAccess, PageServer
 from fkjoin.stages.counters import metrics_name, state_metrics_name
 
 if TYPE_CHECKING:
@@ -333,13 +333,13 @@ def watch(
     >>> print(metrics.prometheus().decode())
     """
     metrics = Metrics()
-    access = Access(host, tuple(names), token)
+    access = ClientAccess(host, tuple(names), token)
     if port is not None:
         with needs_extra("watch(port=)", "cli"):
             import prometheus_client  # noqa: F401
-        from fkjoin.metrics.page import Shown, pages
+        from fkjoin.metrics.page import ShownJob, pages
 
-        PageServer(pages(Shown(spark.conf.get("spark.app.name", "fkjoin") or "fkjoin"), metrics), port, access, "port")
+        PageServer(pages(ShownJob(spark.conf.get("spark.app.name", "fkjoin") or "fkjoin"), metrics), port, access, "port")
     spark.streams.addListener(Listener(metrics, spark))
     return metrics
 

@@ -9,7 +9,7 @@ from typing import Any
 from fkjoin.plan.describe.steps import Step
 from fkjoin.stages import counters
 
-_ROLES = {"left": counters.LEFT_IN, "right": counters.RIGHT_IN}
+_ROLES = {"left": counters.LEFT_IN, "right": counters.RIGHT_IN, "events": counters.EVENTS_IN, "table": counters.ROWS_IN}
 _PARTS = ("-regroup", "-spread", "-answers", "-rekey", "-subscription", "")
 """Endings of operators that count what comes to a step: its first stage, or the step as a whole."""
 _ENDINGS = (*_PARTS, "-resolve", "-pace", "-staged")

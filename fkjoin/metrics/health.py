@@ -9,7 +9,7 @@ from itertools import pairwise
 from fkjoin.checkpoint.progress import span
 from fkjoin.kafka.end_offsets import Silence
 from fkjoin.metrics.history import WAIT_MS, History, Point
-from fkjoin.sinks.counts import REPEATED, Event
+from fkjoin.sinks.counts import REPEATED, Occurrence
 
 BEHIND_S = 30.0
 """Seconds of work left to read from which on a query is behind."""
@@ -73,7 +73,7 @@ def of_query(history: History, started_ms: int, ended: str | None, now_ms: int, 
     return Health("healthy", words, _since(history))
 
 
-def of_job(queries: Mapping[str, Health], events: Iterable[Event], ended_ms: int, now_ms: int) -> Health:
+def of_job(queries: Mapping[str, Health], events: Iterable[Occurrence], ended_ms: int, now_ms: int) -> Health:
     """Tell how all are.  ``events``: those of sinks, oldest first.  ``ended_ms``: the end of the last batch of all."""
     retries = [event for event in events if event.what == REPEATED]
     if retries:

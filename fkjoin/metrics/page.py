@@ -19,10 +19,10 @@ from fkjoin.metrics.flows import operators_of, rates_on_arrows, table_of
 from fkjoin.metrics.health import of_job, of_query
 from fkjoin.metrics.history import History
 from fkjoin.metrics.query_metrics import QueryMetrics
-from fkjoin.metrics.server import Page, policy
+from fkjoin.metrics.server import WebPage, policy
 from fkjoin.plan.describe.picture import STYLE, svg
 from fkjoin.plan.describe.steps import Stage, Step
-from fkjoin.sinks.counts import LEFT_OUT, Event, counted, last_events
+from fkjoin.sinks.counts import LEFT_OUT, Occurrence, counted, last_events
 from fkjoin.stages.counters import DEAD_LETTERS
 
 _KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
@@ -30,7 +30,7 @@ _MOST_REASONS = 10
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownJob:
     """A job as its page names it."""
 
     job: str
@@ -40,19 +40,19 @@ class Shown:
     """The place to which records go that cannot be used, if there is one."""
 
 
-def pages(shown: Shown, metrics: Metrics) -> dict[str, Page]:
+def pages(shown: ShownJob, metrics: Metrics) -> dict[str, WebPage]:
     """Return the pages of a job, by their paths."""
     html = _text("page.html")
     return {
-        "/": Page(html.encode, "text/html; charset=utf-8", policy([STYLE]), secret=False),
-        **{f"/{name}": Page(_text(name).encode, kind, secret=False) for name, kind in _files()},
-        "/status.json": Page(_as_json(partial(status, shown, metrics)), "application/json", live=True),
-        "/history.json": Page(_as_json(partial(history, metrics)), "application/json"),
-        "/metrics": Page(metrics.prometheus, CONTENT_TYPE_LATEST),
+        "/": WebPage(html.encode, "text/html; charset=utf-8", policy([STYLE]), secret=False),
+        **{f"/{name}": WebPage(_text(name).encode, kind, secret=False) for name, kind in _files()},
+        "/status.json": WebPage(_as_json(partial(status, shown, metrics)), "application/json", live=True),
+        "/history.json": WebPage(_as_json(partial(history, metrics)), "application/json"),
+        "/metrics": WebPage(metrics.prometheus, CONTENT_TYPE_LATEST),
     }
 
 
-def status(shown: Shown, metrics: Metrics) -> dict[str, Any]:
+def status(shown: ShownJob, metrics: Metrics) -> dict[str, Any]:
     """Return what the page shows of this moment."""
     now_ms, snapshot = _now_ms(), metrics.snapshot()
     operators = dict.fromkeys(name for query in snapshot.values() for kind in ("totals", "state") for name in query[kind])
@@ -141,7 +141,7 @@ def _figures(past: History, now_ms: int, ended: bool) -> dict[str, float]:
     return {"read": 0.0 if nothing else round(last.read / passed, 2), "delay": round(last.delay, 2)}
 
 
-def _dead_letters(shown: Shown, now_ms: int, queries: Mapping[str, QueryMetrics], *_: Any) -> dict[str, Any]:
+def _dead_letters(shown: ShownJob, now_ms: int, queries: Mapping[str, QueryMetrics], *_: Any) -> dict[str, Any]:
     """Return how many there are, where they are, and the last ten reasons that this process knows, oldest first.
 
     An operator that several queries run, or that runs for several readers, counts the same rows each time: the most hold.  A
@@ -158,7 +158,7 @@ def _dead_letters(shown: Shown, now_ms: int, queries: Mapping[str, QueryMetrics]
                 found[name] = [max(before[0], lately[operator]), max(before[1], total)]
                 for at_ms, words in known.reasons:
                     reasons[name, words] = max(at_ms, reasons.get((name, words), 0))
-    events = [Event(at_ms, name, LEFT_OUT, words) for (name, words), at_ms in reasons.items()]
+    events = [Occurrence(at_ms, name, LEFT_OUT, words) for (name, words), at_ms in reasons.items()]
     events += [event for event in last_events() if event.what == LEFT_OUT]
     return {
         "place": shown.letters,

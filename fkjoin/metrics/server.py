@@ -52,7 +52,7 @@ _ALWAYS = {
 
 
 @dataclass(frozen=True)
-class Access:
+class ClientAccess:
     """Rules on clients that may ask.  Raises ``FkJoinError`` for what no client can send: a token, or a name of a host."""
 
     host: str = "127.0.0.1"
@@ -84,7 +84,7 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Page:
+class WebPage:
     """Content at a path."""
 
     make: Callable[[], bytes]
@@ -119,7 +119,7 @@ class PageServer:
     Raises ``FkJoinError`` when no server may listen there; ``argument``: the name of what chose the place.
     """
 
-    def __init__(self, pages: Mapping[str, Page], port: int, access: Access, argument: str) -> None:
+    def __init__(self, pages: Mapping[str, WebPage], port: int, access: ClientAccess, argument: str) -> None:
         with needs_extra("a page", "cli"):
             import h11  # noqa: F401
         self._pages, self._access = pages, access
@@ -203,7 +203,7 @@ class PageServer:
         except h11.RemoteProtocolError as error:
             answer = _Refused(HTTPStatus(error.error_status_hint), "This is no request that can be read.")
         more: Mapping[str, str] = {}
-        if isinstance(answer, Page):
+        if isinstance(answer, WebPage):
             try:
                 status, body, kind, said = HTTPStatus.OK, answer.make(), answer.kind, answer.policy
                 self._asked = time.monotonic() if answer.live else self._asked
@@ -224,7 +224,7 @@ class PageServer:
         while await reader.read(HEAD_BYTES):
             pass
 
-    def _answer(self, request: h11.Request, here: str) -> Page | _Refused:
+    def _answer(self, request: h11.Request, here: str) -> WebPage | _Refused:
         headers = dict(request.headers)
         host = _bare(headers.get(b"host", b"").decode("latin-1"))
         if not host:

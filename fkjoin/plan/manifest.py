@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fkjoin.plan.events import Enrich, Events
 from fkjoin.plan.nodes import (
     Aggregate,
     Children,
@@ -49,6 +50,10 @@ def manifest(node: Node) -> dict[str, dict[str, object]]:
         elif isinstance(step, FlatMap):
             kind = "rekey" if step.rows is None else "flat map"
             found[f"{kind} {step.name}"] = {"of": step.table.name, "rows": step.rows, "key": list(step.keyed_by)}
+        elif isinstance(step, Enrich):
+            found[f"enrich {step.name}"] = {"of": step.table.name, "events": step.events.name}
+        elif isinstance(step, Events):
+            found[f"events {step.name}"] = {}
         elif isinstance(step, Children):
             facts = {"left": step.left.name, "right": step.right.name, "extractor": step.extractor, "column": step.column}
             found[f"children {step.name}"] = facts

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fkjoin.plan.events import Enrich, Events
 from fkjoin.plan.rules import JOINS_SHARE_STAGES, READING, Verdict
 from fkjoin.stages.join_rows import How, HowByKey
 from fkjoin.stages.start_over import StartOver
@@ -263,7 +264,7 @@ class FlatMap:
         return (self.table,)
 
 
-Node = Source | Join | KeyJoin | Aggregate | Cogroup | Merge | Derived | Children | FlatMap
+Node = Source | Join | KeyJoin | Aggregate | Cogroup | Merge | Derived | Children | FlatMap | Events | Enrich
 
 
 def generated_name(*facts: object) -> str:
@@ -323,8 +324,8 @@ def periodic(node: Node) -> bool:
 
 
 def summed_up(node: Node) -> bool:
-    """Tell whether ``node`` is made of aggregates, of rows of one table or another, or of rows under new keys."""
-    return any(isinstance(step, Aggregate | Cogroup | Merge | Children | FlatMap) for step in in_order(node))
+    """Tell whether ``node`` is made of aggregates, of rows of one table or another, of rows under new keys, or of events."""
+    return any(isinstance(step, Aggregate | Cogroup | Merge | Children | FlatMap | Enrich) for step in in_order(node))
 
 
 def in_order(*nodes: Node) -> Iterator[Node]:

@@ -12,13 +12,13 @@ from fkjoin.codec import versions
 from fkjoin.codec.arrays import as_bytes
 from fkjoin.codec.messages import CHANGE, RESULT, table
 from fkjoin.replay.memory import MemoryJoin
-from fkjoin.replay.traces import Event, Trace, dumps
+from fkjoin.replay.traces import Trace, TraceChange, dumps
 from fkjoin.stages import split_rows
 
 _LOG = versions.identity("trace")
 
 
-def changes(events: Iterable[Event]) -> pa.Table:
+def changes(events: Iterable[TraceChange]) -> pa.Table:
     """The events as ``CHANGE``; their place in the trace is their version."""
     rows = list(events)
     return table(

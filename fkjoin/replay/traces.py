@@ -18,7 +18,7 @@ from fkjoin.stages import How
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TraceChange:
     """One change; ``value`` is JSON text, None for a tombstone."""
 
     index: int
@@ -32,9 +32,9 @@ class Event:
 @dataclass(frozen=True, slots=True)
 class Trace:
     how: How
-    events: tuple[Event, ...]
+    events: tuple[TraceChange, ...]
 
-    def batches(self, size: int) -> Iterator[tuple[Event, ...]]:
+    def batches(self, size: int) -> Iterator[tuple[TraceChange, ...]]:
         for start in range(0, len(self.events), size):
             yield self.events[start : start + size]
 
@@ -60,7 +60,7 @@ def dumps(value: Any) -> str:
 _EXAMPLE = '{"join": "inner", "extractor": "field"}'
 
 
-def _event(path: Path, number: int, line: str, extract: Callable[[str, Any], str | None]) -> Event:
+def _event(path: Path, number: int, line: str, extract: Callable[[str, Any], str | None]) -> TraceChange:
     data = _object(path, number, line)
     side, key, value, ts = (data.get(name) for name in ("side", "key", "value", "ts"))
     if side not in ("left", "right"):
@@ -73,7 +73,7 @@ def _event(path: Path, number: int, line: str, extract: Callable[[str, Any], str
     foreign_key = extract(key, value) if left and key is not None and value is not None else None
     if foreign_key is not None and not isinstance(foreign_key, str):
         raise TraceError(f'{path}:{number}: the foreign key "fk" must be a string or null, it is {dumps(foreign_key)}')
-    return Event(number - 2, left, key, foreign_key, None if value is None else dumps(value), ts)
+    return TraceChange(number - 2, left, key, foreign_key, None if value is None else dumps(value), ts)
 
 
 def _object(path: Path, number: int, line: str) -> dict[str, Any]:

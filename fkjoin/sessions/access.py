@@ -65,6 +65,10 @@ class Access(Protocol):
         """
         ...
 
+    def not_appended(self, frame: DataFrame) -> str | None:
+        """Say why rows of a streaming frame cannot be appended, in Spark's words; None if they can, or nobody can ask."""
+        ...
+
     def plan(self, frame: DataFrame) -> Operator:
         """The plan of a streaming frame."""
         ...

@@ -84,7 +84,7 @@ class Status(NamedTuple):
         return self.changed_ms
 
 
-class Doing:
+class WorkerFiles:
     """Do things to files, where the session's workers see them."""
 
     def __init__(self, spark: SparkSession) -> None:
@@ -106,7 +106,7 @@ class Doing:
         return _DONE[what](path, *more) if self.is_here(path.scheme) else self._by_a_worker(what, path, *more)
 
     def _by_a_worker(self, what: str, path: str, *more: Any) -> Any:
-        (row,) = self._spark.range(0, 1, 1, 1).mapInArrow(_Told(what, str(path), more), _ANSWER).collect()
+        (row,) = self._spark.range(0, 1, 1, 1).mapInArrow(_Order(what, str(path), more), _ANSWER).collect()
         said = json.loads(row[0])
         if "error" in said:
             raise OSError(f"{path}: {said['error']}")
@@ -114,7 +114,7 @@ class Doing:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Order:
     """An order to a worker, which answers with one text."""
 
     what: str
@@ -135,7 +135,7 @@ class _Told:
 class ArrowFiles:
     """The files of a scheme, with the methods of Hadoop's ``FileSystem``."""
 
-    do: Doing
+    do: WorkerFiles
     scheme: str
 
     @property

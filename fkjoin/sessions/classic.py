@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import AnalysisException, PySparkRuntimeError
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -63,6 +63,17 @@ class Classic:
     def folders(self, lines: DataFrame, path: str, options: Mapping[str, Any]) -> list[str]:
         source: Any = lines._jdf.queryExecution().analyzed()
         return [name for name in source.dataSource().sourceInfo().partitionColumns().mkString("\n").split("\n") if name]
+
+    def not_appended(self, frame: DataFrame) -> str | None:
+        """Ask what Spark asks when a query starts."""
+        jvm: Any = self.spark._jvm
+        checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+        plan = frame._jdf.queryExecution().analyzed()
+        try:
+            checker.checkForStreaming(plan, jvm.org.apache.spark.sql.streaming.OutputMode.Append())
+        except AnalysisException as error:
+            return str(error).partition("\n")[0].removesuffix(";")
+        return None
 
     def plan(self, frame: DataFrame) -> Operator:
         return self._operator(frame._jdf.queryExecution().analyzed())

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin.sessions.access import Operator
-from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath, Doing
+from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath, WorkerFiles
 
 _MANY = 100_000
 """More rows than a session has tasks."""
@@ -38,10 +38,10 @@ class Connect:
     """See ``Access``."""
 
     spark: SparkSession
-    _doing: Doing = field(init=False)
+    _doing: WorkerFiles = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_doing", Doing(self.spark))
+        object.__setattr__(self, "_doing", WorkerFiles(self.spark))
 
     @classmethod
     def of(cls, spark: SparkSession) -> Connect:
@@ -94,6 +94,9 @@ class Connect:
         found = [name for name in lines.columns if name not in _OF_LINES]
         whole = self.spark.read.format("binaryFile").options(**options).load(path)
         return [*found, *(name for name in whole.columns if name not in _OF_FILES and name not in found)]
+
+    def not_appended(self, frame: DataFrame) -> None:
+        """Leave it to the server, which refuses the query when it starts."""
 
     def plan(self, frame: DataFrame) -> Operator:
         """The plan as the client has it."""

@@ -114,7 +114,7 @@ def _options(name: str, text: str) -> list[str]:
 
 
 def _started(
-    arguments: list[str], temporary: Path | None, answer: Path, output: words.Output | None = None
+    arguments: list[str], temporary: Path | None, answer: Path, output: words.FilteredOutput | None = None
 ) -> tuple[subprocess.Popen[bytes], int, str]:
     """A JVM that waits for commands: its process, its port, and what to say there.  One that is interrupted is killed.
 

@@ -28,14 +28,14 @@ _NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 """Errors of a file system without locks."""
 
 
-class _Held(NamedTuple):
+class _HeldFolder(NamedTuple):
     process: int
     path: Path
     lock: int | None
     """An open file: a process that inherits it holds the folder, too.  None: there are no locks here."""
 
 
-_own: _Held | None = None
+_own: _HeldFolder | None = None
 _making = threading.Lock()
 
 
@@ -99,7 +99,7 @@ def _started_at() -> float:
     return 0 if clock is None else time.time() - time.clock_gettime(clock)
 
 
-def _mine() -> _Held:
+def _mine() -> _HeldFolder:
     global _own
     with _making:
         if _own is None or _own.process != os.getpid() or not _own.path.is_dir():
@@ -108,7 +108,7 @@ def _mine() -> _Held:
         return _own
 
 
-def _make() -> _Held:
+def _make() -> _HeldFolder:
     place = Path(tempfile.gettempdir())
     sweep(place)
     while True:
@@ -121,13 +121,13 @@ def _make() -> _Held:
             path.rmdir()
             if error.errno not in _NO_LOCKS:
                 raise
-            return _Held(os.getpid(), Path(tempfile.mkdtemp(prefix=f"{PREFIX}unlocked-", dir=place)), None)
+            return _HeldFolder(os.getpid(), Path(tempfile.mkdtemp(prefix=f"{PREFIX}unlocked-", dir=place)), None)
         if path.is_dir():  # nobody has swept it before it was locked
-            return _Held(os.getpid(), path, lock)
+            return _HeldFolder(os.getpid(), path, lock)
         os.close(lock)
 
 
-def _let_go(held: _Held) -> None:
+def _let_go(held: _HeldFolder) -> None:
     """Remove the folder, unless the JVM still holds it, which then does so itself."""
     if held.process != os.getpid():
         return

@@ -59,7 +59,7 @@ _FOUND = re.compile(rb".*\d+ artifacts copied, \d+ already retrieved[^\n]*\n", r
 _told_all = threading.Event()
 """Somebody wants to see every line."""
 
-_outputs: list[Output] = []
+_outputs: list[FilteredOutput] = []
 """Outputs of the JVM, and of starts that came to nothing."""
 
 
@@ -81,7 +81,7 @@ def tell_all(spark: SparkSession, log_level: str) -> None:
         spark.sparkContext.setLogLevel(one)
 
 
-def output(settings: Mapping[str, Any], *, held: bool = False) -> Output | None:
+def output(settings: Mapping[str, Any], *, held: bool = False) -> FilteredOutput | None:
     """Make a pipe for the standard error of a JVM with these settings; None where all that it says is seen as it comes.
 
     ``held``: what it says waits for ``Output.release``.
@@ -90,7 +90,7 @@ def output(settings: Mapping[str, Any], *, held: bool = False) -> Output | None:
     if everything and not held:
         return None
     try:
-        made = Output(held=held, everything=everything)
+        made = FilteredOutput(held=held, everything=everything)
     except OSError:  # this process has no standard error
         return None
     _outputs.append(made)
@@ -104,7 +104,7 @@ def catch_up() -> None:
         one.pump.catch_up()
 
 
-class Output:
+class FilteredOutput:
     """Lines that go on to this process's standard error of the moment, except those of no use.
 
     Parameters

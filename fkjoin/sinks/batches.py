@@ -130,6 +130,7 @@ def start(
     spark: SparkSession,
     table: AsBegun,
     sink: Sink,
+    *,
     checkpoint: str,
     trigger: Mapping[str, Any] | None,
     query_name: str | None,
@@ -143,7 +144,14 @@ def start(
         write = sink.begin(begun_as)
         set_back(begun_as, checkpoint, behind)
         note()
-        return started(begun_as, write, checkpoint, trigger, query_name, last_set_backs(spark, checkpoint, {"": sink}))
+        return started(
+            begun_as,
+            write,
+            checkpoint,
+            trigger=trigger,
+            query_name=query_name,
+            set_backs=last_set_backs(spark, checkpoint, {"": sink}),
+        )
 
     return telling_lag(start_claimed(spark, checkpoint, begin))
 
@@ -175,6 +183,7 @@ def start_several(
     spark: SparkSession,
     table: AsBegun,
     sinks: Sequence[Sink],
+    *,
     checkpoint: str,
     trigger: Mapping[str, Any] | None,
     query_name: str | None,
@@ -192,7 +201,9 @@ def start_several(
         note()
         write_file(*hadoop(spark, f"{checkpoint}/{PLACES}"), json.dumps(list(writes)).encode())
         turns = last_set_backs(spark, checkpoint, remembered)
-        return started(begun_as, functools.partial(_write_all, writes), checkpoint, trigger, query_name, turns)
+        return started(
+            begun_as, functools.partial(_write_all, writes), checkpoint, trigger=trigger, query_name=query_name, set_backs=turns
+        )
 
     return telling_lag(start_claimed(spark, checkpoint, begin))
 
@@ -211,6 +222,7 @@ def start_by_spark(
     frame: DataFrame,
     format: str,
     options: Mapping[str, str],
+    *,
     path: str,
     checkpoint: str,
     trigger: Mapping[str, Any],
@@ -295,6 +307,7 @@ def started(
     table: Lowered,
     write: Write,
     checkpoint: str,
+    *,
     trigger: Mapping[str, Any] | None,
     query_name: str | None,
     set_backs: Mapping[str, int | None] = MappingProxyType({}),

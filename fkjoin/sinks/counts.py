@@ -15,7 +15,7 @@ _KEPT = 10
 
 
 @dataclass(frozen=True)
-class Event:
+class Occurrence:
     """Something that was counted, with its reason in a line."""
 
     at_ms: int
@@ -25,7 +25,7 @@ class Event:
 
 
 _counts: Counter[tuple[str, str]] = Counter()
-_events: dict[str, deque[Event]] = {what: deque(maxlen=_KEPT) for what in (LEFT_OUT, REPEATED)}
+_events: dict[str, deque[Occurrence]] = {what: deque(maxlen=_KEPT) for what in (LEFT_OUT, REPEATED)}
 _lock = threading.Lock()
 
 
@@ -34,7 +34,7 @@ def count(place: str, what: str, number: int = 1, reasons: Sequence[str] = ()) -
     at = round(1000 * time.time())
     with _lock:
         _counts[what, place] += number
-        _events[what].extend(Event(at, place, what, reason) for reason in reasons)
+        _events[what].extend(Occurrence(at, place, what, reason) for reason in reasons)
 
 
 def counted() -> dict[tuple[str, str], int]:
@@ -43,7 +43,7 @@ def counted() -> dict[tuple[str, str], int]:
         return dict(_counts)
 
 
-def last_events() -> list[Event]:
+def last_events() -> list[Occurrence]:
     """The last ten rows left out and the last ten repetitions, oldest first."""
     with _lock:
         return sorted((event for some in _events.values() for event in some), key=lambda event: event.at_ms)

@@ -1,4 +1,7 @@
-"""A Delta table kept up to date: each batch one MERGE, whose commit has the query's id and the batch's number (``txn``)."""
+"""A Delta table kept up to date: each batch one MERGE, whose commit has the query's id and the batch's number (``txn``).
+
+Events have no key, and are appended by such a commit.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from fkjoin.checkpoint.batch_log import BatchLog
@@ -45,6 +49,7 @@ class Delta(TableSink):
     retry_s: float = RETRY_S
     _schema: pa.Schema = None
     _key: tuple[str, ...] = ()
+    _takes_events: ClassVar[bool] = True
 
     @property
     def place(self) -> str:
@@ -124,6 +129,11 @@ class Delta(TableSink):
         table = self._opened()
         if self.has(batch, _batch_id(table, batch.query)) or not (upserts.num_rows or gone.num_rows):
             return
+        properties = delta_log.commit(batch.query, batch.mark)
+        if not self._key:
+            rows = delta_types.fitting(self.path, upserts, self._schema, self._schema.names)
+            write_deltalake(table, rows.select(self._schema.names), mode="append", commit_properties=properties)
+            return
         marked = (
             delta_types.fitting(self.path, rows, self._schema, self._key).append_column(_GONE, pa.repeat(deleted, len(rows)))
             for rows, deleted in ((upserts, False), (gone, True))
@@ -136,7 +146,7 @@ class Delta(TableSink):
                 " and ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in self._key),
                 source_alias="s",
                 target_alias="t",
-                commit_properties=delta_log.commit(batch.query, batch.mark),
+                commit_properties=properties,
             )
             .when_matched_delete(f"s.{_GONE}")
             .when_matched_update(values, f"not s.{_GONE}")

@@ -97,7 +97,8 @@ class Kafka:
         return self._records(table.results, table.changes_with(*self._placed(table)))
 
     def _records(self, of: Results, changes: DataFrame) -> DataFrame:
-        return records.records(changes, of.key, of.rest, self.key, self.value, self.headers)
+        how: Any = {"key_as": self.key, "value_as": self.value, "headers": self.headers}
+        return records.records(changes, of.key, of.rest, **how, appends=of.appends)
 
     def _placed(self, table: Lowered) -> list[Column]:
         """Find what says where the rows came from, if it is wanted."""
@@ -110,7 +111,9 @@ class Kafka:
         results, unpack = table.encoded
         rest = StructType([table.row_type[name] for name in table.rest])
         roots = _roots(table) if self.positions else None
-        return records.packed_records(unpack, results.sparkSession, table.key_type, rest, self.key, self.value, roots)
+        return records.packed_records(
+            unpack, results.sparkSession, table.key_type, row_type=rest, key_as=self.key, value_as=self.value, positions=roots
+        )
 
 
 def _positions(table: Lowered) -> Column:

@@ -30,7 +30,6 @@ from fkjoin.sinks.parquet_folders import (
 )
 from fkjoin.sinks.restored import SetBack, require_not_set_back
 from fkjoin.spark.kinds import require_kinds
-from fkjoin.spark.names import require_results
 from fkjoin.spark.parquet import SET_ASIDE, ChangesOf
 
 
@@ -61,7 +60,6 @@ class Parquet:
 
     def _checked(self, table: Lowered) -> tuple[str, str, StructType]:
         """The folder in full, what the folders of batches in it are called, and the type of what is written."""
-        require_results(table.name, (*table.key, *table.rest))
         schema = table.changes.schema
         require_kinds("to_parquet", schema, DayTimeIntervalType)
         folder = require_renaming(table.spark, str(self.path))
@@ -82,7 +80,7 @@ class Parquet:
                 clear_drafts(at, folder, query)
                 writers[query] = writer_of(query, set_backs(at, folder))
             rows = batch.changes if changes is None else batch.packed
-            publish(rows, changes, folder, label, writers[query], Mark(number, batch.began_ms), schema)
+            publish(rows, changes, folder, label=label, writer=writers[query], mark=Mark(number, batch.began_ms), schema=schema)
 
         return write
 

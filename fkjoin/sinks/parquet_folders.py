@@ -88,7 +88,7 @@ def label_for(spark: SparkSession, place: str, columns: Collection[str]) -> str:
 
 
 def publish(
-    batch: DataFrame, changes: ChangesOf | None, place: str, label: str, writer: str, mark: Mark, schema: StructType
+    batch: DataFrame, changes: ChangesOf | None, place: str, *, label: str, writer: str, mark: Mark, schema: StructType
 ) -> None:
     """Write the batch, or the ``changes`` that are packed in it, into a folder of its own, unless that is there already.
 

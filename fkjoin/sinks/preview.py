@@ -98,7 +98,7 @@ class _Rows:
 def _run(spark: SparkSession, rows: _Rows, checkpoint: str) -> None:
     """Read until the rows are enough, or the input is at its end."""
     name = f"preview of {rows.of.name} {uuid.uuid4()}"  # a query of the table may run meanwhile, and has its name
-    query = started(rows.of, rows.write, checkpoint, {"availableNow": True}, name)
+    query = started(rows.of, rows.write, checkpoint, trigger={"availableNow": True}, query_name=name)
 
     def stop() -> None:
         rows.ended.wait()

@@ -36,16 +36,22 @@ def records(
     changes: DataFrame,
     key: tuple[str, ...],
     row: tuple[str, ...],
+    *,
     key_as: Format | str | None,
     value_as: Format | str | Column | None,
     headers: Expression | None,
+    appends: bool = False,
 ) -> DataFrame:
     """``key``, ``value`` (null in a delete) and, if asked for, ``headers`` of the records for ``changes``.
 
-    A column ``POSITIONS`` of ``changes`` becomes a header.
+    ``appends``: they are events, whose key is an expression over their columns, or null.  A column ``POSITIONS`` of
+    ``changes`` becomes a header.
     """
-    whole_key, key_type = _struct(changes, key)
-    gone = F.col("_operation") == "delete"
+    if appends:
+        gone, record_key = F.lit(False), _key_of_events(changes, key_as)
+    else:
+        whole_key, key_type = _struct(changes, key)
+        gone, record_key = F.col("_operation") == "delete", _encode("key", _key_format(key_as, key_type), whole_key, key_type)
     form = _value_format(value_as)
     if form is not None:
         whole_row, row_type = _struct(changes, row)
@@ -54,7 +60,7 @@ def records(
         assert isinstance(value_as, str | Column)
         value = resolve_column("value", value_as, changes, [], "the table").cast("binary")
     columns = [
-        _encode("key", _key_format(key_as, key_type), whole_key, key_type).alias("key"),
+        record_key.alias("key"),
         F.when(~gone, value).alias("value"),
     ]
     written = []
@@ -71,6 +77,7 @@ def packed_records(
     unpack: UnpackResults,
     spark: SparkSession,
     key_type: StructType,
+    *,
     row_type: StructType,
     key_as: Format | str | None,
     value_as: Format | str | Column | None,
@@ -113,6 +120,17 @@ def _texts(expression: Any, columns: StructType, spark: SparkSession) -> Writer 
 def _told() -> Column:
     """The headers that say where a record came from."""
     return F.array(F.struct(F.lit(HEADER).alias("key"), F.col(POSITIONS).cast("binary").alias("value")))
+
+
+def _key_of_events(events: DataFrame, key_as: Format | str | None) -> Column:
+    """The key of events' records."""
+    if key_as is None:
+        return F.lit(None).cast("binary")
+    if not isinstance(key_as, str):
+        raise TopologyError(
+            f"key: events have no key that a {type(key_as).__name__} could write; give an SQL text over their columns"
+        )
+    return resolve_column("key", key_as, events, events.columns, "the events").cast("binary")
 
 
 def _struct(frame: DataFrame, names: tuple[str, ...]) -> tuple[Column, StructType]:

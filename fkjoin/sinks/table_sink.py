@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -205,18 +206,21 @@ class TableSink(ABC):
     def as_taken(self, changes: DataFrame) -> DataFrame:  # their columns as ``apply`` takes them
         return changes
 
+    _takes_events: ClassVar[bool] = False
+    """``apply`` appends rows of a schema without a key."""
+
     def check(self, table: Lowered) -> None:  # see Checks
-        _require_last_changes(table)
+        self._require_last_changes(table)
         self.examine(_schema(self, table), table.key)
 
     def begin(self, table: Lowered) -> Write:  # see Sink
-        _require_last_changes(table)
-        key, columns = list(table.key), [*table.key, *table.rest]
+        self._require_last_changes(table)
+        key, columns, appends = list(table.key), [*table.key, *table.rest], table.appends
         self.prepare(_schema(self, table), table.key)
 
         def write(batch: Batch, query: str, number: int) -> None:
             rows = self.as_taken(batch.changes).toArrow()
-            gone = pc.equal(rows["_operation"], "delete")
+            gone = pa.repeat(pa.scalar(value=False), len(rows)) if appends else pc.equal(rows["_operation"], "delete")
             upserts, deletes = rows.filter(pc.invert(gone)).select(columns), rows.filter(gone).select(key)
             self.apply(BatchId(query, number, batch.began_ms, batch.set_backs.get(query)), upserts, deletes)
 
@@ -235,6 +239,22 @@ class TableSink(ABC):
             raise FkJoinError(f"{type(self).__name__} has no method replace")
         rows, mark = self.as_taken(rows_of_state(table, log)).toArrow(), log.mark(log.done)
         return lambda: self.replace(BatchId(query, mark.number, mark.began_ms, turn.identity), rows)
+
+    def _require_last_changes(self, table: Lowered) -> None:
+        """Raise ``TopologyError`` unless a batch has the last change of each row, under names that results leave free."""
+        if isinstance(table.node, Source):
+            raise TopologyError(
+                f"{table.name}: a source's changes come as they are read, several of a row in a batch: write "
+                f'.materialize("{table.name}") first (in a job file, materialize = true), so that each batch has a row\'s last '
+                "one"
+            )
+        if not table.appends:
+            require_results(table.name, [*table.key, *table.rest])
+        elif not self._takes_events:
+            raise TopologyError(
+                f"{table.name}: these are events, and {self.place} keeps rows by a key, which they have not; write them to "
+                "Parquet, Delta or a topic"
+            )
 
 
 def _schema(sink: TableSink, table: Lowered) -> pa.Schema:
@@ -263,13 +283,3 @@ def rows_of_state(table: Lowered, log: BatchLog) -> DataFrame:
     if lacking := [name for name in names if name not in kept.columns]:
         raise FkJoinError(f"{table.name} has no column {lacking[0]} in the state")
     return kept.select(*map(quoted, names))
-
-
-def _require_last_changes(table: Lowered) -> None:
-    """Raise ``TopologyError`` unless a batch has the last change of each row, under names that results leave free."""
-    if isinstance(table.node, Source):
-        raise TopologyError(
-            f"{table.name}: a source's changes come as they are read, several of a row in a batch: write "
-            f'.materialize("{table.name}") first (in a job file, materialize = true), so that each batch has a row\'s last one'
-        )
-    require_results(table.name, [*table.key, *table.rest])

@@ -24,7 +24,7 @@ from fkjoin.codec.arrays import Bools, Ints, after, as_bytes, bools, buffers, co
 from fkjoin.codec.json_read import PLAIN, Reading, as_json, loaded
 from fkjoin.codec.units import Notation, field_of, from_connect, merged, needs_units
 from fkjoin.spark.json_lines import at
-from fkjoin.spark.topic_records import Objects, Read, read_bytes, where
+from fkjoin.spark.topic_records import JsonObjects, Read, read_bytes, where
 from fkjoin.stages.complete import UNAVAILABLE
 
 PLACEHOLDER = "__debezium_unavailable_value"
@@ -69,7 +69,7 @@ class ReadEvents:
             inside = merged(from_connect(field_of(schema, "after"), row), self.how.units)
             return {"after": inside, "payload": {"after": inside}}
 
-        found = _read(data, envelope, units, self.how.zone, self.what, needs_units(row))
+        found = _read(data, envelope, units, zone=self.how.zone, what=self.what, by_schema=needs_units(row))
         rows = found.rows
         op = pc.coalesce(at(rows, ("payload", "op")), at(rows, ("op",)))
         made = pc.if_else(pc.is_valid(at(rows, ("payload", "after"))), at(rows, ("payload", "after")), at(rows, ("after",)))
@@ -164,12 +164,12 @@ class ReadKeys:
             found = merged(from_connect(schema, row), self.how.units)
             return {**(found if isinstance(found, Mapping) else {}), "payload": found}
 
-        found = _read(data, kind, units, self.how.zone, self.what, needs_units(row))
+        found = _read(data, kind, units, zone=self.how.zone, what=self.what, by_schema=needs_units(row))
         columns = [pc.coalesce(at(found.rows, ("payload", name)), at(found.rows, (name,))) for name in self.schema.names]
         return Read(pa.StructArray.from_arrays(columns, fields=list(self.schema)), ~found.there, found.problem)
 
 
-def _read(data: pa.BinaryArray, kind: pa.StructType, units: Any, zone: str, what: str, by_schema: bool) -> Objects:
+def _read(data: pa.BinaryArray, kind: pa.StructType, units: Any, *, zone: str, what: str, by_schema: bool) -> JsonObjects:
     """The objects, those of each ``schema`` part with the units that it gives."""
     one = _all_alike(data)
     groups = [one] if one is not None else list(_by_schema(data)) if by_schema else [_Group(None, b"", None)]
@@ -179,7 +179,7 @@ def _read(data: pa.BinaryArray, kind: pa.StructType, units: Any, zone: str, what
     back = pa.array(np.argsort(np.concatenate([group.rows for group in groups]), kind="stable"))
     there = np.concatenate([part.there for part in parts])[back.to_numpy()]
     rows = pa.concat_arrays([part.rows for part in parts]).take(back)
-    return Objects(there, rows, pa.concat_arrays([part.problem for part in parts]).take(back))
+    return JsonObjects(there, rows, pa.concat_arrays([part.problem for part in parts]).take(back))
 
 
 class _Group(NamedTuple):

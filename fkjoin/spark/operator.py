@@ -45,6 +45,7 @@ StageName = Literal[
     "spread",
     "owners",
     "pair",
+    "enrich",
 ]
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES, Bools, Bytes, as_bytes, bools, masked, narrowed, valid
-from fkjoin.codec.messages import CHANGE, JOINED, NO_TIMESTAMP, NUMBERED, table
+from fkjoin.codec.messages import CHANGE, EVENT, JOINED, NO_TIMESTAMP, NUMBERED, table
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.errors import FormatError
 from fkjoin.spark.buckets import Payload, bucket_ids, framed, packed_by_bucket
@@ -227,6 +227,36 @@ class PackJoined:
                 batch.column("ts"),
             )
             yield from map(envelopes, framed(packed_by_bucket(joined, "key", self.buckets)))
+
+
+@dataclass(frozen=True)
+class PackEvents:
+    """Rows ``on, event, problem`` → envelopes of ``EVENT`` by key.
+
+    Rows with a problem are dropped and counted; those whose ``on`` has a null name no row.
+    """
+
+    key: pa.Schema
+    event: pa.Schema
+    buckets: int
+
+    def __call__(self, batches: Batches) -> Batches:
+        settle()
+        return releasing(self._packed(batches))
+
+    def _packed(self, batches: Batches) -> Batches:
+        for batch in batches:
+            problem = batch.column("problem")
+            if problem.null_count < batch.num_rows:
+                yield from dead_letters(problem)
+                batch = batch.filter(pc.is_null(problem))
+            if not batch.num_rows:
+                continue
+            event = RowCodec(self.event).encode(batch.column("event").flatten(), batch.num_rows)
+            key = KeyCodec(self.key).encode(batch.column("on").flatten(), batch.num_rows)
+            named = valid(key)
+            events = table(EVENT, pc.if_else(pa.array(named), key, event), named, event)
+            yield from map(envelopes, framed(packed_by_bucket(events, "key", self.buckets)))
 
 
 def versions_of(batch: pa.RecordBatch) -> Bytes:

@@ -170,7 +170,7 @@ class DeadRecords:
             yield found.filter(pc.is_valid(problem))
 
 
-class Objects(NamedTuple):
+class JsonObjects(NamedTuple):
     """JSON objects of bytes."""
 
     there: Bools
@@ -179,14 +179,14 @@ class Objects(NamedTuple):
     problem: pa.StringArray
 
 
-def read_bytes(data: pa.BinaryArray, kind: pa.StructType, how: Reading, what: str) -> Objects:
+def read_bytes(data: pa.BinaryArray, kind: pa.StructType, how: Reading, what: str) -> JsonObjects:
     """The rows that bytes are, and what is wrong with them; ``what``: how an error names their schema."""
     there = valid(data)
     rows, fit, advice = read_objects(pc.fill_null(data, b"{}").view(pa.string()), kind, how)
     problem = where(~fit, not_an_object(what))
     if advice:
         problem = pa.array([advice.get(place, text) for place, text in enumerate(problem.to_pylist())], pa.string())
-    return Objects(there, rows, problem)
+    return JsonObjects(there, rows, problem)
 
 
 def _struct(columns: list[pa.Array], schema: pa.Schema, count: int) -> pa.StructArray:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import Bytes, masked, valid
-from fkjoin.codec.messages import NO_TIMESTAMP, RESULT, Operation, column, unpack
+from fkjoin.codec.messages import ENRICHED, NO_TIMESTAMP, RESULT, Operation, column, unpack
 from fkjoin.codec.rows import KeyCodec, Path, RowCodec
 from fkjoin.spark.packing import Batches
 from fkjoin.spark.worker import settle
@@ -153,6 +153,29 @@ class UnpackResults:
         sides = [structs(self.rows[0], left), structs(self.rows[1], right)]
         mask = pa.array(~valid(value))
         return pa.StructArray.from_arrays(sides, fields=list(self.schema.field("row").type), mask=mask)
+
+
+@dataclass(frozen=True)
+class UnpackEvents:
+    """Envelopes of ``ENRICHED`` → rows with the event's columns, and then those of the table that are ``added``."""
+
+    event: pa.Schema
+    row: pa.Schema
+    added: tuple[str, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([*self.event, *(self.row.field(name) for name in self.added)])
+
+    def __call__(self, batches: Batches) -> Batches:
+        settle()
+        for batch in batches:
+            for payload in payloads(batch):
+                events = unpack(payload)
+                assert events.schema.equals(ENRICHED)
+                own = RowCodec(self.event).decode(column(events, "event"))
+                more = RowCodec(self.row).pick(column(events, "row"), [(name,) for name in self.added])
+                yield pa.record_batch([*own, *more], schema=self.schema)
 
 
 def payloads(batch: pa.RecordBatch) -> Iterator[bytes]:

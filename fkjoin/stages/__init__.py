@@ -6,6 +6,7 @@ No clock, no Spark, no Kafka, no logging in here: the time is an argument and co
 from fkjoin.stages.aggregate import aggregate
 from fkjoin.stages.children import children
 from fkjoin.stages.counters import Counters
+from fkjoin.stages.enrich import enrich
 from fkjoin.stages.gather import gather
 from fkjoin.stages.join_rows import How, HowByKey, join_rows, split_rows
 from fkjoin.stages.merge import merge
@@ -27,6 +28,7 @@ __all__ = [
     "answered",
     "answers_by_key",
     "children",
+    "enrich",
     "gather",
     "join_rows",
     "merge",

@@ -37,7 +37,7 @@ from fkjoin.folds.cogrouped import CoFold
 from fkjoin.folds.fold import Fold, entry_batch
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import HAS_RESULT, Emission, digests, entries
+from fkjoin.stages.emission import HAS_RESULT, EmitDecision, digests, entries
 from fkjoin.stages.guard import guard
 from fkjoin.stages.ordering import by_code_and_version
 from fkjoin.stages.retention import GONE, later, sweep
@@ -83,14 +83,16 @@ def aggregate(
     code = code[order]
     old, new = (take(column(grouped, name), order) for name in ("old", "new"))
     moved = ~(valid(old) & equal(old, new))  # the others bring a timestamp and nothing else
-    states, results, rows, of_fold, light = fold.apply(states, keys, code[moved], chosen(old, moved), chosen(new, moved), store)
+    states, results, rows, of_fold, light = fold.apply(
+        states, keys, code[moved], old=chosen(old, moved), new=chosen(new, moved), store=store
+    )
 
     alive = rows > 0
     latest = _latest(code, take(column(grouped, "ts"), order).to_numpy(), len(keys))
     ts = np.where(alive & held.found & known, np.maximum(held.ts, latest), latest)
     compared = results if light is None else masked(concat(digests(results), light), valid(results))
     unchanged = equal(compared, results_before) & (ts == held.ts)
-    emission = Emission.of(had, valid(results), unchanged, every=every).counted(count)
+    emission = EmitDecision.of(had, valid(results), unchanged, every=every).counted(count)
     version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
     changes = emission.results(keys.filter(emit), results.filter(emit), version.filter(emit), ts[emission.emit])
 

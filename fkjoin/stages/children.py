@@ -39,7 +39,7 @@ from fkjoin.codec.messages import column
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import HAS_RESULT, Emission, digests, entries
+from fkjoin.stages.emission import HAS_RESULT, EmitDecision, digests, entries
 from fkjoin.stages.retention import GONE, sweep
 from fkjoin.stages.sides import Rights, Subscribes, read_rights, read_subscribes, subscribed_rights, write_sides
 from fkjoin.state import Page, Reads, Store, byte_order, prefix_range
@@ -95,7 +95,7 @@ def children(
         return
     code, keys = codes(stack(column(subscriptions, "foreign_key"), column(rights, "key")))
     split = len(subscriptions)
-    right = read_rights(rights, code[split:], keys, store, count, 1, rights_in_order)
+    right = read_rights(rights, code[split:], keys, store=store, count=count, parts=1, in_order=rights_in_order)
     left = read_subscribes(subscriptions, code[:split], store, count, in_order)
     touched = np.unique(np.concatenate([left.code, right.changed]))
     last_right = _last_rights(right)
@@ -111,7 +111,7 @@ def children(
         known = _rows_of(held, groups)
         had = known.flags & HAS_RESULT > 0
         unchanged = equal(digest, masked(known.body, had))
-        emission = Emission.of(had, valid(digest), unchanged, every=every).counted(count)
+        emission = EmitDecision.of(had, valid(digest), unchanged, every=every).counted(count)
         version = emission.own_versions(known, source, now_ms)
 
         emitted = np.flatnonzero(emission.emit)
@@ -121,7 +121,7 @@ def children(
         )
         batches.append(written)
         yield emission.results(take(keys, group), take(results, emitted), version, ts[group])
-    write_sides(store, keys, right, left, now_ms, retention_ms, in_order)
+    write_sides(store, keys, right, left=left, now_ms=now_ms, retention_ms=retention_ms, in_order=in_order)
     for written in batches:  # when all pages are out, as the store's other entries
         store.write(*written)
 

@@ -31,6 +31,11 @@ INDEX_REBUILT = "index-rebuilt"
 HIDDEN = "hidden-outputs"
 """Outputs of a flat map that another row's output under the same key hides, of the keys that a batch touched."""
 
+EVENTS_IN = "events-in"
+"""Events that come to an enrich."""
+WITHOUT_ROW = "events-without-row"
+"""Events for which the table has no row: an inner enrich drops them, and a left one gives them nulls."""
+
 ALL = (
     LEFT_IN,
     RIGHT_IN,
@@ -46,7 +51,7 @@ ALL = (
     OUT,
     INDEX_REBUILT,
 )
-OF_STAGES = {"owners": (HIDDEN,)}
+OF_STAGES = {"owners": (HIDDEN,), "enrich": (EVENTS_IN, WITHOUT_ROW)}
 """Counters besides, that operators with such a stage have."""
 
 BUCKETS = "buckets"

@@ -29,7 +29,7 @@ HAS_RESULT = 2
 DIGEST_BYTES = 16
 
 
-class Emission(NamedTuple):
+class EmitDecision(NamedTuple):
     """The decision about each key that a batch touched."""
 
     had: Bools
@@ -40,7 +40,7 @@ class Emission(NamedTuple):
     """The keys whose result, or whose end, is emitted."""
 
     @classmethod
-    def of(cls, had: Bools, has: Bools, unchanged: Bools, *, every: bool = False, among: Bools | None = None) -> Emission:
+    def of(cls, had: Bools, has: Bools, unchanged: Bools, *, every: bool = False, among: Bools | None = None) -> EmitDecision:
         """Decide about keys that ``had`` a result and that ``has`` one.
 
         ``unchanged``: looked at where there was a result and is one.  ``every``: emit these, too.  ``among``: the keys to
@@ -49,7 +49,7 @@ class Emission(NamedTuple):
         emit = (had | has) & (every | ~(had & has & unchanged))
         return cls(had, has, emit if among is None else emit & among)
 
-    def counted(self, count: Counters, among: Bools | None = None) -> Emission:
+    def counted(self, count: Counters, among: Bools | None = None) -> EmitDecision:
         """Count what is emitted and what is not; ``among``: see ``of``."""
         held_back = ~self.emit if among is None else among & ~self.emit
         count_unchanged(count, held_back & ~self.had & ~self.has, held_back & self.has)
@@ -92,7 +92,7 @@ def entries(
     values = records.encode(all_flags.astype(np.uint8), ts, version, body)
     if among is not None:
         names, values, version, gone = chosen(names, among), chosen(values, among), chosen(version, among), gone[among]
-    return kept(names, values, version, gone, due_ms, in_order)
+    return kept(names, values, version, gone=gone, due_ms=due_ms, in_order=in_order)
 
 
 def count_unchanged(count: Counters, absent: Bools, unchanged: Bools) -> None:

@@ -43,7 +43,7 @@ from fkjoin.codec.messages import LEFT, NO_TIMESTAMP, RESULT, column
 from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec, bytes_codec
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import HAS_RESULT, Emission, entries
+from fkjoin.stages.emission import HAS_RESULT, EmitDecision, entries
 from fkjoin.stages.multi_join import MultiJoin
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import sweep
@@ -149,7 +149,7 @@ def gather(
     names = prefixed(tags.ROW, keys)
     held = records.decode(store.get_many(names))
     before, emitted_before = known_parts(held, join)
-    after, moved, left_ts = _after(parts, code, before, held, count, join, in_order=in_order)
+    after, moved, left_ts = _after(parts, code, before, held=held, count=count, join=join, in_order=in_order)
 
     taken = np.logical_or.reduce(list(moved.values()))
     had, complete = held.flags & HAS_RESULT > 0, after.complete(join.left_parts)
@@ -157,7 +157,7 @@ def gather(
     has = np.where(complete, matched, had)  # while answers are missing, what was emitted last still stands
     rows, rows_before = _rows(join, keys, after, matched), _emitted(join, keys, before, emitted_before, had & has)
     among = taken & complete
-    emission = Emission.of(had, has, equal(rows, rows_before), among=among).counted(count, among)
+    emission = EmitDecision.of(had, has, equal(rows, rows_before), among=among).counted(count, among)
     emit = pa.array(emission.emit)
 
     # A row that waited for answers has changed in several batches, and gets the latest timestamp of them all; so ts is kept up
@@ -192,7 +192,7 @@ def gather(
 
 
 def _after(
-    parts: pa.Table, code: Ints, before: Parts, held: Records, count: Counters, join: MultiJoin, *, in_order: bool
+    parts: pa.Table, code: Ints, before: Parts, *, held: Records, count: Counters, join: MultiJoin, in_order: bool
 ) -> tuple[Parts, dict[int, Bools], Ints]:
     """Take in a batch: the parts after it, the left keys that each kind of part changed, and their left rows' timestamps."""
     number, times = column(parts, "number").to_numpy(), column(parts, "ts").to_numpy()

@@ -45,4 +45,4 @@ def guard(grouped: pa.Table, store: Store, count: Counters, due_ms: int) -> Guar
     counts = pa.array(valid(old) | ~gone)
     changes = table(GROUPED, key, row, version, old, new, ts).filter(counts)
     values = records.encode(np.where(gone, GONE, 0).astype(np.uint8), ts.to_numpy(), version, new)
-    return Guarded(changes, kept(take(names, code), values, version, gone, due_ms))
+    return Guarded(changes, kept(take(names, code), values, version, gone=gone, due_ms=due_ms))

@@ -33,7 +33,7 @@ from fkjoin.codec.messages import NO_TIMESTAMP, RESULT, column
 from fkjoin.codec.rows import bytes_codec
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import HAS_RESULT, Emission, entries
+from fkjoin.stages.emission import HAS_RESULT, EmitDecision, entries
 from fkjoin.stages.retention import sweep
 from fkjoin.stages.slots import Slot, take_in
 from fkjoin.state import Store
@@ -66,13 +66,13 @@ def merge(
     slots = _slots(held.body, tables)
     shown_before = _shown(slots)
     taken, latest = np.zeros(len(keys), bool), np.full(len(keys), NO_TIMESTAMP)
-    for where, times in take_in(rows, code, slots, held, count, in_order):
+    for where, times in take_in(rows, code, slots, held=held, count=count, in_order=in_order):
         taken[where] = True
         latest[where] = np.maximum(latest[where], times)
 
     shown = _shown(slots)
     had, has = held.flags & HAS_RESULT > 0, valid(shown)
-    emission = Emission.of(had, has, equal(shown_before, shown), every=every, among=taken).counted(count, taken)
+    emission = EmitDecision.of(had, has, equal(shown_before, shown), every=every, among=taken).counted(count, taken)
     version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
     latest = np.maximum(latest, np.where(held.found, held.ts, NO_TIMESTAMP))
     ts = np.where(emission.emit, latest, held.ts)

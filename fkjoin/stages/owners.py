@@ -24,7 +24,7 @@ from fkjoin.codec.messages import NO_TIMESTAMP, RESULT, column
 from fkjoin.codec.pairs import Pairs
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import HAS_RESULT, Emission, entries
+from fkjoin.stages.emission import HAS_RESULT, EmitDecision, entries
 from fkjoin.stages.ordering import by_code_and_version
 from fkjoin.stages.retention import sweep
 from fkjoin.state import Store
@@ -60,7 +60,7 @@ def owners(
     shown = _shown(after, len(keys))
     has = valid(shown)
     count[counters.HIDDEN] += len(after) - int(has.sum())
-    emission = Emission.of(had, has, equal(_shown(before, len(keys)), shown), every=every).counted(count)
+    emission = EmitDecision.of(had, has, equal(_shown(before, len(keys)), shown), every=every).counted(count)
     version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
     latest = np.where(held.found, held.ts, NO_TIMESTAMP)
     np.maximum.at(latest, code, column(outputs, "ts").to_numpy())

@@ -21,7 +21,7 @@ from fkjoin.codec.arrays import codes, constant, equal, masked, prefixed, stack,
 from fkjoin.codec.messages import column
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import HAS_RESULT, Emission, digests
+from fkjoin.stages.emission import HAS_RESULT, EmitDecision, digests
 from fkjoin.state import Page, Store, prefix_range
 
 
@@ -49,7 +49,7 @@ def _emitted(page: Page, store: Store, count: Counters) -> pa.Table:
     value = masked(waiting.body, has)
     digest = digests(value)
     unchanged = equal(digest, masked(before.body, before.found))
-    emission = Emission.of(before.found, has, unchanged).counted(count)
+    emission = EmitDecision.of(before.found, has, unchanged).counted(count)
 
     changed = np.flatnonzero(emission.emit)
     results = emission.results(take(keys, changed), take(value, changed), take(waiting.version, changed), waiting.ts[changed])

@@ -45,7 +45,7 @@ from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec, bytes_codec
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import DIGEST_BYTES, HAS_RESULT, Emission, digests, entries
+from fkjoin.stages.emission import DIGEST_BYTES, HAS_RESULT, EmitDecision, digests, entries
 from fkjoin.stages.retention import sweep
 from fkjoin.stages.slots import Slot, take_in
 from fkjoin.state import Store
@@ -108,7 +108,7 @@ def pair(
     stays.  ``materialized``: keep the results.  ``every``: also emit results that are unchanged (emit on update).
     ``in_order``: of each table, see ``newest_only``.
     """
-    batch = _taken(rows, store, count, parts, now_ms, in_order)
+    batch = _taken(rows, store, count, parts=parts, now_ms=now_ms, in_order=in_order)
     joined = make(batch.answers)
     touched = np.flatnonzero(batch.taken)
     made = touched[pc.index_in(column(joined, "key"), column(batch.answers, "key")).to_numpy()]
@@ -121,7 +121,7 @@ def pair(
     digest = replaced(constant(None, len(had)), made, digests(value))
     has = np.where(usable, valid(digest), had)
     unchanged = equal(digest, pc.binary_slice(before, 0, DIGEST_BYTES))
-    emission = Emission.of(had, has, unchanged, every=every, among=usable).counted(count, usable)
+    emission = EmitDecision.of(had, has, unchanged, every=every, among=usable).counted(count, usable)
     emit, ts = emission.emit, np.where(emission.emit, np.maximum(*batch.sides.ts), batch.held.ts)
     row = replaced(constant(None, len(had)), made, value)
     keys, values, version = (chosen(one, emit) for one in (untagged(batch.names), row, batch.version))
@@ -129,7 +129,7 @@ def pair(
 
     kept = masked(concat(digest, row), valid(digest)) if materialized else digest
     kept = replaced(before, made, take(kept, made))
-    _write(store, batch, kept, has, ts, now_ms + retention_ms)
+    _write(store, batch, kept, has=has, ts=ts, due_ms=now_ms + retention_ms)
     return results
 
 
@@ -144,10 +144,10 @@ def answers_by_key(
     in_order: Sequence[bool] = (),
 ) -> pa.Table:
     """Turn rows of two tables into answers (``ANSWER``), one of each key of which there is a newer row; see ``pair``."""
-    batch = _taken(rows, store, count, parts, now_ms, in_order)
+    batch = _taken(rows, store, count, parts=parts, now_ms=now_ms, in_order=in_order)
     keys = len(batch.taken)
     ts = np.maximum(*batch.sides.ts)
-    _write(store, batch, constant(None, keys), np.zeros(keys, bool), ts, now_ms + retention_ms)
+    _write(store, batch, constant(None, keys), has=np.zeros(keys, bool), ts=ts, due_ms=now_ms + retention_ms)
     return batch.answers
 
 
@@ -158,7 +158,7 @@ def sides_of(bodies: Bytes) -> Sides:
     return Sides([Slot(*columns[0:2]), Slot(*columns[2:4])], columns[4], ts)
 
 
-def _taken(rows: pa.Table, store: Store, count: Counters, parts: Parts, now_ms: int, in_order: Sequence[bool]) -> _Batch:
+def _taken(rows: pa.Table, store: Store, count: Counters, *, parts: Parts, now_ms: int, in_order: Sequence[bool]) -> _Batch:
     sweep(store, now_ms)
     number = column(rows, "number").to_numpy()
     for at, counter in enumerate(_NUMBERS):
@@ -168,7 +168,7 @@ def _taken(rows: pa.Table, store: Store, count: Counters, parts: Parts, now_ms: 
     held = records.decode(store.get_many(names))
     sides = sides_of(held.body)
     taken = np.zeros(len(keys), bool)
-    for at, (where, times) in enumerate(take_in(rows, code, sides.slots, held, count, in_order)):
+    for at, (where, times) in enumerate(take_in(rows, code, sides.slots, held=held, count=count, in_order=in_order)):
         taken[where] = True
         sides.ts[at] = sides.ts[at].copy()
         sides.ts[at][where] = times
@@ -179,7 +179,7 @@ def _taken(rows: pa.Table, store: Store, count: Counters, parts: Parts, now_ms: 
     return _Batch(names, held, sides, taken, version, answers)
 
 
-def _write(store: Store, batch: _Batch, emitted: Bytes, has: Bools, ts: Ints, due_ms: int) -> None:
+def _write(store: Store, batch: _Batch, emitted: Bytes, *, has: Bools, ts: Ints, due_ms: int) -> None:
     slots = [side for slot in batch.sides.slots for side in slot]
     body = _CODEC.encode([*slots, emitted, *map(pa.array, batch.sides.ts)], len(emitted))
     gone, among = batch.sides.gone, batch.taken

@@ -120,7 +120,9 @@ def rekey(
     last_version = take(version, last)
     flags = np.where(gone, GONE, HASHED) | np.where(has, HAS_FOREIGN_KEY, 0)
     values = records.encode(flags.astype(np.uint8), digest[last], last_version, take(foreign_key, last))
-    store.write(*kept(take(names, code[last]), values, last_version, gone, now_ms + retention_ms, in_order))
+    store.write(
+        *kept(take(names, code[last]), values, last_version, gone=gone, due_ms=now_ms + retention_ms, in_order=in_order)
+    )
     return Rekeyed(subscriptions, answers)
 
 

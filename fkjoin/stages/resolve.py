@@ -42,7 +42,7 @@ from fkjoin.codec.messages import RESULT, column
 from fkjoin.stages import counters
 from fkjoin.stages.complete import Complete
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import DIGEST_BYTES, HAS_RESULT, Emission, count_unchanged, digests, entries
+from fkjoin.stages.emission import DIGEST_BYTES, HAS_RESULT, EmitDecision, count_unchanged, digests, entries
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import later, sweep
 from fkjoin.state import Store
@@ -107,7 +107,9 @@ def settle(
     had = held.flags & HAS_RESULT > 0
     body_before = masked(held.body, had)
     if complete is not None:
-        joined, code, version = _whole(joined.take(pa.array(order)), code, version, body_before, count, complete)
+        joined, code, version = _whole(
+            joined.take(pa.array(order)), code, version, body_before=body_before, count=count, complete=complete
+        )
         order = np.arange(len(code))
     value, ts = column(joined, "value"), take(column(joined, "ts"), order).to_numpy()
 
@@ -125,7 +127,7 @@ def settle(
     if keep == "value":  # a group has the timestamp of its rows' latest changes, also of those that contribute the same
         time = np.maximum.reduceat(ts, np.flatnonzero(first))
         unchanged &= time <= held.ts[final]
-    emission = Emission.of(had[final], has[last], unchanged, every=every)
+    emission = EmitDecision.of(had[final], has[last], unchanged, every=every)
     emit = emission.emit
     count[counters.OUT] += int(emit.sum())
     place, newest = order[last], take(version, last)
@@ -149,7 +151,7 @@ def settle(
 
 
 def _whole(
-    joined: pa.Table, code: Ints, version: Bytes, body_before: Bytes, count: Counters, complete: Complete
+    joined: pa.Table, code: Ints, version: Bytes, *, body_before: Bytes, count: Counters, complete: Complete
 ) -> tuple[pa.Table, Ints, Bytes]:
     """Complete the rows of changes; those that lack values which no stored row has are dropped."""
     before = after(body_before, np.full(len(body_before), DIGEST_BYTES), valid(body_before))

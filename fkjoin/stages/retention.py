@@ -32,7 +32,7 @@ def due_entries(keys: Bytes, versions: Bytes, due_ms: int) -> tuple[Bytes, Bytes
 
 
 def kept(
-    names: Bytes, values: Bytes, versions: Bytes, gone: Bools, due_ms: int, in_order: bool | Bools = False
+    names: Bytes, values: Bytes, versions: Bytes, *, gone: Bools, due_ms: int, in_order: bool | Bools = False
 ) -> tuple[Bytes, Bytes]:
     """The entries to write for records with those ``names``: markers of rows that are ``gone`` end at ``due_ms``.
 

@@ -113,7 +113,7 @@ def scatter(
     flags = np.where(alive, 0, GONE).astype(np.uint8)
     body = bytes_codec(2 * rights).encode(keys_and_since, len(key))
     values = records.encode(flags, np.zeros(len(key), np.int64), version, body)
-    store.write(*kept(take(names, code), values, version, ~alive, now_ms + retention_ms, in_order))
+    store.write(*kept(take(names, code), values, version, gone=~alive, due_ms=now_ms + retention_ms, in_order=in_order))
     return Scattered(pa.concat_tables(subscriptions).combine_chunks(), rows)
 
 

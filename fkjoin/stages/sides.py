@@ -87,6 +87,7 @@ def read_rights(
     rights: pa.Table,
     code: Ints,
     keys: Bytes,
+    *,
     store: Store,
     count: Counters,
     parts: int | Sequence[int],
@@ -157,7 +158,7 @@ def _renumbered(number: Ints, names: Bytes) -> tuple[Ints, Bytes]:
 
 
 def write_sides(
-    store: Store, keys: Bytes, right: Rights, left: Subscribes, now_ms: int, retention_ms: int, in_order: bool
+    store: Store, keys: Bytes, right: Rights, *, left: Subscribes, now_ms: int, retention_ms: int, in_order: bool
 ) -> None:
     """Write both sides' last changes; ``in_order``: of the left side."""
     last = right.stored + np.flatnonzero(last_of_run(right.changed))
@@ -166,13 +167,13 @@ def write_sides(
     gone = ~valid(value)
     values = records.encode(np.where(gone, GONE, 0).astype(np.uint8), right.ts[last], version, value)
     names = prefixed(tags.RIGHT, take(keys, code))
-    of_rights = kept(names, values, version, gone, now_ms + retention_ms, right.in_order[code])
+    of_rights = kept(names, values, version, gone=gone, due_ms=now_ms + retention_ms, in_order=right.in_order[code])
 
     final = np.flatnonzero(last_of_run(left.combined))
     wanted, version = left.wanted[final], take(left.version, final)
     flags = np.where(wanted, 0, GONE).astype(np.uint8)
     values = records.encode(flags, left.ts[final], version, masked(take(left.value, final), wanted))
-    of_lefts = kept(left.names, values, version, ~wanted, now_ms + later(retention_ms), in_order)
+    of_lefts = kept(left.names, values, version, gone=~wanted, due_ms=now_ms + later(retention_ms), in_order=in_order)
     store.write(stack(of_rights[0], of_lefts[0]), stack(of_rights[1], of_lefts[1]))
 
 

@@ -26,7 +26,7 @@ class Slot(NamedTuple):
     row: Bytes
 
 
-class Changed(NamedTuple):
+class ChangedSlots(NamedTuple):
     """The keys of which a batch changed a slot, and the timestamps of the changes."""
 
     places: Ints
@@ -34,8 +34,8 @@ class Changed(NamedTuple):
 
 
 def take_in(
-    rows: pa.Table, code: Ints, slots: list[Slot], held: Records, count: Counters, in_order: Sequence[bool]
-) -> list[Changed]:
+    rows: pa.Table, code: Ints, slots: list[Slot], *, held: Records, count: Counters, in_order: Sequence[bool]
+) -> list[ChangedSlots]:
     """Put a batch's rows (``NUMBERED``; any order, duplicates allowed) into the ``slots``; returns what changed in each.
 
     ``code``: the places of the rows' keys among those of the slots; ``in_order``: of each table, see ``newest_only``.
@@ -45,7 +45,7 @@ def take_in(
     for at, slot in enumerate(slots):
         own = np.flatnonzero(number == at)
         if not len(own):
-            changed.append(Changed(np.zeros(0, np.int64), np.zeros(0, np.int64)))
+            changed.append(ChangedSlots(np.zeros(0, np.int64), np.zeros(0, np.int64)))
             continue
         known = Records(valid(slot.version), held.flags, held.ts, pc.fill_null(slot.version, b""), slot.row)
         how: Any = {"as_read": True, "in_order": bool(in_order) and in_order[at]}
@@ -54,5 +54,5 @@ def take_in(
         place, where = own[order[last]], which[last]
         row = take(column(rows, "value"), place)
         slots[at] = Slot(replaced(slot.version, where, take(version, last)), replaced(slot.row, where, row))
-        changed.append(Changed(where, times[place]))
+        changed.append(ChangedSlots(where, times[place]))
     return changed

@@ -97,7 +97,9 @@ def left_behind(store: Store, stage: str, topic: StartOver) -> Iterator[pa.Table
             continue
         if topic.slot is not None:  # several right tables in one store: the first byte of keys tells them apart
             alive &= first_bytes(keys) == topic.slot
-        yield _tombstones(keys, held.version, alive, topic, JOINED if stage in ("resolve", "regroup", "spread") else CHANGE)
+        yield _tombstones(
+            keys, held.version, alive, topic, JOINED if stage in ("resolve", "regroup", "spread", "enrich") else CHANGE
+        )
 
 
 def _tombstones(keys: Bytes, version: Bytes, alive: Bools, topic: StartOver, schema: pa.Schema) -> pa.Table:

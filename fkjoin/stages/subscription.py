@@ -64,14 +64,16 @@ def subscription(
     split = len(subscriptions)
     answered = np.zeros(len(keys), bool)
     answered[code[:split][bools(column(subscriptions, "subscribe"))]] = answered[code[split:]] = True
-    right = read_rights(rights, code[split:], keys, store, count, right_parts, rights_in_order, answered)
+    right = read_rights(
+        rights, code[split:], keys, store=store, count=count, parts=right_parts, in_order=rights_in_order, answered=answered
+    )
     left = read_subscribes(subscriptions, code[:split], store, count, in_order)
     order = BatchOrder(right.changed, right.version.slice(right.stored), left.version, shared_log=shared_log)
 
     yield _answer_on_subscribe(right, left, order, count)
     yield _answer_later(right, left, order, count)
-    yield from _fan_out(_to_fan_out(right, count, every=every), keys, right, left, order, store, count)
-    write_sides(store, keys, right, left, now_ms, retention_ms, in_order)
+    yield from _fan_out(_to_fan_out(right, count, every=every), keys, right, left=left, order=order, store=store, count=count)
+    write_sides(store, keys, right, left=left, now_ms=now_ms, retention_ms=retention_ms, in_order=in_order)
 
 
 def _answer_on_subscribe(right: Rights, left: Subscribes, order: BatchOrder, count: Counters) -> pa.Table:
@@ -81,7 +83,9 @@ def _answer_on_subscribe(right: Rights, left: Subscribes, order: BatchOrder, cou
     change = order.last_change(code, BEFORE, order.subscribes[wanted])
     row = np.where(change == NONE, code, change + right.stored)  # without a change before it, the stored row
     ts = np.maximum(left.ts[wanted], np.where(valid(right.value)[row], right.ts[row], NO_TIMESTAMP))
-    return _answers(count, take(left.key, wanted), take(left.version, wanted), take(left.value, wanted), right, row, ts)
+    return _answers(
+        count, take(left.key, wanted), take(left.version, wanted), value=take(left.value, wanted), right=right, row=row, ts=ts
+    )
 
 
 def _answer_later(right: Rights, left: Subscribes, order: BatchOrder, count: Counters) -> pa.Table:
@@ -97,7 +101,7 @@ def _answer_later(right: Rights, left: Subscribes, order: BatchOrder, count: Cou
     hit = np.flatnonzero(change != NONE)
     row, place = change[hit] + right.stored, wanted[hit]
     key, version, value = (take(column, place) for column in (left.key, left.version, left.value))
-    return _answers(count, key, version, value, right, row, right.since[row])
+    return _answers(count, key, version, value=value, right=right, row=row, ts=right.since[row])
 
 
 def _to_fan_out(right: Rights, count: Counters, *, every: bool) -> Ints:
@@ -111,7 +115,7 @@ def _to_fan_out(right: Rights, count: Counters, *, every: bool) -> Ints:
 
 
 def _fan_out(
-    changed: Ints, keys: Bytes, right: Rights, left: Subscribes, order: BatchOrder, store: Store, count: Counters
+    changed: Ints, keys: Bytes, right: Rights, *, left: Subscribes, order: BatchOrder, store: Store, count: Counters
 ) -> Iterator[pa.Table]:
     """Answers to the stored subscribers of ``changed`` foreign keys, a page of the store at a time.
 
@@ -137,7 +141,9 @@ def _fan_out(
         row, place = change[hit] + right.stored, live[hit]
         fan_out += np.bincount(code[hit], minlength=len(keys))
         _, left_keys = combined_key.decode(untagged(take(names, hit)))
-        yield _answers(count, left_keys, take(held.version, place), take(held.body, place), right, row, right.since[row])
+        yield _answers(
+            count, left_keys, take(held.version, place), value=take(held.body, place), right=right, row=row, ts=right.since[row]
+        )
     if len(changed):
         hottest = int(fan_out.argmax())
         count[counters.FAN_OUT] = most = int(fan_out[hottest])
@@ -145,7 +151,7 @@ def _fan_out(
             count[counters.HOT_KEY + keys[hottest].as_py().hex()] = most
 
 
-def _answers(count: Counters, key: Bytes, version: Bytes, value: Bytes, right: Rights, row: Ints, ts: Ints) -> pa.Table:
+def _answers(count: Counters, key: Bytes, version: Bytes, *, value: Bytes, right: Rights, row: Ints, ts: Ints) -> pa.Table:
     """Answers (``ANSWER``) to subscribers, each with a ``row`` of the right ones."""
     count[counters.ANSWERS] += len(key)
     return table(ANSWER, key, concat(version, take(right.version, row)), value, take(right.value, row), ts)

@@ -2,7 +2,8 @@
 
 CONFIG has ``master``, ``folder``, ``conf`` and ``job``.  Joins the growing logs under FOLDER, and writes each batch's results
 to FOLDER/out/BATCH.jsonl, whole or not at all.  ``job``: ``joined``; ``summed``, the orders of each customer that is there,
-counted and summed up; or ``star``, orders with the customers that two foreign keys name.
+counted and summed up; ``star``, orders with the customers that two foreign keys name; or ``enriched``, each line of the log
+of orders with the number of customers of that name.
 """
 
 from __future__ import annotations
@@ -48,6 +49,13 @@ def main(config: dict[str, Any]) -> None:
         grouped = inner.group_by("left.c", name="sums", validate=True)
         joined = grouped.agg(orders=count(), amount=sum_of("left.amount"), largest=largest("left.amount"))
         columns = ["_operation as op", "c", "orders", "amount", "largest"]
+    changes = joined.changes
+    if config["job"] == "enriched":
+        names = customers.group_by("name", name="names").agg(n=count())
+        named = fk_join(customers, names, "name", "left", ["left.name", "right.n"], "faults", validate=True)
+        lines = spark.readStream.schema(ORDERS).json(str(folder / "orders"))
+        changes = named.enrich(lines.withColumnRenamed("c", "buyer"), "buyer", "left", "enriched", validate=True).events
+        columns = ["seq", "o", "buyer", "name", "n"]
     out = folder / "out"
     out.mkdir(exist_ok=True)
 
@@ -59,7 +67,7 @@ def main(config: dict[str, Any]) -> None:
         draft.rename(out / f"{batch:06d}.jsonl")
         crash_if_told("sink write", "after")
 
-    query = joined.changes.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint"))
+    query = changes.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint"))
     query.trigger(processingTime="100 milliseconds").start().awaitTermination()
 
 

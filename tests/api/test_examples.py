@@ -6,14 +6,16 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
 from tests.support.places import ROOT
+from tests.support.sampling import EVERY
 from tests.support.sessions import short_lived
 
 EXAMPLES = ROOT / "examples"
@@ -21,19 +23,59 @@ README = (EXAMPLES / "README.md").read_text()
 COMMANDS = dict(re.findall(r"^\| `(\w+)` \|.*\| `((?:fkjoin|python) [^`]+)` \|$", README, re.MULTILINE))
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    shutil.copytree(EXAMPLES, tmp_path / "examples")
-    return tmp_path
+TOGETHER = """
+import runpy, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from fkjoin.cli.main import app
+
+SparkSession.stop = lambda session: None
+for line in sys.argv[1:]:
+    program, *arguments = line.split()
+    print(f"<{line}>", flush=True)
+    if program == "python":
+        sys.path.insert(0, str(Path(arguments[0]).parent))
+        runpy.run_path(arguments[0], run_name="__main__")
+        del sys.path[0]
+    else:
+        assert app(arguments, standalone_mode=False) in (None, 0), line
+"""
+"""Runs the commands that it is given one after the other in one session: a JVM takes ten seconds."""
+
+RUNS = ["orders", "regions", "sqlite", "sqlite", "debezium"]
 
 
-def run(checkout: Path, name: str) -> str:
-    """What the example's command prints."""
-    program, *arguments = COMMANDS[name].split()
-    start = [sys.executable] if program == "python" else [sys.executable, "-m", "fkjoin"]
-    done = subprocess.run([*start, *arguments], cwd=checkout, env=short_lived(), capture_output=True, text=True, check=False)
+class Ran(NamedTuple):
+    """The folder in which the examples ran, and what each run printed."""
+
+    checkout: Path
+    printed: dict[str, list[str]]
+
+
+def python(checkout: Path, *arguments: str) -> str:
+    """What the program prints."""
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=checkout, env=short_lived(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return done.stdout
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """All of them, in one process; in ``make faults`` each command is a process of its own."""
+    checkout, printed = tmp_path_factory.mktemp("checkout"), defaultdict[str, list[str]](list)
+    shutil.copytree(EXAMPLES, checkout / "examples")
+    commands = [COMMANDS[name] for name in RUNS]
+    if EVERY:
+        for name, command in zip(RUNS, commands, strict=True):
+            program, *arguments = command.split()
+            printed[name].append(python(checkout, *([] if program == "python" else ["-m", "fkjoin"]), *arguments))
+    else:
+        rest = python(checkout, "-c", TOGETHER, *commands)
+        for name, command in reversed(list(zip(RUNS, commands, strict=True))):
+            rest, _, last = rest.rpartition(f"<{command}>\n")
+            printed[name].insert(0, last)
+    return Ran(checkout, printed)
 
 
 def changes(folder: Path) -> list[dict[str, Any]]:
@@ -48,10 +90,10 @@ def test_every_example_is_in_the_list() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", listed, re.MULTILINE)) == notebooks
 
 
+@pytest.mark.faults
 @pytest.mark.spark
-def test_orders(checkout: Path) -> None:
-    run(checkout, "orders")
-    found = changes(checkout / "build/examples/orders/joined")
+def test_orders(ran: Ran) -> None:
+    found = changes(ran.checkout / "build/examples/orders/joined")
     assert {row["order_id"]: (row["amount"], row["name"], row["tier"]) for row in found} == {
         "o1": (10.0, "Ada Lovelace", "gold"),
         "o2": (25.0, "Ada Lovelace", "gold"),
@@ -59,23 +101,25 @@ def test_orders(checkout: Path) -> None:
     }
 
 
+@pytest.mark.faults
 @pytest.mark.spark
-def test_regions(checkout: Path) -> None:
-    run(checkout, "regions")
-    (row,) = DeltaTable(checkout / "build/examples/regions/table").to_pyarrow_table().to_pylist()
+def test_regions(ran: Ran) -> None:
+    (row,) = DeltaTable(ran.checkout / "build/examples/regions/table").to_pyarrow_table().to_pylist()
     assert row == {"region": "north", "items": 3, "revenue": 35.0}
-    assert [change["items"] for change in changes(checkout / "build/examples/regions/changes")] == [3]
+    assert [change["items"] for change in changes(ran.checkout / "build/examples/regions/changes")] == [3]
 
 
+@pytest.mark.faults
 @pytest.mark.spark
-def test_sqlite(checkout: Path) -> None:
+def test_sqlite(ran: Ran) -> None:
+    """Also when it is run again."""
     wanted = ["('o1', 10.0, 'Ada Lovelace')", "('o2', 25.0, 'Ada Lovelace')", "('o4', 80.0, None)"]
-    for _ in range(2):
-        assert [line for line in run(checkout, "sqlite").splitlines() if line.startswith("(")] == wanted
+    assert [[line for line in one.splitlines() if line.startswith("(")] for one in ran.printed["sqlite"]] == [wanted] * 2
 
 
+@pytest.mark.faults
 @pytest.mark.spark
-def test_debezium(checkout: Path) -> None:
-    printed = run(checkout, "debezium")
+def test_debezium(ran: Ran) -> None:
+    (printed,) = ran.printed["debezium"]
     rows = re.findall(r"^\|(\d+) *\|([\d.]+) *\|([\w ]+?) *\|", printed, re.MULTILINE)
     assert rows == [("1", "10.0", "Ada Lovelace"), ("2", "26.0", "Ada Lovelace")]

@@ -19,7 +19,7 @@ from fkjoin.checkpoint.look_up import look_up
 from fkjoin.checkpoint.saved import SavedState
 from fkjoin.checkpoint.upkeep import verify
 from fkjoin.replay.on_spark import replay_on_spark
-from fkjoin.replay.traces import Event, Trace, read_trace
+from fkjoin.replay.traces import Trace, TraceChange, read_trace
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from fkjoin.spark.buckets import spark_hash
 from fkjoin.stages.counters import metrics_name
@@ -48,7 +48,7 @@ def test_all_traces_in_one_query_give_the_final_tables_and_subsequences(
 ) -> None:
     """Each trace has keys of its own; the cuts fall where they may."""
     paths = [path for path in trace_files() if path.name.startswith(how)]
-    events: list[Event] = []
+    events: list[TraceChange] = []
     for number, path in enumerate(paths):
         for event in read_trace(path).events:
             foreign_key = None if event.foreign_key is None else f"{number}|{event.foreign_key}"

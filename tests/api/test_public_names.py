@@ -22,7 +22,9 @@ def public(of: Any) -> list[str]:
     return sorted(name for name in dir(of) if not name.startswith("_"))
 
 
-@pytest.mark.parametrize("name", ["fkjoin.Table", "fkjoin.grouped.Grouped", *(f"fkjoin.{module}" for module in MODULES)])
+@pytest.mark.parametrize(
+    "name", ["fkjoin.Table", "fkjoin.grouped.Grouped", "fkjoin.events.Enriched", *(f"fkjoin.{module}" for module in MODULES)]
+)
 def test_what_completion_offers_is_in_the_reference(name: str) -> None:
     above, _, last = name.rpartition(".")
     assert public(getattr(importlib.import_module(above), last)) == sorted(reference()[name] or [])

@@ -154,7 +154,9 @@ def test_a_promise_that_is_broken_is_found(kind: Any, tmp_path: Path) -> None:
 def test_a_query_that_had_no_batch_since_its_start_writes_nothing_after_a_set_back(tmp_path: Path) -> None:
     """It knows the set-backs of its start."""
     kinds = StructType().add("id", StringType()).add("n", LongType())
-    table: Any = SimpleNamespace(name="it", key=("id",), rest=("n",), key_type=kinds[:1], row_type=kinds[1:], node=None)
+    table: Any = SimpleNamespace(
+        name="it", key=("id",), rest=("n",), key_type=kinds[:1], row_type=kinds[1:], node=None, appends=False
+    )
     rows = pa.table({"id": ["a"], "n": [1], "_operation": ["update"]})
     changes = SimpleNamespace(toArrow=lambda: rows)
     sink = SetBack(tmp_path / "db", "it")

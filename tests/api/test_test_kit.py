@@ -18,11 +18,13 @@ from fkjoin.testing import (
     DUPLICATE,
     REORDER,
     AggregateTest,
+    EnrichTest,
     FlatMapTest,
     JoinTest,
     KeyJoinTest,
     MembersTest,
     change,
+    event,
     left,
     right,
 )
@@ -64,9 +66,9 @@ def test_whatever_happens_the_table_is_the_batch_join(events: list[Any], how: An
     test = JoinTest(lambda key, row: row["fk"], how, seed=seed)
     test.feed(*events)
     rows: dict[str, dict[str, Any]] = {"left": {}, "right": {}}
-    for event in events:
-        if isinstance(event, kit.Event):
-            rows[event.side][event.key] = event.row
+    for one in events:
+        if isinstance(one, kit.Event):
+            rows[one.side][one.key] = one.row
     wanted = {}
     for key, row in rows["left"].items():
         other = rows["right"].get(row["fk"]) if row is not None else None
@@ -107,11 +109,13 @@ def test_a_crash_really_throws_away_what_was_written(monkeypatch: pytest.MonkeyP
     assert len(test.outputs) == 1
 
 
-@pytest.mark.parametrize("document", ["docs/howto.md", "docs/aggregates.md"])
+@pytest.mark.parametrize("document", ["docs/howto.md", "docs/aggregates.md", "docs/joins.md"])
 def test_examples_in_documents_hold(document: str) -> None:
     text = (ROOT / document).read_text()
-    (block,) = [part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "fkjoin.testing" in part]
-    exec(block, {})
+    found = [part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "fkjoin.testing" in part]
+    assert found
+    for block in found:
+        exec(block, {})
 
 
 def zoo(**more: Any) -> AggregateTest:
@@ -135,6 +139,28 @@ def test_a_test_of_an_aggregate_reads_like_this() -> None:
     assert set(test.stored("regroup")) >= {b"d1", b"d2"}
     with pytest.raises(FkJoinError, match="group: the key that '3' names is 7; here keys are texts, or None"):
         test.feed(change("3", {"zoo": 7}))
+
+
+def test_a_test_of_an_enrich_reads_like_this() -> None:
+    test = EnrichTest(on="customer", how="left")
+    first = event({"customer": "c1", "n": 1})
+    outputs = test.feed(first, change("c1", {"name": "Ada"}), CRASH, change("c1", {"name": "Eve"}), DUPLICATE, first, REORDER)
+    assert outputs == [
+        ("c1", "insert", {"customer": "c1", "n": 1, "name": "Ada"}),
+        ("c1", "insert", {"customer": "c1", "n": 1, "name": "Eve"}),
+    ]
+    assert test.feed(DUPLICATE) == []
+    assert test.feed(event({"customer": None}), event({"customer": "c2"})) == [
+        ("", "insert", {"customer": None}),
+        ("c2", "insert", {"customer": "c2"}),
+    ]
+    assert (test.table, test.count["events-without-row"]) == ({"c1": {"name": "Eve"}}, 2)
+    assert test.feed(change("c1", None)) == []
+    assert test.table == {}
+    with pytest.raises(FkJoinError, match="on: the key that .* names is 7; here keys are texts, or None"):
+        test.feed(event({"customer": 7}))
+    with pytest.raises(TopologyError, match="how: 'outer' is not one of"):
+        EnrichTest(on="customer", how="outer")  # type: ignore[arg-type]
 
 
 def test_a_test_of_a_flat_map_reads_like_this() -> None:

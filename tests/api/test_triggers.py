@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from fkjoin import Table, TopologyError
 from fkjoin.jobs.job_file import read_job
 from fkjoin.jobs.job_kinds import JobError
-from fkjoin.jobs.job_sections import JobSpec
+from fkjoin.jobs.job_sections import JobSection
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.sinks import Parquet
@@ -52,7 +52,7 @@ def test_a_job_file_refuses_the_same_texts(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", [*INTERVALS, "available-now"])
 def test_a_job_file_takes_the_same_texts(text: str, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(GOOD.replace('"available-now"', f'"{text}"'))
-    spec: JobSpec = read_job(tmp_path / "job.toml")
+    spec: JobSection = read_job(tmp_path / "job.toml")
     assert spec.trigger == text
 
 

@@ -13,9 +13,11 @@ from pyspark.sql import functions as F
 
 from fkjoin import Table, TopologyError, cogroup, fk_join
 from fkjoin import aggregates as agg
+from fkjoin.events import Enriched
 from fkjoin.kafka import Debezium, Json, Registry
 from fkjoin.sinks import Delta, Kafka, Parquet
 from fkjoin.spark.schemas import struct_type
+from tests.support.own_sink import Sqlite
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
 
@@ -66,7 +68,16 @@ def one(row: Any) -> Any:
     return row
 
 
-def written(t: Tables, table: Table, *sinks: Any) -> None:
+def clicks(t: Tables) -> DataFrame:
+    """A stream of events: customers and times."""
+    return t.spark.readStream.format("rate").load().withColumnRenamed("value", "buyer")
+
+
+def enriched(t: Tables) -> Enriched:
+    return t.customers.enrich(clicks(t), on="buyer", name="seen")
+
+
+def written(t: Tables, table: Table | Enriched, *sinks: Any) -> None:
     """The table in a place of its own."""
     table.to(*sinks, checkpoint=t.folder / "ck", **NOW).awaitTermination()
 
@@ -326,6 +337,51 @@ WAYS: dict[str, Way] = {
             t.orders, value=Registry("avro", "id string", "http://127.0.0.1:1", write_schema="{}", subject="orders-value")
         ),
     ),
+    "events: a batch DataFrame is no stream; read it": (
+        lambda t: t.customers.enrich(t.spark.range(3), on="id"),
+        lambda t: t.customers.enrich(t.spark.readStream.format("rate").load(), on="value"),
+    ),
+    "events: rows of this stream are not final when they come": (
+        lambda t: t.customers.enrich(clicks(t).groupBy("buyer").count(), on="buyer"),
+        lambda t: (
+            Table.from_stream(clicks(t), key="timestamp", version="buyer + 1").group_by("buyer").count().join(t.customers)
+        ),
+    ),
+    "events: 'name' is a column of the events and of table": (
+        lambda t: t.customers.enrich(clicks(t).withColumn("name", F.lit("x")), on="buyer"),
+        lambda t: (
+            t.customers.enrich(clicks(t).withColumn("title", F.lit("x")), on="buyer"),
+            t.customers.select("tags").enrich(clicks(t).withColumn("name", F.lit("x")), on="buyer"),
+        ),
+    ),
+    "events_name: these events are called seen; leave it out": (
+        lambda t: t.customers.select("name as other").enrich(enriched(t), on="buyer", events_name="clicks"),
+        lambda t: t.customers.select("name as other").enrich(enriched(t), on="buyer"),
+    ),
+    "events: orders is a table, whose rows change": (
+        lambda t: t.customers.enrich(t.orders, on="customer"),  # type: ignore[arg-type]
+        lambda t: (
+            t.orders.join(t.customers, on="customer"),
+            t.customers.select("name").enrich(t.orders.changes, on="customer"),
+        ),
+    ),
+    "key: events have no key that a Json could write": (
+        lambda t: Kafka("seen", "127.0.0.1:1", key=Json("")).records(enriched(t)._lowered),
+        lambda t: Kafka("seen", "127.0.0.1:1", key="concat(buyer, name)").records(enriched(t)._lowered),
+    ),
+    "seen: these are events, and": (
+        lambda t: written(t, enriched(t), Sqlite(t.folder / "shop.db", "seen")),
+        lambda t: Delta(t.folder / "events").begin(enriched(t)._lowered),
+    ),
+    "path: {events} has events, and no changes of a table": (
+        lambda t: (
+            (t.folder / "events" / "batch=00000000-01234567").mkdir(parents=True),
+            (t.folder / "events" / "_fkjoin.json").write_text('{"format": 1, "events": true}'),
+            t.spark.range(1).write.mode("append").parquet(str(t.folder / "events" / "batch=00000000-01234567")),
+            Table.from_fkjoin(t.spark, t.folder / "events"),
+        ),
+        lambda t: t.spark.read.parquet(str(t.folder / "events")),
+    ),
     "sinks: name one at least": (
         lambda t: written(t, t.orders),
         lambda t: written(t, t.orders, Parquet(t.folder / "o")),
@@ -343,6 +399,6 @@ def test_the_way_out_that_is_named_is_one(spark: SparkSession, tmp_path: Path, b
     tables = Tables(spark, tmp_path)
     with pytest.raises(TopologyError) as found:
         wrong(tables)
-    places = {"in": str(tmp_path / "in"), "o": f"file:{tmp_path / 'o'}"}
+    places = {"events": str(tmp_path / "events"), "in": str(tmp_path / "in"), "o": f"file:{tmp_path / 'o'}"}
     assert str(found.value).startswith(re.sub(r"{(\w+)}", lambda place: places[place[1]], beginning))
     right(tables)

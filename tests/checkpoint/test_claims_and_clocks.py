@@ -19,7 +19,7 @@ from fkjoin.checkpoint import claim, claim_files
 from fkjoin.checkpoint.claim import claimed, require_held
 from fkjoin.checkpoint.claim_files import FILE, ClaimFiles
 from fkjoin.errors import FkJoinError
-from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath, Doing
+from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath, WorkerFiles
 
 SPARK = cast(SparkSession, None)
 
@@ -55,7 +55,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files without a JVM; an object store cannot date them."""
     monkeypatch.setenv("SPARK_CONNECT_LOCAL_URL", "here")
-    at = ArrowFiles(Doing(SPARK), "file")
+    at = ArrowFiles(WorkerFiles(SPARK), "file")
     monkeypatch.setattr(claim_files, "hadoop", lambda _, where: (ArrowPath.of(where), at))
     if request.param == "of an object store":
         monkeypatch.setattr(claim_files, "local_path", lambda *_: None)

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError, cogroup, fk_join
 from fkjoin.jobs.job import Job
-from fkjoin.jobs.job_sections import JobSpec
+from fkjoin.jobs.job_sections import JobSection
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
 
@@ -142,7 +142,7 @@ def test_a_job_goes_on_by_itself(spark: SparkSession, tmp_path: Path, put: Put, 
     }
 
     def go_on() -> None:
-        made = Job(JobSpec.model_validate(spec), spark)
+        made = Job(JobSection.model_validate(spec), spark)
         made.keep_schemas()
         for planned in made.queries():
             planned.start().awaitTermination()

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from fkjoin import FkJoinError, FormatError, StateReader
 from fkjoin.checkpoint import reader as reader_module
 from fkjoin.checkpoint import replica, user_keys
-from fkjoin.checkpoint.entries import Results
+from fkjoin.checkpoint.entries import StoredRows
 from fkjoin.checkpoint.python_values import rows_of
 from fkjoin.checkpoint.spark_formats import Place, changes_of, key_of, place_of
 from fkjoin.spark.buckets import bucket_ids
@@ -54,7 +54,7 @@ def state_of(query: SavedQuery, reader: StateReader, folder: Path) -> dict[Any, 
     found = {}
     for bucket in bucket_ids(query.buckets):
         with query.store(bucket, folder) as store:
-            for batch in Results(reader._there().described)(store, bucket):
+            for batch in StoredRows(reader._there().described)(store, bucket):
                 found.update({(one["region"], one["n"]): one for one in rows_of(batch)})
     return found
 

@@ -23,6 +23,7 @@ from tests.support.job_files import GOOD, job
 from tests.support.processes import Command, ends, interruptible, linux
 from tests.support.queries import write_lines
 from tests.support.sampling import sampled
+from tests.support.traces import TRACES, assert_agrees, expected
 
 pytestmark = linux
 
@@ -86,15 +87,22 @@ def test_nothing_is_left_of_a_job(
 
 
 @pytest.mark.spark
-def test_nothing_is_left_of_a_command_that_has_ended(command: Callable[..., Command], tmp_path: Path) -> None:
-    from tests.support.traces import TRACES
-
-    trace = str(TRACES / "left-empty-string-keys.in.jsonl")
-    one = command("replay", trace, "--engine", "spark", "--events-per-batch", "100", "--buckets", "1")
+def test_a_command_that_has_ended_leaves_nothing_and_prints_nothing_else(
+    command: Callable[..., Command], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it start a process for each file that Hadoop makes, to set its permissions (``fkjoin.sessions.local_files``)."""
+    trace, chmod = TRACES / "left-empty-string-keys.in.jsonl", tmp_path / "bin" / "chmod"
+    chmod.parent.mkdir()
+    chmod.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/started\nexec /bin/chmod "$@"\n')
+    chmod.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{chmod.parent}{os.pathsep}{os.environ['PATH']}")
+    one = command("replay", str(trace), "--engine", "spark", "--events-per-batch", "4", "--buckets", "1")
     one.wait_for("a JVM", lambda: one.java() is not None)
     one.ends()
     assert one.process.returncode == 0
+    assert_agrees(one.said.read_text().split("\n")[:-1], expected(trace))
     assert list(one.temporary.iterdir()) == []
+    assert not (tmp_path / "started").exists()
 
 
 @pytest.mark.parametrize("of_a_thread", [False, True])

@@ -160,11 +160,14 @@ def test_record_bytes_and_unknown_format() -> None:
 
 
 def test_packed_messages_round_trip_and_unknown_ones_are_refused() -> None:
-    for schema in (messages.CHANGE, messages.SUBSCRIPTION, messages.ANSWER, messages.JOINED, messages.RESULT):
+    for schema in (
+        *(messages.EVENT, messages.ENRICHED, messages.CHANGE, messages.SUBSCRIPTION, messages.ANSWER, messages.JOINED),
+        messages.RESULT,
+    ):
         packed = messages.pack(schema.empty_table())
         assert messages.unpack(packed).schema.equals(schema)
     assert packed[:2] == b"\x01\x05"
-    for broken in (b"", b"\x02\x01", b"\x01\x0a"):
+    for broken in (b"", b"\x02\x01", b"\x01\x0c"):
         with pytest.raises(FormatError, match="packed messages"):
             messages.unpack(broken)
 

@@ -17,6 +17,7 @@ from fkjoin import Table, TopologyError, fk_join
 from fkjoin.stages.counters import metrics_name
 from tests.support.files import collected, write
 from tests.support.queries import run
+from tests.support.sampling import EVERY, sampled
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
 
@@ -134,7 +135,11 @@ def test_options_of_sparks_reader_are_sparks_and_lines_that_it_cannot_read_are_l
     assert (name, file, value, reason) == ("in", "1.json", b'{"id":"b","n":5.5,"lsn":1}', OBJECT)
 
 
-@pytest.mark.parametrize(("column", "options"), [("_corrupt_record", {}), ("bad", {"columnNameOfCorruptRecord": "bad"})])
+CORRUPT: list[tuple[str, dict[str, str]]] = [("_corrupt_record", {}), ("bad", {"columnNameOfCorruptRecord": "bad"})]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("column", "options"), sampled(CORRUPT, CORRUPT[1:]))
 def test_with_a_column_for_them_lines_that_do_not_fit_are_rows(
     spark: SparkSession, tmp_path: Path, column: str, options: dict[str, str]
 ) -> None:
@@ -210,7 +215,7 @@ known = st.sampled_from([line if isinstance(line, bytes) else line.encode() for 
 anything = st.one_of(keyed.map(str.encode), objects.map(str.encode), cut.map(str.encode), known, st.binary(max_size=6))
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=20 if EVERY else 3, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(lines=st.lists(anything, min_size=20, max_size=60))
 def test_whatever_lines_there_are_both_ways_give_the_same(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]

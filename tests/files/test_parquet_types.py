@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from fkjoin import QueryError
+from fkjoin import QueryError, TopologyError
 from tests.support.files import collected, table
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
@@ -72,6 +75,37 @@ def test_a_value_beyond_the_tables_type_is_a_letter_and_others_are_rows(
             assert letter.reason.endswith(f" is no {WIDER[name][0]}")
             assert (letter.file.endswith("/1.parquet"), json.loads(letter.value)[name]) == (True, value)
     assert (rows, letters) == ({}, {})
+
+
+MISREAD: dict[str, tuple[str, pa.DataType, Any]] = {
+    "x": ("bigint", pa.decimal128(5, 2), Decimal("7.50")),
+    "y": ("int", pa.date32(), date(2026, 1, 2)),
+    "z": ("bigint", pa.timestamp("us"), datetime(2026, 1, 2)),
+    "d": ("date", pa.int32(), 7),
+    "t": ("timestamp", pa.timestamp("us"), datetime(2026, 1, 2)),
+    "s.n": ("struct<n: int>", pa.struct([("n", pa.decimal128(5, 2))]), {"n": Decimal("7.50")}),
+    "l[]": ("array<int>", pa.list_(pa.date32()), [date(2026, 1, 2)]),
+    "m.value": ("map<string, int>", pa.map_(pa.string(), pa.date32()), [("a", date(2026, 1, 2))]),
+}
+"""Columns or fields, the table's type of the column, and another one of the file that Spark reads without an error."""
+
+
+def test_a_kind_that_spark_misreads_is_refused_and_the_type_that_is_named_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    made = table(spark, tmp_path / "in", schema="id string, lsn bigint, x bigint", name="t", format="parquet")
+    assert dict(made.changes.dtypes)["x"] == "bigint", "of a folder without files"
+    for field, (given, kind, value) in MISREAD.items():
+        name = field.rstrip("[]").split(".")[0]
+        pq.write_table(pa.table({"id": ["a"], "lsn": [1], name: pa.array([value], kind)}), tmp_path / "in" / "a.parquet")
+        with pytest.raises(
+            TopologyError, match=rf"^schema: {re.escape(field)} is \S+, and .* in the files of .*; give it that type"
+        ):
+            table(spark, tmp_path / "in", schema=f"id string, lsn bigint, {name} {given}", name="t")
+    pq.write_table(pa.table({"id": ["a"], "lsn": [1], "x": pa.array([Decimal("7.50")])}), tmp_path / "in" / "a.parquet")
+    found = table(spark, tmp_path / "in", schema="id string, lsn bigint, x decimal(3,2)", name="t").with_columns(
+        {"x": "round(x)"}
+    )
+    assert [row.x for row in collected(found.materialize("kept").changes, tmp_path / "kept")] == [Decimal("8")]
 
 
 def test_another_kind_of_type_stops_the_query_with_the_file_and_both_ways_on(spark: SparkSession, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.folds.bulk import bulk_column, collected_column, first_column, require_orders
 from fkjoin.folds.cogrouped import CoFold, numbered
 from fkjoin.folds.fold import Fold, Having
-from fkjoin.folds.members import Collected, Reading
+from fkjoin.folds.members import Collected, ColumnForm
 from fkjoin.folds.sums import Count
 from fkjoin.stages import Counters, aggregate, regroup
 from fkjoin.state import BucketStore, MemoryStore
@@ -132,7 +132,11 @@ def test_a_change_of_one_member_writes_as_much_in_a_group_of_any_size(every: boo
 
 def test_a_bucket_store_reads_no_more_of_a_group_than_the_first_members(monkeypatch: pytest.MonkeyPatch) -> None:
     fold = Fold(
-        VALUE, (first_column("most", "max_by", T, N, VALUE, "n", most=3), bulk_column("ns", "count_distinct", N, VALUE, "n"))
+        VALUE,
+        (
+            first_column("most", "max_by", T, by=N, schema=VALUE, text="n", most=3),
+            bulk_column("ns", "count_distinct", N, VALUE, "n"),
+        ),
     )
     grouping, log = Grouping(VALUE), Log()
     grouping.fold = fold
@@ -172,7 +176,7 @@ def _more_than(column: str, of: int) -> Having:
 @pytest.mark.parametrize("every", [False, True])
 def test_a_group_that_does_not_satisfy_the_condition_is_not_in_the_result(every: bool) -> None:
     grouping = Grouping(VALUE, every=every)
-    columns = Count("rows"), collected_column("list", "collect_list", T, [KEY], VALUE, "t", **ALONE)
+    columns = Count("rows"), collected_column("list", "collect_list", T, order=[KEY], schema=VALUE, text="t", **ALONE)
     grouping.fold = Fold(VALUE, columns, having=_more_than("rows", 1))
     grouping.batch([Change("a", 1, "g", (1, "x", None, None, "a"))])
     assert grouping.sent == []
@@ -244,7 +248,7 @@ def test_collected_columns_are_read_from_the_store_as_they_were_sent() -> None:
     }
     for name, facts in grouping.fold.collected.items():
         at = grouping.fold.schema.get_field_index(name)
-        found = Reading.of_facts(facts, grouping.fold.schema.field(at).type).read(grouping.groups, facts["place"], keys)
+        found = ColumnForm.of_facts(facts, grouping.fold.schema.field(at).type).read(grouping.groups, facts["place"], keys)
         assert [found[0].as_py(), found[2].as_py()] == [grouping.table["h"][at], grouping.table["g"][at]]
         assert not found[1].as_py()
 
@@ -266,9 +270,9 @@ def test_what_is_stored_is_what_this_release_has_always_stored() -> None:
     """Other bytes are another format: checkpoints of before would not open."""
     columns = (
         bulk_column("ns", "count_distinct", N, VALUE, "n"),
-        collected_column("list", "collect_list", T, [KEY], VALUE, "t", **ALONE),
-        collected_column("set", "collect_set", T, [], VALUE, "t", **ALONE),
-        first_column("most", "max_by", T, N, VALUE, "n", most=2),
+        collected_column("list", "collect_list", T, order=[KEY], schema=VALUE, text="t", **ALONE),
+        collected_column("set", "collect_set", T, order=[], schema=VALUE, text="t", **ALONE),
+        first_column("most", "max_by", T, by=N, schema=VALUE, text="n", most=2),
     )
     grouping = Grouping(VALUE, *columns)
     grouping.batch([Change("a", 1, "g", (5, "x", None, None, "a"), 7), Change("b", 2, "g", (None, "x", None, None, "b"), 8)])
@@ -283,10 +287,10 @@ def test_what_cannot_be_is_refused() -> None:
         with pytest.raises(TopologyError, match="count_distinct: it is .*, and maps cannot be compared; write array_sort"):
             bulk_column("it", "count_distinct", place, maps, "it")
         with pytest.raises(TopologyError, match="collect_set: it is .*, and maps cannot be compared; write array_sort"):
-            collected_column("it", "collect_set", place, [], maps, "it", **ALONE)
+            collected_column("it", "collect_set", place, order=[], schema=maps, text="it", **ALONE)
     with pytest.raises(TopologyError, match=r"string_agg: n is int64, text or binary is needed; cast it to string"):
-        collected_column("it", "string_agg", N, [KEY], VALUE, "n", **ALONE)
+        collected_column("it", "string_agg", N, order=[KEY], schema=VALUE, text="n", **ALONE)
     with pytest.raises(TopologyError, match=r"max_by: l is list.*, which has no order here; cast it"):
-        first_column("it", "max_by", T, L, VALUE, "l", most=None)
+        first_column("it", "max_by", T, by=L, schema=VALUE, text="l", most=None)
     with pytest.raises(TopologyError, match=r"collect_list: l is list.*, which has no order here; cast it"):
         require_orders("collect_list", ["n", "l"], [N, L], VALUE)

@@ -17,9 +17,10 @@ from typer.main import get_command
 
 from fkjoin.cli.main import app
 from fkjoin.jobs.job_file import json_schema, read_job
-from fkjoin.jobs.job_sections import FormatSpec
+from fkjoin.jobs.job_sections import FormatSection
 from tests.support.documents import FENCE, blocks, check_printed, check_tutorial, program
 from tests.support.places import ROOT
+from tests.support.sampling import EVERY
 from tests.support.sessions import short_lived
 from tools import site_pages
 from tools.messages import raised
@@ -41,9 +42,10 @@ NOT_USED = {
 def run_document(document: str, folder: Path) -> tuple[str, list[tuple[int, str]]]:
     """Run a document's program, and return its output and the lines that the document shows.
 
-    It has a process of its own: Spark takes relative paths from the folder in which its JVM began.
+    It has a process of its own: Spark takes relative paths from the folder in which its JVM began.  In ``make faults`` its
+    commands have theirs, too.
     """
-    script, wanted = program(document)
+    script, wanted = program(document, here=not EVERY)
     (folder / "document.py").write_text(script)
     environment = short_lived(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", PYTHONPATH=str(ROOT))
     command = [sys.executable, "document.py"]
@@ -52,6 +54,7 @@ def run_document(document: str, folder: Path) -> tuple[str, list[tuple[int, str]
     return run.stdout, wanted
 
 
+@pytest.mark.faults
 @pytest.mark.spark
 def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
     check_tutorial(tmp_path, *run_document("docs/tutorial.md", tmp_path))
@@ -156,7 +159,7 @@ def test_the_first_jobs_file_is_one_and_its_page_agrees_with_itself(tmp_path: Pa
     assert {topic for topic, _ in written} == set(job.tables)
     for topic, record in written:
         value = job.tables[topic].value
-        assert isinstance(value, FormatSpec)
+        assert isinstance(value, FormatSection)
         assert [name.split()[0] for name in str(value.columns).split(", ")] == list(json.loads(record))
     places = re.findall(r"^fkjoin state get \w+ (\S+) --join (\w+)$", shell, re.MULTILINE)
     assert places == [(f"{job.checkpoint}/sink-regions", name) for name in ("joined", "regions")]

@@ -14,10 +14,11 @@ import pytest
 
 import fkjoin
 from fkjoin import kafka, sinks, testing
+from fkjoin.events import Enriched
 from fkjoin.grouped import Grouped
 from tests.support.reference import reference
 
-MADE_BY_METHODS = (fkjoin.Table, Grouped)
+MADE_BY_METHODS = (fkjoin.Table, Grouped, Enriched)
 OF_THE_ENGINE = tuple(getattr(module, name) for module in (kafka, sinks) for name in module.__all__ if name != "RETRY_S")
 """Formats and sinks: the reference shows methods that have a docstring, others are told at ``Format`` and ``Sink``."""
 

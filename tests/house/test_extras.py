@@ -56,8 +56,8 @@ sys.meta_path.insert(0, Refused())
 """Python imports it at each start, also of Spark's workers."""
 
 PAGE = """
-from fkjoin.metrics.server import Access, PageServer
-PageServer({}, 0, Access(), "port").close()
+from fkjoin.metrics.server import ClientAccess, PageServer
+PageServer({}, 0, ClientAccess(), "port").close()
 """
 
 NO_SERVER = """

@@ -117,3 +117,13 @@ def test_tests_lie_in_the_rooms_that_they_test() -> None:
     folders = {path.parent.relative_to(ROOT / "tests").as_posix() for path in (ROOT / "tests").rglob("test_*.py")}
     assert folders - set(ROOMS) == {"api", "house", "metrics"}
     assert set(ROOMS) - folders == {"errors", "face"}, "tests of the face are in tests/api"
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    found: dict[str, set[str]] = {}
+    for module, path in MODULES.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, set()).add(module)
+    assert len(found) > 300
+    assert {name: modules for name, modules in found.items() if len(modules) > 1} == {}

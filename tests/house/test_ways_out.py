@@ -72,6 +72,9 @@ WAYS: dict[str, str] = {
     "spark: spark.remote: jobs need a classic": CONNECT,
     "spark: this process has Spark Connect, and": "integration/test_connect.py::test_the_session_that_is_there_is_completed",
     "kafka: {} has its own jars: start the server": CONNECT,
+    "schema: {} is {}, and {} in the files of {};": (
+        "tests/files/test_parquet_types.py::test_a_kind_that_spark_misreads_is_refused_and_the_type_that_is_named_is_read"
+    ),
     "make a Table with Table.from_files, from_kafka": "tests/api/test_inspection.py::test_a_table_is_not_made_by_its_class",
     "{}: {} is {}, a number is needed; cast it": BUILDING,
     "{}: {} is {}, which has no order here; cast": BUILDING,
@@ -111,8 +114,8 @@ WAYS: dict[str, str] = {
     "path: {} cannot be read to learn its columns": BUILDING,
     "schema: column {} is {}, and Spark's JSON": BUILDING,
     "right: timestamps are {} here and {} in left": BUILDING,
-    "{}: {} column{} given, but the key of right": BUILDING,
-    "{}: {} of left table {} is {}, but key column": LEARNED,
+    "{}: {} column{} given, but the key of {} has": BUILDING,
+    "{}: {} of {} is {}, but key column {} of {}": LEARNED,
     "right: {} is joined with itself, or another": BUILDING,
     "right: the key of {} is {}, and that of {} is": BUILDING,
     "right: the key of {} is ({}), and that of {} is": BUILDING,
@@ -341,6 +344,18 @@ WAYS: dict[str, str] = {
     "path: the checkpoint of {} was set back to": (
         "tests/sinks/test_restored_checkpoint.py::test_who_has_read_what_was_set_aside_is_refused_and_who_has_not_goes_on"
     ),
+    "events: a batch DataFrame is no stream; read": BUILDING,
+    "events: rows of this stream are not final when": BUILDING,
+    "events: {} is a column of the events and of": BUILDING,
+    "events: {} is a table, whose rows change, and": BUILDING,
+    "events_name: these events are called {}; leave": BUILDING,
+    "table: {} is deployed in stages, so that a part": (
+        "tests/analysis/test_enrich.py::test_a_table_that_is_deployed_in_stages_is_refused"
+    ),
+    "path: {} has events, and no changes of a table": BUILDING,
+    "make it with table.enrich(events, on=…)": ("tests/api/test_enrich.py::test_what_cannot_be_enriched_is_refused_by_name"),
+    "key: events have no key that a {} could write": BUILDING,
+    "{}: these are events, and {} keeps rows by a key": BUILDING,
 }
 """The tests that go the ways out, by the beginnings of messages, with ``{}`` for what is filled in."""
 

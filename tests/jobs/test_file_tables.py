@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from fkjoin.errors import FkJoinError
 from fkjoin.files.kept_schemas import SCHEMAS
 from fkjoin.jobs.job import Job
-from fkjoin.jobs.job_sections import JobSpec
+from fkjoin.jobs.job_sections import JobSection
 from fkjoin.sinks.restored import OnRestore
 from fkjoin.spark.dead_letters import as_records
 from tests.support.files import write
@@ -36,7 +36,7 @@ def job(spark: SparkSession, folder: Path, on_restore: OnRestore = "fail", **ord
         "sinks": {"out": {"table": "joined", "path": f"{folder}/out"}},
         "dead_letters": {"path": f"{folder}/dead"},
     }
-    return Job(JobSpec.model_validate(spec), spark, on_restore)
+    return Job(JobSection.model_validate(spec), spark, on_restore)
 
 
 def run(made: Job) -> None:

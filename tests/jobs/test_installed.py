@@ -17,7 +17,7 @@ from fkjoin.jobs import installed
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import json_schema, read_job
 from fkjoin.jobs.job_kinds import JobError
-from fkjoin.jobs.job_sections import FormatSpec, SinkSpec
+from fkjoin.jobs.job_sections import FormatSection, SinkSection
 from tests.support.installed import install, install_sqlite
 from tests.support.job_files import GOOD, job
 from tests.support.queries import write_lines
@@ -75,7 +75,7 @@ def test_a_sink_and_a_format_are_made_with_their_settings(monkeypatch: pytest.Mo
     assert (made.place, made.database) == ("sqlite orders", "a.db")
     every: Any = installed.sink_of("Anything", {"hosts": ["a", "b"], "port": 7})
     assert every.settings == {"hosts": ["a", "b"], "port": 7}
-    form: Any = FormatSpec(kind="reads", settings={"columns": "a int"}).build("key")
+    form: Any = FormatSection(kind="reads", settings={"columns": "a int"}).build("key")
     assert (form.separator, form.columns) == (",", "a int")
 
 
@@ -107,7 +107,7 @@ def test_a_format_that_cannot_be_made_is_refused_by_name() -> None:
         ("reads", {"separator": ";"}, r"value.settings.columns: the format 'reads' needs it; give it a value"),
     ):
         with pytest.raises(JobError, match=f"^{says}"):
-            FormatSpec(kind=kind, settings=settings).build("value")
+            FormatSection(kind=kind, settings=settings).build("value")
 
 
 WAYS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
@@ -178,7 +178,7 @@ def test_editors_and_job_files_know_which_settings_there_are(tmp_path: Path, tex
     assert not check(tomllib.loads(text))
     assert check(tomllib.loads(GOOD + SHOP))
     assert read_job(job(tmp_path, GOOD + SHOP)).sinks["shop"].settings["into"] == "joined"
-    assert "shop.db" not in repr(SinkSpec(table="t", kind="sqlite", settings={"database": "shop.db"}))
+    assert "shop.db" not in repr(SinkSection(table="t", kind="sqlite", settings={"database": "shop.db"}))
 
 
 @pytest.mark.spark

@@ -22,7 +22,7 @@ from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import json_schema, read_job
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_operators import wanted_of
-from fkjoin.jobs.job_sections import FormatSpec
+from fkjoin.jobs.job_sections import FormatSection
 from fkjoin.jobs.runner import job_session
 from fkjoin.kafka import Bytes, Debezium, Json, Registry, String
 from fkjoin.kafka.options import masked, sink_options, source_options, with_fetching
@@ -204,12 +204,12 @@ def test_variables_of_the_environment_are_filled_in(tmp_path: Path, monkeypatch:
 def test_formats_of_a_job_file(tmp_path: Path) -> None:
     text = GOOD.replace('path = "{folder}/orders"', 'topic = "o"\nvalue = {format = "debezium", schema = "a int"}', 1)
     spec = read_job(job(tmp_path, text)).tables["orders"]
-    assert isinstance(spec.value, FormatSpec)
+    assert isinstance(spec.value, FormatSection)
     assert spec.value.build("value") == Debezium("a int")
 
     def built(format: str, **given: Any) -> Any:
         columns = {} if format in ("string", "bytes") else {"schema": "a int"}
-        return FormatSpec.model_validate({"format": format, **columns, **given}).build("value")
+        return FormatSection.model_validate({"format": format, **columns, **given}).build("value")
 
     made = [built("string"), built("bytes", name="n"), built("json")]
     assert made == [String("value"), Bytes("n"), Json("a int")]
@@ -311,6 +311,22 @@ right = "names"
 how = "outer"
 joiner = ["left.name", "right.names"]
 materialize = true
+[events.clicks]
+path = "{folder}/customers"
+schema = "customer string"
+select = ["customer as buyer", "1 as one"]
+[enrichments.seen]
+table = "names"
+events = "clicks"
+on = "buyer"
+[enrichments.again]
+table = "everybody"
+events = "seen"
+on = ["buyer"]
+how = "left"
+[sinks.again]
+table = "again"
+path = "{folder}/again"
 [sinks.named]
 table = "named"
 path = "{folder}/named"
@@ -334,7 +350,7 @@ def test_a_job_file_asks_for_the_connector_and_the_schema_shows_how(
     assert (name, master, more) == ("orders", "local[2]", {"kafka": kafka})
     assert settings["spark.ui.enabled"] is False
     assert {"kafka", "spark.master"}.isdisjoint(settings)
-    assert json_schema()["$defs"]["SparkSpec"]["properties"]["kafka"]["type"] == "boolean"
+    assert json_schema()["$defs"]["SparkSection"]["properties"]["kafka"]["type"] == "boolean"
 
 
 def built(spark: SparkSession, tmp_path: Path, text: str) -> Job:
@@ -356,12 +372,22 @@ def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path) -> None
     assert "  by key       customer = names(customer)\n  joiner       left.name, right.names\n" in shown
     assert "store named-pair, materialized as named" in shown
     assert "  having       names > 1\n" in shown
+    assert (
+        "enrich seen  (inner)\n  events       clicks\n  table        names\n  on           buyer = names(customer)\n" in shown
+    )
+    assert "enrich again  (left)\n  events       seen\n  table        everybody\n" in shown
+    assert "source clicks  (events)\n" in shown
     for change, says in (
         (
             ('how = "outer"\n', 'wire = "wrapper"\n'),
             r"joins\.named: wire: it is a setting of a join by foreign key, and this is a",
         ),
         (('key = "col as word"\n', ""), r"flat_maps\.by_name\.key: must be given"),
+        (('events = "seen"', 'events = "sen"'), r"enrichments\.again\.events: there are no events 'sen'; did you mean 'seen'"),
+        (('table = "everybody"', 'table = "seen"'), r"enrichments\.again\.table: there is no table or join 'seen'"),
+        (('schema = "customer string"\nselect', "select"), r"events\.clicks: files of events need a schema"),
+        (('"1 as one"', '"on as one"'), r"enrichments\.seen\.events: in events\.clicks\.select: "),
+        (("[events.clicks]", "[events.names]"), r"events\.names: a table has this name already; choose another"),
         (('"names"]', '"name"]'), r"cogroups\.both\.of\.1: there is no table or join 'name'; did you mean 'names'"),
         (('of = ["amounts", "names"]', 'of = ["amounts"]'), r"cogroups\.both\.of: List should have at least 2 items"),
     ):

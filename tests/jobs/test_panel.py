@@ -10,19 +10,21 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from fkjoin.checkpoint.progress import Doing, doing_of, span
+from fkjoin.checkpoint.progress import QueryPhase, doing_of, span
 from fkjoin.jobs.panel import Panel
 from fkjoin.jobs.plain import Lines
-from fkjoin.jobs.view import Batch, Flow, JobView, Mode, QueryView, batches_of, rate_of
+from fkjoin.jobs.view import BatchView, Flow, JobView, Mode, QueryView, batches_of, rate_of
 from tests.support.places import ROOT
 
 NOW = 1_800_000_000.0
 """08:00:00 of a day in January 2027."""
 
 FLOW = Flow(("orders", "customers"), (("joined", ("orders", "customers")), ("regions", ("joined",))), ("changes", "regions"))
-WAITS = QueryView("sink-changes", Doing.WAITS, NOW - 250, Batch(12, 3, 0.81, NOW - 250), 0.01, 0, 13, 1203)
-WORKS = QueryView("sink-regions", Doing.BATCH, NOW - 4, Batch(13, 1200, 2.1, NOW - 5), 571.4, 31_000, 14, 120_300, (12, 40))
-FIRST = QueryView("dead-letters-orders", Doing.BATCH, NOW - 75)
+WAITS = QueryView("sink-changes", QueryPhase.WAITS, NOW - 250, BatchView(12, 3, 0.81, NOW - 250), 0.01, 0, 13, 1203)
+WORKS = QueryView(
+    "sink-regions", QueryPhase.BATCH, NOW - 4, BatchView(13, 1200, 2.1, NOW - 5), 571.4, 31_000, 14, 120_300, (12, 40)
+)
+FIRST = QueryView("dead-letters-orders", QueryPhase.BATCH, NOW - 75)
 JOB = JobView(
     "shop", FLOW, NOW - 7000, NOW, (WAITS, WORKS, FIRST, QueryView("sink-late")), notes=("Spark's log is in spark.log",)
 )
@@ -83,13 +85,13 @@ def test_eighty_columns_are_enough() -> None:
 def test_the_documents_show_the_panel() -> None:
     now = NOW + 13 * 3600 + 251
     queries = (
-        replace(WAITS, since=now - 10, rate=4.2, last=Batch(12, 3, 0.81, now - 10)),
-        replace(WORKS, since=now - 4, last=Batch(12, 1200, 2.1, now - 5)),
+        replace(WAITS, since=now - 10, rate=4.2, last=BatchView(12, 3, 0.81, now - 10)),
+        replace(WORKS, since=now - 4, last=BatchView(12, 1200, 2.1, now - 5)),
     )
     view = replace(JOB, began=now - 723, now=now, queries=queries, troubles=("3 dead letters in joined",))
     assert f"\n{shown(view, 80)}\n```\n" in (ROOT / "docs" / "watching.md").read_text()
-    changes = QueryView("sink-changes", Doing.DONE, now, Batch(0, 8, 4.2, now), batches=1, rows=8)
-    regions = QueryView("sink-regions", Doing.DONE, now, Batch(0, 8, 2.7, now), batches=1, rows=8)
+    changes = QueryView("sink-changes", QueryPhase.DONE, now, BatchView(0, 8, 4.2, now), batches=1, rows=8)
+    regions = QueryView("sink-regions", QueryPhase.DONE, now, BatchView(0, 8, 2.7, now), batches=1, rows=8)
     view = replace(view, began=now - 16, queries=(changes, regions), mode=Mode.DONE, troubles=())
     indented = "".join(f"    {line}".rstrip() + "\n" for line in shown(view, 80).splitlines())
     assert f"\n{indented}\n" in (ROOT / "docs" / "tutorial.md").read_text()
@@ -116,7 +118,7 @@ def test_brokers_that_do_not_answer_and_a_lag_that_is_old_are_seen() -> None:
 
 def test_at_the_end_there_is_how_much_was_done_and_what_went_wrong() -> None:
     wrong = ("3 dead letters in joined", "work on postgres shop.orders repeated 2 times")
-    ended = tuple(replace(query, doing=Doing.STOPPED) for query in JOB.queries[:2])
+    ended = tuple(replace(query, doing=QueryPhase.STOPPED) for query in JOB.queries[:2])
     assert shown(replace(JOB, mode=Mode.STOPPED, queries=ended, troubles=wrong), 80) == (
         "shop  stopped after 1 h 56 min\n"
         "orders, customers → joined → regions → changes, regions\n"
@@ -176,16 +178,16 @@ def test_times_are_said_in_two_units(seconds: float, says: str) -> None:
 @pytest.mark.parametrize(
     ("message", "active", "data", "does"),
     [
-        ("Initializing sources", False, False, Doing.STARTS),
-        ("Waiting for data to arrive", False, False, Doing.WAITS),
-        ("Getting offsets from FileStreamSource[file:/orders]", True, False, Doing.ASKS),
-        ("Waiting for next trigger", False, False, Doing.WAITS),
-        ("Waiting for next trigger", False, True, Doing.DUE),
-        ("Processing new data", True, True, Doing.BATCH),
-        ("Writing offsets to log", True, True, Doing.BATCH),
+        ("Initializing sources", False, False, QueryPhase.STARTS),
+        ("Waiting for data to arrive", False, False, QueryPhase.WAITS),
+        ("Getting offsets from FileStreamSource[file:/orders]", True, False, QueryPhase.ASKS),
+        ("Waiting for next trigger", False, False, QueryPhase.WAITS),
+        ("Waiting for next trigger", False, True, QueryPhase.DUE),
+        ("Processing new data", True, True, QueryPhase.BATCH),
+        ("Writing offsets to log", True, True, QueryPhase.BATCH),
     ],
 )
-def test_what_spark_says_of_a_query_in_words(message: str, active: bool, data: bool, does: Doing) -> None:
+def test_what_spark_says_of_a_query_in_words(message: str, active: bool, data: bool, does: QueryPhase) -> None:
     assert doing_of({"message": message, "isTriggerActive": active, "isDataAvailable": data}) is does
 
 
@@ -196,7 +198,7 @@ def test_a_rate_is_of_the_time_between_ends_of_batches_and_falls_while_a_query_w
         {"time": "2027-01-15T07:00:00.000Z", "batch": 0, "inputs": 7, "seconds": 0.5},
     ]
     batches = batches_of(recent)
-    assert batches == [Batch(1, 7, 0.5, NOW + 0.5), Batch(2, 100, 0.5, NOW + 10.5)]
+    assert batches == [BatchView(1, 7, 0.5, NOW + 0.5), BatchView(2, 100, 0.5, NOW + 10.5)]
     assert [rate_of(batches, NOW + 10.5 + after) for after in (0, 10, 20, 1000)] == [10, 10, 5, 0.1]
     assert rate_of(batches[:1], NOW) == 14
     assert rate_of([], NOW) == 0
@@ -213,17 +215,17 @@ def test_lines_of_a_log_say_the_start_at_once_and_the_rest_now_and_then() -> Non
 
     query = QueryView("sink-changes")
     assert said(0, query) == []
-    query = replace(query, doing=Doing.STARTS, since=NOW)
+    query = replace(query, doing=QueryPhase.STARTS, since=NOW)
     assert said(0, query) == ["sink-changes: starts"]
     assert said(2, query) == []
-    query = replace(query, doing=Doing.BATCH, since=NOW + 3)
+    query = replace(query, doing=QueryPhase.BATCH, since=NOW + 3)
     assert said(3, query) == ["sink-changes: first batch begins"]
     assert said(4, query) == []
     assert said(64, query) == ["sink-changes: first batch for 1 min 1 s"]
-    query = replace(query, doing=Doing.WAITS, since=NOW + 70, last=Batch(8, 5, 67, NOW + 70), batches=1, rows=5)
+    query = replace(query, doing=QueryPhase.WAITS, since=NOW + 70, last=BatchView(8, 5, 67, NOW + 70), batches=1, rows=5)
     assert said(70, query) == ["sink-changes: first batch done, number 8: 5 rows in 1 min 7 s"]
     assert said(129, query) == []
-    query = replace(query, last=Batch(10, 600, 0.5, NOW + 129), batches=3, rows=1205, behind=40)
+    query = replace(query, last=BatchView(10, 600, 0.5, NOW + 129), batches=3, rows=1205, behind=40)
     assert said(129, query) == []
     assert said(130, query) == [
         "sink-changes: 2 batches in 1 min: 1,200 rows, 20.0/s; the last, number 10, took 0.5 s; 40 behind"
@@ -236,7 +238,7 @@ def test_lines_of_a_log_say_the_start_at_once_and_the_rest_now_and_then() -> Non
     stops = "stops when the batches at work are done; a second signal ends it at once"
     assert said(733, query, Mode.STOPS, "4 dead letters in joined") == [stops]
     assert said(734, query, Mode.STOPS, "4 dead letters in joined") == []
-    query = replace(query, doing=Doing.STOPPED)
+    query = replace(query, doing=QueryPhase.STOPPED)
     assert said(735, query, Mode.STOPPED, "4 dead letters in joined") == [
         "since the start: 4 dead letters in joined",
         "sink-changes: 3 batches, 1,205 rows read",
@@ -245,6 +247,6 @@ def test_lines_of_a_log_say_the_start_at_once_and_the_rest_now_and_then() -> Non
 
 
 def test_at_the_end_all_is_said_that_was_not() -> None:
-    done = replace(WAITS, doing=Doing.DONE, batches=1, rows=1)
+    done = replace(WAITS, doing=QueryPhase.DONE, batches=1, rows=1)
     view = replace(JOB, queries=(done, QueryView("sink-late")), mode=Mode.DONE)
     assert Lines().last(view) == ["sink-changes: 1 batch, 1 row read", "shop has read all that was there in 1 h 56 min"]

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from fkjoin.checkpoint.progress import Doing
-from fkjoin.jobs.job_sections import JobSpec
+from fkjoin.checkpoint.progress import QueryPhase
+from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.report import Report, troubles_of
 from fkjoin.jobs.screen import Plain
 from fkjoin.jobs.view import Mode, QueryView, doing
@@ -25,7 +25,7 @@ WORKING = {"message": "Processing new data", "isDataAvailable": True, "isTrigger
 START = 1_767_225_600.0
 """The time at which the first batch of ``progress`` begins."""
 
-SPEC = JobSpec.model_validate(
+SPEC = JobSection.model_validate(
     {
         "name": "shop",
         "checkpoint": "ck",
@@ -63,7 +63,7 @@ class Followed:
         self.log, self.said = io.StringIO(), io.StringIO()
         self.query, screen = Query(), Plain(Console(file=self.said))
         self.metrics = Metrics()
-        self.report = Report(SPEC, ["sink-out"], (), self.metrics, self.log, screen)
+        self.report = Report(SPEC, ["sink-out"], (), metrics=self.metrics, log=self.log, screen=screen)
         screen.watch(self.report.view)
         self.report.starts("sink-out")
 
@@ -81,13 +81,13 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> Followed:
 
 def test_a_query_is_followed_from_its_start_through_a_batch_to_idleness(followed: Followed) -> None:
     assert followed.report.view().flow.line(80) == "orders, customers → joined → out"
-    assert (followed.look(0).doing, followed.look(9).since) == (Doing.STARTS, START)
+    assert (followed.look(0).doing, followed.look(9).since) == (QueryPhase.STARTS, START)
     followed.query.status = WORKING
     assert [followed.look(at).since for at in (10, 11)] == [START + 10] * 2
     followed.query.done(progress(11))
     followed.query.status = WAITING
     found = followed.look(11.8)
-    assert (found.doing, found.since) == (Doing.WAITS, START + 11.5), "since the end of its batch"
+    assert (found.doing, found.since) == (QueryPhase.WAITS, START + 11.5), "since the end of its batch"
     assert (found.batches, found.rows, found.behind, found.rate) == (1, 100, 14, 200)
     assert json.loads(followed.log.getvalue())["batch"] == 11
 
@@ -109,21 +109,21 @@ def test_sources_that_do_not_answer_are_said_to_be_silent(followed: Followed) ->
     """A query that waits asks all the time, and says so every ten seconds."""
     followed.query.done(progress(0))
     followed.query.status = ASKING
-    assert [followed.look(at).doing for at in (1, 10)] == [Doing.WAITS] * 2
+    assert [followed.look(at).doing for at in (1, 10)] == [QueryPhase.WAITS] * 2
     followed.query.done(idle(1))
-    assert [followed.look(at).doing for at in (11, 40)] == [Doing.WAITS] * 2
+    assert [followed.look(at).doing for at in (11, 40)] == [QueryPhase.WAITS] * 2
     silent = followed.look(41)
-    assert (silent.doing, doing(silent, START + 42)) == (Doing.ASKS, "has no answer from its sources for 31 s")
+    assert (silent.doing, doing(silent, START + 42)) == (QueryPhase.ASKS, "has no answer from its sources for 31 s")
     followed.query.status = WORKING
-    assert followed.look(43).doing is Doing.BATCH
+    assert followed.look(43).doing is QueryPhase.BATCH
     for at, status in ((44, ASKING), (60, WAITING), (89, ASKING)):
         followed.query.status = status
-        assert followed.look(at).doing is Doing.WAITS, "it answers between"
+        assert followed.look(at).doing is QueryPhase.WAITS, "it answers between"
 
 
 def test_a_start_whose_sources_do_not_answer_is_said_to_wait_for_them(followed: Followed) -> None:
     followed.query.status = ASKING
-    assert [followed.look(at).doing for at in (1, 29, 30)] == [Doing.STARTS, Doing.STARTS, Doing.ASKS]
+    assert [followed.look(at).doing for at in (1, 29, 30)] == [QueryPhase.STARTS, QueryPhase.STARTS, QueryPhase.ASKS]
 
 
 def test_batches_without_a_pause_begin_where_the_one_before_ended(followed: Followed) -> None:
@@ -131,7 +131,7 @@ def test_batches_without_a_pause_begin_where_the_one_before_ended(followed: Foll
     followed.look(0)
     followed.query.done(progress(0))
     found = followed.look(0.7)
-    assert (found.doing, found.since) == (Doing.BATCH, START + 0.5)
+    assert (found.doing, found.since) == (QueryPhase.BATCH, START + 0.5)
 
 
 def test_tasks_of_a_batch_are_counted_through_all_of_sparks_jobs(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,13 +165,13 @@ def test_the_time_stands_still_when_a_job_has_ended(followed: Followed) -> None:
     followed.report.turn(Mode.STOPPED)
     followed.now = START + 50
     view = followed.report.view()
-    assert (view.now, view.queries[0].doing) == (START + 5, Doing.STOPPED)
+    assert (view.now, view.queries[0].doing) == (START + 5, QueryPhase.STOPPED)
 
 
 def test_a_query_that_could_not_start_has_failed(followed: Followed) -> None:
     assert followed.metrics._ended_job() is None
     followed.report.turn(Mode.FAILED, "sinks.out.path: it is full")
-    assert followed.report.view().queries[0].doing is Doing.FAILED
+    assert followed.report.view().queries[0].doing is QueryPhase.FAILED
     end = followed.metrics._ended_job()
     assert end is not None, "pages hear of it"
     assert (end["state"], end["words"]) == ("failed", "failed after 0 s: sinks.out.path: it is full")

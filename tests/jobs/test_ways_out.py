@@ -19,7 +19,7 @@ from fkjoin.kafka import Json, String
 from fkjoin.kafka.formats import as_format
 from fkjoin.kafka.options import source_options
 from fkjoin.metrics import Metrics
-from fkjoin.metrics.server import Access
+from fkjoin.metrics.server import ClientAccess
 from tests.support.job_files import GOOD, job
 from tests.support.json_values import KINDS, read
 from tests.support.queries import write_lines
@@ -136,11 +136,11 @@ def test_a_format_is_taken_when_it_is_what_the_message_says(beginning: str) -> N
 
 
 def test_a_page_is_served_at_another_port() -> None:
-    with served("shop", [], Metrics(), 0, Access()) as address:
+    with served("shop", [], Metrics(), port=0, access=ClientAccess()) as address:
         port = int(address.rsplit(":", 1)[1].rstrip("/"))
         with pytest.raises(FkJoinError, match="--ui: nobody can listen at .*; choose another port"):
-            served("shop", [], Metrics(), port, Access()).__enter__()
-        with served("shop", [], Metrics(), 0, Access()) as other:
+            served("shop", [], Metrics(), port=port, access=ClientAccess()).__enter__()
+        with served("shop", [], Metrics(), port=0, access=ClientAccess()) as other:
             assert other != address
 
 

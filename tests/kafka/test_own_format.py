@@ -43,7 +43,7 @@ def test_it_reads_and_writes_records(spark: SparkSession) -> None:
     changes = spark.createDataFrame(
         [("k", "a", "b", "insert"), ("l", "c", "d", "delete")], "id string, name string, value string, _operation string"
     )
-    written = records(changes, ("id",), ("name", "value"), None, pair(), None).collect()
+    written = records(changes, ("id",), ("name", "value"), key_as=None, value_as=pair(), headers=None).collect()
     assert [(bytes(key), value and bytes(value)) for key, value in written] == [(b"k", b"a=b"), (b"l", None)]
     with pytest.raises(TopologyError, match="value: OnlyReads is a format to read only"):
-        records(changes, ("id",), ("name", "value"), None, OnlyReads(), None)  # type: ignore[arg-type]
+        records(changes, ("id",), ("name", "value"), key_as=None, value_as=OnlyReads(), headers=None)  # type: ignore[arg-type]

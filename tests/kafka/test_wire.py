@@ -16,7 +16,7 @@ from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import ANSWER, SUBSCRIPTION
 from fkjoin.kafka import wire
 from fkjoin.kafka.murmur2 import murmur2, partitions_of
-from fkjoin.kafka.wire import Records, Wire
+from fkjoin.kafka.wire import Wire, WireRecords
 
 SOURCE = bytes.fromhex("0a0b0c0d00000005")
 """Partition 5 of some topic."""
@@ -68,7 +68,7 @@ def test_responses_round_trip(form: Wire, rows: list[tuple[Any, ...]]) -> None:
     assert wire.read_responses(wire.responses(messages, form), form).equals(messages)
 
 
-def hexes(records: Records) -> list[str | None]:
+def hexes(records: WireRecords) -> list[str | None]:
     found = [records.key, records.value, *records.headers]
     return [None if (value := column.to_pylist()[0]) is None else value.hex() for column in found]
 
@@ -127,7 +127,7 @@ def test_another_wire_version_is_refused_by_name(form: Wire) -> None:
 
 def test_records_of_others_are_refused() -> None:
     nothing = pa.nulls(1, BYTES)
-    strange = Records(pa.array([b"\0\0\0\1ab"], BYTES), pa.array([b"x"], BYTES), (nothing,) * 4)
+    strange = WireRecords(pa.array([b"\0\0\0\1ab"], BYTES), pa.array([b"x"], BYTES), (nothing,) * 4)
     with pytest.raises(FormatError, match="lacks the header fkjoin.version: is something else writing"):
         wire.read_registrations(strange, "headers")
     with pytest.raises(FormatError, match="no wrapper of KIP-213"):

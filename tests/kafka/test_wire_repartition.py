@@ -18,7 +18,7 @@ from fkjoin.codec.rows import RowCodec
 from fkjoin.folds.extremes import Extreme
 from fkjoin.folds.sums import Count, WholeSum
 from fkjoin.kafka import wire_repartition as wire_change
-from fkjoin.kafka.wire_repartition import Records
+from fkjoin.kafka.wire_repartition import RepartitionRecords
 from fkjoin.stages import aggregate, regroup
 from tests.support.grouping import SOURCE, TIMES, Change, Grouping, recomputed_sums
 
@@ -31,23 +31,25 @@ def grouped(*rows: tuple[bytes, bytes, bytes | None, bytes | None], ts: int = 7)
     return table(GROUPED, columns[0], columns[1], version, *columns[2:], np.full(len(rows), ts, np.int64))
 
 
-def records_of(*records: tuple[bytes | None, bytes | None, tuple[bytes | None, ...]]) -> Records:
+def records_of(*records: tuple[bytes | None, bytes | None, tuple[bytes | None, ...]]) -> RepartitionRecords:
     headers = tuple(pa.array([record[2][at] for record in records], BYTES) for at in range(4))
     key, value = (pa.array([record[at] for record in records], BYTES) for at in (0, 1))
-    return Records(key, value, headers)  # type: ignore[arg-type]
+    return RepartitionRecords(key, value, headers)  # type: ignore[arg-type]
 
 
-def joined(*parts: Records) -> Records:
+def joined(*parts: RepartitionRecords) -> RepartitionRecords:
     def together(arrays: Any) -> Any:
         return pa.concat_arrays(list(arrays))
 
     headers = tuple(together(part.headers[at] for part in parts) for at in range(4))
-    return Records(together(part.key for part in parts), together(part.value for part in parts), headers)  # type: ignore[arg-type]
+    return RepartitionRecords(together(part.key for part in parts), together(part.value for part in parts), headers)  # type: ignore[arg-type]
 
 
-def picked(records: Records, places: list[int]) -> Records:
+def picked(records: RepartitionRecords, places: list[int]) -> RepartitionRecords:
     rows = pa.array(places, pa.int64())
-    return Records(records.key.take(rows), records.value.take(rows), tuple(one.take(rows) for one in records.headers))  # type: ignore[arg-type]
+    return RepartitionRecords(
+        records.key.take(rows), records.value.take(rows), tuple(one.take(rows) for one in records.headers)
+    )  # type: ignore[arg-type]
 
 
 def test_golden_bytes() -> None:
@@ -122,11 +124,11 @@ COLUMNS = (Count("rows"), WholeSum("total", 0, "sum"), Extreme("least", 0, "min"
 class Staged(Grouping):
     """regroup and aggregate, with records between them."""
 
-    def written(self, changes: list[Change], *, two_records: bool = False) -> Records:
+    def written(self, changes: list[Change], *, two_records: bool = False) -> RepartitionRecords:
         grouped = regroup(self.messages(changes), self.rows, self.count, **TIMES)
         return wire_change.changes(grouped, two_records=two_records)
 
-    def read(self, records: Records) -> None:
+    def read(self, records: RepartitionRecords) -> None:
         assert wire_change.problems(records).null_count == len(records.key)
         arrived = wire_change.read_changes(records)
         results = aggregate(arrived, self.groups, self.count, self.fold, source=SOURCE, guarded=True, **TIMES)

@@ -7,7 +7,7 @@ import pytest
 from fkjoin.kafka.end_offsets import Silence
 from fkjoin.metrics.health import Health, of_job, of_query
 from fkjoin.metrics.history import History, Point
-from fkjoin.sinks.counts import LEFT_OUT, REPEATED, Event
+from fkjoin.sinks.counts import LEFT_OUT, REPEATED, Occurrence
 
 MINUTE = 60_000
 
@@ -143,8 +143,8 @@ def test_queries_that_are_well_are_told_together() -> None:
 
 def test_a_job_whose_sink_is_tried_again_fails_since_the_first_attempt() -> None:
     well = {"a": Health("healthy", "", 0)}
-    letter = Event(95_000, "postgres shop.orders", LEFT_OUT, "too long")
-    tries = [Event(at, "postgres shop.orders", REPEATED, f"refused {at}") for at in (50_000, 100_000, 110_000)]
+    letter = Occurrence(95_000, "postgres shop.orders", LEFT_OUT, "too long")
+    tries = [Occurrence(at, "postgres shop.orders", REPEATED, f"refused {at}") for at in (50_000, 100_000, 110_000)]
     found = of_job(well, [*tries, letter], 90_000, 115_000)
     assert found == Health("failing", "Writing fails, and is tried again: postgres shop.orders: refused 110000", 100_000)
     assert of_job(well, tries, 90_000, 110_000 + 4 * MINUTE).state == "failing", "no batch has ended since"

@@ -20,7 +20,7 @@ from fkjoin.errors import FkJoinError
 from fkjoin.jobs.web import served
 from fkjoin.metrics import Listener, Metrics, progress_since, watch
 from fkjoin.metrics.flows import rates_on_arrows
-from fkjoin.metrics.server import Access
+from fkjoin.metrics.server import ClientAccess
 from fkjoin.plan.describe.steps import Stage, Step
 from tests.support.places import ROOT
 from tests.support.progress import idle, progress
@@ -236,13 +236,13 @@ def test_what_flows_is_written_on_the_arrows(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_page_is_served_and_a_taken_port_is_named() -> None:
     metrics = Metrics()
     metrics.take(progress(0), "sink-out")
-    with served("shop", [], metrics, 0, Access()) as address:
+    with served("shop", [], metrics, port=0, access=ClientAccess()) as address:
         with urllib.request.urlopen(f"{address}status.json") as answer:
             status = json.load(answer)
         assert (status["job"], status["queries"]["sink-out"]["batch"]) == ("shop", 0)
         port = int(address.rsplit(":", 1)[1].rstrip("/"))
         with pytest.raises(FkJoinError, match=f"--ui: nobody can listen at 127.0.0.1:{port} .* choose another port"):
-            served("shop", [], metrics, port, Access()).__enter__()
+            served("shop", [], metrics, port=port, access=ClientAccess()).__enter__()
 
 
 @pytest.mark.spark

@@ -12,7 +12,7 @@ import pytest
 
 from fkjoin.metrics import Listener, Metrics, progress_since
 from fkjoin.metrics.flows import operators_of
-from fkjoin.metrics.page import Shown, history, status
+from fkjoin.metrics.page import ShownJob, history, status
 from fkjoin.plan.describe.steps import Stage, Step
 from fkjoin.sinks import counts
 from fkjoin.stages import counters
@@ -45,7 +45,7 @@ def taken(*batches: int) -> Metrics:
 def test_a_job_without_a_batch_is_starting() -> None:
     metrics = Metrics()
     metrics._start("sink-out")
-    found = status(Shown("shop", [ORDERS]), metrics)
+    found = status(ShownJob("shop", [ORDERS]), metrics)
     assert (found["queries"], history(metrics)["queries"]) == ({}, {})
     assert (found["health"]["state"], found["health"]["since_ms"]) == ("starting", found["now_ms"])
     assert list(found["health"]["queries"]) == ["sink-out"]
@@ -55,12 +55,12 @@ def test_a_job_without_a_batch_is_starting() -> None:
 
 def test_the_page_has_when_the_job_started_and_what_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = Metrics()
-    assert status(Shown("shop"), metrics)["began_ms"] is None, "nobody knows it"
+    assert status(ShownJob("shop"), metrics)["began_ms"] is None, "nobody knows it"
     metrics._start("sink-out")
     monkeypatch.setattr("time.time", lambda: FIRST_MS / 1000 + 70)
     metrics._start("sink-late")
     metrics._work("sink-out", "batch 2 for 4 s")
-    found = status(Shown("shop"), metrics)
+    found = status(ShownJob("shop"), metrics)
     assert (found["began_ms"], found["now_ms"]) == (FIRST_MS + 10_000, FIRST_MS + 70_000), "the first query's start"
     assert found["doing"] == {"sink-out": "batch 2 for 4 s"}
 
@@ -68,7 +68,7 @@ def test_the_page_has_when_the_job_started_and_what_is_at_work(monkeypatch: pyte
 def test_the_map_leaves_rules_to_the_box_that_is_chosen() -> None:
     rule = "rule", "join-keeps-what-it-needs fired"
     joined = replace(JOINED, facts=(*JOINED.facts, rule))
-    found = status(Shown("shop", [ORDERS, CUSTOMERS, joined]), Metrics())
+    found = status(ShownJob("shop", [ORDERS, CUSTOMERS, joined]), Metrics())
     assert "foreign key: x" in found["picture"]
     assert "rule" not in found["picture"]
     assert rule in found["steps"][-1]["facts"]
@@ -99,17 +99,17 @@ def test_a_recent_batch_has_the_time_of_its_stages_alone() -> None:
 
 def test_figures_of_this_moment_fall_while_no_batch_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = taken(9)
-    assert status(Shown("shop"), metrics)["health"]["queries"]["sink-out"]["read"] == 200.0, "of the batch, half a second"
+    assert status(ShownJob("shop"), metrics)["health"]["queries"]["sink-out"]["read"] == 200.0, "of the batch, half a second"
     monkeypatch.setattr("time.time", lambda: FIRST_MS / 1000 + 19.5)
-    assert status(Shown("shop"), metrics)["health"]["queries"]["sink-out"]["read"] == 10.0
+    assert status(ShownJob("shop"), metrics)["health"]["queries"]["sink-out"]["read"] == 10.0
     metrics.take(idle(10), "sink-out")
-    found = status(Shown("shop"), metrics)["health"]
+    found = status(ShownJob("shop"), metrics)["health"]
     assert (found["state"], found["queries"]["sink-out"]["read"]) == ("idle", 0.0)
 
 
 def test_nothing_flows_on_the_map_while_a_query_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """As its figure says: nothing is read."""
-    metrics, shop = taken(9), Shown("shop", [ORDERS, CUSTOMERS, JOINED, SINK])
+    metrics, shop = taken(9), ShownJob("shop", [ORDERS, CUSTOMERS, JOINED, SINK])
 
     def flows() -> list[str]:
         return re.findall(r">([\d,]+/s)<", status(shop, metrics)["picture"])
@@ -120,7 +120,7 @@ def test_nothing_flows_on_the_map_while_a_query_waits(monkeypatch: pytest.Monkey
 
 
 def test_a_step_has_its_operators_and_a_source_its_topics() -> None:
-    found = status(Shown("shop", [ORDERS, CUSTOMERS, JOINED, SINK]), taken(0))["steps"]
+    found = status(ShownJob("shop", [ORDERS, CUSTOMERS, JOINED, SINK]), taken(0))["steps"]
     assert [(step["id"], step["operators"], step["topics"]) for step in found] == [
         ("source orders", [], ["orders"]),
         ("source customers", [], []),
@@ -134,7 +134,7 @@ def test_a_step_says_for_whom_its_stages_run() -> None:
         Stage("rekey", "id", "joined-rekey", readers=("it", "sums"), subtopologies=(0, 1)),
         Stage("resolve", "id", "joined", readers=("it",), subtopologies=(2,)),
     )
-    *_, found = status(Shown("shop", [ORDERS, CUSTOMERS, replace(JOINED, stages=stages)]), taken(0))["steps"]
+    *_, found = status(ShownJob("shop", [ORDERS, CUSTOMERS, replace(JOINED, stages=stages)]), taken(0))["steps"]
     assert found["facts"] == [
         ("foreign key", "x"),
         ("stage rekey", "repartition by id, runs 2 times, for it and sums"),
@@ -167,11 +167,11 @@ def test_dead_letters_are_counted_and_a_sinks_last_ten_have_reasons(monkeypatch:
     metrics.take_json(json.dumps(about), "sink-out")
     counts.count("postgres shop", counts.LEFT_OUT, 12, [f"id = {number}: too long" for number in range(12)])
     counts.count("postgres shop", counts.REPEATED, reasons=["refused"])
-    found = status(Shown("shop", letters="topic dead"), metrics)["dead_letters"]
+    found = status(ShownJob("shop", letters="topic dead"), metrics)["dead_letters"]
     assert (found["place"], found["operators"], found["sinks"]) == ("topic dead", {"joined": [3, 3]}, {"postgres shop": 12})
     assert [event["words"] for event in found["last"]] == [f"id = {number}: too long" for number in range(2, 12)]
     monkeypatch.setattr("time.time", lambda: FIRST_MS / 1000 + 2 * 3600)
-    later = status(Shown("shop"), metrics)["dead_letters"]["operators"]
+    later = status(ShownJob("shop"), metrics)["dead_letters"]["operators"]
     assert later == {"joined": [0, 3]}, "none of the last hour"
 
 
@@ -184,7 +184,7 @@ def test_an_operator_that_runs_for_several_readers_or_in_several_queries_counts_
     metrics.take_json(json.dumps(about), "sink-sums")
     about["observedMetrics"] = {"fkjoin:joined": counted | {"dead-letters": 2}}
     metrics.take_json(json.dumps(about), "sink-out")
-    found = status(Shown("shop", [ORDERS, CUSTOMERS, JOINED]), metrics)["dead_letters"]
+    found = status(ShownJob("shop", [ORDERS, CUSTOMERS, JOINED]), metrics)["dead_letters"]
     assert found["operators"] == {"joined": [3, 3], "other-for-sums": [3, 3]}, "no table is called other"
 
 
@@ -197,7 +197,7 @@ def test_reasons_of_dead_letters_are_there_once_each_with_their_last_time() -> N
         for name in ("sink-out", "sink-sums"):
             metrics.take_json(json.dumps(about), name)
     counts.count("postgres shop", counts.LEFT_OUT, 1, ["too long"])
-    found = status(Shown("shop", [ORDERS, CUSTOMERS, JOINED]), metrics)["dead_letters"]["last"]
+    found = status(ShownJob("shop", [ORDERS, CUSTOMERS, JOINED]), metrics)["dead_letters"]["last"]
     said = [("joined", "too deep", FIRST_MS + 1_500), ("joined", "no JSON", FIRST_MS + 2_500)]
     assert [(event["place"], event["words"], event["at_ms"]) for event in found] == [
         *said,
@@ -205,7 +205,7 @@ def test_reasons_of_dead_letters_are_there_once_each_with_their_last_time() -> N
     ]
     for number in range(20):
         counts.count("postgres shop", counts.LEFT_OUT, 1, [f"too long {number}"])
-    assert len(status(Shown("shop", [ORDERS, CUSTOMERS, JOINED]), metrics)["dead_letters"]["last"]) == 10
+    assert len(status(ShownJob("shop", [ORDERS, CUSTOMERS, JOINED]), metrics)["dead_letters"]["last"]) == 10
 
 
 def test_a_query_of_a_program_that_fails_says_so_and_is_well_after_a_new_start() -> None:
@@ -215,12 +215,12 @@ def test_a_query_of_a_program_that_fails_says_so_and_is_well_after_a_new_start()
     listener.onQueryStarted(SimpleNamespace(**about))
     java = "[STREAM_FAILED] Query [id = 3f9a, runId = 1] terminated with exception: boom\n=== Streaming Query ===\nplan"
     listener.onQueryTerminated(SimpleNamespace(**about, exception=java))
-    found = status(Shown("etl"), metrics)["health"]
+    found = status(ShownJob("etl"), metrics)["health"]
     assert (found["state"], found["words"]) == ("failing", "It has failed: boom")
     listener.onQueryStarted(SimpleNamespace(**about | {"runId": "2"}))
-    assert status(Shown("etl"), metrics)["health"]["state"] == "starting"
+    assert status(ShownJob("etl"), metrics)["health"]["state"] == "starting"
     listener.onQueryTerminated(SimpleNamespace(**about | {"runId": "2"}, exception=None))
-    assert status(Shown("etl"), metrics)["health"]["state"] == "ended"
+    assert status(ShownJob("etl"), metrics)["health"]["state"] == "ended"
 
 
 def test_what_a_query_says_while_it_waits_is_read_too() -> None:

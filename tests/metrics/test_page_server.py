@@ -21,14 +21,14 @@ from rich.console import Console
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
-from fkjoin.jobs.job_kinds import JobError, PageSpec
-from fkjoin.jobs.job_sections import JobSpec
+from fkjoin.jobs.job_kinds import JobError, PageSection
+from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.runner import _report
 from fkjoin.jobs.screen import Plain
 from fkjoin.jobs.web import served
 from fkjoin.metrics import Metrics, watch
 from fkjoin.metrics import server as page_server
-from fkjoin.metrics.server import Access, Page, PageServer
+from fkjoin.metrics.server import ClientAccess, PageServer, WebPage
 from fkjoin.plan.describe.picture import svg
 from tests.support.job_files import GOOD, job
 
@@ -38,7 +38,7 @@ TOKEN = "c2VjcmV0"
 @contextmanager
 def page(**access: Any) -> Iterator[int]:
     """The port of a job's page."""
-    with served("shop", [], Metrics(), 0, Access(**access)) as address:
+    with served("shop", [], Metrics(), port=0, access=ClientAccess(**access)) as address:
         yield int(address.rsplit(":", 1)[1].rstrip("/"))
 
 
@@ -62,12 +62,12 @@ def answered(connection: socket.socket) -> bytes:
 
 
 def test_the_loopback_address_is_listened_on_unless_another_is_chosen() -> None:
-    with served("shop", [], Metrics(), 0, Access()) as address:
+    with served("shop", [], Metrics(), port=0, access=ClientAccess()) as address:
         assert address.startswith("http://127.0.0.1:")
         assert reached(address) == ["127.0.0.1"]
-    with served("shop", [], Metrics(), 0, Access("0.0.0.0")) as address:
+    with served("shop", [], Metrics(), port=0, access=ClientAccess("0.0.0.0")) as address:
         assert reached(address) == ["127.0.0.1", "127.0.0.3"]
-    with served("shop", [], Metrics(), 0, Access("[::1]")) as address:
+    with served("shop", [], Metrics(), port=0, access=ClientAccess("[::1]")) as address:
         assert address.startswith("http://[::1]:")
 
 
@@ -161,7 +161,7 @@ def test_a_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("token", ["", " ", "two words", "schlüssel", "line\n"])
 def test_a_token_that_no_client_can_send_is_refused(token: str) -> None:
     with pytest.raises(FkJoinError, match="token: .*openssl rand -hex 32"):
-        Access(token=token)
+        ClientAccess(token=token)
 
 
 @pytest.mark.parametrize(
@@ -169,28 +169,28 @@ def test_a_token_that_no_client_can_send_is_refused(token: str) -> None:
 )
 def test_what_is_no_name_of_a_host_is_refused(name: str) -> None:
     with pytest.raises(FkJoinError, match=f"^names: {re.escape(repr(name))} is no name of a host; write it as in "):
-        Access(names=("localhost", name))
-    Access(names=("jobs.example.com", "jobs_1", "jobs.example.com:8080", "10.0.0.7", "[fe80::1]", "::1"))  # as it says
+        ClientAccess(names=("localhost", name))
+    ClientAccess(names=("jobs.example.com", "jobs_1", "jobs.example.com:8080", "10.0.0.7", "[fe80::1]", "::1"))  # as it says
 
 
 @pytest.mark.parametrize("host", ["", "[]"])
 def test_no_host_does_not_mean_all_of_them(host: str) -> None:
     with pytest.raises(FkJoinError, match=r'^host: it is empty; leave it out .*, or give "0\.0\.0\.0" for all addresses'):
-        Access(host)
-    assert [Access().open, Access("0.0.0.0").open] == [False, True]
+        ClientAccess(host)
+    assert [ClientAccess().open, ClientAccess("0.0.0.0").open] == [False, True]
 
 
 def test_a_page_is_open_where_others_reach_it_and_no_token_is_asked_for() -> None:
     for host, is_open in (("127.0.0.9", False), ("localhost", False), ("[::1]", False), ("::", True), ("jobs.lan", True)):
-        assert Access(host).open == is_open, host
-        assert not Access(host, token=TOKEN).open
+        assert ClientAccess(host).open == is_open, host
+        assert not ClientAccess(host, token=TOKEN).open
 
 
 @pytest.mark.parametrize(
     ("ui", "token", "warns"), [("0.0.0.0", None, True), ("0.0.0.0", TOKEN, False), ("127.0.0.1", None, False)]
 )
 def test_a_job_says_so_when_everybody_can_read_its_page(ui: str, token: str | None, warns: bool) -> None:
-    spec = JobSpec(name="shop", checkpoint="ck", tables={}, sinks={}, ui=PageSpec(token=token))
+    spec = JobSection(name="shop", checkpoint="ck", tables={}, sinks={}, ui=PageSection(token=token))
     console = Console(file=io.StringIO(), width=40)
     with _report(cast(Job, SimpleNamespace(spec=spec, steps=list, letters=None)), Plain(console), (ui, 0)):
         pass
@@ -203,7 +203,7 @@ def test_a_page_that_cannot_be_made_is_an_answer_and_is_logged(caplog: pytest.Lo
     def broken() -> bytes:
         raise ValueError("no such counter")
 
-    server = PageServer({"/metrics": Page(broken, "text/plain")}, 0, Access(), "port")
+    server = PageServer({"/metrics": WebPage(broken, "text/plain")}, 0, ClientAccess(), "port")
     with contextlib.closing(server):
         port = int(server.address.rsplit(":", 1)[1].rstrip("/"))
         status, text, _ = ask(port, "/metrics")
@@ -215,19 +215,19 @@ def test_a_page_that_cannot_be_made_is_an_answer_and_is_logged(caplog: pytest.Lo
 @pytest.mark.parametrize("port", [-1, 65_536, 70_000])
 def test_a_port_that_there_is_not_is_refused(port: int) -> None:
     with pytest.raises(FkJoinError, match=f"^port: nobody can listen at port {port}; choose one from 1 to 65535$"):
-        PageServer({}, port, Access(), "port")
-    with contextlib.closing(PageServer({}, 0, Access(), "port")) as server:
+        PageServer({}, port, ClientAccess(), "port")
+    with contextlib.closing(PageServer({}, 0, ClientAccess(), "port")) as server:
         assert 1 <= int(server.address.rsplit(":", 1)[1].rstrip("/")) <= 65_535
 
 
 @pytest.mark.parametrize("host", ["nowhere.invalid", "192.0.2.1", "a..b", "ü" * 80])
 def test_a_host_that_this_machine_is_not_is_refused(host: str) -> None:
     with pytest.raises(FkJoinError, match=f"^port: nobody can listen at {host}:0 .*; choose another host$"):
-        PageServer({}, 0, Access(host), "port")
+        PageServer({}, 0, ClientAccess(host), "port")
 
 
 def test_a_token_is_not_in_texts() -> None:
-    assert TOKEN not in repr(Access(token=TOKEN))
+    assert TOKEN not in repr(ClientAccess(token=TOKEN))
 
 
 def test_a_job_file_says_who_may_see_the_page(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

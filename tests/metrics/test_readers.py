@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from fkjoin import Table, cogroup, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.metrics import Metrics
-from fkjoin.metrics.page import Shown, status
+from fkjoin.metrics.page import ShownJob, status
 from fkjoin.plan.describe.steps import Step
 from fkjoin.plan.rules import ANSWERS_KEEP_WHAT_IS_READ
 from fkjoin.sessions.settings import EXCLUDED
@@ -64,6 +64,6 @@ def test_each_run_of_a_join_that_is_read_twice_is_counted(
     query.show()
     shown = capsys.readouterr().out
     assert all(f"\n{run} " in shown for run in RUNS)
-    letters = status(Shown("shop", STEPS), metrics)["dead_letters"]
+    letters = status(ShownJob("shop", STEPS), metrics)["dead_letters"]
     assert letters["operators"] == {"joined": [1, 1]}, "a record is there once"
     assert [(event["place"], event["words"]) for event in letters["last"]] == [("joined", f"not a JSON object of {LINE}")]

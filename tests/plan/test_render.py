@@ -11,7 +11,7 @@ import pytest
 from fkjoin.errors import TopologyError
 from fkjoin.plan.describe.picture import svg
 from fkjoin.plan.describe.render import draw, drawn
-from fkjoin.plan.describe.steps import Sink, job_steps
+from fkjoin.plan.describe.steps import SinkStep, job_steps
 from fkjoin.plan.manifest import manifest
 from fkjoin.plan.nodes import Aggregate, Children, Derived, FlatMap, Join, Source
 from fkjoin.plan.rules import JOIN_READS_ANSWERS, JOINS_SHARE_STAGES, Verdict
@@ -79,7 +79,7 @@ flowchart LR
 
 def test_text() -> None:
     assert drawn_whole(TOTALS) == TEXT
-    assert drawn(job_steps([Sink("out", BOOK, "topic-1")], whole(BOOK))).split("\n")[-9:] == [
+    assert drawn(job_steps([SinkStep("out", BOOK, "topic-1")], whole(BOOK))).split("\n")[-9:] == [
         "with_children book  (on-change)",
         "  right        customers",
         "  left         orders",
@@ -114,7 +114,7 @@ def test_json_says_the_same() -> None:
 
 
 def test_mermaid() -> None:
-    assert drawn(job_steps([Sink("out", BOOK, 'say "hi" </>')], whole(BOOK)), "mermaid") == MERMAID
+    assert drawn(job_steps([SinkStep("out", BOOK, 'say "hi" </>')], whole(BOOK)), "mermaid") == MERMAID
 
 
 FIRED = Verdict(JOIN_READS_ANSWERS)
@@ -236,7 +236,7 @@ def test_a_checkpoint_is_bound_to_periodic_emission_and_older_ones_need_not_say(
 
 
 def test_the_picture_has_every_step_and_what_flows() -> None:
-    steps = job_steps([Sink("out", TOTALS, "a <topic>"), Sink("book", BOOK, "b")], whole(TOTALS, BOOK))
+    steps = job_steps([SinkStep("out", TOTALS, "a <topic>"), SinkStep("book", BOOK, "b")], whole(TOTALS, BOOK))
     picture = ElementTree.fromstring(svg(steps, {("fk_join joined", "left"): "7/s"}))
     texts = ["".join(text.itertext()) for text in picture.iter("{http://www.w3.org/2000/svg}text")]
     for step in steps:
@@ -251,7 +251,7 @@ def test_the_picture_has_every_step_and_what_flows() -> None:
 
 
 def test_the_steps_of_a_picture_can_be_buttons() -> None:
-    steps = job_steps([Sink("out <1>", TOTALS, "a topic")], whole(TOTALS))
+    steps = job_steps([SinkStep("out <1>", TOTALS, "a topic")], whole(TOTALS))
     picture = ElementTree.fromstring(svg(steps, by_hand=True))
     boxes = [group for group in picture.iter("{http://www.w3.org/2000/svg}g") if group.get("role") == "button"]
     assert [box.get("data-step") for box in boxes] == [f"{step.kind} {step.name}" for step in steps]

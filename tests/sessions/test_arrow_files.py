@@ -10,7 +10,7 @@ import pytest
 
 from fkjoin.checkpoint.files import moved, read_file, write_file
 from fkjoin.errors import FkJoinError
-from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath, Doing
+from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath, WorkerFiles
 
 
 class Frame:
@@ -33,7 +33,7 @@ class Session:
 
 @pytest.fixture(params=["here", "by a worker"])
 def files(request: pytest.FixtureRequest) -> ArrowFiles:
-    doing = Doing(Session())  # type: ignore[arg-type]
+    doing = WorkerFiles(Session())  # type: ignore[arg-type]
     if request.param == "by a worker":
         doing._same_machine = False
     return ArrowFiles(doing, "file")
@@ -94,6 +94,6 @@ def test_paths_are_in_full() -> None:
 
 
 def test_a_storage_that_pyarrow_does_not_know_is_said() -> None:
-    doing = Doing(Session())  # type: ignore[arg-type]
+    doing = WorkerFiles(Session())  # type: ignore[arg-type]
     with pytest.raises(OSError, match="odd://place/a: pyarrow cannot reach it"):
         ArrowFiles(doing, "odd").exists(ArrowPath.of("odd://place/a"))

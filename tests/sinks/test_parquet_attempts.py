@@ -49,7 +49,7 @@ class Batch:
 
 def attempt(place: Path, batch: Any, number: int = 3, began_ms: int = 100) -> None:
     frame = batch.frame if isinstance(batch, Batch) else batch
-    publish(batch, None, str(place), "batch", QUERY[:8], Mark(number, began_ms), frame.schema)
+    publish(batch, None, str(place), label="batch", writer=QUERY[:8], mark=Mark(number, began_ms), schema=frame.schema)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from fkjoin.spark.operator import StageName
 from fkjoin.spark.specs import (
     AggregateSpec,
     ChildrenSpec,
+    EnrichSpec,
     GatherSpec,
     MergeSpec,
     Messages,
@@ -56,6 +57,7 @@ WHOLE = (
     (SpreadSpec(STATE, as_read=True, every=True), 363),
     (OwnersSpec(STATE, every=True), 359),
     (PaceSpec(STATE), 359),
+    (EnrichSpec(STATE, how="left", in_order=True), 363),
 )
 """Of each kind, a spec with all that it can have, and the bytes of a spec for all kinds that says the same."""
 

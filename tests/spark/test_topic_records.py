@@ -196,6 +196,7 @@ def some_values() -> list[bytes | None]:
     return [None, *made, *cut, *odd]
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("as_key", [False, True])
 @pytest.mark.parametrize(
     "given",

@@ -200,14 +200,16 @@ def by_hand(spark: SparkSession, folder: Path, key: str) -> Lowered:
 
 def by_spark(table: Lowered, key: Any, value: Any, roots: RootsOf | None) -> list[Any]:
     place = [] if roots is None else [of_roots(F.col(VERSION), roots).alias(POSITIONS)]
-    return records(table.changes_with(*place), table.key, table.rest, key, value, None).collect()
+    return records(table.changes_with(*place), table.key, table.rest, key_as=key, value_as=value, headers=None).collect()
 
 
 def by_workers(table: Lowered, key: Any, value: Any, roots: RootsOf | None = None) -> list[Any] | None:
     assert table.encoded is not None
     rest = StructType([table.row_type[name] for name in table.rest])
     frame, unpack = table.encoded
-    make = packed_records(unpack, frame.sparkSession, table.key_type, rest, key, value, roots)
+    make = packed_records(
+        unpack, frame.sparkSession, table.key_type, row_type=rest, key_as=key, value_as=value, positions=roots
+    )
     return None if make is None else make(frame).collect()
 
 

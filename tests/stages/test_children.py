@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from fkjoin.codec import versions
 from tests.support.child_rows import Maps, wanted
 from tests.support.oracle import Change, histories
+from tests.support.sampling import examples
 
 
 @given(history=histories(40), cut=st.integers(1, 12), page=st.integers(1, 4), at_a_time=st.integers(1, 3))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_after_every_batch_each_right_row_has_its_left_rows(history: list[Change], cut: int, page: int, at_a_time: int) -> None:
     module = importlib.import_module("fkjoin.stages.children")
     maps, before = Maps(page), module.AT_A_TIME

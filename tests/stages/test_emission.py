@@ -12,7 +12,7 @@ from fkjoin.codec import records, tags, versions
 from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import Operation
 from fkjoin.stages import Counters, counters
-from fkjoin.stages.emission import HAS_RESULT, Emission, entries
+from fkjoin.stages.emission import HAS_RESULT, EmitDecision, entries
 from fkjoin.stages.retention import GONE
 
 HAD, HAS, UNCHANGED = (np.array(column) for column in zip(*itertools.product([False, True], repeat=3), strict=True))
@@ -28,7 +28,7 @@ def keys(rows: int) -> pa.Array:
 @pytest.mark.parametrize("every", [False, True])
 def test_what_differs_is_emitted_and_the_rest_is_counted(every: bool) -> None:
     count = Counters()
-    emission = Emission.of(HAD, HAS, UNCHANGED, every=every).counted(count)
+    emission = EmitDecision.of(HAD, HAS, UNCHANGED, every=every).counted(count)
     wanted = [
         (had or has) and (every or not (had and has and unchanged))
         for had, has, unchanged in zip(HAD, HAS, UNCHANGED, strict=True)
@@ -39,7 +39,7 @@ def test_what_differs_is_emitted_and_the_rest_is_counted(every: bool) -> None:
 
 
 def test_operations_follow_from_what_was_and_is() -> None:
-    emission = Emission.of(HAD, HAS, UNCHANGED)
+    emission = EmitDecision.of(HAD, HAS, UNCHANGED)
     rows = int(emission.emit.sum())
     results = emission.results(keys(rows), keys(rows), keys(rows), np.zeros(rows, np.int64))
     pairs = list(zip(HAD[emission.emit].tolist(), HAS[emission.emit].tolist(), strict=True))
@@ -48,7 +48,7 @@ def test_operations_follow_from_what_was_and_is() -> None:
 
 def test_keys_that_are_left_out_are_neither_emitted_nor_counted() -> None:
     count, among = Counters(), np.arange(len(HAD)) == len(HAD) - 1
-    emission = Emission.of(HAD, HAS, UNCHANGED, among=among).counted(count, among)
+    emission = EmitDecision.of(HAD, HAS, UNCHANGED, among=among).counted(count, among)
     assert not emission.emit.any()
     assert +count == {counters.IDEMPOTENT: 1}
 
@@ -60,9 +60,9 @@ def test_own_versions_are_never_behind_the_clock_nor_stand_still() -> None:
         )
     )
     yes = np.ones(2, bool)
-    version = Emission.of(yes, yes, ~yes).own_versions(held, b"a-source", 20)
+    version = EmitDecision.of(yes, yes, ~yes).own_versions(held, b"a-source", 20)
     assert [versions.decode(item)[0][1] for item in version.to_pylist()] == [(20,), (51,)]
-    unchanged = Emission.of(yes, yes, yes).own_versions(held, b"a-source", 20)
+    unchanged = EmitDecision.of(yes, yes, yes).own_versions(held, b"a-source", 20)
     assert unchanged.equals(held.version)
 
 

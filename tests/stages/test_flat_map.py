@@ -27,6 +27,7 @@ from fkjoin.state import MemoryStore
 from tests.support.engine import LocalFlatMap
 from tests.support.flat_maps import Change, Outputs, messages, recomputed, text
 from tests.support.oracle import rows
+from tests.support.sampling import examples
 
 OUTPUTS = st.dictionaries(st.sampled_from(["a", "b", "c", ""]), st.sampled_from([b"x", b"y", b""]), max_size=3)
 
@@ -68,7 +69,7 @@ class FlatMap:
 
 
 @given(changes=histories(), cut=st.integers(1, 9), every=st.booleans())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_the_table_is_what_the_rows_of_the_moment_make(changes: list[Change], cut: int, every: bool) -> None:
     """Versions in any order, changes twice, batches cut anywhere."""
     mapping = FlatMap(every=every)
@@ -79,7 +80,7 @@ def test_the_table_is_what_the_rows_of_the_moment_make(changes: list[Change], cu
 
 
 @given(changes=histories(), order=st.randoms(use_true_random=False))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_the_order_of_delivery_does_not_matter_and_what_comes_again_changes_nothing(changes: list[Change], order: Any) -> None:
     shuffled = changes * 2
     order.shuffle(shuffled)
@@ -278,7 +279,7 @@ def test_outputs_are_put_together_wherever_spark_cuts_them(cut: int) -> None:
 
 
 @given(made=st.lists(st.tuples(st.integers(0, 4), st.binary(max_size=5), st.binary(max_size=3)), unique_by=lambda one: one[:2]))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_lists_of_pairs_are_sets(made: list[tuple[int, bytes, bytes]]) -> None:
     def encoded(given: list[tuple[int, bytes, bytes]]) -> pa.Array:
         columns = [pa.array([one[at] for one in given], pa.large_binary()) for at in (1, 2)]

@@ -45,6 +45,7 @@ from fkjoin.stages.retention import GONE
 from fkjoin.state import MemoryStore
 from tests.support import child_rows, multi_join
 from tests.support.oracle import Change, Joined, apply, messages
+from tests.support.sampling import examples
 
 RETENTION = 1000
 KEYS, NAMES = (b"j", b"k"), (b"a", b"b")
@@ -118,7 +119,7 @@ def sides(events: list[Change]) -> tuple[pa.Table, pa.Table]:
 
 
 @given(history=HISTORIES, how=st.sampled_from(["inner", "left"]))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_join_is_that_of_the_rows_its_first_stages_hold(history: list[tuple[list[Change], list[int]]], how: str) -> None:
     join = Join(how)
     for events, clocks in history:
@@ -177,7 +178,7 @@ def second_name(row: bytes) -> bytes | None:
 
 
 @given(history=HISTORIES, more=st.lists(EVENTS, min_size=12, max_size=12), how=st.sampled_from(["inner", "left"]))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_joins_in_a_row_are_joins_of_what_the_first_one_shows(
     history: list[tuple[list[Change], list[int]]], more: list[list[Change]], how: str
 ) -> None:
@@ -241,7 +242,7 @@ def rows_of(events: list[Change]) -> pa.Table:
 
 
 @given(history=HISTORIES)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_an_aggregate_is_of_the_rows_that_regroup_holds(history: list[tuple[list[Change], list[int]]]) -> None:
     stores, count, fold, shown = (MemoryStore(), MemoryStore()), Counters(), Fold(TEXT, (Count("rows"),)), dict[bytes, int]()
     for events, clocks in history:
@@ -257,7 +258,7 @@ def test_an_aggregate_is_of_the_rows_that_regroup_holds(history: list[tuple[list
 
 
 @given(history=HISTORIES, how=st.sampled_from([("inner", "left"), ("left", "left")]))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_star_is_that_of_the_rows_its_first_stages_hold(
     history: list[tuple[list[Change], list[int]]], how: tuple[str, str]
 ) -> None:
@@ -284,7 +285,7 @@ def test_a_star_is_that_of_the_rows_its_first_stages_hold(
 
 
 @given(history=HISTORIES)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_each_right_row_has_the_left_rows_that_rekey_holds(history: list[tuple[list[Change], list[int]]]) -> None:
     maps = child_rows.Maps()
     for events, clocks in history:
@@ -304,7 +305,7 @@ def _coded(value: bytes | None) -> bytes | None:
 
 
 @given(history=HISTORIES, others=st.lists(EVENTS, min_size=12, max_size=12))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_merge_is_of_the_rows_that_it_holds_and_of_those_a_join_shows(
     history: list[tuple[list[Change], list[int]]], others: list[list[Change]]
 ) -> None:
@@ -380,7 +381,7 @@ STEPS = st.lists(st.tuples(EVENTS, st.sampled_from([0, 10, APART, RETENTION // 2
 
 
 @given(steps=STEPS, seed=st.integers(0, 1000), how=st.sampled_from(["inner", "left"]))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_staged_join_is_that_of_the_rows_its_first_stages_hold(
     steps: list[tuple[list[Change], int]], seed: int, how: str
 ) -> None:
@@ -444,7 +445,7 @@ def test_in_a_staged_join_a_right_row_that_left_rows_name_does_not_come_back() -
 
 
 @given(steps=STEPS, seed=st.integers(0, 1000))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_staged_aggregate_is_of_the_rows_that_regroup_holds(steps: list[tuple[list[Change], int]], seed: int) -> None:
     staged, fold, shown = Staged(2, np.random.default_rng(seed)), Fold(TEXT, (Count("rows"),)), dict[bytes, int]()
 

@@ -23,6 +23,7 @@ from fkjoin.stages.merge import shown_rows
 from fkjoin.state import MemoryStore
 from tests.support.merging import ROWS, Event, apply, messages, overlaid
 from tests.support.queries import run, table_of, write_lines
+from tests.support.sampling import examples
 from tests.support.sessions import small
 
 EVENT = st.tuples(st.integers(0, 2), st.sampled_from("abc"), st.integers(0, 12)).map(lambda one: (*one, ROWS[one[2] % 4]))
@@ -47,7 +48,7 @@ class Merging:
 
 
 @given(events=st.lists(EVENT, max_size=40), cut=st.integers(1, 9))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_the_merged_table_is_the_tables_laid_over_one_another(events: list[Event], cut: int) -> None:
     """Versions in any order, and records twice."""
     merging = Merging()

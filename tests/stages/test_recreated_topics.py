@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fkjoin.codec import pairs, versions
-from fkjoin.codec.arrays import BYTES
-from fkjoin.codec.messages import CHANGE, JOINED, NUMBERED, RESULT, table
-from fkjoin.stages import Counters, join_rows, merge, pair, regroup, rekey, resolve, spread, subscription
+from fkjoin.codec.arrays import BYTES, as_bytes
+from fkjoin.codec.messages import CHANGE, EVENT, JOINED, NUMBERED, RESULT, table
+from fkjoin.stages import Counters, enrich, join_rows, merge, pair, regroup, rekey, resolve, spread, subscription
 from fkjoin.stages.start_over import PASSED, StartOver, left_behind, reached
 from fkjoin.state import MemoryStore, Store
 from tests.support.oracle import Joined, apply
@@ -113,7 +113,7 @@ def test_what_older_releases_wrote_is_of_the_topic_before() -> None:
     assert join.joined == {b"o2": (b"y", None)}
 
 
-@pytest.mark.parametrize("stage", ["resolve", "regroup", "spread", "merge", "pair"])
+@pytest.mark.parametrize("stage", ["resolve", "regroup", "spread", "merge", "pair", "enrich"])
 def test_every_stage_that_reads_a_source_knows_which_rows_are_left_behind(stage: str) -> None:
     store, count, shown = MemoryStore(), Counters(), dict[bytes, bytes | None]()
 
@@ -129,6 +129,11 @@ def test_every_stage_that_reads_a_source_knows_which_rows_are_left_behind(stage:
                 made = pair(numbered, store, count, lambda rows: join_rows(rows, "outer"), parts=(1, 1), **TIMES)
             else:
                 made = merge(numbered, store, count, 2, source=b"merged..", **TIMES)
+        elif stage == "enrich":
+            keys = as_bytes(pa.array(["a", "b", "other"]))
+            made = enrich(rows, table(EVENT, keys, np.ones(3, bool), keys), store, count, how="left", **TIMES)
+            shown.update(zip(made.column("key").to_pylist(), made.column("row").to_pylist(), strict=True))
+            return
         else:
             grouped = (regroup if stage == "regroup" else spread)(rows, store, count, as_read=True, **TIMES)
             shown.update(zip(grouped.column("row").to_pylist(), grouped.column("new").to_pylist(), strict=True))

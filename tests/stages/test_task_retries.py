@@ -25,6 +25,7 @@ from fkjoin.stages.invariants import GuardedStore, expected_subscriptions, live_
 from fkjoin.state import BucketStore, MemoryStore
 from tests.support.engine import STAGES, LocalEngine
 from tests.support.oracle import Change, Joined, apply, batch_join, histories, messages, rows
+from tests.support.sampling import examples
 
 
 @st.composite
@@ -74,7 +75,7 @@ class Validated(MemoryJoin):
 
 
 @given(cut=batches(), data=st.data(), how=st.sampled_from(["inner", "left"]))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_whole_batches_suffixes_and_records_that_come_again_change_nothing(cut: Any, data: Any, how: Any) -> None:
     join, joined, seen = Validated(how), Joined(), list[Change]()
     for changes in cut:
@@ -90,7 +91,7 @@ def test_whole_batches_suffixes_and_records_that_come_again_change_nothing(cut: 
 @given(
     history=histories(), paces=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9))), how=st.sampled_from(["inner", "left"])
 )
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_a_producers_retries_and_partitions_interleaved_at_will_end_in_the_same_table(
     history: list[Change], paces: list[tuple[int, int]], how: Any
 ) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from fkjoin.folds.bulk import bulk_column, collected_column, first_column
-from fkjoin.folds.fold import Aggregate
+from fkjoin.folds.fold import AggregateColumn
 from tests.support.grouping import Change
 
 VALUE = pa.schema(
@@ -19,22 +19,22 @@ VALUE = pa.schema(
 N, T, X, L, KEY = range(5)
 ALONE: dict[str, Any] = {"descending": False, "delimiter": ""}
 
-COLLECTED: tuple[Aggregate, ...] = (
+COLLECTED: tuple[AggregateColumn, ...] = (
     bulk_column("ns", "count_distinct", N, VALUE, "n"),
     bulk_column("xs", "count_distinct", X, VALUE, "x"),
     bulk_column("ls", "count_distinct", L, VALUE, "l"),
-    collected_column("list", "collect_list", T, [KEY], VALUE, "t", **ALONE),
-    collected_column("lists", "collect_list", L, [KEY], VALUE, "l", **ALONE),
-    collected_column("by_n", "collect_list", T, [N, T], VALUE, "t", descending=True, delimiter=""),
-    collected_column("by_t_x", "collect_list", N, [T, X, N], VALUE, "n", **ALONE),
-    collected_column("n_set", "collect_set", N, [], VALUE, "n", **ALONE),
-    collected_column("x_set", "collect_set", X, [], VALUE, "x", **ALONE),
-    collected_column("t_set", "collect_set", T, [], VALUE, "t", **ALONE),
-    collected_column("text", "string_agg", T, [KEY], VALUE, "t", descending=True, delimiter=", "),
-    first_column("most", "max_by", T, N, VALUE, "n", most=None),
-    first_column("least", "min_by", T, X, VALUE, "x", most=None),
-    first_column("three", "max_by", T, N, VALUE, "n", most=3),
-    first_column("two", "min_by", N, T, VALUE, "t", most=2),
+    collected_column("list", "collect_list", T, order=[KEY], schema=VALUE, text="t", **ALONE),
+    collected_column("lists", "collect_list", L, order=[KEY], schema=VALUE, text="l", **ALONE),
+    collected_column("by_n", "collect_list", T, order=[N, T], schema=VALUE, text="t", descending=True, delimiter=""),
+    collected_column("by_t_x", "collect_list", N, order=[T, X, N], schema=VALUE, text="n", **ALONE),
+    collected_column("n_set", "collect_set", N, order=[], schema=VALUE, text="n", **ALONE),
+    collected_column("x_set", "collect_set", X, order=[], schema=VALUE, text="x", **ALONE),
+    collected_column("t_set", "collect_set", T, order=[], schema=VALUE, text="t", **ALONE),
+    collected_column("text", "string_agg", T, order=[KEY], schema=VALUE, text="t", descending=True, delimiter=", "),
+    first_column("most", "max_by", T, by=N, schema=VALUE, text="n", most=None),
+    first_column("least", "min_by", T, by=X, schema=VALUE, text="x", most=None),
+    first_column("three", "max_by", T, by=N, schema=VALUE, text="n", most=3),
+    first_column("two", "min_by", N, by=T, schema=VALUE, text="t", most=2),
 )
 
 

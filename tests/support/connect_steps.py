@@ -21,14 +21,14 @@ import fkjoin
 from fkjoin import Table, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.checkpoint.upkeep import rebuild, rescale, verify
-from fkjoin.jobs.job_kinds import SparkSpec
-from fkjoin.jobs.job_sections import JobSpec
+from fkjoin.jobs.job_kinds import SparkSection
+from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.runner import job_session
 from fkjoin.kafka import Json
 from fkjoin.metrics import Metrics, watch
 from fkjoin.replay import on_spark
 from fkjoin.replay.in_memory import final_line, result_lines
-from fkjoin.replay.traces import Event, Trace, read_trace
+from fkjoin.replay.traces import Trace, TraceChange, read_trace
 from fkjoin.sessions.connect import Connect
 from fkjoin.sinks import Delta, Kafka, Parquet, Postgres, Sink
 from tests.support.orders import tables
@@ -108,7 +108,7 @@ def traces(spark: SparkSession, names: list[str], folder: str) -> list[list[str]
     return [_lines(spark, *some) for some in zip(cuts, places, strict=True)]
 
 
-def _started(spark: SparkSession, trace: Trace, cuts: list[tuple[Event, ...]], place: Path) -> StreamingQuery:
+def _started(spark: SparkSession, trace: Trace, cuts: list[tuple[TraceChange, ...]], place: Path) -> StreamingQuery:
     (place / "log").mkdir(parents=True)
     for number, cut in enumerate(cuts):
         part = place / "log" / f"{number:08}.json"
@@ -120,7 +120,7 @@ def _started(spark: SparkSession, trace: Trace, cuts: list[tuple[Event, ...]], p
     return joined.to_parquet(place / "out", checkpoint=place / "ck", trigger="available-now", query_name=str(place))
 
 
-def _lines(spark: SparkSession, cuts: list[tuple[Event, ...]], place: Path) -> list[str]:
+def _lines(spark: SparkSession, cuts: list[tuple[TraceChange, ...]], place: Path) -> list[str]:
     found: dict[int, list[Any]] = {}
     rows = spark.read.parquet(str(place / "out")).withColumn("number", F.split("batch", "-")[0].cast("int"))
     for row in rows.collect():
@@ -157,7 +157,7 @@ def refused(spark: SparkSession, folder: str, address: str) -> dict[str, str]:
     orders, customers = tables(spark, Path(folder))
     groups = orders.group_by("customer_id", value="amount")
     of_topics: Any = {"key": "string", "value": "string"}
-    remote = JobSpec.model_construct(name="job", spark=SparkSpec.model_validate({"spark.remote": address}))
+    remote = JobSection.model_construct(name="job", spark=SparkSection.model_validate({"spark.remote": address}))
     calls: dict[str, Any] = {
         "adder": lambda: groups.aggregate(0.0, "aggregate + amount", "aggregate - amount"),
         "preview": orders.preview,
@@ -171,7 +171,7 @@ def refused(spark: SparkSession, folder: str, address: str) -> dict[str, str]:
         "master": lambda: fkjoin.session(remote=address, master="local[2]"),
         "setting": lambda: fkjoin.session(remote=address, driver_memory="1g"),
         "job": lambda: job_session(remote),
-        "job here": lambda: job_session(JobSpec.model_construct(name="job", spark=SparkSpec())),
+        "job here": lambda: job_session(JobSection.model_construct(name="job", spark=SparkSection())),
         "address": lambda: fkjoin.session(remote="spark:15002"),
         "two": lambda: fkjoin.session(remote="sc://127.0.0.1:1"),
         "kafka": lambda: fkjoin.session(remote=address, kafka=True),

@@ -30,12 +30,26 @@ def blocks(path: Path) -> Iterator[Block]:
         yield Block(match[2], dedent(match[3]), before[-1] if before else "")
 
 
-def program(document: str) -> tuple[str, list[tuple[int, str]]]:
+_HERE = """
+def here(text):
+    import shlex
+    from pyspark.sql import SparkSession
+    from fkjoin.cli.main import app
+    SparkSession.stop = lambda session: None
+    for program, *arguments in map(shlex.split, text.splitlines()):
+        assert program == "fkjoin", program
+        assert app(arguments, standalone_mode=False) in (None, 0), arguments
+"""
+"""Runs commands in the process that has a session: a JVM takes ten seconds."""
+
+
+def program(document: str, *, here: bool = False) -> tuple[str, list[tuple[int, str]]]:
     """A document as a program, and what its blocks, by number, are to print.
 
-    Files are written under the names in the lines before them, and code runs in turn.
+    Files are written under the names in the lines before them, and code runs in turn.  Commands are processes, or, with
+    ``here``, run in the program's own session.
     """
-    script, wanted = ["import subprocess", "from pathlib import Path"], []
+    script, wanted = ["import subprocess", "from pathlib import Path", *([_HERE] if here else [])], []
     for number, block in enumerate(blocks(ROOT / document)):
         if block.language in ("csv", "toml"):
             name = re.findall("`([^`]+)`", block.before)[-1]
@@ -43,7 +57,7 @@ def program(document: str) -> tuple[str, list[tuple[int, str]]]:
         elif block.language == "python":
             script += [f"print('<{number}>')", block.text, f"print('</{number}>', flush=True)"]
         elif block.language == "sh":
-            script.append(f"subprocess.run(['sh', '-ec', {block.text!r}], check=True)")
+            script.append(f"here({block.text!r})" if here else f"subprocess.run(['sh', '-ec', {block.text!r}], check=True)")
         else:
             assert block.language == "text"
             wanted.append((number - 1, block.text.strip()))

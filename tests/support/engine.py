@@ -112,7 +112,7 @@ class Engine:
     def results(passed: Envelopes) -> pa.Table:
         """The results that a last stage has sent."""
         found = [unpack(payload) for payloads in passed.values() for payload in payloads if payload]
-        return pa.concat_tables([RESULT.empty_table(), *found])
+        return pa.concat_tables(found or [RESULT.empty_table()])
 
     def commit(self) -> None:
         """What Spark does at the end of a batch: all stages' states become durable together."""

@@ -13,14 +13,17 @@ import re
 import sys
 import tarfile
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
 
 from fkjoin import Table, cogroup, fk_join, session
 from fkjoin import aggregates as agg
+from fkjoin.events import Enriched
 from fkjoin.spark.operator import StageName
 from tests.support.golden import CHECKPOINTS
 
@@ -83,6 +86,7 @@ class Tables:
     """The tables of the logs under a folder, and what the queries make of them."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder = spark, folder
         about: dict[str, Any] = {"version": "seq", "deleted": "op = 'd'", "format": "json"}
         self.orders, self.customers, self.products, self.regions = (
             Table.from_files(spark, folder / name, key=key, schema=f"{kind}, op string, seq bigint", **about)
@@ -184,12 +188,46 @@ def pairs_of(tables: dict[str, Rows]) -> Rows:
     return found
 
 
-QUERIES: dict[str, tuple[Callable[[Tables, str], Table], Callable[[dict[str, Rows]], Rows]]] = {
+class Seen:
+    """Events with a table's columns, as changes that insert rows."""
+
+    key = ("seq",)
+
+    def __init__(self, enriched: Enriched) -> None:
+        self.changes = enriched.events.withColumn("_operation", F.lit("insert"))
+
+
+def seen(of: Tables, emit: str) -> Seen:
+    """Orders as they are written, each an event, with names as they were then."""
+    lines = of.spark.readStream.schema("id int, customer string, seq bigint").json(str(of.folder / "orders"))
+    names = of.customers.group_by("region", name="regions-of").agg(n=agg.count(), name=agg.min("name"))
+    both = fk_join(of.customers, names, "region", "left", ["left.name", "right.n"], "named")
+    return Seen(both.enrich(lines.select("seq", F.col("customer").alias("buyer")), on="buyer", how="left", name="seen"))
+
+
+def seen_of(tables: dict[str, Rows]) -> Rows:
+    """Of the orders of each part, names and numbers after that part."""
+    found: Rows = {}
+    size = len(log()) // PARTS
+    parts = next(parts for parts in range(1, PARTS + 1) if final(parts) == tables)
+    for part in range(1, parts + 1):
+        customers = final(part)["customers"]
+        regions = Counter(row["region"] for row in customers.values())
+        for name, row in log()[(part - 1) * size : part * size]:
+            if name == "orders":
+                by = customers.get(row["customer"])
+                n = None if by is None or by["region"] is None else regions[by["region"]]
+                found[row["seq"]] = {"buyer": row["customer"], "name": by and by["name"], "n": n}
+    return found
+
+
+QUERIES: dict[str, tuple[Callable[[Tables, str], Any], Callable[[dict[str, Rows]], Rows]]] = {
     "groups": (groups, groups_of),
     "chain": (chain, chain_of),
     "star": (star, star_of),
     "tags": (tags, tags_of),
     "pairs": (pairs, pairs_of),
+    "seen": (seen, seen_of),
 }
 """How each is built, and what it comes to."""
 
@@ -200,6 +238,7 @@ STAGES: dict[str, set[StageName]] = {
     },
     "operators-2": {"spread", "owners"},
     "operators-3": {"pair"},
+    "operators-4": {"rekey", "subscription", "resolve", "regroup", "aggregate", "enrich"},
 }
 """The kinds of stages in each archive."""
 

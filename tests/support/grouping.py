@@ -19,7 +19,7 @@ from fkjoin.codec.arrays import as_bytes, masked, paired
 from fkjoin.codec.messages import JOINED, RESULT, Operation, table
 from fkjoin.codec.rows import RowCodec
 from fkjoin.folds.extremes import Extreme
-from fkjoin.folds.fold import Aggregate, Fold
+from fkjoin.folds.fold import AggregateColumn, Fold
 from fkjoin.folds.sums import Count, DecimalSum, DoubleSum, WholeSum
 from fkjoin.stages import Counters, aggregate, regroup
 from fkjoin.state import MemoryStore
@@ -41,7 +41,7 @@ class Change(NamedTuple):
 class Grouping:
     """Both stages over memory, and the aggregated table as a reader of the results has it."""
 
-    def __init__(self, value: pa.Schema, *columns: Aggregate, every: bool = False) -> None:
+    def __init__(self, value: pa.Schema, *columns: AggregateColumn, every: bool = False) -> None:
         self.fold, self.every = Fold(value, columns), every
         self.rows, self.groups, self.count = MemoryStore(), MemoryStore(), Counters()
         self.table: dict[str, tuple[Any, ...]] = {}
@@ -86,7 +86,7 @@ class Grouping:
 VALUE = pa.schema(
     [("n", pa.int64()), ("x", pa.float64()), ("d", pa.decimal128(20, 2)), ("t", pa.string()), ("at", pa.timestamp("us", "UTC"))]
 )
-COLUMNS: tuple[Aggregate, ...] = (
+COLUMNS: tuple[AggregateColumn, ...] = (
     Count("rows"),
     Count("texts", 3),
     WholeSum("n", 0, "sum"),

@@ -18,6 +18,7 @@ from fkjoin.folds.sums import Count, WholeSum
 from fkjoin.spark.specs import (
     AggregateSpec,
     ChildrenSpec,
+    EnrichSpec,
     GatherSpec,
     MergeSpec,
     MultiSubscriptionSpec,
@@ -33,7 +34,7 @@ from fkjoin.spark.specs import (
     StateSpec,
     SubscriptionSpec,
 )
-from tests.support import child_rows, flat_maps, grouping, merging, multi_join, oracle, pairing
+from tests.support import child_rows, enriching, flat_maps, grouping, merging, multi_join, oracle, pairing
 from tests.support.engine import Engine, Envelopes
 from tests.support.grouping import COLUMNS, VALUE, Grouping
 
@@ -354,4 +355,49 @@ class FlatMapped(Operator):
         return flat_maps.recomputed(changes)
 
 
-OPERATORS: list[type[Operator]] = [Join, PacedJoin, Aggregated, Cogrouped, MultiJoined, Children, Merged, Paired, FlatMapped]
+class Enriched(Operator):
+    """Events with a table's rows; the table is all that was sent."""
+
+    def __init__(self, folder: Path, rng: random.Random) -> None:
+        super().__init__(folder, rng)
+        self.how: Any = rng.choice(["inner", "left"])
+        self._engine = self.engine(lambda state: EnrichSpec(state=state, how=self.how))
+        self._batches: list[Sequence[enriching.Message]] = []
+        self._known = 0
+        self.table: list[enriching.Sent] = []
+        self._wanted: list[enriching.Sent] = []
+
+    def change(self, rng: random.Random, version: int) -> enriching.Message:
+        key = rng.choice("abcdefgh")
+        if rng.random() < 0.5:
+            return enriching.Change(key, version, rng.choice([None, b"x", b"y", b"z" * rng.randrange(60)]))
+        return enriching.Event(version, rng.choice([key, key, None]))
+
+    def attempt(self, changes: Sequence[Any]) -> pa.Table:
+        given = self._engine.packed(enriching.rows_of(changes))
+        for bucket, payloads in self._engine.packed(enriching.events_of(changes)).items():
+            given[bucket] += payloads
+        return self._engine.attempted({"enrich": given})
+
+    def apply(self, results: pa.Table) -> None:
+        self.table += enriching.sent(results)
+
+    def wanted(self, changes: Sequence[Any]) -> Any:
+        self._batches.append(changes[self._known :])
+        self._known = len(changes)
+        self._wanted += enriching.wanted(self._batches, self.how)
+        return self._wanted
+
+
+OPERATORS: list[type[Operator]] = [
+    Join,
+    PacedJoin,
+    Aggregated,
+    Cogrouped,
+    MultiJoined,
+    Children,
+    Merged,
+    Paired,
+    FlatMapped,
+    Enriched,
+]

@@ -34,10 +34,12 @@ FACE = [
     *(
         "aggregates",
         "cogroups",
+        "events",
         "grouped",
         "inspection",
         "join",
         "kit",
+        "kit_enrich",
         "kit_flat_map",
         "kit_groups",
         "kit_key_join",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from fkjoin.codec.messages import ANSWER, CHANGE, GROUPED, JOINED, NUMBERED, PART, RESULT, SUBSCRIPTION, SUMS
+from fkjoin.codec.messages import ANSWER, CHANGE, ENRICHED, EVENT, GROUPED, JOINED, NUMBERED, PART, RESULT, SUBSCRIPTION, SUMS
 from fkjoin.folds.fold import Fold
 from fkjoin.folds.sums import Count
 from fkjoin.spark.specs import (
     AggregateSpec,
     ChildrenSpec,
+    EnrichSpec,
     GatherSpec,
     MergeSpec,
     MultiSubscriptionSpec,
@@ -30,7 +31,7 @@ from fkjoin.stages.children import Family
 from fkjoin.stages.contribute import Carry, Contribute, Fields, Place
 from fkjoin.stages.multi_join import MultiJoin, Nested, Right
 
-KINDS = (CHANGE, SUBSCRIPTION, ANSWER, JOINED, NUMBERED, PART, GROUPED, RESULT, SUMS)
+KINDS = (CHANGE, SUBSCRIPTION, ANSWER, JOINED, NUMBERED, PART, GROUPED, RESULT, SUMS, EVENT, ENRICHED)
 
 STATE = StateSpec("orders", 64, 604_800_000, "/tmp/index", "{}", True)
 TEXT = pa.schema([("text", pa.string())])
@@ -67,4 +68,6 @@ PLAIN: tuple[tuple[StageSpec, tuple[pa.Schema, ...], bytes], ...] = (
     (SpreadSpec(STATE, in_order=True), (JOINED,), b""),
     (OwnersSpec(STATE), (GROUPED,), b"ds"),
     (PaceSpec(STATE), (RESULT,), b"ds"),
+    (EnrichSpec(STATE, how="left"), (JOINED, EVENT), b"d"),
+    (EnrichSpec(STATE, how="inner", in_order=True), (JOINED, EVENT), b""),
 )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fkjoin.codec.versions import PLACE
+from fkjoin.plan.events import Enrich, Events
 from fkjoin.plan.nodes import (
     Aggregate,
     Children,
@@ -70,7 +71,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Sink:
+class SinkStep:
     """Where the changes of a table go."""
 
     name: str
@@ -99,7 +100,7 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
         for stage in (stage for stage in step.stages if stage.store in readers):
             read_by = tuple(readers[stage.store])
             stages.append(replace(stage, readers=read_by, subtopologies=tuple(next(numbers) for _ in read_by)))
-        number = next(numbers) if isinstance(node, Source) else None
+        number = next(numbers) if isinstance(node, Source | Events) else None
         found.append(replace(step, stages=tuple(stages), subtopology=number))
     return found
 
@@ -128,6 +129,10 @@ def _operator(node: Node) -> Step:
             "columns": ", ".join(node.columns),
         }
         return Step("source", node.name, "", (), tuple(facts.items()), ())
+    if isinstance(node, Events):
+        return Step("source", node.name, "events", (), (("from", node.origin), ("columns", ", ".join(node.columns))), ())
+    if isinstance(node, Enrich):
+        return _enrich(node)
     if isinstance(node, Join):
         return _join(node)
     kept = (f"materialized as {node.materialized}",) if node.materialized else ()
@@ -176,7 +181,7 @@ def _operator(node: Node) -> Step:
     )
 
 
-def _rule(node: Join | KeyJoin | Aggregate | Derived | Children | Sink) -> tuple[tuple[str, str], ...]:
+def _rule(node: Join | KeyJoin | Aggregate | Derived | Children | SinkStep) -> tuple[tuple[str, str], ...]:
     return tuple(("rule", str(verdict)) for verdict in node.rules)
 
 
@@ -232,11 +237,18 @@ def _key_join(join: KeyJoin) -> Step:
     )
 
 
+def _enrich(node: Enrich) -> Step:
+    key = ", ".join(node.table.key)
+    reads = ("events", node.events.name), ("table", node.table.name)
+    facts = ("on", f"{', '.join(node.on)} = {node.table.name}({key})"), ("adds", ", ".join(node.added) or "none")
+    return Step("enrich", node.name, node.how, reads, facts, (Stage("enrich", key, f"{node.name}-enrich"),))
+
+
 def _foreign_key(node: Join | Children) -> str:
     return f"{node.extractor} = {node.right.name}({', '.join(node.right.key)})"
 
 
-def job_steps(sinks: Sequence[Sink], running: Sequence[Running]) -> list[Step]:
+def job_steps(sinks: Sequence[SinkStep], running: Sequence[Running]) -> list[Step]:
     """The steps that end in the sinks; what several of them read stands there once."""
     ends = [Step("sink", sink.name, sink.to, (("of", sink.of.name),), _rule(sink), ()) for sink in sinks]
     return [*steps_of([sink.of for sink in sinks], running), *ends]

@@ -3,11 +3,12 @@
 from fkjoin.spark.specs.joins import ChildrenSpec, PairSpec, RekeySpec, ResolveSpec, SubscriptionSpec
 from fkjoin.spark.specs.multi_joins import GatherSpec, MultiSubscriptionSpec, ScatterSpec
 from fkjoin.spark.specs.spec import Messages, StageSpec, StateSpec
-from fkjoin.spark.specs.tables import AggregateSpec, MergeSpec, OwnersSpec, PaceSpec, RegroupSpec, SpreadSpec
+from fkjoin.spark.specs.tables import AggregateSpec, EnrichSpec, MergeSpec, OwnersSpec, PaceSpec, RegroupSpec, SpreadSpec
 
 __all__ = [
     "AggregateSpec",
     "ChildrenSpec",
+    "EnrichSpec",
     "GatherSpec",
     "MergeSpec",
     "Messages",

@@ -10,7 +10,7 @@ from typing import ClassVar, TypedDict
 import pyarrow as pa
 
 from fkjoin.codec import tags
-from fkjoin.codec.messages import ANSWER, CHANGE, GROUPED, JOINED, NUMBERED, PART, RESULT, SUBSCRIPTION, SUMS
+from fkjoin.codec.messages import ANSWER, CHANGE, ENRICHED, EVENT, GROUPED, JOINED, NUMBERED, PART, RESULT, SUBSCRIPTION, SUMS
 from fkjoin.errors import FormatError
 from fkjoin.spark.buckets import Payload
 from fkjoin.spark.operator import StageName
@@ -32,6 +32,8 @@ _KINDS = {
     "contributions": GROUPED,
     "results": RESULT,
     "sums of subscriptions": SUMS,
+    "events": EVENT,
+    "enriched events": ENRICHED,
 }
 
 

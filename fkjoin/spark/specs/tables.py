@@ -1,4 +1,4 @@
-"""The stages of aggregates, of flat maps, of tables put together, and of periodic emission."""
+"""The stages of aggregates, of flat maps, of tables put together, of events, and of periodic emission."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from fkjoin.codec import versions
-from fkjoin.codec.messages import ANSWER, GROUPED, JOINED, NUMBERED, RESULT
+from fkjoin.codec.messages import ANSWER, EVENT, GROUPED, JOINED, NUMBERED, RESULT
 from fkjoin.folds.cogrouped import CoFold, numbered
 from fkjoin.folds.fold import Fold
 from fkjoin.spark.specs import spec
 from fkjoin.spark.specs.spec import ByRow, Messages, StageSpec
-from fkjoin.stages import Counters, aggregate, merge, owners, pace, regroup, spread
+from fkjoin.stages import Counters, How, aggregate, enrich, merge, owners, pace, regroup, spread
 from fkjoin.stages.answer_rows import ContributeRows
 from fkjoin.stages.contribute import Contribute
 from fkjoin.state import Store
@@ -144,6 +144,27 @@ class MergeSpec(StageSpec):
             in_order=self.in_order,
             **self._times(messages),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnrichSpec(ByRow, StageSpec):
+    """enrich: events are joined with a table's rows, each once."""
+
+    stage = "enrich"
+    how: How
+    in_order: bool = False
+
+    @property
+    def takes(self) -> tuple[pa.Schema, ...]:
+        return JOINED, EVENT
+
+    @property
+    def part_bytes(self) -> int | None:
+        return spec.PART_BYTES
+
+    def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
+        rows, events = messages.take(JOINED), messages.take(EVENT)
+        yield enrich(rows, events, store, count, how=self.how, in_order=self.in_order, **self._times(messages))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from fkjoin import Table
+from fkjoin.events import Enriched
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.runner import _manifest as manifest_of_job
 from fkjoin.plan.manifest import manifest
@@ -98,12 +99,12 @@ class Text:
         self.where = self.where[:-1]
 
 
-def has_verdicts(built: Table | Job) -> bool:
+def has_verdicts(built: Table | Enriched | Job) -> bool:
     """Whether any of the optimizer's rules is for it."""
     return bool(_verdicts(built.tables.values() if isinstance(built, Job) else [built]))
 
 
-def told(built: Table | Job, text: Text, folder: Path, *, whole: bool) -> None:
+def told(built: Table | Enriched | Job, text: Text, folder: Path, *, whole: bool) -> None:
     """Write down what a table or a job, built just now, comes to; ``whole``: of a table, more than its changes."""
     if isinstance(built, Job):
         _told_of_job(built, text)
@@ -111,7 +112,7 @@ def told(built: Table | Job, text: Text, folder: Path, *, whole: bool) -> None:
     text.block("describe()", built.describe().splitlines())
     text.block("rules", _verdicts([built]))
     text.block("manifest", _facts(manifest(built._lowered.node)))
-    frames = {"changes": built.changes}
+    frames = {"events": built.events} if isinstance(built, Enriched) else {"changes": built.changes}
     for stage in built.stages:
         frames[f"stage {stage.name}"] = stage.frame
     if whole:
@@ -131,7 +132,7 @@ def _told_of_job(job: Job, text: Text) -> None:
         _told_of_query(query.name, started(query.start), text)
 
 
-def _verdicts(tables: Iterable[Table]) -> list[str]:
+def _verdicts(tables: Iterable[Table | Enriched]) -> list[str]:
     nodes = in_order(*(table._lowered.node for table in tables))
     return [f"{node.name}: {verdict}" for node in nodes for verdict in node.rules]
 

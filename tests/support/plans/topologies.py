@@ -15,8 +15,9 @@ from pyspark.sql import functions as F
 
 from fkjoin import Table, cogroup, fk_join
 from fkjoin import aggregates as agg
+from fkjoin.events import Enriched
 from fkjoin.jobs.job import Job
-from fkjoin.jobs.job_sections import JobSpec
+from fkjoin.jobs.job_sections import JobSection
 from fkjoin.plan.rules import (
     AGGREGATE_READS_ANSWERS,
     ANSWERS_KEEP_WHAT_IS_READ,
@@ -98,7 +99,7 @@ class Sources:
         return fk_join(self.orders, self.customers, "customer_id", name="joined")
 
 
-Built = Table | Job
+Built = Table | Enriched | Job
 
 
 @dataclass(frozen=True)
@@ -606,6 +607,19 @@ def view_of_an_aggregate(of: Sources) -> Table:
     return of.orders.group_by("shop", name="counted").count().filter("count > 1", name="seen", emit="on-update")
 
 
+# Events
+
+
+@topology()
+def events_enriched_by_an_aggregate_and_a_join(of: Sources) -> Enriched:
+    frame = of.spark.readStream.format("rate").load()
+    clicks = frame.selectExpr("value as number", "cast(value % 3 as string) as buyer", "timestamp as at")
+    counts = of.orders.group_by("customer_id", name="counted").count()
+    counted = counts.enrich(clicks, on="buyer", how="left", name="with-counts", events_name="clicks")
+    named = fk_join(of.orders, of.customers, "customer_id", joiner=["left.amount", "right.name"], name="joined")
+    return named.enrich(counted, on="cast(cast(buyer as int) as string)", name="named")
+
+
 # Jobs
 
 
@@ -644,6 +658,17 @@ def job_of_everything(of: Sources) -> Job:
     )
 
 
+@topology()
+def job_of_events(of: Sources) -> Job:
+    (of.folder / "clicks").mkdir(exist_ok=True)
+    return job(
+        of,
+        events={"clicks": {"path": str(of.folder / "clicks"), "schema": "buyer string, page string"}},
+        enrichments={"seen": {"table": "customers", "events": "clicks", "on": "buyer", "how": "left"}},
+        sinks={"seen": "seen"},
+    )
+
+
 def job(of: Sources, sinks: dict[str, str], **made: Any) -> Job:
     """A job of orders, customers and regions, whose sinks are Parquet files."""
     tables = {}
@@ -659,4 +684,4 @@ def job(of: Sources, sinks: dict[str, str], **made: Any) -> Job:
         "sinks": {name: {"table": table, "path": f"{of.folder}/out/{name}"} for name, table in sinks.items()},
         "dead_letters": {"path": str(of.folder / "dead")},
     }
-    return Job(JobSpec.model_validate(spec), of.spark)
+    return Job(JobSection.model_validate(spec), of.spark)

@@ -1,0 +1,68 @@
+"""A job file's events: streams that are read, and what tables make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from fkjoin.analysis.bound import Scope
+from fkjoin.analysis.projection import Projection
+from fkjoin.errors import TopologyError
+from fkjoin.events import Enriched
+from fkjoin.jobs.job_kinds import JobError
+from fkjoin.jobs.job_sections import EventsSection, JobSection
+from fkjoin.kafka.admin import require_topic
+from fkjoin.kafka.options import source_options, with_fetching
+from fkjoin.spark.schemas import arrow_schema, struct_type
+from fkjoin.table import Table
+
+
+def enriched(spark: SparkSession, spec: JobSection, name: str, tables: Mapping[str, Any]) -> Enriched:
+    """The enrichment of that name; ``tables``: tables, and enrichments that are made already."""
+    made = spec.enrichments[name]
+    table: Table = tables[made.table]
+    about: Any = {"on": made.on, "how": made.how, "name": name, "on_error": made.on_error}
+    if made.events not in spec.events:
+        return table.enrich(tables[made.events], **about)
+    return table.enrich(_read(spark, spec, made.events), events_name=made.events, **about)
+
+
+def _read(spark: SparkSession, spec: JobSection, name: str) -> DataFrame:
+    """The stream of events that is read; ``JobError`` names its section."""
+    of = spec.events[name]
+    try:
+        frame = _files(spark, of) if of.topic is None else _topic(spark, spec, of)
+        if of.select is None:
+            return frame
+        scope = Scope(frame, tuple(frame.columns), f"events {name}", arrow_schema("events", frame.schema))
+        return frame.select(*(one.column for one in Projection.of("select", of.select, scope).bound))
+    except TopologyError as error:
+        raise JobError(f"events: in events.{name}.{error}") from error
+
+
+def _files(spark: SparkSession, of: EventsSection) -> DataFrame:
+    assert of.path is not None
+    assert of.columns is not None
+    header = {"header": "true"} if of.format == "csv" else {}
+    options: dict[str, Any] = {**header, **of.options}
+    schema = struct_type(of.columns, "schema")
+    try:
+        frame = spark.readStream.format(of.format).schema(schema).options(**options).load(of.path)
+        frame.columns  # noqa: B018  (a client of Spark Connect asks its server now)
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        raise TopologyError(f"path: {of.path} is not there; make the folder first, it may be empty") from error
+    return frame
+
+
+def _topic(spark: SparkSession, spec: JobSection, of: EventsSection) -> DataFrame:
+    assert spec.kafka is not None
+    assert of.topic is not None
+    servers, options = spec.kafka.bootstrap_servers, source_options({**spec.kafka.options, **of.options})
+    require_topic(of.topic, servers, options)
+    reader = spark.readStream.format("kafka").options(**with_fetching(options)).option("kafka.bootstrap.servers", servers)
+    return reader.option("subscribe", of.topic).option("includeHeaders", "true").load()

@@ -1,0 +1,249 @@
+"""``table.enrich``: events from files to sinks, each once and with exact aggregates, through kills and repeated batches."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from fkjoin import QueryError, Table, TopologyError, fk_join
+from fkjoin import aggregates as agg
+from fkjoin.checkpoint.look_up import look_up
+from fkjoin.checkpoint.saved import SavedState
+from fkjoin.checkpoint.upkeep import verify
+from fkjoin.events import Enriched
+from fkjoin.sinks import Delta, Parquet
+from fkjoin.stages.counters import metrics_name
+from tests.support.queries import run, write_lines
+from tests.support.sessions import small
+
+pytestmark = pytest.mark.spark
+
+ACCOUNTS = "id string, team string, points bigint, lsn bigint, op string"
+CLICKS = "number bigint, team string, page string"
+TEAMS, ROWS, BATCHES = ("a", "b", "c"), 12, 4
+NOW: dict[str, Any] = {"trigger": "available-now"}
+
+
+def tables(spark: SparkSession, folder: Path, **more: Any) -> tuple[Table, DataFrame]:
+    """Accounts, and a stream of clicks; a batch reads a file of each."""
+    for name in ("accounts", "clicks"):
+        (folder / name).mkdir(exist_ok=True)
+    about: dict[str, Any] = {"key": "id", "version": "lsn", "deleted": "op = 'd'", "format": "json", "schema": ACCOUNTS, **more}
+    one: dict[str, Any] = {"maxFilesPerTrigger": 1}
+    accounts = Table.from_files(spark, folder / "accounts", options=one, **about)
+    return accounts, spark.readStream.schema(CLICKS).options(**one).json(str(folder / "clicks"))
+
+
+def write_batches(folder: Path) -> list[dict[str, tuple[int, int]]]:
+    """In each batch accounts go to other teams, with all of their points, and each team has a click.
+
+    Returns the points and the number of accounts of each team, after each batch.
+    """
+    rng, lsn, number = random.Random(904), 0, 0
+    teams: dict[str, str] = {}
+    after = []
+    for batch in range(BATCHES):
+        moves = [f"x{at}" for at in range(ROWS)] if not batch else rng.sample([f"x{at}" for at in range(ROWS)], 8)
+        rows = [{"id": key, "team": rng.choice(TEAMS), "points": 10, "lsn": (lsn := lsn + 1), "op": "u"} for key in moves]
+        teams |= {row["id"]: row["team"] for row in rows}
+        sizes = Counter(teams.values())
+        after.append({team: (10 * sizes[team], sizes[team]) for team in sizes})
+        clicks = [{"number": (number := number + 1), "team": team, "page": "p"} for team in (*TEAMS, "nobody", None)]
+        for name, lines in (("accounts", rows), ("clicks", clicks)):
+            write_lines(folder / name, str(batch), lines)
+            os.utime(folder / name / f"{batch}.json", (1_700_000_000 + batch,) * 2)  # batches read the oldest file first
+    return after
+
+
+def killing(flag: str) -> Any:
+    """A step of a stream whose worker is killed while the flag is there, once."""
+
+    def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if Path(flag).exists():
+                Path(flag).unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+
+    return step
+
+
+class Twice:
+    """A sink that fails when it has a batch, once: the query repeats it."""
+
+    def __init__(self, sink: Any, flag: Path) -> None:
+        self._sink, self._flag, self.place = sink, flag, sink.place
+
+    def begin(self, table: Any) -> Any:
+        write, flag = self._sink.begin(table), self._flag
+
+        def failing(batch: Any, query: str, number: int) -> None:
+            write(batch, query, number)
+            if number == 2 and not flag.exists():
+                flag.touch()
+                raise RuntimeError("it has the batch")
+
+        return failing
+
+
+def test_each_event_is_sent_once_with_exact_sums_through_kills_and_repeated_batches(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """To Parquet and Delta; a worker is killed in the first batch, and the third is written and repeated."""
+    small(spark, tmp_path)
+    accounts, clicks = tables(spark, tmp_path)
+    after = write_batches(tmp_path)
+    flag = tmp_path / "kill"
+    flag.touch()
+    sums = accounts.group_by("team", name="sums").agg(total=agg.sum("points"), n=agg.count())
+    seen = sums.enrich(
+        clicks.mapInArrow(killing(str(flag)), clicks.schema),
+        on="team",
+        how="left",
+        name="seen",
+        events_name="clicks",
+        validate=True,
+    )
+    assert seen.columns == ["number", "team", "page", "total", "n"]
+    assert seen.describe().split("\n")[-6:] == [
+        "enrich seen  (left)",
+        "  events       clicks",
+        "  table        sums",
+        "  on           team = sums(team)",
+        "  adds         total, n",
+        "  Sub-topology: 4  enrich        repartition by team; store seen-enrich",
+    ]
+    failed = []
+    for _ in range(3):
+        places = Parquet(tmp_path / "lake"), Twice(Delta(tmp_path / "delta"), tmp_path / "failed")
+        query = seen.to(*places, checkpoint=tmp_path / "ck", **NOW)
+        try:
+            query.awaitTermination()
+        except QueryError as error:
+            failed.append(str(error))
+    assert len(failed) == 2, failed
+    found = spark.read.parquet(str(tmp_path / "lake")).collect()
+    assert sorted(row.number for row in found) == list(range(1, 5 * BATCHES + 1))
+    for batch in range(BATCHES):
+        rows = [row for row in found if int(row.batch.partition("-")[0]) == batch]
+        assert {row.number for row in rows} == set(range(5 * batch + 1, 5 * batch + 6))
+        sums_seen = {row.team: (row.total, row.n) for row in rows if row.total is not None}
+        assert sums_seen == after[batch], "no half of a move is seen, and no move of another batch"
+        assert sum(n for _, n in sums_seen.values()) == ROWS
+        assert {row.team for row in rows if row.total is None} == {"nobody", None, *TEAMS} - set(sums_seen)
+    delta = DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()
+    assert sorted(row["number"] for row in delta) == list(range(1, 5 * BATCHES + 1))
+    assert sorted((row["number"], row["total"]) for row in delta) == sorted((row.number, row.total) for row in found)
+    assert verify(spark, tmp_path / "ck") == []
+    (entry,) = look_up(SavedState(spark, tmp_path / "ck"), "seen", "a")
+    last = {row.team: row for row in found if row.number > 5 * (BATCHES - 1)}
+    assert (entry["kind"], entry["row"]) == ("row", {"total": last["a"].total, "n": last["a"].n})
+    with pytest.raises(TopologyError, match="has events, and no changes of a table; read them with spark.readStream"):
+        Table.from_fkjoin(spark, tmp_path / "lake")
+
+
+def test_events_go_on_through_two_tables_and_a_restart_and_dead_letters_say_why(spark: SparkSession, tmp_path: Path) -> None:
+    """Enriched by a join and by a source; the stream between is a plain DataFrame of Spark's, too."""
+    small(spark, tmp_path)
+    accounts, clicks = tables(spark, tmp_path)
+    (tmp_path / "teams").mkdir()
+    about: dict[str, Any] = {"version": "lsn", "format": "json", "schema": "team string, motto string, lsn bigint"}
+    teams = Table.from_files(spark, tmp_path / "teams", key="team", **about)
+    joined = fk_join(accounts, teams, "team", "left", ["left.points", "right.motto"], "joined")
+    first = joined.enrich(clicks.withColumn("pages", F.col("page")), on="concat('x', cast(page as int))", name="first")
+    slogans = teams.map_values("motto as slogan", name="slogans")
+    second = slogans.enrich(first, on=F.col("team"), how="left", name="second")
+    assert second.columns == ["number", "team", "page", "pages", "points", "motto", "slogan"]
+    write_lines(tmp_path / "accounts", "0", [{"id": "x1", "team": "a", "points": 7, "lsn": 1, "op": "u"}])
+    write_lines(tmp_path / "teams", "0", [{"team": "a", "motto": "go", "lsn": 1}])
+    write_lines(
+        tmp_path / "clicks",
+        "0",
+        [
+            {"number": at, "team": team, "page": page}
+            for at, (team, page) in enumerate(
+                (("a", "1"), ("b", "1"), (None, "1"), ("a", "2"), ("a", "no number"), ("a", None))
+            )
+        ],
+    )
+    found = run(second.events, tmp_path / "ck", metrics_name("first"))
+    assert {row.number: (row.points, row.motto, row.slogan) for row in found.rows} == {
+        0: (7, "go", "go"),
+        1: (7, "go", None),
+        2: (7, "go", None),
+    }
+    wanted = {"rows-in": 1, "events-in": 5, "events-without-row": 2, "dead-letters": 1, "out": 3}
+    assert {name: found.count[name] for name in wanted} == wanted
+    letters = second.dead_letters
+    assert letters is not None
+    (letter,) = [row for row in run(letters, tmp_path / "letters").rows if row.value is not None]
+    assert (letter.table, json.loads(letter.value)["number"]) == (first._planned.inputs[1].name, 4)
+    assert letter.reason.startswith("enrich: concat('x', cast(page as int)): ")
+    write_lines(tmp_path / "teams", "1", [{"team": "a", "motto": "stop", "lsn": 2}])
+    assert run(second.events, tmp_path / "ck").rows == [], "a later change of a table sends nothing"
+    write_lines(tmp_path / "clicks", "1", [{"number": 9, "team": "a", "page": "1"}])
+    changed = slogans.enrich(first, on="lower(team)", name="second")  # a checkpoint is bound to the table's rows alone
+    (row,) = run(changed.events, tmp_path / "ck").rows
+    assert (row.number, row.points, row.motto, row.slogan) == (9, 7, "stop", "stop")
+
+    records = first._lowered
+    from fkjoin.sinks import Kafka
+
+    frame = Kafka("clicks", "127.0.0.1:1", key="team").records(records)
+    assert frame.columns == ["key", "value"]
+    kept = [json.loads(row.value) for row in run(frame, tmp_path / "records").rows]
+    assert sorted(row["number"] for row in kept) == [0, 1, 2, 9]
+    strict = accounts.enrich(clicks.withColumnRenamed("team", "side"), on="concat('x', cast(page as int))", on_error="fail")
+    with pytest.raises(QueryError, match="enrich of events-"):
+        strict.to_parquet(tmp_path / "strict", checkpoint=tmp_path / "ck-strict", **NOW).awaitTermination()
+
+
+def test_what_cannot_be_enriched_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    accounts, clicks = tables(spark, tmp_path)
+    batch = spark.createDataFrame([], CLICKS)
+    other = clicks.withColumnRenamed("team", "side")
+    fine = accounts.enrich(other, on="page", name="fine")
+    refused: dict[str, Any] = {
+        "events: a batch DataFrame is no stream; read it": lambda: accounts.enrich(batch, on="page"),
+        "events: accounts is a table, whose rows change": lambda: accounts.enrich(accounts, on="id"),  # type: ignore[arg-type]
+        "events: a streaming DataFrame is needed, this is a str": lambda: accounts.enrich("clicks", on="id"),  # type: ignore[arg-type]
+        "events: rows of this stream are not final when they come": lambda: accounts.enrich(
+            other.groupBy("page").count(), on="page"
+        ),
+        "events: 'team' is a column of the events and of table accounts": lambda: accounts.enrich(clicks, on="page"),
+        "events: two columns are called 'page'": lambda: accounts.enrich(other.select("*", "page"), on="number"),
+        "on: events .* has no column 'pages'; did you mean 'page'": lambda: accounts.enrich(other, on="pages"),
+        "on: number of events .* is bigint, but key column id of table accounts is string": lambda: accounts.enrich(
+            other, on="number"
+        ),
+        "on: 2 columns given, but the key of table accounts has 1": lambda: accounts.enrich(other, on=["page", "page"]),
+        'how: \'outer\' is not one of "inner", "left"': lambda: accounts.enrich(other, on="page", how="outer"),  # type: ignore[arg-type]
+        "on_error: 'stop' is not one of": lambda: accounts.enrich(other, on="page", on_error="stop"),  # type: ignore[arg-type]
+        "name: 'accounts' already names an input of this enrich": lambda: accounts.enrich(other, on="page", name="accounts"),
+        "events_name: these events are called fine": lambda: accounts.select("points as other").enrich(
+            fine, on="page", events_name="x"
+        ),
+        "right: fine are events, each sent once, and no table": lambda: accounts.join(fine, on="id"),  # type: ignore[arg-type]
+        "fine: these are events, and postgres .* keeps rows by a key": lambda: fine.to_postgres(
+            "t", "host=127.0.0.1", checkpoint=tmp_path / "p"
+        ),
+    }
+    for says, call in refused.items():
+        with pytest.raises(TopologyError, match=says):
+            call()
+    with pytest.raises(TypeError, match="make it with table.enrich"):
+        Enriched()
+    assert repr(fine).startswith("Enriched[fine; columns: number, side, page, ")

@@ -1,0 +1,109 @@
+"""Events enriched by a table: each once, with the row as it is after its batch's changes, whatever comes first or twice."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fkjoin.codec import tags
+from fkjoin.stages import Counters, counters, enrich
+from fkjoin.stages.invariants import GuardedStore
+from fkjoin.state import MemoryStore
+from tests.support.enriching import Change, Event, Message, Sent, events_of, rows_of, sent, wanted
+
+ROWS = (None, b"x", b"y", b"")
+TIMES: Any = {"now_ms": 0, "retention_ms": 1000}
+KEYS = st.sampled_from(["", "a", "b"])
+MESSAGE = st.one_of(
+    st.builds(lambda key, version: Change(key, version, ROWS[version % 4]), KEYS, st.integers(0, 12)),
+    st.builds(Event, st.integers(0, 99), st.one_of(st.none(), KEYS)),
+)
+HOWS = st.sampled_from(["inner", "left"])
+
+
+class Enriching:
+    """The stage over memory."""
+
+    def __init__(self, how: str, **more: Any) -> None:
+        self.memory, self.count, self.how, self.more = MemoryStore(), Counters(), how, {**TIMES, **more}
+
+    def batch(self, messages: list[Message], **more: Any) -> list[Sent]:
+        store, given = GuardedStore(self.memory, "enrich", b"" if "in_order" in self.more else tags.ROW), {**self.more, **more}
+        return sent(enrich(rows_of(messages), events_of(messages), store, self.count, how=self.how, **given))  # type: ignore[arg-type]
+
+
+@given(batches=st.lists(st.lists(MESSAGE, max_size=9), min_size=1, max_size=6), how=HOWS, data=st.data())
+@settings(max_examples=150)
+def test_each_event_is_sent_once_with_the_row_after_its_batch(batches: list[list[Message]], how: str, data: Any) -> None:
+    """Changes in any order of their versions, some of them again in a later batch; each batch is lost and repeated."""
+    enriching, done, changes = Enriching(how), list[list[Message]](), [Change("", 0, None)]
+    for messages in batches:
+        batch = data.draw(st.permutations([*messages, *data.draw(st.lists(st.sampled_from(changes), max_size=5))]))
+        changes += [one for one in messages if isinstance(one, Change)]
+        done.append(batch)
+        lost = copy.deepcopy(enriching)
+        expected = wanted(done, how)
+        assert lost.batch(batch) == expected
+        assert enriching.batch(batch) == expected
+        assert dict(enriching.memory.items()) == dict(lost.memory.items())
+
+
+X, Y = b"x", b"y"
+TRUTH = [
+    # the row that is there, the batch's change, and the row that the batch's event gets
+    (None, None, None),
+    (None, Change("k", 2, Y), Y),
+    (None, Change("k", 2, None), None),
+    (Change("k", 1, X), None, X),
+    (Change("k", 1, X), Change("k", 2, Y), Y),
+    (Change("k", 1, X), Change("k", 2, X), X),
+    (Change("k", 1, X), Change("k", 2, None), None),
+    (Change("k", 1, X), Change("k", 0, Y), X),
+    (Change("k", 1, X), Change("k", 1, Y), X),
+    (Change("k", 1, X), Change("other", 2, Y), X),
+    (Change("k", 1, None), None, None),
+    (Change("k", 1, None), Change("k", 0, Y), None),
+    (Change("k", 1, None), Change("k", 2, Y), Y),
+]
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize("key", ["k", None])
+def test_truth_table(how: str, key: str | None) -> None:
+    for held, change, row in TRUTH:
+        enriching = Enriching(how)
+        enriching.batch([] if held is None else [held])
+        made = enriching.batch([Event(7, key), *([] if change is None else [change])])
+        found = row if key == "k" else None
+        assert made == ([] if found is None and how == "inner" else [(7, found)]), (held, change)
+        assert enriching.batch([Change("k", 3, b"later")]) == [], "an event is never sent again"
+        assert enriching.count[counters.WITHOUT_ROW] == (found is None)
+        assert (enriching.count[counters.EVENTS_IN], enriching.count[counters.OUT]) == (1, len(made))
+
+
+def test_an_event_that_comes_twice_is_two_events() -> None:
+    enriching = Enriching("inner")
+    assert enriching.batch([Change("k", 1, X), Event(1, "k"), Event(1, "k"), Event(2, "k")]) == [(1, X), (1, X), (2, X)]
+
+
+def test_nothing_of_an_event_is_stored_and_a_deleted_row_is_remembered_for_the_retention_time() -> None:
+    enriching = Enriching("left")
+    enriching.batch([Event(1, "k"), Event(2, None)])
+    assert list(enriching.memory.items()) == []
+    enriching.batch([Change("k", 5, X)])
+    enriching.batch([Change("k", 6, None)], now_ms=10)
+    assert enriching.batch([Change("k", 4, Y), Event(3, "k")], now_ms=1009) == [(3, None)]
+    assert enriching.count[counters.STALE] == 1
+    assert enriching.batch([Event(4, "k")], now_ms=1011) == [(4, None)]
+    assert list(enriching.memory.items()) == [], "its marker was swept away"
+
+
+def test_of_a_table_that_an_operator_makes_nothing_is_kept_of_a_row_that_is_gone() -> None:
+    enriching = Enriching("inner", in_order=True)
+    enriching.batch([Change("k", 5, X)])
+    enriching.batch([Change("k", 6, None)])
+    assert list(enriching.memory.items()) == []

@@ -1,0 +1,75 @@
+"""A table's changes and events: their messages, and the events with rows that a plain recomputation has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES, as_bytes, valid
+from fkjoin.codec.messages import EVENT, JOINED, table
+
+SOURCE = versions.identity("customers")
+
+
+class Change(NamedTuple):
+    """A change of a row of the table; None deletes it."""
+
+    key: str
+    version: int
+    row: bytes | None
+
+
+class Event(NamedTuple):
+    """An event, and the key that it names, if any."""
+
+    number: int
+    key: str | None
+
+
+Message = Change | Event
+Sent = tuple[int, bytes | None]
+"""The number of an event, and the row that it was given."""
+
+
+def rows_of(batch: Iterable[Message]) -> pa.Table:
+    """The changes of a batch."""
+    changes = [one for one in batch if isinstance(one, Change)]
+    rows = pa.array([one.row for one in changes], BYTES)
+    version = versions.encode(SOURCE, [np.array([one.version for one in changes], np.int64)])
+    keys = as_bytes(pa.array([one.key for one in changes], pa.string()))
+    return table(JOINED, keys, version, rows, ~valid(rows), np.zeros(len(changes), np.int64))
+
+
+def events_of(batch: Iterable[Message]) -> pa.Table:
+    """The events of a batch."""
+    events = [one for one in batch if isinstance(one, Event)]
+    texts = [str(one.number) for one in events]
+    keys = [text if one.key is None else one.key for one, text in zip(events, texts, strict=True)]
+    named = np.array([one.key is not None for one in events], bool)
+    return table(EVENT, as_bytes(pa.array(keys, pa.string())), named, as_bytes(pa.array(texts, pa.string())))
+
+
+def in_order(some: Iterable[Sent]) -> list[Sent]:
+    """What was sent, by number and row."""
+    return sorted(some, key=lambda one: (one[0], one[1] is not None, one[1] or b""))
+
+
+def sent(results: pa.Table) -> list[Sent]:
+    """The events of results, by their numbers."""
+    return in_order((int(one["event"]), one["row"]) for one in results.to_pylist())
+
+
+def wanted(batches: Sequence[Sequence[Message]], how: str) -> list[Sent]:
+    """What the last batch sends: its events, with the newest rows of all changes so far."""
+    newest: dict[str, Change] = {}
+    for change in (one for batch in batches for one in batch if isinstance(one, Change)):
+        if change.key not in newest or change.version > newest[change.key].version:
+            newest[change.key] = change
+    rows = {key: change.row for key, change in newest.items() if change.row is not None}
+    events = [one for one in batches[-1] if isinstance(one, Event)]
+    given = ((one.number, None if one.key is None else rows.get(one.key)) for one in events)
+    return in_order((number, row) for number, row in given if how == "left" or row is not None)
