@@ -86,11 +86,11 @@ class Broker:
     def gone(self) -> Iterator[None]:
         """It answers nobody, and nobody is told."""
         container = self._container.get_wrapped_container()
-        container.kill("SIGSTOP")  # not every engine can pause: that needs a freezer of control groups
+        container.pause()
         try:
             yield
         finally:
-            container.kill("SIGCONT")
+            container.unpause()
             self._wait()
 
     @cached_property
