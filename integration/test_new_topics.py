@@ -279,3 +279,43 @@ def test_a_job_starts_over_on_the_command_line(
     rows = shop.spark.read.parquet(str(tmp_path / "out")).orderBy("batch").collect()
     assert {(row.key, row._operation) for row in rows[2:]} == {("b", "update"), ("a", "delete")}
     assert json.loads((tmp_path / "job-ck/sink-out/fkjoin-topics.json").read_text())[shop.orders]["ends"] == [[0, 0]]
+
+
+def test_a_check_compares_the_queries_of_a_staged_join_with_their_checkpoints(
+    shop: Shop, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
+) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(
+        f"""
+        name = "{shop.orders}-staged"
+        checkpoint = "{tmp_path}/job-ck"
+        trigger = "available-now"
+        kafka = {{ bootstrap_servers = "{broker.bootstrap}" }}
+        [tables]
+        orders = {{ topic = "{shop.orders}", key = "string", value = {{ format = "json", schema = "c string, d string" }} }}
+        customers = {{ topic = "{shop.customers}", key = "string", value = {{ format = "json", schema = "name string" }} }}
+        [joins.joined]
+        left = "orders"
+        right = "customers"
+        extractor = "c"
+        deployment = "staged"
+        [sinks.out]
+        table = "joined"
+        path = "{tmp_path}/out"
+        """
+    )
+    send(broker, shop.customers, c1={"name": "Ada"})
+    send(broker, shop.orders, o1={"c": "c1", "d": "c2"})
+    assert "fine; 3 queries" in fkjoin_here("run", "--check", job)
+    assert not (tmp_path / "job-ck").exists()
+    fkjoin_here("run", job)
+    assert "fine; 3 queries" in fkjoin_here("run", "--check", job)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "job-ck").rglob("*")}
+    other = tmp_path / "other.toml"
+    other.write_text(job.read_text().replace('extractor = "c"', 'extractor = "d"'))
+    with pytest.raises(FkJoinError, match=r"checkpoint: .*job-ck/\S+ was made by another job"):
+        fkjoin_here("run", "--check", other)
+    anew(broker, shop.orders, partitions=2)
+    with pytest.raises(FkJoinError, match=f"topic {shop.orders} was deleted and created again since checkpoint .*job-ck/"):
+        fkjoin_here("run", "--check", job)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "job-ck").rglob("*")} == before

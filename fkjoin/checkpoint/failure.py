@@ -24,9 +24,8 @@ _OTHER_TYPE = re.compile(r"column: \[(.+?)\], physicalType: (\w+), logicalType: 
 _NEW_FOLDER = re.compile(r"assertion failed: Invalid batch: \S+ != \S+")
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
 _NO_ANSWER = re.compile(
-    r"Timed out waiting for a node assignment|Call\(callName=\w+|Timeout of \d+ ?ms expired|Failed to get offsets"
-    r"|kafka\.common\.errors\.(?:Timeout|Disconnect|Network|BootstrapResolution)Exception|Topic \S+ not present in metadata"
-    r"|Expiring \d+ record\(s\) for|Failed to construct kafka consumer|Failed to create new KafkaAdminClient"
+    r"Timed out waiting for a node assignment|Call\(callName=\w+|Timeout of \d+ ?ms expired|Topic \S+ not present in metadata"
+    r"|kafka\.common\.errors\.(?:Timeout|Disconnect|Network)Exception|Expiring \d+ record\(s\) for"
 )
 """Words about brokers that do not answer."""
 _OF_TOPIC = re.compile(r"Topic (\S+) not present in metadata|record\(s\) for (\S+)-\d+|[Pp]artitions? ([\w.-]+)-\d+")

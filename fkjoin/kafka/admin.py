@@ -143,8 +143,8 @@ def end_offsets(consumer: Any, places: Iterable[tuple[str, int]], within_s: int)
     wanted = _listed([partition(topic, number) for topic, number in places])
     try:
         found = consumer.endOffsets(wanted, _jvm().java.time.Duration.ofSeconds(within_s))
-    except Py4JJavaError:
-        return None
+    except Py4JJavaError as error:
+        return None if _no_answer(error) else {}
     # As one text: an answer for each of a map's entries would be hundreds of calls of the JVM.
     return {(match[1], int(match[2])): int(match[3]) for match in _END.finditer(str(found.toString()))}
 
@@ -156,13 +156,18 @@ def leaders(consumer: Any, topic: str, within_s: int) -> dict[int, str] | None:
     """
     try:
         parts = consumer.partitionsFor(topic, _jvm().java.time.Duration.ofSeconds(within_s))
-    except Py4JJavaError:
-        return None
+    except Py4JJavaError as error:
+        return None if _no_answer(error) else {}
     found = {}
     for part in parts or ():
         leader = part.leader()
         found[int(part.partition())] = "" if leader is None or leader.isEmpty() else f"{leader.host()}:{leader.port()}"
     return found
+
+
+def _no_answer(error: Py4JJavaError) -> bool:
+    """Tell whether time ran out; else a broker has answered, and perhaps refused."""
+    return str(error.java_exception.getClass().getSimpleName()) == "TimeoutException"
 
 
 @contextmanager

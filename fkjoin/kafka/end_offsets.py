@@ -1,6 +1,7 @@
 """End offsets of topics, as their brokers said them last, and the brokers that do not answer.
 
-A thread for each cluster asks, so that no batch and no reader waits for a broker.  It asks for as long as somebody reads.
+A thread for each cluster asks, so that no batch and no reader waits for a broker.  It asks for as long as the session runs
+and somebody reads.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from pyspark import SparkContext
 
 from fkjoin.checkpoint.progress import behind, lag_of, moment, positions_of, records_of
 from fkjoin.checkpoint.query import Query
@@ -24,7 +27,7 @@ ANSWER_S = 8
 _ONE_ANSWER_S, _MOST_BROKERS = 2, 4
 """The time within which one broker should, when it is asked alone, and how many of them are."""
 _LEADERS_EVERY_S = 60.0
-_WANTED_FOR_S = 300.0
+_WANTED_FOR_S = 120.0
 """The time for which a topic is asked for after it was last read."""
 
 
@@ -79,11 +82,11 @@ class Cluster:
             self._wanted |= dict.fromkeys(wanted, time.monotonic())
             for topic in wanted:
                 self._asked.setdefault(topic, time.time())
-            if self._thread is None:
+            if self._thread is None and _session_runs():
                 self._heard.clear()
                 self._thread = threading.Thread(target=self._run, name="fkjoin-end-offsets", daemon=True)
                 self._thread.start()
-            if not self._heard.issuperset(wanted):
+            if self._thread is not None and not self._heard.issuperset(wanted):
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._heard.issuperset(wanted), within_s)
             silent = [self._silent[topic] for topic in wanted if topic in self._silent]
@@ -92,7 +95,7 @@ class Cluster:
     def _run(self) -> None:
         """Ask until nobody reads any more.  Whatever else goes wrong is for Spark's own consumer to say."""
         with contextlib.suppress(Exception), consumer_of(self._bootstrap_servers, self._options) as consumer:
-            while topics := self._topics():
+            while _session_runs() and (topics := self._topics()):
                 self._ask(consumer, topics)
                 with self._changed:
                     self._changed.wait_for(lambda: not self._heard.issuperset(self._wanted), EVERY_S)
@@ -107,6 +110,7 @@ class Cluster:
             for topic in [topic for topic, at in self._wanted.items() if at <= until]:
                 del self._wanted[topic], self._asked[topic]
                 self._silent.pop(topic, None)
+                self._heard.discard(topic)
             return list(self._wanted)
 
     def _ask(self, consumer: Any, topics: Sequence[str]) -> None:
@@ -117,7 +121,8 @@ class Cluster:
         elif ends is not None:
             self._take(topics, ends, {})
         else:
-            self._take(topics, *self._one_by_one(consumer, places))
+            self._learned = float("-inf")  # another broker may lead a partition since, or a topic may be gone
+            self._take(topics, *self._one_by_one(consumer, self._places(consumer, topics) or {}))
 
     def _places(self, consumer: Any, topics: Sequence[str]) -> dict[tuple[str, int], str] | None:
         """The partitions of topics, with their leaders, which are learned once a minute; None where no broker answers."""
@@ -161,6 +166,10 @@ class Cluster:
                     self._ends |= {topic: Ends(offsets, now)} if offsets else {}  # of a topic that is gone, the ends before
             self._heard.update(topics)
             self._changed.notify_all()
+
+
+def _session_runs() -> bool:
+    return SparkContext._active_spark_context is not None
 
 
 _clusters: dict[tuple[Any, ...], Cluster] = {}
