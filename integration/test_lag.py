@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import time
 from collections.abc import Callable
@@ -11,18 +12,32 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from rich.console import Console
 
 from fkjoin import QueryError, Table
 from fkjoin.checkpoint import progress
+from fkjoin.jobs.job_sections import JobSection
+from fkjoin.jobs.report import Report
+from fkjoin.jobs.screen import Plain
 from fkjoin.kafka import end_offsets
 from fkjoin.kafka.end_offsets import Cluster
-from fkjoin.metrics import watch
+from fkjoin.metrics import Metrics, watch
 from fkjoin.metrics.page import ShownJob, status
 from tests.support.sessions import small
 
 from .broker import Broker, Record
 
 PATIENCE_S = 60.0
+
+
+JOB = JobSection.model_validate(
+    {
+        "name": "shop",
+        "checkpoint": "ck",
+        "tables": {"silent": {"topic": "silent", "key": "string", "value": "string"}},
+        "sinks": {"out": {"table": "silent", "path": "out"}},
+    }
+)
 
 
 def until(there: Callable[[], Any], what: str) -> None:
@@ -75,7 +90,7 @@ def test_records_that_came_since_the_last_batch_are_left_to_read(
     assert not asks()
 
 
-def test_brokers_that_do_not_answer_are_named_by_the_page_the_query_and_its_failure(
+def test_brokers_that_do_not_answer_are_named_by_the_terminal_the_page_the_query_and_its_failure(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     """Of a query that looks for records all the time; the options bound the time until it fails."""
@@ -84,24 +99,31 @@ def test_brokers_that_do_not_answer_are_named_by_the_page_the_query_and_its_fail
     broker.send("silent", [Record(b"a", b"1")])
     limits = {"kafka.default.api.timeout.ms": 20_000, "kafka.request.timeout.ms": 10_000, "fetchOffset.numRetries": 1}
     table = Table.from_kafka(spark, "silent", broker.bootstrap, key="string", value="string", options=limits)
-    metrics = watch(spark)
-    query = table.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", query_name="looks")
+    metrics, said = watch(spark), io.StringIO()
+    query = table.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", query_name="sink-out")
+    screen = Plain(Console(file=said, width=300))
+    report = Report(JOB, ["sink-out"], (), metrics=Metrics(), log=None, screen=screen)
+    screen.watch(report.view)
+    report.starts("sink-out")
     try:
         query.processAllAvailable()
-        until(lambda: "looks" in metrics.snapshot(), "the first batch")
+        until(lambda: "sink-out" in metrics.snapshot(), "the first batch")
+        report.look("sink-out", query)
         with broker.gone():
             until(metrics._silences, "the broker is silent")
-            (silence,) = metrics._silences()["looks"]
+            (silence,) = metrics._silences()["sink-out"]
             assert (silence.topic, silence.brokers) == ("silent", (broker.bootstrap,))
             says = f"roker {broker.bootstrap} of topic silent has not answered since "
             assert says in repr(query)
+            report.look("sink-out", query)
+            assert f"\nb{says}" in said.getvalue()
             health = status(ShownJob("shop"), metrics)["health"]
             assert health["state"] == "failing"
             assert says in health["words"]
             with pytest.raises(QueryError) as failed:
                 query.awaitTermination(round(PATIENCE_S))
         first, *_ = str(failed.value).splitlines()
-        assert first.startswith(f"query looks failed: the brokers of topic silent at {broker.bootstrap} do not answer (")
+        assert first.startswith(f"query sink-out failed: the brokers of topic silent at {broker.bootstrap} do not answer (")
     finally:
         query.stop()
 

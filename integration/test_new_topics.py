@@ -306,16 +306,20 @@ def test_a_check_compares_the_queries_of_a_staged_join_with_their_checkpoints(
     )
     send(broker, shop.customers, c1={"name": "Ada"})
     send(broker, shop.orders, o1={"c": "c1", "d": "c2"})
-    assert "fine; 3 queries" in fkjoin_here("run", "--check", job)
-    assert not (tmp_path / "job-ck").exists()
     fkjoin_here("run", job)
     assert "fine; 3 queries" in fkjoin_here("run", "--check", job)
+    stages = {path.parent for path in (tmp_path / "job-ck").glob("*/fkjoin-operators.json")}
+    one, other = stages - {tmp_path / "job-ck" / "sink-out"}
+    exchanged(one, other)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "job-ck").rglob("*")}
-    other = tmp_path / "other.toml"
-    other.write_text(job.read_text().replace('extractor = "c"', 'extractor = "d"'))
-    with pytest.raises(FkJoinError, match=r"checkpoint: .*job-ck/\S+ was made by another job"):
-        fkjoin_here("run", "--check", other)
-    anew(broker, shop.orders, partitions=2)
-    with pytest.raises(FkJoinError, match=f"topic {shop.orders} was deleted and created again since checkpoint .*job-ck/"):
+    with pytest.raises(FkJoinError, match=rf"checkpoint: .*/({one.name}|{other.name}) was made by another job"):
         fkjoin_here("run", "--check", job)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "job-ck").rglob("*")} == before
+
+
+def exchanged(one: Path, other: Path) -> None:
+    """As a backup that was restored to the wrong places leaves them."""
+    aside = one.with_name("aside")
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
