@@ -6,17 +6,19 @@ import copy
 import json
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import pyarrow as pa
 
 from fkjoin.codec.messages import Operation
+from fkjoin.errors import FkJoinError
 from fkjoin.stages import Counters
 from fkjoin.state import MemoryStore
 
 Row = dict[str, Any]
+Extractor = str | Callable[[str, Row], Any]
 
 TIMES: dict[str, Any] = {"now_ms": 0, "retention_ms": 24 * 60 * 60 * 1000}
 """The times that stages are told."""
@@ -195,3 +197,23 @@ class Kit(ABC):
                 del self.table[key]
             else:
                 self.table[key] = value
+
+
+def named_by(extractor: Extractor, event: Event, argument: str) -> str | None:
+    """The key that a row names; None without a row."""
+    if event.row is None:
+        return None
+    found = extractor(event.key, event.row) if callable(extractor) else event.row.get(extractor)
+    if not isinstance(found, str | None):
+        raise FkJoinError(f"{argument}: the key that {event.key!r} names is {found!r}; here keys are texts, or None")
+    return found
+
+
+def json_text(aggregate: Any) -> str:
+    """An aggregate as JSON; a set is a sorted list."""
+    return json.dumps(aggregate, sort_keys=True, default=lambda found: sorted(found) if isinstance(found, set) else str(found))
+
+
+def json_bytes(value: Any) -> bytes:
+    """A row as the bytes of its JSON."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False).encode()

@@ -93,7 +93,7 @@ class Outputs(Handle):
 
         def begin() -> StreamingQuery:
             table = self._as_begun(place)
-            batches.make_topics(table)
+            batches.make_topics(table, place)
             records = Kafka(topic, bootstrap_servers, key, value, headers, positions).records(table)
             table.keep()
             name = query_name or table.name

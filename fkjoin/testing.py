@@ -5,15 +5,16 @@
 >>> assert test.table == {}
 
 Rows are dicts of what JSON can write.  The stages are those that run on Spark; what is between them is played here.
-``SinkContract`` tries a sink of your own.
+``Driver`` runs a table of any topology, and needs a session for that.  ``SinkContract`` tries a sink of your own.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +23,9 @@ from fkjoin.codec import combined_key, versions
 from fkjoin.codec.arrays import BYTES, as_bytes, valid
 from fkjoin.codec.messages import ANSWER, CHANGE, JOINED, RESULT, SUBSCRIPTION, column, table
 from fkjoin.codec.rows import RowCodec
-from fkjoin.errors import FkJoinError
 from fkjoin.folds.calls import Called, Starting
 from fkjoin.folds.fold import Fold
-from fkjoin.kit import CRASH, DUPLICATE, REORDER, TIMES, Event, Kit, Output, Row
+from fkjoin.kit import CRASH, DUPLICATE, REORDER, TIMES, Event, Extractor, Kit, Output, Row, json_bytes, json_text, named_by
 from fkjoin.kit_enrich import EnrichTest
 from fkjoin.kit_flat_map import FlatMapTest
 from fkjoin.kit_groups import GROUP, GroupKit
@@ -36,7 +36,10 @@ from fkjoin.stages import Counters, How, rekey, resolve, subscription
 from fkjoin.stages.invariants import live_subscriptions
 from fkjoin.stages.join_rows import matched, require_how
 
-Extractor = str | Callable[[str, Row], Any]
+if TYPE_CHECKING:
+    from fkjoin.kit_driver import Driver
+    from fkjoin.kit_driver_ends import DriverInput, DriverStore, TableChange
+
 Joiner = Callable[[Row, Row | None], Any]
 
 _SOURCES = versions.identity("left"), versions.identity("right")
@@ -207,13 +210,13 @@ class JoinTest(Kit):
             CHANGE,
             as_bytes(pa.array([row.key for row in rows], pa.string())),
             pa.array([self._foreign_key(row) if side == "left" else None for row in rows], BYTES),
-            pa.array([None if row.row is None else _dumps(row.row) for row in rows], BYTES),
+            pa.array([None if row.row is None else json_bytes(row.row) for row in rows], BYTES),
             versions.encode(_SOURCES[side == "right"], [np.array([row.version for row in rows], np.int64)]),
             np.zeros(len(rows), np.int64),
         )
 
     def _foreign_key(self, event: Event) -> bytes | None:
-        found = _named(self.extractor, event, "extractor")
+        found = named_by(self.extractor, event, "extractor")
         return None if found is None else found.encode()
 
     def _joined(self, answers: pa.Table) -> pa.Table:
@@ -222,7 +225,7 @@ class JoinTest(Kit):
             self._join(json.loads(one), None if other is None else json.loads(other)) if there else None
             for (one, other), there in zip(rows, matched(answers, self.how), strict=True)
         ]
-        value = pa.array([None if found is None else _dumps(found) for found in values], BYTES)
+        value = pa.array([None if found is None else json_bytes(found) for found in values], BYTES)
         columns = (column(answers, name) for name in ("key", "version"))
         return table(JOINED, *columns, value, ~valid(column(answers, "left")), column(answers, "ts"))
 
@@ -277,13 +280,13 @@ class AggregateTest(GroupKit):
         self._start = self.initializer if callable(self.initializer) else Starting(self.initializer)
         add, subtract = (self._by_text(function) for function in (self.adder, self.subtractor))
         value = pa.schema([("row", pa.string())])
-        called = Called("value", pa.string(), GROUP, value, True, lambda: _text(self._start()), add, subtract)
+        called = Called("value", pa.string(), GROUP, value, True, lambda: json_text(self._start()), add, subtract)
         self._fold = Fold(value, (called,), nullable=True, ordered=True)
 
     def _by_text(self, function: Callable[[str, Row, Any], Any]) -> Callable[[str, str, str], str | None]:
         def call(group: str, row: str, aggregate: str) -> str | None:
             found = function(group, json.loads(row), self._shaped(json.loads(aggregate)))
-            return None if found is None else _text(found)
+            return None if found is None else json_text(found)
 
         return call
 
@@ -296,28 +299,10 @@ class AggregateTest(GroupKit):
         return self._shaped(json.loads(texts[0].as_py()))
 
     def _group(self, event: Event) -> str | None:
-        return _named(self.group, event, "group")
+        return named_by(self.group, event, "group")
 
     def _values(self, events: list[Event]) -> list[pa.Array]:
-        return [pa.array([_dumps(event.row).decode() for event in events], pa.string())]
-
-
-def _named(extractor: Extractor, event: Event, argument: str) -> str | None:
-    """The key that a row names; None without a row."""
-    if event.row is None:
-        return None
-    found = extractor(event.key, event.row) if callable(extractor) else event.row.get(extractor)
-    if not isinstance(found, str | None):
-        raise FkJoinError(f"{argument}: the key that {event.key!r} names is {found!r}; here keys are texts, or None")
-    return found
-
-
-def _text(aggregate: Any) -> str:
-    return json.dumps(aggregate, sort_keys=True, default=lambda found: sorted(found) if isinstance(found, set) else str(found))
-
-
-def _dumps(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False).encode()
+        return [pa.array([json_bytes(event.row).decode() for event in events], pa.string())]
 
 
 __all__ = [
@@ -325,6 +310,9 @@ __all__ = [
     "DUPLICATE",
     "REORDER",
     "AggregateTest",
+    "Driver",
+    "DriverInput",
+    "DriverStore",
     "EnrichTest",
     "Event",
     "FlatMapTest",
@@ -333,11 +321,20 @@ __all__ = [
     "MembersTest",
     "Output",
     "SinkContract",
+    "TableChange",
     "change",
     "event",
     "left",
     "right",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Names of the driver need Spark's Python package, which the other kits do not."""
+    if name in ("Driver", "DriverInput", "DriverStore", "TableChange"):
+        home = "kit_driver" if name == "Driver" else "kit_driver_ends"
+        return getattr(importlib.import_module(f"fkjoin.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -152,6 +152,7 @@ class Broker:
                 "bootstrap.servers": self.bootstrap,
                 "group.id": "fkjoin-tests",
                 "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",  # where first records were deleted
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "log_level": 0,

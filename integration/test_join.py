@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import ConfigResource
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, fk_join
-from fkjoin.errors import TopologyError
-from fkjoin.kafka import Json
+from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.kafka import Json, purge
 from fkjoin.kafka.staged import InternalTopics
 from fkjoin.kafka.wire import HEADERS
 from fkjoin.replay.traces import TraceChange, read_trace
@@ -26,6 +27,7 @@ from tests.support.traces import trace_files
 from .broker import Broker, Record
 from .jobs import Running, batch_join, delete, document, joined_rows, left_record, letters, right_record, running
 
+RETAINED = "spark.sql.streaming.minBatchesToRetain"
 DEPLOYMENTS = ("fused", "staged")
 HOWS = ("inner", "left")
 
@@ -209,6 +211,71 @@ class Proxy:
         going = round(len(self._waiting) * share)
         self._broker.send(self._target, self._waiting[:going])
         del self._waiting[:going]
+
+
+def test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    broker.create("whole-left", "whole-right", "whole-out", "whole-more", partitions=3)
+    left, right = tables(spark, broker, "whole")
+
+    def staged(application: str) -> Table:
+        return fk_join(left, right, "fk", name="whole", deployment="staged", application=application)
+
+    for name, value in {"partitions": "2", "replication.factor": "1", "segment.bytes": "1048576"}.items():
+        spark.conf.set(f"spark.fkjoin.topic.{name}", value)
+    try:
+        joined, anew = staged("first"), staged("second")
+        spark.conf.set("spark.fkjoin.topic.partitions", "none")
+        with pytest.raises(TopologyError, match=r"^spark\.fkjoin\.topic\.partitions: 'none' is not a number from 1; write one"):
+            staged("third")
+    finally:
+        for name in ("partitions", "replication.factor", "segment.bytes"):
+            spark.conf.unset(f"spark.fkjoin.topic.{name}")
+    events = [TraceChange(at, True, f"{at}", "a", f"v{at}", at) for at in range(1, 20)]
+
+    def go_on(table: Table, topic: str, folder: str, *more: TraceChange) -> None:
+        send(broker, "whole", list(more))
+        events.extend(more)
+        with running(table, topic, broker, tmp_path / folder) as job:
+            job.drain()
+        assert joined_rows(broker, topic) == batch_join(events, "inner")
+
+    spark.conf.set(RETAINED, "1")
+    send(broker, "whole", events)
+    for value in ("A", "B", "C", "D"):
+        go_on(joined, "whole-out", "first", TraceChange(0, False, "a", None, value, 0))
+    registration, response = (f"first-whole-subscription-{kind}" for kind in ("registration", "response"))
+    for topic in (registration, response):
+        (asked,) = broker.admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
+        found = asked.result()
+        assert {name: found[name].value for name in ("retention.ms", "cleanup.policy", "segment.bytes")} == {
+            "retention.ms": "-1",
+            "cleanup.policy": "delete",
+            "segment.bytes": "1048576",
+        }
+        assert len(broker.ends(topic)) == 2
+    places = [tmp_path / "first" / name for name in ("whole-subscription", "resolve")]
+    for wrong, match in (
+        ([*places, tmp_path / "none"], r"none has no batch that is committed; purge when"),
+        ([*places, tmp_path / "first" / "whole-rekey"], r"whole-rekey is of a query that reads none of .*; leave it out"),
+        (places[1:], rf"none is of a query that reads {registration}; name those of all"),
+    ):
+        with pytest.raises(FkJoinError, match=match):
+            purge(joined.stages, wrong)
+    assert [len(broker.read(topic)) for topic in (registration, response)] == [19, 4 * 19]
+    before = {topic: broker.ends(topic) for topic in (registration, response)}
+    left = purge(joined.stages, places)
+    assert left[registration] == before[registration]
+    assert len(broker.read(response)) == sum(before[response].values()) - sum(left[response].values()) < 3 * 19
+    missing = r"internal topic {} begins at offset \d+ of partition \d, .* give another application= .*, and all stages new"
+    with pytest.raises(FkJoinError, match=missing.format(response)):
+        joined.to_kafka("whole-more", broker.bootstrap, checkpoint=tmp_path / "new")
+    with pytest.raises(FkJoinError, match=missing.format(registration)):
+        joined.stages[1].start(tmp_path / "new-stage")
+    go_on(joined, "whole-out", "first", TraceChange(0, False, "a", None, "E", 0))  # the checkpoints that are there go on
+    go_on(anew, "whole-more", "second")
+    spark.conf.unset(RETAINED)
 
 
 @pytest.mark.faults

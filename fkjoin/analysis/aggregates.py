@@ -16,6 +16,7 @@ from fkjoin.analysis.planned import Planned, Settings
 from fkjoin.analysis.projection import Projection
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.folds.fold import Fold, Having
+from fkjoin.kafka.internal import TopicSettings
 from fkjoin.kafka.repartition import RepartitionTopic, require_release
 from fkjoin.plan.nodes import Aggregate, generated_name
 from fkjoin.sessions.access import access, require_classic
@@ -86,10 +87,10 @@ def aggregated(
     if options.deployment == "staged":
         require_classic(table.spark, 'deployment="staged"', "leave the deployment fused")
         application = options.application or access(table.spark).application()
-        topic = RepartitionTopic.of(application, label, table.connection, table.name)
+        topic = RepartitionTopic.of(application, label, table.connection, table.name, settings=TopicSettings.of(table.spark))
         refuse_to_start_over("deployment", table)
         require_release(options.upgrade_from)
-    through = None if topic is None else topic.name
+    through = None if topic is None else topic.last
     node = Aggregate(label, table.node, keys, key.texts, value.texts, columns, options.emit, through, having=having)
     arrow_schema("key", table.key_type)
     tried = attempt("group_by", table.name, (*key.bound, *value.bound), table.on_error)

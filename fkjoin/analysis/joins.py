@@ -23,6 +23,7 @@ from fkjoin.analysis.extractor import ForeignKey, bound_foreign_key
 from fkjoin.analysis.joiner import BoundJoiner, bound_joiner, written_out
 from fkjoin.analysis.planned import Planned, Settings
 from fkjoin.errors import TopologyError
+from fkjoin.kafka.internal import TopicSettings
 from fkjoin.kafka.staged import InternalTopics, internal_topics
 from fkjoin.kafka.wire import WIRES, Wire
 from fkjoin.plan.nodes import Children, Derived, Join, Node, Source, generated_name
@@ -172,7 +173,7 @@ def _internal_topics(
     assert left.connection is not None
     assert right.connection is not None
     name = application or access(left.spark).application()
-    return internal_topics(name, join, left.connection, right.connection, wire)
+    return internal_topics(name, join, left.connection, right.connection, wire, settings=TopicSettings.of(left.spark))
 
 
 def _of_source(node: Node) -> bool:

@@ -15,13 +15,13 @@ from fkjoin.errors import FkJoinError
 
 def encoded(schema: pa.Schema, keys: Iterable[Any]) -> list[bytes]:
     """Encode keys of a table whose key has the columns of ``schema``; ``FkJoinError`` for one that is no such key."""
-    lines = [_parts(schema, key) for key in keys]
-    columns = [_column(field, [line[at] for line in lines]) for at, field in enumerate(schema)]
+    lines = [key_parts(schema, key) for key in keys]
+    columns = [fitting("key", field, [line[at] for line in lines]) for at, field in enumerate(schema)]
     found: list[bytes] = KeyCodec(schema).encode(columns, len(lines)).to_pylist()
     return found
 
 
-def _parts(schema: pa.Schema, key: Any) -> list[Any]:
+def key_parts(schema: pa.Schema, key: Any) -> list[Any]:
     """The values of the key's columns, in their order."""
     names = schema.names
     if isinstance(key, Mapping) and not (len(names) == 1 and pa.types.is_struct(schema.field(0).type) and names != list(key)):
@@ -37,16 +37,19 @@ def _parts(schema: pa.Schema, key: Any) -> list[Any]:
     return [key]
 
 
-def _column(field: pa.Field, values: list[Any]) -> pa.Array:
+def fitting(argument: str, field: pa.Field, values: list[Any], *, nulls: bool = False) -> pa.Array:
+    """A column of these values; ``FkJoinError`` for one that has another type, or is null and may not be."""
     for value in values:
+        if nulls and value is None:
+            continue
         if (why := _unfit(field.type, value)) is not None:
-            raise FkJoinError(f"key: {value!r} cannot be a {field.name}, which is {field.type}: {why}")
+            raise FkJoinError(f"{argument}: {value!r} cannot be a {field.name}, which is {field.type}: {why}")
     try:
         column = pa.array(values, field.type)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         wrong = next(value for value in values if not _fits(field.type, value))
-        raise FkJoinError(f"key: {wrong!r} cannot be a {field.name}, which is {field.type}: {error}") from error
-    assert valid(column).all()
+        raise FkJoinError(f"{argument}: {wrong!r} cannot be a {field.name}, which is {field.type}: {error}") from error
+    assert nulls or valid(column).all()
     return column
 
 

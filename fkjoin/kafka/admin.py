@@ -59,8 +59,18 @@ def topic_names(bootstrap_servers: str, options: Mapping[str, str]) -> list[str]
         return _names(client)
 
 
-def create_topics(bootstrap_servers: str, options: Mapping[str, str], wanted: Mapping[str, int]) -> None:
-    """Create the topics that are not there, with so many partitions; ``TopologyError`` when one has another number."""
+def create_topics(
+    bootstrap_servers: str,
+    options: Mapping[str, str],
+    wanted: Mapping[str, int],
+    *,
+    replication: int,
+    config: Mapping[str, str],
+) -> None:
+    """Create the topics that are not there, with so many partitions; ``TopologyError`` when one has another number.
+
+    ``replication``: replicas of each partition, -1: as many as the brokers' default; ``config``: settings of the new topics.
+    """
     with _admin(bootstrap_servers, options) as client:
         there = _described(client, list(wanted))
         for topic, partitions in wanted.items():
@@ -70,9 +80,11 @@ def create_topics(bootstrap_servers: str, options: Mapping[str, str], wanted: Ma
                     f"internal topic {topic} has {found.partitions} partitions, {partitions} are needed, as many as the topic "
                     "that it is partitioned like: stop the stages when they have caught up, delete it and start them again"
                 )
-        optional = _jvm().java.util.Optional
+        settings = _jvm().java.util.HashMap()
+        for name, value in config.items():
+            settings.put(name, value)
         new = [
-            _kafka().clients.admin.NewTopic(topic, optional.of(partitions), optional.empty())
+            _kafka().clients.admin.NewTopic(topic, partitions, replication).configs(settings)
             for topic, partitions in wanted.items()
             if there[topic] is None
         ]
@@ -83,6 +95,23 @@ def create_topics(bootstrap_servers: str, options: Mapping[str, str], wanted: Ma
                 kinds, text = _reason(error)
                 if "TopicExistsException" not in kinds:
                     raise FkJoinError(f"internal topic {topic} cannot be created: {text}") from None
+
+
+def first_offsets(topic: str, bootstrap_servers: str, options: Mapping[str, str]) -> dict[int, int]:
+    """The offset of the first record that each partition still has."""
+    with consumer_of(bootstrap_servers, options) as consumer:
+        places = [_kafka().common.TopicPartition(topic, part.partition()) for part in consumer.partitionsFor(topic)]
+        return {place.partition(): first for place, first in dict(consumer.beginningOffsets(_listed(places))).items()}
+
+
+def delete_records(topic: str, bootstrap_servers: str, options: Mapping[str, str], before: Mapping[int, int]) -> None:
+    """Delete the records of each partition that lie before an offset."""
+    with _admin(bootstrap_servers, options) as client:
+        wanted = _jvm().java.util.HashMap()
+        for partition, offset in before.items():
+            to = _kafka().clients.admin.RecordsToDelete.beforeOffset(offset)
+            wanted.put(_kafka().common.TopicPartition(topic, partition), to)
+        client.deleteRecords(wanted).all().get()
 
 
 def bounds(

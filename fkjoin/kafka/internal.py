@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +15,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.claim import start_claimed
+from fkjoin.checkpoint.files import begun
 from fkjoin.codec.arrays import Bytes, valid
+from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.kafka.admin import first_offsets
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.end_offsets import telling_lag
 from fkjoin.kafka.new_topics import checked_topics, require_known_topics
@@ -37,11 +40,44 @@ _RECORD = pa.schema(
 )
 
 
+_OF_TOPICS = "spark.fkjoin.topic."
+_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1"}
+"""Settings that the session may replace.  No record expires: what no stage has read yet would be lost to the result."""
+
+
+@dataclass(frozen=True)
+class TopicSettings:
+    """The session's settings of internal topics, ``spark.fkjoin.topic.…``, for those that are yet to be created."""
+
+    partitions: int | None = None
+    """Number of partitions; None: as many as the topic that one is partitioned like."""
+    replication: int = -1
+    """Replicas of each partition; -1: the brokers' default."""
+    config: Mapping[str, str] = field(default_factory=lambda: dict(_CONFIG))
+
+    @classmethod
+    def of(cls, spark: SparkSession) -> TopicSettings:
+        """Raises ``TopologyError`` for a number that is none."""
+        given = {n.removeprefix(_OF_TOPICS): v for n, v in dict(spark.conf.getAll).items() if n.startswith(_OF_TOPICS)}
+        numbers: dict[str, int] = {}
+        for name in ("partitions", "replication.factor"):
+            if (said := given.pop(name, None)) is not None:
+                if not said.isdecimal() or not int(said):
+                    raise TopologyError(f"{_OF_TOPICS}{name}: {said!r} is not a number from 1; write one, such as 3")
+                numbers[name] = int(said)
+        return cls(numbers.get("partitions"), numbers.get("replication.factor", -1), _CONFIG | given)
+
+
 class Topics(Protocol):
     """Topics that a stage's query writes to."""
 
     @property
     def connection(self) -> Connection: ...
+
+    @property
+    def last(self) -> str:
+        """The topic that the operator's own query reads."""
+        ...
 
     def create(self) -> None:
         """Create what is not there yet; ``TopologyError`` when a topic is there with another number of partitions."""
@@ -57,6 +93,8 @@ class StageQuery:
     topics: Topics
     reads: tuple[Connection, ...] = ()
     """The topics of tables that it reads."""
+    internal: str | None = None
+    """The internal topic that it reads."""
 
     def start(
         self, checkpoint: str | Path, *, trigger: Trigger = None, options: Mapping[str, Any] | None = None
@@ -66,6 +104,8 @@ class StageQuery:
 
         def begin() -> StreamingQuery:
             self.topics.create()
+            if self.internal is not None:
+                require_first_records(self.frame.sparkSession, str(checkpoint), self.topics.connection, self.internal)
             checked_topics(self.frame.sparkSession, str(checkpoint), self._own_reads)
             servers = self.topics.connection.bootstrap_servers
             return start(self.frame, None, servers, checkpoint=str(checkpoint), options=options, trigger=when, name=self.name)
@@ -81,6 +121,18 @@ class StageQuery:
     def _own_reads(self) -> list[Connection]:
         """The topics, none of which starts over: other queries would not start over with it."""
         return [replace(read, on_new_topic="fail") for read in self.reads]
+
+
+def require_first_records(spark: SparkSession, checkpoint: str, connection: Connection, topic: str) -> None:
+    """Raise ``FkJoinError`` if a query would begin with an internal topic that has lost its first records."""
+    if begun(spark, checkpoint):
+        return
+    for partition, first in first_offsets(topic, connection.bootstrap_servers, connection.options).items():
+        if first:
+            raise FkJoinError(
+                f"internal topic {topic} begins at offset {first} of partition {partition}, and {checkpoint} is new: its query "
+                "would miss rows; give another application= (a job: another name), and all stages new checkpoints"
+            )
 
 
 def read_internal(spark: SparkSession, connection: Connection, topic: str) -> DataFrame:

@@ -144,7 +144,7 @@ def _passed(spark: SparkSession, checkpoint: str, topic: str, ends: Iterable[tup
     for path, lines in _logs(spark, checkpoint):
         if path.rpartition("/")[0].endswith("/offsets") and path.rpartition("/")[2] in done:
             for line in lines[_HEADER:]:
-                found |= _offsets(line, topic) or {}
+                found |= offsets_of(line, topic) or {}
     return all(found.get(str(number), -1) > end for number, end in ends)
 
 
@@ -164,7 +164,7 @@ def _newest(spark: SparkSession, folder: str, count: int) -> list[str]:
     return [path for _, path in numbered(spark, folder)[-count:]]
 
 
-def _offsets(line: str, topic: str) -> dict[str, int] | None:
+def offsets_of(line: str, topic: str) -> dict[str, int] | None:
     """The offsets of the topic's partitions, if the line says them."""
     try:
         found = json.loads(line)
@@ -175,6 +175,6 @@ def _offsets(line: str, topic: str) -> dict[str, int] | None:
 
 
 def _with_offsets(line: str, topic: str, begins: Mapping[int, int]) -> str:
-    if _offsets(line, topic) is None:
+    if offsets_of(line, topic) is None:
         return line
     return json.dumps({topic: {str(number): offset for number, offset in begins.items()}}, separators=(",", ":"))

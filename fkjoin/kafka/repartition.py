@@ -23,7 +23,7 @@ from fkjoin.kafka import wire_repartition as wire_change
 from fkjoin.kafka.admin import create_topics
 from fkjoin.kafka.connection import RAW_COLUMNS, Connection
 from fkjoin.kafka.formats import header
-from fkjoin.kafka.internal import RECORD, read_internal, record_batch
+from fkjoin.kafka.internal import RECORD, TopicSettings, read_internal, record_batch
 from fkjoin.kafka.murmur2 import partitions_of
 from fkjoin.kafka.wire import PREFIX
 from fkjoin.spark.buckets import packed_by_bucket
@@ -42,25 +42,35 @@ BEFORE_904 = (
 
 @dataclass(frozen=True)
 class RepartitionTopic:
-    """The topic between the stages, with as many partitions as the topic that the table is read from."""
+    """The topic between the stages, by default with as many partitions as the topic that the table is read from."""
 
-    name: str
+    last: str
+    """Its name."""
     connection: Connection
+    settings: TopicSettings
 
     @classmethod
-    def of(cls, application: str, aggregate: str, connection: Connection | None, table: str) -> RepartitionTopic:
+    def of(
+        cls, application: str, aggregate: str, connection: Connection | None, table: str, *, settings: TopicSettings
+    ) -> RepartitionTopic:
         """Raises ``TopologyError`` where there is no broker to have it."""
         if connection is None:
             raise TopologyError(
                 f"deployment: the staged deployment aggregates tables made from topics (Table.from_kafka), {table} is none; "
                 "write it to a topic first, or leave the deployment fused"
             )
-        return cls(re.sub(r"[^A-Za-z0-9._-]+", "-", f"{application}-{aggregate}-repartition"), connection)
+        return cls(re.sub(r"[^A-Za-z0-9._-]+", "-", f"{application}-{aggregate}-repartition"), connection, settings)
+
+    @property
+    def partitions(self) -> int:
+        """Number of its partitions."""
+        return self.settings.partitions or self.connection.partitions
 
     def create(self) -> None:
         """Create it if it is not there; ``TopologyError`` when it is there with another number of partitions."""
-        wanted = {self.name: self.connection.partitions}
-        create_topics(self.connection.bootstrap_servers, self.connection.options, wanted)
+        settings, servers = self.settings, self.connection.bootstrap_servers
+        wanted = {self.last: self.partitions}
+        create_topics(servers, self.connection.options, wanted, replication=settings.replication, config=settings.config)
 
 
 def require_release(upgrade_from: str | None) -> None:
@@ -74,13 +84,13 @@ def require_release(upgrade_from: str | None) -> None:
 
 def to_records(grouped: DataFrame, topic: RepartitionTopic, upgrade_from: str | None) -> DataFrame:
     """Envelopes of ``GROUPED`` as records; with ``upgrade_from`` in the form of before KIP-904."""
-    return grouped.mapInArrow(_ToRecords(topic.name, topic.connection.partitions, upgrade_from is not None), RECORD)
+    return grouped.mapInArrow(_ToRecords(topic.last, topic.partitions, upgrade_from is not None), RECORD)
 
 
 def read_back(spark: SparkSession, topic: RepartitionTopic, value: pa.Schema, buckets: int) -> tuple[DataFrame, DataFrame]:
     """The topic as envelopes of ``GROUPED``, and the frame that its dead letters come from."""
     headers = [header(f"{PREFIX}{name}").alias(f"header_{name}") for name in wire_change.HEADERS]
-    records = read_internal(spark, topic.connection, topic.name).select(*RAW_COLUMNS, *headers)
+    records = read_internal(spark, topic.connection, topic.last).select(*RAW_COLUMNS, *headers)
     find = _FindProblems(value)
     raw = records.select(*RAW_COLUMNS).schema
     letters = records.mapInArrow(find, raw.add(PROBLEM, "string"))

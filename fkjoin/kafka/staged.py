@@ -20,7 +20,7 @@ from fkjoin.kafka import wire
 from fkjoin.kafka.admin import create_topics
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.formats import header
-from fkjoin.kafka.internal import RECORD, StageQuery, read_internal, record_batch
+from fkjoin.kafka.internal import RECORD, StageQuery, TopicSettings, read_internal, record_batch
 from fkjoin.kafka.murmur2 import partitions_of
 from fkjoin.kafka.wire import Wire, WireRecords
 from fkjoin.spark.buckets import packed_by_bucket
@@ -32,7 +32,7 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True)
 class InternalTopics:
-    """The two topics of a staged join, and how many partitions they have: those of the right and of the left topic."""
+    """The two topics of a staged join, and how many partitions they have: by default those of the right and left topic."""
 
     registration: str
     response: str
@@ -40,20 +40,31 @@ class InternalTopics:
     response_partitions: int
     wire: Wire
     connection: Connection
-    """Partitions of the left topic."""
+    """The connection of the left topic."""
     right: Connection
+    settings: TopicSettings
+
+    @property
+    def last(self) -> str:
+        """The topic that resolve reads."""
+        return self.response
 
     def create(self) -> None:
         """Create what is not there yet; ``TopologyError`` when a topic is there with another number of partitions."""
         wanted = {self.registration: self.registration_partitions, self.response: self.response_partitions}
-        create_topics(self.connection.bootstrap_servers, self.connection.options, wanted)
+        settings = self.settings
+        servers, options = self.connection.bootstrap_servers, self.connection.options
+        create_topics(servers, options, wanted, replication=settings.replication, config=settings.config)
 
 
-def internal_topics(application: str, join: str, left: Connection, right: Connection, form: Wire) -> InternalTopics:
+def internal_topics(
+    application: str, join: str, left: Connection, right: Connection, form: Wire, *, settings: TopicSettings
+) -> InternalTopics:
     """Names and partitions of a join's internal topics."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{application}-{join}")
     names = f"{stem}-subscription-registration", f"{stem}-subscription-response"
-    return InternalTopics(*names, right.partitions, left.partitions, form, left, right)
+    registrations, responses = (settings.partitions or one.partitions for one in (right, left))
+    return InternalTopics(*names, registrations, responses, form, left, right, settings)
 
 
 Stage = Callable[[DataFrame, Literal["rekey", "subscription"]], DataFrame]
@@ -72,7 +83,7 @@ def staged(
     responses = _read(spark, topics, topics.response).mapInArrow(PackMessages("response", topics.wire, buckets), ENVELOPE)
     return responses, (
         StageQuery(f"{join}-rekey", rekeyed, topics, (topics.connection,)),
-        StageQuery(f"{join}-subscription", answered, topics, (topics.right,)),
+        StageQuery(f"{join}-subscription", answered, topics, (topics.right,), topics.registration),
     )
 
 

@@ -9,7 +9,8 @@ With the wire form ``wrapper``, for brokers and tools without headers, the value
 original offset}{1 byte, bit 0: propagate}{int32 length of the value, -1 for null}{value}``, big-endian, and that value is
 ``{1-byte wire version}{uint16 length of the version}{version}{int64 timestamp}`` and what would be the value otherwise.
 
-*Law*: reading what was written gives the same messages; what another wire version wrote is refused by name.
+*Law*: reading what was written gives the same messages; what another wire version wrote is refused by name, and so is an
+instruction that fkjoin does not write with that propagate flag.
 """
 
 from __future__ import annotations
@@ -72,14 +73,11 @@ def registrations(subscriptions: pa.Table, wire: Wire) -> WireRecords:
     """``SUBSCRIPTION`` messages as records."""
     key = combined_key.encode(column(subscriptions, "foreign_key"), column(subscriptions, "key"))
     subscribe = column(subscriptions, "subscribe").to_numpy(zero_copy_only=False)
-    kept, left = Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE, Instruction.DELETE_KEY_NO_PROPAGATE
-    instruction = np.where(subscribe, kept, left).astype(np.uint8)
     version, ts = column(subscriptions, "version"), column(subscriptions, "ts").to_numpy()
     return _records(
         key,
         masked(column(subscriptions, "value"), subscribe),
         version,
-        instruction=instruction,
         propagate=subscribe,
         ts=ts,
         wire=wire,
@@ -100,12 +98,9 @@ def responses(answers: pa.Table, wire: Wire) -> WireRecords:
     head["flags"] = valid(left) + 2 * valid(right)
     head["left"] = lengths(left)
     value = concat(_bytes(head), left, right)
-    instruction = np.full(len(answers), Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE, np.uint8)
     ts = column(answers, "ts").to_numpy()
     version = column(answers, "version")
-    return _records(
-        column(answers, "key"), value, version, instruction=instruction, propagate=np.ones(len(answers), bool), ts=ts, wire=wire
-    )
+    return _records(column(answers, "key"), value, version, propagate=np.ones(len(answers), bool), ts=ts, wire=wire)
 
 
 def read_responses(records: WireRecords, wire: Wire) -> pa.Table:
@@ -125,15 +120,13 @@ def source_partitions(version: Bytes) -> Ints:
     return versions.first_places(version).partition
 
 
-def _records(
-    key: Bytes, value: Bytes, version: Bytes, *, instruction: Octets, propagate: Bools, ts: Ints, wire: Wire
-) -> WireRecords:
+def _records(key: Bytes, value: Bytes, version: Bytes, *, propagate: Bools, ts: Ints, wire: Wire) -> WireRecords:
     rows = len(key)
     flags = fixed(propagate.astype(np.uint8).reshape(rows, 1))
     time = fixed(np.ascontiguousarray(ts.astype(">i8")).view(np.uint8).reshape(rows, 8))
     if wire == "headers":
         versioned = concat(pa.repeat(pa.scalar(bytes((WIRE_VERSION,)), BYTES), rows), version)
-        return WireRecords(key, value, (versioned, fixed(instruction.reshape(rows, 1)), flags, time))
+        return WireRecords(key, value, (versioned, fixed(_instructions(propagate).reshape(rows, 1)), flags, time))
     inside = np.empty(rows, _INSIDE)
     inside["wire"], inside["version"] = WIRE_VERSION, lengths(version)
     there = valid(value)
@@ -146,15 +139,24 @@ def _records(
     return WireRecords(key, concat(_bytes(wrapper), whole), (nothing, nothing, nothing, nothing))
 
 
+def _instructions(propagate: Bools) -> Octets:
+    """The instruction of each record: where a left row only leaves, nothing is propagated."""
+    kept, left = Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE, Instruction.DELETE_KEY_NO_PROPAGATE
+    return np.where(propagate, kept, left).astype(np.uint8)
+
+
 def _contents(records: WireRecords, wire: Wire) -> tuple[Bytes, Bytes, Bools, Ints]:
     """Value, version, propagate flag and timestamp of each record."""
     if wire == "headers":
-        version, _, propagate, time = records.headers
+        version, instruction, propagate, time = records.headers
         for name, found in zip(HEADERS, records.headers, strict=True):
             _require(valid(found), f"a record lacks the header {PREFIX}{name}")
         _require_wire(_first_bytes(version))
         _require(lengths(time) == 8, f"a header {PREFIX}timestamp has not 8 bytes")
         flags = _first_bytes(propagate) & 1 > 0
+        _require(
+            _first_bytes(instruction) == _instructions(flags), f"a header {PREFIX}instruction is not one that fkjoin writes"
+        )
         return records.value, after(version, np.ones(len(version), np.int64)), flags, _longs(time)
     value = records.value
     _require(valid(value) & (lengths(value) >= _WRAPPER.itemsize + _INSIDE.itemsize + 9), "a record is no wrapper of KIP-213")

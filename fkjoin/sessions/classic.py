@@ -16,7 +16,7 @@ from fkjoin.sessions.hadoop_settings import forget_sources
 from fkjoin.sessions.local_files import use_local_files
 from fkjoin.sessions.local_python import use_this_python
 
-_STATEFUL = ("TransformWithStateInPySpark", "TransformWithStateInPandas")
+STATEFUL = ("TransformWithStateInPySpark", "TransformWithStateInPandas")
 """Names of one operator; Spark 4.0 has the second."""
 
 
@@ -79,12 +79,12 @@ class Classic:
         return self._operator(frame._jdf.queryExecution().analyzed())
 
     def _operator(self, node: Any) -> Operator:
-        if node.nodeName() in _STATEFUL:
-            return Operator(self._function(node), (self._operator(node.left()),))
+        if node.nodeName() in STATEFUL:
+            return Operator(self.function(node), (self._operator(node.left()),))
         children = node.children()
         return Operator(None, tuple(self._operator(children.apply(place)) for place in range(children.size())))
 
-    def _function(self, node: Any) -> Any:
+    def function(self, node: Any) -> Any:
         """The function that this process has given to Spark."""
         tag: Any = self.spark.sparkContext._jvm.scala.reflect.ClassTag.Byte()  # type: ignore[union-attr]
         command = bytes(node.functionExpr().func().command().toArray(tag))

@@ -29,6 +29,7 @@ from fkjoin.checkpoint.indexes import owner
 from fkjoin.checkpoint.query import Query
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.end_offsets import telling_lag
+from fkjoin.kafka.internal import require_first_records
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.results import Results
 from fkjoin.sinks.restored import OnRestore, ahead, last_set_backs, require_spark_at, set_back, written_to
@@ -244,10 +245,11 @@ def require_one(spark: SparkSession, checkpoint: str) -> None:
         )
 
 
-def make_topics(table: Lowered) -> None:
-    """The internal topics of what the table is made of, if they are not there."""
-    for stage in table.stages:
-        stage.topics.create()
+def make_topics(table: Lowered, checkpoint: str) -> None:
+    """Create the internal topics of what the table is made of, if they are not there; a new query needs their first records."""
+    for topics in {stage.topics.last: stage.topics for stage in table.stages}.values():
+        topics.create()
+        require_first_records(table.planned.spark, checkpoint, topics.connection, topics.last)
 
 
 def places_of(spark: SparkSession, checkpoint: str) -> list[str] | None:
@@ -313,7 +315,7 @@ def started(
     set_backs: Mapping[str, int | None] = MappingProxyType({}),
 ) -> StreamingQuery:
     """The query that writes the table's changes, started; ``set_backs``: see ``Batch``."""
-    make_topics(table)
+    make_topics(table, checkpoint)
     frame = frame_read(table)
     if table.connection is None:
         frame = frame.drop(RAW)  # what dead letters say of changes is long, and of topics alone do sinks read it

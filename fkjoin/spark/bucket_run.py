@@ -27,7 +27,7 @@ from fkjoin.spark.worker import give_back, settle
 from fkjoin.stages import Counters, counters
 from fkjoin.stages.invariants import GuardedStore
 from fkjoin.stages.start_over import PASSED, left_behind, reached
-from fkjoin.state import BucketStore, SegmentLog, Store
+from fkjoin.state import BucketStore, MemoryStore, SegmentLog, Store
 from fkjoin.state.errors import StateError
 from fkjoin.state.segments import Meta
 
@@ -75,19 +75,19 @@ class BucketRun:
             del passed[name]
         begun, size = time.monotonic(), sum(map(len, payloads))
         if payloads or over or ended:
-            with self._store() as store:
+            with self._opened() as store:
                 name = f"{spec.name}, bucket {bucket}"
                 guarded = GuardedStore(store, name, spec.marks) if state.validate else store
                 if bucket == 0:  # the next operator's buckets wake up: one, and to be checked all
                     yield from ((woken, b"", None, 0) for woken in (bucket_ids(state.buckets) if state.validate else (0,)))
                 for tables in self._parts(payloads):
-                    messages = Messages(tables, _now(), over)
+                    messages = Messages(tables, self._now(), over)
                     yield from self._run(messages, guarded, count)
                 for topic in reached(ended, guarded) if ended else ():
                     for tombstones in left_behind(guarded, spec.stage, topic):
-                        yield from self._run(Messages([tombstones], _now()), guarded, count)
+                        yield from self._run(Messages([tombstones], self._now()), guarded, count)
                 store.commit()
-                note_owner(self._directory().parent)
+                self._note_owner()
                 count.update(dict(zip(counters.SIZES, (1, *store.sizes), strict=True)))
                 if state.validate:
                     if (found := store.disagreement()) is not None:
@@ -147,12 +147,19 @@ class BucketRun:
         for part in range(parts):
             yield [_part(unpack(payload), part, parts) for payload in payloads if payload]
 
-    def _store(self) -> BucketStore:
+    def _opened(self) -> BucketStore | InMemory:
         """The bucket's store.  A new one gets a folder of its own: an operator may stand twice in a query, under one name."""
         kept = self._log.meta()
         home = uuid.uuid4().hex[:8] if kept is None else home_of(Meta.decode(kept).identity)
         folder = self._directory() / bucket_folder(self._bucket, home)
         return BucketStore(self._log, folder, identity=with_home(self._state.identity, home).encode(), differs=difference)
+
+    def _note_owner(self) -> None:
+        note_owner(self._directory().parent)
+
+    def _now(self) -> int:
+        """The time, ms since the epoch."""
+        return int(time.time() * 1000)
 
     def _directory(self) -> Path:
         context = TaskContext.get()
@@ -160,13 +167,48 @@ class BucketRun:
         return index_home(self._state.index_dir, query or "no-query", self._state.operator, self._spec.stage)
 
 
+class InMemory:
+    """A store in memory, opened and committed like a bucket's."""
+
+    sizes = (0, 0, 0, 0)
+    rebuilt = None
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.get_many, self.scan, self.write = store.get_many, store.scan, store.write
+
+    def __enter__(self) -> InMemory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let it be: what is lost in a crash is what the caller forgets."""
+
+    def commit(self) -> None:
+        """Do nothing: what is written is there."""
+
+    def disagreement(self) -> None:
+        """Agree: there is no log that could differ."""
+
+
+class InMemoryRun(BucketRun):
+    """A bucket of a stage over a store in memory, at a time of the caller's."""
+
+    def __init__(self, spec: StageSpec, bucket: int, store: MemoryStore, now_ms: int) -> None:
+        self._spec, self._state, self._bucket = spec, spec.state, bucket
+        self._in_memory, self._now_ms = store, now_ms
+
+    def _opened(self) -> InMemory:
+        return InMemory(self._in_memory)
+
+    def _now(self) -> int:
+        return self._now_ms
+
+    def _note_owner(self) -> None:
+        """Do nothing: there is no index."""
+
+
 def _part(messages: pa.Table, part: int, parts: int) -> pa.Table:
     """The messages of one ``parts``-th of the left keys."""
     return messages.filter(pa.array(buckets_of(as_bytes(column(messages, "key")), _PRIME) % parts == part))
-
-
-def _now() -> int:
-    return int(time.time() * 1000)
 
 
 def _frame(envelopes: list[Envelope]) -> pd.DataFrame:

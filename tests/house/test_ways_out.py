@@ -59,6 +59,8 @@ CONNECT = "integration/test_connect.py::test_what_cannot_be_had_is_refused_by_na
 
 HABIT = "tests/api/test_inspection.py::test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one"
 
+DRIVER = "tests/api/test_driver.py::test_what_is_wrong_is_refused_by_name_and_the_way_out_is_one"
+
 SEAM = "tests/jobs/test_installed.py::test_the_way_out_that_is_named_is_one"
 
 WAYS: dict[str, str] = {
@@ -74,6 +76,18 @@ WAYS: dict[str, str] = {
     "kafka: {} has its own jars: start the server": CONNECT,
     "schema: {} is {}, and {} in the files of {};": (
         "tests/files/test_parquet_types.py::test_a_kind_that_spark_misreads_is_refused_and_the_type_that_is_named_is_read"
+    ),
+    "checkpoints: {} is of a query that reads none": (
+        "integration/test_join.py::test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones"
+    ),
+    "checkpoints: none is of a query that reads {};": (
+        "integration/test_join.py::test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones"
+    ),
+    "internal topic {} begins at offset {} of": (
+        "integration/test_join.py::test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones"
+    ),
+    "{}{}: {} is not a number from 1; write one,": (
+        "integration/test_join.py::test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones"
     ),
     "make a Table with Table.from_files, from_kafka": "tests/api/test_inspection.py::test_a_table_is_not_made_by_its_class",
     "{}: {} is {}, a number is needed; cast it": BUILDING,
@@ -336,6 +350,9 @@ WAYS: dict[str, str] = {
     "{}.kind: the format {} is of type {}: give it": SEAM,
     "{}kind: no installed package has a {} {}, there": SEAM,
     "{}kind: {} is a {}: let its entry point name a": SEAM,
+    "by: {} is no time that passes, of a": DRIVER,
+    "timestamp: {} has no timestamps; make the": DRIVER,
+    "row: {} is no dict of columns; delete(…)": DRIVER,
     "{}settings.{}: {} needs it; give it a value": SEAM,
     "sink: a {} is no TableSink: let it inherit": "tests/sinks/test_own_sink.py::test_a_sink_that_is_none_is_refused",
     "{} cannot be removed: {}; remove it as its": (

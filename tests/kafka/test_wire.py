@@ -125,6 +125,15 @@ def test_another_wire_version_is_refused_by_name(form: Wire) -> None:
         wire.read_registrations(records, form)
 
 
+@pytest.mark.parametrize("other", [0, 1, 3, 4])
+def test_an_instruction_that_does_not_go_with_the_propagate_flag_is_refused(other: int) -> None:
+    records = wire.registrations(subscriptions([(b"a", b"b", True, version(1), b"v", 0)]), "headers")
+    told, _, propagate, time = records.headers
+    strange = records._replace(headers=(told, pa.array([bytes([other])], BYTES), propagate, time))
+    with pytest.raises(FormatError, match=r"a header fkjoin\.instruction is not one that fkjoin writes: is something else"):
+        wire.read_registrations(strange, "headers")
+
+
 def test_records_of_others_are_refused() -> None:
     nothing = pa.nulls(1, BYTES)
     strange = WireRecords(pa.array([b"\0\0\0\1ab"], BYTES), pa.array([b"x"], BYTES), (nothing,) * 4)

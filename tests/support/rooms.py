@@ -39,6 +39,8 @@ FACE = [
         "inspection",
         "join",
         "kit",
+        "kit_driver",
+        "kit_driver_ends",
         "kit_enrich",
         "kit_flat_map",
         "kit_groups",

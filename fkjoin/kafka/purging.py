@@ -1,0 +1,76 @@
+"""Records of internal topics that every query has read, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from fkjoin.checkpoint.files import hadoop, numbered, read_file
+from fkjoin.errors import FkJoinError
+from fkjoin.kafka.admin import delete_records
+from fkjoin.kafka.connection import Connection
+from fkjoin.kafka.internal import StageQuery
+from fkjoin.kafka.new_topics import offsets_of
+
+
+def purge(stages: Sequence[StageQuery], checkpoints: Sequence[str | Path]) -> dict[str, dict[int, int]]:
+    """Delete the records of internal topics that lie behind all kept batches of the queries that read them.
+
+    A checkpoint keeps its last batches, 100 unless Spark is told otherwise, and may be set back to each of them.  So records
+    after the oldest of them stay.  A backup of a checkpoint that is older cannot go on afterwards.
+
+    Parameters
+    ----------
+    stages : sequence of StageQuery
+        ``table.stages`` of a table with staged joins or aggregates.
+    checkpoints : sequence of path
+        The checkpoints of **all** queries that read these topics: those of the stages, and those of all queries of the table,
+        dead letters included.  A query that is not named may lose records that it has yet to read.
+
+    Returns
+    -------
+    dict of str to (dict of int to int)
+        For each topic, by partition, the offset of the first record that is left.
+
+    Raises
+    ------
+    FkJoinError
+        If a checkpoint has no committed batch, or is of no query that reads such a topic; if no checkpoint of a topic is
+        named.  Nothing is deleted then.
+
+    Examples
+    --------
+    >>> from fkjoin.kafka import purge
+    >>> left = purge(joined.stages, ["ck/joined-subscription", "ck/resolve"])
+    """
+    connections: dict[str, Connection] = {}
+    for stage in stages:
+        connections |= dict.fromkeys(filter(None, (stage.topics.last, stage.internal)), stage.topics.connection)
+    read: dict[str, list[dict[int, int]]] = {topic: [] for topic in connections}
+    for checkpoint in checkpoints:
+        found = _positions(stages[0].frame.sparkSession, str(checkpoint).rstrip("/"), list(connections))
+        for topic, offsets in found.items():
+            read[topic].append(offsets)
+    if missing := [topic for topic, readers in read.items() if not readers]:
+        raise FkJoinError(f"checkpoints: none is of a query that reads {missing[0]}; name those of all queries that do")
+    firsts = {
+        topic: {partition: min(one.get(partition, 0) for one in readers) for partition in set().union(*readers)}
+        for topic, readers in read.items()
+    }
+    for topic, before in firsts.items():
+        delete_records(topic, connections[topic].bootstrap_servers, connections[topic].options, before)
+    return firsts
+
+
+def _positions(spark: SparkSession, checkpoint: str, topics: Sequence[str]) -> dict[str, dict[int, int]]:
+    """Find where the oldest batch that the checkpoint keeps has ended, in each of the topics that the query reads."""
+    begun, done = ([path for _, path in numbered(spark, f"{checkpoint}/{log}")] for log in ("offsets", "commits"))
+    if not begun or begun[0].rpartition("/")[2] not in {path.rpartition("/")[2] for path in done}:
+        raise FkJoinError(f"checkpoints: {checkpoint} has no batch that is committed; purge when its query has read something")
+    lines = read_file(*hadoop(spark, begun[0])).decode().split("\n")
+    found = {topic: offsets for line in lines for topic in topics if (offsets := offsets_of(line, topic)) is not None}
+    if not found:
+        raise FkJoinError(f"checkpoints: {checkpoint} is of a query that reads none of {', '.join(topics)}; leave it out")
+    return {topic: {int(number): offset for number, offset in offsets.items()} for topic, offsets in found.items()}

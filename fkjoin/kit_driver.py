@@ -1,0 +1,337 @@
+"""Any table in memory, for users' tests: the plan of its query without a query; ``fkjoin.testing`` has it."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timedelta
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fkjoin.checkpoint.python_values import rows_of
+from fkjoin.checkpoint.stores import kept_as
+from fkjoin.errors import FkJoinError, nearest
+from fkjoin.kit import CRASH, DUPLICATE, REORDER, Sentinel
+from fkjoin.kit_driver_ends import EPOCH, MICROSECOND, DriverInput, DriverStore, TableChange
+from fkjoin.lowering.driven import DrivenBatch, DrivenQuery, Fed, fed
+from fkjoin.lowering.handle import planned_of
+from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, TS
+from fkjoin.stages import Counters
+from fkjoin.table import Table
+
+
+class Driver:
+    """A table of any topology, driven in memory: its plan runs batch by batch, and no query.
+
+    The plan is the one that a query of the table has.  Its stages run in this process, over stores in memory.  Spark evaluates
+    only what workers cannot.
+
+    Parameters
+    ----------
+    table : Table
+        The table, made in a classic session.  Its sources are replaced by inputs of the same names.
+    seed : int, default 0
+        The seed of what ``REORDER`` does.
+
+    Raises
+    ------
+    TopologyError
+        If it is no table, or one that cannot be driven: of staged operators, or read with ``roots=``.
+    SessionError
+        If the session is one of Spark Connect.
+
+    Examples
+    --------
+    >>> driver = Driver(orders)
+    >>> driver.input("orders").change("o1", {"customer_id": "c1", "amount": 5.0})
+    >>> driver.run()
+    [TableChange(key='o1', operation='upsert', row={'customer_id': 'c1', 'amount': 5.0}, timestamp=None)]
+    """
+
+    def __init__(self, table: Table, *, seed: int = 0) -> None:
+        lowered, self._inputs = fed(planned_of("table", table))
+        self._lowered, self._random = lowered, random.Random(seed)
+        if lowered.encoded is None:
+            self._query = DrivenQuery(lowered.frame, self._inputs)
+        else:
+            self._query = DrivenQuery(lowered.encoded[0], self._inputs, lowered.encoded[1])
+        self._letters: DrivenQuery | None = None
+        self._waiting: list[tuple[str, Fed]] = []
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything: the driver is as new, but for the random numbers of ``REORDER``.
+
+        A new driver takes longer, since its table's plan is made and read.
+
+        Returns
+        -------
+        None
+
+        Examples
+        --------
+        >>> driver.clear()
+        >>> driver.table
+        {}
+        """
+        for query in (self._query, self._letters):
+            if query is not None:
+                query.clear()
+        self._dead: list[dict[str, Any]] = []
+        self._batches: list[DrivenBatch] = []
+        self._waiting.clear()
+        self._fed: list[tuple[str, Fed]] = []
+        self._now_ms = self._before_ms = 0
+        self._table: dict[Any, dict[str, Any]] = {}
+        self._outputs: list[TableChange] = []
+
+    @property
+    def table(self) -> dict[Any, dict[str, Any]]:
+        """The rows by key, as a reader of the outputs has them.
+
+        Returns
+        -------
+        dict
+            The columns of each row by name, but for those of the key.
+        """
+        return self._table
+
+    @property
+    def outputs(self) -> list[TableChange]:
+        """All changes, in order.
+
+        Returns
+        -------
+        list of TableChange
+        """
+        return self._outputs
+
+    def input(self, name: str) -> DriverInput:
+        """Name a source, to feed it.
+
+        Parameters
+        ----------
+        name : str
+            The name of a table that the driven table is made of, one that is read.
+
+        Returns
+        -------
+        DriverInput
+
+        Raises
+        ------
+        FkJoinError
+            If there is no such source.
+
+        Examples
+        --------
+        >>> driver.input("orders").change("o1", {"customer_id": "c1"})
+        """
+        if name not in self._inputs:
+            raise FkJoinError(f"input: the table has no source {name!r}; {nearest(name, list(self._inputs))}")
+        return DriverInput(self._inputs[name], self._waiting, lambda: len(self._fed) + len(self._waiting))
+
+    @property
+    def inputs(self) -> list[str]:
+        """The names of the sources.
+
+        Returns
+        -------
+        list of str
+        """
+        return list(self._inputs)
+
+    def run(self, what: Sentinel | None = None) -> list[TableChange]:
+        """Run what was fed since the last run, as one batch.
+
+        Parameters
+        ----------
+        what : sentinel, optional
+            What happens to the batch.
+
+            - ``CRASH``: it is lost after each stage in turn, with all that it wrote, and is then done.
+            - ``DUPLICATE``: everything that was fed so far comes again after it.
+            - ``REORDER``: its changes overtake each other and come in several batches, some of them twice.  Nothing overtakes
+              between the stages of one query.
+
+        Returns
+        -------
+        list of TableChange
+            The changes of the table.
+
+        Examples
+        --------
+        >>> driver.input("orders").change("o1", {"customer_id": "c1"})
+        >>> changes = driver.run(CRASH)
+        """
+        if what not in (None, CRASH, DUPLICATE, REORDER):
+            raise FkJoinError(f"what: {what!r} is none of CRASH, DUPLICATE, REORDER")
+        before, batch = len(self._outputs), list(self._waiting)
+        self._waiting.clear()
+        self._fed += batch
+        for part in self._portions(batch) if what == REORDER else [batch]:
+            self._batch(part, lose=what == CRASH)
+        if what == DUPLICATE:
+            self._batch(self._fed, lose=False)
+        return self._outputs[before:]
+
+    def advance(self, by: str | timedelta) -> list[TableChange]:
+        """Move the clock, and run what was fed since the last run at the new time.
+
+        Intervals of periodic emission end at whole multiples since the driver was made; of several that end at once, one batch
+        hears.  The retention of tombstones is by this clock, too.
+
+        Parameters
+        ----------
+        by : str or datetime.timedelta
+            The time that passes, such as ``"10 seconds"``.
+
+        Returns
+        -------
+        list of TableChange
+            The changes of the table.
+
+        Raises
+        ------
+        FkJoinError
+            If it is no time, or none that passes.
+
+        Examples
+        --------
+        >>> changes = driver.advance("1 minute")
+        """
+        try:
+            passed = int(pd.Timedelta(by) / pd.Timedelta(milliseconds=1))
+        except (ValueError, TypeError) as error:
+            raise FkJoinError(f'by: {by!r} is no time such as "10 seconds" or "1 minute"') from error
+        if isinstance(by, int | float) or passed < 1:
+            raise FkJoinError(f'by: {by!r} is no time that passes, of a millisecond at least; write it such as "10 seconds"')
+        self._now_ms += passed
+        return self.run()
+
+    @property
+    def now(self) -> timedelta:
+        """The time that has passed on the driver's clock.
+
+        Returns
+        -------
+        datetime.timedelta
+        """
+        return timedelta(milliseconds=self._now_ms)
+
+    @property
+    def count(self) -> Counters:
+        """The counters of the operators, summed up: ``stale-dropped``, ``dead-letters``, ….
+
+        Returns
+        -------
+        collections.Counter
+        """
+        return self._query.count
+
+    @property
+    def dead_letters(self) -> list[dict[str, Any]]:
+        """The rows that could not be used so far, as ``Table.dead_letters`` has them.
+
+        They are of a query of their own, so their part of the plan runs only when they are asked for.
+
+        Returns
+        -------
+        list of dict
+            Their columns by name; ``reason`` says why.
+
+        Examples
+        --------
+        >>> driver.input("orders").unusable("{", "no JSON")
+        >>> changes = driver.run()
+        >>> [letter["reason"] for letter in driver.dead_letters]
+        ['no JSON']
+        """
+        frame = self._lowered.dead_letters
+        if frame is None:
+            return []
+        if self._letters is None:
+            self._letters = DrivenQuery(frame, self._inputs)
+        for batch in self._batches:
+            self._dead += rows_of(self._letters.run(batch))
+        self._batches = []
+        return list(self._dead)
+
+    def store(self, name: str) -> DriverStore:
+        """Read the rows of a table that its query keeps: the driven one, or one below it.
+
+        Parameters
+        ----------
+        name : str
+            The name that ``materialize`` was given; that of an aggregate, a cogroup, a merge, a flat map or ``with_children``.
+
+        Returns
+        -------
+        DriverStore
+
+        Raises
+        ------
+        FkJoinError
+            If there is no such table, or it keeps no rows.
+
+        Examples
+        --------
+        >>> row = driver.store("totals").get("c1")
+        """
+        return DriverStore(kept_as(name, self._query.stages, "the driver"))
+
+    def _portions(self, batch: list[tuple[str, Fed]]) -> list[list[tuple[str, Fed]]]:
+        """The batch in another order, a few changes at a time, some of them twice."""
+        mixed = batch + self._random.sample(batch, len(batch) // 4)
+        self._random.shuffle(mixed)
+        return [mixed[start : start + 3] for start in range(0, len(mixed), 3)] or [[]]
+
+    def _batch(self, changes: list[tuple[str, Fed]], *, lose: bool) -> None:
+        by_name: dict[str, list[Fed]] = {}
+        for name, change in changes:
+            by_name.setdefault(name, []).append(change)
+        rows = {name: self._inputs[name].batch(some) for name, some in by_name.items()}
+        batch = DrivenBatch(rows, self._now_ms, self._before_ms)
+        if lose:
+            self._query.lose(batch)
+        found = self._query.run(batch)
+        self._before_ms = self._now_ms
+        if self._lowered.dead:
+            self._batches.append(batch)
+        for made in self._changes(found):
+            self._outputs.append(made)
+            if made.row is None:
+                self._table.pop(made.key, None)
+            else:
+                self._table[made.key] = made.row
+
+    def _changes(self, found: pa.RecordBatch) -> list[TableChange]:
+        key, row, ts, operation = ("key", "row", "ts", "operation")
+        if self._lowered.encoded is None:
+            found = found.filter(pc.is_null(found.column(PROBLEM)))
+            key, row, ts, operation = (KEY, ROW, TS, DELETED)
+        named = ("key", "row", "ts", "operation")
+        columns = dict(zip(named, (found.column(one) for one in (key, row, ts, operation)), strict=True))
+        lines = rows_of(pa.record_batch(columns))
+        of_key, rest = self._lowered.key, self._lowered.rest
+        changes = []
+        for line in lines:
+            parts = [_hashable(line["key"][name]) for name in of_key]
+            kind = line["operation"]
+            if isinstance(kind, bool):
+                kind = "delete" if kind else "upsert"
+            value = None if kind == "delete" else {name: line["row"][name] for name in rest}
+            changes.append(TableChange(parts[0] if len(parts) == 1 else tuple(parts), kind, value, self._time(line["ts"])))
+        return changes
+
+    def _time(self, ts: int | None) -> datetime | int | None:
+        return ts if ts is None or self._lowered.timestamps != "timestamp" else EPOCH + ts * MICROSECOND
+
+
+def _hashable(value: Any) -> Any:
+    """A value of a key's column, for a dict's key."""
+    if isinstance(value, dict):
+        return tuple(map(_hashable, value.values()))
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value

@@ -1,0 +1,326 @@
+"""``fkjoin.testing.Driver``: any topology in memory comes to what its query comes to, whatever happens on the way."""
+
+from __future__ import annotations
+
+import functools
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from fkjoin import FkJoinError, Table, TopologyError, fk_join
+from fkjoin import aggregates as agg
+from fkjoin.jobs.job_tables import job_tables
+from fkjoin.plan.nodes import Node
+from fkjoin.testing import CRASH, DUPLICATE, REORDER, Driver
+from tests.support.documents import blocks
+from tests.support.driven import BATCHES, KINDS, REFUSED, SCHEMAS, Change, Shop, feed, order, write
+from tests.support.places import ROOT
+from tests.support.queries import run
+from tests.support.sessions import small
+
+
+def test_every_kind_of_node_is_driven() -> None:
+    assert set(KINDS) | REFUSED == set(get_args(Node))
+
+
+@pytest.fixture(scope="module")
+def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    folder = tmp_path_factory.mktemp("shop")
+    small(spark, folder)
+    return Shop(spark, folder)
+
+
+def comparable(rows: Any) -> Any:
+    """Rows as JSON has them, in an order."""
+    return sorted(json.dumps(row, sort_keys=True, default=str) for row in rows)
+
+
+@pytest.mark.spark
+def test_each_kind_of_node_comes_to_what_its_query_comes_to(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    shop = Shop(spark, tmp_path)
+    write(tmp_path, BATCHES)
+    tables = {kind.__name__: build(shop) for kind, build in KINDS.items()}
+
+    def told(name: str, table: Table) -> DataFrame:
+        changes, columns = table.changes, [*table.columns]
+        row = F.to_json(F.struct(*columns), {"ignoreNullFields": "false"})
+        key = F.to_json(F.struct(*columns[: len(table._planned.key)]))
+        return changes.select(F.lit(name).alias("table"), key.alias("key"), "_operation", row.alias("row"))
+
+    frames = [told(name, table) for name, table in tables.items()]
+    rows = run(functools.reduce(DataFrame.unionAll, frames), tmp_path / "ck").rows
+    for name, table in tables.items():
+        final: dict[str, Any] = {}
+        for row in rows:
+            if row.table == name:
+                final.pop(row.key, None)
+                if row["_operation"] != "delete":
+                    final[row.key] = json.loads(row.row)
+        driver = Driver(table)
+        for batch in BATCHES:
+            feed(driver, [change for change in batch if change[0] in driver.inputs])
+            driver.run()
+        names = table._planned.key
+        keys = {key: key if isinstance(key, tuple) else (key,) for key in driver.table}
+        found = [dict(zip(names, keys[key], strict=True)) | row for key, row in driver.table.items()]
+        assert comparable(found) == comparable(final.values()), name
+        assert final, name
+
+
+AMOUNTS = st.integers(0, 4)
+ORDERS = st.builds(
+    lambda customer, amount, items: order(customer, amount, *sorted(items)),
+    st.sampled_from(["c1", "c2", None]),
+    AMOUNTS,
+    st.sets(st.sampled_from("ab")),
+)
+NAMED = st.builds(dict, name=st.sampled_from(["Ada", "Bo"]))
+CHANGES = st.one_of(
+    st.tuples(st.just("orders"), st.sampled_from(["o1", "o2"]), st.none() | ORDERS),
+    st.tuples(st.just("returns"), st.sampled_from(["o1", "o2"]), st.none() | ORDERS),
+    st.tuples(
+        st.just("customers"), st.sampled_from(["c1", "c2"]), st.none() | st.builds(dict, name=st.sampled_from(["Ada", "Bo"]))
+    ),
+)
+STEPS = st.lists(
+    st.tuples(st.lists(CHANGES, max_size=4), st.sampled_from([None, CRASH, DUPLICATE, REORDER])), min_size=1, max_size=3
+)
+
+Rows = dict[str, dict[str, Any]]
+
+
+def chain(shop: Shop) -> Table:
+    named = fk_join(shop.orders, shop.customers, "customer_id", "left", ["left.amount", "right.name"], name="chain")
+    return named.filter("amount > 0", name="some").group_by("name", name="sums").agg(amount=agg.sum("amount"), n=agg.count())
+
+
+def chain_again(rows: dict[str, Rows]) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for row in rows["orders"].values():
+        name = rows["customers"].get(row["customer_id"], {}).get("name")
+        if name is not None and row["amount"] > 0:
+            had = found.get(name, {"amount": 0, "n": 0})
+            found[name] = {"amount": had["amount"] + row["amount"], "n": had["n"] + 1}
+    return found
+
+
+def merged(shop: Shop) -> Table:
+    over = Table.merge(shop.returns.filter("amount > 2", name="large"), shop.orders, name="over")
+    return over.flat_map("transform(items, item -> struct(item, amount))", key="item", name="by_item")
+
+
+def merged_again(rows: dict[str, Rows]) -> dict[Any, Any]:
+    over = rows["orders"] | {key: row for key, row in rows["returns"].items() if row["amount"] > 2}
+    found: dict[Any, Any] = {}
+    for _, row in sorted(over.items(), reverse=True):  # the least key shows its row
+        found |= {item: {"amount": row["amount"]} for item in row["items"]}
+    return found
+
+
+def paired(shop: Shop) -> Table:
+    joiner = ["left.amount as had", "right.amount as back"]
+    return shop.orders.join(shop.returns, how="outer", joiner=joiner, name="pairs").materialize("pairs")
+
+
+def paired_again(rows: dict[str, Rows]) -> dict[Any, Any]:
+    had, back = ({key: row["amount"] for key, row in rows[name].items()} for name in ("orders", "returns"))
+    return {key: {"had": had.get(key), "back": back.get(key)} for key in {**had, **back}}
+
+
+@pytest.fixture(scope="module")
+def drivers(shop: Shop) -> dict[str, Driver]:
+    return {build.__name__: Driver(build(shop)) for build in (chain, merged, paired)}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("name", "again"), [("chain", chain_again), ("merged", merged_again), ("paired", paired_again)])
+@given(steps=STEPS)
+@settings(max_examples=15)
+def test_whatever_happens_the_table_is_what_a_batch_comes_to(drivers: Any, name: str, again: Any, steps: Any) -> None:
+    driver, rows = drivers[name], dict[str, Rows]({table: {} for table in SCHEMAS})
+    driver.clear()
+    for batch, what in steps:
+        known: list[Change] = [change for change in batch if change[0] in driver.inputs]
+        feed(driver, known)
+        driver.run(what)
+        for table, key, row in known:
+            rows[table].pop(key, None)
+            if row is not None:
+                rows[table][key] = row
+    assert driver.table == again(rows)
+    if name == "paired":
+        kept = {row["order_id"]: {"had": row["had"], "back": row["back"]} for row in driver.store("pairs").all()}
+        assert kept == driver.table
+
+
+@pytest.mark.spark
+def test_what_happens_to_a_batch_does_happen(drivers: dict[str, Driver]) -> None:
+    """Each is red if it is left out: stages run once more, changes come that are stale, and in other batches."""
+    driver = drivers["paired"]
+    driver.clear()
+    feed(driver, [("orders", "o1", order("c1", 1)), ("returns", "o1", order("c1", 2))])
+    runs: list[int] = []
+    query: Any = driver._query
+    stage = query.stages[0]
+    over = type(stage).over
+
+    def counting(self: Any, *arguments: Any) -> Any:
+        runs.append(sum(len(store) for store in self.stores.values()))
+        return over(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(stage), "over", counting)
+        assert [change.operation for change in driver.run(CRASH)] == ["insert"]
+        assert runs == [0, 0], "what the lost batch wrote is lost"
+        assert driver.count["stale-dropped"] == 0
+        assert driver.run(DUPLICATE) == []
+        assert driver.count["stale-dropped"] == 2
+        runs.clear()
+        feed(driver, [("orders", f"o{at}", order("c1", at + 10)) for at in range(8)])
+        assert len(driver.run(REORDER)) == 8
+        assert len(runs) == 4, "ten changes, three at a time"
+        assert driver.count["stale-dropped"] > 2
+
+
+@pytest.mark.spark
+def test_a_moved_clock_ends_intervals_and_timestamps_are_carried_on(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    shop = Shop(spark, tmp_path, timestamp="lsn")
+    table = shop.orders.group_by("customer_id", name="slow", emit="periodic 1 minute").agg(n=agg.count())
+    driver = Driver(table)
+    driver.input("orders").change("o1", order("c1", 1), timestamp=70)
+    assert driver.run() == []
+    assert driver.advance("59 seconds") == []
+    driver.input("orders").change("o2", order("c1", 1), timestamp=90)
+    assert driver.advance(timedelta(seconds=1)) == [("c1", "insert", {"n": 2}, 90)]
+    assert (driver.advance("5 minutes"), driver.now) == ([], timedelta(minutes=6))
+    driver.input("orders").delete("o1", timestamp=95)
+    driver.input("orders").delete("o2", timestamp=99)
+    assert driver.run(CRASH) == []
+    assert driver.advance("1 minute") == [("c1", "delete", None, 99)]
+    assert driver.outputs == [("c1", "insert", {"n": 2}, 90), ("c1", "delete", None, 99)]
+
+
+@pytest.mark.spark
+def test_dead_letters_and_what_is_kept_are_read(shop: Shop) -> None:
+    joined = fk_join(shop.orders, shop.customers, "customer_id", joiner=["10 div left.amount as tenth"], name="tenths")
+    driver = Driver(joined.materialize("tenths"))
+    driver.input("customers").change("c1", {"name": "Ada"})
+    driver.input("orders").change("o1", order("c1", 0))
+    driver.input("orders").change("o2", order("c1", 5), version=3)
+    driver.input("orders").unusable("{", "no JSON")
+    assert driver.run() == [("o2", "insert", {"tenth": 2}, None)]
+    letters = {letter["reason"].partition(":")[0]: letter for letter in driver.dead_letters}
+    assert set(letters) == {"no JSON", "joiner"}
+    assert letters["no JSON"]["table"] == "orders"
+    assert json.loads(letters["joiner"]["key"]) == {"order_id": "o1"}
+    assert driver.count["dead-letters"] == 2
+    driver.input("orders").change("o1", order("c1", 2))
+    driver.run(DUPLICATE)
+    assert {key: row["tenth"] for key, row in driver.table.items()} == {"o1": 5, "o2": 2}
+    store = driver.store("tenths")
+    assert store.get("o2") == {"order_id": "o2", "tenth": 2, "_left_version": [3], "_right_version": [0], "_timestamp": None}
+    assert store.get("o9") is None
+    assert sorted(row["order_id"] for row in store.all()) == ["o1", "o2"]
+
+
+@pytest.mark.spark
+def test_the_example_in_the_how_to_is_true(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    for name in ("orders", "customers"):
+        (tmp_path / name).mkdir()
+    (block,) = (block for block in blocks(ROOT / "docs" / "howto.md") if "Driver(revenue)" in block.text)
+    exec(block.text, {"spark": spark, "folder": tmp_path})
+
+
+JOB = """
+name = "shop"
+checkpoint = "{folder}/ck"
+
+[tables.orders]
+path = "{folder}/orders"
+format = "json"
+key = "order_id"
+version = "lsn"
+deleted = "op = 'd'"
+schema = "order_id string, customer_id string, amount int, items array<string>, lsn bigint, op string"
+
+[views.large]
+of = "orders"
+filter = "amount > 2"
+
+[sinks.out]
+table = "large"
+format = "parquet"
+path = "{folder}/out"
+"""
+
+
+@pytest.mark.spark
+def test_a_job_files_table_is_driven(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
+    (tmp_path / "orders").mkdir()
+    (tmp_path / "JOB.toml").write_text(JOB.format(folder=tmp_path))
+    driver = Driver(job_tables(spark, tmp_path / "JOB.toml")["large"])
+    driver.input("orders").change("o1", order("c1", 5))
+    assert [change.key for change in driver.run()] == ["o1"]
+
+
+def paid(left: Any, right: Any) -> Any:
+    return f"{right['name']}: {left['amount']}"
+
+
+@pytest.mark.spark
+def test_functions_and_expressions_of_sparks_own_are_evaluated_by_spark(shop: Shop) -> None:
+    driver = Driver(fk_join(shop.orders, shop.customers, lambda key, row: row["customer_id"], joiner=paid, name="paid"))
+    driver.input("customers").change("c1", {"name": "Ada"})
+    driver.input("orders").change("o1", order("c1", 5))
+    (change,) = driver.run()
+    assert (change.key, *(change.row or {}).values()) == ("o1", '"Ada: 5"')
+
+
+@pytest.mark.spark
+def test_what_is_wrong_is_refused_by_name_and_the_way_out_is_one(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
+    with pytest.raises(TopologyError, match="table: a Table is needed, this is a dict"):
+        Driver({})  # type: ignore[arg-type]
+    events = spark.readStream.format("rate").load().selectExpr("cast(value as string) as order_id")
+    with pytest.raises(TopologyError, match="events are events, each sent once, and no table"):
+        Driver(shop.orders.enrich(events, on="order_id", name="events"))  # type: ignore[arg-type]
+    driver = Driver(paired(shop))
+    orders = driver.input("orders")
+    refused: list[tuple[Any, str]] = [
+        (lambda: fk_join(shop.orders, shop.customers, "customer_id", "banana"), "banana"),  # type: ignore[arg-type]
+        (lambda: driver.input("order"), "no source 'order'; did you mean 'orders'"),
+        (lambda: orders.change("o1", {"amout": 1}), "orders has no column 'amout'; did you mean 'amount'"),
+        (lambda: orders.change("o1", {"amount": "x"}), "row: 'x' cannot be a amount, which is int32"),
+        (lambda: orders.change("o1", {"order_id": "o2"}), "order_id is 'o2', and the key is 'o1'"),
+        (lambda: orders.change(1, {}), "key: 1 cannot be a order_id"),
+        (lambda: orders.change("o1", None), "delete"),
+        (lambda: orders.change("o1", {}, timestamp=1), "orders has no timestamps"),
+        (lambda: orders.delete(None), "a key has no nulls"),
+        (lambda: orders.delete("o1", version="1"), "version: '1' is no whole number"),
+        (lambda: driver.run("CRASH"), "none of CRASH, DUPLICATE, REORDER"),
+        (lambda: driver.advance("soon"), "'soon' is no time"),
+        (lambda: driver.advance("-1 s"), "no time that passes"),
+        (lambda: driver.store("pair"), "did you mean 'pairs'"),
+        (lambda: driver.store("pairs").get(1), "cannot be a order_id"),
+    ]
+    for call, said in refused:
+        with pytest.raises(FkJoinError, match=said):
+            call()
+    assert driver.run() == []
+    orders.delete("o1")
+    assert driver.advance("1 second") == []
+    timed = Table.from_files(
+        spark, tmp_path, key="id", version="lsn", timestamp="lsn", schema="id int, lsn bigint", format="json", name="timed"
+    )
+    driver = Driver(timed)
+    driver.input("timed").change(1, {}, timestamp=7)
+    assert driver.run() == [(1, "upsert", {}, 7)]
