@@ -34,6 +34,7 @@ JOB = JobSection.model_validate(
     {
         "name": "shop",
         "checkpoint": "ck",
+        "kafka": {"bootstrap_servers": "localhost:9092"},
         "tables": {"silent": {"topic": "silent", "key": "string", "value": "string"}},
         "sinks": {"out": {"table": "silent", "path": "out"}},
     }
@@ -116,7 +117,7 @@ def test_brokers_that_do_not_answer_are_named_by_the_terminal_the_page_the_query
             says = f"roker {broker.bootstrap} of topic silent has not answered since "
             assert says in repr(query)
             report.look("sink-out", query)
-            assert f"\nb{says}" in said.getvalue()
+            assert f" b{says}" in said.getvalue()
             health = status(ShownJob("shop"), metrics)["health"]
             assert health["state"] == "failing"
             assert says in health["words"]
