@@ -19,7 +19,7 @@ AFTER_PROCESSES := $(addprefix tests/,cli/test_termination.py api/test_examples.
 	analysis/test_written.py lowering/test_rows_that_throw.py api/test_aggregates.py files)
 REST = tests $(AFTER_BROKERS:%=--ignore=%) $(AFTER_PROCESSES:%=--ignore=%)
 PYTEST := $(BIN)/python -m pytest -q
-ENVIRONMENTS = $(MAKE) --no-print-directory $(patsubst %,.venv-%/ready,$(firstword $(SPARKS)) $(lastword $(SPARKS)))
+ENVIRONMENTS = $(MAKE) --no-print-directory environments
 test: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/$(CLASSES)' -Xlog:disable
 test: .venv/ready $(CLASSES) engine
 	@lane() { status=0; $(PYTEST) $$1 || status=1; $$3 || status=1; $(PYTEST) $$2 || status=1; return $$status; }; \
@@ -86,13 +86,13 @@ $(CLASSES): .venv/ready
 
 # All points of the matrices of which the tests try a sample, and laws on more examples; FAULT=sink_is_the_batch_join runs one.
 faults: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/$(CLASSES)' -Xlog:disable
-faults: environments $(CLASSES) engine
+faults: .venv/ready $(CLASSES) engine
 	@status=0; for folder in integration tests; do \
 	FKJOIN_EVERY_FAULT=1 $(PYTEST) -m faults $$folder $(if $(FAULT),-k $(FAULT)) || [ $$? = 5 ] || status=1; done; exit $$status
 
-# All orders of delivery of larger histories than the tests walk.
+# All orders of delivery of larger histories than the tests walk, and more histories of random delivery.
 proof: .venv/ready
-	FKJOIN_EVERY_FAULT=1 $(PYTEST) tests/stages/test_every_order.py
+	FKJOIN_EVERY_FAULT=1 $(PYTEST) tests/stages/test_every_order.py tests/stages/test_multi_join.py
 
 soak: .venv/ready
 	$(BIN)/python -m benchmarks.endurance soak

@@ -17,7 +17,7 @@ from fkjoin import Table, TopologyError, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.kafka import Json
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
-from tests.support.sampling import sampled
+from tests.support.sampling import EVERY, sampled
 
 from .broker import Broker, Record
 from .jobs import Running
@@ -118,7 +118,7 @@ def test_a_join_is_summed_up_from_topic_to_topic(broker: Broker, spark: SparkSes
         return joined.group_by("right.region", name="regions", deployment=deployment, application=shop.out).agg(**COLUMNS)
 
     with running(build(), shop, tmp_path) as job:
-        for changes in (60, 20):
+        for changes in sampled((60, 20), (60,)):
             shop.send(changes)
             job.drain()
             assert shop.written() == shop.by_region()
@@ -139,6 +139,7 @@ def test_a_join_is_summed_up_from_topic_to_topic(broker: Broker, spark: SparkSes
         assert shop.written() == shop.by_region()
 
 
+@pytest.mark.faults
 def test_a_rolling_upgrade_in_two_restarts_loses_nothing_and_shows_nothing_in_between(
     broker: Broker, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -163,7 +164,7 @@ def test_a_rolling_upgrade_in_two_restarts_loses_nothing_and_shows_nothing_in_be
     seen = 0
     for step, upgrade_from in enumerate(["3.4", "3.4", None], 1):
         with running(totals(upgrade_from), shop, tmp_path) as job:
-            for part in (2 * step - 1, 2 * step):
+            for part in (2 * step - 1, 2 * step)[0 if EVERY or step == 1 else 1 :]:
                 update(part)
                 job.drain()
         records = broker.read(topic)

@@ -84,14 +84,6 @@ def test_queries_are_watched(shop: Client) -> None:
     assert set(said["state"]) >= {"joined"}
 
 
-def test_a_client_on_another_machine_has_its_files_done_by_workers(server: Server, tmp_path: Path) -> None:
-    log = history(tmp_path)
-    with client(server.address, tmp_path) as other:
-        other("elsewhere")
-        other("write", table="joined", folder=str(tmp_path), checkpoint=f"{tmp_path}/ck", delta=f"{tmp_path}/delta")
-        assert other("delta", path=f"{tmp_path}/delta", key="order_id") == batch_join(log)
-
-
 def test_rows_on_which_expressions_throw_are_left_out(shop: Client, tmp_path: Path) -> None:
     for length, rows in {"x": [("a", 5), ("b", 0)], "y": [("c", 50)]}.items():
         folder = tmp_path / "in" / f"length={length}"
@@ -149,10 +141,13 @@ def test_topics_and_postgres(shop: Client, tmp_path: Path, broker: Broker, dsn: 
 
 
 def test_a_client_and_then_the_server_are_killed_and_nothing_is_lost(server: Server, tmp_path: Path) -> None:
+    """The first client is on another machine, and has its files done by workers."""
     log = history(tmp_path)
     given = {"folder": str(tmp_path), "checkpoint": f"{tmp_path}/ck", "path": f"{tmp_path}/delta"}
     for end in ("client", "server", "none"):
         with client(server.address, tmp_path) as one:
+            if end == "client":
+                one("elsewhere")
             one("follow", **given)
             assert one("delta", path=given["path"], key="order_id") == batch_join(log)
             one.kill()  # its query goes on at the server, until another one of the checkpoint takes its place

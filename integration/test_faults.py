@@ -38,6 +38,11 @@ EVERY = [
     *[(point, "after", "zombie") for point in ("read", "subscription", "log write")],
 ]
 
+EVENTS = [("sink write", "after", "driver"), ("enrich", "before", "worker"), ("enrich", "after", "executor")]
+"""Of the points of a batch with events, one for each process that may die with them; ``EVERY`` one is tried with tables.
+
+The driver's is not the last: its batch is right when it dies, and only what comes next sees how it is repeated."""
+
 
 class Logs:
     """Two growing change logs, and the table that they lead to."""
@@ -152,18 +157,17 @@ def test_sums_are_exact_whoever_is_killed(cluster: Cluster, tmp_path: Path) -> N
 @pytest.mark.faults
 @whole
 def test_each_event_is_sent_once_whoever_is_killed(cluster: Cluster, tmp_path: Path) -> None:
-    logs, stages = Logs(tmp_path), {"rekey": "enrich", "read": "aggregate"}
+    logs = Logs(tmp_path)
 
     def sent_once() -> bool:
-        """Fails on an event that is sent again, and on one with a part of a customer."""
+        """Fails on an event that is sent again, and on one that sees a half-done count."""
         lines = [line for path in (tmp_path / "out").glob("*.jsonl") for line in path.read_text().splitlines()]
         found = [json.loads(line) for line in lines]
         assert len({row["seq"] for row in found}) == len(found)
-        assert all(("name" in row) == ("n" in row) for row in found), "a customer counts under its name"
+        assert all(row.get("n", 1) == 1 for row in found), "a customer that changes counts once"
         return sorted(row["seq"] for row in found) == logs.lines
 
-    every = [(stages.get(point, point), when, victim) for point, when, victim in EVERY]
-    killed_in_turn(cluster, "enriched", logs, every, sent_once)
+    killed_in_turn(cluster, "enriched", logs, EVENTS, sent_once)
 
 
 @pytest.mark.faults

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from fkjoin.__main__ import main
 from fkjoin.cli.doctor import examine
 from fkjoin.cli.main import app
 from fkjoin.errors import FkJoinError
@@ -93,10 +95,30 @@ def running(job: Path) -> Process:
     return Process(job.parent, [*command, "--spark-log", str(job.parent / "spark.log")])
 
 
+@pytest.fixture
+def refused_here(
+    fkjoin_here: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """The command line in this process and its session, of a command that ends with status 1: it gives standard error."""
+
+    def call(*arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["fkjoin", *map(str, arguments), "--spark-log", str(tmp_path / "refused.log")])
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        assert ended.value.code == 1
+        return capsys.readouterr().err
+
+    return call
+
+
 @pytest.mark.faults
 @pytest.mark.parametrize("deployment", sampled(["fused", "staged"], ["fused"]))
 def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
-    broker: Broker, connector: str, tmp_path: Path, deployment: str, fkjoin_here: Callable[..., str]
+    broker: Broker, connector: str, tmp_path: Path, deployment: str, refused_here: Callable[..., str]
 ) -> None:
     """Workers and the JVM, at points of the stages' work and of Spark's commits.
 
@@ -146,8 +168,7 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     if several:
         again = tmp_path / "again.toml"
         again.write_text(JOB.format(**about, more="") + several)
-        with pytest.raises(FkJoinError, match=f"checkpoint: {tmp_path}/checkpoint is in use by process"):
-            fkjoin_here("run", again)
+        assert f"checkpoint: {tmp_path}/checkpoint is in use by process" in refused_here("run", again)
     strikes = sampled(EVERY_STRIKE, STRIKES)
     for point, when, victim in strikes:
         what = f"{victim} killed {when} {point}"
@@ -203,6 +224,57 @@ def test_offsets_that_are_gone_stop_the_job_with_what_to_do(
     says = "query sink-out failed: the topic no longer has offsets that were still to be read"
     with pytest.raises(FkJoinError, match=says):
         fkjoin_here("run", job)
+
+
+EVENTS = """
+name = "seen"
+checkpoint = "{folder}/checkpoint"
+trigger = "available-now"
+[kafka]
+bootstrap_servers = "{bootstrap}"
+[tables.customers]
+topic = "seen-customers"
+key = "string"
+value = {{format = "json", schema = "name string"}}
+[events.clicks]
+topic = "seen-clicks"
+select = ["cast(key as string) as number", "cast(value as string) as page"]
+[enrichments.seen]
+table = "customers"
+events = "clicks"
+on = "concat('c', cast(number as int))"
+how = "left"
+[sinks.out]
+table = "seen"
+topic = "seen-out"
+key = "number"
+[dead_letters]
+topic = "seen-dead"
+"""
+
+
+def test_events_of_a_topic_are_sent_once_with_the_rows_of_another(
+    broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
+) -> None:
+    broker.create("seen-customers", "seen-clicks", "seen-out", "seen-dead", partitions=2)
+    job, sent = tmp_path / "job.toml", list[tuple[str, str, str | None]]()
+    job.write_text(EVENTS.format(folder=tmp_path, bootstrap=broker.bootstrap))
+    for name, numbers, expected in (
+        ("Ada", ("1", "2", "1", "none"), [("1", "Ada"), ("1", "Ada"), ("2", None)]),
+        (None, ("1",), [("1", None)]),
+    ):
+        row = None if name is None else json.dumps({"name": name}).encode()
+        broker.send("seen-customers", [Record(b"c1", row)])
+        broker.send("seen-clicks", [Record(number.encode(), b"p") for number in numbers])
+        fkjoin_here("run", job)
+        sent += [(number, "p", given) for number, given in expected]
+        found = [(m.key().decode(), json.loads(m.value())) for m in broker.read("seen-out")]
+        assert all(key == row["number"] for key, row in found)
+        assert sorted(map(str, sent)) == sorted(str((key, row["page"], row.get("name"))) for key, row in found)
+    (dead,) = broker.read("seen-dead")
+    headers = dict(dead.headers())
+    assert (json.loads(dead.value()), headers["fkjoin.table"]) == ({"number": "none", "page": "p"}, b"clicks")
+    assert headers["fkjoin.reason"].startswith(b"enrich: concat('c', cast(number as int)): ")
 
 
 def test_the_doctor_looks_at_connector_workers_and_brokers(

@@ -134,7 +134,7 @@ class Entries:
         elif kind == "subscription":
             foreign, left = combined_key.decode(bare)
             key, foreign_key = keys_as_json(schemas["key"], left), keys_as_json(schemas["foreign_key"], foreign)
-            row = _rows(schemas["left"], RowCodec(schemas["left"]).decode(held.body), ~gone)
+            row = _rows(schemas["left"], RowCodec(schemas["left"]).decode(_none_if(held.body, gone)), ~gone)
         elif kind == "right":
             foreign_key = keys_as_json(schemas["foreign_key"], bare)
             row = _rows(schemas["right"], RowCodec(schemas["right"]).decode(_none_if(held.body, gone)), ~gone)

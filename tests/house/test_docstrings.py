@@ -101,6 +101,10 @@ def test_examples_of_tests_without_spark_are_true() -> None:
     runner = doctest.DocTestRunner()
     names = {name: getattr(testing, name) for name in testing.__all__}
     finder = doctest.DocTestFinder()
-    for test in [*finder.find(testing, globs=names), *finder.find(testing.FlatMapTest, "FlatMapTest", globs=names)]:
+    kits = (
+        testing,
+        *(names[name] for name in ("JoinTest", "AggregateTest", "FlatMapTest", "left", "right", "change", "event")),
+    )
+    for test in [one for kit in kits for one in finder.find(kit, kit.__name__, globs=names)]:
         assert runner.run(test).failed == 0, test.name
     assert runner.tries > 8

@@ -59,7 +59,7 @@ CONNECT = "integration/test_connect.py::test_what_cannot_be_had_is_refused_by_na
 
 HABIT = "tests/api/test_inspection.py::test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one"
 
-DRIVER = "tests/api/test_driver.py::test_what_is_wrong_is_refused_by_name_and_the_way_out_is_one"
+DRIVER = "tests/testing/test_driver.py::test_what_is_wrong_is_refused_by_name_and_the_way_out_is_one"
 
 SEAM = "tests/jobs/test_installed.py::test_the_way_out_that_is_named_is_one"
 

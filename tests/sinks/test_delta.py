@@ -80,6 +80,26 @@ def test_another_batch_of_a_number_that_is_there_is_refused(tmp_path: Path) -> N
     assert table_at(tmp_path) == [row("a", 1), row("b", 2)]
 
 
+def test_events_of_a_batch_that_two_attempts_append_at_a_time_are_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One attempt stands still between its look at the table and its commit, and the other one commits meanwhile."""
+    events = rows(row("a", 1), row("a", 1))
+    slow, fast, opened = Delta(str(tmp_path)), Delta(str(tmp_path)), Delta._opened
+    for sink in (slow, fast):
+        sink.prepare(ARROW, ())
+
+    def standing_still(sink: Delta) -> DeltaTable:
+        table = opened(sink)
+        if sink is slow:
+            fast.apply(BatchId("q", 0, 100), events, keys())
+        return table
+
+    monkeypatch.setattr(Delta, "_opened", standing_still)
+    slow.apply(BatchId("q", 0, 100), events, keys())
+    assert table_at(tmp_path) == [row("a", 1), row("a", 1)]
+
+
 def test_a_table_without_the_columns_is_refused(tmp_path: Path) -> None:
     DeltaTable.create(str(tmp_path), pa.schema([("id", pa.string())]))
     with pytest.raises(FkJoinError, match=r"lacks the columns odd \"name, price, day, at, tags \(it has id\): add them"):

@@ -39,7 +39,7 @@ PAIRS = [("inner", "left"), ("left", "inner"), ("left", "left"), ("inner", "inne
 
 
 @pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize(("lefts", "rights", "at_once"), sampled([(3, 2, 3), (4, 1, 2)], [(3, 2, 1), (3, 1, 2)]))
+@pytest.mark.parametrize(("lefts", "rights", "at_once"), sampled([(3, 2, 1), (3, 2, 3), (4, 1, 2)], [(2, 2, 1), (3, 1, 2)]))
 def test_a_join_ends_as_the_batch_join_in_every_order(lefts: int, rights: int, at_once: int, how: str) -> None:
     """One left row over two foreign keys, null and deletion; right rows, there or not, the same as before, and deleted."""
     assert join(how, at_once=at_once).check(join_cases(lefts, rights, how)) > ENDS

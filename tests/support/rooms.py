@@ -24,6 +24,7 @@ ROOMS = [
     "lowering",
     "sinks",
     "face",
+    "testing",
     "jobs",
     "replay",
     "cli",
@@ -38,17 +39,8 @@ FACE = [
         "grouped",
         "inspection",
         "join",
-        "kit",
-        "kit_driver",
-        "kit_driver_ends",
-        "kit_enrich",
-        "kit_flat_map",
-        "kit_groups",
-        "kit_key_join",
-        "kit_members",
-        "kit_sink",
     ),
-    *("kit_target", "operators", "outputs", "row_operators", "sources", "table", "testing"),
+    *("operators", "outputs", "row_operators", "sources", "table"),
 ]
 
 PURE = ("codec", "folds", "stages", "plan")

@@ -1,12 +1,13 @@
-"""A job that each version of Spark runs, as a program: ``python -m tests.support.version_job COMMAND FOLDER``.
+"""A job that each version of Spark runs, as a program: ``python -m tests.support.version_job FOLDER``.
 
-``crash`` sums up the ``History`` in FOLDER, a file of each table in a batch, and is killed in the second batch, before that is
-committed.  ``go-on`` repeats that batch, reads the state back, and prints as JSON what it found, or how it was refused.
+A child sums up the ``History`` in FOLDER, a file of each table in a batch, and is killed in the second batch, before that is
+committed.  The program then repeats that batch, reads the state back, and prints as JSON what it found, or how it was refused.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -89,21 +90,33 @@ def refused(call: Callable[[], Any]) -> Any:
         return str(error)
 
 
-def main(command: str, folder: Path) -> None:
+def begun(folder: Path) -> SparkSession:
     os.environ.update(short_lived())
     spark = session("versions", "local[2]", ui_enabled="false", driver_host="127.0.0.1")
     spark.sparkContext.setLogLevel("ERROR")
     small(spark, folder)
-    sum_up(spark, folder, crash=command == "crash")
-    checkpoint = folder / "checkpoint"
-    found = {
+    return spark
+
+
+def crash(folder: Path) -> None:
+    sum_up(begun(folder), folder, crash=True)
+
+
+def main(folder: Path) -> None:
+    child = multiprocessing.get_context("fork").Process(target=crash, args=(folder,))  # it has its imports from here
+    child.start()
+    child.join()
+    found = {"crashed": child.exitcode, "written": sorted(file.name for file in (folder / "out").iterdir())}
+    spark = begun(folder)
+    sum_up(spark, folder)
+    found |= {
         "version": spark.version,
         "read": refused(lambda: read_back(spark, folder)),
-        "rescaled": refused(lambda: rescale(spark, checkpoint, 2)),
+        "rescaled": refused(lambda: rescale(spark, folder / "checkpoint", 2)),
         "periodic": periodic(spark, folder),
     }
     print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

@@ -37,8 +37,11 @@ class Plans:
         self._made: dict[str, Sources] = {}
         self._read: dict[str, Table] = {}
 
-    def text(self, topology: Topology) -> str:
-        """What it comes to with all rules, without those that it names, and, if any are for it, with none."""
+    def text(self, topology: Topology, *, every_choice: bool = True) -> str:
+        """What it comes to with all rules.
+
+        ``every_choice``: also without those that it names, and, if any are for it, with none.
+        """
         text = Text()
         for choice in ("all rules", *(f"without {rule}" for rule in topology.without), "no rules"):
             with rules(self._spark, choice), quick(), text.under(choice):
@@ -46,7 +49,7 @@ class Plans:
                     self._made[choice] = self._sources(self._read)
                 built = topology.build(self._made[choice])
                 told(built, text, self._folder, whole=choice in ("all rules", "no rules"))
-            if not has_verdicts(built):
+            if not every_choice or not has_verdicts(built):
                 break
         found = "\n".join(text.lines) + "\n"
         for what, name in self._hidden.items():

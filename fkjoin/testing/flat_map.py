@@ -14,8 +14,8 @@ from fkjoin.codec import pairs, versions
 from fkjoin.codec.arrays import BYTES, as_bytes
 from fkjoin.codec.messages import JOINED, RESULT, table
 from fkjoin.errors import FkJoinError
-from fkjoin.kit import TIMES, Event, Kit, Output, Row
 from fkjoin.stages import Counters, owners, spread
+from fkjoin.testing.kit import TIMES, Event, Kit, Output, Row
 
 
 @dataclass

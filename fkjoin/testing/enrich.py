@@ -14,8 +14,8 @@ from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES, as_bytes, valid
 from fkjoin.codec.messages import ENRICHED, EVENT, JOINED, table
 from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.kit import DUPLICATE, TIMES, Event, Kit, Output, Row
 from fkjoin.stages import Counters, How, enrich
+from fkjoin.testing.kit import DUPLICATE, TIMES, Event, Kit, Output, Row
 
 
 @dataclass

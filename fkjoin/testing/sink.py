@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
-from fkjoin.kit_target import SCHEMA, Target, query_of, refused, same
+from fkjoin.testing.target import SCHEMA, Target, query_of, refused, same
 
 if TYPE_CHECKING:
     from fkjoin.sinks import TableSink

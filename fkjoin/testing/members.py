@@ -14,9 +14,9 @@ from fkjoin.codec.arrays import BYTES, Bools, Bytes
 from fkjoin.codec.rows import RowCodec
 from fkjoin.errors import FkJoinError
 from fkjoin.folds.fold import Fold
-from fkjoin.kit import Event, Output, Row
-from fkjoin.kit_groups import GroupKit
 from fkjoin.stages import Counters
+from fkjoin.testing.groups import GroupKit
+from fkjoin.testing.kit import Event, Output, Row
 
 
 @dataclass(frozen=True)

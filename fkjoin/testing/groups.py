@@ -12,9 +12,9 @@ from fkjoin.codec import versions
 from fkjoin.codec.arrays import as_bytes
 from fkjoin.codec.messages import GROUPED, JOINED, RESULT, table
 from fkjoin.folds.fold import Fold
-from fkjoin.kit import TIMES, Event, Kit
 from fkjoin.stages import aggregate, regroup
 from fkjoin.stages.regroup import contributions
+from fkjoin.testing.kit import TIMES, Event, Kit
 
 GROUP = pa.schema([("group", pa.string())])
 

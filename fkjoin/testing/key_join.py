@@ -13,9 +13,9 @@ import pyarrow as pa
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES, as_bytes
 from fkjoin.codec.messages import NUMBERED, RESULT, column, table
-from fkjoin.kit import TIMES, Event, Kit, Output, Row
 from fkjoin.stages import Counters, HowByKey, pair
 from fkjoin.stages.join_rows import matched, require_how_by_key, with_value
+from fkjoin.testing.kit import TIMES, Event, Kit, Output, Row
 
 _SIDES = ("left", "right")
 
