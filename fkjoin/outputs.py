@@ -13,6 +13,7 @@ from fkjoin import sinks
 from fkjoin.checkpoint.claim import start_claimed
 from fkjoin.checkpoint.query import Query
 from fkjoin.kafka import writing
+from fkjoin.kafka.end_offsets import telling_lag
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.lowering.handle import Handle
 from fkjoin.sinks import RETRY_S, Kafka, Parquet, batches
@@ -98,7 +99,7 @@ class Outputs(Handle):
             name = query_name or table.name
             return writing.start(records, topic, bootstrap_servers, checkpoint=place, options=options, trigger=when, name=name)
 
-        return start_claimed(spark, place, begin)
+        return telling_lag(start_claimed(spark, place, begin))
 
     def to_parquet(
         self,

@@ -154,7 +154,7 @@ class Sources(Handle):
             planned = read_stream(files.frame, name=name, **of_change)
         columns = about["key"], about["version"], about["deleted"], about["timestamp"]
         learned, folders = files.schema if files.learned else None, files.folders if kept is None else None
-        recipe = Recipe(cls._of_files, (spark, path), {**about, "kept": kept}, learned, folders)
+        recipe = Recipe(cls._of_files, (spark, path), {**about, "kept": kept}, learned, folders, files=str(path))
         return cls._of(with_lines(planned, files, columns))._with_recipe(recipe)
 
     @classmethod
@@ -206,7 +206,7 @@ class Sources(Handle):
         found = schema_of(spark, str(path)) if schema is None else schema
         about: dict[str, Any] = {"key": key, "name": name, "on_error": on_error, "schema": schema, "options": options}
         learned, folder = found if schema is None else None, str(path).rstrip("/")
-        recipe = Recipe(cls.from_fkjoin, (spark, path), about, learned, folder=folder)
+        recipe = Recipe(cls.from_fkjoin, (spark, path), about, learned, folder=folder, files=folder)
         return cls._of(
             read_written(spark, str(path), key, name=name, on_error=on_error, schema=found, options=options)
         )._with_recipe(recipe)

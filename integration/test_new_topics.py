@@ -279,3 +279,47 @@ def test_a_job_starts_over_on_the_command_line(
     rows = shop.spark.read.parquet(str(tmp_path / "out")).orderBy("batch").collect()
     assert {(row.key, row._operation) for row in rows[2:]} == {("b", "update"), ("a", "delete")}
     assert json.loads((tmp_path / "job-ck/sink-out/fkjoin-topics.json").read_text())[shop.orders]["ends"] == [[0, 0]]
+
+
+def test_a_check_compares_the_queries_of_a_staged_join_with_their_checkpoints(
+    shop: Shop, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
+) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(
+        f"""
+        name = "{shop.orders}-staged"
+        checkpoint = "{tmp_path}/job-ck"
+        trigger = "available-now"
+        kafka = {{ bootstrap_servers = "{broker.bootstrap}" }}
+        [tables]
+        orders = {{ topic = "{shop.orders}", key = "string", value = {{ format = "json", schema = "c string, d string" }} }}
+        customers = {{ topic = "{shop.customers}", key = "string", value = {{ format = "json", schema = "name string" }} }}
+        [joins.joined]
+        left = "orders"
+        right = "customers"
+        extractor = "c"
+        deployment = "staged"
+        [sinks.out]
+        table = "joined"
+        path = "{tmp_path}/out"
+        """
+    )
+    send(broker, shop.customers, c1={"name": "Ada"})
+    send(broker, shop.orders, o1={"c": "c1", "d": "c2"})
+    fkjoin_here("run", job)
+    assert "fine; 3 queries" in fkjoin_here("run", "--check", job)
+    stages = {path.parent for path in (tmp_path / "job-ck").glob("*/fkjoin-operators.json")}
+    one, other = stages - {tmp_path / "job-ck" / "sink-out"}
+    exchanged(one, other)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "job-ck").rglob("*")}
+    with pytest.raises(FkJoinError, match=rf"checkpoint: .*/({one.name}|{other.name}) was made by another job"):
+        fkjoin_here("run", "--check", job)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "job-ck").rglob("*")} == before
+
+
+def exchanged(one: Path, other: Path) -> None:
+    """As a backup that was restored to the wrong places leaves them."""
+    aside = one.with_name("aside")
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)

@@ -318,6 +318,22 @@ def test_a_page_whose_job_has_ended_says_so_and_keeps_what_it_has(browser: str) 
         assert "#19" in tab.evaluate("document.getElementById('tiles').innerText")
 
 
+def test_a_page_that_is_open_keeps_why_its_job_has_failed(browser: str) -> None:
+    """The server stays for as long as an open page takes to ask once more."""
+    metrics, why = busy(), "query sink-out failed: ValueError: no <b>number</b>"
+    tab = Tab(browser)
+    with contextlib.closing(tab):
+        with served("shop", SHOP, metrics, port=0, access=ClientAccess()) as address:
+            tab.open(address)
+            tab.wait("document.querySelector('.tile') !== null")
+            metrics._end_job(failed=True, words=f"failed after 12 s: {why}")
+        tab.wait("document.body.classList.contains('lost')")
+        said = tab.evaluate("""["state", "words"].map(id => document.getElementById(id).textContent)""")
+        assert said == ["Failed", f"The job ended: it failed after 12 s: {why}"]
+        assert "#19" in tab.evaluate("document.getElementById('tiles').innerText")
+        assert tab.evaluate("document.title") == "shop · failed · fkjoin"
+
+
 def test_a_page_with_a_token_asks_for_it(browser: str) -> None:
     metrics = Metrics()
     metrics.take(progress(0), "sink-out")

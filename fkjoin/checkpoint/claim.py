@@ -164,6 +164,14 @@ def _as_query(query: StreamingQuery) -> Query:
     return shown(query)
 
 
+def require_unclaimed(spark: SparkSession, checkpoint: str) -> None:
+    """``FkJoinError`` if another process holds the claim, as a start would find it; nothing is made or changed."""
+    files = ClaimFiles(spark, checkpoint.rstrip("/"))
+    while (newest := files.newest()) is not None:
+        if newest.is_free or _is_void(newest, files) or _has_lapsed(newest, files):
+            return
+
+
 def require_held(spark: SparkSession, checkpoint: str) -> None:
     """``FkJoinError`` if another process has taken over this one's claim.
 

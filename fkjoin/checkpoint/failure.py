@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pyspark.errors import StreamingQueryException
@@ -13,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fkjoin.checkpoint.batch_log import BatchLog
 from fkjoin.checkpoint.cause import Cause, innermost
 from fkjoin.checkpoint.damage import RESTORE, explain
+from fkjoin.checkpoint.source_topics import SourceTopic, source_topics
 from fkjoin.errors import LATE, FkJoinError, set_aside
 
 _SET_ASIDE = re.compile(re.escape(set_aside("\0")).replace("\0", r"(\w+)"))
@@ -21,6 +23,12 @@ _OFFSETS_GONE = re.compile(r"OffsetOutOfRange|data may have been lost|KAFKA_DATA
 _OTHER_TYPE = re.compile(r"column: \[(.+?)\], physicalType: (\w+), logicalType: (.+)")
 _NEW_FOLDER = re.compile(r"assertion failed: Invalid batch: \S+ != \S+")
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
+_NO_ANSWER = re.compile(
+    r"Timed out waiting for a node assignment|Call\(callName=\w+|Timeout of \d+ ?ms expired|Topic \S+ not present in metadata"
+    r"|kafka\.common\.errors\.(?:Timeout|Disconnect|Network)Exception|Expiring \d+ record\(s\) for"
+)
+"""Words about brokers that do not answer."""
+_OF_TOPIC = re.compile(r"Topic (\S+) not present in metadata|record\(s\) for (\S+)-\d+|[Pp]artitions? ([\w.-]+)-\d+")
 _NO_MEMORY = re.compile(
     r"OutOfMemoryError|MemoryError|Java heap space|GC overhead limit|Cannot allocate memory|exited unexpectedly|OOMKilled"
     r"|exit(?:ed with)? code:? 137"
@@ -88,7 +96,8 @@ def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None
         messages.append(str(error.getMessage() or ""))
         error = error.getCause()
     details = [whole, *(f"Caused by: {text}" for text in messages[1:] if text not in whole)]
-    return QueryError("\n".join(told(called, checkpoint, _batch(checkpoint), messages)), "\n\n".join(details))
+    said = told(called, checkpoint, _batch(checkpoint), messages, source_topics(query))
+    return QueryError("\n".join(said), "\n\n".join(details))
 
 
 def _stopped(name: str, checkpoint: str, why: str) -> tuple[str, str, str]:
@@ -104,11 +113,16 @@ class _Advice(NamedTuple):
     way: str
 
 
-def told(name: str, checkpoint: str, batch: int | None, messages: list[str]) -> tuple[str, str, str]:
-    """Say the three lines about a query; ``messages``: of Java's exception and of its causes, the innermost last."""
+def told(
+    name: str, checkpoint: str, batch: int | None, messages: list[str], topics: Sequence[SourceTopic] = ()
+) -> tuple[str, str, str]:
+    """Say the three lines about a query.
+
+    ``messages``: of Java's exception and of its causes, the innermost last; ``topics``: those that the query reads.
+    """
     cause = innermost(messages)
     goes_on = f"start the query again: it goes on with {'this batch' if batch is not None else 'the batch after the last one'}"
-    advice = _advice(cause, checkpoint, messages, goes_on)
+    advice = _of_brokers(cause, messages, topics, goes_on) or _advice(cause, checkpoint, messages, goes_on)
     where = [f"batch {batch} of checkpoint {checkpoint}" if batch is not None else f"checkpoint {checkpoint}"]
     where += [f"file {found}" for found in _FILE.findall(f"{' '.join(messages)} ")[-1:]]
     where += [cause.frames[-1]] if cause.frames else []
@@ -153,6 +167,28 @@ def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) ->
     if cause.frames:
         return _Advice(cause.text, f"mend that line, and {goes_on}")
     return _Advice(cause.text, f"mend that, and {goes_on}; Spark's log, and this error's details, have the whole of it")
+
+
+def _of_brokers(cause: Cause, messages: list[str], topics: Sequence[SourceTopic], goes_on: str) -> _Advice | None:
+    """Say which brokers do not answer; None of another cause.
+
+    Java's messages name a topic at most, perhaps one that is written.
+    """
+    whole = "\n".join(messages)
+    if cause.ours is not None or cause.frames or _NO_ANSWER.search(whole) is None:
+        return None
+    named = {topic for match in _OF_TOPIC.finditer(whole) for topic in match.groups() if topic is not None}
+    known = {topic.topic: topic.bootstrap_servers for topic in topics}
+    if not named and not known:
+        return None
+    one = sorted(named or known)
+    servers = sorted({known[topic] for topic in one if topic in known})
+    where = f" at {' and '.join(servers)}" if servers else ""
+    which = f"topic {one[0]}" if len(one) == 1 else f"topics {', '.join(one)}"
+    return _Advice(
+        f"the brokers of {which}{where} do not answer ({cause.text})",
+        f"see whether these brokers run, and are reached from the driver and the workers; then {goes_on}",
+    )
 
 
 def _of_files(cause: str, whole: str, goes_on: str) -> _Advice | None:

@@ -15,6 +15,8 @@ from typing import Any
 
 _READY, _ASKING, _NEXT = "Waiting for data to arrive", "Getting offsets from", "Waiting for next trigger"
 _STARTING = "Initializing"
+OLD_S = 30.0
+"""The age from which on the time of a figure is said."""
 _OFFSETS = ("startOffset", "endOffset", "latestOffset")
 
 
@@ -75,25 +77,31 @@ def _offset(text: str | None) -> Any:
     return text
 
 
-def line_of(name: str, does: str, batch: Mapping[str, Any] | None, now: float) -> str:
-    """Say in a line what a query does, and what its last batch was."""
+def line_of(name: str, does: str, batch: Mapping[str, Any] | None, now: float, left: str = "") -> str:
+    """Say in a line what a query does, and what its last batch was; ``left``: words on what it has left to read."""
     if batch is None:
         return f"{name}: {does}"
     ended = seconds_of(batch["timestamp"]) + _took(batch)
     if does == QueryPhase.WAITS.value:
         does += f" since {moment(ended, now)}"
     rows = several(batch["numInputRows"], "row", "rows")
-    return f"{name}: {does}; batch {batch['batchId']:,} had {rows} and took {span(_took(batch))}{_behind(batch)}"
+    return f"{name}: {does}; batch {batch['batchId']:,} had {rows} and took {span(_took(batch))}{left}"
 
 
 def _took(batch: Mapping[str, Any]) -> float:
     return float(batch["durationMs"].get("triggerExecution", 0)) / 1000
 
 
-def _behind(batch: Mapping[str, Any]) -> str:
-    """Say how many records of topics are yet to be read."""
-    records = records_of(lag_of(batch["sources"]))
-    return "" if records is None else f"; {records:,} behind"
+def behind(records: int | None, at: float, now: float) -> str:
+    """Say how many records of topics are yet to be read, and as of when that was known if it was a while ago."""
+    if records is None:
+        return ""
+    return f"; {records:,} behind{as_of(at, now)}"
+
+
+def as_of(at: float, now: float) -> str:
+    """Say the time of a figure that is no longer of this moment; nothing of one that is."""
+    return f" as of {moment(at, now)}" if now - at > OLD_S else ""
 
 
 def lag_of(sources: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
@@ -106,6 +114,12 @@ def lag_of(sources: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
                 if isinstance(end[topic], dict):
                     lag[topic] = {part: at - end[topic].get(part, 0) for part, at in latest[topic].items()}
     return lag
+
+
+def positions_of(sources: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Return the offsets up to which each topic's partitions are read."""
+    ends = (source.get("endOffset") for source in sources)
+    return {topic: parts for end in ends if isinstance(end, dict) for topic, parts in end.items() if isinstance(parts, dict)}
 
 
 def records_of(lag: Mapping[str, Mapping[str, int]]) -> int | None:

@@ -14,7 +14,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.cause import innermost
 from fkjoin.checkpoint.failure import failure
-from fkjoin.checkpoint.progress import QueryPhase, doing_of, event_of, is_batch, line_of, moment, seconds_of
+from fkjoin.checkpoint.progress import (
+    QueryPhase,
+    behind,
+    doing_of,
+    event_of,
+    is_batch,
+    lag_of,
+    line_of,
+    moment,
+    records_of,
+    seconds_of,
+)
 from fkjoin.stages import counters
 from fkjoin.stages.counters import metrics_name
 
@@ -35,6 +46,8 @@ class QueryDisplay(_Base):
     _why_stopped: str | None = None
     """Set when fkjoin itself stops the query, with the checkpoint."""
     _checkpoint: str = ""
+    _left: Callable[[Sequence[Mapping[str, Any]], float, float], str] | None = None
+    """Words on what it has left to read, of the sources and the time of its last event, and the time of this moment."""
 
     def show(self) -> None:
         """Print what the query does, and what the operators counted in its last batch.
@@ -88,12 +101,21 @@ class QueryDisplay(_Base):
         if self._why_stopped is not None or not self.isActive:
             why = self._why_it_failed()
             does = "has ended" if why is None else f"failed: {why}"
-            return line_of(self._called, does, self._last_batch(), time.time())
-        doing, batch = doing_of(self.status), self._last_batch()
+            return line_of(self._called, does, self._last_batch(), time.time(), self._behind(time.time()))
+        doing, batch, now = doing_of(self.status), self._last_batch(), time.time()
         does = doing.value if doing is not QueryPhase.ASKS else self._asks()
         if doing is QueryPhase.BATCH:
             does = "works on its first batch" if batch is None else f"works on batch {batch['batchId'] + 1:,}"
-        return line_of(self._called, does, batch, time.time())
+        return line_of(self._called, does, batch, now, self._behind(now))
+
+    def _behind(self, now: float) -> str:
+        """Say what the query has left to read, as its brokers know it, or else as Spark's last event has it."""
+        if (last := self.lastProgress) is None:
+            return ""
+        sources, at = event_of(last.json)["sources"], seconds_of(last.timestamp)
+        if self._left is not None and self.isActive:
+            return self._left(sources, at, now)
+        return behind(records_of(lag_of(sources)), at, now)
 
     def _asks(self) -> str:
         """Say that it waits, as it asks many times a second, unless Spark has not told of that for long."""

@@ -25,6 +25,7 @@ from pyspark.sql.types import ArrayType, LongType, StructType
 from fkjoin.checkpoint.as_of import batch_as_of
 from fkjoin.checkpoint.damage import damaged
 from fkjoin.checkpoint.entries import ENTRIES, Entries, StoredRows
+from fkjoin.checkpoint.files import hadoop
 from fkjoin.checkpoint.stores import Identified, kept_as
 from fkjoin.codec.arrays import Bytes
 from fkjoin.errors import FkJoinError, nearest
@@ -176,8 +177,10 @@ class SavedState:
     def _operators(self) -> list[Row]:
         rows: list[Row] = []
         reason = "it has no folder state/"
+        place, files = hadoop(self.spark, f"{self.checkpoint}/state")
         try:
-            rows = self.spark.read.format("state-metadata").load(self.checkpoint).collect()
+            if files.exists(place):  # else Spark would warn of it in its log
+                rows = self.spark.read.format("state-metadata").load(self.checkpoint).collect()
         except Exception as error:
             reason = str(error).splitlines()[0]
         ours = [row for row in rows if row.operatorName.startswith("transformWithState") and row.stateStoreName == "default"]

@@ -1,7 +1,7 @@
 // The figures of one query: those of this moment, and charts of the last hour.
 import { BYTES, Chart, TIMES, WHOLE } from "./charts.js";
 import { byId, make, sumOf, tableOf, update } from "./elements.js";
-import { PHASES, aSecond, bytes, compact, number, seconds } from "./words.js";
+import { PHASES, aSecond, bytes, clock, compact, number, seconds } from "./words.js";
 
 const FEWEST_S = 120; // the shortest time that curves show
 const MOST_SERIES = 6;
@@ -13,7 +13,7 @@ const NO_BATCH = "No batch yet: the curves begin with the first one. It takes lo
 export function tiles(status, query, health) {
   const behind = health?.state === "behind" ? "warn" : "";
   const shown = query ? [
-    lagTile(query, behind),
+    lagTile(status, query, behind),
     ["Read", "fkjoin_input_rows_total", aSecond(health.read), `${compact(query.all_inputs)} rows since the start`],
     ["Delay, at most", "From a record's arrival to its result, if records go on to come as they do: the batch at work when it comes, "
      + "the batch that reads it, and the lag before it", seconds(health.delay), "from a record to its result", behind],
@@ -23,12 +23,15 @@ export function tiles(status, query, health) {
   update(byId("tiles"), [...shown, deadTile(status)], ([name]) => name, makeTile, fillTile);
 }
 
-function lagTile(query, tint) {
+const OLD_S = 30; // the age from which on the time of a figure is shown
+
+function lagTile(status, query, tint) {
   const topics = Object.entries(query.lag).sort(([, one], [, other]) => total(other) - total(one));
   if (!topics.length) return ["Left to read", "fkjoin_lag_records", "–", "files have no lag"];
   const lag = sumOf(topics.map(([, parts]) => total(parts)));
   const more = !lag ? "all records are read" : topics.length > 1 ? `most of them in ${topics[0][0]}` : `records of ${topics[0][0]}`;
-  return ["Left to read", "fkjoin_lag_records", compact(lag), more, tint];
+  const old = (status.now_ms - query.lag_ms) / 1000 > OLD_S ? `, as of ${clock(query.lag_ms, true)}` : "";
+  return ["Left to read", "fkjoin_lag_records", compact(lag), `${more}${old}`, tint];
 }
 
 const total = parts => sumOf(Object.values(parts));

@@ -51,6 +51,7 @@ async function learn() {
 function lost() {
   document.body.classList.add("lost");
   byId("now").textContent = "";
+  if (seen.status?.ended) return headline(seen.status);
   const since = seen.answeredAt ? `since ${clock(seen.answeredAt, true)}` : "";
   const old = seen.answeredAt ? " What is below is from before." : "";
   say("lost", `The job has ended, or cannot be reached: its terminal or its log says which.${old}`, since);
@@ -66,11 +67,19 @@ function say(state, words, since = "") {
 }
 
 function headline(status) {
+  if (status.ended) return ended(status);
   const {state, words, since_ms, query} = status.health;
   document.title = `${status.job} · ${STATES[state].toLowerCase()} · fkjoin`;
   byId("job").textContent = status.job;
   const lasted = Math.max(0, Math.round((status.now_ms - since_ms) / 1000));
   say(state, query ? `${query}: ${words}` : words, `since ${clock(since_ms)}, for ${seconds(lasted)}`);
+}
+
+// The job's end, which stays when its server is gone.
+function ended({job, ended: {state, words, at_ms}}) {
+  document.title = `${job} · ${STATES[state].toLowerCase()} · fkjoin`;
+  byId("job").textContent = job;
+  say(state, `The job ended: it ${words}`, `since ${clock(at_ms, true)}`);
 }
 
 // Since when the job runs, and what the query works on at this moment.

@@ -19,7 +19,7 @@ export const COUNTERS = {
 
 export const STATES = {
   healthy: "Healthy", idle: "Idle", behind: "Behind", failing: "Failing", still: "Standing still",
-  starting: "Starting", ended: "Ended", lost: "No answer", locked: "Locked",
+  starting: "Starting", ended: "Ended", failed: "Failed", lost: "No answer", locked: "Locked",
 };
 
 // By Spark's phase of a batch: a word for a legend, and what happens in it.

@@ -131,13 +131,16 @@ class Job:
     def check(self) -> None:
         """Raise what would stop the start of a query, as far as that can be told; nothing is made or changed."""
         require_letters(self._spark, self.spec, self.tables)
+        for stage in {one.name: one for sink in self.spec.sinks.values() for one in self.tables[sink.table].stages}.values():
+            stage.check(f"{self._checkpoint}/{stage.name}")
         for query in self._sink_queries(run=True):
             checkpoint, table = f"{self._checkpoint}/{query.name}", self.tables[self.spec.sinks[query.sinks[0]].table]
             topics = [recipe.connection for _, recipe in recipes_below(table) if recipe.connection is not None]
             require_known_topics(self._spark, checkpoint, topics, stateful=not isinstance(table._planned.node, Source))
             of_query = {name: self._sinks[name] for name in query.sinks}
             remembered = {f" {one.place}" if query.shared else "": one for one in of_query.values() if one is not None}
-            batches.compared(self._spark, lambda _: table._lowered, remembered, checkpoint, self._on_restore)  # noqa: B023
+            with _located(", ".join(f"sinks.{one}" for one in query.sinks)):
+                batches.compared(self._spark, lambda _: table._checkable, remembered, checkpoint, self._on_restore)  # noqa: B023
             for name, sink in of_query.items():
                 with _located(f"sinks.{name}"):
                     if isinstance(sink, batches.Checks):

@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as Grid
 from rich.text import Text
 
-from fkjoin.checkpoint.progress import QueryPhase, moment, span
+from fkjoin.checkpoint.progress import QueryPhase, as_of, moment, span
 from fkjoin.jobs.view import JobView, Mode, QueryView, doing, ended
 
 WIDE = 100
@@ -41,6 +41,8 @@ class Panel:
         if view.troubles or view.mode is not Mode.FAILED:
             yield Text("")
             yield _errors(view)
+        if view.silent and view.mode in _AT_WORK:
+            yield Text("\n".join(view.silent), "bold yellow")
         if view.mode is Mode.RUNS:
             yield Text("\n".join(("Ctrl-C stops it after the batch at work", *view.notes)), "dim")
 
@@ -65,17 +67,18 @@ def _queries(view: JobView, width: int) -> Grid:
     for title in shown:
         grid.add_column("last batch" if title == "batch" and (wide or over) else title, justify="right", no_wrap=True)
     for query in view.queries:
-        numbers = _numbers(query)
+        numbers = _numbers(query, view.now)
         words = Text(doing(query, view.now), _STYLES.get(query.doing, ""))
         grid.add_row(query.name, words, *(numbers[title] for title in shown))
     return grid
 
 
-def _numbers(query: QueryView) -> dict[str, Text]:
+def _numbers(query: QueryView, now: float) -> dict[str, Text]:
     """The numbers of a query, by the title of their column."""
     last = query.last
+    at = "" if query.behind_at is None else as_of(query.behind_at, now)
     return {
-        "behind": Text("–") if query.behind is None else Text(f"{query.behind:,}", "yellow" if query.behind else ""),
+        "behind": Text("–") if query.behind is None else Text(f"{query.behind:,}{at}", "yellow" if query.behind else ""),
         "rows/s": Text(f"{query.rate:,.0f}" if query.rate >= 10 else f"{query.rate:.1f}"),
         "batch": Text("–" if last is None else f"#{last.number:,}"),
         "took": Text("–" if last is None else span(last.seconds)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fkjoin.checkpoint.progress import QueryPhase, several, span
+from fkjoin.checkpoint.progress import QueryPhase, behind, several, span
 from fkjoin.jobs.view import AT_WORK, JobView, Mode, QueryView, doing, ended
 
 EVERY_S, IDLE_EVERY_S = 60.0, 600.0
@@ -27,12 +27,17 @@ class Lines:
     _mode: Mode = Mode.RUNS
     _troubles: tuple[str, ...] = ()
     _troubles_at: float = 0.0
+    _silent: tuple[str, ...] = ()
 
     def news(self, view: JobView) -> list[str]:
         """Return what there is to say; nothing most of the time."""
         lines = [line for query in view.queries if (line := self._about(query, view.now)) is not None]
         if view.troubles != self._troubles and view.now - self._troubles_at >= EVERY_S:
             lines.append(self._wrong(view))
+        lines += [line for line in view.silent if line not in self._silent]
+        if self._silent and not view.silent:
+            lines.append("all brokers answer again")
+        self._silent = view.silent
         if view.mode is Mode.STOPS and self._mode is not Mode.STOPS:
             lines.append("stops when the batches at work are done; a second signal ends it at once")
         self._mode = view.mode
@@ -73,10 +78,10 @@ def _line(query: QueryView, before: QueryView | None, passed: float, now: float)
         return None
     if done and query.last is not None:
         rows = query.rows - before.rows
-        behind = "" if query.behind is None else f"; {query.behind:,} behind"
+        left = behind(query.behind, now if query.behind_at is None else query.behind_at, now)
         return (
             f"{several(done, 'batch', 'batches')} in {span(passed)}: {_rows(rows)}, {rows / passed:,.1f}/s; "
-            f"the last, number {query.last.number:,}, took {span(query.last.seconds)}{behind}"
+            f"the last, number {query.last.number:,}, took {span(query.last.seconds)}{left}"
         )
     return doing(query, now) + (f"; {_sum(query)} since the start" if query.batches else "")
 

@@ -12,11 +12,12 @@ from typing import Any, TextIO
 from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin.checkpoint.progress import QueryPhase, doing_of, is_batch, records_of, several
+from fkjoin.checkpoint.progress import QueryPhase, doing_of, is_batch, several
+from fkjoin.checkpoint.source_topics import source_topics
 from fkjoin.jobs.job_order import in_order, reads_of
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.screen import Screen
-from fkjoin.jobs.view import AT_WORK, BatchView, Flow, JobView, Mode, QueryView, batches_of, doing, rate_of
+from fkjoin.jobs.view import AT_WORK, BatchView, Flow, JobView, Mode, QueryView, batches_of, doing, ended, rate_of
 from fkjoin.metrics import Metrics, progress_since
 from fkjoin.metrics.flows import table_of
 from fkjoin.sinks.counts import LEFT_OUT, counted
@@ -88,6 +89,8 @@ class Report:
         """Spark's jobs of the batch at work, each with its tasks, by query: a batch has several, one after the other."""
         self._alive: dict[str, float] = {}
         self._events: dict[str, tuple[str, bool]] = {}
+        self._learned: set[str] = set()
+        """The queries of which it is known what they read."""
         self._troubles: tuple[str, ...] = ()
         self._mode, self._notes = Mode.RUNS, tuple(notes)
         self._ended: float | None = None
@@ -99,10 +102,12 @@ class Report:
             replace(query, rate=rate_of(self._batches.get(query.name, ()), now)) for query in self._queries.values()
         )
         troubles = (*self._troubles, *_of_sinks())
-        return JobView(self._name, self._flow, self._began, now, queries, self._mode, troubles, self._notes)
+        silences = (silence for of_query in self._metrics._silences().values() for silence in of_query)
+        silent = tuple(dict.fromkeys(silence.words(now) for silence in silences)) if self._ended is None else ()
+        return JobView(self._name, self._flow, self._began, now, queries, self._mode, troubles, self._notes, silent)
 
-    def turn(self, mode: Mode) -> None:
-        """Note that the job stops, or has ended, and how."""
+    def turn(self, mode: Mode, why: str = "") -> None:
+        """Note that the job stops, or has ended, and how; ``why``: the reason of a failure."""
         self._mode = mode
         if mode is Mode.STOPS:
             self._screen.refresh()
@@ -111,7 +116,8 @@ class Report:
         for name, query in self._queries.items():
             if query.doing in AT_WORK:
                 refused = mode is Mode.FAILED and query.doing is QueryPhase.STARTS
-                self.ends(name, QueryPhase.FAILED if refused else QueryPhase.STOPPED)
+                self.ends(name, QueryPhase.FAILED if refused else QueryPhase.STOPPED, why)
+        self._metrics._end_job(failed=mode is Mode.FAILED, words=f"{ended(self.view())}{': ' if why else '.'}{why}")
 
     def starts(self, name: str) -> None:
         """Note that a query is about to be started."""
@@ -129,15 +135,24 @@ class Report:
             if (line := self._metrics.take(progress, name)) is not None:
                 self._seen[name] = progress.batchId
                 self._take(name, line)
-            elif self._queries[name].batches:
-                self._queries[name] = replace(self._queries[name], behind=records_of(self._metrics.snapshot()[name]["lag"]))
+        if self._queries[name].batches:
+            behind, at = self._metrics._left(name)
+            self._queries[name] = replace(self._queries[name], behind=behind, behind_at=at)
         if query.isActive:
+            self._learn_topics(name, query)
             self._queries[name] = self._now_doing(self._queries[name], self._does(name, query), lambda: _tasks(query))
         self._say_work(self._queries[name])
         self._screen.refresh()
 
-    def ends(self, name: str, how: QueryPhase) -> None:
-        """Note that a query has ended, and how."""
+    def _learn_topics(self, name: str, query: StreamingQuery) -> None:
+        """Find out which topics a query reads, once its sources are there."""
+        if name not in self._learned and doing_of(query.status) is not QueryPhase.STARTS:
+            self._learned.add(name)
+            self._metrics._reads(name, source_topics(query))
+
+    def ends(self, name: str, how: QueryPhase, why: str = "") -> None:
+        """Note that a query has ended, and how; ``why``: the reason of a failure."""
+        self._metrics._end(name, why if how is QueryPhase.FAILED else None)
         self._queries[name] = replace(self._queries[name], doing=how, tasks=None)
         self._say_work(self._queries[name])
 
@@ -194,7 +209,6 @@ class Report:
             since=since,
             tasks=None,
             last=last,
-            behind=records_of(line["lag"]),
             batches=about["batches"],
             rows=about["all_inputs"],
         )

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin.checkpoint.claim import claimed
+from fkjoin.checkpoint.claim import claimed, require_unclaimed
 from fkjoin.checkpoint.damage import check_logs
 from fkjoin.checkpoint.failure import failure
 from fkjoin.checkpoint.files import hadoop, read_file, write_file
@@ -85,6 +85,8 @@ def run_job(
             for query in planned:
                 check_logs(spark, query.checkpoint)
             job.check()
+            for checkpoint in (spec.checkpoint, *(query.checkpoint for query in planned)):
+                require_unclaimed(spark, checkpoint)
             screen.wait("stopping Spark")
             console = screen.console
             console.print(job.describe(), style="dim", markup=False, highlight=False, soft_wrap=True)
@@ -216,9 +218,9 @@ def _run(planned: list[PlannedQuery], stop: Stop, report: Report, *, one_by_one:
                 if one_by_one:
                     _watch(running, stop, report)
             _watch(running, stop, report)
-        except Exception:
+        except Exception as error:
             _finish(running, report)
-            report.turn(Mode.FAILED)
+            report.turn(Mode.FAILED, _reason(error))
             raise
         if stop.asked:
             report.turn(Mode.STOPS)
@@ -237,12 +239,19 @@ def _watch(running: dict[PlannedQuery, StreamingQuery], stop: Stop, report: Repo
             if not query.isActive:
                 report.look(step.name, query)  # its last batch, if it ended just then
                 error = failure(query, step.name)
-                report.ends(step.name, QueryPhase.DONE if error is None else QueryPhase.FAILED)
+                report.ends(
+                    step.name, QueryPhase.DONE if error is None else QueryPhase.FAILED, _reason(error).partition(": ")[2]
+                )
                 if error is not None:
                     raise error
         if not any(query.isActive for query in running.values()):
             return
         time.sleep(_POLL_S)
+
+
+def _reason(error: Exception | None) -> str:
+    """The first line of an error, which says what went wrong."""
+    return str(error or "").partition("\n")[0]
 
 
 def _finish(running: dict[PlannedQuery, StreamingQuery], report: Report) -> None:

@@ -51,6 +51,8 @@ class QueryView:
     rows: int = 0
     tasks: tuple[int, int] | None = None
     """Tasks of the batch at work: those that are done, and all."""
+    behind_at: float | None = None
+    """The time as of which it is known what is yet to be read; None: this moment."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ class JobView:
     troubles: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """Places where there is more to see."""
+    silent: tuple[str, ...] = ()
+    """Words about brokers that do not answer."""
 
 
 def batches_of(recent: Sequence[Mapping[str, Any]]) -> list[BatchView]:

@@ -15,9 +15,17 @@ from fkjoin.plan.describe.steps import Step
 def served(
     job: str, steps: Sequence[Step], metrics: Metrics, *, port: int, access: ClientAccess, letters: str | None = None
 ) -> Iterator[str]:
-    """The page's address, for as long as it is served.  Raises ``FkJoinError`` when nobody may listen there."""
+    """The page's address, for as long as it is served, which is until open pages know how the job has ended.
+
+    Raises ``FkJoinError`` when nobody may listen there.
+    """
     server = PageServer(pages(ShownJob(job, steps, letters), metrics), port, access, "--ui")
     try:
-        yield server.address
+        try:
+            yield server.address
+        except Exception:
+            server.stay()
+            raise
+        server.stay()
     finally:
         server.close()

@@ -7,7 +7,7 @@ A client of Spark Connect has no JVM, and asks nothing: a topic that is not ther
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -25,6 +25,8 @@ _FIRST_LOOK = 8
 _UNKNOWN_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The answers of brokers that give topics no ids."""
 _BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+_END = re.compile(r"([\w.-]+)-([0-9]+)=([0-9]+)")
+"""A partition and its end offset, as Java writes a map of them."""
 
 
 class Topic(NamedTuple):
@@ -97,10 +99,7 @@ def create_topics(
 
 def first_offsets(topic: str, bootstrap_servers: str, options: Mapping[str, str]) -> dict[int, int]:
     """The offset of the first record that each partition still has."""
-    more = {"key.deserializer": _BYTES, "value.deserializer": _BYTES, "enable.auto.commit": "false"}
-    with _client(
-        lambda settings: _kafka().clients.consumer.KafkaConsumer(settings), bootstrap_servers, options, more
-    ) as consumer:
+    with consumer_of(bootstrap_servers, options) as consumer:
         places = [_kafka().common.TopicPartition(topic, part.partition()) for part in consumer.partitionsFor(topic)]
         return {place.partition(): first for place, first in dict(consumer.beginningOffsets(_listed(places))).items()}
 
@@ -122,12 +121,9 @@ def bounds(
 
     ``tombstones``: null values count as records.
     """
-    more = {"key.deserializer": _BYTES, "value.deserializer": _BYTES, "enable.auto.commit": "false"}
     begins: dict[int, int] = {}
     ends: dict[int, int] = {}
-    with _client(
-        lambda settings: _kafka().clients.consumer.KafkaConsumer(settings), bootstrap_servers, options, more
-    ) as consumer:
+    with consumer_of(bootstrap_servers, options) as consumer:
         for part in consumer.partitionsFor(topic):
             number, place = part.partition(), _kafka().common.TopicPartition(topic, part.partition())
             low, high = (dict(ask(_listed([place])))[place] for ask in (consumer.beginningOffsets, consumer.endOffsets))
@@ -157,6 +153,50 @@ def _last_record(consumer: Any, place: Any, start: int, end: int, *, tombstones:
         if idle == _END_S:
             raise FkJoinError(f"topic {place.topic()}: partition {place.partition()} does not answer within {_END_S} s")
     return last
+
+
+@contextmanager
+def consumer_of(bootstrap_servers: str, options: Mapping[str, str]) -> Iterator[Any]:
+    """A consumer that creates no topic and commits nothing; of one thread alone, as Java's is."""
+    more = dict.fromkeys(("enable.auto.commit", "allow.auto.create.topics"), "false")
+    more |= dict.fromkeys(("key.deserializer", "value.deserializer"), _BYTES)
+    with _client(
+        lambda settings: _kafka().clients.consumer.KafkaConsumer(settings), bootstrap_servers, options, more
+    ) as consumer:
+        yield consumer
+
+
+def end_offsets(consumer: Any, places: Iterable[tuple[str, int]], within_s: int) -> dict[tuple[str, int], int] | None:
+    """The end offsets of partitions, by topic and number; None where their brokers do not answer within that time."""
+    partition = _kafka().common.TopicPartition
+    wanted = _listed([partition(topic, number) for topic, number in places])
+    try:
+        found = consumer.endOffsets(wanted, _jvm().java.time.Duration.ofSeconds(within_s))
+    except Py4JJavaError as error:
+        return None if _no_answer(error) else {}
+    # As one text: an answer for each of a map's entries would be hundreds of calls of the JVM.
+    return {(match[1], int(match[2])): int(match[3]) for match in _END.finditer(str(found.toString()))}
+
+
+def leaders(consumer: Any, topic: str, within_s: int) -> dict[int, str] | None:
+    """The addresses of the brokers that lead a topic's partitions; None where no broker answers within that time.
+
+    A partition without a leader has an empty address.
+    """
+    try:
+        parts = consumer.partitionsFor(topic, _jvm().java.time.Duration.ofSeconds(within_s))
+    except Py4JJavaError as error:
+        return None if _no_answer(error) else {}
+    found = {}
+    for part in parts or ():
+        leader = part.leader()
+        found[int(part.partition())] = "" if leader is None or leader.isEmpty() else f"{leader.host()}:{leader.port()}"
+    return found
+
+
+def _no_answer(error: Py4JJavaError) -> bool:
+    """Tell whether time ran out; else a broker has answered, and perhaps refused."""
+    return str(error.java_exception.getClass().getSimpleName()) == "TimeoutException"
 
 
 @contextmanager

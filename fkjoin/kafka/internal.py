@@ -13,13 +13,15 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.claim import start_claimed
 from fkjoin.checkpoint.files import begun
 from fkjoin.codec.arrays import Bytes, valid
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka.admin import first_offsets
 from fkjoin.kafka.connection import Connection
-from fkjoin.kafka.new_topics import checked_topics
+from fkjoin.kafka.end_offsets import telling_lag
+from fkjoin.kafka.new_topics import checked_topics, require_known_topics
 from fkjoin.kafka.options import with_fetching
 from fkjoin.kafka.writing import start
 from fkjoin.spark.trigger import Trigger, arguments_of
@@ -104,12 +106,21 @@ class StageQuery:
             self.topics.create()
             if self.internal is not None:
                 require_first_records(self.frame.sparkSession, str(checkpoint), self.topics.connection, self.internal)
-            reads = [replace(read, on_new_topic="fail") for read in self.reads]  # other queries would not start over with it
-            checked_topics(self.frame.sparkSession, str(checkpoint), reads)
+            checked_topics(self.frame.sparkSession, str(checkpoint), self._own_reads)
             servers = self.topics.connection.bootstrap_servers
             return start(self.frame, None, servers, checkpoint=str(checkpoint), options=options, trigger=when, name=self.name)
 
-        return start_claimed(self.frame.sparkSession, str(checkpoint), begin)
+        return telling_lag(start_claimed(self.frame.sparkSession, str(checkpoint), begin))
+
+    def check(self, checkpoint: str) -> None:
+        """Raise what would stop its start, as far as the checkpoint tells it; nothing is made or changed."""
+        require_known_topics(self.frame.sparkSession, checkpoint, self._own_reads, stateful=True)
+        require_begun_with(self.frame, checkpoint)
+
+    @property
+    def _own_reads(self) -> list[Connection]:
+        """The topics, none of which starts over: other queries would not start over with it."""
+        return [replace(read, on_new_topic="fail") for read in self.reads]
 
 
 def require_first_records(spark: SparkSession, checkpoint: str, connection: Connection, topic: str) -> None:

@@ -12,7 +12,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.lowering.as_begun import as_begun
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.planner import lower
-from fkjoin.lowering.recipes import Remembered
+from fkjoin.lowering.recipes import Remembered, files_below
 from fkjoin.plan.events import Enrich
 from fkjoin.plan.nodes import Source
 from fkjoin.sessions.settings import require_running
@@ -40,7 +40,12 @@ class Handle(Remembered):
         """The table as the query of the checkpoint reads it."""
         stateful = not isinstance(self._planned.node, Source)
         begun, keep = as_begun(self._planned.spark, self, checkpoint, stateful=stateful)
-        return replace(begun._lowered, keep=keep)
+        return replace(begun._lowered, keep=keep, files=files_below(self))
+
+    @property
+    def _checkable(self) -> Lowered:
+        """The table as sinks check it before a query starts."""
+        return replace(self._lowered, files=files_below(self))
 
 
 def planned_of(argument: str, table: Any) -> Planned:

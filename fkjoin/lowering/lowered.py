@@ -144,6 +144,8 @@ class Lowered:
     """Frame that sinks read, where that is not ``frame``."""
     keep: Callable[[], None] = field(default=lambda: None, repr=False)
     """Write down the columns of files beside the checkpoint, when a query of it is about to start: see ``as_begun``."""
+    files: tuple[str, ...] = field(default=(), repr=False)
+    """Paths of the files that it is read from, for a sink that could write among them."""
 
     @property
     def name(self) -> str:

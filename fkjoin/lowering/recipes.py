@@ -46,6 +46,8 @@ class Recipe:
     """The topic that the table is."""
     folder: str | None = None
     """Place of what fkjoin wrote."""
+    files: str | None = None
+    """Path of the files that the table is read from, perhaps a pattern."""
 
     def learned_below(self) -> list[tuple[str, Any]]:
         """The names and paths of the files' tables, among the arguments and below, that nobody has given a schema."""
@@ -86,6 +88,11 @@ def remembered(make: Callable[_P, _T]) -> Callable[_P, _T]:
 def recipes_below(table: Remembered) -> list[tuple[Any, Recipe]]:
     """The table and all that it was made of, each once, with how it was made."""
     return list(_below(table, set()))
+
+
+def files_below(table: Remembered) -> tuple[str, ...]:
+    """The paths of all files that the table is made of."""
+    return tuple(recipe.files for _, recipe in recipes_below(table) if recipe.files is not None)
 
 
 def learned_sources(table: Remembered) -> dict[str, list[tuple[Any, Recipe]]]:

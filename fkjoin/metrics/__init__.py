@@ -6,27 +6,20 @@ returns them), and for Prometheus under ``fkjoin_…``; the names of counters ar
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import (
-    JStreamingQueryListener,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryProgress
 
-from fkjoin.checkpoint.cause import innermost
-from fkjoin.checkpoint.progress import event_of, is_batch, lag_of, records_of, seconds_of
+from fkjoin.checkpoint.progress import event_of, is_batch, records_of, seconds_of
+from fkjoin.checkpoint.source_topics import SourceTopic
 from fkjoin.errors import needs_extra
+from fkjoin.kafka.end_offsets import Silence, read_ends
 from fkjoin.metrics.families import families_of
+from fkjoin.metrics.listener import Listener
 from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics
 from fkjoin.metrics.server import ClientAccess, PageServer
 from fkjoin.stages.counters import metrics_name, state_metrics_name
@@ -60,6 +53,34 @@ class Metrics(Collector):
         """Why queries ended; nothing where they were stopped."""
         self._works: dict[str, str] = {}
         """The work of each query at this moment, in words."""
+        self._end_of_job: dict[str, Any] | None = None
+        self._topics: dict[str, tuple[SourceTopic, ...]] = {}
+        """The topics that queries read, whose brokers are asked where they end."""
+
+    def _reads(self, name: str, topics: tuple[SourceTopic, ...]) -> None:
+        """Take down which topics a query reads."""
+        with self._lock:
+            self._topics[name] = topics
+
+    def _silences(self) -> dict[str, list[Silence]]:
+        """Return the topics of running queries whose brokers do not answer."""
+        with self._lock:
+            reading = {name: topics for name, topics in self._topics.items() if name not in self._ended}
+        return {name: silent for name, topics in reading.items() if (silent := read_ends(topics)[1])}
+
+    def _left(self, name: str) -> tuple[int | None, float]:
+        """Return how many records a query has left to read, and the time as of which that is."""
+        with self._lock:
+            self._count_left()
+            last = self._queries[name].last
+            return records_of(last["lag"]), last["lag_ms"] / 1000
+
+    def _count_left(self) -> None:
+        """Bring the lag of running queries up to date; the lock is held."""
+        for name, query in self._queries.items():
+            if name not in self._ended:
+                query.last = {**query.last, **query.lag(self._topics.get(name, ()))}
+                query.history.lag = records_of(query.last["lag"])
 
     def _start(self, name: str) -> None:
         """Take down that a query has started, or will soon."""
@@ -77,6 +98,16 @@ class Metrics(Collector):
         with self._lock:
             self._works[name] = words
 
+    def _end_job(self, *, failed: bool, words: str) -> None:
+        """Take down how the job has ended; pages that are open show it when the job's process is gone."""
+        with self._lock:
+            self._end_of_job = {"state": "failed" if failed else "ended", "words": words, "at_ms": round(1000 * time.time())}
+
+    def _ended_job(self) -> dict[str, Any] | None:
+        """Return how the job has ended; None while it runs."""
+        with self._lock:
+            return self._end_of_job
+
     def _doing(self) -> dict[str, str]:
         """Return what queries work on."""
         with self._lock:
@@ -85,6 +116,7 @@ class Metrics(Collector):
     def _look(self, look: Callable[[Mapping[str, QueryMetrics], Mapping[str, int], Mapping[str, str]], _T]) -> _T:
         """Return what ``look`` makes of the queries, of when they started, and of why they ended."""
         with self._lock:
+            self._count_left()
             return look(self._queries, self._started_ms, self._ended)
 
     def take(self, progress: StreamingQueryProgress, name: str | None = None) -> dict[str, Any] | None:
@@ -107,7 +139,8 @@ class Metrics(Collector):
               by operator, those that are not 0;
             - ``skip_rates`` (unchanged results, by operator and stage, a second);
             - ``phases`` (Spark's, seconds); ``stages`` (by operator; seconds of all tasks since the start);
-            - ``state`` (by operator: rows, about, and bytes); ``lag`` (records, by topic and partition);
+            - ``state`` (by operator: rows, about, and bytes); ``lag`` (records, by topic and partition) and
+              ``lag_ms``, the time as of which it is, in milliseconds since 1970;
             - ``fan_out`` and ``hot_keys`` by operator.
         """
         return self.take_json(progress.json, name)
@@ -147,6 +180,7 @@ class Metrics(Collector):
             began_ms = _ms(about["timestamp"])
             query.since_ms, query.ended_ms = query.ended_ms or began_ms, began_ms + round(1000 * seconds)
             query.forget_last()
+            query.take_sources(about)
             for operator, row in found.items():
                 known = query.operators.setdefault(operator, OperatorMetrics())
                 known.totals.update(row)
@@ -161,9 +195,9 @@ class Metrics(Collector):
         """Take in what changes while a query waits; all else is as its last batch left it."""
         with self._lock:
             if (query := self._queries.get(name)) is not None:
-                lag = lag_of(about["sources"])
-                query.last = {**query.last, "lag": lag}
-                query.history.wait(_ms(about["timestamp"]), records_of(lag))
+                query.take_sources(about)
+                query.last = {**query.last, **query.lag(self._topics.get(name, ()))}
+                query.history.wait(_ms(about["timestamp"]), records_of(query.last["lag"]))
 
     def _line(
         self, name: str, query: QueryMetrics, about: Mapping[str, Any], seconds: float, found: Mapping[str, Mapping[str, int]]
@@ -181,7 +215,7 @@ class Metrics(Collector):
             "phases": {phase: ms / 1000 for phase, ms in about["durationMs"].items()},
             "stages": {operator: dict(known.stage_seconds) for operator, known in operators.items()},
             "state": {operator: known.sizes for operator, known in operators.items() if known.sizes},
-            "lag": lag_of(about["sources"]),
+            **query.lag(self._topics.get(name, ())),
             "fan_out": {operator: known.fan_out for operator, known in operators.items() if known.fan_out},
             "hot_keys": {operator: dict(known.hot) for operator, known in operators.items() if known.hot},
         }
@@ -196,6 +230,7 @@ class Metrics(Collector):
         """
         now_ms = round(1000 * time.time())
         with self._lock:
+            self._count_left()
             return {
                 name: {
                     **query.last,
@@ -215,6 +250,7 @@ class Metrics(Collector):
         prometheus_client.Metric
         """
         with self._lock:
+            self._count_left()
             found = list(families_of(self._queries))
         yield from found
 
@@ -235,42 +271,6 @@ class Metrics(Collector):
         registry = CollectorRegistry()
         registry.register(self)
         return generate_latest(registry)
-
-
-class _Events(JStreamingQueryListener):
-    """A listener as the JVM calls it, with progress as one text; PySpark's asks for each number of it, 0.4 s for a join's."""
-
-    def __init__(self, listener: Listener, metrics: Metrics) -> None:
-        super().__init__(listener)
-        self._metrics = metrics
-
-    def onQueryProgress(self, jevent: Any) -> None:  # noqa: N802
-        self._metrics.take_json(jevent.progress().json())
-
-
-class Listener(StreamingQueryListener):
-    """Give the progress of all queries of a session to ``Metrics``."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self._names: dict[str, str] = {}
-
-    @functools.cached_property
-    def _jlistener(self) -> Any:
-        """Make the object that PySpark registers."""
-        jvm: Any = SparkContext._jvm
-        return jvm.PythonStreamingQueryListenerWrapper(_Events(self, self._metrics))
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        self._names[str(event.runId)] = name = event.name or str(event.id)
-        self._metrics._start(name)
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        self._metrics.take(event.progress)
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        if (name := self._names.pop(str(event.runId), None)) is not None:
-            self._metrics._end(name, event.exception and innermost([event.exception]).text)
 
 
 def progress_since(query: StreamingQuery, batch: int, *, idle: bool = False) -> list[StreamingQueryProgress]:
@@ -340,7 +340,7 @@ def watch(
         from fkjoin.metrics.page import ShownJob, pages
 
         PageServer(pages(ShownJob(spark.conf.get("spark.app.name", "fkjoin") or "fkjoin"), metrics), port, access, "port")
-    spark.streams.addListener(Listener(metrics))
+    spark.streams.addListener(Listener(metrics, spark))
     return metrics
 
 

@@ -22,6 +22,7 @@ def families_of(queries: Mapping[str, QueryMetrics]) -> Iterator[Metric]:
     inputs = CounterMetricFamily("fkjoin_input_rows", "Rows that were read.", labels=["query"])
     phases = GaugeMetricFamily("fkjoin_batch_seconds", "The last batch, by Spark's phases.", labels=["query", "phase"])
     lag = GaugeMetricFamily("fkjoin_lag_records", "Records that are yet to be read.", labels=["query", "topic", "partition"])
+    as_of = GaugeMetricFamily("fkjoin_lag_timestamp_seconds", "When the lag was so, since 1970.", labels=["query"])
     where = ["query", "operator"]
     stages = CounterMetricFamily("fkjoin_stage_seconds", "Time of stages, of all tasks.", labels=[*where, "stage"])
     skips = CounterMetricFamily("fkjoin_stage_idempotent_update_skip", "Unchanged results, by stage.", labels=[*where, "stage"])
@@ -40,6 +41,8 @@ def families_of(queries: Mapping[str, QueryMetrics]) -> Iterator[Metric]:
         inputs.add_metric([name], query.inputs)
         for phase, seconds in query.last["phases"].items():
             phases.add_metric([name, phase], seconds)
+        if query.last["lag"]:
+            as_of.add_metric([name], query.last["lag_ms"] / 1000)
         for topic, partitions in query.last["lag"].items():
             for partition, records in partitions.items():
                 lag.add_metric([name, topic, partition], records)
@@ -67,6 +70,7 @@ def families_of(queries: Mapping[str, QueryMetrics]) -> Iterator[Metric]:
         inputs,
         phases,
         lag,
+        as_of,
         stages,
         skips,
         fan_out,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from fkjoin.checkpoint.progress import span
+from fkjoin.kafka.end_offsets import Silence
 from fkjoin.metrics.history import WAIT_MS, History, Point
 from fkjoin.sinks.counts import REPEATED, Occurrence
 
@@ -41,12 +42,18 @@ class Health:
     query: str | None = None
 
 
-def of_query(history: History, started_ms: int, ended: str | None, now_ms: int) -> Health:
-    """Tell how a query is.  ``ended``: why it ended, empty if it was stopped, None while it runs."""
+def of_query(history: History, started_ms: int, ended: str | None, now_ms: int, silent: Sequence[Silence] = ()) -> Health:
+    """Tell how a query is.
+
+    ``ended``: why it ended, empty if it was stopped, None while it runs.  ``silent``: topics whose brokers do not answer.
+    """
     last = history.points[-1] if history.points else None
     if ended is not None:
         at = now_ms if last is None else last.ended_ms
         return Health("failing", f"It has failed: {ended}", at) if ended else Health("ended", "It has ended.", at)
+    if silent:
+        words = "; ".join(silence.words(now_ms / 1000) for silence in silent)
+        return Health("failing", f"{words[0].upper()}{words[1:]}.", round(1000 * min(silence.since for silence in silent)))
     if last is None:
         return Health("starting", _STARTING, started_ms)
     pace = _pace(history)

@@ -37,6 +37,8 @@ class Point:
     """Seconds since the batch before; of the batch itself, if the query had waited for input."""
     delay: float = 0.0
     """Seconds from a record's arrival to its result, at most, if records go on to come as they do."""
+    bounded: int | None = None
+    """Records of the lag that were there when the batch began; None where that is all of it."""
 
     @property
     def rate(self) -> float:
@@ -46,9 +48,17 @@ class Point:
     @property
     def catch_up(self) -> float:
         """Return the seconds that the lag takes at this rate; infinity if nothing is read."""
-        if not self.lag:
+        return self._work(self.lag)
+
+    @property
+    def overdue(self) -> float:
+        """Return the seconds that the part of the lag takes which was there when the batch began."""
+        return self._work(self.lag if self.bounded is None else self.bounded)
+
+    def _work(self, records: int | None) -> float:
+        if not records:
             return 0.0
-        return self.lag / self.rate if self.rate else float("inf")
+        return records / self.rate if self.rate else float("inf")
 
     def and_then(self, later: Point) -> Point:
         """Return both as one point: sums, the worst times, and sizes as they are at the end."""
@@ -95,7 +105,7 @@ class History:
         begun = point.begun_ms if last is None or self._waited(last, point) else min(last.ended_ms, point.begun_ms)
         point = replace(point, passed=(point.ended_ms - begun) / 1000)
         looked = point.begun_ms if self._looked_ms is None else min(self._looked_ms, point.begun_ms)
-        point = replace(point, delay=(point.ended_ms - looked) / 1000 + _finite(point.catch_up))
+        point = replace(point, delay=(point.ended_ms - looked) / 1000 + _finite(point.overdue))
         if last is not None and last.ended_ms // STEP_MS == point.ended_ms // STEP_MS:
             self.points[-1] = last.and_then(point)
         else:

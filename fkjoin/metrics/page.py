@@ -13,6 +13,7 @@ from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from fkjoin.kafka.end_offsets import Silence
 from fkjoin.metrics import Metrics
 from fkjoin.metrics.flows import operators_of, rates_on_arrows, table_of
 from fkjoin.metrics.health import of_job, of_query
@@ -45,7 +46,7 @@ def pages(shown: ShownJob, metrics: Metrics) -> dict[str, WebPage]:
     return {
         "/": WebPage(html.encode, "text/html; charset=utf-8", policy([STYLE]), secret=False),
         **{f"/{name}": WebPage(_text(name).encode, kind, secret=False) for name, kind in _files()},
-        "/status.json": WebPage(_as_json(partial(status, shown, metrics)), "application/json"),
+        "/status.json": WebPage(_as_json(partial(status, shown, metrics)), "application/json", live=True),
         "/history.json": WebPage(_as_json(partial(history, metrics)), "application/json"),
         "/metrics": WebPage(metrics.prometheus, CONTENT_TYPE_LATEST),
     }
@@ -55,13 +56,14 @@ def status(shown: ShownJob, metrics: Metrics) -> dict[str, Any]:
     """Return what the page shows of this moment."""
     now_ms, snapshot = _now_ms(), metrics.snapshot()
     operators = dict.fromkeys(name for query in snapshot.values() for kind in ("totals", "state") for name in query[kind])
-    health = metrics._look(partial(_health, now_ms))
+    health = metrics._look(partial(_health, now_ms, metrics._silences()))
     rates = rates_on_arrows(shown.steps, _flowing(snapshot, health["queries"]))
     return {
         "job": shown.job,
         "now_ms": now_ms,
         "began_ms": metrics._look(lambda _, started, __: min(started.values(), default=None)),
         "doing": metrics._doing(),
+        "ended": metrics._ended_job(),
         "picture": svg(_drawn(shown.steps), rates, by_hand=True) if shown.steps else "",
         "steps": [_step(step, operators, snapshot) for step in shown.steps],
         "queries": snapshot,
@@ -115,12 +117,16 @@ def _runs(stage: Stage) -> str:
 
 
 def _health(
-    now_ms: int, queries: Mapping[str, QueryMetrics], started: Mapping[str, int], ended: Mapping[str, str]
+    now_ms: int,
+    silences: Mapping[str, Sequence[Silence]],
+    queries: Mapping[str, QueryMetrics],
+    started: Mapping[str, int],
+    ended: Mapping[str, str],
 ) -> dict[str, Any]:
     found = {}
     for name in dict.fromkeys([*started, *queries]):
         past = queries[name].history if name in queries else History()
-        found[name] = of_query(past, started.get(name, now_ms), ended.get(name), now_ms)
+        found[name] = of_query(past, started.get(name, now_ms), ended.get(name), now_ms, silences.get(name, ()))
     last = max((query.ended_ms for query in queries.values()), default=0)
     whole = of_job(found, last_events(), last, now_ms)
     figures = {name: _figures(query.history, now_ms, name in ended) for name, query in queries.items()}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fkjoin.checkpoint.progress import records_of
+from fkjoin.checkpoint.progress import lag_of, positions_of, records_of, seconds_of
+from fkjoin.checkpoint.source_topics import SourceTopic
+from fkjoin.kafka.end_offsets import Left, left_to_read
 from fkjoin.metrics.history import History, Point
 from fkjoin.stages import counters
 
@@ -80,6 +82,20 @@ class QueryMetrics:
     recent: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_RECENT))
     operators: dict[str, OperatorMetrics] = field(default_factory=dict)
     history: History = field(default_factory=History)
+    positions: dict[str, dict[str, int]] = field(default_factory=dict)
+    """The offsets up to which topics are read, by topic and partition."""
+    by_spark: Left = field(default_factory=lambda: Left({}, 0.0))
+    """The lag as Spark's last event has it."""
+
+    def take_sources(self, about: Mapping[str, Any]) -> None:
+        """Take what an event says of the sources."""
+        self.positions = positions_of(about["sources"])
+        self.by_spark = Left(lag_of(about["sources"]), seconds_of(about["timestamp"]))
+
+    def lag(self, topics: Sequence[SourceTopic]) -> dict[str, Any]:
+        """Return the lag of this moment as the brokers know it, and the time as of which that is."""
+        left = left_to_read(topics, self.positions, self.by_spark)
+        return {"lag": left.lag, "lag_ms": round(1000 * left.at)}
 
     def forget_last(self) -> None:
         """Forget what operators said of the last batch: the next one begins."""
@@ -104,6 +120,7 @@ class QueryMetrics:
                 read=last["inputs"],
                 slowest=last["seconds"],
                 lag=records_of(last["lag"]),
+                bounded=records_of(self.by_spark.lag),
                 out=by_operator(counters.OUT),
                 stored={name: sizes[counters.STATE_BYTES] for name, sizes in last["state"].items()},
                 dead=by_operator(counters.DEAD_LETTERS),

@@ -17,6 +17,7 @@ import logging
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 CONNECTIONS = 64
 DEADLINE_S = 10.0
 """Seconds from a connection's beginning to its end."""
+LOOKS_S, LAST_S = 3.0, 2.0
+"""The time in which an open page asks again, and the time for which the server stays for its last question."""
 HEAD_BYTES = 16 << 10
 """The most that a request's head may have."""
 
@@ -89,6 +92,8 @@ class WebPage:
     policy: str = _NOTHING
     secret: bool = True
     """True for a page that is shown only to clients with the token."""
+    live: bool = False
+    """True for what an open page asks for again and again."""
 
 
 def policy(styles: Iterable[str]) -> str:
@@ -135,8 +140,15 @@ class PageServer:
         self._open: dict[asyncio.Task[Any], None] = {}
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
+        self._asked = -LOOKS_S
+        """The time of the last answer, by the monotonic clock."""
         self._thread = threading.Thread(target=self._run, name="fkjoin-page", daemon=True)
         self._thread.start()
+
+    def stay(self) -> None:
+        """Stay for two seconds if a page is open, which asks once more in that time, and shows what it gets from then on."""
+        if time.monotonic() - self._asked < LOOKS_S:
+            time.sleep(LAST_S)
 
     def close(self) -> None:
         """End all connections, and wait for it; nothing if that is done."""
@@ -194,6 +206,7 @@ class PageServer:
         if isinstance(answer, WebPage):
             try:
                 status, body, kind, said = HTTPStatus.OK, answer.make(), answer.kind, answer.policy
+                self._asked = time.monotonic() if answer.live else self._asked
             except Exception:
                 _LOG.exception("a page cannot be made")
                 answer = _Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "The page cannot be made; the job's log says why.")

@@ -28,6 +28,7 @@ from fkjoin.checkpoint.files import begun, hadoop, query_id, read_file, write_fi
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.checkpoint.query import Query
 from fkjoin.errors import TopologyError
+from fkjoin.kafka.end_offsets import telling_lag
 from fkjoin.kafka.internal import require_first_records
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.results import Results
@@ -117,6 +118,15 @@ class Checks(Protocol):
         ...
 
 
+@runtime_checkable
+class Alone(Protocol):
+    """A sink whose place has the batches of one query, and nothing else."""
+
+    def require_alone(self, table: Lowered, checkpoint: str) -> None:
+        """Raise ``TopologyError`` if the table is read from there, or another query than the checkpoint's writes there."""
+        ...
+
+
 def start(
     spark: SparkSession,
     table: AsBegun,
@@ -144,7 +154,7 @@ def start(
             set_backs=last_set_backs(spark, checkpoint, {"": sink}),
         )
 
-    return start_claimed(spark, checkpoint, begin)
+    return telling_lag(start_claimed(spark, checkpoint, begin))
 
 
 def compared(
@@ -157,6 +167,9 @@ def compared(
     """
     behind = ahead(spark, checkpoint, sinks, on_restore)
     begun_as = table(checkpoint)
+    for sink in sinks.values():
+        if isinstance(sink, Alone):
+            sink.require_alone(begun_as, checkpoint)
     written = functools.partial(written_to, spark, checkpoint, sinks)
     note_operators = require_begun_with(frame_read(begun_as), checkpoint, written)
 
@@ -193,7 +206,7 @@ def start_several(
             begun_as, functools.partial(_write_all, writes), checkpoint, trigger=trigger, query_name=query_name, set_backs=turns
         )
 
-    return start_claimed(spark, checkpoint, begin)
+    return telling_lag(start_claimed(spark, checkpoint, begin))
 
 
 def _write_all(writes: Mapping[str, Write], batch: Batch, query: str, number: int) -> None:

@@ -22,6 +22,8 @@ from fkjoin.sinks.parquet_folders import (
     label_for,
     mark_of,
     publish,
+    require_alone,
+    require_not_read,
     require_renaming,
     set_aside,
     writer_of,
@@ -87,6 +89,11 @@ class Parquet:
         turns = went_back(table.spark, folder)
         turns |= {query: [*turns.get(query, ()), turn] for query, turn in now.items()}
         return about(table.node, table.timestamps, set_backs(table.spark, folder) + len(now), turns)
+
+    def require_alone(self, table: Lowered, checkpoint: str) -> None:
+        folder = require_renaming(table.spark, str(self.path))
+        require_not_read(table.spark, folder, table.files)
+        require_alone(table.spark, folder, checkpoint)
 
     def last(self, spark: SparkSession, query: str) -> Mark | None:
         folders = batches_of(spark, str(self.path), query)

@@ -6,7 +6,9 @@ import contextlib
 import json
 import re
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from fkjoin.analysis.written import LABELS, folders_of, set_backs
 from fkjoin.checkpoint.batch_log import Mark, has_batch
-from fkjoin.checkpoint.files import hadoop, moved, read_file, write_file
+from fkjoin.checkpoint.files import begun, hadoop, moved, query_id, read_file, write_file
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.spark.parquet import SET_ASIDE, UNFINISHED, ChangesOf, WriteFile
 
@@ -43,6 +45,29 @@ def _require_scheme(place: str) -> None:
         raise TopologyError(
             f"path: on {scheme}: folders cannot be renamed at once, which exactly-once needs here; write "
             'changes.writeStream.format("parquet"), whose files have a log of their own'
+        )
+
+
+def require_not_read(spark: SparkSession, place: str, read: Iterable[str]) -> None:
+    """``TopologyError`` if a query that writes to ``place`` reads files there, among them its own: ``read`` has their paths."""
+    for path in read:
+        home, files = hadoop(spark, path)
+        pattern = str(PurePosixPath(str(files.makeQualified(home))))
+        if any(fnmatchcase(str(one), pattern) for one in (PurePosixPath(place), *PurePosixPath(place).parents)):
+            raise TopologyError(
+                f"path: the table is read from {path}, and would read what it writes to {place}: write to a folder that is "
+                "none of those and in none of those that it reads"
+            )
+
+
+def require_alone(spark: SparkSession, place: str, checkpoint: str) -> None:
+    """``TopologyError`` if the folder has batches, and none of the checkpoint's query: nothing would say which are newer."""
+    matches = (_FOLDER.fullmatch(name) for name in folders_of(spark, place))
+    writers = sorted({match[2] for match in matches if match is not None})
+    if writers and (not begun(spark, checkpoint) or query_id(spark, checkpoint)[:8] not in writers):
+        raise TopologyError(
+            f"path: {place} has batches of another query ({', '.join(writers)}), and none of that of checkpoint {checkpoint}: "
+            "nothing says which of them are newer. Give each checkpoint of to_parquet a path of its own"
         )
 
 

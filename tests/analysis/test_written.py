@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from pyspark.sql import Row, SparkSession
 
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin.aggregates import count
+from fkjoin.errors import FkJoinError
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
 from fkjoin.jobs.job_kinds import JobError
+from fkjoin.sinks import Parquet
 from tests.support.orders import History, tables
 from tests.support.queries import run, table_of
 from tests.support.sessions import small
@@ -99,7 +102,8 @@ def test_what_cannot_be_read_rightly_is_refused(spark: SparkSession, tmp_path: P
     assert Table.from_fkjoin(spark, folder).group_by("n").count().columns == ["n", "count"]
     again = Table.from_fkjoin(spark, folder)
     run(again.changes, tmp_path / "again-ck")
-    table.to_parquet(folder, checkpoint=tmp_path / "other-ck", **NOW).awaitTermination()
+    (newest,) = folder.glob("batch=*")
+    shutil.copytree(newest, folder / "batch=00000000-0123abcd")
     with pytest.raises(StreamingQueryException, match="of another checkpoint than the others"):
         run(again.changes, tmp_path / "again-ck")
     with pytest.raises(TopologyError, match=r"path: .* has batches of 2 checkpoints"):
@@ -111,6 +115,45 @@ def test_what_cannot_be_read_rightly_is_refused(spark: SparkSession, tmp_path: P
     with pytest.raises(TopologyError, match="key: name the key's columns of kept: an older release"):
         Table.from_fkjoin(spark, folder)
     assert Table.from_fkjoin(spark, folder, key="id").columns == ["id", "n"]
+
+
+def test_a_folder_that_a_query_reads_or_another_one_writes_to_is_refused_and_nothing_changes(
+    spark: SparkSession, tmp_path: Path, fkjoin_here: Callable[..., str]
+) -> None:
+    """Before anything is written; by a check of a job, too.  A path of its own is the way out."""
+    table = single(spark, tmp_path, {"id": "a", "n": 1, "lsn": 1}).materialize("kept")
+    folder = written(table, tmp_path, "kept")
+    again = Table.from_fkjoin(spark, folder).materialize("again")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    reads = r"path: the table is read from .*, and would read what it writes to"
+    own = tmp_path / "single"
+    for refused, place, says in (
+        (table, own, reads),
+        (table, own / "below", reads),
+        (single_by_pattern(spark, tmp_path), tmp_path / "singles", reads),
+        (again, folder, reads),
+        (table, folder, r"path: .*kept has batches of another query \(\w{8}\), and none of that of checkpoint .*other-ck"),
+    ):
+        with pytest.raises(FkJoinError, match=says):
+            refused.to_parquet(place, checkpoint=tmp_path / "other-ck", **NOW)
+        with pytest.raises(FkJoinError, match=says):
+            refused.to(Parquet(place), checkpoint=tmp_path / "other-ck", **NOW)
+    job = tmp_path / "job.toml"
+    for path in ("{folder}/kept", "{folder}/kept/below"):
+        job.write_text(JOB.replace('path = "{folder}/out"', f'path = "{path}"').replace("{folder}", str(tmp_path)))
+        with pytest.raises(FkJoinError, match=r"sinks\.out\.path: the table is read from"):
+            fkjoin_here("run", "--check", job)
+    job.unlink()
+    (tmp_path / "spark.log").unlink(missing_ok=True)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    again.to_parquet(tmp_path / "kept-too", checkpoint=tmp_path / "other-ck", **NOW).awaitTermination()
+    assert len(list((tmp_path / "kept-too").glob("batch=*"))) == 1
+
+
+def single_by_pattern(spark: SparkSession, folder: Path) -> Table:
+    return Table.from_files(
+        spark, f"{folder}/single*", key="id", version="lsn", name="single", schema="id string, n int, lsn int", format="json"
+    )
 
 
 def test_names_that_results_add_are_refused_by_name_or_renamed(spark: SparkSession, tmp_path: Path) -> None:
@@ -142,9 +185,9 @@ def test_folders_of_another_name_are_not_mixed(spark: SparkSession, tmp_path: Pa
     table = single(spark, tmp_path, {"id": "a", "batch": "b", "fkjoin_batch": "c", "lsn": 1})
     with pytest.raises(TopologyError, match="path: a table with the columns batch and fkjoin_batch leaves no name"):
         table.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck")
-    (tmp_path / "out" / "batch=00000000-12345678").mkdir(parents=True)
+    (tmp_path / "out" / "batch=somebodys").mkdir(parents=True)
     narrower = table.map_values(["batch"])
-    with pytest.raises(TopologyError, match="has the folder batch=00000000-12345678 already, which hides the column 'batch'"):
+    with pytest.raises(TopologyError, match="has the folder batch=somebodys already, which hides the column 'batch'"):
         narrower.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck")
 
 

@@ -11,6 +11,7 @@ import pytest
 from fkjoin import QueryError, errors
 from fkjoin.checkpoint.cause import Cause, innermost
 from fkjoin.checkpoint.failure import told
+from fkjoin.checkpoint.source_topics import SourceTopic
 from fkjoin.errors import set_aside, thrown_at, users_frames
 from fkjoin.state import segments
 
@@ -225,3 +226,37 @@ def test_which_lines_are_the_users_own(file: str, shown: bool) -> None:
     assert (
         list(users_frames(f'  File "{file}", line 3, in f\n    x = 1\n')) == [f"{Path(file).name}, line 3, in f: x = 1"] * shown
     )
+
+
+ORDERS, CUSTOMERS = SourceTopic("orders", "east:9092"), SourceTopic("customers", "west:9092")
+
+
+@pytest.mark.parametrize(
+    ("message", "topics", "says"),
+    [
+        (
+            "Timed out waiting for a node assignment. Call: describeTopics",
+            (ORDERS, CUSTOMERS),
+            "the brokers of topics customers, orders at east:9092 and west:9092 do not answer (Timed out waiting",
+        ),
+        (
+            "Timeout of 60000ms expired before the position for partition orders-3 could be determined",
+            (ORDERS, CUSTOMERS),
+            "the brokers of topic orders at east:9092 do not answer (Timeout of 60000ms",
+        ),
+        (
+            "Expiring 3 record(s) for shop-out-0:120001 ms has passed since batch creation",
+            (ORDERS,),
+            "the brokers of topic shop-out do not answer (Expiring 3 record(s)",
+        ),
+        ("Topic shop-out not present in metadata after 120000 ms.", (), "the brokers of topic shop-out do not answer (Topic"),
+        ("Timeout of 30 s: the database is away", (ORDERS,), "Timeout of 30 s: the database is away"),
+    ],
+)
+def test_brokers_that_do_not_answer_are_named_with_their_topic(
+    message: str, topics: tuple[SourceTopic, ...], says: str
+) -> None:
+    """Those that are read, and a topic that is written, which Java's messages name alone."""
+    first, _, what = told("joined", "/ck", 3, ["x", message], topics)
+    assert first.startswith(f"query joined failed: {says}")
+    assert ("see whether these brokers run" in what) == ("brokers" in says)

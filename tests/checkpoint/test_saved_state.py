@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,22 @@ def content(row: Row) -> tuple[Any, ...]:
     return row.left.customer, row.left.amount, row.right and row.right.name
 
 
+@contextmanager
+def warned(spark: SparkSession) -> Iterator[Callable[[], str]]:
+    """What Spark's log has of warnings and errors."""
+    log4j = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    writer, root = spark._jvm.java.io.StringWriter(), log4j.core.LoggerContext.getContext(False).getRootLogger()  # type: ignore[union-attr]
+    appender = log4j.core.appender.WriterAppender.createAppender(None, None, writer, "warned", False, True)
+    appender.start()
+    root.addAppender(appender)
+    spark.sparkContext.setLogLevel("WARN")
+    try:
+        yield lambda: str(writer.toString())
+    finally:
+        spark.sparkContext.setLogLevel("ERROR")
+        root.removeAppender(appender)
+
+
 @pytest.mark.faults
 @pytest.mark.spark
 def test_a_materialized_table_is_read_as_of_any_batch(spark: SparkSession, place: Path) -> None:
@@ -132,6 +149,14 @@ def test_a_materialized_table_is_read_as_of_any_batch(spark: SparkSession, place
         read_state(spark, checkpoint, "kept", batch=7)
     with pytest.raises(FkJoinError, match="no state of fkjoin; there are checkpoints in it: checkpoint:"):
         read_state(spark, place, "kept")
+
+
+@pytest.mark.spark
+def test_spark_is_not_asked_for_the_state_of_a_folder_without_any(spark: SparkSession, tmp_path: Path) -> None:
+    """It would warn of it in its log."""
+    with warned(spark) as words, pytest.raises(FkJoinError, match="has no state of fkjoin: give the checkpointLocation"):
+        read_state(spark, tmp_path, "kept")
+    assert words() == ""
 
 
 @pytest.mark.spark

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from fkjoin import Table, TopologyError, fk_join
+from fkjoin.errors import FkJoinError
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from fkjoin.spark.json_lines import plain_path
 
@@ -130,7 +131,7 @@ def test_workers_read_and_write_what_spark_does(spark: SparkSession, tmp_path: P
     assert len(found["workers"]) == 40
     assert {row[0] for row in found["workers"]} == {f"o{number}" for number in range(40) if number != 4} | {"7"}
 
-    # A batch that is repeated counts once, what was left unfinished is not read, another checkpoint adds batches of its own.
+    # A batch that is repeated counts once, what was left unfinished is not read, another checkpoint is refused.
     out, checkpoint = tmp_path / "workers %20", tmp_path / "workers-checkpoint"
     before = {path: path.read_bytes() for path in out.rglob("*.parquet")}
     newest_commit = max(
@@ -147,7 +148,8 @@ def test_workers_read_and_write_what_spark_does(spark: SparkSession, tmp_path: P
     assert {path: path.read_bytes() for path in out.rglob("batch=*-*/*.parquet")} == before
     assert newest(spark.read.parquet(str(out))) == found["workers"]
     shutil.rmtree(tmp_path / "index")
-    table.to_parquet(out, checkpoint=tmp_path / "other-checkpoint", trigger={"availableNow": True}).awaitTermination()
-    assert len(list(out.glob("batch=00000000-*"))) == 2
+    with pytest.raises(FkJoinError, match=r"path: .*workers %20 has batches of another query \(\w{8}\), and none of that of"):
+        table.to_parquet(out, checkpoint=tmp_path / "other-checkpoint", trigger={"availableNow": True})
+    assert len(list(out.glob("batch=00000000-*"))) == 1
     with pytest.raises(TopologyError, match=r"path: on s3a: folders cannot be renamed at once.*write changes\.writeStream"):
         table.to_parquet("s3a://bucket/out", checkpoint=tmp_path / "s3")

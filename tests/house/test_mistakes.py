@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -413,6 +416,13 @@ def test_what_a_check_calls_fine_does_start(shop: Shop, fkjoin_here: Callable[..
             with pytest.raises(FkJoinError) as found:
                 fkjoin_here(*call, text)
             assert says in str(found.value).replace(str(shop.folder), "FOLDER"), new
+    claim = shop.folder / "checkpoint" / f"{claim_files.FILE}.1"
+    claim.parent.mkdir()
+    claim.write_text(json.dumps({"host": socket.gethostname(), "process": os.getppid()}))
+    for call in (["run", "--check"], ["run"]):
+        with pytest.raises(FkJoinError, match=rf"checkpoint is in use by process {os.getppid()} on .*: stop that job first"):
+            fkjoin_here(*call, job(shop.folder, PLAIN))
+    shutil.rmtree(claim.parent)
     kept = PLAIN.replace(OUT, 'table = "orders"\npath = "{folder}/kept"\nformat = "delta"')
     kept = kept.replace('key = "id"\n', 'key = "id"\nmaterialize = true\n', 1)
     assert "fine; 1 query: sink-out" in fkjoin_here("run", "--check", job(shop.folder, kept))

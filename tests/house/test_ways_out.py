@@ -43,6 +43,9 @@ SPARKS_SINK = "tests/sinks/test_restored_checkpoint.py::test_a_folder_of_sparks_
 
 ADDERS = "tests/spark/test_adder_expressions.py::test_expressions_as_adder_and_subtractor"
 WRITTEN = "tests/analysis/test_written.py::test_what_cannot_be_read_rightly_is_refused"
+FOLDERS = (
+    "tests/analysis/test_written.py::test_a_folder_that_a_query_reads_or_another_one_writes_to_is_refused_and_nothing_changes"
+)
 LOG = "tests/state/test_bucket_store.py::test_a_newer_format_and_a_broken_log_are_refused"
 JOB = "tests/jobs/test_job.py::test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it"
 START_OVER = "integration/test_new_topics.py::test_what_cannot_start_over_says_so"
@@ -275,6 +278,8 @@ WAYS: dict[str, str] = {
         "tests/sinks/test_several_sinks.py::test_what_cannot_be_is_said_before_anything_runs"
     ),
     "path: a table with the columns {} leaves": BUILDING,
+    "path: the table is read from {}, and would": FOLDERS,
+    "path: {} has batches of another query ({})": FOLDERS,
     "path: {} has the folder {} already{}, and": BUILDING,
     "{} is {}, fkjoin needs {}: {}. Remove or": (
         "tests/api/test_building.py::test_a_session_with_the_wrong_state_store_is_refused"

@@ -483,9 +483,9 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path,
     assert "fine" in fkjoin_here("run", job(tmp_path, GOOD + SUMMED_UP), "--check"), "as it was"
     with pytest.raises(FkJoinError, match="made by another job"):
         fkjoin_here("run", job(tmp_path, GOOD.replace("joined", "renamed")), "--check")
-    anew = GOOD.replace('extractor = "customer"', 'extractor = "upper(customer)"').replace(
-        "{folder}/checkpoint", "{folder}/anew"
-    )
+    anew = GOOD.replace('extractor = "customer"', 'extractor = "upper(customer)"')
+    for place in ("checkpoint", "out"):
+        anew = anew.replace(f"{{folder}}/{place}", f"{{folder}}/anew-{place}")
     assert "fine" in fkjoin_here("run", job(tmp_path, anew), "--check")
 
     shown = fkjoin_here("describe", job(tmp_path, GOOD + SUMMED_UP), "--as-written", "--format", "json")

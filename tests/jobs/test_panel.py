@@ -102,6 +102,20 @@ def test_a_job_of_files_has_no_column_for_what_it_is_behind() -> None:
     assert "behind" not in shown(of_files, 140)
 
 
+def test_brokers_that_do_not_answer_and_a_lag_that_is_old_are_seen() -> None:
+    silent = ("broker b1:9092 of topic orders has not answered since 07:59:10",)
+    old = replace(WORKS, behind_at=NOW - 50)
+    view = replace(JOB, queries=(WAITS, old), silent=silent)
+    assert f"\n{silent[0]}\nCtrl-C" in shown(view, 140)
+    assert "31,000 as of 07:59:10" in shown(view, 140)
+    assert "31,000 as of" not in shown(replace(view, queries=(replace(old, behind_at=NOW - 20),)), 140)
+    assert silent[0] not in shown(replace(view, mode=Mode.STOPPED), 140)
+    lines = Lines()
+    assert silent[0] in lines.news(view)
+    assert lines.news(replace(view, now=NOW + 1)) == [], "once"
+    assert lines.news(replace(view, now=NOW + 2, silent=())) == ["all brokers answer again"]
+
+
 def test_at_the_end_there_is_how_much_was_done_and_what_went_wrong() -> None:
     wrong = ("3 dead letters in joined", "work on postgres shop.orders repeated 2 times")
     ended = tuple(replace(query, doing=QueryPhase.STOPPED) for query in JOB.queries[:2])

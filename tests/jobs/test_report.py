@@ -169,8 +169,12 @@ def test_the_time_stands_still_when_a_job_has_ended(followed: Followed) -> None:
 
 
 def test_a_query_that_could_not_start_has_failed(followed: Followed) -> None:
-    followed.report.turn(Mode.FAILED)
+    assert followed.metrics._ended_job() is None
+    followed.report.turn(Mode.FAILED, "sinks.out.path: it is full")
     assert followed.report.view().queries[0].doing is QueryPhase.FAILED
+    end = followed.metrics._ended_job()
+    assert end is not None, "pages hear of it"
+    assert (end["state"], end["words"]) == ("failed", "failed after 0 s: sinks.out.path: it is full")
 
 
 def test_rows_that_started_over_and_dead_letters_are_said(followed: Followed) -> None:

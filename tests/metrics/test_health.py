@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fkjoin.kafka.end_offsets import Silence
 from fkjoin.metrics.health import Health, of_job, of_query
 from fkjoin.metrics.history import History, Point
 from fkjoin.sinks.counts import LEFT_OUT, REPEATED, Occurrence
@@ -37,6 +38,16 @@ def test_a_query_is_healthy_since_it_works_without_a_wait() -> None:
     assert found.words == "It keeps up: 100 rows read a second, and results at most 2 s after their records."
     later = [batch(10 * MINUTE + 1_000 * second) for second in range(9)]
     assert of_query(history(*BUSY, *later), 0, None, 10 * MINUTE + 9_000).since_ms == 10 * MINUTE
+
+
+def test_brokers_that_do_not_answer_are_named_whatever_else_the_query_does() -> None:
+    silent = [Silence("orders", ("b1:9092",), 100.0), Silence("customers", ("b2:9092", "b3:9092"), 90.0)]
+    for points in ([], BUSY):
+        found = of_query(history(*points), 0, None, 121_000, silent)
+        assert (found.state, found.since_ms) == ("failing", 90_000)
+        assert found.words.startswith("Broker b1:9092 of topic orders has not answered since ")
+        assert "; brokers b2:9092, b3:9092 of topic customers have not answered since " in found.words
+    assert of_query(history(*BUSY), 0, "it is full", 121_000, silent).words == "It has failed: it is full"
 
 
 def test_a_query_that_waits_is_idle_since_its_last_batch() -> None:

@@ -72,14 +72,14 @@ def test_a_query_that_waits_is_no_batch_and_loses_nothing() -> None:
     assert metrics.take(idle(1), "sink-out") is None
     found = metrics.snapshot()["sink-out"]
     assert found["lag"] == {"orders": {"0": 0, "1": 0, "2": 9}}, "that goes on"
-    same = {name: value for name, value in line.items() if name not in ("lag", "rates", "skip_rates")}
+    same = {name: value for name, value in line.items() if name not in ("lag", "lag_ms", "rates", "skip_rates")}
     assert {**found, **same} == found
     assert found["rates"].keys() == line["rates"].keys()
     assert (found["batches"], len(found["recent"])) == (1, 1)
     differ = [
         pair for pair in zip(before.splitlines(), metrics.prometheus().decode().splitlines(), strict=True) if len({*pair}) > 1
     ]
-    assert [name.split("{")[0] for name, _ in differ] == ["fkjoin_lag_records"]
+    assert [name.split("{")[0] for name, _ in differ] == ["fkjoin_lag_records", "fkjoin_lag_timestamp_seconds"]
     assert metrics.take(progress(1), "sink-out") is not None
 
 
@@ -121,6 +121,7 @@ def test_a_batch_as_json() -> None:
         "stages": {"joined": {"rekey": 0.2, "subscription": 0.5}},
         "state": {"joined": {"state-rows": 300, "state-bytes": 9000, "log-bytes": 12000, "index-bytes": 5000}},
         "lag": {"orders": {"0": 5, "1": 0, "2": 9}},
+        "lag_ms": 1_767_225_601_000,
         "fan_out": {"joined": 7},
         "hot_keys": {},
     }
