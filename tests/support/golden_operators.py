@@ -21,7 +21,7 @@ from typing import Any
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin import Table, cogroup, fk_join, session
+from fkjoin import Table, cogroup, fk_join, session, window
 from fkjoin import aggregates as agg
 from fkjoin.events import Enriched
 from fkjoin.spark.operator import StageName
@@ -221,6 +221,29 @@ def seen_of(tables: dict[str, Rows]) -> Rows:
     return found
 
 
+def closed(of: Tables, emit: str) -> Table:
+    """Orders by windows of a minute that close; their time is made of their key, and a change's timestamp of its number."""
+    kind = f"{KINDS['orders'][1]}, op string, seq bigint"
+    about: Any = {"key": "id", "version": "seq", "deleted": "op = 'd'", "format": "json", "timestamp": "timestamp_seconds(seq)"}
+    orders = Table.from_files(of.spark, of.folder / "orders", schema=kind, name="timed", **about)
+    grouped = orders.group_by(window("timestamp_seconds(id * 9)", "1 minute"), name="minutes", emit="on-close")
+    counted = grouped.agg(n=agg.count(), products=agg.count_distinct("product"))
+    return counted.rekey("unix_timestamp(window_end) as end", name="ends").map_values(["n", "products"], name="minutes-closed")
+
+
+def closed_of(tables: dict[str, Rows]) -> Rows:
+    """Of each minute, the orders after the part whose last change has reached its end."""
+    found: Rows = {}
+    parts = next(parts for parts in range(1, PARTS + 1) if final(parts) == tables)
+    for part in range(1, parts + 1):
+        time = max(row["seq"] for name, row in log()[: part * len(log()) // PARTS] if name == "orders")
+        for end in range(60, time + 1, 60):
+            own = [order for key, order in final(part)["orders"].items() if end - 60 <= key * 9 < end]
+            if own:
+                found.setdefault(end, {"n": len(own), "products": len({order["product"] for order in own})})
+    return found
+
+
 QUERIES: dict[str, tuple[Callable[[Tables, str], Any], Callable[[dict[str, Rows]], Rows]]] = {
     "groups": (groups, groups_of),
     "chain": (chain, chain_of),
@@ -228,6 +251,7 @@ QUERIES: dict[str, tuple[Callable[[Tables, str], Any], Callable[[dict[str, Rows]
     "tags": (tags, tags_of),
     "pairs": (pairs, pairs_of),
     "seen": (seen, seen_of),
+    "closed": (closed, closed_of),
 }
 """How each is built, and what it comes to."""
 
@@ -239,6 +263,7 @@ STAGES: dict[str, set[StageName]] = {
     "operators-2": {"spread", "owners"},
     "operators-3": {"pair"},
     "operators-4": {"rekey", "subscription", "resolve", "regroup", "aggregate", "enrich"},
+    "operators-5": {"regroup", "close", "spread", "owners", "resolve"},
 }
 """The kinds of stages in each archive."""
 
