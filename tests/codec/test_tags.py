@@ -14,6 +14,7 @@ ROOMS = ("folds", "stages", "spark", "checkpoint")
 IN_ONE_STORE = (
     (tags.ROW, tags.RIGHT, tags.SUBSCRIBER, tags.DUE, tags.EXTREME),
     (tags.ROW, tags.RIGHT, tags.SUBSCRIBER, tags.DUE, tags.ENDS),
+    (tags.ROW, tags.EXTREME, tags.CLOSES, tags.TIME),
     (tags.WAITING, tags.EMITTED),
 )
 
@@ -28,6 +29,8 @@ def test_the_bytes_of_tags_stand_in_checkpoints() -> None:
         "WAITING": b"p",
         "EMITTED": b"e",
         "ENDS": b"e",
+        "CLOSES": b"w",
+        "TIME": b"h",
         "EXTREME": b"o",
     }
 
