@@ -307,6 +307,6 @@ class Sources(Handle):
         prepare(spark)
         planned = read_topic(spark, topic, bootstrap_servers, key=key, value=value, columns=columns, **about)
         given = {name: given for name, given in about.items() if name != "again"}
-        arguments = spark, topic, bootstrap_servers, key, value, columns
-        recipe = Recipe(cls._of_topic, arguments, given, connection=planned.connection)
+        named = {"key": key, "value": value, "columns": columns, **given}
+        recipe = Recipe(cls._of_topic, (spark, topic, bootstrap_servers), named, connection=planned.connection)
         return cls._of(completed(planned))._with_recipe(recipe)

@@ -66,6 +66,7 @@ def test_the_public_names() -> None:
         "fk_join",
         "read_state",
         "session",
+        "window",
     ]
     assert all(getattr(fkjoin, name).__doc__ for name in fkjoin.__all__)
 

@@ -6,8 +6,9 @@ The operators, their bucket stores and their files are the real ones.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -89,21 +90,38 @@ class Engine:
         self._committed: dict[tuple[StageName, int], Handle] = defaultdict(Handle)
         self._attempt: dict[tuple[StageName, int], Handle] = {}
 
-    def attempted(self, given: dict[StageName, Envelopes], *, stop_after: StageName | None = None) -> pa.Table:
-        """Run a batch up to and including a stage; its results.  ``given``: what comes to stages from sources."""
-        passed = self.passed(given, stop_after)
+    def attempted(
+        self,
+        given: dict[StageName, Envelopes],
+        *,
+        stop_after: StageName | None = None,
+        told: Mapping[StageName, Mapping[str, int]] = MappingProxyType({}),
+    ) -> pa.Table:
+        """Run a batch up to and including a stage; its results.  ``given``: what comes to stages from sources.
+
+        ``told``: counters that come to all buckets of a stage.
+        """
+        passed = self.passed(given, stop_after, told=told)
         return RESULT.empty_table() if stop_after else self.results(passed)
 
     def passed(
-        self, given: dict[StageName, Envelopes], stop_after: StageName | None = None, *, over: bool = False
+        self,
+        given: dict[StageName, Envelopes],
+        stop_after: StageName | None = None,
+        *,
+        over: bool = False,
+        told: Mapping[StageName, Mapping[str, int]] = MappingProxyType({}),
     ) -> Envelopes:
-        """Return what the last stage sends; ``over``: an interval is over."""
+        """Return what the last stage sends; ``over``: an interval is over; ``told``: see ``attempted``."""
         self._attempt = {}
         passed: Envelopes = defaultdict(list)
         for stage in self.specs:
             for bucket, payloads in given.get(stage, {}).items():
                 passed[bucket] += payloads
-            passed = self._run(stage, passed, over)
+            heard = {**told.get(stage, {}), **({TICK: 1} if over and stage == "pace" else {})}
+            if stage in told:
+                passed = defaultdict(list, {bucket: passed.get(bucket, []) for bucket in bucket_ids(self.buckets)})
+            passed = self._run(stage, passed, heard)
             if stage == stop_after:
                 break
         return passed
@@ -127,16 +145,21 @@ class Engine:
             passed[bucket].append(payload)
         return passed
 
-    def _run(self, stage: StageName, passed: Envelopes, over: bool) -> Envelopes:
+    def _run(self, stage: StageName, passed: Envelopes, heard: Mapping[str, int]) -> Envelopes:
         made: Envelopes = defaultdict(list)
         for bucket, payloads in passed.items():
             committed = self._committed[stage, bucket]
             handle = self._attempt[stage, bucket] = Handle(committed.meta.get(), committed.log)
             processor = StageProcessor(self.specs[stage])
             processor.init(handle)  # type: ignore[arg-type]
-            rows = len(payloads)
-            ticks = [TICK if over and stage == "pace" else None]
-            frame = pd.DataFrame({"bucket": bucket, "payload": [*payloads, None], "counter": [None] * rows + ticks, "count": 1})
+            rows, others = len(payloads), len(heard) or 1
+            names, numbers = list(heard) or [None], list(heard.values()) or [1]
+            columns = {
+                "payload": [*payloads, *[None] * others],
+                "counter": [None] * rows + names,
+                "count": [1] * rows + numbers,
+            }
+            frame = pd.DataFrame({"bucket": bucket, **columns})
             for out in processor.handleInputRows((bucket,), iter([frame]), None):
                 for target, payload, counter, number in out.itertuples(index=False):
                     if payload is not None:

@@ -8,16 +8,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec.messages import GROUPED, LEFT, RESULT
-from fkjoin.codec.rows import RowCodec
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import as_bytes
+from fkjoin.codec.messages import GROUPED, JOINED, LEFT, RESULT, table
+from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.folds.cogrouped import CoFold
 from fkjoin.folds.fold import Fold
 from fkjoin.folds.sums import Count, WholeSum
 from fkjoin.spark.specs import (
     AggregateSpec,
     ChildrenSpec,
+    CloseSpec,
     EnrichSpec,
     GatherSpec,
     MergeSpec,
@@ -34,6 +38,10 @@ from fkjoin.spark.specs import (
     StateSpec,
     SubscriptionSpec,
 )
+from fkjoin.stages.close import Closing
+from fkjoin.stages.regroup import contributions
+from fkjoin.stages.stream_time import CAME
+from fkjoin.stages.time_windows import TimeWindows
 from tests.support import child_rows, enriching, flat_maps, grouping, merging, multi_join, oracle, pairing
 from tests.support.engine import Engine, Envelopes
 from tests.support.grouping import COLUMNS, VALUE, Grouping
@@ -389,6 +397,74 @@ class Enriched(Operator):
         return self._wanted
 
 
+class Windowed(Operator):
+    """Rows in windows that close; the table is all that was sent."""
+
+    GROUP = pa.schema([("time", pa.timestamp("us", "UTC"))])
+    SIZE = 10
+
+    def __init__(self, folder: Path, rng: random.Random) -> None:
+        super().__init__(folder, rng)
+        windows = TimeWindows(self.SIZE, self.SIZE, self.GROUP)
+        fold, closing = Fold(SUMS, (Count("rows"), WholeSum("n", 0, "sum"))), Closing(windows, 0, 1)
+        self._key, self._row = KeyCodec(windows.key), RowCodec(fold.schema)
+        self._engine = self.engine(
+            lambda state: RegroupSpec(state=state, as_read=True, windows=windows),
+            lambda state: CloseSpec(state=state, fold=fold, closing=closing),
+        )
+        self.table: dict[int, tuple[int, int]] = {}
+        self._wanted: dict[int, tuple[int, int]] = {}
+        self._open: dict[int, dict[str, int]] = {}
+        self._rows: dict[str, tuple[int, int, int]] = {}
+        self._time, self._known = -1, 0
+
+    def change(self, rng: random.Random, version: int) -> Any:
+        return rng.choice("abcdefgh"), version, version // 2 + rng.randrange(12), rng.randrange(5)
+
+    def attempt(self, changes: Sequence[Any]) -> pa.Table:
+        key, version, time, number = ([one[at] for one in changes] for at in range(4))
+        there = np.ones(len(changes), bool)
+        made = contributions(
+            self.GROUP, [pa.array(time, pa.int64()).cast(self.GROUP[0].type)], SUMS, [pa.array(number, pa.int64())], there
+        )
+        rows = table(
+            JOINED,
+            as_bytes(pa.array(key, pa.string())),
+            versions.encode(versions.identity("test"), [np.array(version, np.int64)]),
+            made,
+            ~there,
+            np.array(time, np.int64),
+        )
+        given = self._engine.packed(rows)
+        return self._engine.attempted({"regroup": given}, told={"close": {f"{CAME}0": max(time)} if time else {}})
+
+    def apply(self, results: pa.Table) -> None:
+        ends = self._key.decode(results.column("key").combine_chunks())[1].cast(pa.int64()).to_pylist()
+        rows, sums = (one.to_pylist() for one in self._row.decode(results.column("value").combine_chunks()))
+        for end, *row in zip(ends, rows, sums, strict=True):
+            assert end not in self.table, "a window has one result"
+            self.table[end] = tuple(row)
+
+    def wanted(self, changes: Sequence[Any]) -> Any:
+        batch, self._known = changes[self._known :], len(changes)
+        newest = {one[0]: one for one in sorted(batch, key=lambda one: one[1])}
+        for key, version, time, number in newest.values():
+            before = self._rows.get(key)
+            if before is not None and before[0] >= version:
+                continue
+            for end, value in ((before and before[1], None), (time // self.SIZE * self.SIZE + self.SIZE, number)):
+                if end is not None and end > self._time:
+                    self._open.setdefault(end, {}).pop(key, None)
+                    if value is not None:
+                        self._open[end][key] = value
+            self._rows[key] = version, time // self.SIZE * self.SIZE + self.SIZE, number
+        self._time = max([self._time, *(one[2] for one in batch)])
+        for end in [end for end in self._open if end <= self._time]:
+            if found := self._open.pop(end):
+                self._wanted[end] = len(found), sum(found.values())
+        return self._wanted
+
+
 OPERATORS: list[type[Operator]] = [
     Join,
     PacedJoin,
@@ -400,4 +476,5 @@ OPERATORS: list[type[Operator]] = [
     Paired,
     FlatMapped,
     Enriched,
+    Windowed,
 ]
