@@ -263,7 +263,6 @@ class Operators(RowOperators):
 
         Examples
         --------
-        >>> clicks = spark.readStream.schema("page string, customer string, at timestamp").json("clicks")
         >>> enriched = customers.enrich(clicks, on="customer", how="left")
         """
         if isinstance(events, Enriched):

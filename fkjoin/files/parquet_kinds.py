@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import (
     ArrayType,
@@ -28,6 +27,7 @@ _MISREAD: tuple[tuple[tuple[type[DataType], ...], tuple[type[DataType], ...]], .
     (_WHOLE, (DateType, TimestampType, TimestampNTZType, DecimalType)),
     ((DateType,), _WHOLE),
     ((TimestampType,), (TimestampNTZType,)),
+    ((TimestampNTZType,), (TimestampType,)),
 )
 """Types of a table, each with the types of files that Spark reads as other values."""
 
@@ -36,7 +36,7 @@ def require_kinds(spark: SparkSession, pattern: str, options: dict[str, str], sc
     """Refuse a schema that one of the files there, the one whose footer Spark reads, contradicts without Spark's notice."""
     try:
         there = spark.read.format("parquet").options(**options).load(pattern).schema
-    except AnalysisException:  # no file yet, or none whose footer can be read: the query names that one
+    except Exception:  # no file yet, or one whose footer cannot be read, which the query names; Spark raises several kinds
         return
     for name, given, found in _misread("", schema, there):
         raise TopologyError(

@@ -111,7 +111,10 @@ def delete_records(topic: str, bootstrap_servers: str, options: Mapping[str, str
         for partition, offset in before.items():
             to = _kafka().clients.admin.RecordsToDelete.beforeOffset(offset)
             wanted.put(_kafka().common.TopicPartition(topic, partition), to)
-        client.deleteRecords(wanted).all().get()
+        try:
+            client.deleteRecords(wanted).all().get()
+        except Py4JJavaError as error:
+            raise FkJoinError(f"topic {topic}: the brokers did not delete its records: {_reason(error)[1]}") from None
 
 
 def bounds(

@@ -84,6 +84,8 @@ class Cluster:
                 self._asked.setdefault(topic, time.time())
             if self._thread is None and _session_runs():
                 self._heard.clear()
+                self._silent.clear()
+                self._asked = dict.fromkeys(self._wanted, time.time())
                 self._thread = threading.Thread(target=self._run, name="fkjoin-end-offsets", daemon=True)
                 self._thread.start()
             if self._thread is not None and not self._heard.issuperset(wanted):

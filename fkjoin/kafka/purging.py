@@ -38,13 +38,15 @@ def purge(stages: Sequence[StageQuery], checkpoints: Sequence[str | Path]) -> di
     ------
     FkJoinError
         If a checkpoint has no committed batch, or is of no query that reads such a topic; if no checkpoint of a topic is
-        named.  Nothing is deleted then.
+        named.  Nothing is deleted then.  If the brokers refuse to delete records of a topic; those before it are purged.
 
     Examples
     --------
     >>> from fkjoin.kafka import purge
     >>> left = purge(joined.stages, ["ck/joined-subscription", "ck/resolve"])
     """
+    if not stages:
+        raise FkJoinError("stages: there are none; a table with a staged join or aggregate has stages")
     connections: dict[str, Connection] = {}
     for stage in stages:
         connections |= dict.fromkeys(filter(None, (stage.topics.last, stage.internal)), stage.topics.connection)

@@ -32,8 +32,8 @@ class _Events(JStreamingQueryListener):
 
     def onQueryProgress(self, jevent: Any) -> None:  # noqa: N802
         progress = jevent.progress().json()
-        self._own._learn(progress)
         self._metrics.take_json(progress)
+        self._own._learn(progress)
 
 
 class Listener(StreamingQueryListener):
@@ -50,9 +50,9 @@ class Listener(StreamingQueryListener):
         about = event_of(progress)
         if self._spark is None or about["runId"] in self._learned:
             return
-        self._learned.add(about["runId"])
         if (query := self._spark.streams.get(about["id"])) is not None:
             self._metrics._reads(about["name"] or about["id"], source_topics(query))
+        self._learned.add(about["runId"])
 
     @functools.cached_property
     def _jlistener(self) -> Any:
@@ -68,5 +68,6 @@ class Listener(StreamingQueryListener):
         self._metrics.take(event.progress)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        self._learned.discard(str(event.runId))
         if (name := self._names.pop(str(event.runId), None)) is not None:
             self._metrics._end(name, event.exception and innermost([event.exception]).text)

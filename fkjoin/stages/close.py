@@ -60,9 +60,9 @@ class Closing:
     idle_ms: int | None = None
     """How long a source may be silent and still hold stream time back; None: for ever."""
 
-    def closed(self, ends: Ints, time: StreamTime) -> Bools:
-        """Tell which windows with those ends are closed."""
-        return np.zeros(len(ends), bool) if time.now == NO_TIMESTAMP else ends <= time.now - self.grace
+    def after(self, before: StreamTime, arrivals: Arrivals) -> StreamTime:
+        """The stream time after a batch."""
+        return before.after(arrivals, self.idle_ms, self.grace)
 
 
 def close(
@@ -83,26 +83,26 @@ def close(
     count[counters.ROWS_IN] += len(grouped)
     before = StreamTime.read(store, closing.sources)
     ends = closing.windows.ends(column(grouped, "key"))
-    over = closing.closed(ends, before)
+    over = ends <= before.closed
     count[counters.LATE] += int((over & _differs(grouped)).sum())
     open_ = grouped.filter(pa.array(~over)).combine_chunks()
     if len(open_):
         _take_in(open_, ends[~over], store, fold, source=source, now_ms=now_ms)
-    time = before.after(arrivals, closing.idle_ms)
+    time = closing.after(before, arrivals)
     if time != before:
         time.write(store)
     if time.now != NO_TIMESTAMP:
         count[counters.STREAM_TIME] = time.now // 1000
-        yield from _closed(time.now - closing.grace, store, count, fold, now_ms)
+        yield from _closed(time.closed, store, count, fold, now_ms)
 
 
 def late(grouped: pa.Table, arrivals: Arrivals, store: Store, closing: Closing) -> pa.Table:
     """The changes that ``close`` counts as late, for dead letters; the store has stream time alone."""
     before = StreamTime.read(store, closing.sources)
-    time = before.after(arrivals, closing.idle_ms)
+    time = closing.after(before, arrivals)
     if time != before:
         time.write(store)
-    over = closing.closed(closing.windows.ends(column(grouped, "key")), before)
+    over = closing.windows.ends(column(grouped, "key")) <= before.closed
     return grouped.filter(pa.array(over & _differs(grouped)))
 
 

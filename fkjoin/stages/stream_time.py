@@ -7,8 +7,8 @@ What is idle is decided by the ends of a clock's intervals, which are in Spark's
 as it did.  A source is idle if no row of it came for longer than the ``idle`` time.  That is counted from the first end of
 an interval after its last row, and anew if the ends themselves are further apart: then the query did not run.
 
-Store: ``{'h'}`` → little-endian int64 numbers: the stream time, the last end of an interval (0: none yet), and of each source
-its time and the end from which its silence is counted (0: none yet).
+Store: ``{'h'}`` → little-endian int64 numbers: the stream time, the last end of an interval (0: none yet), of each source
+its time and the end from which its silence is counted (0: none yet), and the time up to which windows are closed.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class StreamTime:
     tick_ms: int
     times: tuple[int, ...]
     silent_since: tuple[int, ...]
+    closed: int = NO_TIMESTAMP
+    """The windows that end by then are closed, and stay so when the grace time becomes longer."""
 
     @classmethod
     def read(cls, store: Store, sources: int) -> StreamTime:
@@ -58,16 +60,17 @@ class StreamTime:
         (kept,) = store.get_many(pa.array([tags.TIME], BYTES)).to_pylist()
         if kept is None:
             return cls(NO_TIMESTAMP, 0, (NO_TIMESTAMP,) * sources, (0,) * sources)
-        now, tick_ms, *of_sources = np.frombuffer(kept, "<i8").tolist()
-        return cls(now, tick_ms, tuple(of_sources[0::2]), tuple(of_sources[1::2]))
+        now, tick_ms, *rest = np.frombuffer(kept, "<i8").tolist()
+        of_sources, (closed,) = rest[:-1], rest[-1:]
+        return cls(now, tick_ms, tuple(of_sources[0::2]), tuple(of_sources[1::2]), closed)
 
     def write(self, store: Store) -> None:
         of_sources = (number for one in zip(self.times, self.silent_since, strict=True) for number in one)
-        numbers = np.array([self.now, self.tick_ms, *of_sources], "<i8")
+        numbers = np.array([self.now, self.tick_ms, *of_sources, self.closed], "<i8")
         store.write(pa.array([tags.TIME], BYTES), pa.array([numbers.tobytes()], BYTES))
 
-    def after(self, arrivals: Arrivals, idle_ms: int | None) -> StreamTime:
-        """The stream time after a batch; ``idle_ms``: None if no source is ever idle."""
+    def after(self, arrivals: Arrivals, idle_ms: int | None, grace: int = 0) -> StreamTime:
+        """The stream time after a batch; ``idle_ms``: None if no source is ever idle; ``grace``: see ``Closing``."""
         tick = arrivals.tick_ms
         stood = tick is not None and idle_ms is not None and tick - self.tick_ms > idle_ms
         times, since = [], []
@@ -83,4 +86,6 @@ class StreamTime:
         tick_ms = self.tick_ms if tick is None else tick
         idle = [idle_ms is not None and start > 0 and tick_ms - start >= idle_ms for start in since]
         awake = [time for time, silent in zip(times, idle, strict=True) if not silent]
-        return StreamTime(max(self.now, min(awake) if awake else max(times)), tick_ms, tuple(times), tuple(since))
+        now = max(self.now, min(awake) if awake else max(times))
+        closed = self.closed if now == NO_TIMESTAMP else max(self.closed, now - grace)
+        return StreamTime(now, tick_ms, tuple(times), tuple(since), closed)

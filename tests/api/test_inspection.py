@@ -260,15 +260,13 @@ def test_a_number_of_rows_is_one(orders: Table, n: Any) -> None:
         orders.preview(n)
 
 
-def test_the_examples_in_docstrings_are_true(
-    spark: SparkSession, orders: Table, customers: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_examples_in_docstrings_are_true(spark: SparkSession, orders: Table, customers: Table, tmp_path: Path) -> None:
     (tmp_path / "clicks").mkdir()
-    monkeypatch.chdir(tmp_path)
+    clicks = spark.readStream.schema("page string, customer string, at timestamp").json(str(tmp_path / "clicks"))
     joined = fk_join(orders, customers, "customer_id", joiner=["left.amount", "right.name as region"], name="joined")
     names = {"orders": orders, "customers": customers, "joined": joined, "agg": agg, "fk_join": fk_join, "cogroup": cogroup}
     names |= {"returns": orders.filter("amount > 1", name="returns"), "old_orders": orders.filter("true", name="old_orders")}
-    names |= {"payments": orders.map_values("amount as paid", name="payments"), "window": window, "spark": spark}
+    names |= {"payments": orders.map_values("amount as paid", name="payments"), "window": window, "clicks": clicks}
     finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
     for of in (Inspection, Operators, Grouped, agg, fk_join, cogroup, window):
         tests = [test for test in finder.find(of, of.__name__, False, names) if test.examples]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import date, datetime
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,7 @@ MISREAD: dict[str, tuple[str, pa.DataType, Any]] = {
     "z": ("bigint", pa.timestamp("us"), datetime(2026, 1, 2)),
     "d": ("date", pa.int32(), 7),
     "t": ("timestamp", pa.timestamp("us"), datetime(2026, 1, 2)),
+    "u": ("timestamp_ntz", pa.timestamp("us", "UTC"), datetime(2026, 1, 2, tzinfo=timezone.utc)),
     "s.n": ("struct<n: int>", pa.struct([("n", pa.decimal128(5, 2))]), {"n": Decimal("7.50")}),
     "l[]": ("array<int>", pa.list_(pa.date32()), [date(2026, 1, 2)]),
     "m.value": ("map<string, int>", pa.map_(pa.string(), pa.date32()), [("a", date(2026, 1, 2))]),
@@ -94,6 +95,9 @@ def test_a_kind_that_spark_misreads_is_refused_and_the_type_that_is_named_is_rea
     (tmp_path / "in").mkdir()
     made = table(spark, tmp_path / "in", schema="id string, lsn bigint, x bigint", name="t", format="parquet")
     assert dict(made.changes.dtypes)["x"] == "bigint", "of a folder without files"
+    (tmp_path / "in" / "a.parquet").write_bytes(b"PAR1")
+    made = table(spark, tmp_path / "in", schema="id string, lsn bigint, x bigint", name="t")
+    assert dict(made.changes.dtypes)["x"] == "bigint", "of a file that is cut off"
     for field, (given, kind, value) in MISREAD.items():
         name = field.rstrip("[]").split(".")[0]
         pq.write_table(pa.table({"id": ["a"], "lsn": [1], name: pa.array([value], kind)}), tmp_path / "in" / "a.parquet")

@@ -7,7 +7,7 @@ import datetime
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -299,6 +299,26 @@ def test_the_truth_table() -> None:
         assert {window: row[1] for window, row in stages.sent.items() if window not in before} == wanted, changes
         assert stages.count["late-dropped"] == dropped, changes
     assert stages.open == set()
+
+
+@pytest.mark.parametrize(("grace", "late"), [(0, 1), (1000, 1)])
+def test_a_window_stays_closed_when_the_grace_time_becomes_longer(grace: int, late: int) -> None:
+    stages = Windows()
+    stages.batch(Batch([Change("a", 1, 1, "n", 5), Change("b", 1, 11, "n", 1)]))
+    assert stages.sent == {(10, "n"): (1, 5, 5, 1, [5])}
+    stages.closing = replace(stages.closing, grace=grace)
+    stages.batch(Batch([Change("c", 1, 2, "n", 3)]))
+    stages.batch(Batch([Change("d", 1, 5000, "n", None)]))
+    assert stages.count["late-dropped"] == stages.letters == late
+    assert {end for end, _ in stages.sent} == {10, 20}
+
+
+def test_a_shorter_grace_time_closes_windows_with_the_next_batch() -> None:
+    stages = Windows(grace=1000)
+    stages.batch(Batch([Change("a", 1, 1, "n", 5), Change("b", 1, 30, "n", 1)]))
+    stages.closing = replace(stages.closing, grace=0)
+    stages.batch(Batch([Change("c", 1, 2, "n", 3)]))
+    assert (stages.sent, stages.count["late-dropped"]) == ({(10, "n"): (2, 8, 3, 2, [3, 5])}, 0)
 
 
 def test_a_window_whose_rows_have_left_has_no_result() -> None:
