@@ -109,12 +109,24 @@ def delete_records(topic: str, bootstrap_servers: str, options: Mapping[str, str
     with _admin(bootstrap_servers, options) as client:
         wanted = _jvm().java.util.HashMap()
         for partition, offset in before.items():
-            to = _kafka().clients.admin.RecordsToDelete.beforeOffset(offset)
-            wanted.put(_kafka().common.TopicPartition(topic, partition), to)
+            wanted.put(_kafka().common.TopicPartition(topic, partition), _before(offset))
         try:
             client.deleteRecords(wanted).all().get()
         except Py4JJavaError as error:
             raise FkJoinError(f"topic {topic}: the brokers did not delete its records: {_reason(error)[1]}") from None
+
+
+def _before(offset: int) -> Any:
+    """Java's ``RecordsToDelete.beforeOffset(offset)``, by reflection.
+
+    A method without arguments has the same name, and Py4J takes the one that the JVM lists first, which is not always this one.
+    """
+    kind, new = _jvm().java.lang, _gateway().new_array
+    loader = kind.Thread.currentThread().getContextClassLoader()
+    types, arguments = new(kind.Class, 1), new(kind.Object, 1)
+    types[0], arguments[0] = kind.Long.TYPE, offset
+    found = kind.Class.forName("org.apache.kafka.clients.admin.RecordsToDelete", True, loader)
+    return found.getMethod("beforeOffset", types).invoke(None, arguments)
 
 
 def bounds(
@@ -289,6 +301,10 @@ def _listed(items: list[Any]) -> Any:
 
 def _jvm() -> Any:
     return SparkContext._jvm
+
+
+def _gateway() -> Any:
+    return SparkContext._gateway
 
 
 def _kafka() -> Any:
