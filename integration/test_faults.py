@@ -39,7 +39,7 @@ EVERY = [
 ]
 
 EVENTS = [("sink write", "after", "driver"), ("enrich", "before", "worker"), ("enrich", "after", "executor")]
-"""Of the points of a batch with events, one for each process that may die with them; ``EVERY`` one is tried with tables.
+"""Points of a batch with events, one for each process that may die with them; ``EVERY`` one is tried with tables.
 
 The driver's is not the last: its batch is right when it dies, and only what comes next sees how it is repeated."""
 

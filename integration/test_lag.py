@@ -1,4 +1,4 @@
-"""What is left to read of a topic, while the query waits and while its broker is gone."""
+"""The records of a topic that are left to read, while the query waits and while its broker is gone."""
 
 from __future__ import annotations
 

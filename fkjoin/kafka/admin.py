@@ -80,9 +80,7 @@ def create_topics(
                     f"internal topic {topic} has {found.partitions} partitions, {partitions} are needed, as many as the topic "
                     "that it is partitioned like: stop the stages when they have caught up, delete it and start them again"
                 )
-        settings = _jvm().java.util.HashMap()
-        for name, value in config.items():
-            settings.put(name, value)
+        settings = _mapped(config)
         new = [
             _kafka().clients.admin.NewTopic(topic, partitions, replication).configs(settings)
             for topic, partitions in wanted.items()
@@ -107,9 +105,7 @@ def first_offsets(topic: str, bootstrap_servers: str, options: Mapping[str, str]
 def delete_records(topic: str, bootstrap_servers: str, options: Mapping[str, str], before: Mapping[int, int]) -> None:
     """Delete the records of each partition that lie before an offset."""
     with _admin(bootstrap_servers, options) as client:
-        wanted = _jvm().java.util.HashMap()
-        for partition, offset in before.items():
-            wanted.put(_kafka().common.TopicPartition(topic, partition), _before(offset))
+        wanted = _mapped({_kafka().common.TopicPartition(topic, number): _before(offset) for number, offset in before.items()})
         try:
             client.deleteRecords(wanted).all().get()
         except Py4JJavaError as error:
@@ -121,7 +117,8 @@ def _before(offset: int) -> Any:
 
     A method without arguments has the same name, and Py4J takes the one that the JVM lists first, which is not always this one.
     """
-    kind, new = _jvm().java.lang, _gateway().new_array
+    gateway: Any = SparkContext._gateway
+    kind, new = _jvm().java.lang, gateway.new_array
     loader = kind.Thread.currentThread().getContextClassLoader()
     types, arguments = new(kind.Class, 1), new(kind.Object, 1)
     types[0], arguments[0] = kind.Long.TYPE, offset
@@ -228,9 +225,7 @@ def _client(
     _kafka()
     waits = dict.fromkeys(("default.api.timeout.ms", "request.timeout.ms"), str(_TIMEOUT_S * 1000))
     given = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
-    settings = _jvm().java.util.HashMap()
-    for name, value in {**given, **waits, **(more or {}), "bootstrap.servers": bootstrap_servers}.items():
-        settings.put(name, value)
+    settings = _mapped({**given, **waits, **(more or {}), "bootstrap.servers": bootstrap_servers})
     try:
         client = make(settings)
     except Py4JJavaError as error:
@@ -299,12 +294,15 @@ def _listed(items: list[Any]) -> Any:
     return found
 
 
+def _mapped(items: Mapping[Any, Any]) -> Any:
+    found = _jvm().java.util.HashMap()
+    for key, value in items.items():
+        found.put(key, value)
+    return found
+
+
 def _jvm() -> Any:
     return SparkContext._jvm
-
-
-def _gateway() -> Any:
-    return SparkContext._gateway
 
 
 def _kafka() -> Any:

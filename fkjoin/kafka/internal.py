@@ -18,7 +18,7 @@ from fkjoin.checkpoint.claim import start_claimed
 from fkjoin.checkpoint.files import begun
 from fkjoin.codec.arrays import Bytes, valid
 from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.kafka.admin import first_offsets
+from fkjoin.kafka.admin import create_topics, first_offsets
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.end_offsets import telling_lag
 from fkjoin.kafka.new_topics import checked_topics, require_known_topics
@@ -66,6 +66,11 @@ class TopicSettings:
                     raise TopologyError(f"{_OF_TOPICS}{name}: {said!r} is not a number from 1; write one, such as 3")
                 numbers[name] = int(said)
         return cls(numbers.get("partitions"), numbers.get("replication.factor", -1), _CONFIG | given)
+
+    def create(self, connection: Connection, wanted: Mapping[str, int]) -> None:
+        """Create the topics that are not there, with so many partitions; see ``create_topics``."""
+        servers, options = connection.bootstrap_servers, connection.options
+        create_topics(servers, options, wanted, replication=self.replication, config=self.config)
 
 
 class Topics(Protocol):

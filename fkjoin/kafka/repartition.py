@@ -20,7 +20,6 @@ from fkjoin.codec.messages import unpack
 from fkjoin.codec.rows import RowCodec
 from fkjoin.errors import TopologyError
 from fkjoin.kafka import wire_repartition as wire_change
-from fkjoin.kafka.admin import create_topics
 from fkjoin.kafka.connection import RAW_COLUMNS, Connection
 from fkjoin.kafka.formats import header
 from fkjoin.kafka.internal import RECORD, TopicSettings, read_internal, record_batch
@@ -68,9 +67,7 @@ class RepartitionTopic:
 
     def create(self) -> None:
         """Create it if it is not there; ``TopologyError`` when it is there with another number of partitions."""
-        settings, servers = self.settings, self.connection.bootstrap_servers
-        wanted = {self.last: self.partitions}
-        create_topics(servers, self.connection.options, wanted, replication=settings.replication, config=settings.config)
+        self.settings.create(self.connection, {self.last: self.partitions})
 
 
 def require_release(upgrade_from: str | None) -> None:

@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame, SparkSession
 from fkjoin.codec.arrays import as_bytes
 from fkjoin.codec.messages import ANSWER, SUBSCRIPTION, column, unpack
 from fkjoin.kafka import wire
-from fkjoin.kafka.admin import create_topics
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.formats import header
 from fkjoin.kafka.internal import RECORD, StageQuery, TopicSettings, read_internal, record_batch
@@ -52,9 +51,7 @@ class InternalTopics:
     def create(self) -> None:
         """Create what is not there yet; ``TopologyError`` when a topic is there with another number of partitions."""
         wanted = {self.registration: self.registration_partitions, self.response: self.response_partitions}
-        settings = self.settings
-        servers, options = self.connection.bootstrap_servers, self.connection.options
-        create_topics(servers, options, wanted, replication=settings.replication, config=settings.config)
+        self.settings.create(self.connection, wanted)
 
 
 def internal_topics(

@@ -43,7 +43,7 @@ def packed_by_workers(table: Lowered, pack: Pack, foreign_key: Columns | None = 
 
 
 def read_by_workers(undecoded: Undecoded, pack: Pack) -> DataFrame:
-    """What ``pack`` makes of the rows that workers read."""
+    """Pack the rows that workers read."""
     return undecoded[0].mapInArrow(_stepped(undecoded).packing(pack), ENVELOPE)
 
 

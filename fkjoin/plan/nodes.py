@@ -141,7 +141,7 @@ class Aggregate:
     having: str | None = None
     """The condition on groups that have a row."""
     closes: tuple[str, str | None] | None = None
-    """Of windows: the grace time after their ends, and after what time a source is idle; None where groups are no windows."""
+    """The grace time of windows, and the time after which a source is idle; None where groups are no windows."""
 
     log = None
     parts = 1

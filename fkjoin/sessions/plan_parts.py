@@ -81,7 +81,7 @@ class PickedFields:
     """Columns, or fields of columns, and nulls."""
 
     places: tuple[tuple[int, ...] | None, ...]
-    """Of each column the place of the one that it is, and of the field in it; None for nulls."""
+    """The place of each column in the rows below, and of the field in it; None for nulls."""
     schema: pa.Schema
     below: tuple[PlanPart, ...]
 

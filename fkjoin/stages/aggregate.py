@@ -99,7 +99,7 @@ class Touched(NamedTuple):
     had: Bools
     """The groups that had a result."""
     compared_before: Bytes
-    """What a result is compared by, of the results that there were."""
+    """The form of earlier results in which they are compared."""
     compared: Bytes
     results: Bytes
     states: Bytes

@@ -30,7 +30,7 @@ CAME = "came:"
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What a batch tells about time."""
+    """The times that come with a batch."""
 
     latest: Mapping[int, int] = field(default_factory=dict)
     """The greatest timestamp, in microseconds, of each source that has rows in the batch, by the source's number."""

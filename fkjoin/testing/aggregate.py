@@ -15,15 +15,7 @@ from fkjoin.folds.calls import Called, Starting
 from fkjoin.folds.fold import Fold
 from fkjoin.stages import Counters
 from fkjoin.testing.groups import GROUP, GroupKit
-from fkjoin.testing.kit import (
-    Event,
-    Extractor,
-    Output,
-    Row,
-    json_bytes,
-    json_text,
-    named_by,
-)
+from fkjoin.testing.kit import Event, Extractor, Output, Row, json_bytes, json_text, named_by
 
 
 @dataclass

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from fkjoin.testing.kit import (
-    Event,
-    Row,
-)
+from fkjoin.testing.kit import Event, Row
 
 
 def left(key: str, row: Row | None, version: int | None = None) -> Event:

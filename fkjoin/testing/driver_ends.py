@@ -1,4 +1,4 @@
-"""What goes into a driven table and what it keeps, for users' tests; ``fkjoin.testing`` has it."""
+"""Inputs, changes and stores of a driven table, for users' tests; ``fkjoin.testing`` has them."""
 
 from __future__ import annotations
 

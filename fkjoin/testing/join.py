@@ -16,16 +16,7 @@ from fkjoin.codec.messages import ANSWER, CHANGE, JOINED, RESULT, SUBSCRIPTION, 
 from fkjoin.stages import Counters, How, rekey, resolve, subscription
 from fkjoin.stages.invariants import live_subscriptions
 from fkjoin.stages.join_rows import matched, require_how
-from fkjoin.testing.kit import (
-    TIMES,
-    Event,
-    Extractor,
-    Kit,
-    Output,
-    Row,
-    json_bytes,
-    named_by,
-)
+from fkjoin.testing.kit import TIMES, Event, Extractor, Kit, Output, Row, json_bytes, named_by
 
 Joiner = Callable[[Row, Row | None], Any]
 
