@@ -14,7 +14,7 @@ from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, Strin
 from fkjoin import aggregates
 from fkjoin.analysis.aggregates import Options, aggregated, condition_on
 from fkjoin.analysis.bound import bind, schema_of
-from fkjoin.analysis.checks import require_takes
+from fkjoin.analysis.checks import require_callables
 from fkjoin.analysis.columns import resolve_column
 from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.vectorize import scalar_of
@@ -47,6 +47,7 @@ class Grouped(Remembered):
         self, table: Handle, key: Expressions | Window | list[Any], value: Expressions | None, options: Options
     ) -> None:
         self._recipe = Recipe(Grouped, (table, key, value), {"options": options})
+        _, key, value = self._recipe.arguments
         self._of, self._table = table._of, table._planned
         self._rows = self._table.visible
         window, keys = without_window(key)
@@ -184,7 +185,6 @@ class Grouped(Remembered):
         """
         return self.agg(max=aggregates.max(column))
 
-    @remembered
     def aggregate(
         self,
         initializer: Any,
@@ -234,7 +234,12 @@ class Grouped(Remembered):
         >>> sums = orders.group_by("customer_id").aggregate(0.0, "aggregate + amount", "aggregate - amount")
         """
         start = initializer if callable(initializer) else Starting(initializer)
-        _require_callables("key, value, aggregate", Expressed, adder=adder, subtractor=subtractor)
+        return self._aggregate(start, adder, subtractor, returns=returns, column=column)
+
+    @remembered
+    def _aggregate(self, start: Callable[[], Any], adder: Any, subtractor: Any, *, returns: Any, column: str) -> Table:
+        """See ``aggregate``."""
+        require_callables("key, value, aggregate", Expressed, adder=adder, subtractor=subtractor)
         kind = _TYPES.get(type(start())) if returns is None else returns
         if kind is None:
             raise TopologyError(
@@ -276,7 +281,7 @@ class Grouped(Remembered):
         >>> grouped = orders.group_by("customer_id", "amount")
         >>> sums = grouped.reduce(lambda total, amount: total + amount, lambda total, amount: total - amount)
         """
-        _require_callables("aggregate, value", adder=adder, subtractor=subtractor)
+        require_callables("aggregate, value", adder=adder, subtractor=subtractor)
         value = self._value or self._whole_row()
         of = StructType().add(column, value.schema[0].dataType if self._plain else value.schema)
         functions = Starting(None), Reducing(adder), Reducing(subtractor)
@@ -332,14 +337,6 @@ class Grouped(Remembered):
             bound = bind("agg", list(needed.values()), self._table.scope)
         bound += bind("agg", key, self._table.scope)
         return Projection(bound, schema_of(bound)).renamed(names)
-
-
-def _require_callables(arguments: str, other: Any = (), /, **given: Any) -> None:
-    for argument, function in given.items():
-        if not callable(function) and not isinstance(function, other):
-            raise TopologyError(f"{argument}: a callable of ({arguments}) is needed, {function!r} is none")
-        if callable(function):
-            require_takes(argument, function, *arguments.split(", "))
 
 
 def _named(function: Any) -> str:

@@ -29,6 +29,7 @@ from fkjoin.codec.units import UNSURE, everywhere, from_names, merged
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.decoding import Decoded, Format, decoded, fields_of, shown, zone
 from fkjoin.spark.change_events import PLACEHOLDER, ReadEvents, ReadKeys
+from fkjoin.spark.copies import copy_fields
 from fkjoin.spark.json_texts import require_json, written
 from fkjoin.spark.schemas import arrow_schema, kind_text, struct_type
 from fkjoin.spark.topic_records import ReadBytes, Reader, ReadObjects
@@ -124,6 +125,9 @@ class Json:
     text: str | None = None
     units: Mapping[str, str] = field(default_factory=dict, hash=False)
 
+    def __post_init__(self) -> None:
+        copy_fields(self)
+
     def decode(self, data: Column) -> Decoded:
         return decoded(self.reader(), self._type(), data, self.text)
 
@@ -189,6 +193,7 @@ class Debezium:
     def __post_init__(self) -> None:
         if self.unavailable not in ("problem", "keep"):
             raise TopologyError(f'Debezium: unavailable {self.unavailable!r} is not one of "problem", "keep"')
+        copy_fields(self)
 
     def about(self, data: Column) -> Column:
         """Read what an event says besides its row.

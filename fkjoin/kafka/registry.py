@@ -33,6 +33,7 @@ from pyspark.sql.types import (
 
 from fkjoin.errors import TopologyError, needs_extra
 from fkjoin.kafka.formats import Decoded
+from fkjoin.spark.copies import copy_fields
 from fkjoin.spark.returned import row_function
 from fkjoin.spark.schemas import struct_type
 
@@ -85,6 +86,7 @@ class Registry:
         if self.kind not in ("avro", "json"):
             raise TopologyError(f'Registry: kind {self.kind!r} is not one of "avro", "json"')
         _require_extra()
+        copy_fields(self)
 
     def decode(self, data: Column) -> Decoded:
         row = struct_type(self.schema, "Registry")

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.kafka.connection import Connection
+from fkjoin.spark.copies import copy_fields
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T", bound="Remembered")
@@ -32,7 +33,7 @@ class Remembered:
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """A function that made a table, or what a table is made with, and its arguments, other tables among them."""
+    """A function that made a table, or what a table is made with, and copies of its arguments, other tables among them."""
 
     make: Callable[..., Any]
     arguments: tuple[Any, ...] = field(repr=False)
@@ -48,6 +49,9 @@ class Recipe:
     """Place of what fkjoin wrote."""
     files: str | None = None
     """Path of the files that the table is read from, perhaps a pattern."""
+
+    def __post_init__(self) -> None:
+        copy_fields(self)
 
     def learned_below(self) -> list[tuple[str, Any]]:
         """The names and paths of the files' tables, among the arguments and below, that nobody has given a schema."""
@@ -74,13 +78,14 @@ def telling_files(learned: Callable[[], Iterable[tuple[str, Any]]]) -> Iterator[
 
 
 def remembered(make: Callable[_P, _T]) -> Callable[_P, _T]:
-    """The function, whose tables know how they were made."""
+    """The function, whose tables know how they were made; it gets the recipe's copies of the arguments."""
+    of_recipe: Callable[..., _T] = make
 
     @functools.wraps(make)
     def made(*arguments: _P.args, **named: _P.kwargs) -> _T:
         recipe = Recipe(made, arguments, named)
         with telling_files(recipe.learned_below):
-            return make(*arguments, **named)._with_recipe(recipe)
+            return of_recipe(*recipe.arguments, **recipe.named)._with_recipe(recipe)
 
     return made
 
@@ -117,7 +122,7 @@ def made_again(table: _T, others: Mapping[int, Mapping[str, Any]]) -> _T:
     done: dict[int, Any] = {}
 
     def again(given: Any) -> Any:
-        if isinstance(given, list | tuple):
+        if type(given) in (list, tuple):  # tables stand in no others, such as a tuple with names
             return type(given)(map(again, given))
         recipe = getattr(given, "_recipe", None)
         if not isinstance(recipe, Recipe):
@@ -133,7 +138,7 @@ def made_again(table: _T, others: Mapping[int, Mapping[str, Any]]) -> _T:
 
 def _below(given: Any, seen: set[int]) -> Iterator[tuple[Any, Recipe]]:
     """Find what has a recipe among all that something was made of, each once."""
-    if isinstance(given, list | tuple):
+    if type(given) in (list, tuple):
         for one in given:
             yield from _below(one, seen)
     recipe = getattr(given, "_recipe", None)
