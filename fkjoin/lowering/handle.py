@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -12,7 +12,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.lowering.as_begun import as_begun
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.planner import lower
-from fkjoin.lowering.recipes import Remembered, files_below
+from fkjoin.lowering.recipes import Remembered
 from fkjoin.plan.events import Enrich
 from fkjoin.plan.nodes import Source
 from fkjoin.sessions.settings import require_running
@@ -36,16 +36,15 @@ class Handle(Remembered):
         require_running(self._planned.spark)
         return lower(self._planned)
 
-    def _as_begun(self, checkpoint: str) -> Lowered:
-        """The table as the query of the checkpoint reads it."""
+    def _as_begun(self, checkpoint: str) -> tuple[Lowered, Callable[[], None]]:
+        """The table as the query of the checkpoint reads it, and what keeps the columns of files: see ``as_begun``."""
         stateful = not isinstance(self._planned.node, Source)
         begun, keep = as_begun(self._planned.spark, self, checkpoint, stateful=stateful)
-        return replace(begun._lowered, keep=keep, files=files_below(self))
+        return begun._lowered, keep
 
-    @property
-    def _checkable(self) -> Lowered:
-        """The table as sinks check it before a query starts."""
-        return replace(self._lowered, files=files_below(self))
+    def _unkept(self, checkpoint: str) -> tuple[Lowered, Callable[[], None]]:
+        """The table for a check without a start: as ``_as_begun`` returns it, whatever the checkpoint has."""
+        return self._lowered, lambda: None
 
 
 def planned_of(argument: str, table: Any) -> Planned:

@@ -13,7 +13,8 @@ from pyspark.sql.types import StructType
 
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.kafka.connection import Connection
-from fkjoin.spark.copies import copy_fields
+from fkjoin.sessions.settings_of_call import Kept, settings_of_call
+from fkjoin.spark.copies import copied
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T", bound="Remembered")
@@ -47,11 +48,12 @@ class Recipe:
     """The topic that the table is."""
     folder: str | None = None
     """Place of what fkjoin wrote."""
-    files: str | None = None
-    """Path of the files that the table is read from, perhaps a pattern."""
+    settings: Kept = field(default_factory=dict, repr=False)
+    """The session's settings as the call has read them."""
 
     def __post_init__(self) -> None:
-        copy_fields(self)
+        object.__setattr__(self, "arguments", copied(self.arguments))
+        object.__setattr__(self, "named", copied(self.named))
 
     def learned_below(self) -> list[tuple[str, Any]]:
         """The names and paths of the files' tables, among the arguments and below, that nobody has given a schema."""
@@ -83,9 +85,10 @@ def remembered(make: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @functools.wraps(make)
     def made(*arguments: _P.args, **named: _P.kwargs) -> _T:
-        recipe = Recipe(made, arguments, named)
-        with telling_files(recipe.learned_below):
-            return of_recipe(*recipe.arguments, **recipe.named)._with_recipe(recipe)
+        with settings_of_call() as settings:
+            recipe = Recipe(made, arguments, named, settings=settings)
+            with telling_files(recipe.learned_below):
+                return of_recipe(*recipe.arguments, **recipe.named)._with_recipe(recipe)
 
     return made
 
@@ -93,11 +96,6 @@ def remembered(make: Callable[_P, _T]) -> Callable[_P, _T]:
 def recipes_below(table: Remembered) -> list[tuple[Any, Recipe]]:
     """The table and all that it was made of, each once, with how it was made."""
     return list(_below(table, set()))
-
-
-def files_below(table: Remembered) -> tuple[str, ...]:
-    """The paths of all files that the table is made of."""
-    return tuple(recipe.files for _, recipe in recipes_below(table) if recipe.files is not None)
 
 
 def learned_sources(table: Remembered) -> dict[str, list[tuple[Any, Recipe]]]:
@@ -118,7 +116,10 @@ def learned_sources(table: Remembered) -> dict[str, list[tuple[Any, Recipe]]]:
 
 
 def made_again(table: _T, others: Mapping[int, Mapping[str, Any]]) -> _T:
-    """The table, with other arguments of the sources with these ``id``; what is there twice is made once."""
+    """The table, with other arguments of the sources with these ``id`` and the settings of its calls.
+
+    What is there twice is made once.
+    """
     done: dict[int, Any] = {}
 
     def again(given: Any) -> Any:
@@ -129,7 +130,9 @@ def made_again(table: _T, others: Mapping[int, Mapping[str, Any]]) -> _T:
             return given
         if id(given) not in done:
             named = {name: again(one) for name, one in recipe.named.items()} | dict(others.get(id(given), {}))
-            done[id(given)] = recipe.make(*map(again, recipe.arguments), **named)
+            arguments = [again(one) for one in recipe.arguments]
+            with settings_of_call(recipe.settings):
+                done[id(given)] = recipe.make(*arguments, **named)
         return done[id(given)]
 
     made: _T = again(table)
