@@ -12,12 +12,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructType
 
 from fkjoin import aggregates
-from fkjoin.analysis.aggregates import Options, aggregated, condition_on
+from fkjoin.analysis.aggregates import Options, aggregated, bound_step, condition_on
 from fkjoin.analysis.bound import bind, schema_of
 from fkjoin.analysis.checks import require_callables
-from fkjoin.analysis.columns import resolve_column
 from fkjoin.analysis.projection import Projection
-from fkjoin.analysis.vectorize import scalar_of
 from fkjoin.analysis.wanted import Wanted, column_of, ordered_by_key
 from fkjoin.analysis.windows import Window, windowed, without_window
 from fkjoin.errors import TopologyError
@@ -318,8 +316,7 @@ class Grouped(Remembered):
         columns = value.named | self._key.named
         kind = of[0].dataType
         rows = self._rows.select(*(columns[name].alias(name) for name in names), F.lit(None).cast(kind).alias(AGGREGATE))
-        found = resolve_column(argument, given, rows, rows.columns, "aggregate, key and value")
-        part = scalar_of(argument, found.cast(kind), rows)
+        part = bound_step(argument, given, rows, kind)
         return Evaluating(part, tuple(map(str.lower, key)), tuple(map(str.lower, value.schema.names)), self._plain)
 
     def _project(self, argument: str, given: Expressions) -> Projection:

@@ -215,5 +215,6 @@ def test_what_is_changed_after_a_call_changes_no_table(
     assert list(index_base(str(tmp_path / "index")).iterdir()) == []
     assert not (tmp_path / "elsewhere").exists()
     for name, (table, said) in tables.items():
-        assert said_of(made_again(table, {})) == said, name
-        assert said_of(made_again(made_again(table, {}), {})) == said, name
+        again = made_again(table, {})
+        assert said_of(again) == said, name
+    assert said_of(made_again(again, {})) == said
