@@ -181,7 +181,7 @@ class Metrics(Collector):
             query = self._queries.setdefault(query_name, QueryMetrics())
             query.batches += 1
             query.inputs += about["numInputRows"]
-            began_ms = _ms(about["timestamp"])
+            began_ms = round(1000 * seconds_of(about["timestamp"]))
             query.since_ms, query.ended_ms = query.ended_ms or began_ms, began_ms + round(1000 * seconds)
             query.forget_last()
             query.take_sources(about)
@@ -201,7 +201,7 @@ class Metrics(Collector):
             if (query := self._queries.get(name)) is not None:
                 query.take_sources(about)
                 query.last = {**query.last, **query.lag(self._topics.get(name, ()))}
-                query.history.wait(_ms(about["timestamp"]), records_of(query.last["lag"]))
+                query.history.wait(round(1000 * seconds_of(about["timestamp"])), records_of(query.last["lag"]))
 
     def _line(
         self, name: str, query: QueryMetrics, about: Mapping[str, Any], seconds: float, found: Mapping[str, Mapping[str, int]]
@@ -291,11 +291,6 @@ def progress_since(query: StreamingQuery, batch: int, *, idle: bool = False) -> 
         return [last] if idle or is_batch(last.durationMs) else []
     wanted = [progress for progress in query.recentProgress if progress.batchId > batch]
     return [progress for progress in wanted if idle or is_batch(progress.durationMs)]
-
-
-def _ms(timestamp: str) -> int:
-    """Return a time as Spark writes it in milliseconds since 1970."""
-    return round(1000 * seconds_of(timestamp))
 
 
 def watch(
