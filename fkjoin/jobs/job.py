@@ -68,6 +68,8 @@ class Job:
         for kind, name in order:
             with _located(f"{kind}.{name}"):
                 self.tables[name] = self._made(kind, name)
+        for sink in spec.sinks.values():
+            self.tables[sink.table]._when(spec.trigger)
         self._sinks = {name: self._sink(name, sink) for name, sink in spec.sinks.items()}
         targets = {f"sinks.{name}": (sink.topic, sink.options) for name, sink in spec.sinks.items()}
         if spec.dead_letters is not None:
@@ -227,14 +229,8 @@ class Job:
         if kind == "aggregates":
             made = spec.aggregates[name]
             columns = {title: wanted_of(title, text) for title, text in made.columns.items()}
-            grouped = self.tables[made.of].group_by(
-                made.key,
-                name=name,
-                **made.emission,
-                deployment=made.deployment,
-                application=spec.name,
-                upgrade_from=made.upgrade_from,
-            )
+            about: Any = {"deployment": made.deployment, "application": spec.name, "upgrade_from": made.upgrade_from}
+            grouped = self.tables[made.of].group_by(made.key, name=name, **made.emission, **about)
             return grouped.agg(having=made.having, **columns)
         if kind in ("cogroups", "merges"):
             together = (spec.cogroups if kind == "cogroups" else spec.merges)[name]

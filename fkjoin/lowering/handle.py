@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from fkjoin.analysis.planned import Planned
+from fkjoin.analysis.windows import require_idle_in_time
 from fkjoin.errors import TopologyError
 from fkjoin.lowering.as_begun import as_begun
 from fkjoin.lowering.lowered import Lowered
@@ -16,6 +17,7 @@ from fkjoin.lowering.recipes import Remembered, files_below
 from fkjoin.plan.events import Enrich
 from fkjoin.plan.nodes import Source
 from fkjoin.sessions.settings import require_running
+from fkjoin.spark.trigger import Trigger, arguments_of
 
 
 class Handle(Remembered):
@@ -41,6 +43,15 @@ class Handle(Remembered):
         stateful = not isinstance(self._planned.node, Source)
         begun, keep = as_begun(self._planned.spark, self, checkpoint, stateful=stateful)
         return replace(begun._lowered, keep=keep, files=files_below(self))
+
+    def _when(self, trigger: Trigger) -> dict[str, Any]:
+        """Arguments of ``DataStreamWriter.trigger``, for a query of the table.
+
+        Raises ``TopologyError`` for a trigger that is none, or that is too long for the table's windows.
+        """
+        when = arguments_of(trigger)
+        require_idle_in_time(self._planned.node, when)
+        return when
 
     @property
     def _checkable(self) -> Lowered:
