@@ -163,10 +163,10 @@ def require_idle_in_time(node: Node, trigger: Mapping[str, Any]) -> None:
 
     ``trigger``: arguments of ``DataStreamWriter.trigger``.
     """
-    apart_ms = interval_ms(trigger)
-    for step in in_order(node) if apart_ms is not None else ():
+    apart_us = 1000 * (interval_ms(trigger) or 0)
+    for step in in_order(node):
         idle = step.closes[1] if isinstance(step, Aggregate) and step.closes is not None else None
-        if idle is not None and interval_us("idle", idle) < apart_ms * 1000:
+        if idle is not None and interval_us("idle", idle) < apart_us:
             raise TopologyError(
                 f"trigger: {trigger['processingTime']} is longer than the idle time of {step.name}, {idle}, so no source would "
                 f"ever be idle; give a trigger of a fraction of {idle}, or a longer idle"

@@ -19,6 +19,9 @@ from fkjoin.sessions.access import require_classic
 from fkjoin.sessions.classic import STATEFUL, Classic
 from fkjoin.spark.schemas import IN_UTC, kept_type
 
+GIVEN = "given"
+"""The ``source`` of a leaf that stands for a frame that is given; its option ``name`` says which."""
+
 _BYTES = 1 << 30
 """Bytes and rows of a batch that Spark hands over at once."""
 
@@ -130,11 +133,19 @@ class PlanPart(Protocol):
     def below(self) -> tuple[PlanPart, ...]: ...
 
 
-def parts_of(frame: DataFrame) -> PlanPart:
-    """Read the plan that Spark has analyzed; ``SessionError`` in a session without a JVM to ask."""
+def parts_of(frame: DataFrame, given: Mapping[str, DataFrame] | None = None) -> PlanPart:
+    """Read the plan that Spark has analyzed; ``SessionError`` in a session without a JVM to ask.
+
+    ``given``: frames by name; where the plan reads one of them it ends in a leaf.
+    """
     spark = frame.sparkSession
     require_classic(spark, "fkjoin.testing.Driver", "make the table in a session that fkjoin.session() gives")
-    return _Reading(spark).part(frame._jdf.queryExecution().analyzed())
+    ends = {name: _analyzed(one) for name, one in (given or {}).items()}
+    return _Reading(spark, ends).part(_analyzed(frame))
+
+
+def _analyzed(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()
 
 
 def joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
@@ -161,11 +172,15 @@ def _at(column: pa.Array, places: Sequence[int]) -> pa.Array:
 @dataclass(frozen=True, eq=False)
 class _Reading:
     spark: SparkSession
+    ends: Mapping[str, Any]
+    """Plans of the frames that are given."""
 
     def part(self, node: Any) -> PlanPart:
         """The part that a node is the top of."""
         schema = _schema(node)
         kind = node.nodeName()
+        if (name := self._given(node)) is not None:
+            return Leaf(GIVEN, {"name": name}, schema)
         if (leaf := self._leaf(kind, node)) is not None:
             return Leaf(*leaf, schema)
         if kind == "MapInArrow":
@@ -189,12 +204,16 @@ class _Reading:
         """The nodes down to what others run, which go to ``read``."""
         below: list[_Node | int] = []
         for child in _listed(node.children()):
-            if child.nodeName() in _OTHERS or child.nodeName() in STATEFUL:
+            if child.nodeName() in _OTHERS or child.nodeName() in STATEFUL or self._given(child) is not None:
                 read.append(child)
                 below.append(len(read) - 1)
             else:
                 below.append(self._evaluated(child, read))
         return _Node(node, tuple(below))
+
+    def _given(self, node: Any) -> str | None:
+        """The frame that is given whose rows the node has."""
+        return next((name for name, plan in self.ends.items() if node.sameResult(plan)), None)
 
     def _leaf(self, kind: str, node: Any) -> tuple[str, Mapping[str, str]] | None:
         if kind == "StreamingRelation":
