@@ -1,9 +1,9 @@
 """A job that may crash anywhere: ``python -m integration.faults.driver CONFIG.json``.
 
 CONFIG has ``master``, ``folder``, ``conf`` and ``job``.  Joins the growing logs under FOLDER, and writes each batch's results
-to FOLDER/out/BATCH.jsonl, whole or not at all.  ``job``: ``joined``, with windows of the orders in the same query; ``summed``, the orders of each customer that is there,
-counted and summed up; ``star``, orders with the customers that two foreign keys name; or ``enriched``, each line of the log
-of orders with the number of rows that its customer has, one or none.
+to FOLDER/out/BATCH.jsonl, whole or not at all.  ``job``: ``joined``, in one query with windows of the orders; ``summed``, the
+orders of each customer that is there, counted and summed up; ``star``, orders with the customers that two foreign keys name;
+or ``enriched``, each line of the log of orders with the number of rows that its customer has, one or none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 import fkjoin.lowering.foreign_keys
 import fkjoin.lowering.multi_join
