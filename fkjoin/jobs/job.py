@@ -33,7 +33,6 @@ from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.new_topics import require_known_topics
 from fkjoin.kafka.options import client_options, source_options
 from fkjoin.kafka.writing import start
-from fkjoin.lowering.recipes import recipes_below
 from fkjoin.lowering.running import running
 from fkjoin.plan.describe.render import drawn
 from fkjoin.plan.describe.steps import SinkStep, Step, job_steps
@@ -137,8 +136,7 @@ class Job:
             stage.check(f"{self._checkpoint}/{stage.name}")
         for query in self._sink_queries(run=True):
             checkpoint, table = f"{self._checkpoint}/{query.name}", self.tables[self.spec.sinks[query.sinks[0]].table]
-            topics = [recipe.connection for _, recipe in recipes_below(table) if recipe.connection is not None]
-            require_known_topics(self._spark, checkpoint, topics, stateful=not isinstance(table._planned.node, Source))
+            require_known_topics(self._spark, checkpoint, table._topics, stateful=not isinstance(table._planned.node, Source))
             of_query = {name: self._sinks[name] for name in query.sinks}
             remembered = {f" {one.place}" if query.shared else "": one for one in of_query.values() if one is not None}
             with _located(", ".join(f"sinks.{one}" for one in query.sinks)):
