@@ -166,8 +166,8 @@ def test_a_topic_of_events_that_is_made_anew_is_refused(spark: SparkSession, bro
     send(broker, "anew-clicks", a={})
     value: Any = {"key": "string", "value": Json("name string")}
     customers = Table.from_kafka(spark, "anew-customers", broker.bootstrap, **value)
-    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
-    clicks = reader.option("subscribe", "anew-clicks").load().selectExpr("cast(key as string) as id")
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "anew-clicks", "startingOffsets": "earliest"}
+    clicks = spark.readStream.format("kafka").options(**options).load().selectExpr("cast(key as string) as id")
     seen = customers.enrich(clicks, on="id", name="seen")
 
     def run(name: str) -> list[tuple[Any, ...]]:

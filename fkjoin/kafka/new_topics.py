@@ -108,8 +108,7 @@ _WAYS = (
     'on_new_topic="start-over" for the table, or fkjoin run --start-over {topic}'
 )
 _OF_EVENTS = (
-    "Its records are events, each of which is sent once, so the query cannot start over with it: start with a new checkpoint, "
-    "which reads the new topic from its beginning"
+    "Its records are events, each of which is sent once, so the query cannot start over with it: start with a new checkpoint"
 )
 _TWO_OF_A_NAME = (
     "The query reads a topic of that name from another cluster, too, so it cannot start over with one of them: start with a "

@@ -109,13 +109,13 @@ class DrivenQuery:
         self._names = {place_of(number): name for number, name in enumerate(inputs)}
         self._top = parts_of(frame, {name: one.frame for name, one in inputs.items() if one.of_events})
         self._stages: dict[int, DrivenStage] = {}
-        self.topics: set[str] = set()
-        """Internal topics that it reads."""
+        self.topics: list[str] = []
+        """Internal topics that it reads, each once."""
         for part in _all(self._top):
             if isinstance(part, Stateful):
                 self._stages[id(part)] = DrivenStage(_spec(part))
-            elif isinstance(part, Leaf) and part.source == _TOPIC and part.options["subscribe"] in topics:
-                self.topics.add(part.options["subscribe"])
+            elif isinstance(part, Leaf) and part.source == _TOPIC and (topic := part.options.get("subscribe", "")) in topics:
+                self.topics += [] if topic in self.topics else [topic]
             elif isinstance(part, Leaf):
                 self._require_known(part)
         self.count: Counters = Counters()
@@ -218,6 +218,13 @@ def _as_read(records: pa.RecordBatch, now_ms: int, schema: pa.Schema) -> pa.Reco
     return pa.record_batch([one.cast(kind.type) for one, kind in zip(columns, schema, strict=True)], schema)
 
 
+def _mixed(records: pa.RecordBatch, by: random.Random) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Records of a batch in any order, and those that come later: a third of them, and some that have come already."""
+    places = by.sample(range(records.num_rows), records.num_rows)
+    later, now = places[: len(places) // 3], places[len(places) // 3 :]
+    return records.take(pa.array(now, pa.int64())), records.take(pa.array([*later, *now[: len(now) // 4]], pa.int64()))
+
+
 class DrivenTopology:
     """The queries that keep a table up to date: those of its staged operators, and its own.
 
@@ -282,12 +289,10 @@ class DrivenTopology:
         """Run a query with what waits for it of its topics."""
         waiting = {topic: self._waiting.pop((place, topic), []) for topic in query.topics}
         records = {topic: joined(some, some[0].schema) for topic, some in waiting.items() if some}
-        for topic, some in records.items() if mixed is not None else ():
-            assert mixed is not None
-            order = mixed.sample(range(some.num_rows), some.num_rows)
-            later, now = order[: len(order) // 3], order[len(order) // 3 :]
-            self._waiting[place, topic] = [some.take(pa.array([*later, *now[: len(now) // 4]], pa.int64()))]
-            records[topic] = some.take(pa.array(now, pa.int64()))
+        if mixed is not None:
+            for topic, some in records.items():
+                records[topic], later = _mixed(some, mixed)
+                self._waiting[place, topic].append(later)
         one = batch._replace(records=records)
         if lose:
             query.lose(one)
