@@ -33,7 +33,7 @@ def test_staged_operators_are_driven_over_topics_in_memory(spark: SparkSession, 
     assert driver.inputs == ["orders", "customers"]
     rng, rows = random.Random(904), dict[str, dict[str, Any]](orders={}, customers={})
     for step in range(12):
-        for _ in range(rng.randrange(5)):
+        for _ in range(rng.randrange(1, 7)):
             name, key = rng.choice(["orders", "orders", "customers"]), rng.randrange(4)
             order = {"customer": f"c{rng.randrange(3)}", "amount": rng.randrange(1, 9)}
             row = order if name == "orders" else {"name": f"n{key % 2}"}

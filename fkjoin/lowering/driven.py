@@ -219,10 +219,11 @@ def _as_read(records: pa.RecordBatch, now_ms: int, schema: pa.Schema) -> pa.Reco
 
 
 def _mixed(records: pa.RecordBatch, by: random.Random) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Records of a batch in any order, and those that come later: a third of them, and some that have come already."""
+    """Records of a batch in any order, and those that come later: the rest of them, and some that have come already."""
     places = by.sample(range(records.num_rows), records.num_rows)
-    later, now = places[: len(places) // 3], places[len(places) // 3 :]
-    return records.take(pa.array(now, pa.int64())), records.take(pa.array([*later, *now[: len(now) // 4]], pa.int64()))
+    now = places[: by.randint(0, len(places))]
+    later = [*places[len(now) :], *now[: len(now) // 2]]
+    return records.take(pa.array(now, pa.int64())), records.take(pa.array(later, pa.int64()))
 
 
 class DrivenTopology:
