@@ -25,7 +25,7 @@ from fkjoin.checkpoint.stores import Identified
 from fkjoin.errors import TopologyError
 from fkjoin.lowering.driven_inputs import Input, place_of
 from fkjoin.lowering.lowered import Lowered
-from fkjoin.sessions.plan_parts import GIVEN, Leaf, Observed, PlanPart, Stateful, joined, parts_of
+from fkjoin.lowering.plan_parts import GIVEN, Leaf, Observed, PlanPart, Stateful, joined, parts_of
 from fkjoin.spark.clock import Clock
 from fkjoin.spark.identity import read_identity
 from fkjoin.spark.specs import StageSpec

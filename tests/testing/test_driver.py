@@ -104,7 +104,7 @@ def test_each_event_is_joined_once_with_the_row_of_its_batch(shop: Shop, tmp_pat
     assert visit("c2", DUPLICATE) == [(None, "insert", "c2", "a", 5, 1)], "tables come again, events do not"
     assert visit(None, REORDER) == [(None, "insert", None, "a", None, None)]
     assert driver.count["stale-dropped"] == 5
-    assert (len(driver.outputs), driver.table, driver.dead_letters) == (4, {}, [])
+    assert (len(driver.results), driver.table, driver.dead_letters) == (4, {}, [])
     spent = driver.store("spent")
     assert (repr(spent), spent.get("c2")["spent"]) == ("DriverStore[spent]", 5)  # type: ignore[index]
     assert repr(driver.input("orders")) == "DriverInput[orders; key: order_id; columns: customer_id, amount, items]"
@@ -241,7 +241,7 @@ def test_a_moved_clock_ends_intervals_and_timestamps_are_carried_on(spark: Spark
     driver.input("orders").delete("o2", timestamp=99)
     assert driver.run(CRASH) == []
     assert driver.advance("1 minute") == [("c1", "delete", None, 99)]
-    assert driver.outputs == [("c1", "insert", {"n": 2}, 90), ("c1", "delete", None, 99)]
+    assert driver.results == [("c1", "insert", {"n": 2}, 90), ("c1", "delete", None, 99)]
 
 
 @pytest.mark.spark
