@@ -161,6 +161,28 @@ def test_a_topic_that_is_made_anew_between_two_starts_of_one_table_is_noticed(
         run()
 
 
+def test_a_topic_of_events_that_is_made_anew_is_refused(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    broker.create("anew-customers", "anew-clicks", partitions=1)
+    send(broker, "anew-customers", a={"name": "Ada"})
+    send(broker, "anew-clicks", a={})
+    value: Any = {"key": "string", "value": Json("name string")}
+    customers = Table.from_kafka(spark, "anew-customers", broker.bootstrap, **value)
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "anew-clicks", "startingOffsets": "earliest"}
+    clicks = spark.readStream.format("kafka").options(**options).load().selectExpr("cast(key as string) as id")
+    seen = customers.enrich(clicks, on="id", name="seen")
+
+    def run(name: str) -> list[tuple[Any, ...]]:
+        seen.to_parquet(tmp_path / name, checkpoint=tmp_path / f"{name}-ck", trigger="available-now").awaitTermination()
+        return [(row.id, row.name) for row in spark.read.parquet(str(tmp_path / name)).collect()]
+
+    assert run("seen") == [("a", "Ada")]
+    anew(broker, "anew-clicks", partitions=1)
+    send(broker, "anew-clicks", a={}, b={})
+    with pytest.raises(FkJoinError, match="topic anew-clicks was deleted and created again.* a new checkpoint"):
+        run("seen")
+    assert run("another") == [("a", "Ada")]
+
+
 def test_a_table_that_is_written_as_it_is_read_cannot_start_over(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     broker.create("as-read", "as-read-out", partitions=1)
     send(broker, "as-read", a={"n": 1})

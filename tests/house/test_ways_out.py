@@ -101,6 +101,7 @@ WAYS: dict[str, str] = {
     "emit: a window is sent when it closes, and {": BUILDING,
     "grace: {} is less than nothing; give an inte": BUILDING,
     'idle: {} is too short; give at least "{} sec': BUILDING,
+    "trigger: {} is longer than the idle time of {": BUILDING,
     "deployment: windows close in one query; leav": BUILDING,
     "key: the window's time {} is {}; write cast(": BUILDING,
     'emit: "{}" is for windows; put fkjoin.window': BUILDING,
