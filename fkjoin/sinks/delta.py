@@ -19,7 +19,7 @@ from fkjoin.checkpoint.batch_log import BatchLog
 from fkjoin.checkpoint.files import require_folder, require_writable
 from fkjoin.errors import FkJoinError
 from fkjoin.lowering.lowered import Lowered
-from fkjoin.sinks import RETRY_S, delta_log, delta_types
+from fkjoin.sinks import RETRY_S, column_types, delta_log
 from fkjoin.sinks.delta_storage import at_storage
 from fkjoin.sinks.restored import SetBack
 from fkjoin.sinks.retry import require_retry_s
@@ -55,6 +55,10 @@ class Delta(TableSink):
     def place(self) -> str:
         return f"delta {self.path}"
 
+    @property
+    def _target(self) -> str:
+        return f"Delta table {self.path}"
+
     def __post_init__(self) -> None:
         require_retry_s(self.retry_s)
 
@@ -80,11 +84,11 @@ class Delta(TableSink):
         there = pa.schema(found.schema().to_arrow())
         if missing := [name for name in schema.names if name not in there.names]:
             raise FkJoinError(
-                f"Delta table {self.path} lacks the columns {', '.join(missing)} (it has {', '.join(sorted(there.names))}): "
+                f"{self._target} lacks the columns {', '.join(missing)} (it has {', '.join(sorted(there.names))}): "
                 "add them, or write to another path"
             )
-        if wrong := list(delta_types.problems(there, self._schema)):
-            raise FkJoinError(f"Delta table {self.path} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
+        if wrong := list(column_types.problems(there, self._schema)):
+            raise FkJoinError(f"{self._target} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
         self._schema = pa.schema([there.field(name) for name in schema.names])
 
     def _make(self, schema: pa.Schema) -> None:
@@ -94,7 +98,7 @@ class Delta(TableSink):
             DeltaTable.create(self.path, self._schema, mode="ignore", storage_options=dict(self.options))
         except DeltaError as error:  # such as of a timestamp_ntz in a map, which the package overlooks
             raise FkJoinError(
-                f"Delta table {self.path} cannot be made for {types_text(spark_schema(schema))}: {error}. "
+                f"{self._target} cannot be made for {types_text(spark_schema(schema))}: {error}. "
                 "Make it in another way, or cast the column"
             ) from error
 
@@ -131,11 +135,13 @@ class Delta(TableSink):
             return
         properties = delta_log.commit(batch.query, batch.mark)
         if not self._key:
-            rows = delta_types.fitting(self.path, upserts, self._schema, self._schema.names)
+            rows = column_types.fitting(self._target, upserts, self._schema, self._schema.names)
             write_deltalake(table, rows.select(self._schema.names), mode="append", commit_properties=properties)
             return
         marked = (
-            delta_types.fitting(self.path, rows, self._schema, self._key).append_column(_GONE, pa.repeat(deleted, len(rows)))
+            column_types.fitting(self._target, rows, self._schema, self._key).append_column(
+                _GONE, pa.repeat(deleted, len(rows))
+            )
             for rows, deleted in ((upserts, False), (gone, True))
         )
         source = pa.concat_tables(marked, promote_options="default").select([*self._schema.names, _GONE])
