@@ -40,6 +40,12 @@ def problems(there: pa.Schema, schema: pa.Schema) -> Iterator[str]:
             )
 
 
+def addable(there: pa.Schema, schema: pa.Schema) -> list[pa.Field]:
+    """The columns that a target lacks and can get: to Spark, names that differ in case are one."""
+    known = {name.lower() for name in there.names}
+    return [field for field in schema if field.name.lower() not in known]
+
+
 def fits(kind: pa.DataType, there: pa.DataType) -> bool:
     """Tell whether every value of the type is one of the other, unchanged."""
     if pa.types.is_struct(kind):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from fkjoin.checkpoint.batch_log import BatchLog
@@ -36,7 +36,7 @@ class Delta(TableSink):
 
     Parameters
     ----------
-    path, options, retry_s
+    path, options, retry_s, evolve
         See ``Table.to_delta``.
 
     Examples
@@ -47,6 +47,7 @@ class Delta(TableSink):
     path: str | Path
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     retry_s: float = RETRY_S
+    evolve: bool = False
     _schema: pa.Schema = None
     _key: tuple[str, ...] = ()
     _takes_events: ClassVar[bool] = True
@@ -82,13 +83,17 @@ class Delta(TableSink):
                 self._make(schema)
             return
         there = pa.schema(found.schema().to_arrow())
+        added = column_types.addable(there, schema) if self.evolve else []
+        there = pa.schema([*there, *added])
         if missing := [name for name in schema.names if name not in there.names]:
             raise FkJoinError(
                 f"{self._target} lacks the columns {', '.join(missing)} (it has {', '.join(sorted(there.names))}): "
-                "add them, or write to another path"
+                "add them, let evolve=True add them, or write to another path"
             )
         if wrong := list(column_types.problems(there, self._schema)):
             raise FkJoinError(f"{self._target} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
+        if added and keep:
+            found.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
         self._schema = pa.schema([there.field(name) for name in schema.names])
 
     def _make(self, schema: pa.Schema) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, LessThanOrEqual
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, LessThanOrEqual, Reference
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask, Table, TableProperties
 
@@ -54,11 +54,7 @@ class Rewrite:
         if self.everything:
             return list(self.table.scan().plan_files())
         keys = self._scan(self._key)
-        return [
-            task
-            for task in self.table.scan(self._near()).plan_files()
-            if any(pc.any(self._hits(rows)).as_py() for rows in self._read(keys, task))
-        ]
+        return [task for task in self.table.scan(self._near()).plan_files() if self._changes(self._read(keys, task))]
 
     def portions(self, tasks: Sequence[FileScanTask]) -> Iterator[pa.Table]:
         """Return the rows to write, each time as many as a file is to have."""
@@ -105,7 +101,8 @@ class Rewrite:
             values = self._keys[name]
             if (pa.types.is_integer(values.type) or pa.types.is_string(values.type)) and len(values) and not values.null_count:
                 ends = pc.min_max(values).as_py()
-                found = And(found, GreaterThanOrEqual(name, ends["min"]), LessThanOrEqual(name, ends["max"]))
+                least = GreaterThanOrEqual(term=Reference(name), value=ends["min"])
+                found = And(found, least, LessThanOrEqual(term=Reference(name), value=ends["max"]))
         return found
 
     def _scan(self, names: Sequence[str]) -> ArrowScan:
@@ -115,6 +112,10 @@ class Rewrite:
         """Return a file's rows with the types of the columns, a part at a time."""
         for batch in scan.to_record_batches([task]):
             yield pa.Table.from_batches([batch]).cast(self._there(batch.schema.names))
+
+    def _changes(self, parts: Iterable[pa.Table]) -> bool:
+        """Tell whether the batch has one of a file's keys."""
+        return sum(pc.sum(self._hits(rows)).as_py() or 0 for rows in parts) > 0
 
     def _hits(self, rows: pa.Table) -> pa.Array:
         """Tell for each row whether the batch has its key."""

@@ -6,13 +6,15 @@ values.
 
 from __future__ import annotations
 
+import contextlib
+
 import pyarrow as pa
 from pyiceberg.exceptions import ResolveError, ValidationError
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 
-from fkjoin.sinks.column_types import fits
+from fkjoin.sinks.column_types import addable, fits
 
 
 def columns_of(schema: Schema) -> pa.Schema:
@@ -28,21 +30,13 @@ def made_of(schema: pa.Schema) -> pa.Schema:
 def evolved(table: Table, schema: pa.Schema) -> Transaction:
     """Stage the columns that the table lacks, and wider types of those that cannot hold all values; nothing is committed.
 
-    A column of another case is none that can be added: to Spark, both have one name.  What Iceberg cannot widen stays.
+    What Iceberg cannot widen stays as it is.
     """
-    transaction, there = table.transaction(), columns_of(table.schema())
-    known = {name.lower() for name in there.names}
-    for field in made_of(schema):
-        wanted = (
-            not fits(field.type, there.field(field.name).type) if field.name in there.names else field.name.lower() not in known
-        )
-        if not wanted:
-            continue
-        try:
-            with transaction.update_schema() as update:
-                update.union_by_name(pa.schema([field]), table.format_version)
-        except (ResolveError, ValidationError, ValueError):
-            continue
+    transaction, there, wanted = table.transaction(), columns_of(table.schema()), made_of(schema)
+    narrow = [one for one in wanted if one.name in there.names and not fits(one.type, there.field(one.name).type)]
+    for field in (*addable(there, wanted), *narrow):
+        with contextlib.suppress(ResolveError, ValidationError, ValueError), transaction.update_schema() as update:
+            update.union_by_name(pa.schema([field]), table.format_version)
     return transaction
 
 
