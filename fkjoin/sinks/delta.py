@@ -87,11 +87,11 @@ class Delta(TableSink):
         there = pa.schema([*there, *added])
         if missing := [name for name in schema.names if name not in there.names]:
             raise FkJoinError(
-                f"{self._target} lacks the columns {', '.join(missing)} (it has {', '.join(sorted(there.names))}): "
+                f"Delta table {self.path} lacks the columns {', '.join(missing)} (it has {', '.join(sorted(there.names))}): "
                 "add them, let evolve=True add them, or write to another path"
             )
         if wrong := list(column_types.problems(there, self._schema)):
-            raise FkJoinError(f"{self._target} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
+            raise FkJoinError(f"Delta table {self.path} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
         if added and keep:
             found.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
         self._schema = pa.schema([there.field(name) for name in schema.names])
@@ -103,7 +103,7 @@ class Delta(TableSink):
             DeltaTable.create(self.path, self._schema, mode="ignore", storage_options=dict(self.options))
         except DeltaError as error:  # such as of a timestamp_ntz in a map, which the package overlooks
             raise FkJoinError(
-                f"{self._target} cannot be made for {types_text(spark_schema(schema))}: {error}. "
+                f"Delta table {self.path} cannot be made for {types_text(spark_schema(schema))}: {error}. "
                 "Make it in another way, or cast the column"
             ) from error
 

@@ -100,20 +100,21 @@ class Iceberg(TableSink):
             if isinstance(error, OSError):  # of a storage or a catalog
                 raise
             raise FkJoinError(
-                f"{self._target} cannot be made for {types_text(spark_schema(schema))}: {error}. Make it in another way, or "
-                "cast the column"
+                f"Iceberg table {self.table} cannot be made for {types_text(spark_schema(schema))}: {error}. Rename or cast "
+                "the column in a view of the table"
             ) from error
         self._require_columns(made.schema(), schema)  # another query may have made it at the same moment
 
     def _require_columns(self, there: Schema, schema: pa.Schema) -> None:
         columns = columns_of(there)
         if missing := [name for name in schema.names if name not in columns.names]:
+            known = ", ".join(sorted(columns.names))
             raise FkJoinError(
-                f"{self._target} lacks the columns {', '.join(missing)} (it has {', '.join(sorted(columns.names))}): "
-                "add them, let evolve=True add them, or write to another table"
+                f"Iceberg table {self.table} lacks the columns {', '.join(missing)} (it has {known}): add them, let "
+                "evolve=True add them, or write to another table"
             )
         if wrong := list(column_types.problems(columns, schema)):
-            raise FkJoinError(f"{self._target} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
+            raise FkJoinError(f"Iceberg table {self.table} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
 
     def last_batch(self, query: str) -> BatchId | None:
         return self._repeated(lambda: self._last(query))

@@ -24,7 +24,7 @@ _QUERY, _BATCH = "fkjoin.query", "fkjoin.batch"
 """What a snapshot's summary says, for those who read its history."""
 
 
-class _Once(Transaction):
+class _SingleAttempt(Transaction):
     """A transaction that does not repeat itself.
 
     The package's own repetition puts added rows on top of what another writer has committed: also rows with the same keys, and
@@ -49,7 +49,7 @@ def commit(table: Table, batch: BatchId, gone: Sequence[DataFile], portions: Ite
     The last batch must have been read from the same ``table`` object: whatever was committed since then makes it fail, with
     ``CommitFailedException``.
     """
-    transaction = _Once(table)
+    transaction = _SingleAttempt(table)
     update = transaction.update_snapshot({_QUERY: batch.query, _BATCH: str(batch.number)})
     snapshot = update.overwrite() if gone else update.merge_append()
     numbers = itertools.count()

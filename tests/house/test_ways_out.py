@@ -39,6 +39,7 @@ APPEND_ONLY = (
     "tests/sinks/test_delta_outages.py::test_an_append_only_table_stops_the_query_at_once_and_goes_on_when_it_no_longer_is"
 )
 VACUUMED = "tests/sinks/test_delta_rollback.py::test_a_batch_that_is_no_longer_there_is_named"
+CATALOG = "tests/sinks/test_iceberg.py::test_a_catalog_that_cannot_be_had_says_why_and_shows_no_secret"
 SPARKS_SINK = "tests/sinks/test_restored_checkpoint.py::test_a_folder_of_sparks_own_sink_that_is_ahead_is_named"
 
 ADDERS = "tests/spark/test_adder_expressions.py::test_expressions_as_adder_and_subtractor"
@@ -234,7 +235,16 @@ WAYS: dict[str, str] = {
     "Delta table {} cannot be made for {}: {}": (
         "tests/sinks/test_parquet_and_delta.py::test_a_table_that_cannot_be_made_is_refused"
     ),
-    "a row cannot be in Delta table {}: {}. Replace": (
+    "Iceberg table {} lacks the columns {} (it has": (
+        "tests/sinks/test_iceberg.py::test_a_table_without_the_columns_is_refused_or_gets_them"
+    ),
+    "Iceberg table {} cannot be made for {}: {}": ("tests/sinks/test_iceberg.py::test_a_table_that_cannot_be_made_is_refused"),
+    "{} is gone: restore it, or start with a new": (
+        "tests/sinks/test_iceberg.py::test_a_table_that_was_dropped_stops_the_query"
+    ),
+    "catalog: {} cannot be opened: {}. Give its": CATALOG,
+    "table: {} is no table of a namespace: write": CATALOG,
+    "a row cannot be in {}: {}. Replace such": (
         "tests/sinks/test_parquet_and_delta.py::test_a_null_where_the_target_takes_none_stops_the_batch"
     ),
     "positions: a row that sums up or merges others": BUILDING,

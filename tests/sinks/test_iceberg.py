@@ -23,12 +23,9 @@ from fkjoin.sinks.iceberg import Iceberg
 from fkjoin.sinks.table_sink import BatchId
 from fkjoin.testing import SinkContract
 from tests.support.sampling import EVERY
+from tests.support.sinks import iceberg, lake
 
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64())])
-
-
-def properties(folder: Path) -> dict[str, str]:
-    return {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/lake"}
 
 
 @pytest.mark.faults
@@ -37,20 +34,20 @@ class TestIceberg(SinkContract):
 
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path: Path) -> None:
-        self.options = properties(tmp_path)
+        self.at, self.options = tmp_path, lake(tmp_path)
 
     def make_sink(self, into: str) -> Iceberg:
         return Iceberg(f"shop.{into}", options=self.options)
 
     def read_rows(self, into: str) -> list[dict[str, Any]]:
-        return load_catalog("default", **self.options).load_table(f"shop.{into}").scan().to_arrow().to_pylist()
+        return iceberg(self.at, f"shop.{into}")
 
 
 class Shop:
     """A catalog with a namespace, and the table that a sink keeps there."""
 
     def __init__(self, folder: Path) -> None:
-        self.options = properties(folder)
+        self.options = lake(folder)
         self.catalog: Catalog = load_catalog("default", **self.options)
         self.catalog.create_namespace("shop")
 
@@ -217,6 +214,15 @@ def test_columns_that_cannot_be_written_are_refused_by_name(shop: Shop) -> None:
         FkJoinError, match="column id is .*uuid.*, which cannot hold every string: .*; column of is .* NOT NULL"
     ):
         shop.sink()
+
+
+def test_a_table_that_cannot_be_made_is_refused(shop: Shop) -> None:
+    inside = pa.field("a", pa.struct([("b", pa.int64())]))
+    with pytest.raises(
+        FkJoinError, match="Iceberg table shop.it cannot be made for .* multiple fields for name a.b.* Rename or"
+    ):
+        shop.sink(SCHEMA.append(inside).append(pa.field("a.b", pa.int64())))
+    shop.sink(SCHEMA.append(inside).append(pa.field("a_b", pa.int64())))
 
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")])
