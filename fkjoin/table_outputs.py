@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fkjoin import sinks
@@ -86,6 +86,9 @@ class TableOutputs(Handle):
         checkpoint: str | Path,
         options: Mapping[str, str] | None = None,
         evolve: bool = False,
+        partition_by: str | Sequence[str] = (),
+        optimize_every: int | None = None,
+        vacuum_every: int | None = None,
         retry_s: float = RETRY_S,
         trigger: Trigger = None,
         query_name: str | None = None,
@@ -107,6 +110,11 @@ class TableOutputs(Handle):
             Options of the storage, as the package deltalake takes them.
         evolve : bool, default False
             Whether a table that is there gets the columns that it lacks when the query starts.  Nothing is dropped.
+        partition_by : str or sequence of str, optional
+            Columns by whose values a table that is made has its files in folders.
+        optimize_every, vacuum_every : int, optional
+            After so many batches, small files are compacted (OPTIMIZE), and files that no version of the last week has are
+            deleted (VACUUM).
         retry_s : float, default 60.0
             Seconds for which a batch is tried again after another writer's change of the same rows, or while the storage is
             away.
@@ -131,7 +139,7 @@ class TableOutputs(Handle):
         --------
         >>> query = joined.to_delta("lake/joined", checkpoint="ck/joined")
         """
-        sink = sinks.Delta(path, options or {}, retry_s, evolve)
+        sink = sinks.Delta(path, options or {}, retry_s, evolve, partition_by, optimize_every, vacuum_every)
         return self._start(sink, checkpoint, trigger, query_name, on_restore)
 
     def to_iceberg(

@@ -59,7 +59,7 @@ EVERY = [
 SAMPLE = [
     (RESTORE, AT_COMMIT, "parquet"),
     (RESTORE, AFTER, "delta"),
-    (BOTH, AT_COMMIT, "iceberg"),
+    (RESTORE, AT_COMMIT, "iceberg"),
     (SECOND, BEFORE, "parquet"),
     (OUTAGE, AT_COMMIT, "postgres"),
 ]

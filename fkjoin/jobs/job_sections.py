@@ -213,7 +213,11 @@ class SinkSection(Section):
         ),
         Kind("Parquet files", {"path": ANY, "format": "parquet"}, ("format",)),
         Kind("an Iceberg table", {"iceberg": ANY}, ("catalog", "options", "evolve", "retry_s")),
-        Kind("a Delta table", {"path": ANY, "format": "delta"}, ("format", "options", "evolve", "retry_s")),
+        Kind(
+            "a Delta table",
+            {"path": ANY, "format": "delta"},
+            ("format", "options", "evolve", "retry_s", "partition_by", "optimize_every", "vacuum_every"),
+        ),
         Kind("files of Spark's own sink", {"path": ANY}, ("format", "options")),
         Kind("a sink of another package", {"kind": ANY}, ("settings",)),
     )
@@ -256,6 +260,12 @@ class SinkSection(Section):
     """Options of Spark's sink, or of Delta's storage; properties of Iceberg's catalog and storage."""
     evolve: bool = False
     """Add columns that the table lacks, when the job starts; in Iceberg also widen types."""
+    partition_by: str | list[str] = Field([])
+    """Columns by whose values a new table has its files in folders."""
+    optimize_every: int | None = Field(None, ge=1)
+    """After so many batches, compact small files (OPTIMIZE)."""
+    vacuum_every: int | None = Field(None, ge=1)
+    """After so many batches, delete files that no version of the last week has (VACUUM)."""
 
     @property
     def place(self) -> str:

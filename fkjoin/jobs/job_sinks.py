@@ -46,7 +46,9 @@ def sink_of(spec: SinkSection) -> Sink | None:
     assert spec.path is not None
     if spec.format == "parquet":
         return kinds.Parquet(spec.path)
-    return kinds.Delta(spec.path, options, spec.retry_s, spec.evolve) if spec.format == "delta" else None
+    if spec.format != "delta":
+        return None
+    return kinds.Delta(spec.path, options, spec.retry_s, spec.evolve, spec.partition_by, spec.optimize_every, spec.vacuum_every)
 
 
 def sink_queries(

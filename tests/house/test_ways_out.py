@@ -39,6 +39,7 @@ APPEND_ONLY = (
     "tests/sinks/test_delta_outages.py::test_an_append_only_table_stops_the_query_at_once_and_goes_on_when_it_no_longer_is"
 )
 VACUUMED = "tests/sinks/test_delta_rollback.py::test_a_batch_that_is_no_longer_there_is_named"
+UPKEEP = "tests/sinks/test_delta.py::test_rows_move_between_partitions_and_files_are_compacted_and_deleted"
 CATALOG = "tests/sinks/test_iceberg.py::test_a_catalog_that_cannot_be_had_says_why_and_shows_no_secret"
 SPARKS_SINK = "tests/sinks/test_restored_checkpoint.py::test_a_folder_of_sparks_own_sink_that_is_ahead_is_named"
 
@@ -235,6 +236,8 @@ WAYS: dict[str, str] = {
     "Delta table {} cannot be made for {}: {}": (
         "tests/sinks/test_parquet_and_delta.py::test_a_table_that_cannot_be_made_is_refused"
     ),
+    "partition_by: Delta table {} is there, parti": UPKEEP,
+    "{}: {} is no number of batches; leave it out": UPKEEP,
     "Iceberg table {} lacks the columns {} (it has": (
         "tests/sinks/test_iceberg.py::test_a_table_without_the_columns_is_refused_or_gets_them"
     ),
