@@ -49,7 +49,7 @@ class Iceberg(TableSink):
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     evolve: bool = False
     retry_s: float = RETRY_S
-    _names: tuple[str, ...] = ()
+    _schema: pa.Schema = None
     _key: tuple[str, ...] = ()
     _takes_events: ClassVar[bool] = True
 
@@ -74,7 +74,7 @@ class Iceberg(TableSink):
 
     def _prepared(self, schema: pa.Schema, key: tuple[str, ...], *, keep: bool) -> None:
         require_kinds("to_iceberg", spark_schema(schema), *TIMES_OF_DAY)
-        self._names, self._key = tuple(schema.names), key
+        self._schema, self._key = schema, key
         self._repeated(lambda: self._prepare(schema, keep=keep))
 
     def _prepare(self, schema: pa.Schema, *, keep: bool) -> None:
@@ -138,13 +138,13 @@ class Iceberg(TableSink):
 
     def _commit(self, table: Table, batch: BatchId, upserts: pa.Table, deletes: pa.Table, *, everything: bool = False) -> None:
         there = columns_of(table.schema())
-        self._require_columns(table.schema(), upserts.schema)
+        self._require_columns(table.schema(), self._schema)
         rewrite = Rewrite(table, there, self._fitting(upserts, there), self._fitting(deletes, there), everything)
         tasks = rewrite.tasks() if self._key else []
         commit(table, batch, [task.file for task in tasks], rewrite.portions(tasks))
 
     def _fitting(self, rows: pa.Table, there: pa.Schema) -> pa.Table:
-        return column_types.fitting(self._target, rows, there, self._key or self._names, _has_years)
+        return column_types.fitting(self._target, rows, there, self._key or self._schema.names, _has_years)
 
     def _table(self) -> Table | None:
         return table_in(catalog_of(self.catalog, self.options, make=False), self.table)
