@@ -10,16 +10,20 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import requests
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitStateUnknownException, ForbiddenError, ServiceUnavailableError, UnauthorizedError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, UUIDType
+from sqlalchemy.exc import OperationalError
 
 from fkjoin import TopologyError
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.iceberg import Iceberg
+from fkjoin.sinks.iceberg_catalog import mends
 from fkjoin.sinks.table_sink import BatchId
 from fkjoin.testing import SinkContract
 from tests.support.sampling import EVERY
@@ -259,6 +263,26 @@ def test_a_catalog_that_cannot_be_had_says_why_and_shows_no_secret(tmp_path: Pat
     for name in ("it", "shop.", ".it"):
         with pytest.raises(TopologyError, match='is no table of a namespace: write it as "namespace.table"'):
             Iceberg(name)
+
+
+@pytest.mark.parametrize(
+    ("error", "mended"),
+    [
+        (ServiceUnavailableError("503"), True),
+        (CommitStateUnknownException("504"), True),
+        (requests.exceptions.ReadTimeout("read timed out"), True),
+        (OperationalError("commit", None, Exception("database is locked")), True),
+        (OSError("AWS Error SLOW_DOWN during PutObject"), True),
+        (UnauthorizedError("401"), False),
+        (ForbiddenError("403"), False),
+        (requests.exceptions.InvalidURL("no host"), False),
+        (OSError("AWS Error ACCESS_DENIED during PutObject"), False),
+        (FileNotFoundError("a data file"), False),
+        (OperationalError("select", None, Exception("FATAL: password authentication failed for user")), False),
+    ],
+)
+def test_an_error_is_one_that_a_repetition_mends_or_not(error: Exception, mended: bool) -> None:
+    assert mends(error) == mended
 
 
 def test_a_table_that_was_dropped_stops_the_query(shop: Shop) -> None:
