@@ -18,7 +18,7 @@ from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.sinks import Kafka, Parquet, batches
 from fkjoin.sinks.restored import OnRestore
 from fkjoin.spark.schemas import Expression
-from fkjoin.spark.trigger import Trigger, arguments_of
+from fkjoin.spark.trigger import Trigger
 from fkjoin.table_outputs import TableOutputs
 
 
@@ -86,7 +86,7 @@ class Outputs(TableOutputs):
         --------
         >>> query = joined.to_kafka("joined", "localhost:9092", checkpoint="ck/joined")
         """
-        spark, place, when = self._planned.spark, str(checkpoint), arguments_of(trigger)
+        spark, place, when = self._planned.spark, str(checkpoint), self._when(trigger)
         batches.require_one(spark, place)
 
         def begin() -> StreamingQuery:
@@ -181,5 +181,5 @@ class Outputs(TableOutputs):
         >>> from fkjoin.sinks import Kafka, Parquet
         >>> query = joined.to(Kafka("joined", "localhost:9092"), Parquet("lake/joined"), checkpoint="ck/joined")
         """
-        more: Any = {"checkpoint": str(checkpoint).rstrip("/"), "trigger": arguments_of(trigger), "on_restore": on_restore}
+        more: Any = {"checkpoint": str(checkpoint).rstrip("/"), "trigger": self._when(trigger), "on_restore": on_restore}
         return batches.start_several(self._planned.spark, self._as_begun, places, query_name=query_name, **more)

@@ -12,7 +12,7 @@ from fkjoin.sinks import RETRY_S, batches
 from fkjoin.sinks.restored import OnRestore
 from fkjoin.sinks.table_sink import require_table_sink
 from fkjoin.spark.dead_letters import OnError
-from fkjoin.spark.trigger import Trigger, arguments_of
+from fkjoin.spark.trigger import Trigger
 
 
 class TableOutputs(Handle):
@@ -248,5 +248,5 @@ class TableOutputs(Handle):
         query_name: str | None,
         on_restore: OnRestore,
     ) -> Query:
-        spark, begun, place, when = self._planned.spark, self._as_begun, str(checkpoint), arguments_of(trigger)
+        spark, begun, place, when = self._planned.spark, self._as_begun, str(checkpoint), self._when(trigger)
         return batches.start(spark, begun, sink, checkpoint=place, trigger=when, query_name=query_name, on_restore=on_restore)

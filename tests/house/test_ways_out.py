@@ -103,6 +103,7 @@ WAYS: dict[str, str] = {
     "emit: a window is sent when it closes, and {": BUILDING,
     "grace: {} is less than nothing; give an inte": BUILDING,
     'idle: {} is too short; give at least "{} sec': BUILDING,
+    "trigger: {} is longer than the idle time of {": BUILDING,
     "deployment: windows close in one query; leav": BUILDING,
     "key: the window's time {} is {}; write cast(": BUILDING,
     'emit: "{}" is for windows; put fkjoin.window': BUILDING,
@@ -190,7 +191,7 @@ WAYS: dict[str, str] = {
     "Json: the schema has a column {} already": BUILDING,
     "Debezium: a key's column cannot be called": BUILDING,
     "internal topic {} has {} partitions, {} are": (
-        "integration/test_join.py::test_races_converge_when_internal_records_are_late_doubled_and_reordered"
+        "integration/test_join.py::test_races_converge_when_internal_records_are_delayed_doubled_and_reordered"
     ),
     "topic {} was created again and has no records": ANEW,
     "options: {} is set by fkjoin; give it as": OPTION,
