@@ -97,6 +97,33 @@ def published(table: Table, topic: str, broker: Broker, folder: Path) -> dict[st
     return Running([query]).counters()
 
 
+def test_rows_know_where_their_records_were_read(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """By workers and by Spark, for filters, extractors and joiners; with the chains of a topic that has them."""
+    broker.create("placed", "placed-clean", "placed-clients", "placed-out", partitions=1)
+    broker.send("placed", [Record(key.encode(), document(fk="c")) for key in "abc"])
+    broker.send("placed-clients", [Record(b"c", b"name")])
+    about: Any = {"key": "string", "value": Json("fk string"), "positions": True}
+    clients = Table.from_kafka(spark, "placed-clients", broker.bootstrap, key="string", value="string")
+    joiner = ["left._position as place", "left._position.offset + 1 as next", "right.value as client"]
+    place = {"topic": "placed", "partition": 0}
+    for name, more in (("workers", {}), ("spark", {"headers": True})):
+        orders = Table.from_kafka(spark, "placed", broker.bootstrap, name=name, **about, **more)
+        assert orders.columns == ["key", "fk", *more, "_position"]
+        extractor = "if(_position.topic = 'placed' and _position.partition = 0, fk, null)"
+        joined = fk_join(orders.filter("_position.offset > 0"), clients, extractor, name=f"{name}-joined", joiner=joiner)
+        found = sorted((row.key, row.place.asDict(), row.next, row.client) for row in rows(joined.changes, tmp_path / name))
+        assert found == [("b", {**place, "offset": 1}, 2, "name"), ("c", {**place, "offset": 2}, 3, "name")]
+    published(Table.from_kafka(spark, "placed", broker.bootstrap, **about), "placed-clean", broker, tmp_path / "publish")
+    clean = Table.from_kafka(spark, "placed-clean", broker.bootstrap, roots=1, **about)
+    read = {row.key: row._position.asDict(recursive=True) for row in rows(clean.changes, tmp_path / "clean")}
+    roots = [{**place, "offset": record.offset(), "timestamp": record.timestamp()[1]} for record in broker.read("placed")]
+    assert read == {
+        key: {"topic": "placed-clean", "partition": 0, "offset": at, "chains": [[roots[at]]]} for at, key in enumerate("abc")
+    }
+    written = [json.loads(record.value()) for record in broker.read("placed-clean")]
+    assert written == [{"fk": "c", "_position": {**place, "offset": at}} for at in range(3)]
+
+
 def test_what_a_job_upstream_publishes_twice_counts_once_and_another_root_starts_over(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:

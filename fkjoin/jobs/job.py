@@ -169,6 +169,7 @@ class Job:
                     on_new_topic=spec.on_new_topic,
                     headers=spec.headers,
                     roots=spec.roots,
+                    positions=spec.positions,
                     options={**options, **spec.options},
                 )
             else:
@@ -227,14 +228,8 @@ class Job:
         if kind == "aggregates":
             made = spec.aggregates[name]
             columns = {title: wanted_of(title, text) for title, text in made.columns.items()}
-            grouped = self.tables[made.of].group_by(
-                made.key,
-                name=name,
-                **made.emission,
-                deployment=made.deployment,
-                application=spec.name,
-                upgrade_from=made.upgrade_from,
-            )
+            how: Any = {"deployment": made.deployment, "application": spec.name, "upgrade_from": made.upgrade_from}
+            grouped = self.tables[made.of].group_by(made.key, name=name, **made.emission, **how)
             return grouped.agg(having=made.having, **columns)
         if kind in ("cogroups", "merges"):
             together = (spec.cogroups if kind == "cogroups" else spec.merges)[name]

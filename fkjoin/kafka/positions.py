@@ -28,6 +28,7 @@ from fkjoin.codec import versions
 from fkjoin.codec.arrays import Bytes, as_bytes, buffers, lengths, window
 from fkjoin.kafka.formats import header
 from fkjoin.spark.on_arrow import on_arrow
+from fkjoin.spark.topic_records import PLACE
 
 HEADER = "fkjoin-positions"
 CHAINS = "array<array<struct<topic:string,partition:int,offset:bigint,timestamp:bigint>>>"
@@ -45,6 +46,12 @@ def given_chains(roots: int) -> tuple[Column, Column]:
         .when(~F.coalesce(usable, F.lit(False)), F.lit(f"{HEADER} has a position without topic, partition or offset"))
     )
     return F.when(text.isNull(), F.array(F.array(_position()))).otherwise(F.transform(chains, _timed)), problem
+
+
+def column_of(chains: Column | None) -> Column:
+    """The column that says where a record was read; with ``chains``, also the positions that it came through."""
+    place = [F.col(name).alias(name) for name in PLACE]
+    return F.struct(*place, *([] if chains is None else [chains.alias("chains")]))
 
 
 def version(chains: Column, roots: int) -> Column:
@@ -91,8 +98,7 @@ def _position(raw: Column | None = None) -> Column:
     def field(name: str) -> Column:
         return F.col(name) if raw is None else raw[name]
 
-    names = ("topic", "partition", "offset")
-    return F.struct(*[field(name).alias(name) for name in names], F.unix_millis(field("timestamp")).alias("timestamp"))
+    return F.struct(*[field(name).alias(name) for name in PLACE], F.unix_millis(field("timestamp")).alias("timestamp"))
 
 
 def _usable(chain: Column) -> Column:

@@ -209,6 +209,7 @@ WAYS: dict[str, str] = {
     "having: only Spark can evaluate {}; write": BUILDING,
     "{} is no setting of Spark: write": JOB_FILES,
     "headers: the value has a column 'headers'": START_OVER,
+    "positions: the key or the value has a column": START_OVER,
     "{}: column {} is {}, which could not be read": (
         "tests/sinks/test_types.py::test_what_would_not_come_back_from_json_is_refused"
     ),

@@ -136,6 +136,18 @@ def test_records_become_changes_with_their_place_as_version() -> None:
     assert column(found[0], "ts").to_pylist() == [5]
 
 
+def test_rows_say_where_their_records_were_read_if_they_are_to() -> None:
+    """A row that is none stays none."""
+    key = ReadBytes("key", text=True)
+    reading = TopicRecords("orders", key, ReadObjects(ROW, "this"), bytes(8), fail=False, positions=True)
+    rows = reading.changes(records((b"a", b'{"n": 4}'), (b"b", None), (b"c", b"?"))).column("row")
+    place = {"topic": "orders", "partition": 3, "offset": 70}
+    plain = topic().changes(records((b"a", b'{"n": 4}'), (b"b", None), (b"c", b"?"))).column("row")
+    assert rows[0].as_py() == {"fk": None, "n": 4, "_position": place}
+    assert rows.is_null().to_pylist() == plain.is_null().to_pylist()
+    assert reading.changes(records()).num_rows == 0
+
+
 @pytest.mark.spark
 def test_which_formats_can_be_read(spark: SparkSession) -> None:
     assert all(
