@@ -197,7 +197,7 @@ WAYS: dict[str, str] = {
     "Registry: to write, give write_schema= and": BUILDING,
     "{}: {} has no unit here; take a bigint column": REGISTRY,
     "{}: {} is a clock without a zone; take a": REGISTRY,
-    "upgrade_from: {} is not a release of before": UPGRADE,
+    "upgrade_from: {} is not an older wire version": UPGRADE,
     "deployment: the staged deployment aggregates": BUILDING,
     "{}: {} is a format to read only; write String": BUILDING,
     "on_new_topic: with roots= rows are of the": START_OVER,
