@@ -238,7 +238,8 @@ WAYS: dict[str, str] = {
     "a row cannot be in Delta table {}: {}. Replace": (
         "tests/sinks/test_parquet_and_delta.py::test_a_null_where_the_target_takes_none_stops_the_batch"
     ),
-    "positions: a row that sums up or merges others": BUILDING,
+    "positions: a row that sums up others, has": BUILDING,
+    "positions: {} has emit={}, and rows wait for": ("integration/test_broker.py::test_a_merge_says_where_its_rows_came_from"),
     "rows: {} is {}, an array is needed: write": BUILDING,
     "{}, key {}: {}; with on_error=": (
         "tests/api/test_flat_map.py::test_a_row_that_makes_a_key_twice_or_throws_is_a_dead_letter"
