@@ -4,7 +4,8 @@
     python -m benchmarks.endurance hot [--left 1000000]         one right row with so many subscribers, updated repeatedly
     python -m benchmarks.endurance soak [--batches 2000]        many small batches: are descriptors, memory, threads, disk flat?
 
-Each prints a JSON line per step, and one with a comparison: the last step's inputs or answers a second, of the first one's.
+``hot --spread 8`` spreads the subscribers over so many buckets.  Each prints a JSON line per step, and one with a comparison:
+the last step's inputs or answers a second, of the first one's.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ RIGHT = 100_000
 class Run:
     """A running query over growing logs in ``folder``."""
 
-    def __init__(self, folder: Path, heap: str) -> None:
-        self.folder, self.seq, self.seen = folder, 0, -1
+    def __init__(self, folder: Path, heap: str, spread: int = 1) -> None:
+        self.folder, self.spread, self.seq, self.seen = folder, spread, 0, -1
         for side in ("left", "right"):
             (folder / side).mkdir(parents=True)
         spark = fkjoin.session(
@@ -47,6 +48,7 @@ class Run:
             ui_enabled="false",
             driver_memory=heap,
             local_dir=folder / "tmp",
+            fkjoin_buckets=max(2, spread),
             sql_streaming_minBatchesToRetain=2,
             sql_streaming_fileSource_log_cleanupDelay="10s",  # else ten minutes of Spark's lists of all files read
         )
@@ -57,7 +59,7 @@ class Run:
     def changes(self) -> DataFrame:
         """What the query does."""
         left, right = (table(self.spark, self.folder, side) for side in ("left", "right"))
-        return fk_join(left, right, "value.fk", name="bench").changes
+        return fk_join(left, right, "value.fk", name="bench", spread=self.spread).changes
 
     def resume(self) -> None:
         """Start the query, or go on with it."""
@@ -177,10 +179,11 @@ def main() -> None:
     parser.add_argument("what", choices=("growth", "hot", "soak"))
     parser.add_argument("--left", type=int)
     parser.add_argument("--batches", type=int, default=2000)
+    parser.add_argument("--spread", type=int, default=1, help="of the join (default 1)")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="fkjoin-bench-"))
     started = time.monotonic()
-    run = Run(folder, "1g" if given.what == "soak" else "3g")
+    run = Run(folder, "1g" if given.what == "soak" else "3g", given.spread)
     try:
         if given.what == "growth":
             growth(run, given.left or 5_000_000)

@@ -69,12 +69,36 @@ class QueryDisplay(_Base):
             print(table_of(batch))
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
+        """Wait until the query ends; a line in a notebook says what it does meanwhile.
+
+        Parameters
+        ----------
+        timeout : int, optional
+            Seconds to wait; without a limit by default.
+
+        Returns
+        -------
+        bool or None
+            With a timeout, whether the query has ended.
+
+        Raises
+        ------
+        QueryError
+            If the query failed.
+        """
         with _notebook_line(self.__repr__) as update:
             if update is not None:
                 return self._told(lambda: self._followed(timeout, update))
             return self._told(lambda: super(QueryDisplay, self).awaitTermination(timeout))
 
     def processAllAvailable(self) -> None:  # noqa: N802
+        """Wait until the query has processed all that its sources had at this call, for tests.
+
+        Raises
+        ------
+        QueryError
+            If the query failed.
+        """
         self._told(super().processAllAvailable)
 
     def _told(self, wait: Callable[[], _T]) -> _T:
@@ -90,6 +114,13 @@ class QueryDisplay(_Base):
         raise failed
 
     def exception(self) -> StreamingQueryException | None:
+        """Return why the query failed.
+
+        Returns
+        -------
+        QueryError or None
+            None if it runs, or ended without a failure.
+        """
         return failure(self) or super().exception()
 
     def __repr__(self) -> str:

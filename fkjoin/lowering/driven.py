@@ -26,9 +26,9 @@ from fkjoin.checkpoint.stores import Identified
 from fkjoin.codec import versions
 from fkjoin.errors import TopologyError
 from fkjoin.lowering.lowered import Lowered
+from fkjoin.lowering.plan_parts import Leaf, Observed, PlanPart, Stateful, joined, parts_of
 from fkjoin.lowering.planner import lower
 from fkjoin.plan.nodes import Source
-from fkjoin.sessions.plan_parts import Leaf, Observed, PlanPart, Stateful, joined, parts_of
 from fkjoin.spark.clock import Clock
 from fkjoin.spark.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.identity import read_identity

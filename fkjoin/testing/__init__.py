@@ -1,7 +1,7 @@
 """For your own tests: tables in memory that can be made to crash, to read twice and to reorder; no Spark, no JVM.
 
 >>> test = JoinTest(extractor="customer", how="left")
->>> outputs = test.feed(right("c1", {"name": "Ada"}), left("o1", {"customer": "c1"}), CRASH, left("o1", None), DUPLICATE)
+>>> results = test.feed(right("c1", {"name": "Ada"}), left("o1", {"customer": "c1"}), CRASH, left("o1", None), DUPLICATE)
 >>> assert test.table == {}
 
 Rows are dicts of what JSON can write.  The stages are those that run on Spark; what is between them is played here.
@@ -19,7 +19,7 @@ from fkjoin.testing.enrich import EnrichTest
 from fkjoin.testing.flat_map import FlatMapTest
 from fkjoin.testing.join import JoinTest
 from fkjoin.testing.key_join import KeyJoinTest
-from fkjoin.testing.kit import CRASH, DUPLICATE, REORDER, Event, Output
+from fkjoin.testing.kit import CRASH, DUPLICATE, REORDER, Change, Result
 from fkjoin.testing.members import MembersTest
 from fkjoin.testing.sink import SinkContract
 
@@ -32,16 +32,16 @@ __all__ = [
     "DUPLICATE",
     "REORDER",
     "AggregateTest",
+    "Change",
     "Driver",
     "DriverInput",
     "DriverStore",
     "EnrichTest",
-    "Event",
     "FlatMapTest",
     "JoinTest",
     "KeyJoinTest",
     "MembersTest",
-    "Output",
+    "Result",
     "SinkContract",
     "TableChange",
     "change",

@@ -15,7 +15,7 @@ from fkjoin.folds.calls import Called, Starting
 from fkjoin.folds.fold import Fold
 from fkjoin.stages import Counters
 from fkjoin.testing.groups import GROUP, GroupKit
-from fkjoin.testing.kit import Event, Extractor, Output, Row, json_bytes, json_text, named_by
+from fkjoin.testing.kit import Change, Extractor, Result, Row, json_bytes, json_text, named_by
 
 
 @dataclass
@@ -37,8 +37,8 @@ class AggregateTest(GroupKit):
     Attributes
     ----------
     table : dict of str to object
-        The aggregates by group, as a reader of the outputs has them.
-    outputs : list of Output
+        The aggregates by group, as a reader of the results has them.
+    results : list of Result
         See ``JoinTest``.
     count : Counters
         See ``JoinTest``.
@@ -46,7 +46,7 @@ class AggregateTest(GroupKit):
     Examples
     --------
     >>> test = AggregateTest("customer", 0, lambda key, row, n: n + row["n"], lambda key, row, n: n - row["n"])
-    >>> outputs = test.feed(change("o1", {"customer": "c1", "n": 2}), change("o2", {"customer": "c1", "n": 3}), DUPLICATE)
+    >>> results = test.feed(change("o1", {"customer": "c1", "n": 2}), change("o2", {"customer": "c1", "n": 3}), DUPLICATE)
     >>> test.table
     {'c1': 5}
     """
@@ -57,7 +57,7 @@ class AggregateTest(GroupKit):
     subtractor: Callable[[str, Row, Any], Any]
     seed: int = 0
     table: dict[str, Any] = field(default_factory=dict)
-    outputs: list[Output] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
     count: Counters = field(default_factory=Counters)
 
     def __post_init__(self) -> None:
@@ -83,8 +83,8 @@ class AggregateTest(GroupKit):
         (texts,) = RowCodec(self._fold.schema).decode(pa.array([value], BYTES))
         return self._shaped(json.loads(texts[0].as_py()))
 
-    def _group(self, event: Event) -> str | None:
-        return named_by(self.group, event, "group")
+    def _group(self, change: Change) -> str | None:
+        return named_by(self.group, change, "group")
 
-    def _values(self, events: list[Event]) -> list[pa.Array]:
-        return [pa.array([json_bytes(event.row).decode() for event in events], pa.string())]
+    def _values(self, changes: list[Change]) -> list[pa.Array]:
+        return [pa.array([json_bytes(change.row).decode() for change in changes], pa.string())]

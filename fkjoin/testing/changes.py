@@ -2,67 +2,67 @@
 
 from __future__ import annotations
 
-from fkjoin.testing.kit import Event, Row
+from fkjoin.testing.kit import Change, Row
 
 
-def left(key: str, row: Row | None, version: int | None = None) -> Event:
+def left(key: str, row: Row | None, version: int | None = None) -> Change:
     """Make a change of a left row.
 
     Parameters
     ----------
     key, row, version
-        See ``Event``.
+        See ``Change``.
 
     Returns
     -------
-    Event
+    Change
 
     Examples
     --------
     >>> event = left("o1", {"customer": "c1"})
     """
-    return Event("left", key, row, version)
+    return Change("left", key, row, version)
 
 
-def right(key: str, row: Row | None, version: int | None = None) -> Event:
+def right(key: str, row: Row | None, version: int | None = None) -> Change:
     """Make a change of a right row.
 
     Parameters
     ----------
     key, row, version
-        See ``Event``.
+        See ``Change``.
 
     Returns
     -------
-    Event
+    Change
 
     Examples
     --------
     >>> event = right("c1", {"name": "Ada"})
     """
-    return Event("right", key, row, version)
+    return Change("right", key, row, version)
 
 
-def change(key: str, row: Row | None, version: int | None = None) -> Event:
+def change(key: str, row: Row | None, version: int | None = None) -> Change:
     """Make a change of a row of a table that is summed up, or makes other rows.
 
     Parameters
     ----------
     key, row, version
-        See ``Event``.
+        See ``Change``.
 
     Returns
     -------
-    Event
+    Change
 
     Examples
     --------
     >>> event = change("o1", {"customer": "c1"})
     """
-    return Event("left", key, row, version)
+    return Change("left", key, row, version)
 
 
-def event(row: Row) -> Event:
+def event(row: Row) -> Change:
     """Make an event that a table enriches.
 
     Parameters
@@ -72,10 +72,10 @@ def event(row: Row) -> Event:
 
     Returns
     -------
-    Event
+    Change
 
     Examples
     --------
     >>> clicked = event({"customer": "c1", "page": "start"})
     """
-    return Event("event", "", row)
+    return Change("event", "", row)

@@ -85,11 +85,11 @@ class Driver:
         self._fed: list[tuple[str, Fed]] = []
         self._now_ms = self._before_ms = 0
         self._table: dict[Any, dict[str, Any]] = {}
-        self._outputs: list[TableChange] = []
+        self._results: list[TableChange] = []
 
     @property
     def table(self) -> dict[Any, dict[str, Any]]:
-        """The rows by key, as a reader of the outputs has them.
+        """The rows by key, as a reader of the results has them.
 
         Returns
         -------
@@ -99,14 +99,14 @@ class Driver:
         return self._table
 
     @property
-    def outputs(self) -> list[TableChange]:
+    def results(self) -> list[TableChange]:
         """All changes, in order.
 
         Returns
         -------
         list of TableChange
         """
-        return self._outputs
+        return self._results
 
     def input(self, name: str) -> DriverInput:
         """Name a source, to feed it.
@@ -168,14 +168,14 @@ class Driver:
         """
         if what not in (None, CRASH, DUPLICATE, REORDER):
             raise FkJoinError(f"what: {what!r} is none of CRASH, DUPLICATE, REORDER")
-        before, batch = len(self._outputs), list(self._waiting)
+        before, batch = len(self._results), list(self._waiting)
         self._waiting.clear()
         self._fed += batch
         for part in self._portions(batch) if what == REORDER else [batch]:
             self._batch(part, lose=what == CRASH)
         if what == DUPLICATE:
             self._batch(self._fed, lose=False)
-        return self._outputs[before:]
+        return self._results[before:]
 
     def advance(self, by: str | timedelta) -> list[TableChange]:
         """Move the clock, and run what was fed since the last run at the new time.
@@ -301,7 +301,7 @@ class Driver:
         if self._lowered.dead:
             self._batches.append(batch)
         for made in self._changes(found):
-            self._outputs.append(made)
+            self._results.append(made)
             if made.row is None:
                 self._table.pop(made.key, None)
             else:

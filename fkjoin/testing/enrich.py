@@ -15,7 +15,7 @@ from fkjoin.codec.arrays import BYTES, as_bytes, valid
 from fkjoin.codec.messages import ENRICHED, EVENT, JOINED, table
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.stages import Counters, How, enrich
-from fkjoin.testing.kit import DUPLICATE, TIMES, Event, Kit, Output, Row
+from fkjoin.testing.kit import DUPLICATE, TIMES, Change, Kit, Result, Row
 
 
 @dataclass
@@ -37,7 +37,7 @@ class EnrichTest(Kit):
     ----------
     table : dict of str to dict
         The table's rows by key.
-    outputs : list of Output
+    results : list of Result
         The events that were sent: each an insert under the key that it names, or ``""``, whose value has the columns of the
         event and of the row.
     count : Counters
@@ -46,8 +46,8 @@ class EnrichTest(Kit):
     Examples
     --------
     >>> test = EnrichTest(on="customer", how="left")
-    >>> outputs = test.feed(event({"customer": "c1", "n": 1}), change("c1", {"name": "Ada"}), CRASH, change("c1", None))
-    >>> [output.value for output in outputs]
+    >>> results = test.feed(event({"customer": "c1", "n": 1}), change("c1", {"name": "Ada"}), CRASH, change("c1", None))
+    >>> [result.value for result in results]
     [{'customer': 'c1', 'n': 1, 'name': 'Ada'}]
     """
 
@@ -55,7 +55,7 @@ class EnrichTest(Kit):
     how: How = "inner"
     seed: int = 0
     table: dict[str, Any] = field(default_factory=dict)
-    outputs: list[Output] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
     count: Counters = field(default_factory=Counters)
 
     _stages = ("enrich",)
@@ -65,7 +65,7 @@ class EnrichTest(Kit):
             raise TopologyError(f'how: {self.how!r} is not one of "inner", "left"')
         super().__post_init__()
 
-    def _process(self, batch: list[Event], what: Any) -> None:
+    def _process(self, batch: list[Change], what: Any) -> None:
         super()._process(batch, None if what == DUPLICATE else what)
         changes = sorted((one for one in self._fed if one.side != "event"), key=lambda one: one.version or 0)
         if what == DUPLICATE:
@@ -75,21 +75,21 @@ class EnrichTest(Kit):
             if one.row is not None:
                 self.table[one.key] = one.row
 
-    def _run(self, batch: list[Event], stages: int) -> pa.Table:
+    def _run(self, batch: list[Change], stages: int) -> pa.Table:
         changes, events = ([one for one in batch if (one.side == "event") == of_events] for of_events in (False, True))
         return enrich(_changes(changes), self._events(events), self._stores[0], self.count, how=self.how, **TIMES)
 
-    def _reordered(self, batch: list[Event]) -> list[pa.Table]:
+    def _reordered(self, batch: list[Change]) -> list[pa.Table]:
         """Messages of a batch come in any order, and the table's changes twice."""
         again = [one for one in batch if one.side != "event"]
         return [self._run(self._shuffled([*batch, *self._random.sample(again, len(again) // 2)]), 1)]
 
-    def _events(self, events: list[Event]) -> pa.Table:
+    def _events(self, events: list[Change]) -> pa.Table:
         keys, rows = [self._key(event) for event in events], [_dumps(event.row) for event in events]
         key = pa.array([row if named is None else named.encode() for named, row in zip(keys, rows, strict=True)], BYTES)
         return table(EVENT, key, np.array([one is not None for one in keys], bool), pa.array(rows, BYTES))
 
-    def _key(self, event: Event) -> str | None:
+    def _key(self, event: Change) -> str | None:
         assert event.row is not None
         found = self.on(event.row) if callable(self.on) else event.row.get(self.on)
         if not isinstance(found, str | None):
@@ -100,11 +100,11 @@ class EnrichTest(Kit):
         assert results.schema.equals(ENRICHED)
         for one in results.to_pylist():
             row = {} if one["row"] is None else json.loads(one["row"])
-            event = Event("event", "", json.loads(one["event"]))
-            self.outputs.append(Output(self._key(event) or "", "insert", {**(event.row or {}), **row}))
+            event = Change("event", "", json.loads(one["event"]))
+            self.results.append(Result(self._key(event) or "", "insert", {**(event.row or {}), **row}))
 
 
-def _changes(changes: list[Event]) -> pa.Table:
+def _changes(changes: list[Change]) -> pa.Table:
     rows = pa.array([None if one.row is None else _dumps(one.row) for one in changes], BYTES)
     return table(
         JOINED,

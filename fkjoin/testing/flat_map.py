@@ -15,7 +15,7 @@ from fkjoin.codec.arrays import BYTES, as_bytes
 from fkjoin.codec.messages import JOINED, RESULT, table
 from fkjoin.errors import FkJoinError
 from fkjoin.stages import Counters, owners, spread
-from fkjoin.testing.kit import TIMES, Event, Kit, Output, Row
+from fkjoin.testing.kit import TIMES, Change, Kit, Result, Row
 
 
 @dataclass
@@ -35,8 +35,8 @@ class FlatMapTest(Kit):
     Attributes
     ----------
     table : dict of str to dict
-        The rows by key, as a reader of the outputs has them.
-    outputs : list of Output
+        The rows by key, as a reader of the results has them.
+    results : list of Result
         See ``JoinTest``.
     count : Counters
         See ``JoinTest``.
@@ -44,7 +44,7 @@ class FlatMapTest(Kit):
     Examples
     --------
     >>> test = FlatMapTest(lambda key, row: row["items"], lambda key, item: f"{key}/{item['sku']}")
-    >>> outputs = test.feed(change("o1", {"items": [{"sku": "a"}, {"sku": "b"}]}), change("o1", {"items": [{"sku": "b"}]}))
+    >>> results = test.feed(change("o1", {"items": [{"sku": "a"}, {"sku": "b"}]}), change("o1", {"items": [{"sku": "b"}]}))
     >>> test.table
     {'o1/b': {'sku': 'b'}}
     """
@@ -53,45 +53,45 @@ class FlatMapTest(Kit):
     key: str | Callable[[str, Row], str | None]
     seed: int = 0
     table: dict[str, Any] = field(default_factory=dict)
-    outputs: list[Output] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
     count: Counters = field(default_factory=Counters)
 
     _stages = ("spread", "owners")
 
-    def _run(self, batch: list[Event], stages: int) -> pa.Table:
+    def _run(self, batch: list[Change], stages: int) -> pa.Table:
         outputs = spread(self._messages(batch), self._stores[0], self.count, as_read=True, **TIMES)
         if stages == 1:
             return RESULT.empty_table()
         return owners(outputs, self._stores[1], self.count, source=versions.identity("rows"), **TIMES)
 
-    def _reordered(self, batch: list[Event]) -> list[pa.Table]:
+    def _reordered(self, batch: list[Change]) -> list[pa.Table]:
         """Changes overtake each other on the way to the first stage; from it to the second nothing does."""
         places = self._shuffled(range(len(batch))) + self._random.sample(range(len(batch)), len(batch) // 4)
         return [self._run([batch[place]], 2) for place in places]
 
-    def _messages(self, batch: list[Event]) -> pa.Table:
-        made = [(at, key, row) for at, event in enumerate(batch) for key, row in self._made(event).items()]
+    def _messages(self, batch: list[Change]) -> pa.Table:
+        made = [(at, key, row) for at, change in enumerate(batch) for key, row in self._made(change).items()]
         of, keys = np.array([at for at, *_ in made], np.int64), _texts([key for _, key, _ in made])
         lists = pairs.Pairs(of, keys, pa.array([row for *_, row in made], BYTES))
-        version = np.array([event.version for event in batch], np.int64)
+        version = np.array([change.version for change in batch], np.int64)
         return table(
             JOINED,
-            _texts([event.key for event in batch]),
+            _texts([change.key for change in batch]),
             versions.encode(versions.identity("left"), [version]),
             pairs.encode(lists, len(batch)),
-            np.array([event.row is None for event in batch], bool),
+            np.array([change.row is None for change in batch], bool),
             np.zeros(len(batch), np.int64),
         )
 
-    def _made(self, event: Event) -> dict[str, bytes]:
+    def _made(self, change: Change) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
-        for row in () if event.row is None else self.rows(event.key, event.row):
-            key = self.key(event.key, row) if callable(self.key) else row.get(self.key)
+        for row in () if change.row is None else self.rows(change.key, change.row):
+            key = self.key(change.key, row) if callable(self.key) else row.get(self.key)
             if key is None:
                 continue
             if not isinstance(key, str) or key in found:
                 wrong = f"two of its rows have the key {key!r}" if key in found else f"a key is {key!r}; here keys are texts"
-                raise FkJoinError(f"rows of {event.key!r}: {wrong}")
+                raise FkJoinError(f"rows of {change.key!r}: {wrong}")
             found[key] = json.dumps(row, sort_keys=True, ensure_ascii=False).encode()
         return found
 

@@ -14,7 +14,7 @@ from fkjoin.codec.messages import GROUPED, JOINED, RESULT, table
 from fkjoin.folds.fold import Fold
 from fkjoin.stages import aggregate, regroup
 from fkjoin.stages.regroup import contributions
-from fkjoin.testing.kit import TIMES, Event, Kit
+from fkjoin.testing.kit import TIMES, Change, Kit
 
 GROUP = pa.schema([("group", pa.string())])
 
@@ -26,18 +26,18 @@ class GroupKit(Kit):
     _stages: ClassVar[tuple[str, ...]] = ("regroup", "aggregate")
 
     @abstractmethod
-    def _group(self, event: Event) -> str | None:
-        """The group of an event's row; None for no group."""
+    def _group(self, change: Change) -> str | None:
+        """The group of a change's row; None for no group."""
 
     @abstractmethod
-    def _values(self, events: list[Event]) -> list[pa.Array]:
-        """The columns of the fold's values, a row for each event."""
+    def _values(self, changes: list[Change]) -> list[pa.Array]:
+        """The columns of the fold's values, a row for each change."""
 
-    def _run(self, batch: list[Event], stages: int) -> pa.Table:
+    def _run(self, batch: list[Change], stages: int) -> pa.Table:
         changed = regroup(self._rows(batch), self._stores[0], self.count, **TIMES)
         return self._aggregated(changed) if stages == 2 else RESULT.empty_table()
 
-    def _reordered(self, batch: list[Event]) -> list[pa.Table]:
+    def _reordered(self, batch: list[Change]) -> list[pa.Table]:
         changed = [regroup(part, self._stores[0], self.count, **TIMES) for part in self._portions(self._rows(batch))]
         return [self._aggregated(part) for part in self._portions(pa.concat_tables([GROUPED.empty_table(), *changed]))]
 
@@ -45,11 +45,11 @@ class GroupKit(Kit):
         how: Any = {"source": versions.identity("groups"), "guarded": True}
         return aggregate(changed, self._stores[1], self.count, self._fold, **how, **TIMES)
 
-    def _rows(self, batch: list[Event]) -> pa.Table:
-        there = np.array([event.row is not None for event in batch], bool)
-        groups = pa.array([None if event.row is None else self._group(event) for event in batch], pa.string())
+    def _rows(self, batch: list[Change]) -> pa.Table:
+        there = np.array([change.row is not None for change in batch], bool)
+        groups = pa.array([None if change.row is None else self._group(change) for change in batch], pa.string())
         value = contributions(GROUP, [groups], self._fold.value, self._values(batch), there)
-        number = np.array([event.version for event in batch], np.int64)
+        number = np.array([change.version for change in batch], np.int64)
         version = versions.encode(versions.identity("left"), [number])
-        key = as_bytes(pa.array([event.key for event in batch], pa.string()))
+        key = as_bytes(pa.array([change.key for change in batch], pa.string()))
         return table(JOINED, key, version, value, ~there, np.zeros(len(batch), np.int64))

@@ -16,7 +16,7 @@ from fkjoin.codec.messages import ANSWER, CHANGE, JOINED, RESULT, SUBSCRIPTION, 
 from fkjoin.stages import Counters, How, rekey, resolve, subscription
 from fkjoin.stages.invariants import live_subscriptions
 from fkjoin.stages.join_rows import matched, require_how
-from fkjoin.testing.kit import TIMES, Event, Extractor, Kit, Output, Row, json_bytes, named_by
+from fkjoin.testing.kit import TIMES, Change, Extractor, Kit, Result, Row, json_bytes, named_by
 
 Joiner = Callable[[Row, Row | None], Any]
 
@@ -41,16 +41,16 @@ class JoinTest(Kit):
     Attributes
     ----------
     table : dict of str to object
-        The joined table as a reader of the outputs has it.
-    outputs : list of Output
-        All outputs, in order.
+        The joined table as a reader of the results has it.
+    results : list of Result
+        All results, in order.
     count : Counters
         The counters of the stages: ``stale-dropped``, ``tombstones-suppressed``, ….
 
     Examples
     --------
     >>> test = JoinTest(extractor="customer", how="left")
-    >>> outputs = test.feed(left("o1", {"customer": "c1"}), CRASH, right("c1", {"name": "Ada"}))
+    >>> results = test.feed(left("o1", {"customer": "c1"}), CRASH, right("c1", {"name": "Ada"}))
     >>> test.table["o1"]
     {'left': {'customer': 'c1'}, 'right': {'name': 'Ada'}}
     """
@@ -60,7 +60,7 @@ class JoinTest(Kit):
     joiner: Joiner | None = None
     seed: int = 0
     table: dict[str, Any] = field(default_factory=dict)
-    outputs: list[Output] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
     count: Counters = field(default_factory=Counters)
 
     _stages = ("rekey", "subscription", "resolve")
@@ -84,7 +84,7 @@ class JoinTest(Kit):
                 found.setdefault(foreign.decode(), []).append(key.decode())
         return found
 
-    def _run(self, batch: list[Event], stages: int) -> pa.Table:
+    def _run(self, batch: list[Change], stages: int) -> pa.Table:
         rekeyed = rekey(self._changes(batch, "left"), self._stores[0], self.count, **TIMES)
         if stages == 1:
             return RESULT.empty_table()
@@ -92,7 +92,7 @@ class JoinTest(Kit):
         joined = self._joined(pa.concat_tables(answers))
         return resolve(joined, self._stores[2], self.count, **TIMES) if stages == 3 else RESULT.empty_table()
 
-    def _reordered(self, batch: list[Event]) -> list[pa.Table]:
+    def _reordered(self, batch: list[Change]) -> list[pa.Table]:
         rekeyed = [rekey(part, self._stores[0], self.count, **TIMES) for part in self._portions(self._changes(batch, "left"))]
         rights = self._portions(self._changes(batch, "right"))
         waiting = self._portions(pa.concat_tables([SUBSCRIPTION.empty_table(), *(part.subscriptions for part in rekeyed)]))
@@ -106,8 +106,8 @@ class JoinTest(Kit):
     def _answers(self, subscriptions: pa.Table, rights: pa.Table, *, in_order: bool) -> Iterable[pa.Table]:
         return subscription(subscriptions, rights, self._stores[1], self.count, in_order=in_order, **TIMES)
 
-    def _changes(self, batch: Iterable[Event], side: str) -> pa.Table:
-        rows = [event for event in batch if event.side == side]
+    def _changes(self, batch: Iterable[Change], side: str) -> pa.Table:
+        rows = [change for change in batch if change.side == side]
         return table(
             CHANGE,
             as_bytes(pa.array([row.key for row in rows], pa.string())),
@@ -117,8 +117,8 @@ class JoinTest(Kit):
             np.zeros(len(rows), np.int64),
         )
 
-    def _foreign_key(self, event: Event) -> bytes | None:
-        found = named_by(self.extractor, event, "extractor")
+    def _foreign_key(self, change: Change) -> bytes | None:
+        found = named_by(self.extractor, change, "extractor")
         return None if found is None else found.encode()
 
     def _joined(self, answers: pa.Table) -> pa.Table:

@@ -15,7 +15,7 @@ from fkjoin.codec.arrays import BYTES, as_bytes
 from fkjoin.codec.messages import NUMBERED, RESULT, column, table
 from fkjoin.stages import Counters, HowByKey, pair
 from fkjoin.stages.join_rows import matched, require_how_by_key, with_value
-from fkjoin.testing.kit import TIMES, Event, Kit, Output, Row
+from fkjoin.testing.kit import TIMES, Change, Kit, Result, Row
 
 _SIDES = ("left", "right")
 
@@ -37,8 +37,8 @@ class KeyJoinTest(Kit):
     Attributes
     ----------
     table : dict of str to object
-        The joined table as a reader of the outputs has it.
-    outputs : list of Output
+        The joined table as a reader of the results has it.
+    results : list of Result
         See ``JoinTest``.
     count : Counters
         See ``JoinTest``.
@@ -46,7 +46,7 @@ class KeyJoinTest(Kit):
     Examples
     --------
     >>> test = KeyJoinTest(how="outer")
-    >>> outputs = test.feed(left("o1", {"amount": 5}), CRASH, right("o1", {"paid": 5}), left("o1", None), DUPLICATE)
+    >>> results = test.feed(left("o1", {"amount": 5}), CRASH, right("o1", {"paid": 5}), left("o1", None), DUPLICATE)
     >>> test.table
     {'o1': {'left': None, 'right': {'paid': 5}}}
     """
@@ -55,7 +55,7 @@ class KeyJoinTest(Kit):
     joiner: Callable[[Row | None, Row | None], Any] | None = None
     seed: int = 0
     table: dict[str, Any] = field(default_factory=dict)
-    outputs: list[Output] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
     count: Counters = field(default_factory=Counters)
 
     _stages = ("pair",)
@@ -64,16 +64,16 @@ class KeyJoinTest(Kit):
         require_how_by_key(self.how)
         super().__post_init__()
 
-    def _run(self, batch: list[Event], stages: int) -> pa.Table:
+    def _run(self, batch: list[Change], stages: int) -> pa.Table:
         return self._paired(self._messages(batch))
 
-    def _reordered(self, batch: list[Event]) -> list[pa.Table]:
+    def _reordered(self, batch: list[Change]) -> list[pa.Table]:
         return [RESULT.empty_table(), *map(self._paired, self._portions(self._messages(batch)))]
 
     def _paired(self, rows: pa.Table) -> pa.Table:
         return pair(rows, self._stores[0], self.count, self._joined, parts=(1, 1), **TIMES)
 
-    def _messages(self, batch: list[Event]) -> pa.Table:
+    def _messages(self, batch: list[Change]) -> pa.Table:
         rows = [None if one.row is None else json.dumps(one.row, sort_keys=True, ensure_ascii=False).encode() for one in batch]
         sources = pa.array([versions.identity(one.side) for one in batch], BYTES)
         return table(

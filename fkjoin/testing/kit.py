@@ -24,7 +24,7 @@ TIMES: dict[str, Any] = {"now_ms": 0, "retention_ms": 24 * 60 * 60 * 1000}
 """The times that stages are told."""
 
 
-class Event(NamedTuple):
+class Change(NamedTuple):
     """A change of a row.
 
     Attributes
@@ -40,7 +40,7 @@ class Event(NamedTuple):
 
     Examples
     --------
-    >>> event = Event("left", "o1", {"customer": "c1"})
+    >>> change = Change("left", "o1", {"customer": "c1"})
     """
 
     side: Literal["left", "right", "event"]
@@ -66,7 +66,7 @@ REORDER = Sentinel("REORDER")
 """The messages of the batch before it overtake each other between the stages and come in portions, some of them twice."""
 
 
-class Output(NamedTuple):
+class Result(NamedTuple):
     """A change of the joined or summed-up table.
 
     Attributes
@@ -88,43 +88,43 @@ class Kit(ABC):
     """Base of the kits for joins, aggregates and flat maps: batches, their delivery, and the table that results."""
 
     table: dict[str, Any]
-    outputs: list[Output]
+    results: list[Result]
     count: Counters
     seed: int
     _stages: ClassVar[tuple[str, ...]]
 
     def __post_init__(self) -> None:
         self._stores = [MemoryStore() for _ in self._stages]
-        self._fed: list[Event] = []
+        self._fed: list[Change] = []
         self._random = random.Random(self.seed)
 
-    def feed(self, *events: Event | Sentinel) -> list[Output]:
-        """Process events, a batch up to each sentinel and one after the last.
+    def feed(self, *changes: Change | Sentinel) -> list[Result]:
+        """Process changes, a batch up to each sentinel and one after the last.
 
         Parameters
         ----------
-        *events : Event or sentinel
+        *changes : Change or sentinel
             Changes, and what happens to them: ``CRASH``, ``DUPLICATE``, ``REORDER``.
 
         Returns
         -------
-        list of Output
-            The outputs of all batches.
+        list of Result
+            The results of all batches.
 
         Examples
         --------
-        >>> outputs = test.feed(left("o1", {"customer": "c1"}), CRASH, left("o1", None), DUPLICATE)
+        >>> results = test.feed(left("o1", {"customer": "c1"}), CRASH, left("o1", None), DUPLICATE)
         """
-        before = len(self.outputs)
-        batch: list[Event] = []
-        for event in events:
-            if isinstance(event, Event):
-                batch.append(event if event.version is not None else event._replace(version=len(self._fed) + len(batch)))
+        before = len(self.results)
+        batch: list[Change] = []
+        for change in changes:
+            if isinstance(change, Change):
+                batch.append(change if change.version is not None else change._replace(version=len(self._fed) + len(batch)))
                 continue
-            self._process(batch, event)
+            self._process(batch, change)
             batch = []
         self._process(batch, None)
-        return self.outputs[before:]
+        return self.results[before:]
 
     def stored(self, stage: str) -> dict[bytes, bytes]:
         """Read a stage's store.
@@ -133,7 +133,7 @@ class Kit(ABC):
         ----------
         stage : str
             ``"rekey"``, ``"subscription"`` or ``"resolve"`` of a join, ``"regroup"`` or ``"aggregate"`` of an aggregate,
-            ``"spread"`` or ``"owners"`` of a flat map, ``"pair"`` of a join by primary key, ``"enrich"`` of events.
+            ``"spread"`` or ``"owners"`` of a flat map, ``"pair"`` of a join by primary key, ``"enrich"`` of changes.
 
         Returns
         -------
@@ -150,7 +150,7 @@ class Kit(ABC):
         """
         return dict(self._stores[self._stages.index(stage)].items())
 
-    def _process(self, batch: list[Event], what: Sentinel | None) -> None:
+    def _process(self, batch: list[Change], what: Sentinel | None) -> None:
         if what == CRASH:
             for stages in range(1, len(self._stages) + 1):
                 stores, count = copy.deepcopy(self._stores), self.count.copy()
@@ -165,11 +165,11 @@ class Kit(ABC):
             self._take(made)
 
     @abstractmethod
-    def _run(self, batch: list[Event], stages: int) -> pa.Table:
+    def _run(self, batch: list[Change], stages: int) -> pa.Table:
         """A batch through so many stages, everything in order."""
 
     @abstractmethod
-    def _reordered(self, batch: list[Event]) -> list[pa.Table]:
+    def _reordered(self, batch: list[Change]) -> list[pa.Table]:
         """A batch through all stages, its messages out of order, some of them twice."""
 
     def _read(self, value: bytes) -> Any:
@@ -192,20 +192,20 @@ class Kit(ABC):
             value = None if row["value"] is None else self._read(row["value"])
             operation: Any = Operation(row["operation"]).name.lower()
             key = row["key"].decode()
-            self.outputs.append(Output(key, operation, value))
+            self.results.append(Result(key, operation, value))
             if value is None:
                 del self.table[key]
             else:
                 self.table[key] = value
 
 
-def named_by(extractor: Extractor, event: Event, argument: str) -> str | None:
+def named_by(extractor: Extractor, change: Change, argument: str) -> str | None:
     """The key that a row names; None without a row."""
-    if event.row is None:
+    if change.row is None:
         return None
-    found = extractor(event.key, event.row) if callable(extractor) else event.row.get(extractor)
+    found = extractor(change.key, change.row) if callable(extractor) else change.row.get(extractor)
     if not isinstance(found, str | None):
-        raise FkJoinError(f"{argument}: the key that {event.key!r} names is {found!r}; here keys are texts, or None")
+        raise FkJoinError(f"{argument}: the key that {change.key!r} names is {found!r}; here keys are texts, or None")
     return found
 
 

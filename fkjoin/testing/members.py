@@ -16,7 +16,7 @@ from fkjoin.errors import FkJoinError
 from fkjoin.folds.fold import Fold
 from fkjoin.stages import Counters
 from fkjoin.testing.groups import GroupKit
-from fkjoin.testing.kit import Event, Output, Row
+from fkjoin.testing.kit import Change, Result, Row, named_by
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class MembersTest(GroupKit):
     Attributes
     ----------
     table : dict of str to dict
-        The results by group, as a reader of the outputs has them.
-    outputs : list of Output
+        The results by group, as a reader of the results has them.
+    results : list of Result
         See ``JoinTest``.
     count : Counters
         See ``JoinTest``.
@@ -61,7 +61,7 @@ class MembersTest(GroupKit):
     --------
     >>> from fkjoin import aggregates as agg
     >>> test = MembersTest("customer", pa.schema([("sku", pa.string())]), {"skus": agg.collect_set("sku")})
-    >>> outputs = test.feed(change("o1", {"customer": "c1", "sku": "b"}), change("o2", {"customer": "c1", "sku": "a"}))
+    >>> results = test.feed(change("o1", {"customer": "c1", "sku": "b"}), change("o2", {"customer": "c1", "sku": "a"}))
     >>> test.table
     {'c1': {'skus': ['a', 'b']}}
     """
@@ -72,7 +72,7 @@ class MembersTest(GroupKit):
     having: Callable[[Row], bool] | None = None
     seed: int = 0
     table: dict[str, Any] = field(default_factory=dict)
-    outputs: list[Output] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
     count: Counters = field(default_factory=Counters)
 
     def __post_init__(self) -> None:
@@ -91,14 +91,10 @@ class MembersTest(GroupKit):
         columns = RowCodec(self._fold.schema).decode(pa.array([value], BYTES))
         return {name: column[0].as_py() for name, column in zip(self._fold.schema.names, columns, strict=True)}
 
-    def _values(self, events: list[Event]) -> list[pa.Array]:
-        rows = [event.row or {} for event in events]
+    def _values(self, changes: list[Change]) -> list[pa.Array]:
+        rows = [change.row or {} for change in changes]
         values = [pa.array([row.get(one.name) for row in rows], one.type) for one in self.schema]
-        return [*values, pa.array([event.key for event in events], pa.string())]
+        return [*values, pa.array([change.key for change in changes], pa.string())]
 
-    def _group(self, event: Event) -> str | None:
-        row = event.row or {}
-        found = self.group(event.key, row) if callable(self.group) else row.get(self.group)
-        if not isinstance(found, str | None):
-            raise FkJoinError(f"{event.key!r} is in group {found!r}, which is no text, and groups are texts here")
-        return found
+    def _group(self, change: Change) -> str | None:
+        return named_by(self.group, change, "group")

@@ -60,6 +60,6 @@ MODULES = dict(sorted(modules()))
 
 
 def room(module: str) -> str:
-    first = module.split(".")[0]
-    elsewhere = {"data": "errors", "__main__": "cli"}
-    return first if first in ROOMS else elsewhere.get(first, "face")
+    """The room of a module; ``KeyError`` if its folder is not known as one."""
+    elsewhere = {"data": "errors", "__main__": "cli", **dict.fromkeys(["", "metrics", *FACE], "face")}
+    return ({name: name for name in ROOMS} | elsewhere)[module.split(".")[0]]

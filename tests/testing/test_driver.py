@@ -206,7 +206,7 @@ def test_a_moved_clock_ends_intervals_and_timestamps_are_carried_on(spark: Spark
     driver.input("orders").delete("o2", timestamp=99)
     assert driver.run(CRASH) == []
     assert driver.advance("1 minute") == [("c1", "delete", None, 99)]
-    assert driver.outputs == [("c1", "insert", {"n": 2}, 90), ("c1", "delete", None, 99)]
+    assert driver.results == [("c1", "insert", {"n": 2}, 90), ("c1", "delete", None, 99)]
 
 
 @pytest.mark.spark
