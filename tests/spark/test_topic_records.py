@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -138,14 +139,13 @@ def test_records_become_changes_with_their_place_as_version() -> None:
 
 def test_rows_say_where_their_records_were_read_if_they_are_to() -> None:
     """A row that is none stays none."""
-    key = ReadBytes("key", text=True)
-    reading = TopicRecords("orders", key, ReadObjects(ROW, "this"), bytes(8), fail=False, positions=True)
-    rows = reading.changes(records((b"a", b'{"n": 4}'), (b"b", None), (b"c", b"?"))).column("row")
-    place = {"topic": "orders", "partition": 3, "offset": 70}
-    plain = topic().changes(records((b"a", b'{"n": 4}'), (b"b", None), (b"c", b"?"))).column("row")
-    assert rows[0].as_py() == {"fk": None, "n": 4, "_position": place}
-    assert rows.is_null().to_pylist() == plain.is_null().to_pylist()
-    assert reading.changes(records()).num_rows == 0
+    events = records((b"a", b'{"op": "c", "after": {"n": 4}}'), (b"b", None), (b"c", b'{"op": "d"}'), (b"d", b"?"))
+    plain = TopicRecords("orders", ReadBytes("key", text=True), ReadEvents(ROW, "this"), bytes(8), fail=False)
+    placed = replace(plain, positions=True)
+    rows = placed.changes(events).column("row")
+    assert rows[0].as_py() == {"fk": None, "n": 4, "_position": {"topic": "orders", "partition": 3, "offset": 70}}
+    assert rows.is_null().to_pylist() == plain.changes(events).column("row").is_null().to_pylist() == [False, True, True, True]
+    assert placed.changes(records()).num_rows == 0
 
 
 @pytest.mark.spark
