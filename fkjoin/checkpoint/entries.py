@@ -20,7 +20,7 @@ from fkjoin.folds.members import ColumnForm
 from fkjoin.spark.keys_as_json import _text, keys_as_json
 from fkjoin.stages import split_rows
 from fkjoin.stages.children import Family, stored
-from fkjoin.stages.emission import DIGEST_BYTES, HAS_RESULT
+from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT
 from fkjoin.stages.gather import result_rows
 from fkjoin.stages.join_rows import structs
 from fkjoin.stages.merge import shown_rows

@@ -16,9 +16,9 @@ from fkjoin.analysis.joins import JoinBound
 from fkjoin.analysis.planned import Planned, Settings
 from fkjoin.codec.messages import LEFT
 from fkjoin.codec.rows import Path
-from fkjoin.lowering.emission import paced
 from fkjoin.lowering.foreign_keys import packed_left_rows, packed_right_rows
 from fkjoin.lowering.lowered import Lowered, Narrow, stages_of
+from fkjoin.lowering.pace import paced
 from fkjoin.lowering.pruning import narrow
 from fkjoin.lowering.stage import counted, frame_of, let_through, made_by_operators, stage, state_spec
 from fkjoin.plan.nodes import Join, shares_stages, starts_over

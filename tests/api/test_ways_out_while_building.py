@@ -308,7 +308,7 @@ WAYS: dict[str, Way] = {
         lambda t: t.orders.join(t.customers, on="customer", how="outer"),
         lambda t: (t.orders.join(t.of("b", ORDERS), how="outer"), t.orders.join(t.customers, on="customer", how="left")),
     ),
-    "agg: name at least one column": (
+    "agg: name each column": (
         lambda t: t.orders.group_by("customer").agg(),
         lambda t: t.orders.group_by("customer").agg(orders=agg.count()),
     ),

@@ -89,6 +89,7 @@ WAYS: dict[str, str] = {
     "{}{}: {} is not a number from 1; write one,": (
         "integration/test_join.py::test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones"
     ),
+    "a Table has no items; ask for {} in table.columns": "tests/api/test_inspection.py::test_a_column_is_named_and_not_taken",
     "make a Table with Table.from_files, from_kafka": "tests/api/test_inspection.py::test_a_table_is_not_made_by_its_class",
     "{}: {} is {}, a number is needed; cast it": BUILDING,
     'emit: "{}" is for windows; give it to group_': BUILDING,
@@ -141,7 +142,7 @@ WAYS: dict[str, str] = {
         "tests/files/test_folder_columns.py::test_beside_folders_that_are_read_sparks_readers_cannot_leave_it_to_the_lines"
     ),
     "condition: {} is {}, a boolean is needed": BUILDING,
-    'path: {} has {}: give format="json", "parquet"': BUILDING,
+    'path: {} {}: give format="json", "parquet"': BUILDING,
     "path: {} is not there; make the folder first": BUILDING,
     "path: {} cannot be read to learn its columns": BUILDING,
     "schema: column {} is {}, and Spark's JSON": BUILDING,
@@ -161,7 +162,7 @@ WAYS: dict[str, str] = {
     "log: {} is no file that can be written to;": FINE_STARTS,
     "{}.path: this is the folder of {}, too; give": FINE_STARTS,
     "spread: a row has one partner by primary key;": BUILDING,
-    "agg: name at least one column, such as agg": BUILDING,
+    "agg: name each column, such as agg": BUILDING,
     "returns: give the aggregate's Spark type": BUILDING,
     "{}: a column is called {}, as the aggregate": ADDERS,
     "key: files have columns; name those that": "tests/jobs/test_ways_out.py::test_files_have_a_key_of_columns_that_are_named",

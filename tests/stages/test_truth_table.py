@@ -7,7 +7,7 @@ import pytest
 
 from fkjoin.codec import versions
 from fkjoin.codec.messages import Operation
-from fkjoin.replay.memory import MemoryJoin
+from fkjoin.replay.memory_join import MemoryJoin
 from fkjoin.stages import Counters, counters, rekey, subscription
 from fkjoin.state import Bytes, MemoryStore
 from tests.support.oracle import RIGHT, Change, apply, batch_join, messages

@@ -12,7 +12,7 @@ from fkjoin.codec import records, tags, versions
 from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import Operation
 from fkjoin.stages import Counters, counters
-from fkjoin.stages.emission import HAS_RESULT, EmitDecision, entries
+from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
 from fkjoin.stages.retention import GONE
 
 HAD, HAS, UNCHANGED = (np.array(column) for column in zip(*itertools.product([False, True], repeat=3), strict=True))
