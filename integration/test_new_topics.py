@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from fkjoin import FkJoinError, Table, TopologyError, fk_join
 from fkjoin.checkpoint.files import write_file
 from fkjoin.kafka import Debezium, Json, new_topics
+from fkjoin.kafka.admin import delete_records
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from integration.jobs import anew
 
@@ -311,6 +312,19 @@ def test_a_check_compares_the_queries_of_a_staged_join_with_their_checkpoints(
     send(broker, shop.orders, o1={"c": "c1", "d": "c2"})
     fkjoin_here("run", job)
     assert "fine; 3 queries" in fkjoin_here("run", "--check", job)
+    lost = r"internal topic {} begins at offset \d of partition \d, and {}/job-ck/{} is new: its query would miss rows"
+    for topic, query in (("registration", "joined-subscription"), ("response", "sink-out")):
+        internal, aside = f"{shop.orders}-staged-joined-subscription-{topic}", tmp_path / f"{query}-aside"
+        delete_records(internal, broker.bootstrap, {}, dict(broker.ends(internal)))
+        (tmp_path / "job-ck" / query).rename(aside)
+        with pytest.raises(FkJoinError, match=lost.format(internal, tmp_path, query)):
+            fkjoin_here("run", "--check", job)
+        aside.rename(tmp_path / "job-ck" / query)
+    more = tmp_path / "more.toml"
+    more.write_text(f'{job.read_text()}\n[sinks.more]\ntable = "joined"\npath = "{tmp_path}/more"\nformat = "json"\n')
+    for check in (["--check"], []):
+        with pytest.raises(FkJoinError, match=lost.format(internal, tmp_path, "sink-more")):
+            fkjoin_here("run", more, *check)
     stages = {path.parent for path in (tmp_path / "job-ck").glob("*/fkjoin-operators.json")}
     one, other = stages - {tmp_path / "job-ck" / "sink-out"}
     exchanged(one, other)

@@ -14,7 +14,6 @@ from pyspark.sql.types import StructType
 
 from fkjoin import sinks
 from fkjoin.analysis.written import schema_of
-from fkjoin.checkpoint.indexes import owner
 from fkjoin.cogroups import cogroup
 from fkjoin.errors import TopologyError
 from fkjoin.files.kept_schemas import KeptSchemas
@@ -137,6 +136,7 @@ class Job:
             checkpoint, table = f"{self._checkpoint}/{query.name}", self.tables[self.spec.sinks[query.sinks[0]].table]
             topics = [recipe.connection for _, recipe in recipes_below(table) if recipe.connection is not None]
             require_known_topics(self._spark, checkpoint, topics, stateful=not isinstance(table._planned.node, Source))
+            batches.require_whole_topics(table._lowered, checkpoint)
             of_query = {name: self._sinks[name] for name in query.sinks}
             remembered = {f" {one.place}" if query.shared else "": one for one in of_query.values() if one is not None}
             with _located(", ".join(f"sinks.{one}" for one in query.sinks)):
@@ -300,9 +300,9 @@ class Job:
                 return batches.start(self._spark, table._as_begun, sink, **common, query_name=name, on_restore=self._on_restore)
             assert spec.path is not None
             begun, options = table._as_begun(checkpoint), {n: str(v) for n, v in spec.options.items()}
+            batches.make_topics(begun, checkpoint)
             begun.keep()
-            with owner(self._spark, checkpoint):
-                return batches.start_by_spark(begun.changes, spec.format, options, path=spec.path, **common, query_name=name)
+            return batches.start_by_spark(begun.changes, spec.format, options, path=spec.path, **common, query_name=name)
 
     def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
         common: Any = {"checkpoint": checkpoint, "trigger": trigger}

@@ -188,7 +188,7 @@ WAYS: dict[str, str] = {
     "Json: the schema has a column {} already": BUILDING,
     "Debezium: a key's column cannot be called": BUILDING,
     "internal topic {} has {} partitions, {} are": (
-        "integration/test_join.py::test_races_converge_when_internal_records_are_late_doubled_and_reordered"
+        "integration/test_join.py::test_races_converge_when_internal_records_are_delayed_doubled_and_reordered"
     ),
     "topic {} was created again and has no records": ANEW,
     "options: {} is set by fkjoin; give it as": OPTION,
