@@ -168,6 +168,7 @@ class Job:
                     on_new_topic=spec.on_new_topic,
                     headers=spec.headers,
                     roots=spec.roots,
+                    positions=spec.positions,
                     options={**options, **spec.options},
                 )
             else:

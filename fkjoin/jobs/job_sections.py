@@ -128,7 +128,7 @@ class TableSection(Section):
         Kind(
             "a topic",
             {"topic": ANY},
-            ("value", "version", "deleted", "timestamp", "on_new_topic", "headers", "roots"),
+            ("value", "version", "deleted", "timestamp", "on_new_topic", "headers", "roots", "positions"),
             {"value": 'a topic needs value: "string", "bytes" or {format = …, schema = …}', "key": "key must be given"},
         ),
         Kind('files of format "fkjoin"', {"path": ANY, "format": "fkjoin"}, ("format",)),
@@ -170,6 +170,8 @@ class TableSection(Section):
     """Have the records' headers in a column `headers`."""
     roots: int | None = Field(None, ge=1)
     """From how many topics another job writes this one, with `positions`."""
+    positions: bool = False
+    """Have where each row's record was read, in a column `_position`."""
     materialize: bool = False
     """Keep the rows in state under the table's name."""
     options: dict[str, Value] = Field({}, repr=False)

@@ -201,7 +201,7 @@ WAYS: dict[str, str] = {
     "Registry: to write, give write_schema= and": BUILDING,
     "{}: {} has no unit here; take a bigint column": REGISTRY,
     "{}: {} is a clock without a zone; take a": REGISTRY,
-    "upgrade_from: {} is not a release of before": UPGRADE,
+    "upgrade_from: {} is not an older wire version": UPGRADE,
     "deployment: the staged deployment aggregates": BUILDING,
     "{}: {} is a format to read only; write String": BUILDING,
     "on_new_topic: with roots= rows are of the": START_OVER,
@@ -213,6 +213,7 @@ WAYS: dict[str, str] = {
     "having: only Spark can evaluate {}; write": BUILDING,
     "{} is no setting of Spark: write": JOB_FILES,
     "headers: the value has a column 'headers'": START_OVER,
+    "positions: the key or the value has a column": START_OVER,
     "{}: column {} is {}, which could not be read": (
         "tests/sinks/test_types.py::test_what_would_not_come_back_from_json_is_refused"
     ),
@@ -252,7 +253,8 @@ WAYS: dict[str, str] = {
     "a row cannot be in {}: {}. Replace such": (
         "tests/sinks/test_parquet_and_delta.py::test_a_null_where_the_target_takes_none_stops_the_batch"
     ),
-    "positions: a row that sums up or merges others": BUILDING,
+    "positions: a row that sums up others, has": BUILDING,
+    "positions: {} has emit={}, and rows wait for": ("integration/test_broker.py::test_a_merge_says_where_its_rows_came_from"),
     "rows: {} is {}, an array is needed: write": BUILDING,
     "{}, key {}: {}; with on_error=": (
         "tests/api/test_flat_map.py::test_a_row_that_makes_a_key_twice_or_throws_is_a_dead_letter"

@@ -122,6 +122,7 @@ OF_FILES, OF_OUT = 'path = "{folder}/orders"', 'path = "{folder}/out"'
     ("place", "given", "says"),
     [
         (OF_FILES, "headers = true", "headers: it is a setting of a topic, and this table is read from files"),
+        (OF_FILES, "positions = true", "positions: it is a setting of a topic, and this table is read from files"),
         (OF_FILES, 'value = "string"', "value: it is a setting of a topic, and this table is read from files"),
         (OF_OUT, "positions = true", "positions: it is a setting of a topic, and this sink writes to Parquet files"),
         (OF_OUT, 'headers = "h"', "headers: it is a setting of a topic, and this sink writes to Parquet files"),
