@@ -296,6 +296,11 @@ def _decimal(value: Any, kind: pa.Decimal128Type, unit: Unit | None) -> Decimal:
         raise MisfitError(f'{value!r} may be base64 or a number; give units={{"…": "text"}} or "base64"')
     else:
         found = _plain(value)
+    return rounded(found, kind)
+
+
+def rounded(found: Decimal, kind: pa.Decimal128Type) -> Decimal:
+    """The number with as many places as the type has; ``MisfitError`` if it has more digits than the type."""
     try:
         made = found.quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP, _EXACT)
     except InvalidOperation as error:

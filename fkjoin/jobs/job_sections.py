@@ -21,9 +21,9 @@ from fkjoin.jobs.job_operators import (
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.connection import OnNewTopic
 from fkjoin.sinks import RETRY_S
-from fkjoin.spark.change_events import PLACEHOLDER
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.trigger import arguments_of
+from fkjoin.spark.unavailable import PLACEHOLDER
 
 
 def _needs_columns(of: str) -> dict[str, str]:

@@ -15,15 +15,13 @@ from fkjoin.sinks.batches import Sink
 from fkjoin.sinks.kafka import Kafka
 from fkjoin.sinks.parquet import Parquet
 from fkjoin.sinks.table_sink import BatchId, TableSink
+from fkjoin.spark.outages import RETRY_S
 
 if TYPE_CHECKING:
     from fkjoin.sinks.delta import Delta
     from fkjoin.sinks.postgres import Postgres
 
 __all__ = ["RETRY_S", "BatchId", "Delta", "Kafka", "Parquet", "Postgres", "Sink", "TableSink"]
-
-RETRY_S = 60.0
-"""Seconds for which ``Postgres`` and ``Delta`` try again, unless they are told otherwise."""
 
 _OPTIONAL = ("Delta", "Postgres")
 
