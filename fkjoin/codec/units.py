@@ -6,7 +6,7 @@ of its items under ``ITEM``; of anything else, a ``Unit``.  What is not in it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -35,7 +35,7 @@ Notation: TypeAlias = Unit | Mapping[str, Any] | None
 UNSURE = Unit("unsure")
 """A text that may be base64 or not."""
 
-_CONNECT = {
+CONNECT = {
     "io.debezium.time.Date": Unit("days", "day"),
     "io.debezium.time.Timestamp": Unit("millis", "instant"),
     "io.debezium.time.MicroTimestamp": Unit("micros", "instant"),
@@ -122,43 +122,6 @@ def from_connect(schema: Any, kind: pa.DataType) -> Notation:
     return _unit(schema, kind) if is_special(kind) else None
 
 
-def from_avro(schema: Any, kind: pa.DataType) -> Notation:
-    """The notation that Connect's Avro schemas give for values of the type; ``schema``: parsed, so that names are whole."""
-    return _from_avro(schema, kind, {one["name"]: one for one in _named(schema)})
-
-
-def _from_avro(schema: Any, kind: pa.DataType, named: Mapping[str, Any]) -> Notation:
-    if isinstance(schema, list):
-        branches = [branch for branch in schema if branch != "null"]
-        return _from_avro(branches[0], kind, named) if len(branches) == 1 else None
-    if isinstance(schema, str):
-        return _from_avro(named[schema], kind, named) if schema in named else None
-    if not isinstance(schema, dict):
-        return None
-    if is_special(kind) or pa.types.is_integer(kind):
-        return _CONNECT.get(schema.get("connect.name", ""))
-    if isinstance(schema.get("type"), dict | list):
-        return _from_avro(schema["type"], kind, named)
-    if pa.types.is_struct(kind):
-        fields = {item["name"]: item["type"] for item in _dicts(schema.get("fields"))}
-        found = {field.name: _from_avro(fields.get(field.name), field.type, named) for field in kind}
-        return {name: one for name, one in found.items() if one is not None}
-    part = "values" if pa.types.is_map(kind) else "items" if pa.types.is_list(kind) else None
-    return {ITEM: _from_avro(schema.get(part), _inside(kind)[ITEM], named)} if part else None
-
-
-def _named(schema: Any) -> Iterator[dict[str, Any]]:
-    """The definitions of named types in an Avro schema."""
-    if isinstance(schema, list):
-        for branch in schema:
-            yield from _named(branch)
-    elif isinstance(schema, dict):
-        if "fields" in schema:
-            yield schema
-        for inner in (schema.get("type"), schema.get("items"), schema.get("values"), *_dicts(schema.get("fields"))):
-            yield from _named(inner)
-
-
 def field_of(schema: Any, name: str) -> Any:
     """The schema of a field of a struct; None without one."""
     fields = _dicts(schema.get("fields")) if isinstance(schema, dict) else []
@@ -171,8 +134,8 @@ def _unit(schema: Mapping[str, Any], kind: pa.DataType) -> Unit | None:
         parameters = schema.get("parameters")
         scale = str(parameters.get("scale", 0)) if isinstance(parameters, dict) else "0"
         return Unit("base64", scale=int(scale)) if scale.lstrip("-").isdigit() else None
-    if isinstance(name, str) and name in _CONNECT:
-        return _CONNECT[name]
+    if isinstance(name, str) and name in CONNECT:
+        return CONNECT[name]
     if schema.get("type") == "string" and pa.types.is_decimal(kind):
         return Unit("text")
     if schema.get("type") == "bytes" and pa.types.is_binary(kind):

@@ -25,7 +25,6 @@ from fkjoin.codec.json_values import MisfitError, Number
 from fkjoin.codec.units import ITEM, NANOS, UNSURE, Notation, Unit, is_special
 
 _TIMES = datetime.datetime, datetime.date, datetime.time
-_MICROS = Unit("micros", "instant")
 _MISFITS = ValueError, TypeError, ArithmeticError, pa.ArrowException
 
 _TYPES: list[tuple[Callable[[pa.DataType], bool], set[type]]] = [
@@ -52,7 +51,7 @@ def build(values: Sequence[Mapping[str, Any]], kind: pa.StructType, how: Reading
     problems: dict[int, str] = {}
     columns = []
     for field in kind:
-        some, inner = [value.get(field.name) for value in values], _below(how, field.name)
+        some, inner = _members(values, field.name), _below(how, field.name)
         try:
             columns.append(_column(some, field.type, inner, field.name))
         except _MISFITS:
@@ -68,7 +67,8 @@ def _one_by_one(values: list[Any], field: pa.Field, how: Reading, problems: dict
         try:
             parts.append(_column([value], field.type, how, field.name))
         except _MISFITS as error:
-            problems.setdefault(place, str(error) or f"{field.name}: {_shown(value)} in a column of another type")
+            said = str(error) or f"{_shown(value)} in a column of another type"
+            problems.setdefault(place, said if said.startswith(field.name) else f"{field.name}: {said}")
             parts.append(pa.nulls(1, field.type))
     return pa.concat_arrays(parts)
 
@@ -106,15 +106,12 @@ def _special(values: list[Any], kind: pa.DataType, how: Reading, name: str) -> p
     """Make a column whose values need their unit, or another word."""
     kinds = set(map(type, values)) - {type(None)}
     unit = how.units if isinstance(how.units, Unit) else None
+    if pa.types.is_decimal(kind) and kinds == {bytes} and unit is not None and unit.name == "unscaled":
+        return _decimals(values, kind, unit.scale or 0)
     if pa.types.is_decimal(kind) and kinds <= {Decimal, dict}:
         return _decimals(values, kind)
     if pa.types.is_binary(kind) and kinds == {dict} and unit is not None and unit.name == "wkb":
         return _column(_members(values, "wkb"), kind, Reading(), name)
-    if kinds <= set(_TIMES) and (pa.types.is_integer(kind) or is_special(kind)):
-        unit = _MICROS if unit is None and pa.types.is_date(kind) else unit
-        if unit is not None and unit.name in NANOS and len(kinds) == 1:
-            numbers = _counts(values, kinds.pop(), NANOS[unit.name])
-            return numbers.cast(kind) if pa.types.is_integer(kind) else _read(numbers, kind, Reading(unit, how.zone), name)
     if is_special(kind) and kinds == {int} and not (pa.types.is_decimal(kind) or pa.types.is_binary(kind)):
         return _read(pa.array(values, pa.int64()), kind, how, name)
     if is_special(kind) and kinds == {str}:
@@ -143,31 +140,35 @@ def _read(values: pa.Array, kind: pa.DataType, how: Reading, name: str) -> pa.Ar
     return pa.array(made, kind)
 
 
-def _counts(values: list[Any], of: type, nanos: int) -> pa.Array:
-    """Count units from the beginning of 1970, or of the day."""
-    if of is datetime.date:
-        micros = pc.multiply(pa.array(values, pa.date32()).cast(pa.int32()).cast(pa.int64()), 86_400 * 10**6)
-    elif of is datetime.time:
-        micros = pa.array(values, pa.time64("us")).cast(pa.int64())
-    else:
-        micros = pa.array(values, pa.timestamp("us")).cast(pa.int64())
-    return pc.multiply(micros, 1000) if nanos == 1 else pc.divide(micros, nanos // 1000)
+def _unscaled(values: list[Any], kind: pa.Decimal128Type, scale: int) -> pa.Array:
+    """Make decimals of whole numbers in bytes, the first byte the greatest."""
+    octets = b"".join(
+        (0 if value is None else int.from_bytes(value, "big", signed=True)).to_bytes(16, "little", signed=True)
+        for value in values
+    )
+    whole = pa.Array.from_buffers(pa.decimal128(38, scale), len(values), [None, pa.py_buffer(octets)])
+    return pc.if_else(pc.invert(_nulls(values)), whole, pa.scalar(None, whole.type)).cast(kind)
 
 
-def _decimals(values: list[Any], kind: pa.Decimal128Type) -> pa.Array:
-    """Make decimals with the column's scale; a mapping has the scale of its value beside it."""
-    plain = [_of_variable_scale(value) if isinstance(value, dict) else value for value in values]
+def _decimals(values: list[Any], kind: pa.Decimal128Type, scale: int | None = None) -> pa.Array:
+    """Make decimals, rounded to the column's scale: of numbers, of bytes with the scale, or of mappings that have both."""
     try:
-        return pa.array(plain, kind)
-    except pa.ArrowInvalid:
-        return pa.array([None if value is None else json_values.rounded(value, kind) for value in plain], kind)
+        return pa.array(values, kind) if scale is None else _unscaled(values, kind, scale)
+    except (pa.ArrowException, OverflowError):
+        return pa.array(
+            [None if value is None else json_values.rounded(_decimal(value, scale), kind) for value in values], kind
+        )
 
 
-def _of_variable_scale(value: Mapping[str, Any]) -> Decimal:
-    scale, octets = value.get("scale"), value.get("value")
+def _decimal(value: Any, scale: Any) -> Decimal:
+    if isinstance(value, Decimal):
+        return value
+    octets = value
+    if isinstance(value, dict):
+        scale, octets = value.get("scale"), value.get("value")
     if type(scale) is not int or not isinstance(octets, bytes) or not -400 < scale < 400:
         raise ValueError("a record in a decimal column, and not one of a scale and a value")
-    return Decimal(int.from_bytes(octets, "big", signed=True)).scaleb(-scale)
+    return Decimal(int.from_bytes(octets, "big", signed=True)).scaleb(-scale, json_values.EXACT)
 
 
 def _require_zone(values: list[Any], kind: pa.TimestampType, name: str) -> None:
@@ -204,8 +205,11 @@ def _below(how: Reading, name: str) -> Reading:
     return Reading(how.units.get(name) if isinstance(how.units, Mapping) else None, how.zone)
 
 
-def _members(values: list[Any], name: str) -> list[Any]:
-    return [None if value is None else value.get(name) for value in values]
+def _members(values: Sequence[Any], name: str) -> list[Any]:
+    try:
+        return [value[name] for value in values]
+    except (KeyError, TypeError):  # some lack it, or are null
+        return [None if value is None else value.get(name) for value in values]
 
 
 def _nulls(values: list[Any]) -> pa.BooleanArray:

@@ -7,6 +7,7 @@ fastavro, and then each column is made at once.  The schema's id is no part of a
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -14,9 +15,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec.arrays import Ints, as_bytes, buffers, valid, window
+from fkjoin.codec.arrays import Bools, Ints, as_bytes, buffers, valid, window
 from fkjoin.codec.json_read import Reading
-from fkjoin.codec.units import Notation, from_avro, merged
+from fkjoin.codec.units import Notation, merged
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.event_rows import EventRows
 from fkjoin.spark.json_lines import at
@@ -30,6 +31,8 @@ Kind = Literal["avro", "json"]
 _HEADER = 5
 _PLACES = np.array([1 << 24, 1 << 16, 1 << 8, 1])
 _LONGEST = 500
+_ADDRESS = re.compile(r" from <_io\.BytesIO object at 0x[0-9a-f]+>")
+"""Words of fastavro's that are others at each attempt."""
 
 Change = Callable[[int, dict[str, Any]], None]
 """A function that changes what a record is, before its columns are made; the number is the record's place."""
@@ -47,7 +50,7 @@ class RegistryRecords:
     def read(self, data: pa.BinaryArray, kind: pa.StructType, change: Change | None = None) -> Read:
         """Read the members that the type has; what cannot be read is null in the row."""
         there = valid(data)
-        parts = [self._built(group, kind, change) for group in self._groups(data, there)]
+        parts = [self._built(group, kind, change) for group in self._groups(data, there, kind)]
         nothing = np.flatnonzero(~there)
         if len(nothing) or not parts:
             parts.append((nothing, pa.nulls(len(nothing), kind), pa.nulls(len(nothing), pa.string())))
@@ -64,14 +67,14 @@ class RegistryRecords:
         if change is not None:
             for place, value in zip(group.places, values, strict=True):
                 change(int(place), value)
-        rows, unfit = build(values, kind, Reading(merged(group.units(kind), self.how.units), self.how.zone))
+        rows, unfit = build(values, kind, Reading(merged(group.units, self.how.units), self.how.zone))
         problems = {**unfit, **group.problems}
         words: list[str | None] = [None] * len(values)
         for place, problem in problems.items():
             words[place] = f"not {self.kind} of the registry's schema: {problem}"[:_LONGEST]
         return group.places, rows, pa.array(words, pa.string())
 
-    def _groups(self, data: pa.BinaryArray, there: Any) -> Iterator[_Records]:
+    def _groups(self, data: pa.BinaryArray, there: Bools, kind: pa.StructType) -> Iterator[_Records]:
         """The records of each schema, decoded."""
         octets, bounds = buffers(as_bytes(data))
         head = window(octets, bounds[:-1], _HEADER).astype(np.int64)
@@ -87,11 +90,11 @@ class RegistryRecords:
                 yield _Records.decoded(places, texts, self.registry.from_json)
                 continue
             try:
-                schema = self.registry.avro(number)
+                found = self.registry.avro(number, kind)
             except SchemaProblemError as error:
                 yield _Records.none(places, str(error))
                 continue
-            yield _Records.decoded(places, texts, _avro(schema), schema)
+            yield _Records.decoded(places, texts, _avro(found.schema), found.units)
 
 
 class _Records(NamedTuple):
@@ -101,7 +104,8 @@ class _Records(NamedTuple):
     values: list[dict[str, Any]]
     problems: dict[int, str]
     """What is wrong, by the places among these records."""
-    schema: Any = None
+    units: Notation = None
+    """The notation of the values."""
 
     @classmethod
     def none(cls, places: Ints, problem: str) -> _Records:
@@ -109,34 +113,40 @@ class _Records(NamedTuple):
         return cls(places, [{} for _ in places], dict.fromkeys(range(len(places)), problem))
 
     @classmethod
-    def decoded(cls, places: Ints, texts: list[bytes], decode: Callable[[bytes], Any], schema: Any = None) -> _Records:
+    def decoded(cls, places: Ints, texts: list[bytes], decode: Callable[[bytes], Any], units: Notation = None) -> _Records:
         """Decode records, each by itself: one that cannot be decoded has a problem."""
-        values, problems = [], dict[int, str]()
-        for place, text in enumerate(texts):
-            value: Any = None
-            try:
-                value = decode(text)
-            except FkJoinError:  # of the registry
-                raise
-            except Exception as error:
-                problems[place] = f"{type(error).__name__}: {error}"
-            if value is not None and not isinstance(value, dict):
-                problems[place], value = f"{value!r:.100} is no record", None
-            values.append(value or {})
-        return cls(places, values, problems, schema)
+        try:
+            values, problems = [decode(text) for text in texts], dict[int, str]()
+        except FkJoinError:  # of the registry
+            raise
+        except Exception:
+            values, problems = _one_by_one(texts, decode)
+        for place in range(len(values)) if {dict} != set(map(type, values)) else ():
+            if values[place] is not None and not isinstance(values[place], dict):
+                problems[place] = f"{values[place]!r:.100} is no record"
+                values[place] = None
+        return cls(places, [value or {} for value in values], problems, units)
 
-    def units(self, kind: pa.StructType) -> Notation:
-        """The units that the schema tells."""
-        return from_avro(self.schema, kind)
+
+def _one_by_one(texts: list[bytes], decode: Callable[[bytes], Any]) -> tuple[list[Any], dict[int, str]]:
+    values, problems = [], dict[int, str]()
+    for place, text in enumerate(texts):
+        value = None
+        try:
+            value = decode(text)
+        except FkJoinError:
+            raise
+        except Exception as error:
+            problems[place] = f"{type(error).__name__}: {_ADDRESS.sub('', str(error))}"
+        values.append(value)
+    return values, problems
 
 
 def _avro(schema: Any) -> Callable[[bytes], Any]:
     from fastavro import schemaless_reader
 
     def decode(text: bytes) -> Any:
-        stream = io.BytesIO(text)
-        stream.seek(_HEADER)
-        return schemaless_reader(stream, schema, None)
+        return schemaless_reader(io.BytesIO(text[_HEADER:]), schema, None)
 
     return decode
 

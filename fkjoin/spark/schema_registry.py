@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, TypeVar, cast
 
+import pyarrow as pa
+
+from fkjoin.codec.avro_schemas import Rewritten, rewritten
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.outages import RETRY_S
 
@@ -73,9 +76,9 @@ class SchemaRegistry:
                 "Registry, such as basic.auth.user.info, and start the query again"
             ) from error
 
-    def avro(self, number: int) -> Any:
-        """Return the Avro schema of an id as fastavro takes it, with those that it refers to."""
-        return _avro_schema(self, number)
+    def avro(self, number: int, kind: pa.StructType) -> Rewritten:
+        """Return the Avro schema of an id as fastavro takes it, for rows of the type."""
+        return _for_rows(self, number, kind)
 
     def from_json(self, data: bytes) -> Any:
         """Return what JSON behind a header is, checked by the schema that the header names."""
@@ -126,6 +129,15 @@ def _avro_schema(registry: SchemaRegistry, number: int) -> Any:
         return load_schema("", repo=cast(Any, schemas))
     except Exception as error:
         raise SchemaProblemError(f"schema {number} cannot be parsed: {type(error).__name__}: {error}") from error
+
+
+@lru_cache(1000)
+def _for_rows(registry: SchemaRegistry, number: int, kind: pa.StructType) -> Rewritten:
+    from fastavro import parse_schema
+
+    schema = _avro_schema(registry, number)
+    made = rewritten(schema, kind)
+    return made if made.schema is schema else Rewritten(parse_schema(made.schema), made.units)
 
 
 @dataclass(frozen=True)
