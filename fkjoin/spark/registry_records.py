@@ -86,15 +86,15 @@ class RegistryRecords:
         for number in np.unique(ids[framed]).tolist():
             places = np.flatnonzero(framed & (ids == number))
             texts = data.take(pa.array(places)).to_pylist()
-            if self.kind == "json":
-                yield _Records.decoded(places, texts, self.registry.from_json)
-                continue
             try:
-                found = self.registry.avro(number, kind)
+                if self.kind == "json":
+                    self.registry.schema(number, "JSON")  # the client has it then
+                    yield _Records.decoded(places, texts, self.registry.from_json)
+                else:
+                    found = self.registry.avro(number, kind)
+                    yield _Records.decoded(places, texts, _avro(found.schema), found.units)
             except SchemaProblemError as error:
                 yield _Records.none(places, str(error))
-                continue
-            yield _Records.decoded(places, texts, _avro(found.schema), found.units)
 
 
 class _Records(NamedTuple):

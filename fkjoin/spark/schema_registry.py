@@ -76,6 +76,13 @@ class SchemaRegistry:
                 "Registry, such as basic.auth.user.info, and start the query again"
             ) from error
 
+    def schema(self, number: int, kind: str) -> Any:
+        """Return the schema of an id; ``SchemaProblemError`` if it is of another kind."""
+        found = self.asked(partial(self.client().get_schema, number))
+        if (of := found.schema_type or "AVRO") != kind:
+            raise SchemaProblemError(f"schema {number} is {of}; fkjoin reads {kind} here")
+        return found
+
     def avro(self, number: int, kind: pa.StructType) -> Rewritten:
         """Return the Avro schema of an id as fastavro takes it, for rows of the type."""
         return _for_rows(self, number, kind)
@@ -120,9 +127,7 @@ def _client(url: str, settings: Settings) -> Any:
 def _avro_schema(registry: SchemaRegistry, number: int) -> Any:
     from fastavro.schema import load_schema
 
-    given = registry.asked(partial(registry.client().get_schema, number))
-    if given.schema_type not in (None, "AVRO"):
-        raise SchemaProblemError(f"schema {number} is {given.schema_type}; fkjoin reads Avro here")
+    given = registry.schema(number, "AVRO")
     schemas = _References({"": json.loads(given.schema_str)})
     schemas.add(registry, given.references)
     try:

@@ -292,7 +292,7 @@ def test_what_is_no_record_and_schemas_of_another_kind_are_problems(registry: Sm
     )
     first, second, third, last = found.problem.to_pylist()
     assert first.endswith("'x' is no record")
-    assert second.endswith(" is PROTOBUF; fkjoin reads Avro here")
+    assert second.endswith(" is PROTOBUF; fkjoin reads AVRO here")
     assert " cannot be parsed: " in third
     assert last is None
     assert found.rows.to_pylist()[3] == {"a": None}

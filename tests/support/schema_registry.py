@@ -39,12 +39,12 @@ class SmallRegistry:
 
     def answer(self, path: str) -> Refusal:
         parts = path.split("?")[0].strip("/").split("/")
-        number = int(parts[-1])
+        number = version = int(parts[-1])
         if parts[0] == "subjects":
             number = self.subjects.get((parts[1], number), 0)
         if 1 <= number <= len(self.schemas):
             given = self.schemas[number - 1]
-            return 200, given if parts[0] == "schemas" else {"id": number, "version": 1, "subject": parts[1], **given}
+            return 200, given if parts[0] == "schemas" else {"id": number, "version": version, "subject": parts[1], **given}
         return 404, {"error_code": 40403, "message": "Schema not found"}
 
 
