@@ -46,31 +46,36 @@ class Built(NamedTuple):
     problems: dict[int, str]
 
 
-def build(values: Sequence[Mapping[str, Any]], kind: pa.StructType, how: Reading) -> Built:
-    """Make rows of mappings, whose members that the type lacks are left out; what does not fit is null, and has a problem."""
+def build(values: Sequence[Mapping[str, Any]], kind: pa.StructType, how: Reading, silent: str = "") -> Built:
+    """Make rows of mappings, whose members that the type lacks are left out; what does not fit is null, and has a problem.
+
+    ``silent``: a member whose name is not in the paths of problems.
+    """
     problems: dict[int, str] = {}
     columns = []
     for field in kind:
-        some, inner = _members(values, field.name), _below(how, field.name)
-        try:
-            columns.append(_column(some, field.type, inner, field.name))
-        except _MISFITS:
-            columns.append(_one_by_one(some, field, inner, problems))
+        name = "" if field.name == silent else field.name
+        parts = _apart(_members(values, field.name), field.type, _below(how, field.name), name, problems)
+        columns.append(parts[0] if len(parts) == 1 else pa.concat_arrays(parts))
     if not columns:
         return Built(pa.array([{}] * len(values), kind), problems)
     return Built(pa.StructArray.from_arrays(columns, fields=list(kind)), problems)
 
 
-def _one_by_one(values: list[Any], field: pa.Field, how: Reading, problems: dict[int, str]) -> pa.Array:
-    parts = []
-    for place, value in enumerate(values):
-        try:
-            parts.append(_column([value], field.type, how, field.name))
-        except _MISFITS as error:
-            said = str(error) or f"{_shown(value)} in a column of another type"
-            problems.setdefault(place, said if said.startswith(field.name) else f"{field.name}: {said}")
-            parts.append(pa.nulls(1, field.type))
-    return pa.concat_arrays(parts)
+def _apart(
+    values: list[Any], kind: pa.DataType, how: Reading, name: str, problems: dict[int, str], *, first: int = 0
+) -> list[pa.Array]:
+    """Make a column, in halves where a value does not fit; ``first``: the place of the first value."""
+    try:
+        return [_column(values, kind, how, name)]
+    except _MISFITS as error:
+        if len(values) == 1:
+            said = str(error) or f"{values[0]!r:.100} in a column of another type"
+            problems.setdefault(first, said if said.startswith(name) else f"{name}: {said}")
+            return [pa.nulls(1, kind)]
+    half = len(values) // 2
+    parts = (values[:half], first), (values[half:], first + half)
+    return [made for some, place in parts for made in _apart(some, kind, how, name, problems, first=place)]
 
 
 def _column(values: list[Any], kind: pa.DataType, how: Reading, name: str) -> pa.Array:
@@ -82,7 +87,8 @@ def _column(values: list[Any], kind: pa.DataType, how: Reading, name: str) -> pa
         return pa.array(values if kinds == {str} else [_text(value, name) for value in values], kind)
     if pa.types.is_struct(kind) and kinds == {dict}:
         parts = [
-            _column(_members(values, field.name), field.type, _below(how, field.name), f"{name}.{field.name}") for field in kind
+            _column(_members(values, field.name), field.type, _below(how, field.name), f"{name}.{field.name}".lstrip("."))
+            for field in kind
         ]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=_nulls(values))
     if pa.types.is_list(kind) and kinds == {list}:
@@ -118,7 +124,7 @@ def _special(values: list[Any], kind: pa.DataType, how: Reading, name: str) -> p
         unit = UNSURE if unit is None and pa.types.is_binary(kind) else unit
         return _read(pa.array(values, pa.string()), kind, Reading(unit, how.zone), name)
     found = next(value for value in values if value is not None)
-    raise ValueError(f"{name}: {_shown(found)} is {type(found).__name__}; give the column the type that it has")
+    raise ValueError(f"{name}: {found!r:.100} is {type(found).__name__}; give the column the type that it has")
 
 
 def _read(values: pa.Array, kind: pa.DataType, how: Reading, name: str) -> pa.Array:
@@ -218,7 +224,3 @@ def _nulls(values: list[Any]) -> pa.BooleanArray:
 
 def _offsets(values: list[Any]) -> pa.Int32Array:
     return pa.array(np.cumsum([0, *(len(value or ()) for value in values)]), pa.int32())
-
-
-def _shown(value: Any) -> str:
-    return f"{value!r:.100}"

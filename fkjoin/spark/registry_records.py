@@ -47,10 +47,13 @@ class RegistryRecords:
     how: Reading
     """Units of what the schemas do not tell, and the zone of clocks that name none."""
 
-    def read(self, data: pa.BinaryArray, kind: pa.StructType, change: Change | None = None) -> Read:
-        """Read the members that the type has; what cannot be read is null in the row."""
+    def read(self, data: pa.BinaryArray, kind: pa.StructType, change: Change | None = None, silent: str = "") -> Read:
+        """Read the members that the type has; what cannot be read is null in the row.
+
+        ``silent``: a member whose name is not in the paths of problems.
+        """
         there = valid(data)
-        parts = [self._built(group, kind, change) for group in self._groups(data, there, kind)]
+        parts = [self._built(group, kind, change, silent) for group in self._groups(data, there, kind)]
         nothing = np.flatnonzero(~there)
         if len(nothing) or not parts:
             parts.append((nothing, pa.nulls(len(nothing), kind), pa.nulls(len(nothing), pa.string())))
@@ -61,13 +64,13 @@ class RegistryRecords:
         return Read(rows, ~there, problems)
 
     def _built(
-        self, group: _Records, kind: pa.StructType, change: Change | None
+        self, group: _Records, kind: pa.StructType, change: Change | None, silent: str
     ) -> tuple[Ints, pa.StructArray, pa.StringArray]:
         values = group.values
         if change is not None:
             for place, value in zip(group.places, values, strict=True):
                 change(int(place), value)
-        rows, unfit = build(values, kind, Reading(merged(group.units, self.how.units), self.how.zone))
+        rows, unfit = build(values, kind, Reading(merged(group.units, self.how.units), self.how.zone), silent)
         problems = {**unfit, **group.problems}
         words: list[str | None] = [None] * len(values)
         for place, problem in problems.items():
@@ -184,7 +187,7 @@ class ReadAvroEvents:
                 missing[place] = names
 
         envelope = pa.struct([pa.field("op", pa.string()), pa.field("after", pa.struct(list(self.fields)))])
-        found = self.records.read(data, envelope, complete if suspects else None)
+        found = self.records.read(data, envelope, complete if suspects else None, "after")
         op, after = (at(found.rows, (name,)) for name in ("op", "after"))
         return self._rows.applied(~found.deleted, op, after, found.problem, missing)
 
