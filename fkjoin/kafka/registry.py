@@ -55,7 +55,7 @@ class Registry:
     Raises
     ------
     TopologyError
-        If ``kind`` is neither, ``url`` is no address, or the client does not take the settings.
+        If ``kind`` is neither, or ``url`` is no address.
     FkJoinError
         If the extra ``registry`` is not installed.
 
@@ -81,7 +81,6 @@ class Registry:
             raise TopologyError('Registry: url: an address such as "http://registry:8081" is needed')
         require_retry_s(self.retry_s)
         _require_extra()
-        self._require_settings()
 
     def decode(self, data: Column) -> Decoded:
         return decoded(self.reader(), self._type(), data)
@@ -93,21 +92,13 @@ class Registry:
     def records(self, units: Notation) -> RegistryRecords:
         """Make what reads the records in workers; ``units``: of what schemas do not tell."""
         registry = SchemaRegistry(self.url, self.settings, self.retry_s)
+        _require_settings(registry)
         return RegistryRecords(self.kind, registry, Reading(units, zone()))
 
     def _type(self) -> StructType:
         if self.schema is None:
             raise TopologyError('Registry: schema: the columns to take are needed, such as "id bigint, name string"')
         return struct_type(self.schema, "Registry")
-
-    def _require_settings(self) -> None:
-        """``TopologyError`` if the client does not take them; files that they name may be on the workers alone."""
-        try:
-            SchemaRegistry(self.url, self.settings).client()
-        except OSError:
-            pass
-        except (ValueError, TypeError) as error:
-            raise TopologyError(f"Registry: settings: {SchemaRegistry(self.url).without_user(str(error))}") from None
 
     def encode(self, row: Column, schema: StructType) -> Column:
         if self.write_schema is None or self.subject is None:
@@ -119,6 +110,16 @@ class Registry:
 def _require_extra() -> None:
     with needs_extra("Registry", "registry"):
         import tenacity  # noqa: F401
+
+
+def _require_settings(registry: SchemaRegistry) -> None:
+    """``TopologyError`` if the client does not take them; files that they name may be on the workers alone."""
+    try:
+        registry.client()
+    except OSError:
+        pass
+    except (ValueError, TypeError) as error:
+        raise TopologyError(f"Registry: settings: {registry.without_user(str(error))}") from None
 
 
 def _encoder(kind: Kind, registry: SchemaRegistry, write_schema: str, subject: str) -> Callable[[Any], Any]:
