@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -48,42 +47,47 @@ def registry() -> Iterator[SmallRegistry]:
 def test_spark_writes_and_reads_rows_without_the_schema_id(spark: SparkSession, registry: SmallRegistry) -> None:
     """The same row under two schema ids is one row; what does not parse says why; null is a tombstone; workers say the same."""
     rows = spark.createDataFrame([(1, "Ada")], "id int, name string").select(F.struct("id", "name").alias("row"))
-    for kind, schemas in (("avro", (AVRO, NEWER)), ("json", (JSON, {**JSON, "title": "newer"}))):
-        begin = len(registry.schemas)
-        forms = [Registry(kind, write_schema=json.dumps(one), subject="s", url=registry.url) for one in schemas]
-        written = rows.select(
-            *[form.encode(F.col("row"), rows.schema).alias(f"c{at}") for at, form in enumerate(forms)]
-        ).first()
-        first, second = (bytes(record) for record in written)
-        assert (first[:5], second[:5]) == (b"\0\0\0\0" + bytes([begin + 1]), b"\0\0\0\0" + bytes([begin + 2]))
-        data = [first, second, b"{}", first[:5] + b"\xff\xff\xff", b"\0\0\0\0\x7f?", None]
-        told = shown(spark, reading := Registry(kind, "id int, name string", registry.url), data)
-        assert [row for row, _, _ in told] == [{"id": 1, "name": "Ada"}] * 2 + [None] * 4
-        assert [deleted for _, deleted, _ in told] == [False] * 5 + [True]
-        assert [problem is None for *_, problem in told] == [True, True, False, False, False, True]
-        assert all(f"not {kind} of the registry's schema" in problem for *_, problem in told[2:5])
-        how = reader(reading)
-        assert how is not None
-        assert how(pa.array(data, pa.binary())).problem.to_pylist() == [problem for *_, problem in told]
-    number = registry.add(EVENT)
+    schemas = ("avro", AVRO), ("avro", NEWER), ("json", JSON), ("json", {**JSON, "title": "newer"})
+    writing = [Registry(kind, write_schema=json.dumps(one), subject="s", url=registry.url) for kind, one in schemas]
+    written = rows.select(*[form.encode(F.col("row"), rows.schema).alias(f"c{at}") for at, form in enumerate(writing)]).first()
+    records = [bytes(record) for record in written]
+    assert len({record[:5] for record in records}) == len(registry.schemas) == 4
+    number, key = registry.add(EVENT), registry.add(AVRO)
     row = {"id": 1, "name": "Ada"}
     event = {"before": None, "after": row, "source": {"lsn": 17, "snapshot": "last"}, "op": "r", "ts_ms": 5}
-    data = [framed(number, EVENT, event), framed(number, EVENT, {**event, "op": "d", "before": row, "after": None}), None]
-    form = Debezium("id int, name string", source="lsn bigint, snapshot string", inner=Registry("avro", url=registry.url))
-    assert shown(spark, form, data) == [(row, False, None), (None, True, None), (None, True, None)]
-    frame = spark.createDataFrame([(data[0], framed(registry.add(AVRO), AVRO, row))], "data binary, key binary")
-    about, key = frame.select(form.about(F.col("data")), decode_key(form, F.col("key")).row).first()
-    assert (about.asDict(recursive=True), key.asDict()) == ({"op": "r", "ts_ms": 5, "source": event["source"]}, row)
+    events = [framed(number, EVENT, event), framed(number, EVENT, {**event, "op": "d", "before": row, "after": None})]
+    bad = [b"{}", b"\0\0\0\0\x7f?", None]
+    data = [
+        [*records[:2], records[0][:5] + b"\xff\xff\xff", *bad],
+        [*records[2:], records[2][:5] + b"{", *bad],
+        [*events, events[0][:8], *bad],
+    ]
+    debezium = Debezium("id int, name string", source="lsn bigint, snapshot string", inner=Registry("avro", url=registry.url))
+    forms = [
+        Registry("avro", "id int, name string", registry.url),
+        Registry("json", "id int, name string", registry.url),
+        debezium,
+    ]
+    frame = spark.createDataFrame(list(zip(range(6), *data, strict=True)), "n int, c0 binary, c1 binary, c2 binary").coalesce(1)
+    told = [F.struct(*form.decode(F.col(f"c{at}"))) for at, form in enumerate(forms)]
+    keys = F.lit(framed(key, AVRO, row))
+    found = frame.select("n", debezium.about(F.col("c2")), decode_key(debezium, keys).row, *told).collect()
+    assert [place for place, *_ in found] == list(range(6))
+    about, key_row = found[0][1:3]
+    assert (about.asDict(recursive=True), key_row.asDict()) == ({"op": "r", "ts_ms": 5, "source": event["source"]}, row)
+    for at, form in enumerate(forms):
+        decoded, deleted, problems = zip(*[line[3 + at] for line in found], strict=True)
+        assert [one and one.asDict() for one in decoded] == [row, None if form == debezium else row, *[None] * 4]
+        assert list(deleted) == [False, form == debezium, False, False, False, True]
+        assert [problem is None for problem in problems] == [True, True, False, False, False, True]
+        assert all("of the registry's schema" in problem for problem in problems[2:5])
+        how = reader(form)
+        assert how is not None
+        assert how(pa.array(data[at], pa.binary())).problem.to_pylist() == list(problems)
     registry.refuses = lambda _: (500, "down")
+    down = Registry("avro", "id int", registry.url, retry_s=0).decode(F.lit(b"\0\0\0\0\x70?"))
     with pytest.raises(Exception, match=rf"FkJoinError: schema registry {registry.url}: .*500.*tried 1 times"):
-        shown(spark, Registry("avro", "id int", registry.url, retry_s=0), [b"\0\0\0\0\x70?"])
-
-
-def shown(spark: SparkSession, form: Any, data: list[bytes | None]) -> list[Any]:
-    """The row, whether it deletes and the problem of each record, by Spark's expressions."""
-    frame = spark.createDataFrame(list(enumerate(data)), "n int, data binary").coalesce(1)
-    found = frame.select("n", *form.decode(F.col("data"))).orderBy("n").collect()
-    return [(row and row.asDict(), deleted, problem) for _, row, deleted, problem in found]
+        spark.range(1).select(down.problem).collect()
 
 
 def test_mistakes_of_writers_are_told() -> None:
