@@ -28,7 +28,7 @@ from fkjoin.codec.json_write import writable
 from fkjoin.codec.units import UNSURE, Notation, everywhere, from_names, merged
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.decoding import Decoded, Format, decoded, fields_of, shown, zone
-from fkjoin.kafka.registry import Registry
+from fkjoin.kafka.registry import Registry, records_of
 from fkjoin.spark.change_events import ReadEvents, ReadKeys
 from fkjoin.spark.json_texts import require_json, written
 from fkjoin.spark.registry_records import ReadAvroEvents, ReadRegistry
@@ -219,7 +219,7 @@ class Debezium:
         block = struct_type(self.source, "Debezium")
         envelope = StructType([StructField("op", StringType()), StructField("ts_ms", LongType()), StructField("source", block)])
         if self.inner is not None:
-            reading = ReadRegistry(arrow_schema("Debezium", envelope), self.inner.records(None))
+            reading = ReadRegistry(arrow_schema("Debezium", envelope), records_of(self.inner, None))
             return decoded(reading, envelope, data, whatever=True).row
         kind = StructType([*envelope, StructField("payload", envelope)])
         parsed = decoded(ReadObjects(fields_of(kind, "Debezium"), shown(kind)), kind, data, whatever=True).row
@@ -237,14 +237,14 @@ class Debezium:
         fields = fields_of(kind, "Debezium")
         marks = self.unavailable == "keep"
         if self.inner is not None:
-            return ReadAvroEvents(fields, self.inner.records({"after": self._units(fields)}), self.placeholder, marks)
+            return ReadAvroEvents(fields, records_of(self.inner, {"after": self._units(fields)}), self.placeholder, marks)
         return ReadEvents(fields, shown(self._envelope()), self._how(fields), self.placeholder, marks)
 
     def key_reader(self) -> Reader:
         kind = self._type()
         if self.inner is not None:
             fields = arrow_schema("Debezium", kind)
-            return ReadRegistry(fields, self.inner.records(self._units(fields)))
+            return ReadRegistry(fields, records_of(self.inner, self._units(fields)))
         if "payload" in kind.names:
             raise TopologyError(
                 "Debezium: a key's column cannot be called 'payload', as the wrapper is; rename it in the source"

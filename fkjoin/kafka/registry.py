@@ -87,13 +87,7 @@ class Registry:
 
     def reader(self) -> Reader:
         fields = arrow_schema("Registry", self._type())
-        return ReadRegistry(fields, self.records(from_names(self.units, fields, "Registry", kind_text)))
-
-    def records(self, units: Notation) -> RegistryRecords:
-        """Make what reads the records in workers; ``units``: of what schemas do not tell."""
-        registry = SchemaRegistry(self.url, self.settings, self.retry_s)
-        _require_settings(registry)
-        return RegistryRecords(self.kind, registry, Reading(units, zone()))
+        return ReadRegistry(fields, records_of(self, from_names(self.units, fields, "Registry", kind_text)))
 
     def _type(self) -> StructType:
         if self.schema is None:
@@ -110,6 +104,13 @@ class Registry:
 def _require_extra() -> None:
     with needs_extra("Registry", "registry"):
         import tenacity  # noqa: F401
+
+
+def records_of(given: Registry, units: Notation) -> RegistryRecords:
+    """Make what reads the records in workers; ``units``: of what schemas do not tell."""
+    registry = SchemaRegistry(given.url, given.settings, given.retry_s)
+    _require_settings(registry)
+    return RegistryRecords(given.kind, registry, Reading(units, zone()))
 
 
 def _require_settings(registry: SchemaRegistry) -> None:

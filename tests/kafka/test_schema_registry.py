@@ -63,11 +63,7 @@ def test_spark_writes_and_reads_rows_without_the_schema_id(spark: SparkSession, 
         [*events, events[0][:8], *bad],
     ]
     debezium = Debezium("id int, name string", source="lsn bigint, snapshot string", inner=Registry("avro", url=registry.url))
-    forms = [
-        Registry("avro", "id int, name string", registry.url),
-        Registry("json", "id int, name string", registry.url),
-        debezium,
-    ]
+    forms = [*(Registry(kind, "id int, name string", registry.url) for kind in ("avro", "json")), debezium]
     frame = spark.createDataFrame(list(zip(range(6), *data, strict=True)), "n int, c0 binary, c1 binary, c2 binary").coalesce(1)
     told = [F.struct(*form.decode(F.col(f"c{at}"))) for at, form in enumerate(forms)]
     keys = F.lit(framed(key, AVRO, row))

@@ -148,7 +148,7 @@ def test_mistakes_are_told_when_the_format_is_made() -> None:
     with pytest.raises(TopologyError, match="retry_s: -1 is no number of seconds"):
         Registry("avro", "id int", "http://localhost", retry_s=-1)
     with pytest.raises(TopologyError, match=r"Registry: settings: .*basic.auth.users.info"):
-        Registry("avro", "id int", "http://localhost", (("basic.auth.users.info", "a:b"),)).records(None)
+        Registry("avro", "id int", "http://localhost", (("basic.auth.users.info", "a:b"),)).reader()
     with pytest.raises(TopologyError, match="Registry: schema: the columns to take are needed"):
         Registry("avro", url="http://localhost").reader()
     shown = repr(Registry("avro", "id int", "http://ada:secret@localhost"))
