@@ -78,7 +78,7 @@ class SchemaRegistry:
 
     def schema(self, number: int, kind: str) -> Any:
         """Return the schema of an id; ``SchemaProblemError`` if it is of another kind."""
-        found = self.asked(partial(self.client().get_schema, number))
+        found = self.asked(lambda: self.client().get_schema(number))
         if (of := found.schema_type or "AVRO") != kind:
             raise SchemaProblemError(f"schema {number} is {of}; fkjoin reads {kind} here")
         return found
@@ -155,14 +155,17 @@ class _References:
         """Ask for schemas that are referred to, and for what these refer to."""
         for item in references or ():
             if item.name not in self.schemas:
-                question = partial(registry.client().get_version, item.subject, item.version, True)
-                found = registry.asked(question).schema
+                found = registry.asked(partial(_version, registry, item.subject, item.version)).schema
                 self.schemas[item.name] = json.loads(found.schema_str)
                 self.add(registry, found.references)
 
     def load(self, name: str) -> Any:
         """Return a schema; fastavro asks for it."""
         return self.schemas[name]
+
+
+def _version(registry: SchemaRegistry, subject: str, version: int) -> Any:
+    return registry.client().get_version(subject, version, True)
 
 
 @lru_cache

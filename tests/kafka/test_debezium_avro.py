@@ -257,3 +257,4 @@ def test_mistakes_are_told() -> None:
         Debezium("id int", inner=Registry("json", url="http://localhost"))
     with pytest.raises(TopologyError, match="Debezium: inner: leave out its schema and units"):
         Debezium("id int", inner=Registry("avro", "id int", "http://localhost"))
+    assert Debezium("id int", inner=Registry("avro", url="http://localhost")).inner is not None

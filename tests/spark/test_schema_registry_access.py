@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import re
+import ssl
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from fkjoin.codec.json_read import Reading
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka import Registry
+from fkjoin.kafka.registry import records_of
 from fkjoin.spark.registry_records import ReadRegistry, RegistryRecords
 from fkjoin.spark.schema_registry import SchemaRegistry
 from tests.support.schema_registry import Refusal, SmallRegistry, basic, framed, small_registry
@@ -115,6 +120,29 @@ def test_the_registry_is_told_who_asks(registry: SmallRegistry, settings: Any, h
         read(registry.url, framed(number, ORDER, {"id": 1}), settings=(("basic.auth.user.info", "eve:x"),))
 
 
+def test_a_registry_that_asks_for_a_certificate_gets_one(tmp_path: Path) -> None:
+    for name in ("server", "client"):
+        made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+        made += ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
+        subprocess.run([*made, "-keyout", f"{name}.key", "-out", f"{name}.crt"], cwd=tmp_path, check=True, capture_output=True)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    tls.load_verify_locations(tmp_path / "client.crt")
+    tls.verify_mode = ssl.CERT_REQUIRED
+    with small_registry(tls) as registry:
+        trusted = ("ssl.ca.location", str(tmp_path / "server.crt"))
+        client = ("certificate", "client.crt"), ("key", "client.key")
+        own = tuple((f"ssl.{part}.location", str(tmp_path / file)) for part, file in client)
+        record = framed(registry.add(ORDER), ORDER, {"id": 1})
+        assert read(registry.url, record, settings=(trusted, *own)) == [{"id": 1}]
+        for settings in ((trusted,), own):
+            with pytest.raises(FkJoinError, match=f"schema registry {registry.url}: .*retry_s = 0"):
+                read(registry.url, record, settings=settings, retry_s=0)
+        lost = (("ssl.ca.location", str(tmp_path / "nowhere.crt")),)
+        with pytest.raises(FkJoinError, match=f"schema registry {registry.url} refuses: FileNotFoundError"):
+            read(registry.url, record, settings=lost)
+
+
 def test_schemas_refer_to_others_which_refer_to_others(registry: SmallRegistry) -> None:
     """Also where the whole is a union of them; one that is not there is the record's problem."""
     money = {"type": "record", "name": "shop.Money", "fields": [{"name": "cents", "type": "long"}]}
@@ -148,8 +176,9 @@ def test_mistakes_are_told_when_the_format_is_made() -> None:
     with pytest.raises(TopologyError, match="retry_s: -1 is no number of seconds"):
         Registry("avro", "id int", "http://localhost", retry_s=-1)
     with pytest.raises(TopologyError, match=r"Registry: settings: .*basic.auth.users.info"):
-        Registry("avro", "id int", "http://localhost", (("basic.auth.users.info", "a:b"),)).reader()
+        records_of(Registry("avro", "id int", "http://localhost", (("basic.auth.users.info", "a:b"),)), None)
     with pytest.raises(TopologyError, match="Registry: schema: the columns to take are needed"):
         Registry("avro", url="http://localhost").reader()
+    assert Registry("avro", StructType([StructField("id", IntegerType())]), "http://localhost").reader().schema.names == ["id"]
     shown = repr(Registry("avro", "id int", "http://ada:secret@localhost"))
     assert "secret" not in shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -54,7 +55,7 @@ def basic(user: str) -> str:
 
 
 @contextlib.contextmanager
-def small_registry(port: int = 0) -> Iterator[SmallRegistry]:
+def small_registry(tls: ssl.SSLContext | None = None) -> Iterator[SmallRegistry]:
     registry = SmallRegistry()
 
     class Handler(BaseHTTPRequestHandler):
@@ -80,8 +81,11 @@ def small_registry(port: int = 0) -> Iterator[SmallRegistry]:
             self.end_headers()
             self.wfile.write(body)
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    registry.url = f"http://127.0.0.1:{server.server_port}"
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    registry.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield registry
