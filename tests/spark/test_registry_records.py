@@ -204,7 +204,7 @@ def test_a_broken_record_is_one_problem_and_each_is_read_as_alone(registry: Smal
     for place, record in enumerate(records):
         alone = read(pa.array([record], pa.binary()))
         assert alone.problem[0].as_py() == together.problem[place].as_py()
-        assert str(alone.rows[0]) == str(together.rows[place]) or alone.rows.slice(0, 1).equals(together.rows.slice(place, 1))
+        assert alone.rows.to_string() == together.rows.slice(place, 1).to_string()  # also years that Python does not know
         if record == good:
             assert alone.problem[0].as_py() is None
         if len(record) <= 5 or record[0]:
