@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 Expressed = (str, Column)
 """What an expression is given as."""
-
 _TYPES: dict[type, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}
 
 
@@ -63,16 +62,17 @@ class Grouped(Remembered):
         return f"Grouped[{self._table.name} by {', '.join(self._key.texts)}{of}]"
 
     @remembered
-    def agg(self, /, *, having: Expression | None = None, **columns: Wanted) -> Table:
+    def agg(self, /, *_unnamed: object, having: Expression | None = None, **columns: Wanted) -> Table:
         """Make the table of these columns, each one of ``fkjoin.aggregates``.
 
         Parameters
         ----------
+        *_unnamed : object
+            Refused: each column has a name.
         having : str or Column, optional
             A condition on the columns of the result and its key.  A group for which it does not hold has no row.
         **columns : Wanted
-            Aggregates, by the names of the result's columns.  They are of columns or expressions over the grouped table's rows;
-            where ``group_by`` was given a ``value``, over the columns of that.
+            Aggregates, by the names of the result's columns, over the grouped table's rows, or over ``group_by``'s ``value``.
 
         Returns
         -------
@@ -88,8 +88,8 @@ class Grouped(Remembered):
         >>> from fkjoin import aggregates as agg
         >>> totals = joined.group_by("region").agg(orders=agg.count(), revenue=agg.sum("amount"))
         """
-        if not columns:
-            raise TopologyError("agg: name at least one column, such as agg(orders=fkjoin.aggregates.count())")
+        if _unnamed or not columns:
+            raise TopologyError("agg: name each column, such as agg(orders=fkjoin.aggregates.count())")
         needed: dict[str, Expression] = {}
         for title, wanted in columns.items():
             if not isinstance(wanted, Wanted):

@@ -18,13 +18,17 @@ from fkjoin.sinks.preview import first_rows
 
 HABITS = {
     "agg": "table.group_by(key).agg(**wanted)",
+    "alias": "table.select(*columns)",
     "cache": "table.materialize(name)",
     "collect": "table.preview(20).collect()",
-    "count": "table.group_by(key).count()",
+    "count": "fkjoin.read_state(spark, checkpoint, name).count()",
+    "createOrReplaceTempView": "table.changes.createOrReplaceTempView(name)",
     "distinct": "table.preview(20).distinct()",
     "dropDuplicates": "table.rekey(key)",
+    "dropna": "table.filter(condition)",
     "dtypes": "table.schema",
     "explain": "table.describe()",
+    "fillna": "table.with_columns(more)",
     "first": "table.preview(1).first()",
     "groupBy": "table.group_by(key)",
     "groupby": "table.group_by(key)",
@@ -32,12 +36,15 @@ HABITS = {
     "isEmpty": "table.preview(1).isEmpty()",
     "isStreaming": "table.changes.isStreaming",
     "limit": "table.preview(20)",
+    "na": "table.with_columns(more)",
     "orderBy": "table.preview(20).orderBy(*table.key)",
     "persist": "table.materialize(name)",
     "printSchema": "table.preview(20).printSchema()",
+    "sample": "table.filter(condition)",
     "selectExpr": "table.select(*columns)",
     "show": "table.preview(20).show()",
     "sort": "table.preview(20).orderBy(*table.key)",
+    "sparkSession": "table.changes.sparkSession",
     "tail": "table.preview(20).tail(1)",
     "take": "table.preview(20).collect()",
     "toArrow": "table.preview(20).toArrow()",
@@ -195,10 +202,13 @@ class Inspection(Operators):
         planned = self._planned
         emit = "changes as they are read" if isinstance(planned.node, Source) else planned.node.emit
         row = [planned.row_type[name] for name in planned.rest]
-        return f"Table[{self.name}; key: {_shown(planned.key_type)}; columns: {_shown(row) or 'none'}; emit: {emit}]"
+        return f"Table[{self.name}; key: {_shown(planned.key_type)}; row: {_shown(row) or 'none'}; emit: {emit}]"
 
     if not TYPE_CHECKING:  # else any name would do for type checkers
         __iter__ = None  # else Python would ask for item after item
+
+        def __contains__(self, name: object) -> bool:
+            raise TypeError(f"a Table has no items; ask for {name!r} in table.columns")
 
         def __getitem__(self, name: object) -> Any:
             if isinstance(name, str) and name in self.columns:

@@ -285,7 +285,7 @@ class Operators(RowOperators):
         """Lay this table's rows over those of others with the same key and columns, as one table.
 
         Of a key that several have, this table's row is shown, then the first other's, and so on, whatever came first.  So a row
-        that moves from one table to another is not lost to a late tombstone.  ``_version`` is a counter of the row.
+        that moves from one table to another is not lost to a stale tombstone.  ``_version`` is a counter of the row.
 
         Parameters
         ----------

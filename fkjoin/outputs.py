@@ -21,7 +21,7 @@ from fkjoin.sinks.restored import OnRestore
 from fkjoin.sinks.table_sink import require_table_sink
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.schemas import Expression
-from fkjoin.spark.trigger import Trigger, arguments_of
+from fkjoin.spark.trigger import Trigger
 
 
 class Outputs(Handle):
@@ -88,7 +88,7 @@ class Outputs(Handle):
         --------
         >>> query = joined.to_kafka("joined", "localhost:9092", checkpoint="ck/joined")
         """
-        spark, place, when = self._planned.spark, str(checkpoint), arguments_of(trigger)
+        spark, place, when = self._planned.spark, str(checkpoint), self._when(trigger)
         batches.require_one(spark, place)
 
         def begin() -> StreamingQuery:
@@ -334,7 +334,7 @@ class Outputs(Handle):
         >>> from fkjoin.sinks import Kafka, Parquet
         >>> query = joined.to(Kafka("joined", "localhost:9092"), Parquet("lake/joined"), checkpoint="ck/joined")
         """
-        more: Any = {"checkpoint": str(checkpoint).rstrip("/"), "trigger": arguments_of(trigger), "on_restore": on_restore}
+        more: Any = {"checkpoint": str(checkpoint).rstrip("/"), "trigger": self._when(trigger), "on_restore": on_restore}
         return batches.start_several(self._planned.spark, self._as_begun, places, query_name=query_name, **more)
 
     def _start(
@@ -345,5 +345,5 @@ class Outputs(Handle):
         query_name: str | None,
         on_restore: OnRestore,
     ) -> Query:
-        spark, begun, place, when = self._planned.spark, self._as_begun, str(checkpoint), arguments_of(trigger)
+        spark, begun, place, when = self._planned.spark, self._as_begun, str(checkpoint), self._when(trigger)
         return batches.start(spark, begun, sink, checkpoint=place, trigger=when, query_name=query_name, on_restore=on_restore)

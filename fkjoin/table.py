@@ -11,8 +11,9 @@ from fkjoin.sources import Sources
 
 
 class Table(Sources, Inspection, Outputs):
-    """A stream of upserts and tombstones by key; immutable, and nothing runs until a query on ``changes`` starts.
+    """The newest row of each key, kept up to date by changes.
 
+    A table is immutable.  Nothing runs until ``preview`` or a ``to_…`` method is called, or a query on ``changes`` starts.
     Make one with ``from_stream``, ``from_files``, ``from_kafka`` or ``from_fkjoin``, or as the result of ``fk_join``.
     """
 

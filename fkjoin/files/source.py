@@ -270,12 +270,12 @@ def _corrupt(fields: StructType) -> Column:
 def _checked(frame: DataFrame, inner: StructType, folders: Folders, problem: Column | None) -> DataFrame:
     """Add ``PROBLEM`` and ``RAW`` to what a reader of Spark's has read; ``problem``: of the line."""
     path = F.input_file_name() if "_metadata" in frame.columns else F.col("_metadata.file_path")
-    late = folders.late(path, inner.names)
+    misplaced = folders.misplaced(path, inner.names)
     frame, misfit = folders.placed(frame)
     names = [*inner.names, *folders.columns.names]
     own = F.struct(*_named(names))
     value = F.to_json(own) if problem is None else F.coalesce(F.col(_CORRUPT), F.to_json(own))
-    found = [one for one in (late, problem, misfit) if one is not None]
+    found = [one for one in (misplaced, problem, misfit) if one is not None]
     wrong = F.coalesce(*found) if found else F.lit(None).cast("string")
     rows = _where(wrong.isNull(), names) if found else _named(names)
     return frame.select(
@@ -334,14 +334,14 @@ def _is_there(spark: SparkSession, pattern: str) -> bool:
 
 def _format_of(pattern: str) -> str:
     """Choose a ``FileFormat`` from the endings of the files that ``pattern`` means."""
-    there = Path(pattern).exists()
-    places = [pattern] if there else glob.glob(pattern) or [pattern]
+    places = [pattern] if Path(pattern).exists() else glob.glob(pattern)
     below = [Path(name) for place in places for name in ([place] if Path(place).is_file() else _files_in(place))]
     endings = {_FORMATS[name.suffix] for name in [*below, Path(pattern)] if name.suffix in _FORMATS}
     if len(endings) == 1:
         return endings.pop()
-    found = "files of several kinds" if endings else f"no {', '.join(_FORMATS)} file"
-    raise TopologyError(f'path: {pattern} has {found}: give format="json", "parquet" or "csv"')
+    absent = f"has no {', '.join(_FORMATS)} file" if places else "is not there; correct it, or, if files come later"
+    found = "has files of several kinds" if endings else absent
+    raise TopologyError(f'path: {pattern} {found}: give format="json", "parquet" or "csv"')
 
 
 def _files_in(place: str) -> list[str]:

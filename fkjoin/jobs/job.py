@@ -14,7 +14,6 @@ from pyspark.sql.types import StructType
 
 from fkjoin import sinks
 from fkjoin.analysis.written import schema_of
-from fkjoin.checkpoint.indexes import owner
 from fkjoin.cogroups import cogroup
 from fkjoin.errors import TopologyError
 from fkjoin.files.kept_schemas import KeptSchemas
@@ -33,7 +32,6 @@ from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.new_topics import require_known_topics
 from fkjoin.kafka.options import client_options, source_options
 from fkjoin.kafka.writing import start
-from fkjoin.lowering.recipes import recipes_below
 from fkjoin.lowering.running import running
 from fkjoin.plan.describe.render import drawn
 from fkjoin.plan.describe.steps import SinkStep, Step, job_steps
@@ -68,6 +66,8 @@ class Job:
         for kind, name in order:
             with _located(f"{kind}.{name}"):
                 self.tables[name] = self._made(kind, name)
+        for sink in spec.sinks.values():
+            self.tables[sink.table]._when(spec.trigger)
         self._sinks = {name: self._sink(name, sink) for name, sink in spec.sinks.items()}
         targets = {f"sinks.{name}": (sink.topic, sink.options) for name, sink in spec.sinks.items()}
         if spec.dead_letters is not None:
@@ -135,8 +135,8 @@ class Job:
             stage.check(f"{self._checkpoint}/{stage.name}")
         for query in self._sink_queries(run=True):
             checkpoint, table = f"{self._checkpoint}/{query.name}", self.tables[self.spec.sinks[query.sinks[0]].table]
-            topics = [recipe.connection for _, recipe in recipes_below(table) if recipe.connection is not None]
-            require_known_topics(self._spark, checkpoint, topics, stateful=not isinstance(table._planned.node, Source))
+            require_known_topics(self._spark, checkpoint, table._topics, stateful=not isinstance(table._planned.node, Source))
+            batches.require_whole_topics(table._lowered, checkpoint)
             of_query = {name: self._sinks[name] for name in query.sinks}
             remembered = {f" {one.place}" if query.shared else "": one for one in of_query.values() if one is not None}
             with _located(", ".join(f"sinks.{one}" for one in query.sinks)):
@@ -227,14 +227,8 @@ class Job:
         if kind == "aggregates":
             made = spec.aggregates[name]
             columns = {title: wanted_of(title, text) for title, text in made.columns.items()}
-            grouped = self.tables[made.of].group_by(
-                made.key,
-                name=name,
-                **made.emission,
-                deployment=made.deployment,
-                application=spec.name,
-                upgrade_from=made.upgrade_from,
-            )
+            about: Any = {"deployment": made.deployment, "application": spec.name, "upgrade_from": made.upgrade_from}
+            grouped = self.tables[made.of].group_by(made.key, name=name, **made.emission, **about)
             return grouped.agg(having=made.having, **columns)
         if kind in ("cogroups", "merges"):
             together = (spec.cogroups if kind == "cogroups" else spec.merges)[name]
@@ -305,9 +299,9 @@ class Job:
                 return batches.start(self._spark, table._as_begun, sink, **common, query_name=name, on_restore=self._on_restore)
             assert spec.path is not None
             begun, options = table._as_begun(checkpoint), {n: str(v) for n, v in spec.options.items()}
+            batches.make_topics(begun, checkpoint)
             begun.keep()
-            with owner(self._spark, checkpoint):
-                return batches.start_by_spark(begun.changes, spec.format, options, path=spec.path, **common, query_name=name)
+            return batches.start_by_spark(begun.changes, spec.format, options, path=spec.path, **common, query_name=name)
 
     def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
         common: Any = {"checkpoint": checkpoint, "trigger": trigger}

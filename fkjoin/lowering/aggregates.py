@@ -16,8 +16,8 @@ from fkjoin.analysis.windows import sources_of
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.repartition import read_back, to_records
 from fkjoin.lowering.closing import closing_of, late_letters, with_time
-from fkjoin.lowering.emission import paced
 from fkjoin.lowering.lowered import Lowered
+from fkjoin.lowering.pace import paced
 from fkjoin.lowering.pruning import narrowed, narrowed_rows
 from fkjoin.lowering.stage import counted, frame_of, let_through, packing_columns, stage, state_spec
 from fkjoin.lowering.workers import contributing, packed_contributions

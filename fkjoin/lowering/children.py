@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from fkjoin.analysis.joins import ChildrenBound
 from fkjoin.analysis.planned import Planned
-from fkjoin.lowering.emission import paced
 from fkjoin.lowering.foreign_keys import dead_frames, packed_sides
 from fkjoin.lowering.lowered import Lowered, stages_of
+from fkjoin.lowering.pace import paced
 from fkjoin.lowering.stage import counted, frame_of, let_through, stage, state_spec
 from fkjoin.plan.nodes import Children
 from fkjoin.spark.schemas import arrow_schema, schema_text

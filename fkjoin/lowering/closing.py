@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from fkjoin.analysis.attempt import as_json
 from fkjoin.analysis.planned import Planned
 from fkjoin.analysis.windows import Closes, sources_of
-from fkjoin.lowering.emission import ticks_for
+from fkjoin.lowering.pace import ticks_for
 from fkjoin.lowering.stage import stage
 from fkjoin.lowering.workers import read_by_workers
 from fkjoin.spark.arrivals import GreatestTime

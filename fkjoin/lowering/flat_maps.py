@@ -12,8 +12,8 @@ from pyspark.sql.types import StringType, StructType
 
 from fkjoin.analysis.flat_maps import PLACE, FlatMapBound
 from fkjoin.analysis.planned import Planned, with_visible
-from fkjoin.lowering.emission import paced
 from fkjoin.lowering.lowered import Lowered
+from fkjoin.lowering.pace import paced
 from fkjoin.lowering.stage import counted, frame_of, let_through, packing_columns, stage, state_spec
 from fkjoin.plan.nodes import FlatMap, read_from, starts_over
 from fkjoin.spark.frame import PROBLEM, RAW, ROW

@@ -16,11 +16,11 @@ from fkjoin.analysis.planned import Planned
 from fkjoin.codec.rows import Path
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import staged
-from fkjoin.lowering.emission import paced
 from fkjoin.lowering.foreign_keys import dead_frames, packed_sides
 from fkjoin.lowering.joiner import Joining, evaluated
 from fkjoin.lowering.lowered import Answers, Kept, Lowered, PreResolve, stages_of
 from fkjoin.lowering.multi_join import Joins, begin, lower_joins, share
+from fkjoin.lowering.pace import paced
 from fkjoin.lowering.pruning import needed
 from fkjoin.lowering.stage import counted, frame_of, let_through, stage, state_spec
 from fkjoin.plan.nodes import Join, fired

@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame
 from fkjoin.analysis.key_joins import KeyJoinBound
 from fkjoin.analysis.planned import Planned
 from fkjoin.codec.vectors import Columns
-from fkjoin.lowering.emission import paced
 from fkjoin.lowering.joiner import Joining, evaluated
 from fkjoin.lowering.lowered import Kept, Lowered, dead_of_all, stages_of
+from fkjoin.lowering.pace import paced
 from fkjoin.lowering.pruning import needed
 from fkjoin.lowering.stage import counted, frame_of, made_by_operators, stage, state_spec
 from fkjoin.lowering.workers import packed_rows

@@ -16,9 +16,9 @@ from fkjoin.analysis.joins import JoinBound
 from fkjoin.analysis.planned import Planned, Settings
 from fkjoin.codec.messages import LEFT
 from fkjoin.codec.rows import Path
-from fkjoin.lowering.emission import paced
 from fkjoin.lowering.foreign_keys import packed_left_rows, packed_right_rows
 from fkjoin.lowering.lowered import Lowered, Narrow, stages_of
+from fkjoin.lowering.pace import paced
 from fkjoin.lowering.pruning import narrow
 from fkjoin.lowering.stage import counted, frame_of, let_through, made_by_operators, stage, state_spec
 from fkjoin.plan.nodes import Join, shares_stages, starts_over
@@ -171,7 +171,7 @@ def _results(
     rights = list(zip((table for table, _ in joins.rights), multi_join.rights, strict=True))
     for at, (table, right) in enumerate(rights):
         kinds |= {f"foreign_key{at}": table.key_type, f"right{at}": spark_schema(right.row)}
-    about = {**kinds, **versions, "star": multi_join.facts(), "fused": True}
+    about = {**kinds, **versions, "star": multi_join.facts(), "fused": True}  # "star": the name in stores that are there
     facts = {
         "materialized": materialized,
         "of": [right.name for right in multi_join.rights],
@@ -197,7 +197,7 @@ def _results(
         right_parts=tuple(right.parts for right in multi_join.rights),
         rights_in_order=made_by_operators(*(table.node for table, _ in joins.rights)),
     )
-    gather = GatherSpec(state(GatherSpec), star=multi_join)
+    gather = GatherSpec(state(GatherSpec), multi_join=multi_join)
     return counted(stage(stage(sent, subscription), gather), counted_as, *_STAGES)
 
 

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 
 from fkjoin.analysis.planned import Planned
 from fkjoin.analysis.unions import CogroupBound, MergeBound
-from fkjoin.lowering.emission import paced
 from fkjoin.lowering.lowered import Lowered, dead_of_all, stages_of
+from fkjoin.lowering.pace import paced
 from fkjoin.lowering.stage import counted, frame_of, made_by_operators, packing_columns, stage, state_spec
 from fkjoin.plan.nodes import Aggregate, Cogroup, Merge, starts_over
 from fkjoin.spark.frame import ROW

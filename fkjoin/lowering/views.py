@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 
 from fkjoin.analysis.planned import Planned
 from fkjoin.analysis.views import CompleteBound, ViewBound, ViewStep
-from fkjoin.lowering.emission import paced
 from fkjoin.lowering.lowered import Lowered, PreResolve
+from fkjoin.lowering.pace import paced
 from fkjoin.lowering.pruning import narrowed
 from fkjoin.lowering.stage import counted, frame_of, let_through, stage, state_spec
 from fkjoin.lowering.workers import packed_rows, with_step

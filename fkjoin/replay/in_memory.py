@@ -11,7 +11,7 @@ import pyarrow as pa
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import as_bytes
 from fkjoin.codec.messages import CHANGE, RESULT, table
-from fkjoin.replay.memory import MemoryJoin
+from fkjoin.replay.memory_join import MemoryJoin
 from fkjoin.replay.traces import Trace, TraceChange, dumps
 from fkjoin.stages import split_rows
 

@@ -41,7 +41,7 @@ from fkjoin.folds.cogrouped import CoFold
 from fkjoin.folds.fold import Fold, entry_batch
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import HAS_RESULT, EmitDecision, digests, entries
+from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, digests, entries
 from fkjoin.stages.guard import guard
 from fkjoin.stages.ordering import by_code_and_version
 from fkjoin.stages.retention import GONE, later, sweep

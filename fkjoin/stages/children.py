@@ -39,7 +39,7 @@ from fkjoin.codec.messages import column
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import HAS_RESULT, EmitDecision, digests, entries
+from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, digests, entries
 from fkjoin.stages.retention import GONE, sweep
 from fkjoin.stages.sides import Rights, Subscribes, read_rights, read_subscribes, subscribed_rights, write_sides
 from fkjoin.state import Page, Reads, Store, byte_order, prefix_range

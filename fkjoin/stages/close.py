@@ -38,7 +38,7 @@ from fkjoin.folds.fold import Fold, entries_of, entry_batch
 from fkjoin.stages import counters
 from fkjoin.stages.aggregate import touched
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import HAS_RESULT, EmitDecision
+from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision
 from fkjoin.stages.stream_time import Arrivals, StreamTime
 from fkjoin.stages.time_windows import TimeWindows
 from fkjoin.state import Store

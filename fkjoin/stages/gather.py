@@ -43,7 +43,7 @@ from fkjoin.codec.messages import LEFT, NO_TIMESTAMP, RESULT, column
 from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec, bytes_codec
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import HAS_RESULT, EmitDecision, entries
+from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
 from fkjoin.stages.multi_join import MultiJoin
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import sweep

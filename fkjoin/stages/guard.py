@@ -3,7 +3,7 @@
 Store: ``{'s'}{CombinedKey of group and row}`` → the version of the last change taken, and the contribution; gone ones are
 remembered for the retention time.  What is remembered is what is taken back, whatever a message says of it.
 
-*Law*: between regroup and here messages may come twice, late or in any order; at the end each group has what its rows
+*Law*: between regroup and here messages may come twice, delayed or in any order; at the end each group has what its rows
 contribute (the versions decide, as in the subscription stage).
 """
 

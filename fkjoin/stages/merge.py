@@ -3,7 +3,7 @@
 See docs/semantics.md, "Merge".
 
 *Law*: after every batch the table is what the tables are, one laid over the other, whatever the order in which their changes
-came: a row that moves from one table to the other is never lost to a late tombstone of the one that it left.
+came: a row that moves from one table to the other is never lost to a stale tombstone of the one that it left.
 
 Store: ``{'d'}{key}`` → a counter as version, the greatest timestamp, and ``{1 byte: number of tables}`` with each table's
 last version and row, null where it never had one, or has none any more.
@@ -33,7 +33,7 @@ from fkjoin.codec.messages import NO_TIMESTAMP, RESULT, column
 from fkjoin.codec.rows import bytes_codec
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import HAS_RESULT, EmitDecision, entries
+from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
 from fkjoin.stages.retention import sweep
 from fkjoin.stages.slots import Slot, take_in
 from fkjoin.state import Store

@@ -24,7 +24,7 @@ from fkjoin.codec.messages import NO_TIMESTAMP, RESULT, column
 from fkjoin.codec.pairs import Pairs
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import HAS_RESULT, EmitDecision, entries
+from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
 from fkjoin.stages.ordering import by_code_and_version
 from fkjoin.stages.retention import sweep
 from fkjoin.state import Store

@@ -21,7 +21,7 @@ from fkjoin.codec.arrays import codes, constant, equal, masked, prefixed, stack,
 from fkjoin.codec.messages import column
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import HAS_RESULT, EmitDecision, digests
+from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, digests
 from fkjoin.state import Page, Store, prefix_range
 
 

@@ -45,7 +45,7 @@ from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec, bytes_codec
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import DIGEST_BYTES, HAS_RESULT, EmitDecision, digests, entries
+from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT, EmitDecision, digests, entries
 from fkjoin.stages.retention import sweep
 from fkjoin.stages.slots import Slot, take_in
 from fkjoin.state import Store

@@ -42,7 +42,7 @@ from fkjoin.codec.messages import RESULT, column
 from fkjoin.stages import counters
 from fkjoin.stages.complete import Complete
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emission import DIGEST_BYTES, HAS_RESULT, EmitDecision, count_unchanged, digests, entries
+from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT, EmitDecision, count_unchanged, digests, entries
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import later, sweep
 from fkjoin.state import Store

@@ -134,7 +134,8 @@ def test_python_functions_get_values_and_rows(spark: SparkSession, tmp_path: Pat
     [
         (lambda t: t.group_by([]), "key: name at least one column"),
         (lambda t: t.group_by("custmer_id"), "key: table orders has no column 'custmer_id'; did you mean 'customer_id'"),
-        (lambda t: t.group_by("customer_id").agg(), "agg: name at least one column, such as agg"),
+        (lambda t: t.group_by("customer_id").agg(), "agg: name each column, such as agg"),
+        (lambda t: t.group_by("customer_id").agg({"amount": "sum"}), "agg: name each column, such as agg"),
         (
             lambda t: t.group_by("customer_id").agg(n="amount"),
             "agg: n must be one of avg, collect_list, collect_set, count, count_distinct, max, max_by, min, min_by,",

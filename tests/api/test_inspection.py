@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+import fkjoin
 from fkjoin import Table, TopologyError, cogroup, fk_join, window
 from fkjoin import aggregates as agg
 from fkjoin.grouped import Grouped
@@ -119,7 +120,7 @@ def test_a_table_reads_as_its_columns_types_and_emission(spark: SparkSession, or
     joined = fk_join(orders, customers, "customer_id", joiner=["left.amount", "right.name"], name="joined", emit="on-update")
     row = "columns: customer_id string, amount double"
     assert repr(orders) == f"Table[orders; key: order_id string; {row}; emit: changes as they are read]"
-    assert repr(joined) == "Table[joined; key: order_id string; columns: amount double, name string; emit: on-update]"
+    assert repr(joined) == "Table[joined; key: order_id string; row: amount double, name string; emit: on-update]"
     assert "right struct<" in repr(fk_join(orders, customers, "customer_id"))
     wide = f"struct({', '.join(f'amount as field_{at}' for at in range(20))}) as wide"
     assert repr(orders.map_values(wide)).endswith("field_4:doub…; emit: on-change]")
@@ -128,6 +129,7 @@ def test_a_table_reads_as_its_columns_types_and_emission(spark: SparkSession, or
 
 
 def test_grouped_rows_say_of_what_and_by_what(orders: Table) -> None:
+    assert repr(window("at", "10 minutes", "5 minutes")) == "window(at, 10 minutes, 5 minutes)"
     assert repr(orders.group_by("customer_id")) == "Grouped[orders by customer_id]"
     assert repr(orders.group_by(["customer_id", "amount > 3 as much"], "amount")) == (
         "Grouped[orders by customer_id, amount > 3 as much, of amount]"
@@ -141,6 +143,10 @@ def test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one(
     names = {"fk_join": fk_join, "extractor": "customer_id", "key": "customer_id", "condition": "amount > 1", "name": "kept"}
     names |= {"columns": ["amount"], "more": {"twice": "2 * amount"}, "wanted": {"total": agg.sum("amount")}}
     table, more = orders.filter("true", name="some"), orders_of(spark, tmp_path, name="more")
+    checkpoint = tmp_path / "kept"
+    kept = table.materialize("kept").to_parquet(tmp_path / "kept-changes", checkpoint=checkpoint, trigger="available-now")
+    kept.awaitTermination()
+    names |= {"fkjoin": fkjoin, "spark": spark, "checkpoint": str(checkpoint)}
     for at, (habit, way) in enumerate(HABITS.items()):
         assert not hasattr(table, habit)
         with pytest.raises(AttributeError, match=f"^a Table has no {habit}; call {re.escape(way)}$"):
@@ -166,6 +172,9 @@ def test_a_column_is_named_and_not_taken(orders: Table) -> None:
     assert orders.select("amount").columns == [*orders.key, "amount"]
     with pytest.raises(TypeError, match="a Table has no items; its columns are "):
         orders[0]
+    with pytest.raises(TypeError, match="a Table has no items; ask for 'amount' in table.columns"):
+        "amount" in orders  # noqa: B015
+    assert "amount" in orders.columns
     with pytest.raises(TypeError, match="'Table' object is not iterable"):
         list(orders)  # type: ignore[call-overload]
 

@@ -204,7 +204,7 @@ MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
     ),
     "a folder that is not there": (
         lambda shop: Table.from_files(shop.spark, shop.folder / "order", key="id", version="lsn"),
-        'path: FOLDER/order has no .json, .jsonl, .ndjson, .parquet, .csv file: give format="json", "parquet" or "csv"',
+        'path: FOLDER/order is not there; correct it, or, if files come later: give format="json", "parquet" or "csv"',
     ),
     "a session without the connector": (
         lambda shop: Table.from_kafka(shop.spark, "orders", "localhost:1", key="string", value="string"),

@@ -89,6 +89,7 @@ WAYS: dict[str, str] = {
     "{}{}: {} is not a number from 1; write one,": (
         "integration/test_join.py::test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones"
     ),
+    "a Table has no items; ask for {} in table.columns": "tests/api/test_inspection.py::test_a_column_is_named_and_not_taken",
     "make a Table with Table.from_files, from_kafka": "tests/api/test_inspection.py::test_a_table_is_not_made_by_its_class",
     "{}: {} is {}, a number is needed; cast it": BUILDING,
     'emit: "{}" is for windows; give it to group_': BUILDING,
@@ -100,6 +101,7 @@ WAYS: dict[str, str] = {
     "emit: a window is sent when it closes, and {": BUILDING,
     "grace: {} is less than nothing; give an inte": BUILDING,
     'idle: {} is too short; give at least "{} sec': BUILDING,
+    "trigger: {} is longer than the idle time of {": BUILDING,
     "deployment: windows close in one query; leav": BUILDING,
     "key: the window's time {} is {}; write cast(": BUILDING,
     'emit: "{}" is for windows; put fkjoin.window': BUILDING,
@@ -141,7 +143,7 @@ WAYS: dict[str, str] = {
         "tests/files/test_folder_columns.py::test_beside_folders_that_are_read_sparks_readers_cannot_leave_it_to_the_lines"
     ),
     "condition: {} is {}, a boolean is needed": BUILDING,
-    'path: {} has {}: give format="json", "parquet"': BUILDING,
+    'path: {} {}: give format="json", "parquet"': BUILDING,
     "path: {} is not there; make the folder first": BUILDING,
     "path: {} cannot be read to learn its columns": BUILDING,
     "schema: column {} is {}, and Spark's JSON": BUILDING,
@@ -161,7 +163,7 @@ WAYS: dict[str, str] = {
     "log: {} is no file that can be written to;": FINE_STARTS,
     "{}.path: this is the folder of {}, too; give": FINE_STARTS,
     "spread: a row has one partner by primary key;": BUILDING,
-    "agg: name at least one column, such as agg": BUILDING,
+    "agg: name each column, such as agg": BUILDING,
     "returns: give the aggregate's Spark type": BUILDING,
     "{}: a column is called {}, as the aggregate": ADDERS,
     "key: files have columns; name those that": "tests/jobs/test_ways_out.py::test_files_have_a_key_of_columns_that_are_named",
@@ -187,7 +189,7 @@ WAYS: dict[str, str] = {
     "Json: the schema has a column {} already": BUILDING,
     "Debezium: a key's column cannot be called": BUILDING,
     "internal topic {} has {} partitions, {} are": (
-        "integration/test_join.py::test_races_converge_when_internal_records_are_late_doubled_and_reordered"
+        "integration/test_join.py::test_races_converge_when_internal_records_are_delayed_doubled_and_reordered"
     ),
     "topic {} was created again and has no records": ANEW,
     "options: {} is set by fkjoin; give it as": OPTION,

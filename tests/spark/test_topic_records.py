@@ -17,6 +17,7 @@ from fkjoin.kafka.formats import Bytes, Debezium, Format, Json, String, decode_k
 from fkjoin.spark.change_events import ReadEvents, ReadKeys
 from fkjoin.spark.packing import PackChanges
 from fkjoin.spark.topic_records import DeadRecords, PackRecords, ReadBytes, Reader, ReadObjects, TopicRecords
+from tests.support.sessions import SPARK_4_0
 
 ROW = pa.schema([("fk", pa.string()), ("n", pa.int64())])
 
@@ -193,7 +194,7 @@ def some_values() -> list[bytes | None]:
         b'{"n":01}',
     ]
     odd += [b'{"n":1.0}', b'{"n":"1"}', b'{"d":"NaN"}', b'{"d":NaN}', b'{"d":1e400}', b'{"d":""}', b'{"yes":"true"}']
-    return [None, *made, *cut, *odd]
+    return [None, *made, *cut, *(text for text in odd if not (SPARK_4_0 and b"NaN" in text))]
 
 
 @pytest.mark.spark

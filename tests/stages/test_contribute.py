@@ -18,7 +18,7 @@ from fkjoin.codec.vectors import Columns, Where
 from fkjoin.folds.extremes import Extreme
 from fkjoin.folds.fold import Fold
 from fkjoin.folds.sums import Count, WholeSum
-from fkjoin.replay.memory import MemoryJoin
+from fkjoin.replay.memory_join import MemoryJoin
 from fkjoin.stages import Counters, aggregate, join_rows, regroup, rekey, resolve, split_rows, subscription
 from fkjoin.stages.answer_rows import AnswerRows, Joined, RowMaker
 from fkjoin.stages.contribute import Carry, Contribute, Fields

@@ -1,4 +1,4 @@
-"""Several tables as one: laid over one another, whatever comes first, twice or late."""
+"""Several tables as one: laid over one another, whatever comes first, twice or delayed."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def test_what_is_not_there_is_never_deleted_and_marks_end() -> None:
     merging = Merging()
     assert merging.batch([(0, "k", 5, None)]) == []
     assert merging.count[counters.TOMBSTONES] == 1
-    assert merging.batch([(0, "k", 4, b"late")], now_ms=999) == []
+    assert merging.batch([(0, "k", 4, b"stale")], now_ms=999) == []
     assert merging.batch([(1, "other", 1, b"row")], now_ms=1000)[0]["value"] == b"row"
-    assert merging.batch([(0, "k", 4, b"late")], now_ms=1001)[0]["value"] == b"late", "its mark was swept away"
+    assert merging.batch([(0, "k", 4, b"stale")], now_ms=1001)[0]["value"] == b"stale", "its mark was swept away"
     kept = merging.memory.get_many(pa.array([b"dother"], pa.large_binary()))
     assert kept.is_valid().to_pylist() == [True]
 

@@ -16,7 +16,7 @@ from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import CHANGE, JOINED, NUMBERED, table
 from fkjoin.codec.rows import bytes_codec
-from fkjoin.replay.memory import MemoryJoin
+from fkjoin.replay.memory_join import MemoryJoin
 from fkjoin.stages import Counters, merge, regroup, resolve, scatter
 from fkjoin.state import MemoryStore
 from tests.support.oracle import Change, Joined, apply, batch_join

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from fkjoin import InvariantError
 from fkjoin.codec.messages import SUBSCRIPTION
-from fkjoin.replay.memory import MemoryJoin
+from fkjoin.replay.memory_join import MemoryJoin
 from fkjoin.stages import subscription
 from fkjoin.stages.invariants import GuardedStore, expected_subscriptions, live_subscriptions
 from fkjoin.state import BucketStore, MemoryStore

@@ -25,7 +25,7 @@ from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.spark.identity import identity_text, with_home
 from fkjoin.spark.schemas import arrow_schema
-from fkjoin.stages.emission import DIGEST_BYTES, HAS_RESULT
+from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT
 from fkjoin.state import BYTES, BucketStore
 from fkjoin.state.segments import KEY_BYTES, Meta, decode_segment, encode_segments
 from tests.support.stores import Log

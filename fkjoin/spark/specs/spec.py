@@ -91,7 +91,7 @@ class StageSpec(ABC):
 
     @property
     def marks(self) -> bytes:
-        """Return the prefixes of the keys whose versions decide what is late."""
+        """Return the prefixes of the keys whose versions decide what is stale."""
         return tags.ROW + tags.SUBSCRIBER
 
     @property

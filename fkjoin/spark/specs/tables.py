@@ -27,7 +27,7 @@ class RegroupSpec(ByRow, StageSpec):
 
     stage = "regroup"
     as_read: bool = False
-    """The rows come as a source has them; no operator before this one has dropped late ones."""
+    """The rows come as a source has them; no operator before this one has dropped stale ones."""
     in_order: bool = False
     every: bool = False
     from_answers: Contribute | ContributeRows | None = None
@@ -121,7 +121,7 @@ class SpreadSpec(ByRow, StageSpec):
 
     stage = "spread"
     as_read: bool = False
-    """The rows come as a source has them; no operator before this one has dropped late ones."""
+    """The rows come as a source has them; no operator before this one has dropped stale ones."""
     in_order: bool = False
     every: bool = False
 

@@ -12,7 +12,7 @@ from fkjoin.codec import records, tags, versions
 from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import Operation
 from fkjoin.stages import Counters, counters
-from fkjoin.stages.emission import HAS_RESULT, EmitDecision, entries
+from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
 from fkjoin.stages.retention import GONE
 
 HAD, HAS, UNCHANGED = (np.array(column) for column in zip(*itertools.product([False, True], repeat=3), strict=True))
@@ -73,7 +73,7 @@ def test_a_row_that_is_gone_leaves_a_tombstone_marker_with_an_end(in_order: bool
     written = dict(zip(names.to_pylist(), values.to_pylist(), strict=True))
     marker, due = written.pop(b"1"), tags.DUE + (1).to_bytes(8, "big") + b"1"
     assert records.decode(pa.array([written.pop(b"0")], BYTES)).flags.tolist() == [HAS_RESULT]
-    if in_order:  # and so never late
+    if in_order:  # and so never stale
         assert (marker, written) == (None, {})
     else:
         assert records.decode(pa.array([marker], BYTES)).flags.tolist() == [GONE]
