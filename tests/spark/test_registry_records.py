@@ -299,7 +299,7 @@ def test_what_is_no_record_and_schemas_of_another_kind_are_problems(registry: Sm
 
 
 def test_where_a_union_has_two_kinds_of_numbers_each_value_is_what_it_is(registry: SmallRegistry) -> None:
-    schema = {"type": "record", "name": "R", "fields": [{"name": "it", "type": [logical("int", "date"), MICROS]}]}
+    schema = {"type": "record", "name": "R", "fields": [{"name": "it", "type": [MICROS, logical("int", "date")]}]}
     number = registry.add(schema)
     some = [framed(number, schema, {"it": value}) for value in (MOMENT, MOMENT.date())]
     found = reader(registry, pa.struct([("it", INSTANT)]))(pa.array(some))
