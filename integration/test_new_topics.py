@@ -256,6 +256,9 @@ def test_what_cannot_start_over_says_so(shop: Shop, broker: Broker) -> None:
     with pytest.raises(TopologyError, match="headers: the value has a column 'headers' already; leave headers=False"):
         shop.table(shop.orders, "headers string", headers=True)
     assert shop.table(shop.orders, "headers string").columns == ["key", "headers"]
+    with pytest.raises(TopologyError, match="positions: the key or the value has a column '_position' already; leave"):
+        shop.table(shop.orders, "_Position int", positions=True)
+    assert shop.table(shop.orders, "_position int").columns == ["key", "_position"]
     assert [shop.table(shop.orders, "n int", **one).columns for one in ({"version": "n"}, {"roots": 1})] == [["key", "n"]] * 2
     orders = shop.table(shop.orders, "customer string", on_new_topic="start-over")
     customers = shop.table(shop.customers, "name string")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fkjoin import __version__
-from fkjoin.cli.quiet import log_file, quiet_spark, spark_log
+from fkjoin.cli.quiet import SparkLog, log_file, quiet_spark, spark_log
 from fkjoin.cli.state import app as state_app
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs.ending import end_when_told
@@ -25,16 +25,6 @@ app = typer.Typer(
     help="Foreign-key table joins on Spark, kept up to date through updates and deletes on both sides.",
 )
 app.add_typer(state_app, name="state")
-
-
-SparkLog = Annotated[
-    Path | None,
-    typer.Option(
-        "--spark-log",
-        help="The file at whose end Spark's own log goes on; older ones are LOG.1 to LOG.4.",
-        show_default="spark.log at a terminal, else standard error",
-    ),
-]
 
 
 class Engine(str, enum.Enum):

@@ -18,13 +18,12 @@ from fkjoin.cogroups import cogroup
 from fkjoin.errors import TopologyError
 from fkjoin.files.kept_schemas import KeptSchemas
 from fkjoin.files.source import open_files
-from fkjoin.jobs import installed
 from fkjoin.jobs.job_events import enriched
 from fkjoin.jobs.job_kinds import JobError, Value
 from fkjoin.jobs.job_operators import wanted_of
 from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import FormatSection, JobSection, SinkSection, TableSection
-from fkjoin.jobs.job_sinks import SinkQuery, sink_queries
+from fkjoin.jobs.job_sinks import SinkQuery, sink_of, sink_queries
 from fkjoin.jobs.places import require_letters
 from fkjoin.join import fk_join
 from fkjoin.kafka import Format
@@ -169,6 +168,7 @@ class Job:
                     on_new_topic=spec.on_new_topic,
                     headers=spec.headers,
                     roots=spec.roots,
+                    positions=spec.positions,
                     options={**options, **spec.options},
                 )
             else:
@@ -258,7 +258,7 @@ class Job:
         """None where Spark's own sink writes."""
         with _located(f"sinks.{name}"):
             if spec.topic is not None:
-                servers, options = self._kafka
+                servers, settings = self._kafka
                 return sinks.Kafka(
                     spec.topic,
                     servers,
@@ -266,19 +266,9 @@ class Job:
                     value=spec.value.build("value") if isinstance(spec.value, FormatSection) else spec.value,
                     headers=spec.headers,
                     positions=spec.positions,
-                    options={**client_options(options), **spec.options},
+                    options={**client_options(settings), **spec.options},
                 )
-            if spec.kind is not None:
-                return installed.sink_of(spec.kind, spec.settings)
-            if spec.postgres is not None:
-                assert spec.into is not None
-                return sinks.Postgres(spec.into, spec.postgres, spec.on_error, spec.retry_s)
-            assert spec.path is not None
-            if spec.format == "parquet":
-                return sinks.Parquet(spec.path)
-            if spec.format == "delta":
-                return sinks.Delta(spec.path, {name: str(value) for name, value in spec.options.items()}, spec.retry_s)
-            return None
+            return sink_of(spec)
 
     def _sink_queries(self, *, run: bool) -> list[SinkQuery]:
         given = {name: (spec.table, self._sinks[name]) for name, spec in self.spec.sinks.items()}

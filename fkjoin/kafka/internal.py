@@ -18,7 +18,7 @@ from fkjoin.checkpoint.claim import start_claimed
 from fkjoin.checkpoint.files import begun
 from fkjoin.codec.arrays import Bytes, valid
 from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.kafka.admin import create_topics, first_offsets
+from fkjoin.kafka.admin import create_topics, offset_ranges
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.end_offsets import telling_lag
 from fkjoin.kafka.new_topics import checked_topics, require_known_topics
@@ -139,11 +139,11 @@ def require_first_records(spark: SparkSession, checkpoint: str, connection: Conn
     """
     if begun(spark, checkpoint):
         return
-    for partition, first in first_offsets(topic, connection.bootstrap_servers, connection.options).items():
-        if first:
+    for partition, offsets in offset_ranges(topic, connection.bootstrap_servers, connection.options).items():
+        if first := offsets.start:
             raise FkJoinError(
-                f"internal topic {topic} begins at offset {first} of partition {partition}, and {checkpoint} is new: its query "
-                "would miss rows; give another application= (a job: another name), and all stages new checkpoints"
+                f"internal topic {topic} begins at offset {first} of partition {partition}, and {checkpoint} is new: its "
+                "query would miss rows; give another application= (a job: another name), and all stages new checkpoints"
             )
 
 

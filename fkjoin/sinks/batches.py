@@ -286,7 +286,7 @@ def _require_known_places(spark: SparkSession, checkpoint: str, sinks: Sequence[
         if begun(spark, checkpoint):
             raise TopologyError(
                 f"checkpoint: {checkpoint} is of a query with one sink: go on with to_kafka, to_parquet, to_postgres, "
-                "to_delta or to_sink, or give another checkpoint"
+                "to_delta, to_iceberg or to_sink, or give another checkpoint"
             )
         return
     if later := [sink.place for sink in sinks if sink.place not in known]:

@@ -79,6 +79,7 @@ STARTS: dict[str, Callable[[Table, Path, Any], Any]] = {
     "to_parquet": lambda table, folder, trigger: table.to_parquet(folder / "out", checkpoint=folder / "ck", trigger=trigger),
     "to_postgres": lambda table, folder, trigger: table.to_postgres("t", "dbname=x", checkpoint=folder / "ck", trigger=trigger),
     "to_delta": lambda table, folder, trigger: table.to_delta(folder / "out", checkpoint=folder / "ck", trigger=trigger),
+    "to_iceberg": lambda table, folder, trigger: table.to_iceberg("a.b", checkpoint=folder / "ck", trigger=trigger),
     "to": lambda table, folder, trigger: table.to(Parquet(folder / "out"), checkpoint=folder / "ck", trigger=trigger),
     "stage": lambda table, folder, trigger: StageQuery("stage", table.changes, NoTopics()).start(
         folder / "ck", trigger=trigger

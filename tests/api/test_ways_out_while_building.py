@@ -439,7 +439,7 @@ WAYS: dict[str, Way] = {
         lambda t: t.orders.drop("id"),
         lambda t: t.orders.rekey("customer").drop("id"),
     ),
-    "positions: a row that sums up or merges others": (
+    "positions: a row that sums up others, has": (
         lambda t: t.topic(t.orders.group_by("customer").count(), positions=True),
         lambda t: t.topic(t.orders.group_by("customer").count()),
     ),

@@ -37,7 +37,7 @@ JOB_FILES: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {
             'window = { time = "at", size = "1 hour", grace = "1 minute" }\n[sinks.out]',
         ),
     ),
-    "sinks.out: give either topic, path, postgres or kind": (
+    "sinks.out: give either topic, path, postgres, iceberg or kind": (
         ('path = "{folder}/out"', 'path = "out"\ntopic = "out"'),
         ('path = "{folder}/out"', 'path = "out"'),
     ),

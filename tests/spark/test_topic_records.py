@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -135,6 +136,17 @@ def test_records_become_changes_with_their_place_as_version() -> None:
     place = b"".join((number + (1 << 63)).to_bytes(8, "big") for number in (0, 3, 70))
     assert version == bytes((0x83, 1, 2, 3, 4, 5, 6, 7, 8)) + place
     assert column(found[0], "ts").to_pylist() == [5]
+
+
+def test_rows_say_where_their_records_were_read_if_they_are_to() -> None:
+    """A row that is none stays none."""
+    events = records((b"a", b'{"op": "c", "after": {"n": 4}}'), (b"b", None), (b"c", b'{"op": "d"}'), (b"d", b"?"))
+    plain = TopicRecords("orders", ReadBytes("key", text=True), ReadEvents(ROW, "this"), bytes(8), fail=False)
+    placed = replace(plain, positions=True)
+    rows = placed.changes(events).column("row")
+    assert rows[0].as_py() == {"fk": None, "n": 4, "_position": {"topic": "orders", "partition": 3, "offset": 70}}
+    assert rows.is_null().to_pylist() == plain.changes(events).column("row").is_null().to_pylist() == [False, True, True, True]
+    assert placed.changes(records()).num_rows == 0
 
 
 @pytest.mark.spark

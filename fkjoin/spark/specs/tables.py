@@ -162,6 +162,8 @@ class MergeSpec(StageSpec):
     in_order: tuple[bool, ...]
     """True for each table that an operator of the query makes."""
     every: bool = False
+    origins: tuple[int, ...] = ()
+    """See ``merge``."""
 
     @property
     def takes(self) -> tuple[pa.Schema, ...]:
@@ -176,6 +178,7 @@ class MergeSpec(StageSpec):
             source=versions.identity(f"merge {self.state.operator}"),
             every=self.every,
             in_order=self.in_order,
+            origins=self.origins,
             **self._times(messages),
         )
 
