@@ -108,6 +108,7 @@ def test_json_says_the_same() -> None:
         "topic": "registration",
         "notes": [],
         "readers": ["it"],
+        "counted_as": ["joined"],
         "subtopologies": [3],
     }
     assert [step["subtopology"] for step in steps] == [0, None, 1, None, None]
@@ -127,7 +128,7 @@ def test_stages_that_do_not_run_are_not_drawn_and_those_that_run_twice_say_for_w
     assert "store joined-resolve" not in text.replace("in place of joined-resolve", "")
     assert "store totals-regroup, in place of joined-resolve" in text
     assert "  rule         join-reads-answers fired\n" in text
-    twice = [*whole(merged), Running("joined", "rekey", "totals")]
+    twice = [*whole(merged), Running("joined", "rekey", "totals", "joined")]
     assert "  Sub-topology: 2 to 3  rekey         repartition by id; store joined-rekey, 2 times, for it and totals\n" in draw(
         merged, twice
     )
@@ -268,7 +269,7 @@ def test_another_format_is_refused() -> None:
 def test_rows_under_other_keys_and_what_binds_their_checkpoint() -> None:
     lines = FlatMap("lines", ORDERS, "items", ("id", "sku"), ("id", "lower(sku) as sku"))
     by_sku = FlatMap("by-sku", lines, None, ("sku",), ("sku",), materialized="kept")
-    running = [Running(name, stage, "by-sku") for name in ("lines", "by-sku") for stage in ("spread", "owners")]
+    running = [Running(name, stage, "by-sku", name) for name in ("lines", "by-sku") for stage in ("spread", "owners")]
     assert draw(by_sku, running).split("\n")[8:] == [
         "flat_map lines  (on-change)",
         "  of           orders",

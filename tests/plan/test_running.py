@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from fkjoin.events import Enriched
 from fkjoin.jobs.job import Job
 from fkjoin.lowering.running import running
 from fkjoin.plan.describe.steps import steps_of
+from fkjoin.stages.counters import metrics_name, state_metrics_name
 from tests.support.plans.probe import read_plan
 from tests.support.plans.topologies import TOPOLOGIES, Sources, job
 from tests.support.sessions import small
@@ -64,11 +66,16 @@ def test_the_stages_that_are_described_are_those_with_state(spark: SparkSession,
     assert sum(there.values()) == len(list((checkpoint / "state").iterdir()))
     assert Counter(one.store for one in running(built._lowered)) == there
     steps = steps_of([built._lowered.node], running(built._lowered))
+    plans = [read_plan(stage.frame) for stage in built.stages]
+    plans.append(read_plan(built.events if isinstance(built, Enriched) else built.changes))
+    counted = {name.removeprefix(metrics_name("")) for plan in plans for name, _ in plan.counters}
+    counted = {name for name in counted if not name.startswith(state_metrics_name(""))}
+    assert {name for step in steps for name in step.operators} == counted
+    assert not any(name in one.operators for one, other in permutations(steps, 2) for name in other.operators)
     assert {stage.store: len(stage.readers) for step in steps for stage in step.stages} == there
     begun = [number for step in steps for stage in step.stages for number in stage.subtopologies]
     begun += [step.subtopology for step in steps if step.subtopology is not None]
-    frame = built.events if isinstance(built, Enriched) else built.changes
-    sources = [source for source in read_plan(frame).sources if not source.startswith("fkjoin-clock")]
+    sources = [source for source in plans[-1].sources if not source.startswith("fkjoin-clock")]
     assert sorted(begun) == list(range(len(sources) + sum(there.values()))), "one for each source, and each operator with state"
 
 
@@ -86,3 +93,5 @@ def test_the_queries_of_a_jobs_dead_letters_run_stages_too(spark: SparkSession, 
     assert {store: len(readers) for store, readers in described.items()} == there
     assert described["joined-rekey"] == ("sink out", "dead letters of joined")
     assert described["joined-resolve"] == ("sink out",)
+    (joined,) = [step for step in made.steps() if step.name == "joined" and step.stages]
+    assert joined.operators == ("joined", "joined-answers")

@@ -12,7 +12,7 @@ def whole(*ends: Node, without: tuple[str, ...] = ()) -> list[Running]:
     """All stages that nodes can have, but for those with these stores."""
     nodes = [node for node in in_order(*ends) if node in ends or not isinstance(node, Derived) or node.materialized]
     stores = [(node.name, stage.store) for node in nodes for stage in _step(node).stages]
-    return [Running(name, store.removeprefix(f"{name}-"), "it") for name, store in stores if store not in without]
+    return [Running(name, store.removeprefix(f"{name}-"), "it", name) for name, store in stores if store not in without]
 
 
 def drawn_whole(node: Node, form: str = "text") -> str:

@@ -46,6 +46,8 @@ class Stage:
     notes: tuple[str, ...] = ()
     readers: tuple[str, ...] = ()
     """For what it runs, once for each: tables that read it, or what a query ends in."""
+    counted_as: tuple[str, ...] = ()
+    """The names under which metrics have its counters, each once."""
     subtopologies: tuple[int, ...] = ()
     """The numbers of the sub-topologies that begin with it, one for each reader."""
 
@@ -69,6 +71,11 @@ class Step:
     subtopology: int | None = None
     """The number of the sub-topology that begins with it, if it is a source."""
 
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The names under which metrics have the counters of its stages, the first stage's first."""
+        return tuple(dict.fromkeys(name for stage in self.stages for name in stage.counted_as))
+
 
 @dataclass(frozen=True)
 class SinkStep:
@@ -87,9 +94,9 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
     steps read one table without a repartition, so a sub-topology begins with a source, or with a stage behind a repartition.
     """
     numbers = itertools.count()
-    readers: dict[str, list[str]] = {}
+    by_store: dict[str, list[Running]] = {}
     for one in running:
-        readers.setdefault(one.store, []).append(one.reader)
+        by_store.setdefault(one.store, []).append(one)
     found = []
     for node in in_order(*ends):
         step = _step(node)
@@ -97,9 +104,16 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
             rules = tuple(("rule", str(verdict)) for verdict in node.rules if verdict.rule == WORKERS_EVALUATE_STEPS)
             step = replace(step, facts=(*node.steps, *rules))  # the rest is for sinks
         stages = []
-        for stage in (stage for stage in step.stages if stage.store in readers):
-            read_by = tuple(readers[stage.store])
-            stages.append(replace(stage, readers=read_by, subtopologies=tuple(next(numbers) for _ in read_by)))
+        for stage in (stage for stage in step.stages if stage.store in by_store):
+            runs = by_store[stage.store]
+            stages.append(
+                replace(
+                    stage,
+                    readers=tuple(run.reader for run in runs),
+                    counted_as=tuple(dict.fromkeys(run.counted_as for run in runs)),
+                    subtopologies=tuple(next(numbers) for _ in runs),
+                )
+            )
         number = next(numbers) if isinstance(node, Source | Events) else None
         found.append(replace(step, stages=tuple(stages), subtopology=number))
     return found
