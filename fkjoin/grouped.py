@@ -19,7 +19,7 @@ from fkjoin.analysis.columns import resolve_column
 from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.vectorize import scalar_of
 from fkjoin.analysis.wanted import Wanted, column_of, ordered_by_key
-from fkjoin.analysis.windows import Window, windowed, without_window
+from fkjoin.analysis.windows import windowed, without_window
 from fkjoin.errors import TopologyError
 from fkjoin.folds.calls import AGGREGATE, Called, Evaluating, Reducing, Starting
 from fkjoin.folds.fold import Fold
@@ -43,12 +43,11 @@ class Grouped(Remembered):
     A group without rows has no row.  Versions (``_version``) are a counter of the group.  ``Table.group_by`` makes one.
     """
 
-    def __init__(
-        self, table: Handle, key: Expressions | Window | list[Any], value: Expressions | None, options: Options
-    ) -> None:
-        self._recipe = Recipe(Grouped, (table, key, value), {"options": options})
-        self._of, self._table = table._of, table._planned
-        self._rows = self._table.visible
+    @classmethod
+    def _made_of(cls, table: Handle, key: Any, value: Expressions | None, options: Options) -> Grouped:
+        self = cls.__new__(cls)
+        self._recipe = Recipe(cls._made_of, (table, key, value), {"options": options})
+        self._of, self._table, self._rows = table._of, table._planned, table._planned.visible
         window, keys = without_window(key)
         self._options = replace(options, window=window)
         with telling_files(self._recipe.learned_below):
@@ -56,6 +55,7 @@ class Grouped(Remembered):
             self._value = None if value is None else self._project("value", value)
         one = self._value is not None and len(self._value.bound) == 1  # a star may be several
         self._plain = one and not isinstance(value, list | tuple)
+        return self
 
     def __repr__(self) -> str:
         of = "" if self._value is None else f", of {', '.join(self._value.texts)}"

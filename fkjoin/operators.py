@@ -170,7 +170,9 @@ class Operators(RowOperators):
         --------
         >>> counts = orders.group_by("customer_id").count()
         """
-        return Grouped(self, key, value, Options(name, emit, deployment, application, upgrade_from, validate, grace, idle))
+        return Grouped._made_of(
+            self, key, value, Options(name, emit, deployment, application, upgrade_from, validate, grace, idle)
+        )
 
     @remembered
     def with_children(

@@ -57,6 +57,9 @@ class Metrics(Collector):
         self._topics: dict[str, tuple[SourceTopic, ...]] = {}
         """The topics that queries read, whose brokers are asked where they end."""
 
+    def __repr__(self) -> str:
+        return f"Metrics[queries: {', '.join({**self._started_ms, **self._queries}) or 'none'}]"
+
     def _reads(self, name: str, topics: tuple[SourceTopic, ...]) -> None:
         """Take down which topics a query reads."""
         with self._lock:
@@ -285,8 +288,7 @@ def progress_since(query: StreamingQuery, batch: int, *, idle: bool = False) -> 
         return []
     if last.batchId == batch + 1:
         return [last] if idle or is_batch(last.durationMs) else []
-    wanted = [progress for progress in query.recentProgress if progress.batchId > batch]
-    return [progress for progress in wanted if idle or is_batch(progress.durationMs)]
+    return [one for one in query.recentProgress if one.batchId > batch and (idle or is_batch(one.durationMs))]
 
 
 def _ms(timestamp: str) -> int:

@@ -72,8 +72,8 @@ class Postgres(TableSink):
     dsn: str = field(repr=False)
     on_error: OnError = "fail"
     retry_s: float = RETRY_S
-    _columns: tuple[str, ...] = ()
-    _key: tuple[str, ...] = ()
+    _columns: tuple[str, ...] = field(default=(), init=False, repr=False)
+    _key: tuple[str, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         require_on_error(self.on_error)

@@ -61,6 +61,9 @@ class Driver:
         self._waiting: list[tuple[str, Fed]] = []
         self.clear()
 
+    def __repr__(self) -> str:
+        return f"Driver[{self._lowered.name}; inputs: {', '.join(self._inputs)}]"
+
     def clear(self) -> None:
         """Forget everything: the driver is as new, but for the random numbers of ``REORDER``.
 

@@ -112,6 +112,7 @@ def test_checkpoints_of_older_releases_and_each_kind_of_store_are_read(
     if materialized == "both":  # customers without orders come later, by the merge
         wanted = {key: one for key, one in wanted.items() if one["n"]}
     with StateReader(checkpoint, materialized) as reader:
+        assert repr(reader) == f"StateReader[{materialized} of {checkpoint}]"
         found = reader.get_many([*wanted, "nobody" if isinstance(next(iter(wanted)), str) else 10_000])
         assert found.pop() is None
         for key, one in zip(wanted, found, strict=True):
