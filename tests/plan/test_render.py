@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fkjoin.errors import TopologyError
+from fkjoin.errors import InvariantError, TopologyError
 from fkjoin.plan.describe.picture import svg
 from fkjoin.plan.describe.render import draw, drawn
 from fkjoin.plan.describe.steps import SinkStep, job_steps
@@ -132,6 +132,11 @@ def test_stages_that_do_not_run_are_not_drawn_and_those_that_run_twice_say_for_w
     assert "  Sub-topology: 2 to 3  rekey         repartition by id; store joined-rekey, 2 times, for it and totals\n" in draw(
         merged, twice
     )
+
+
+def test_a_stage_that_no_step_has_is_not_left_out() -> None:
+    with pytest.raises(InvariantError, match="the stages joined-pair run, and no step of the topology has them"):
+        draw(TOTALS, [*whole(TOTALS), Running("joined", "pair", "totals", "joined")])
 
 
 REGIONS = Source("regions", ("region",), ("lsn",), None, None, ("name",), "stream of region, name, lsn")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fkjoin.codec.versions import PLACE
+from fkjoin.errors import InvariantError
 from fkjoin.plan.events import Enrich, Events
 from fkjoin.plan.nodes import (
     Aggregate,
@@ -116,6 +117,8 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
             )
         number = next(numbers) if isinstance(node, Source | Events) else None
         found.append(replace(step, stages=tuple(stages), subtopology=number))
+    if missing := by_store.keys() - {stage.store for step in found for stage in step.stages}:
+        raise InvariantError(f"the stages {', '.join(sorted(missing))} run, and no step of the topology has them")
     return found
 
 
