@@ -84,7 +84,7 @@ class Seal:
 
     @classmethod
     def of(cls, directory: Path, key: bytes, name: str = SEAL) -> Seal | None:
-        """The seal in ``directory``, None if there is none; ``DamagedIndexError`` if it, or what it seals, is not as it was."""
+        """The seal in ``directory``, None if there is none; ``DamagedIndexError`` if it, or what it seals, has changed."""
         try:
             data = (directory / name).read_bytes()
         except FileNotFoundError:
@@ -101,7 +101,7 @@ class Seal:
         return seal
 
     def require_as_sealed(self) -> None:
-        """``DamagedIndexError`` if a file is not as it was sealed."""
+        """``DamagedIndexError`` if a file has changed since it was sealed."""
         try:
             found = stamps(self.folder)
         except OSError as error:

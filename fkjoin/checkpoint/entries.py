@@ -254,7 +254,7 @@ Readable = tuple[pa.Array, pa.Array, pa.Array, Bytes]
 
 
 def of_star(star: MultiJoin, kind: str, bare: Bytes, held: Records) -> Readable:
-    """Records of a star's stores: foreign keys by the names of the right tables that they are keys of."""
+    """Records of a multi-way join's stores: foreign keys by the names of the right tables that they are keys of."""
     nothing = pa.nulls(len(bare), pa.string())
     if kind == "left":
         keys = scattered(held.body, len(star.rights))

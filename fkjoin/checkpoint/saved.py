@@ -1,4 +1,4 @@
-"""State as it was after a committed batch, read from a checkpoint without the query that writes it.
+"""State as of a committed batch, read from a checkpoint without the query that writes it.
 
 Spark's own source of state (``statestore``) reads the buckets' logs; each is replayed into a store of its own in a
 temporary folder, in parallel.  Nothing here writes to a checkpoint.
@@ -216,7 +216,7 @@ def read_state(
     batch: int | None = None,
     as_of: datetime | str | None = None,
 ) -> DataFrame:
-    """Read the table that was materialized under a name, as it was after a committed batch.
+    """Read the table that was materialized under a name, as of a committed batch.
 
     An aggregate is materialized under its own name, unless it was given another; so are ``with_children``, ``merge`` and
     ``flat_map``.  The query may be running or not.  Spark keeps the state of the last 100 batches

@@ -148,7 +148,7 @@ def _stream(spark: SparkSession, number: int, kind: StructType) -> DataFrame:
 
 
 class LostError(Exception):
-    """A batch was lost, as it was to be."""
+    """A batch was lost, as it should be."""
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Delta's types: which columns it takes, and whether those that are there can hold all values of a table's columns.
 
-*Law*: where ``problems`` finds nothing, ``fitting`` rows have each value as it was, in the target's types; or a row has a
+*Law*: where ``problems`` finds nothing, ``fitting`` rows have each value unchanged, in the target's types; or a row has a
 null or a date that the target cannot have, and ``fitting`` says so.
 """
 

@@ -44,7 +44,7 @@ class Refused:
     """A row that a table cannot have."""
 
     row: dict[str, Any]
-    """Its columns, as they were to be written: whole numbers and truth values as such, all else as texts."""
+    """Its columns, as they should be written: whole numbers and truth values as such, all else as texts."""
     key: Sequence[str]
     columns: Sequence[str]
     """Several, where a check is about several; none where PostgreSQL does not say."""

@@ -26,7 +26,7 @@ IDEMPOTENT = "idempotent-update-skip"
 OUT = "out"
 """Results that are emitted."""
 INDEX_REBUILT = "index-rebuilt"
-"""Indexes that were built anew from their logs, as they were missing, or not as they were closed."""
+"""Indexes that were built anew from their logs, since they were missing, or other than when they were closed."""
 
 HIDDEN = "hidden-outputs"
 """Outputs of a flat map that another row's output under the same key hides, of the keys that a batch touched."""

@@ -13,13 +13,13 @@ from fkjoin.plan.nodes import (
     Aggregate,
     Children,
     Cogroup,
-    Derived,
     FlatMap,
     Join,
     KeyJoin,
     Merge,
     Node,
     Source,
+    View,
     in_order,
     join_below,
     periodic,
@@ -101,7 +101,7 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
     found = []
     for node in in_order(*ends):
         step = _step(node)
-        if isinstance(node, Derived) and node.materialized is None and node not in ends:
+        if isinstance(node, View) and node.materialized is None and node not in ends:
             rules = tuple(("rule", str(verdict)) for verdict in node.rules if verdict.rule == WORKERS_EVALUATE_STEPS)
             step = replace(step, facts=(*node.steps, *rules))  # the rest is for sinks
         stages = []
@@ -155,9 +155,9 @@ def _operator(node: Node) -> Step:
     kept = (f"materialized as {node.materialized}",) if node.materialized else ()
     if isinstance(node, KeyJoin):
         return _key_join(node)
-    if isinstance(node, Derived):
+    if isinstance(node, View):
         stage = Stage("for sinks", ", ".join(node.key), f"{node.name}-resolve", notes=(*_instead(node), *kept))
-        return Step("rows", node.name, node.emit, (("of", node.table.name),), (*node.steps, *_rule(node)), (stage,))
+        return Step("view", node.name, node.emit, (("of", node.table.name),), (*node.steps, *_rule(node)), (stage,))
     if isinstance(node, Children):
         sides = ("right", node.right.name), ("left", node.left.name)
         named = ("foreign key", _foreign_key(node)), ("column", f"{node.column}: the left rows by their key"), *_rule(node)
@@ -203,11 +203,11 @@ def _operator(node: Node) -> Step:
     )
 
 
-def _rule(node: Join | KeyJoin | Aggregate | Derived | Children | SinkStep) -> tuple[tuple[str, str], ...]:
+def _rule(node: Join | KeyJoin | Aggregate | View | Children | SinkStep) -> tuple[tuple[str, str], ...]:
     return tuple(("rule", str(verdict)) for verdict in node.rules)
 
 
-def _instead(node: Join | Aggregate | Derived | Children) -> tuple[str, ...]:
+def _instead(node: Join | Aggregate | View | Children) -> tuple[str, ...]:
     join = join_below(node.inputs[0])
     return (f"in place of {join.name}-resolve",) if join is not None and reads_answers(node) else ()
 
