@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from fkjoin.checkpoint.python_values import rows_of
 from fkjoin.checkpoint.stores import kept_as
 from fkjoin.errors import FkJoinError, nearest
-from fkjoin.lowering.driven import DrivenBatch, DrivenQuery, Fed, fed
 from fkjoin.lowering.handle import planned_of
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, TS
 from fkjoin.stages import Counters
 from fkjoin.table import Table
+from fkjoin.testing.driven import DrivenBatch, DrivenQuery, Fed, fed
 from fkjoin.testing.driver_ends import EPOCH, MICROSECOND, DriverInput, DriverStore, TableChange
 from fkjoin.testing.kit import CRASH, DUPLICATE, REORDER, Sentinel
 

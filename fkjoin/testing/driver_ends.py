@@ -15,8 +15,8 @@ from fkjoin.checkpoint.python_values import rows_of
 from fkjoin.checkpoint.user_keys import encoded, fitting, key_parts
 from fkjoin.codec.arrays import BYTES
 from fkjoin.errors import FkJoinError, TopologyError, nearest
-from fkjoin.lowering.driven import DrivenStage, Fed, Input
 from fkjoin.spark.schemas import arrow_schema
+from fkjoin.testing.driven import DrivenStage, Fed, Input
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MICROSECOND = timedelta(microseconds=1)

@@ -26,7 +26,6 @@ from fkjoin.checkpoint.stores import Identified
 from fkjoin.codec import versions
 from fkjoin.errors import TopologyError
 from fkjoin.lowering.lowered import Lowered
-from fkjoin.lowering.plan_parts import Leaf, Observed, PlanPart, Stateful, joined, parts_of
 from fkjoin.lowering.planner import lower
 from fkjoin.plan.nodes import Source
 from fkjoin.spark.clock import Clock
@@ -38,6 +37,7 @@ from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import Counters, counters
 from fkjoin.stages.counters import metrics_name
 from fkjoin.state import MemoryStore
+from fkjoin.testing.plan_parts import Leaf, Observed, PlanPart, Stateful, joined, parts_of
 
 _PATH = f"{tempfile.gettempdir()}/fkjoin-driver"
 """Beginning of the paths that stand for inputs in plans; nothing is read there."""
