@@ -43,10 +43,8 @@ class Grouped(Remembered):
     A group without rows has no row.  Versions (``_version``) are a counter of the group.  ``Table.group_by`` makes one.
     """
 
-    @classmethod
-    def _made_of(cls, table: Handle, key: Any, value: Expressions | None, options: Options) -> Grouped:
-        self = cls.__new__(cls)
-        self._recipe = Recipe(cls._made_of, (table, key, value), {"options": options})
+    def _by(self, table: Handle, key: Any, value: Expressions | None, options: Options) -> Grouped:
+        self._recipe = Recipe(lambda *of, **named: Grouped()._by(*of, **named), (table, key, value), {"options": options})
         self._of, self._table, self._rows = table._of, table._planned, table._planned.visible
         window, keys = without_window(key)
         self._options = replace(options, window=window)

@@ -170,7 +170,7 @@ class Operators(RowOperators):
         --------
         >>> counts = orders.group_by("customer_id").count()
         """
-        return Grouped._made_of(
+        return Grouped()._by(
             self, key, value, Options(name, emit, deployment, application, upgrade_from, validate, grace, idle)
         )
 
