@@ -40,7 +40,7 @@ from fkjoin.state.positions import Position
 from fkjoin.state.private import close_to_others, write_private
 
 SEAL = "SEAL"
-DIGEST_BYTES = 16
+SEAL_DIGEST_BYTES = 16
 
 _FORMAT = b"\x03"
 
@@ -52,7 +52,7 @@ Stamp = list[int]
 
 def keyed(key: bytes, *parts: bytes) -> bytes:
     """Digest ``data`` so that only a process with the key can do so."""
-    made = blake2b(key=key, digest_size=DIGEST_BYTES)
+    made = blake2b(key=key, digest_size=SEAL_DIGEST_BYTES)
     for part in parts:
         made.update(len(part).to_bytes(8, "big"))
         made.update(part)
@@ -91,7 +91,7 @@ class Seal:
             return None
         except OSError as error:
             raise DamagedIndexError(f"the seal of index {directory} cannot be read: {error}") from error
-        body, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
+        body, digest = data[:-SEAL_DIGEST_BYTES], data[-SEAL_DIGEST_BYTES:]
         if body[:1] != _FORMAT or not hmac.compare_digest(digest, keyed(key, body)):
             raise DamagedIndexError(f"the seal of index {directory} is damaged, or is not one of this log")
         said = json.loads(body[1:])

@@ -59,7 +59,7 @@ class SnapshotLog:
     set_meta = put_segment = remove_segment = _refuse
 
 
-Read = Callable[[BucketStore, int], Iterator[pa.RecordBatch]]
+_Read = Callable[[BucketStore, int], Iterator[pa.RecordBatch]]
 """Function from a bucket's store and its id to batches of what is wanted, at least one."""
 
 
@@ -70,7 +70,7 @@ class OnBucket:
     ``index``: the folder of the store's index, to be made anew and kept; by default one that is removed afterwards.
     """
 
-    read: Read
+    read: _Read
     index: str | None = None
 
     def __call__(self, group: pa.Table) -> pa.Table:
@@ -111,7 +111,7 @@ class SavedStore(Identified):
         return [Meta.decode(bytes(row.data)) for row in self.metas]
 
     def on_buckets(
-        self, read: Read, schema: StructType | str, *, buckets: list[int] | None = None, index: str | None = None
+        self, read: _Read, schema: StructType | str, *, buckets: list[int] | None = None, index: str | None = None
     ) -> DataFrame:
         """Call ``read`` for each bucket, or those with the ids ``buckets``; return one DataFrame."""
         meta = _variable(self.spark, self.checkpoint, self.operator, "meta", self.batch)

@@ -27,7 +27,7 @@ app = typer.Typer(
 app.add_typer(state_app, name="state")
 
 
-SparkLog = Annotated[
+_SparkLog = Annotated[
     Path | None,
     typer.Option(
         "--spark-log",
@@ -76,7 +76,7 @@ def run(
     check: Annotated[
         bool, typer.Option("--check", help="Only validate: settings, topics, schemas, and that the checkpoint fits.")
     ] = False,
-    log: SparkLog = None,
+    log: _SparkLog = None,
     ui: Annotated[
         str,
         typer.Option(
@@ -119,7 +119,7 @@ def describe(
     job: Annotated[Path, typer.Argument(help="A job file (TOML): tables, joins, sinks.", exists=True, dir_okay=False)],
     format: Annotated[Drawing, typer.Option(help="mermaid: a flowchart; svg: a picture.")] = Drawing.text,
     optimized: Annotated[bool, typer.Option("--optimized/--as-written", help="With or without the optimizer's rules.")] = True,
-    log: SparkLog = None,
+    log: _SparkLog = None,
 ) -> None:
     """Print the topology of a job: its tables, operators, stores, repartitions and topics.  Nothing runs."""
     from fkjoin.jobs.runner import describe_job

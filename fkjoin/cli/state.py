@@ -27,7 +27,7 @@ app = typer.Typer(
 Checkpoint = Annotated[
     str, typer.Argument(help="A query's checkpoint; of a job: CHECKPOINT/sink-NAME, or sinks-TABLE of several sinks.")
 ]
-Batch = Annotated[int | None, typer.Option(help="The batch after which to look; the last committed one if left out.")]
+_Batch = Annotated[int | None, typer.Option(help="The batch after which to look; the last committed one if left out.")]
 
 
 class ExportFormat(str, enum.Enum):
@@ -38,7 +38,7 @@ class ExportFormat(str, enum.Enum):
 
 
 @app.command("ls")
-def list_stores(checkpoint: Checkpoint, batch: Batch = None) -> None:
+def list_stores(checkpoint: Checkpoint, batch: _Batch = None) -> None:
     """List the stores: over how many buckets and partitions they are spread, and how large they are."""
     from fkjoin.checkpoint.saved import SavedState
 
@@ -61,7 +61,7 @@ def list_stores(checkpoint: Checkpoint, batch: Batch = None) -> None:
 def get(
     key: Annotated[str, typer.Argument(help="A key: its text, or JSON; a list for several columns.")],
     checkpoint: Checkpoint,
-    batch: Batch = None,
+    batch: _Batch = None,
     join: Annotated[str, typer.Option(help="The join or aggregate, if the checkpoint has several.")] = "",
 ) -> None:
     """Print what the stores know of one left row: its foreign key, its subscription, the right row, its result.
@@ -83,7 +83,7 @@ def get(
 def export(
     checkpoint: Checkpoint,
     out: Annotated[str, typer.Argument(help="A folder that is not there yet.")],
-    batch: Batch = None,
+    batch: _Batch = None,
     store: Annotated[list[str] | None, typer.Option(help="A store, by its name in `ls`; all if left out.")] = None,
     format: Annotated[ExportFormat, typer.Option(help="Of the files.")] = ExportFormat.json,
 ) -> None:
@@ -119,7 +119,7 @@ def columns(
 
 
 @app.command()
-def verify(checkpoint: Checkpoint, batch: Batch = None) -> None:
+def verify(checkpoint: Checkpoint, batch: _Batch = None) -> None:
     """Read all state, and say what is wrong with it; exit status 1 if anything is."""
     from fkjoin.checkpoint.upkeep import verify as examine
 

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from fkjoin.errors import LATE, TopologyError
+from fkjoin.errors import LATE_FOLDERS, TopologyError
 from fkjoin.spark.names import quoted
 
 MISFIT = "__fkjoin_misfit"
@@ -64,7 +64,7 @@ class Folders:
             return None
         names = "|".join(re.escape(quote(name.lower())) for name in lines)
         folder = f"/{re.escape(quote(self.base.lower()))}/(?:.*/)?(?:{names})=[^/]*/"
-        stop = F.raise_error(F.concat(F.lit(f"{LATE}: "), path)).cast("string")
+        stop = F.raise_error(F.concat(F.lit(f"{LATE_FOLDERS}: "), path)).cast("string")
         return F.when(path.contains("="), F.when(F.lower(path).rlike(folder), stop))
 
     def placed(self, frame: DataFrame) -> tuple[DataFrame, Column | None]:

@@ -6,7 +6,6 @@ Its records are KIP-904's (see ``fkjoin.kafka.wire_repartition``).  What is no s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,13 +23,11 @@ from fkjoin.kafka.connection import RAW_COLUMNS, Connection
 from fkjoin.kafka.formats import header
 from fkjoin.kafka.internal import RECORD, TopicSettings, read_internal, record_batch
 from fkjoin.kafka.murmur2 import partitions_of
-from fkjoin.kafka.wire import PREFIX
+from fkjoin.kafka.wire import HEADER_PREFIX
 from fkjoin.spark.buckets import packed_by_bucket
 from fkjoin.spark.frame import PROBLEM, RAW
 from fkjoin.spark.operator import ENVELOPE
-from fkjoin.spark.packing import dead_letters, envelopes
-
-Batches = Iterator[pa.RecordBatch]
+from fkjoin.spark.packing import Batches, dead_letters, envelopes
 
 BEFORE_904 = (
     *("0.10.0", "0.10.1", "0.10.2", "0.11.0", "1.0", "1.1", "2.0", "2.1", "2.2", "2.3", "2.4", "2.5", "2.6", "2.7", "2.8"),
@@ -86,7 +83,7 @@ def to_records(grouped: DataFrame, topic: RepartitionTopic, upgrade_from: str | 
 
 def read_back(spark: SparkSession, topic: RepartitionTopic, value: pa.Schema, buckets: int) -> tuple[DataFrame, DataFrame]:
     """The topic as envelopes of ``GROUPED``, and the frame that its dead letters come from."""
-    headers = [header(f"{PREFIX}{name}").alias(f"header_{name}") for name in wire_change.HEADERS]
+    headers = [header(f"{HEADER_PREFIX}{name}").alias(f"header_{name}") for name in wire_change.REPARTITION_HEADERS]
     records = read_internal(spark, topic.connection, topic.last).select(*RAW_COLUMNS, *headers)
     find = _FindProblems(value)
     raw = records.select(*RAW_COLUMNS).schema
@@ -106,7 +103,10 @@ class _ToRecords:
             for payload in batch.column("payload").to_pylist():
                 if payload:
                     records = wire_change.changes(unpack(payload), two_records=self.two_records)
-                    named = [(f"{PREFIX}{name}", data) for name, data in zip(wire_change.HEADERS, records.headers, strict=True)]
+                    named = [
+                        (f"{HEADER_PREFIX}{name}", data)
+                        for name, data in zip(wire_change.REPARTITION_HEADERS, records.headers, strict=True)
+                    ]
                     yield record_batch(
                         self.topic, partitions_of(records.key, self.partitions), records.key, records.value, named
                     )
@@ -139,7 +139,7 @@ class _FindProblems:
         return pa.array(reasons, pa.string())
 
     def records(self, batch: pa.RecordBatch) -> wire_change.RepartitionRecords:
-        headers: Any = tuple(as_bytes(batch.column(f"header_{name}")) for name in wire_change.HEADERS)
+        headers: Any = tuple(as_bytes(batch.column(f"header_{name}")) for name in wire_change.REPARTITION_HEADERS)
         return wire_change.RepartitionRecords(as_bytes(batch.column("key")), as_bytes(batch.column("value")), headers)
 
 
