@@ -1,6 +1,6 @@
 """Fetches the jars of one configuration of ivy.xml into .cache/jars, with the Ivy that PySpark ships.
 
-python docker/jars.py connector|connector-4.0|connector-4.1|broker     prints the folder
+python docker/jars.py connector|connector-4.0|connector-4.1|broker|rest-catalog     prints the folder
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def fetch(configuration: str) -> Path:
         return folder
     shutil.rmtree(folder, ignore_errors=True)
     ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
-    pattern = f"{CACHE}/[conf]/[artifact]-[revision].[ext]"
+    pattern = f"{CACHE}/[conf]/[artifact]-[revision](-[classifier]).[ext]"
     command = ["java", "-jar", str(ivy), "-ivy", str(HERE / "ivy.xml"), "-confs", configuration, "-types", "jar", "bundle"]
     run = subprocess.run([*command, "-retrieve", pattern], capture_output=True, text=True, check=False)
     if run.returncode or not list(folder.glob("*.jar")):

@@ -29,7 +29,7 @@ def set_aside(what: str) -> str:
     return f'; with on_error="dead-letter" such {what} are set aside'
 
 
-LATE_FOLDERS = "folders that are called as columns are, such as region=eu, came after the query was started"
+MISPLACED = "folders that are called as columns are, such as region=eu, came after the query was started"
 """The beginning of a message about files in them: Spark finds the columns of folders when a query starts."""
 
 

@@ -15,7 +15,8 @@ class Enriched(Outputs):
     """Events, each joined once with a table's row: what ``Table.enrich`` returns.  Nothing runs until a query starts.
 
     Rows are appended, and none of them changes later.  So these are no table: they have no key, and joins do not take them.
-    ``events`` is for any sink of Spark's, and ``to_parquet``, ``to_delta``, ``to_kafka`` and ``to`` are those of a table.
+    ``events`` is for any sink of Spark's, and ``to_parquet``, ``to_delta``, ``to_iceberg``, ``to_kafka`` and ``to``
+    are those of a table.
     """
 
     def __init__(self) -> None:

@@ -123,7 +123,7 @@ class Operators(RowOperators):
         idle: str | None = None,
         deployment: Deployment = "fused",
         application: str | None = None,
-        upgrade_from: str | None = None,
+        upgrade_from: int | None = None,
         validate: bool | None = None,
     ) -> Grouped:
         """Group the table's rows, to be summed up by a method of ``Grouped``: ``.agg(…)``, ``.count()``, ``.aggregate(…)``, ….
@@ -151,9 +151,10 @@ class Operators(RowOperators):
             contribute to the topic ``APPLICATION-NAME-repartition``, in KIP-904's format; the aggregate reads it.
         application : str, optional
             See ``fk_join``.
-        upgrade_from : str, optional
-            A release of Kafka Streams older than KIP-904, such as ``"3.4"``: write its two records.  Give it for as long as
-            there are readers that know no other; either form is read always.
+        upgrade_from : int, optional
+            An older wire version of the repartition topic, to be written for as long as an instance reads no newer one.  ``0``
+            has two records for a change of a row that stays in its group, as before KIP-904.  All wire versions up to this
+            release's are read always.
         validate : bool, optional
             See ``fk_join``.
 
@@ -287,7 +288,7 @@ class Operators(RowOperators):
         """Lay this table's rows over those of others with the same key and columns, as one table.
 
         Of a key that several have, this table's row is shown, then the first other's, and so on, whatever came first.  So a row
-        that moves from one table to another is not lost to a late tombstone.  ``_version`` is a counter of the row.
+        that moves from one table to another is not lost to a stale tombstone.  ``_version`` is a counter of the row.
 
         Parameters
         ----------

@@ -15,16 +15,14 @@ from fkjoin.checkpoint.query import Query
 from fkjoin.kafka import writing
 from fkjoin.kafka.end_offsets import telling_lag
 from fkjoin.kafka.formats import Format as KafkaFormat
-from fkjoin.lowering.handle import Handle
-from fkjoin.sinks import RETRY_S, Kafka, Parquet, batches
+from fkjoin.sinks import Kafka, Parquet, batches
 from fkjoin.sinks.restored import OnRestore
-from fkjoin.sinks.table_sink import require_table_sink
-from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.schemas import Expression
-from fkjoin.spark.trigger import Trigger, arguments_of
+from fkjoin.spark.trigger import Trigger
+from fkjoin.table_outputs import TableOutputs
 
 
-class Outputs(Handle):
+class Outputs(TableOutputs):
     """Each starts a query, whose failure is a ``QueryError``; ``table.changes`` is for any other sink of Spark's."""
 
     def to_kafka(
@@ -62,7 +60,7 @@ class Outputs(Handle):
             An expression for the records' headers (``array<struct<key: string, value: binary>>``).
         positions : bool, default False
             Whether to add the header ``fkjoin-positions``, which says where the rows came from; ``from_kafka(…, roots=…)``
-            reads it.
+            reads it.  Of sources, joins and merges of topics, and of views of sources and joins.
         trigger : str or mapping, optional
             When batches begin.  ``"available-now"`` reads all that is there, and ends; ``"10 seconds"`` begins a batch once in
             that time.  A mapping has arguments of Spark's ``DataStreamWriter.trigger``.  If left out, a batch begins when the
@@ -88,7 +86,7 @@ class Outputs(Handle):
         --------
         >>> query = joined.to_kafka("joined", "localhost:9092", checkpoint="ck/joined")
         """
-        spark, place, when = self._planned.spark, str(checkpoint), arguments_of(trigger)
+        spark, place, when = self._planned.spark, str(checkpoint), self._when(trigger)
         batches.require_one(spark, place)
 
         def begin() -> StreamingQuery:
@@ -143,158 +141,6 @@ class Outputs(Handle):
         """
         return self._start(Parquet(path), checkpoint, trigger, query_name, on_restore)
 
-    def to_postgres(
-        self,
-        into: str,
-        dsn: str,
-        *,
-        checkpoint: str | Path,
-        on_error: OnError = "fail",
-        retry_s: float = RETRY_S,
-        trigger: Trigger = None,
-        query_name: str | None = None,
-        on_restore: OnRestore = "fail",
-    ) -> Query:
-        """Start keeping a PostgreSQL table as this table is; each batch takes effect exactly once, in one transaction.
-
-        A table that is not there is made, with the key as primary key.  One that is there needs the key's and the row's
-        columns, and a unique constraint of the key.  Its types must hold every value (``docs/sinks.md``); structs, lists and
-        maps are ``jsonb``.  Beside it stands ``fkjoin_batches``, with the last batch of each query.  A batch's changes pass
-        through the driver.
-
-        A new checkpoint writes all rows again, and deletes none that went meanwhile: empty the table first.  Of a source, write
-        ``materialize`` first.
-
-        Parameters
-        ----------
-        into : str
-            The table, perhaps with its schema.
-        dsn : str
-            The database, as libpq takes it, such as ``postgresql://shop@db/orders``.  A password better comes from
-            ``PGPASSWORD`` or ``~/.pgpass``.
-        checkpoint : str or pathlib.Path
-            See ``to_kafka``.
-        on_error : {"fail", "dead-letter", "skip"}, default "fail"
-            What happens to a row that the table cannot have, such as one with U+0000 in a text.  ``"fail"`` stops the query and
-            names key, column and value.  ``"dead-letter"`` puts the row into ``fkjoin_dead_letters`` beside the table, in the
-            same transaction.  ``"skip"`` leaves it out.  The last two count it.  The key's last good row stays.
-        retry_s : float, default 60.0
-            Seconds for which an outage, a deadlock or a serialization failure is waited for before the query stops.
-        trigger, query_name
-            See ``to_kafka``.
-        on_restore : {"fail", "set-back"}, default "fail"
-            See ``to_parquet``.  ``"set-back"`` makes the target what the state has, and deletes other rows.  It needs a table
-            that is materialized, an aggregate, ``with_children``, a cogroup or ``merge``.
-
-        Returns
-        -------
-        fkjoin.Query
-
-        Raises
-        ------
-        TopologyError
-            If an argument or the table is wrong; the message says what, and why.
-        FkJoinError
-            If the table cannot be reached or written to, or the checkpoint is in use, or was set back.
-
-        Examples
-        --------
-        >>> query = joined.to_postgres("public.joined", "postgresql://shop@db/orders", checkpoint="ck/joined")
-        """
-        sink = sinks.Postgres(into, dsn, on_error, retry_s)
-        return self._start(sink, checkpoint, trigger, query_name, on_restore)
-
-    def to_delta(
-        self,
-        path: str | Path,
-        *,
-        checkpoint: str | Path,
-        options: Mapping[str, str] | None = None,
-        retry_s: float = RETRY_S,
-        trigger: Trigger = None,
-        query_name: str | None = None,
-        on_restore: OnRestore = "fail",
-    ) -> Query:
-        """Start keeping a Delta table as this table is; each batch takes effect exactly once: a MERGE with a transaction id.
-
-        A table that is not there is made; one that is there needs columns that can hold every value.  The package deltalake
-        writes it, in the driver, through which a batch's changes pass; Delta's jars are not needed.  Of a source, write
-        ``materialize`` first.
-
-        Parameters
-        ----------
-        path : str or pathlib.Path
-            A folder, or a URI of the storage that ``options`` are for.
-        checkpoint : str or pathlib.Path
-            See ``to_kafka``.
-        options : mapping of str to str, optional
-            Options of the storage, as the package deltalake takes them.
-        retry_s : float, default 60.0
-            Seconds for which a batch is tried again after another writer's change of the same rows, or while the storage is
-            away.
-        trigger, query_name
-            See ``to_kafka``.
-        on_restore : {"fail", "set-back"}, default "fail"
-            See ``to_parquet``.  ``"set-back"`` restores the version of the checkpoint's batch, if no other writer has written
-            since and its files are there.
-
-        Returns
-        -------
-        fkjoin.Query
-
-        Raises
-        ------
-        TopologyError
-            If an argument or the table is wrong; the message says what, and why.
-        FkJoinError
-            If the table cannot be written to, or the checkpoint is in use, or was set back.
-
-        Examples
-        --------
-        >>> query = joined.to_delta("lake/joined", checkpoint="ck/joined")
-        """
-        sink = sinks.Delta(path, options or {}, retry_s)
-        return self._start(sink, checkpoint, trigger, query_name, on_restore)
-
-    def to_sink(
-        self,
-        sink: sinks.TableSink,
-        *,
-        checkpoint: str | Path,
-        trigger: Trigger = None,
-        query_name: str | None = None,
-        on_restore: OnRestore = "fail",
-    ) -> Query:
-        """Start keeping a table somewhere else as this table is, by a sink of your own (``docs/sinks.md``).
-
-        Of a source, write ``materialize`` first.
-
-        Parameters
-        ----------
-        sink : fkjoin.sinks.TableSink
-            The sink.
-        checkpoint, trigger, query_name
-            See ``to_kafka``.
-        on_restore : {"fail", "set-back"}, default "fail"
-            See ``to_parquet``.  ``"set-back"`` calls the sink's ``replace``, for tables as ``to_postgres`` says.
-
-        Returns
-        -------
-        fkjoin.Query
-
-        Raises
-        ------
-        TopologyError
-            If an argument or the table is wrong; the message says what, and why.
-        FkJoinError
-            If the sink cannot be written to, or the checkpoint is in use, or was set back.
-
-        Examples
-        --------
-        >>> query = joined.to_sink(Sqlite("shop.db", "joined"), checkpoint="ck/joined")
-        """
-        return self._start(require_table_sink(sink), checkpoint, trigger, query_name, on_restore)
-
     def to(
         self,
         *places: sinks.Sink,
@@ -312,7 +158,8 @@ class Outputs(Handle):
         Parameters
         ----------
         *places : fkjoin.sinks.Sink
-            Sinks, with the arguments of ``to_kafka``, ``to_parquet``, ``to_postgres`` and ``to_delta``, or of your own.
+            Sinks, with the arguments of ``to_kafka``, ``to_parquet``, ``to_postgres``, ``to_delta`` and
+            ``to_iceberg``, or of your own.
         checkpoint, trigger, query_name
             See ``to_kafka``.
         on_restore : {"fail", "set-back"}, default "fail"
@@ -334,16 +181,5 @@ class Outputs(Handle):
         >>> from fkjoin.sinks import Kafka, Parquet
         >>> query = joined.to(Kafka("joined", "localhost:9092"), Parquet("lake/joined"), checkpoint="ck/joined")
         """
-        more: Any = {"checkpoint": str(checkpoint).rstrip("/"), "trigger": arguments_of(trigger), "on_restore": on_restore}
+        more: Any = {"checkpoint": str(checkpoint).rstrip("/"), "trigger": self._when(trigger), "on_restore": on_restore}
         return batches.start_several(self._planned.spark, self._as_begun, places, query_name=query_name, **more)
-
-    def _start(
-        self,
-        sink: sinks.Sink,
-        checkpoint: str | Path,
-        trigger: Trigger,
-        query_name: str | None,
-        on_restore: OnRestore,
-    ) -> Query:
-        spark, begun, place, when = self._planned.spark, self._as_begun, str(checkpoint), arguments_of(trigger)
-        return batches.start(spark, begun, sink, checkpoint=place, trigger=when, query_name=query_name, on_restore=on_restore)

@@ -228,6 +228,7 @@ class Sources(Handle):
         on_new_topic: OnNewTopic | None = None,
         headers: bool = False,
         roots: int | None = None,
+        positions: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> Table:
         """Make a table from a topic: a record is an upsert of its key, a null value a tombstone.
@@ -267,6 +268,10 @@ class Sources(Handle):
             From how many topics another job writes the topic, by ``to_kafka(…, positions=True)``.  A header says where in
             them a row came from: this is its version, in place of its offset here.  So what that job publishes twice counts
             once.  A row whose root is another topic than before starts over, counted as ``source-restarts``.
+        positions : bool, default False
+            Whether rows have a column ``_position``: where the record was read, as ``topic``, ``partition`` and ``offset``.
+            With ``roots``, also the ``chains`` of its header.  It is a column like others: a row that only has another
+            position is another row.
         options : mapping of str to value, optional
             Options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``, and of its consumer (``kafka.…``).  Secrets
             among them are not shown anywhere.
@@ -287,7 +292,7 @@ class Sources(Handle):
         >>> orders = Table.from_kafka(spark, "orders", "localhost:9092", key="string", value=value)
         """
         about: dict[str, Any] = {"name": name, "on_error": on_error, "on_new_topic": on_new_topic}
-        about |= {"headers": headers, "roots": roots, "options": options}
+        about |= {"headers": headers, "roots": roots, "positions": positions, "options": options}
         columns = ChangeColumns(version, deleted, timestamp)
         return cls._of_topic(spark, topic, bootstrap_servers, key=key, value=value, columns=columns, **about)
 

@@ -17,12 +17,13 @@ Headers = Sequence[tuple[str, bytes]]
 
 
 class Record(NamedTuple):
-    """A record to send; ``partition`` below 0 lets the partitioner choose."""
+    """A record to send; ``partition`` below 0 lets the partitioner choose, ``timestamp_ms`` of 0 is the time of sending."""
 
     key: bytes | None
     value: bytes | None
     headers: Headers = ()
     partition: int = -1
+    timestamp_ms: int = 0
 
 
 def free_port() -> int:
@@ -128,8 +129,8 @@ class Broker:
             if error is not None:
                 errors.append(str(error))
 
-        for key, value, headers, partition in records:
-            place = {} if partition < 0 else {"partition": partition}
+        for key, value, headers, partition, timestamp_ms in records:
+            place = {"timestamp": timestamp_ms} | ({} if partition < 0 else {"partition": partition})
             while True:
                 try:
                     producer.produce(topic, value, key, headers=list(headers), on_delivery=delivered, **place)

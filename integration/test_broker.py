@@ -97,6 +97,76 @@ def published(table: Table, topic: str, broker: Broker, folder: Path) -> dict[st
     return Running([query]).counters()
 
 
+def test_rows_know_where_their_records_were_read(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """By workers and by Spark, for filters, extractors and joiners; with the chains of a topic that has them."""
+    broker.create("placed", "placed-clean", "placed-clients", "placed-out", partitions=1)
+    broker.send("placed", [Record(key.encode(), document(fk="c")) for key in "abc"])
+    broker.send("placed-clients", [Record(b"c", b"name")])
+    about: Any = {"key": "string", "value": Json("fk string"), "positions": True}
+    clients = Table.from_kafka(spark, "placed-clients", broker.bootstrap, key="string", value="string")
+    joiner = ["left._position as place", "left._position.offset + 1 as next", "right.value as client"]
+    place = {"topic": "placed", "partition": 0}
+    for name, more in (("workers", {}), ("spark", {"headers": True})):
+        orders = Table.from_kafka(spark, "placed", broker.bootstrap, name=name, **about, **more)
+        assert orders.columns == ["key", "fk", *more, "_position"]
+        extractor = "if(_position.topic = 'placed' and _position.partition = 0, fk, null)"
+        joined = fk_join(orders.filter("_position.offset > 0"), clients, extractor, name=f"{name}-joined", joiner=joiner)
+        found = sorted((row.key, row.place.asDict(), row.next, row.client) for row in rows(joined.changes, tmp_path / name))
+        assert found == [("b", {**place, "offset": 1}, 2, "name"), ("c", {**place, "offset": 2}, 3, "name")]
+    published(Table.from_kafka(spark, "placed", broker.bootstrap, **about), "placed-clean", broker, tmp_path / "publish")
+    clean = Table.from_kafka(spark, "placed-clean", broker.bootstrap, roots=1, **about)
+    read = {row.key: row._position.asDict(recursive=True) for row in rows(clean.changes, tmp_path / "clean")}
+    times = [record.timestamp()[1] for record in broker.read("placed")]
+    roots = [{**place, "offset": at, "timestamp": time, "shown": None} for at, time in enumerate(times)]
+    assert read == {
+        key: {"topic": "placed-clean", "partition": 0, "offset": at, "chains": [[roots[at]]]} for at, key in enumerate("abc")
+    }
+    written = [json.loads(record.value()) for record in broker.read("placed-clean")]
+    assert written == [{"fk": "c", "_position": {**place, "offset": at}} for at in range(3)]
+
+
+def test_a_merge_says_where_its_rows_came_from(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """Records made by workers and by Spark; a reader takes the positions of both tables for the version of a row."""
+    broker.create("merge-eu", "merge-us", *(f"merge-{name}" for name in ("workers", "spark", "out")), partitions=1)
+    about: Any = {"key": "string", "value": Json("n int")}
+    eu, us = (Table.from_kafka(spark, f"merge-{name}", broker.bootstrap, **about) for name in ("eu", "us"))
+    everywhere = eu.merge(us, name="everywhere")
+    steps = [("us", b"a", document(n=1)), ("eu", b"a", document(n=2)), ("us", b"b", document(n=3)), ("eu", b"a", None)]
+    ways: tuple[tuple[str, Any], ...] = (("workers", {}), ("spark", {"headers": "array()"}))
+    for topic, key, value in steps:
+        broker.send(f"merge-{topic}", [Record(key, value)])
+        for name, more in ways:
+            checkpoint = {"checkpoint": tmp_path / name, "trigger": {"availableNow": True}, "positions": True}
+            everywhere.to_kafka(f"merge-{name}", broker.bootstrap, **checkpoint, **more).awaitTermination()
+    times = {topic: [record.timestamp()[1] for record in broker.read(f"merge-{topic}")] for topic in ("eu", "us")}
+
+    def root(topic: str, offset: int, **more: Any) -> list[dict[str, Any]]:
+        return [{"topic": f"merge-{topic}", "partition": 0, "offset": offset, "timestamp": times[topic][offset], **more}]
+
+    wanted = [
+        (b"a", 1, [None, root("us", 0, shown=True)]),
+        (b"a", 2, [root("eu", 0, shown=True), root("us", 0)]),
+        (b"b", 3, [None, root("us", 1, shown=True)]),
+        (b"a", 1, [root("eu", 1), root("us", 0, shown=True)]),
+    ]
+    for name, _ in ways:
+        found = [(one.key(), json.loads(one.value())["n"], dict(one.headers())) for one in broker.read(f"merge-{name}")]
+        assert [(key, n, json.loads(headers["fkjoin-positions"])) for key, n, headers in found] == wanted
+    clean = Table.from_kafka(spark, "merge-workers", broker.bootstrap, roots=2, positions=True, **about).materialize("clean")
+    read = {row.key: (row.n, row._position.chains[1][0].shown) for row in rows(clean.changes, tmp_path / "clean")}
+    assert read == {"a": (1, True), "b": (3, True)}
+    paced = eu.merge(us, name="paced", emit="periodic 1 hour")
+    for table, says in (
+        (paced, "positions: paced has emit='periodic 1 hour', and rows wait for .*; leave emit or positions out"),
+        (everywhere.filter("n > 0"), "positions: a row that sums up others, has a new key, or is made of a merged one"),
+    ):
+        with pytest.raises(TopologyError, match=says):
+            table.to_kafka("merge-out", broker.bootstrap, checkpoint=tmp_path / "none", positions=True)
+    joined = fk_join(everywhere, us, "key", name="of-a-merge")  # operators see the merge's own versions
+    found = {row.key: row._right_version for row in rows(joined.changes, tmp_path / "joined")}
+    assert found == {"a": [times["us"][0], 0, 0], "b": [times["us"][1], 0, 1]}
+
+
 def test_what_a_job_upstream_publishes_twice_counts_once_and_another_root_starts_over(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:

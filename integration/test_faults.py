@@ -38,6 +38,14 @@ EVERY = [
     *[(point, "after", "zombie") for point in ("read", "subscription", "log write")],
 ]
 
+OF_WINDOWS = [
+    (point, when, who)
+    for who in ("worker", "executor", "driver")
+    for point in ("regroup", "close")
+    for when in ("before", "after")
+]
+"""Points of the stages of windows, which are in the query of the join."""
+
 EVENTS = [("sink write", "after", "driver"), ("enrich", "before", "worker"), ("enrich", "after", "executor")]
 """Points of a batch with events, one for each process that may die with them; ``EVERY`` one is tried with tables.
 
@@ -53,6 +61,8 @@ class Logs:
         self.customers: dict[str, Any] = {}
         self.lines: list[int] = []
         """The numbers of all lines of the log of orders."""
+        self.files: list[list[dict[str, Any]]] = []
+        """Lines of the log of orders by file; a batch reads one."""
         for name in ("orders", "customers"):
             (folder / name).mkdir()
 
@@ -67,7 +77,7 @@ class Logs:
                 row["payer"] = f"c{(self.seq + row['amount']) % 8}"
                 self.orders[row["o"]] = None if op == "d" else row
                 self.lines.append(self.seq)
-                lines["orders"].append(json.dumps({**row, "op": op, "seq": self.seq}))
+                lines["orders"].append(json.dumps(row | {"op": op, "seq": self.seq, "at": self.seq}))
             else:
                 self.customers[customer] = None if op == "d" else f"n{self.seq}"
                 lines["customers"].append(json.dumps({"c": customer, "name": f"n{self.seq}", "op": op, "seq": self.seq}))
@@ -75,10 +85,27 @@ class Logs:
             draft = self.folder / f".{name}"
             draft.write_text("\n".join(content))
             draft.rename(self.folder / name / f"{self.seq:06d}.json")
+        self.files.append([json.loads(line) for line in lines["orders"]])
 
     def joined(self) -> Table:
         live = {key: row for key, row in self.orders.items() if row is not None}
         return {key: (row["amount"], self.customers.get(row["c"])) for key, row in live.items()}
+
+    def windows(self) -> Table:
+        """Of each window that is closed, and customer: the sum and the number of orders that were in it when it closed."""
+        live: dict[str, Any] = {}
+        found: Table = {}
+        closed = 0
+        for lines in self.files:
+            live |= {row["o"]: row for row in lines}
+            now = lines[-1]["seq"]
+            for row in live.values():
+                start = row["at"] // 20 * 20
+                if row["op"] == "u" and closed < start + 20 <= now:
+                    total, n = found.get(f"{start} {row['c']}", (0, "0"))
+                    found[f"{start} {row['c']}"] = (total + row["amount"], str(int(n or 0) + 1))
+            closed = now
+        return found
 
     def with_payers(self) -> dict[str, tuple[int, str | None, str | None]]:
         """Of each order: amount, and the names of its customer and of who pays."""
@@ -140,8 +167,10 @@ def killed_in_turn(
 
 @pytest.mark.faults
 def test_processes_killed_at_points_of_a_batch_on_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    """A join, and windows beside it, each of which has one result."""
     logs = Logs(tmp_path)
-    killed_in_turn(cluster, "joined", logs, sampled(EVERY, FAULTS), lambda: written(tmp_path) == logs.joined())
+    faults = sampled([*EVERY, *OF_WINDOWS], FAULTS)
+    killed_in_turn(cluster, "joined", logs, faults, lambda: written(tmp_path) == {**logs.joined(), **logs.windows()})
 
 
 @pytest.mark.faults

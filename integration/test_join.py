@@ -191,7 +191,7 @@ def races(keys: int) -> tuple[list[TraceChange], list[TraceChange]]:
 
 
 class Proxy:
-    """Passes an internal topic's records on, late, some twice, and in another order."""
+    """Passes an internal topic's records on, delayed, some twice, and in another order."""
 
     def __init__(self, broker: Broker, source: str, target: str, seed: int) -> None:
         self._broker, self._source, self._target = broker, source, target
@@ -280,7 +280,7 @@ def test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones
 
 @pytest.mark.faults
 @pytest.mark.parametrize("how", sampled(HOWS, ["left"]))
-def test_races_converge_when_internal_records_are_late_doubled_and_reordered(
+def test_races_converge_when_internal_records_are_delayed_doubled_and_reordered(
     spark: SparkSession, broker: Broker, tmp_path: Path, how: Any
 ) -> None:
     """Each stage is that of an application of its own, and proxies stand between their internal topics."""
@@ -321,7 +321,7 @@ def test_races_converge_when_internal_records_are_late_doubled_and_reordered(
                 for proxy in proxies[1:]:
                     proxy.deliver(share)
                 queries[2].processAllAvailable()
-        # One subscriber is left under each of these keys: whoever left them, or was late, must not be answered any more.
+        # One subscriber is left under each of these keys: whoever left them, or was stale, must not be answered any more.
         last = [TraceChange(0, False, f"a{number}", None, "back", 0) for number in range(50)]
         answered = Running(queries[1:2]).counters()["answers"]
         send(broker, name, last)

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from fkjoin import FkJoinError, Table, TopologyError, fk_join
 from fkjoin.checkpoint.files import write_file
 from fkjoin.kafka import Debezium, Json, new_topics
+from fkjoin.kafka.admin import delete_records
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from integration.jobs import anew
 
@@ -160,6 +161,28 @@ def test_a_topic_that_is_made_anew_between_two_starts_of_one_table_is_noticed(
         run()
 
 
+def test_a_topic_of_events_that_is_made_anew_is_refused(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    broker.create("anew-customers", "anew-clicks", partitions=1)
+    send(broker, "anew-customers", a={"name": "Ada"})
+    send(broker, "anew-clicks", a={})
+    value: Any = {"key": "string", "value": Json("name string")}
+    customers = Table.from_kafka(spark, "anew-customers", broker.bootstrap, **value)
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "anew-clicks", "startingOffsets": "earliest"}
+    clicks = spark.readStream.format("kafka").options(**options).load().selectExpr("cast(key as string) as id")
+    seen = customers.enrich(clicks, on="id", name="seen")
+
+    def run(name: str) -> list[tuple[Any, ...]]:
+        seen.to_parquet(tmp_path / name, checkpoint=tmp_path / f"{name}-ck", trigger="available-now").awaitTermination()
+        return [(row.id, row.name) for row in spark.read.parquet(str(tmp_path / name)).collect()]
+
+    assert run("seen") == [("a", "Ada")]
+    anew(broker, "anew-clicks", partitions=1)
+    send(broker, "anew-clicks", a={}, b={})
+    with pytest.raises(FkJoinError, match="topic anew-clicks was deleted and created again.* a new checkpoint"):
+        run("seen")
+    assert run("another") == [("a", "Ada")]
+
+
 def test_a_table_that_is_written_as_it_is_read_cannot_start_over(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     broker.create("as-read", "as-read-out", partitions=1)
     send(broker, "as-read", a={"n": 1})
@@ -233,6 +256,9 @@ def test_what_cannot_start_over_says_so(shop: Shop, broker: Broker) -> None:
     with pytest.raises(TopologyError, match="headers: the value has a column 'headers' already; leave headers=False"):
         shop.table(shop.orders, "headers string", headers=True)
     assert shop.table(shop.orders, "headers string").columns == ["key", "headers"]
+    with pytest.raises(TopologyError, match="positions: the key or the value has a column '_position' already; leave"):
+        shop.table(shop.orders, "_Position int", positions=True)
+    assert shop.table(shop.orders, "_position int").columns == ["key", "_position"]
     assert [shop.table(shop.orders, "n int", **one).columns for one in ({"version": "n"}, {"roots": 1})] == [["key", "n"]] * 2
     orders = shop.table(shop.orders, "customer string", on_new_topic="start-over")
     customers = shop.table(shop.customers, "name string")
@@ -308,6 +334,19 @@ def test_a_check_compares_the_queries_of_a_staged_join_with_their_checkpoints(
     send(broker, shop.orders, o1={"c": "c1", "d": "c2"})
     fkjoin_here("run", job)
     assert "fine; 3 queries" in fkjoin_here("run", "--check", job)
+    lost = r"internal topic {} begins at offset \d of partition \d, and {}/job-ck/{} is new: its query would miss rows"
+    for topic, query in (("registration", "joined-subscription"), ("response", "sink-out")):
+        internal, aside = f"{shop.orders}-staged-joined-subscription-{topic}", tmp_path / f"{query}-aside"
+        delete_records(internal, broker.bootstrap, {}, dict(broker.ends(internal)))
+        (tmp_path / "job-ck" / query).rename(aside)
+        with pytest.raises(FkJoinError, match=lost.format(internal, tmp_path, query)):
+            fkjoin_here("run", "--check", job)
+        aside.rename(tmp_path / "job-ck" / query)
+    more = tmp_path / "more.toml"
+    more.write_text(f'{job.read_text()}\n[sinks.more]\ntable = "joined"\npath = "{tmp_path}/more"\nformat = "json"\n')
+    for check in (["--check"], []):
+        with pytest.raises(FkJoinError, match=lost.format(internal, tmp_path, "sink-more")):
+            fkjoin_here("run", more, *check)
     stages = {path.parent for path in (tmp_path / "job-ck").glob("*/fkjoin-operators.json")}
     one, other = stages - {tmp_path / "job-ck" / "sink-out"}
     exchanged(one, other)

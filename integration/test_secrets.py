@@ -20,7 +20,7 @@ from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.kafka import Json, admin, new_topics, writing
-from fkjoin.sinks import Delta, Kafka
+from fkjoin.sinks import Delta, Iceberg, Kafka
 from integration.postgres import select
 from tests.support.addresses import CANARY, MALFORMED
 from tests.support.commands import fkjoin
@@ -135,7 +135,11 @@ def test_options_of_topics_and_storages_are_shown_without_their_secrets(
     reading = {**options, "fetchOffset.numRetries": 1}
     table = Table.from_kafka(spark, "t", "127.0.0.1:1", key="string", value=Json("n int"), options=reading)
     kept = table.materialize("kept")
-    places = Kafka("t", "127.0.0.1:1", options=options), Delta("s3://bucket/table", {"AWS_SECRET_ACCESS_KEY": CANARY})
+    places = (
+        Kafka("t", "127.0.0.1:1", options=options),
+        Delta("s3://bucket/table", {"AWS_SECRET_ACCESS_KEY": CANARY}),
+        Iceberg("shop.it", options={"token": CANARY}),
+    )
     shown = [
         repr(places),
         repr(table),

@@ -59,6 +59,7 @@ EVERY = [
 SAMPLE = [
     (RESTORE, AT_COMMIT, "parquet"),
     (RESTORE, AFTER, "delta"),
+    (RESTORE, AT_COMMIT, "iceberg"),
     (SECOND, BEFORE, "parquet"),
     (OUTAGE, AT_COMMIT, "postgres"),
 ]
@@ -103,7 +104,7 @@ class Place:
         return {key: (row["items"], row["region"]) for key, row in found.items()}
 
     def _written(self, kind: str) -> dict[str, Any]:
-        begun = {"parquet": "batch=*", "delta": "_delta_log/*.json"}[kind]
+        begun = {"parquet": "batch=*", "delta": "_delta_log/*.json", "iceberg": "lake/shop/it/metadata/*"}[kind]
         found = there(self.spark, self.folder, kind) if list((self.folder / kind).glob(begun)) else {}
         return {key: (row["items"], row["region"]) for key, row in found.items()}
 

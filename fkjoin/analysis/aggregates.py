@@ -18,7 +18,7 @@ from fkjoin.analysis.windows import Closes, Window, windowed
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.folds.fold import Fold, Having
 from fkjoin.kafka.internal import TopicSettings
-from fkjoin.kafka.repartition import RepartitionTopic, require_release
+from fkjoin.kafka.repartition import RepartitionTopic, require_older_version
 from fkjoin.plan.nodes import Aggregate, generated_name
 from fkjoin.sessions.access import access, require_classic
 from fkjoin.spark.names import require_beside
@@ -33,7 +33,7 @@ class Options:
     emit: Emit = "on-change"
     deployment: Deployment = "fused"
     application: str | None = None
-    upgrade_from: str | None = None
+    upgrade_from: int | None = None
     validate: bool | None = None
     grace: str | None = None
     idle: str | None = None
@@ -52,7 +52,7 @@ class AggregateBound:
     fold: Fold
     topic: RepartitionTopic | None
     """The topic between the stages of a staged aggregate; None where both are in one query."""
-    upgrade_from: str | None
+    upgrade_from: int | None
     emission: Emission
     settings: Settings
     closes: Closes | None = None
@@ -101,7 +101,7 @@ def aggregated(
         application = options.application or access(table.spark).application()
         topic = RepartitionTopic.of(application, label, table.connection, table.name, settings=TopicSettings.of(table.spark))
         refuse_to_start_over("deployment", table)
-        require_release(options.upgrade_from)
+        require_older_version(options.upgrade_from)
     through = None if topic is None else topic.last
     node = Aggregate(label, table.node, keys, grouped_by, value.texts, columns, options.emit, through, having=having)
     if closes is not None:

@@ -15,9 +15,11 @@ from fkjoin.analysis.checks import as_emitted, refuse_same_name
 from fkjoin.analysis.extractor import require_key
 from fkjoin.analysis.planned import Planned, Settings
 from fkjoin.errors import TopologyError
+from fkjoin.kafka.connection import Connection
 from fkjoin.plan.events import Enrich, Events
 from fkjoin.plan.nodes import Aggregate, Join, Node, generated_name, in_order
 from fkjoin.sessions.access import access
+from fkjoin.sessions.plan_sources import sources_of
 from fkjoin.sessions.settings import prepare
 from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.names import quoted, require_apart, twice
@@ -30,6 +32,8 @@ class EventsBound:
     """A stream of events."""
 
     frame: DataFrame
+    topics: tuple[Connection, ...] = ()
+    """The topics that it reads, which must not be made anew."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +62,25 @@ def planned_events(events: Any, name: str | None) -> Planned:
     label = name or f"events-{generated_name(events.schema.json())}"
     node = Events(label, tuple(events.columns), f"stream of {', '.join(events.columns)}")
     row = as_emitted("events", events.schema)
-    return Planned(node, StructType(), row, spark, EventsBound(events))
+    return Planned(node, StructType(), row, spark, EventsBound(events, _topics(events)))
+
+
+def topics_of_events(table: Planned) -> list[Connection]:
+    """The topics of the events that the table's rows enrich."""
+    own = table.bound.topics if isinstance(table.bound, EventsBound) else ()
+    return [*own, *(topic for below in table.inputs for topic in topics_of_events(below))]
+
+
+def _topics(events: DataFrame) -> tuple[Connection, ...]:
+    """The topics that are read by their names; none of a source that may lose data."""
+    found: list[Connection] = []
+    for source, options in sources_of(events):
+        if source == "kafka" and "subscribe" in options and options.get("failondataloss", "true").lower() != "false":
+            client = {name: text for name, text in options.items() if name.startswith("kafka.")}
+            servers = client.pop("kafka.bootstrap.servers")
+            names = (name.strip() for name in options["subscribe"].split(","))
+            found += (Connection(name, servers, client, 0, of_events=True) for name in names if name)
+    return tuple(found)
 
 
 def planned_enrich(

@@ -15,16 +15,17 @@ from fkjoin.analysis.record_columns import with_change_columns
 from fkjoin.analysis.sources import planned_source
 from fkjoin.codec import versions
 from fkjoin.errors import TopologyError, set_aside
-from fkjoin.kafka import positions
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.connection import RAW_COLUMNS, Connection, OnNewTopic
 from fkjoin.kafka.formats import Format, as_format, decode_key, key_reader, reader
 from fkjoin.kafka.options import masked, source_options, with_fetching
+from fkjoin.kafka.positions import column_of, given_chains
+from fkjoin.kafka.positions import version as version_of
 from fkjoin.plan.nodes import ROOT, Source
 from fkjoin.sessions.access import require_classic
 from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
-from fkjoin.spark.names import require_apart
+from fkjoin.spark.names import POSITION, require_apart
 from fkjoin.spark.schemas import fields_of, listed, require_plain_keys, struct_type_of, text
 from fkjoin.spark.topic_records import TAKEN, DeadRecords, TopicRecords
 from fkjoin.stages.start_over import StartOver
@@ -45,6 +46,7 @@ def read_topic(
     on_new_topic: OnNewTopic | None,
     headers: bool,
     roots: int | None,
+    positions: bool = False,
     options: Mapping[str, Any] | None,
     again: StartOver | None = None,
 ) -> Planned:
@@ -77,12 +79,20 @@ def read_topic(
     key_names = fields_of(records, decoded_key.row)
     require_plain_keys("key", struct_type_of(records, decoded_key.row))
     row = decoded.row
-    _require_names(key_names, fields_of(records, row))
+    names = fields_of(records, row)
+    _require_names(key_names, names)
+    given = None if roots is None else given_chains(roots)
+    more: list[Column] = []
     if headers:
-        names = fields_of(records, row)
         if "headers" in map(str.lower, names):
             raise TopologyError("headers: the value has a column 'headers' already; leave headers=False")
-        row = F.when(row.isNotNull(), F.struct(*[row.getField(n).alias(n) for n in names], F.col("headers")))
+        more.append(F.col("headers"))
+    if positions:
+        if POSITION in map(str.lower, (*key_names, *names)):
+            raise TopologyError(f"positions: the key or the value has a column {POSITION!r} already; leave positions=False")
+        more.append(column_of(None if given is None else given[0]).alias(POSITION))
+    if more:
+        row = F.when(row.isNotNull(), F.struct(*[row.getField(n).alias(n) for n in names], *more))
     problem = F.coalesce(
         F.when(F.col("key").isNull(), F.lit("null key")),
         F.concat(F.lit("key: "), decoded_key.problem),
@@ -106,12 +116,12 @@ def read_topic(
         *[one.alias(title) for title, one in zip(versions.PLACE, place, strict=True)],
     )
     identity = versions.topic_identity(topic, topic_id) if again is None else again.identity
-    source, chains = F.lit(bytearray(identity)), []
-    if roots is not None:
-        found, unusable = positions.given_chains(roots)
+    source, kept = F.lit(bytearray(identity)), []
+    if given is not None:
+        chains, unusable = given
         problem = F.coalesce(problem, unusable)
-        chains.append(F.when(problem.isNull(), found).alias(CHAINS))
-        version, source = positions.version(found, roots), F.lit(None).cast("binary")
+        kept.append(F.when(problem.isNull(), chains).alias(CHAINS))
+        version, source = version_of(chains, roots or 1), F.lit(None).cast("binary")
     usable = problem.isNull()  # what is not must not reach Python: it may not even be UTF-8
     if on_error == "fail":
         problem = failing(problem)
@@ -124,7 +134,7 @@ def read_topic(
         time.alias(TS),
         problem.alias(PROBLEM),
         _raw(name or topic).alias(RAW),
-        *chains,
+        *kept,
     )
     shown = {"bootstrap.servers": bootstrap_servers, **masked(chosen), "on_error": on_error}
     ordering = ("topic", "partition", "offset") if roots is None else tuple(f"{ROOT}{place + 1}" for place in range(roots))
@@ -144,7 +154,7 @@ def read_topic(
     dead, unread = frame, None
     read_key, read_value = key_reader(key_format), reader(value_format)
     if not headers and roots is None and not columns.given and read_key is not None and read_value is not None:
-        reading = TopicRecords(topic, read_key, read_value, identity, on_error == "fail")
+        reading = TopicRecords(topic, read_key, read_value, identity, on_error == "fail", positions)
         unread = records.select(*TAKEN), reading
         raw = records.select(*RAW_COLUMNS)
         letters = raw.mapInArrow(DeadRecords(reading), StructType([*raw.schema, StructField("problem", StringType())]))

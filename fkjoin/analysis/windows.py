@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,10 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 from fkjoin.analysis.emission import interval_us
 from fkjoin.analysis.planned import Planned, SourceBound
 from fkjoin.errors import ColumnTypeError, TopologyError
-from fkjoin.plan.nodes import ON_CLOSE, Aggregate, Join, in_order, periodic
+from fkjoin.plan.nodes import ON_CLOSE, Aggregate, Join, Node, in_order, periodic
 from fkjoin.sessions.access import require_classic
 from fkjoin.spark.schemas import Expression
+from fkjoin.spark.trigger import interval_ms
 from fkjoin.stages.time_windows import END, START
 
 _SHORTEST_IDLE_MS = 1000
@@ -28,6 +30,9 @@ class Window:
     size_us: int
     slide_us: int
     text: str
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 def window(time: Expression, size: str, slide: str | None = None) -> Window:
@@ -151,3 +156,18 @@ def sources_of(table: Planned) -> tuple[Planned, ...]:
     """The sources of the table, each once."""
     found = [table] if isinstance(table.bound, SourceBound) else [one for below in table.inputs for one in sources_of(below)]
     return tuple({one.name: one for one in found}.values())
+
+
+def require_idle_in_time(node: Node, trigger: Mapping[str, Any]) -> None:
+    """Raise ``TopologyError`` if batches are so far apart that no source of windows would ever be idle.
+
+    ``trigger``: arguments of ``DataStreamWriter.trigger``.
+    """
+    apart_us = 1000 * (interval_ms(trigger) or 0)
+    for step in in_order(node):
+        idle = step.closes[1] if isinstance(step, Aggregate) and step.closes is not None else None
+        if idle is not None and interval_us("idle", idle) < apart_us:
+            raise TopologyError(
+                f"trigger: {trigger['processingTime']} is longer than the idle time of {step.name}, {idle}, so no source would "
+                f"ever be idle; give a trigger of a fraction of {idle}, or a longer idle"
+            )

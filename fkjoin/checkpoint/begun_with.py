@@ -5,6 +5,7 @@ Each bucket's store says the same of itself, but only once there is data, and in
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -75,6 +76,9 @@ def _below(node: Operator) -> Iterator[StageSpec]:
 
 def spec_of(function: Any) -> StageSpec | None:
     """Read an operator's spec from the function that this process has given to Spark; None if it is the user's own operator."""
-    processor = getattr(getattr(function, "__self__", None), "_stateful_processor", None)
+    if inspect.ismethod(function):
+        processor = getattr(function.__self__, "_stateful_processor", None)
+    else:  # of Spark 4.0
+        processor = inspect.getclosurevars(function).nonlocals.get("statefulProcessor")
     spec = getattr(processor, "_spec", None)
     return spec if isinstance(spec, StageSpec) else None

@@ -80,7 +80,7 @@ class Described:
     """A result is both rows: no joiner has made something else of them."""
     versions: tuple[tuple[str, int], ...]
     """Names of a version's parts, and the number of parts of each."""
-    star: MultiJoin | None = None
+    multi_join: MultiJoin | None = None
     collected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """An aggregate's columns that are kept member by member, by name; see ``Fold.collected``."""
 
@@ -130,8 +130,8 @@ class Entries:
         gone = held.flags & GONE > 0
         nothing, marks = pa.nulls(rows, pa.string()), held.version
         key, foreign_key, row = nothing, nothing, nothing
-        if of.star is not None:
-            key, foreign_key, row, marks = of_star(of.star, kind, bare, held)
+        if of.multi_join is not None:
+            key, foreign_key, row, marks = of_multi_join(of.multi_join, kind, bare, held)
         elif kind == "subscription":
             foreign, left = combined_key.decode(bare)
             key, foreign_key = keys_as_json(schemas["key"], left), keys_as_json(schemas["foreign_key"], foreign)
@@ -202,11 +202,11 @@ class StoredRows:
             return
         for page in [*self._pages(store, tags.ROW)] or [_no_page()]:
             held = records.decode(page.values)
-            if self.of.star is not None:
+            if self.of.multi_join is not None:
                 keys = untagged(page.keys)
-                rows, version = result_rows(keys, held, self.of.star)
+                rows, version = result_rows(keys, held, self.of.multi_join)
                 live = np.flatnonzero(valid(rows))
-                columns = RowCodec(self.of.star.schema).decode(take(rows, live))
+                columns = RowCodec(self.of.multi_join.schema).decode(take(rows, live))
                 yield take(keys, live), self._batch("key", take(keys, live), columns, take(version, live), held.ts[live])
                 continue
             live = np.flatnonzero(held.flags & HAS_RESULT > 0)
@@ -253,26 +253,27 @@ Readable = tuple[pa.Array, pa.Array, pa.Array, Bytes]
 """Keys, foreign keys and rows as JSON, and versions."""
 
 
-def of_star(star: MultiJoin, kind: str, bare: Bytes, held: Records) -> Readable:
-    """Records of a multi-way join's stores: foreign keys by the names of the right tables that they are keys of."""
+def of_multi_join(multi_join: MultiJoin, kind: str, bare: Bytes, held: Records) -> Readable:
+    """Records of the stores of a multi-way join: foreign keys by the names of the right tables that they are keys of."""
     nothing = pa.nulls(len(bare), pa.string())
     if kind == "left":
-        keys = scattered(held.body, len(star.rights))
-        named = [_named(star, one) for one in keys]
+        keys = scattered(held.body, len(multi_join.rights))
+        named = [_named(multi_join, one) for one in keys]
         both = [{name: value for one in line if one for name, value in one.items()} for line in zip(*named, strict=True)]
         foreign = pa.array([_text(line) if line else None for line in both], pa.string())
-        return keys_as_json(star.key, bare), foreign, nothing, held.version
+        return keys_as_json(multi_join.key, bare), foreign, nothing, held.version
     if kind == "result":
-        rows, marks = result_rows(bare, held, star)
+        rows, marks = result_rows(bare, held, multi_join)
         there = valid(rows)
-        return keys_as_json(star.key, bare), nothing, _rows(star.schema, RowCodec(star.schema).decode(rows), there), marks
+        shown = _rows(multi_join.schema, RowCodec(multi_join.schema).decode(rows), there)
+        return keys_as_json(multi_join.key, bare), nothing, shown, marks
     by, left = combined_key.decode(bare) if kind == "subscription" else (bare, None)
-    foreign = pa.array([_text(one) for one in _named(star, by)], pa.string())
+    foreign = pa.array([_text(one) for one in _named(multi_join, by)], pa.string())
     if left is not None:
-        return keys_as_json(star.key, untagged(left)), foreign, nothing, held.version
+        return keys_as_json(multi_join.key, untagged(left)), foreign, nothing, held.version
     lines: list[str | None] = [None] * len(bare)
     for number, at in _by_right(by):
-        schema = star.rights[number].row
+        schema = multi_join.rights[number].row
         gone = held.flags[at] & GONE > 0
         found = _rows(schema, RowCodec(schema).decode(_none_if(take(held.body, at), gone)), ~gone)
         for place, line in zip(at, found.to_pylist(), strict=True):
@@ -286,11 +287,11 @@ def _by_right(tagged: Bytes) -> list[tuple[int, np.ndarray]]:
     return [(int(number), np.flatnonzero(heads == number)) for number in np.unique(heads[heads >= 0])]
 
 
-def _named(star: MultiJoin, tagged: Bytes) -> list[dict[str, Any] | None]:
+def _named(multi_join: MultiJoin, tagged: Bytes) -> list[dict[str, Any] | None]:
     """Split each key into its right table's name and the key."""
     found: list[dict[str, Any] | None] = [None] * len(tagged)
     for number, at in _by_right(tagged):
-        right = star.rights[number]
+        right = multi_join.rights[number]
         for place, text in zip(at, keys_as_json(right.key, untagged(take(tagged, at))).to_pylist(), strict=True):
             found[place] = {right.name: json.loads(text)}
     return found

@@ -15,7 +15,7 @@ from fkjoin.checkpoint.batch_log import BatchLog
 from fkjoin.checkpoint.cause import Cause, innermost
 from fkjoin.checkpoint.damage import RESTORE, explain
 from fkjoin.checkpoint.source_topics import SourceTopic, source_topics
-from fkjoin.errors import LATE_FOLDERS, FkJoinError, set_aside
+from fkjoin.errors import MISPLACED, FkJoinError, set_aside
 
 _SET_ASIDE = re.compile(re.escape(set_aside("\0")).replace("\0", r"(\w+)"))
 _FILE = re.compile(r"error while reading file (\S+?)\.?(?=\s)")
@@ -200,10 +200,9 @@ def _of_files(cause: str, whole: str, goes_on: str) -> _Advice | None:
             f"write that file again, under its name, with the types of the table, and {goes_on}. Or start with a new "
             "checkpoint and a schema= that all files fit",
         )
-    if cause.startswith(LATE_FOLDERS) or _NEW_FOLDER.search(cause):
+    if cause.startswith(MISPLACED) or _NEW_FOLDER.search(cause):
         return _Advice(
-            cause if cause.startswith(LATE_FOLDERS) else LATE_FOLDERS,
-            f"{goes_on}, and reads these columns if schema= names them",
+            cause if cause.startswith(MISPLACED) else MISPLACED, f"{goes_on}, and reads these columns if schema= names them"
         )
     return None
 

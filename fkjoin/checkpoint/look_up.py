@@ -50,7 +50,7 @@ def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
             left += subscribed.some(by, names, wanted)
         found += left
     if "scatter" in stores:
-        found += _of_star(stores, key)
+        found += _of_multi_join(stores, key)
     for stage in ("pair", "resolve", "merge", "gather", "enrich"):
         if stage in stores:
             found += _under(stores[stage], "key", key, (tags.ROW,))
@@ -80,14 +80,14 @@ def parse_key(schema: pa.Schema, text: str) -> Bytes:
     return KeyCodec(schema).encode(columns, 1)
 
 
-def _of_star(stores: dict[str, SavedStore], key: str) -> list[dict[str, Any]]:
+def _of_multi_join(stores: dict[str, SavedStore], key: str) -> list[dict[str, Any]]:
     """Look up what is known of a left row, and the right rows that it names."""
     found = _under(stores["scatter"], "key", key, (tags.ROW,))
-    star = stores["scatter"].star
+    multi_join = stores["scatter"].multi_join
     named = found[0]["foreign_key"] if found else None
-    if named and star is not None and "subscription" in stores:
-        wanted = parse_key(star.key, key)
-        for number, right in enumerate(star.rights):
+    if named and multi_join is not None and "subscription" in stores:
+        wanted = parse_key(multi_join.key, key)
+        for number, right in enumerate(multi_join.rights):
             if right.name in named:
                 by = tagged(number, parse_key(right.key, json.dumps(named[right.name])))
                 combined = combined_key.encode(by, tagged(number, wanted))

@@ -64,12 +64,12 @@ class Identified(ABC):
         facts, about = self.identity
         both_rows = facts.get("joiner", "none") is None
         collected = about.get("collected", {})
-        return Described(self.name, self.stage, self.schemas(), both_rows, self.versions, self.star, collected)
+        return Described(self.name, self.stage, self.schemas(), both_rows, self.versions, self.multi_join, collected)
 
     @property
-    def star(self) -> MultiJoin | None:
+    def multi_join(self) -> MultiJoin | None:
         """Return, for stores of a multi-way join, what its rows are made of."""
-        _, about = self.identity
+        _, about = self.identity  # stores call it "star", also those of earlier releases
         return MultiJoin.from_facts(about["star"], self.schemas()) if "star" in about else None
 
 

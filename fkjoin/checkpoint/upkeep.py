@@ -96,7 +96,7 @@ def rescale(spark: SparkSession, checkpoint: str | Path, partitions: int) -> Non
 
 
 def _examined(store: SavedStore) -> DataFrame:
-    rights = 0 if store.star is None else len(store.star.rights)
+    rights = 0 if store.multi_join is None else len(store.multi_join.rights)
     return store.on_buckets(Examine(store.name, store.stage, store.buckets, rights, store.spread), PROBLEMS)
 
 

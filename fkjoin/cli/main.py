@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fkjoin import __version__
-from fkjoin.cli.quiet import log_file, quiet_spark, spark_log
+from fkjoin.cli.quiet import SparkLogOption, log_file, quiet_spark, spark_log
 from fkjoin.cli.state import app as state_app
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs.ending import end_when_told
@@ -25,16 +25,6 @@ app = typer.Typer(
     help="Foreign-key table joins on Spark, kept up to date through updates and deletes on both sides.",
 )
 app.add_typer(state_app, name="state")
-
-
-_SparkLog = Annotated[
-    Path | None,
-    typer.Option(
-        "--spark-log",
-        help="The file at whose end Spark's own log goes on; older ones are LOG.1 to LOG.4.",
-        show_default="spark.log at a terminal, else standard error",
-    ),
-]
 
 
 class Engine(str, enum.Enum):
@@ -76,7 +66,7 @@ def run(
     check: Annotated[
         bool, typer.Option("--check", help="Only validate: settings, topics, schemas, and that the checkpoint fits.")
     ] = False,
-    log: _SparkLog = None,
+    log: SparkLogOption = None,
     ui: Annotated[
         str,
         typer.Option(
@@ -119,7 +109,7 @@ def describe(
     job: Annotated[Path, typer.Argument(help="A job file (TOML): tables, joins, sinks.", exists=True, dir_okay=False)],
     format: Annotated[Drawing, typer.Option(help="mermaid: a flowchart; svg: a picture.")] = Drawing.text,
     optimized: Annotated[bool, typer.Option("--optimized/--as-written", help="With or without the optimizer's rules.")] = True,
-    log: _SparkLog = None,
+    log: SparkLogOption = None,
 ) -> None:
     """Print the topology of a job: its tables, operators, stores, repartitions and topics.  Nothing runs."""
     from fkjoin.jobs.runner import describe_job

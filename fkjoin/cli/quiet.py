@@ -10,11 +10,22 @@ from collections import deque
 from collections.abc import Iterator
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from fkjoin.errors import FkJoinError
 from fkjoin.sessions import words
 from fkjoin.sessions.pump import Pump
 
+SparkLogOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--spark-log",
+        help="The file at whose end Spark's own log goes on; older ones are LOG.1 to LOG.4.",
+        show_default="spark.log at a terminal, else standard error",
+    ),
+]
 LOG_BYTES, OLDER_LOGS = 10 << 20, 4
 """A log of this size is renamed, so many are kept."""
 

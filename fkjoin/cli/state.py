@@ -6,6 +6,7 @@ import contextlib
 import enum
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table as Grid
 
-from fkjoin.cli.quiet import quiet_spark
+from fkjoin.cli.quiet import SparkLogOption, log_file, quiet_spark, spark_log
 from fkjoin.errors import FkJoinError
 
 if TYPE_CHECKING:
@@ -21,12 +22,16 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Look at the state in a query's checkpoint, as of any committed batch; verify, rebuild and rescale it; prune indexes.",
+    help=(
+        "Look at the state in a query's checkpoint, as of any committed batch; verify, rebuild and rescale it; prune indexes; "
+        "drain and purge the topics between a job's stages."
+    ),
 )
 
 Checkpoint = Annotated[
     str, typer.Argument(help="A query's checkpoint; of a job: CHECKPOINT/sink-NAME, or sinks-TABLE of several sinks.")
 ]
+JobFile = Annotated[Path, typer.Argument(help="A job file (TOML).", exists=True, dir_okay=False)]
 _Batch = Annotated[int | None, typer.Option(help="The batch after which to look; the last committed one if left out.")]
 
 
@@ -180,6 +185,35 @@ def rescale(
     with _session() as spark:
         spread(spark, checkpoint, partitions)
     print(f"{checkpoint} has {partitions} partitions now; start its query as before")
+
+
+@app.command()
+def drained(job: JobFile, log: SparkLogOption = None) -> None:
+    """Say whether a stopped job's queries have read all that is in the topics between its stages; exit status 1 if not."""
+    from fkjoin.jobs.internal_topics import drained_job
+
+    with spark_log(log_file(log)):
+        topics, left = drained_job(job)
+    for one in left:
+        print(f"{one.topic}: {one.records} records are left for {one.query}")
+    if left:
+        print('not drained; run the job with trigger = "available-now" until it ends')
+        raise typer.Exit(1)
+    print(f"drained: nothing is in flight in {', '.join(topics)}" if topics else "drained: the job has no internal topics")
+
+
+@app.command()
+def purge(job: JobFile, log: SparkLogOption = None) -> None:
+    """Delete the records of the topics between a job's stages that all kept batches of all its queries have read.
+
+    The job may run.  A query of another program that reads these topics may lose records that it has yet to read.
+    """
+    from fkjoin.jobs.internal_topics import purge_job
+
+    with spark_log(log_file(log)):
+        left = purge_job(job)
+    for topic, firsts in left.items():
+        print(f"{topic}: {', '.join(f'partition {number} from {offset}' for number, offset in sorted(firsts.items()))}")
 
 
 @contextlib.contextmanager

@@ -24,12 +24,12 @@ def in_one_order(code: Ints, version: Bytes, known: Bytes) -> Bytes:
     if not single.any():
         return version
     place, place_known = _places(version), _places(known)
-    late = single & (place[:, 0] < place_known[code, 0])
+    older = single & (place[:, 0] < place_known[code, 0])
     if (np.bincount(code, minlength=len(known)) > 1).any():
         fallen = np.zeros(len(known), bool)
         fallen[code[_falling_back(place)]] = True
-        late |= single & fallen[code]
-    rows = np.flatnonzero(late)
+        older |= single & fallen[code]
+    rows = np.flatnonzero(older)
     if not len(rows):
         return version
     place = place[rows]

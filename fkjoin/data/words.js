@@ -8,7 +8,7 @@ export const COUNTERS = {
   "answers": ["Answers from right rows", "messages from right rows to the left rows that name them"],
   "out": ["Results", "results that are emitted"],
   "idempotent-update-skip": ["Unchanged, left out", "changes that leave something as it was go no further"],
-  "stale-dropped": ["Late or repeated, left out", "changes that are not newer than what is known"],
+  "stale-dropped": ["Stale, left out", "changes that are not newer than what is known"],
   "tombstones-suppressed": ["Deletions of nothing", "deletions of rows that were not there"],
   "null-key-dropped": ["Without a key, left out", "records that have no key"],
   "dead-letters": ["Dead letters", "records and rows that cannot be used"],

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from fkjoin.errors import LATE_FOLDERS, TopologyError
+from fkjoin.errors import MISPLACED, TopologyError
 from fkjoin.spark.names import quoted
 
 MISFIT = "__fkjoin_misfit"
@@ -55,8 +55,8 @@ class Folders:
                 f"begin a new checkpoint: its {name} is that of the folders"
             )
 
-    def late(self, path: Column, lines: Iterable[str]) -> Column | None:
-        """Stop at a file in a folder that is called as a column of the lines is: it came too late to be that column.
+    def misplaced(self, path: Column, lines: Iterable[str]) -> Column | None:
+        """Stop at a file in a folder that is called as a column of the lines is: the folder came after that column.
 
         None where there can be none.
         """
@@ -64,7 +64,7 @@ class Folders:
             return None
         names = "|".join(re.escape(quote(name.lower())) for name in lines)
         folder = f"/{re.escape(quote(self.base.lower()))}/(?:.*/)?(?:{names})=[^/]*/"
-        stop = F.raise_error(F.concat(F.lit(f"{LATE_FOLDERS}: "), path)).cast("string")
+        stop = F.raise_error(F.concat(F.lit(f"{MISPLACED}: "), path)).cast("string")
         return F.when(path.contains("="), F.when(F.lower(path).rlike(folder), stop))
 
     def placed(self, frame: DataFrame) -> tuple[DataFrame, Column | None]:

@@ -270,12 +270,12 @@ def _corrupt(fields: StructType) -> Column:
 def _checked(frame: DataFrame, inner: StructType, folders: Folders, problem: Column | None) -> DataFrame:
     """Add ``PROBLEM`` and ``RAW`` to what a reader of Spark's has read; ``problem``: of the line."""
     path = F.input_file_name() if "_metadata" in frame.columns else F.col("_metadata.file_path")
-    late = folders.late(path, inner.names)
+    misplaced = folders.misplaced(path, inner.names)
     frame, misfit = folders.placed(frame)
     names = [*inner.names, *folders.columns.names]
     own = F.struct(*_named(names))
     value = F.to_json(own) if problem is None else F.coalesce(F.col(_CORRUPT), F.to_json(own))
-    found = [one for one in (late, problem, misfit) if one is not None]
+    found = [one for one in (misplaced, problem, misfit) if one is not None]
     wrong = F.coalesce(*found) if found else F.lit(None).cast("string")
     rows = _where(wrong.isNull(), names) if found else _named(names)
     return frame.select(

@@ -14,18 +14,16 @@ from pyspark.sql.types import StructType
 
 from fkjoin import sinks
 from fkjoin.analysis.written import schema_of
-from fkjoin.checkpoint.indexes import owner
 from fkjoin.cogroups import cogroup
 from fkjoin.errors import TopologyError
 from fkjoin.files.kept_schemas import KeptSchemas
 from fkjoin.files.source import open_files
-from fkjoin.jobs import installed
 from fkjoin.jobs.job_events import enriched
 from fkjoin.jobs.job_kinds import JobError, Value, located
 from fkjoin.jobs.job_operators import wanted_of
 from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import FormatSection, JobSection, SinkSection, TableSection
-from fkjoin.jobs.job_sinks import SinkQuery, sink_queries
+from fkjoin.jobs.job_sinks import SinkQuery, sink_of, sink_queries
 from fkjoin.jobs.places import require_letters
 from fkjoin.join import fk_join
 from fkjoin.kafka import Format
@@ -33,7 +31,6 @@ from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.new_topics import require_known_topics
 from fkjoin.kafka.options import client_options, source_options
 from fkjoin.kafka.writing import start
-from fkjoin.lowering.recipes import recipes_below
 from fkjoin.lowering.running import running, running_in
 from fkjoin.plan.describe.render import drawn
 from fkjoin.plan.describe.steps import SinkStep, Step, job_steps
@@ -68,6 +65,8 @@ class Job:
         for kind, name in order:
             with located(f"{kind}.{name}"):
                 self.tables[name] = self._made(kind, name)
+        for sink in spec.sinks.values():
+            self.tables[sink.table]._when(spec.trigger)
         self._sinks = {name: self._sink(name, sink) for name, sink in spec.sinks.items()}
         targets = {f"sinks.{name}": (sink.topic, sink.options) for name, sink in spec.sinks.items()}
         if spec.dead_letters is not None:
@@ -141,8 +140,8 @@ class Job:
             stage.check(f"{self._checkpoint}/{stage.name}")
         for query in self._sink_queries(run=True):
             checkpoint, table = f"{self._checkpoint}/{query.name}", self.tables[self.spec.sinks[query.sinks[0]].table]
-            topics = [recipe.connection for _, recipe in recipes_below(table) if recipe.connection is not None]
-            require_known_topics(self._spark, checkpoint, topics, stateful=not isinstance(table._planned.node, Source))
+            require_known_topics(self._spark, checkpoint, table._topics, stateful=not isinstance(table._planned.node, Source))
+            batches.require_whole_topics(table._lowered, checkpoint)
             of_query = {name: self._sinks[name] for name in query.sinks}
             remembered = {f" {one.place}" if query.shared else "": one for one in of_query.values() if one is not None}
             with located(", ".join(f"sinks.{one}" for one in query.sinks)):
@@ -175,6 +174,7 @@ class Job:
                     on_new_topic=spec.on_new_topic,
                     headers=spec.headers,
                     roots=spec.roots,
+                    positions=spec.positions,
                     options={**options, **spec.options},
                 )
             else:
@@ -233,14 +233,8 @@ class Job:
         if kind == "aggregates":
             made = spec.aggregates[name]
             columns = {title: wanted_of(title, text) for title, text in made.columns.items()}
-            grouped = self.tables[made.of].group_by(
-                made.key,
-                name=name,
-                **made.emission,
-                deployment=made.deployment,
-                application=spec.name,
-                upgrade_from=made.upgrade_from,
-            )
+            about: Any = {"deployment": made.deployment, "application": spec.name, "upgrade_from": made.upgrade_from}
+            grouped = self.tables[made.of].group_by(made.key, name=name, **made.emission, **about)
             return grouped.agg(having=made.having, **columns)
         if kind in ("cogroups", "merges"):
             together = (spec.cogroups if kind == "cogroups" else spec.merges)[name]
@@ -270,7 +264,7 @@ class Job:
         """None where Spark's own sink writes."""
         with located(f"sinks.{name}"):
             if spec.topic is not None:
-                servers, options = self._kafka
+                servers, settings = self._kafka
                 return sinks.Kafka(
                     spec.topic,
                     servers,
@@ -278,19 +272,9 @@ class Job:
                     value=spec.value.build("value") if isinstance(spec.value, FormatSection) else spec.value,
                     headers=spec.headers,
                     positions=spec.positions,
-                    options={**client_options(options), **spec.options},
+                    options={**client_options(settings), **spec.options},
                 )
-            if spec.kind is not None:
-                return installed.sink_of(spec.kind, spec.settings)
-            if spec.postgres is not None:
-                assert spec.into is not None
-                return sinks.Postgres(spec.into, spec.postgres, spec.on_error, spec.retry_s)
-            assert spec.path is not None
-            if spec.format == "parquet":
-                return sinks.Parquet(spec.path)
-            if spec.format == "delta":
-                return sinks.Delta(spec.path, {name: str(value) for name, value in spec.options.items()}, spec.retry_s)
-            return None
+            return sink_of(spec)
 
     def _sink_queries(self, *, run: bool) -> list[SinkQuery]:
         given = {name: (spec.table, self._sinks[name]) for name, spec in self.spec.sinks.items()}
@@ -311,9 +295,9 @@ class Job:
                 return batches.start(self._spark, table._as_begun, sink, **common, query_name=name, on_restore=self._on_restore)
             assert spec.path is not None
             begun, options = table._as_begun(checkpoint), {n: str(v) for n, v in spec.options.items()}
+            batches.make_topics(begun, checkpoint)
             begun.keep()
-            with owner(self._spark, checkpoint):
-                return batches.start_by_spark(begun.changes, spec.format, options, path=spec.path, **common, query_name=name)
+            return batches.start_by_spark(begun.changes, spec.format, options, path=spec.path, **common, query_name=name)
 
     def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
         common: Any = {"checkpoint": checkpoint, "trigger": trigger}

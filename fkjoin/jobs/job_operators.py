@@ -114,8 +114,8 @@ class AggregateSection(Strict):
     """The results to send: those on change, on update, at intervals, or, of windows, when they close."""
     deployment: Deployment = "fused"
     """`staged` passes messages through a topic."""
-    upgrade_from: str | None = None
-    """The release that still runs during a rolling upgrade."""
+    upgrade_from: int | None = None
+    """The older wire version to write for as long as an instance reads no newer one."""
 
     @model_validator(mode="after")
     def _groups(self) -> AggregateSection:

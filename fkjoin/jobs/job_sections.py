@@ -128,7 +128,7 @@ class TableSection(Section):
         Kind(
             "a topic",
             {"topic": ANY},
-            ("value", "version", "deleted", "timestamp", "on_new_topic", "headers", "roots"),
+            ("value", "version", "deleted", "timestamp", "on_new_topic", "headers", "roots", "positions"),
             {"value": 'a topic needs value: "string", "bytes" or {format = …, schema = …}', "key": "key must be given"},
         ),
         Kind('files of format "fkjoin"', {"path": ANY, "format": "fkjoin"}, ("format",)),
@@ -170,6 +170,8 @@ class TableSection(Section):
     """Have the records' headers in a column `headers`."""
     roots: int | None = Field(None, ge=1)
     """From how many topics another job writes this one, with `positions`."""
+    positions: bool = False
+    """Have where each row's record was read, in a column `_position`."""
     materialize: bool = False
     """Keep the rows in state under the table's name."""
     options: dict[str, Value] = Field({}, repr=False)
@@ -201,7 +203,7 @@ class EventsSection(Section):
 
 
 class SinkSection(Section):
-    """A target for the changes of a table: a topic, a path, or a table of PostgreSQL."""
+    """A target for the changes of a table: a topic, a path, or a table of PostgreSQL or of a catalog."""
 
     kinds = (
         Kind("a topic", {"topic": ANY}, ("key", "value", "headers", "positions", "options")),
@@ -212,12 +214,17 @@ class SinkSection(Section):
             {"into": 'postgres, the address of a database, and into, the table in it, go together: into = "shop.orders"'},
         ),
         Kind("Parquet files", {"path": ANY, "format": "parquet"}, ("format",)),
-        Kind("a Delta table", {"path": ANY, "format": "delta"}, ("format", "options", "retry_s")),
+        Kind("an Iceberg table", {"iceberg": ANY}, ("catalog", "options", "evolve", "retry_s")),
+        Kind(
+            "a Delta table",
+            {"path": ANY, "format": "delta"},
+            ("format", "options", "evolve", "retry_s", "partition_by", "optimize_every", "vacuum_every"),
+        ),
         Kind("files of Spark's own sink", {"path": ANY}, ("format", "options")),
         Kind("a sink of another package", {"kind": ANY}, ("settings",)),
     )
     this_is = "this sink writes to"
-    places = ("topic", "path", "postgres", "kind")
+    places = ("topic", "path", "postgres", "iceberg", "kind")
 
     table: str
     """The table, join or other operator whose changes are written, or the enrichment whose events are."""
@@ -229,6 +236,10 @@ class SinkSection(Section):
     """The address of a database, such as `host=db dbname=shop user=job`."""
     into: str | None = None
     """The table in the database."""
+    iceberg: str | None = None
+    """A table of Iceberg with its namespace, such as `shop.orders`."""
+    catalog: str = "default"
+    """The name of Iceberg's catalog, by which pyiceberg finds properties in its configuration."""
     kind: str | None = None
     """The name of a sink that another package has, its entry point of `fkjoin.sinks`."""
     settings: dict[str, Values] = Field({}, repr=False)
@@ -248,11 +259,21 @@ class SinkSection(Section):
     retry_s: float = Field(RETRY_S, ge=0, allow_inf_nan=False)
     """Seconds for which a write is repeated during an outage."""
     options: dict[str, Value] = Field({}, repr=False)
-    """Options of Spark's sink, or of Delta's storage."""
+    """Options of Spark's sink, or of Delta's storage; properties of Iceberg's catalog and storage."""
+    evolve: bool = False
+    """Add columns that the table lacks, when the job starts; in Iceberg also widen types."""
+    partition_by: str | list[str] = Field([])
+    """Columns by whose values a new table has its files in folders."""
+    optimize_every: int | None = Field(None, ge=1)
+    """After so many batches, compact small files (OPTIMIZE)."""
+    vacuum_every: int | None = Field(None, ge=1)
+    """After so many batches, delete files that no version of the last week has (VACUUM)."""
 
     @property
     def place(self) -> str:
         """Where it writes to, without addresses that may hold secrets."""
+        if self.iceberg is not None:
+            return f"iceberg {self.catalog}.{self.iceberg}"
         return str(self.topic or self.path or self.kind or f"postgres {self.into}")
 
 

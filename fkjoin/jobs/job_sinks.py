@@ -1,4 +1,4 @@
-"""A job's sinks: which of them are one query, because they are of one table."""
+"""A job's sinks: what sections make, and which of them are one query, because they are of one table."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from fkjoin import sinks as kinds
 from fkjoin.checkpoint.files import begun
+from fkjoin.jobs import installed
 from fkjoin.jobs.job_kinds import JobError
+from fkjoin.jobs.job_sections import SinkSection
 from fkjoin.plan.rules import SINKS_SHARE_A_QUERY, Verdict
 from fkjoin.sessions.settings import switched_off
 from fkjoin.sinks import Sink
@@ -28,6 +31,24 @@ class SinkQuery:
     @property
     def shared(self) -> bool:
         return self.name.startswith("sinks-")
+
+
+def sink_of(spec: SinkSection) -> Sink | None:
+    """Make the sink of a section that names no topic; None where Spark's own sink writes."""
+    options = {name: str(value) for name, value in spec.options.items()}
+    if spec.kind is not None:
+        return installed.sink_of(spec.kind, spec.settings)
+    if spec.postgres is not None:
+        assert spec.into is not None
+        return kinds.Postgres(spec.into, spec.postgres, spec.on_error, spec.retry_s)
+    if spec.iceberg is not None:
+        return kinds.Iceberg(spec.iceberg, spec.catalog, options, spec.evolve, spec.retry_s)
+    assert spec.path is not None
+    if spec.format == "parquet":
+        return kinds.Parquet(spec.path)
+    if spec.format != "delta":
+        return None
+    return kinds.Delta(spec.path, options, spec.retry_s, spec.evolve, spec.partition_by, spec.optimize_every, spec.vacuum_every)
 
 
 def sink_queries(

@@ -13,7 +13,6 @@ from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.progress import QueryPhase, doing_of, is_batch, several
-from fkjoin.checkpoint.source_topics import source_topics
 from fkjoin.jobs.job_order import in_order, reads_of
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.screen import Screen
@@ -89,8 +88,6 @@ class Report:
         """Spark's jobs of the batch at work, each with its tasks, by query: a batch has several, one after the other."""
         self._alive: dict[str, float] = {}
         self._events: dict[str, tuple[str, bool]] = {}
-        self._learned: set[str] = set()
-        """The queries of which it is known what they read."""
         self._troubles: tuple[str, ...] = ()
         self._mode, self._notes = Mode.RUNS, tuple(notes)
         self._ended: float | None = None
@@ -139,16 +136,10 @@ class Report:
             behind, at = self._metrics._left(name)
             self._queries[name] = replace(self._queries[name], behind=behind, behind_at=at)
         if query.isActive:
-            self._learn_topics(name, query)
+            self._metrics._learn_topics(name, str(query.runId), lambda: _with_sources(query))
             self._queries[name] = self._now_doing(self._queries[name], self._does(name, query), lambda: _tasks(query))
         self._say_work(self._queries[name])
         self._screen.refresh()
-
-    def _learn_topics(self, name: str, query: StreamingQuery) -> None:
-        """Find out which topics a query reads, once its sources are there."""
-        if name not in self._learned and doing_of(query.status) is not QueryPhase.STARTS:
-            self._learned.add(name)
-            self._metrics._reads(name, source_topics(query))
 
     def ends(self, name: str, how: QueryPhase, why: str = "") -> None:
         """Note that a query has ended, and how; ``why``: the reason of a failure."""
@@ -213,6 +204,11 @@ class Report:
             rows=about["all_inputs"],
         )
         self._troubles = troubles_of((one["totals"] for one in known.values()), self._tables)
+
+
+def _with_sources(query: StreamingQuery) -> StreamingQuery | None:
+    """The query; None until its sources are there."""
+    return None if doing_of(query.status) is QueryPhase.STARTS else query
 
 
 def _of_sinks() -> list[str]:

@@ -95,11 +95,16 @@ def create_topics(
                     raise FkJoinError(f"internal topic {topic} cannot be created: {text}") from None
 
 
-def first_offsets(topic: str, bootstrap_servers: str, options: Mapping[str, str]) -> dict[int, int]:
-    """The offset of the first record that each partition still has."""
+def offset_ranges(topic: str, bootstrap_servers: str, options: Mapping[str, str]) -> dict[int, range]:
+    """The offsets that each partition still has; no partitions where there is no such topic."""
     with consumer_of(bootstrap_servers, options) as consumer:
-        places = [_kafka().common.TopicPartition(topic, part.partition()) for part in consumer.partitionsFor(topic)]
-        return {place.partition(): first for place, first in dict(consumer.beginningOffsets(_listed(places))).items()}
+        parts = consumer.partitionsFor(topic) or ()
+        places = _listed([_kafka().common.TopicPartition(topic, part.partition()) for part in parts])
+        begins, ends = (
+            {place.partition(): offset for place, offset in dict(ask(places)).items()}
+            for ask in (consumer.beginningOffsets, consumer.endOffsets)
+        )
+        return {number: range(first, ends[number]) for number, first in begins.items()}
 
 
 def delete_records(topic: str, bootstrap_servers: str, options: Mapping[str, str], before: Mapping[int, int]) -> None:

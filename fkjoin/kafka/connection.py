@@ -25,3 +25,5 @@ class Connection:
     """Action when the id is another than the checkpoint's."""
     tombstones: bool = True
     """Null values are read, and not left out."""
+    of_events: bool = False
+    """Its records are events, which are sent once, and no changes of a table."""

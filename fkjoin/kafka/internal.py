@@ -18,7 +18,7 @@ from fkjoin.checkpoint.claim import start_claimed
 from fkjoin.checkpoint.files import begun
 from fkjoin.codec.arrays import Bytes, valid
 from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.kafka.admin import create_topics, first_offsets
+from fkjoin.kafka.admin import create_topics, offset_ranges
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.end_offsets import telling_lag
 from fkjoin.kafka.new_topics import checked_topics, require_known_topics
@@ -109,8 +109,7 @@ class StageQuery:
 
         def begin() -> StreamingQuery:
             self.topics.create()
-            if self.internal is not None:
-                require_first_records(self.frame.sparkSession, str(checkpoint), self.topics.connection, self.internal)
+            self._require_first_records(str(checkpoint))
             checked_topics(self.frame.sparkSession, str(checkpoint), self._own_reads)
             servers = self.topics.connection.bootstrap_servers
             return start(self.frame, None, servers, checkpoint=str(checkpoint), options=options, trigger=when, name=self.name)
@@ -118,9 +117,14 @@ class StageQuery:
         return telling_lag(start_claimed(self.frame.sparkSession, str(checkpoint), begin))
 
     def check(self, checkpoint: str) -> None:
-        """Raise what would stop its start, as far as the checkpoint tells it; nothing is made or changed."""
+        """Raise what would stop its start, as far as the checkpoint and the topics tell it; nothing is made or changed."""
+        self._require_first_records(checkpoint)
         require_known_topics(self.frame.sparkSession, checkpoint, self._own_reads, stateful=True)
         require_begun_with(self.frame, checkpoint)
+
+    def _require_first_records(self, checkpoint: str) -> None:
+        if self.internal is not None:
+            require_first_records(self.frame.sparkSession, checkpoint, self.topics.connection, self.internal)
 
     @property
     def _own_reads(self) -> list[Connection]:
@@ -129,14 +133,17 @@ class StageQuery:
 
 
 def require_first_records(spark: SparkSession, checkpoint: str, connection: Connection, topic: str) -> None:
-    """Raise ``FkJoinError`` if a query would begin with an internal topic that has lost its first records."""
+    """Raise ``FkJoinError`` if a query would begin with an internal topic that has lost its first records.
+
+    A topic that is not there has lost none.
+    """
     if begun(spark, checkpoint):
         return
-    for partition, first in first_offsets(topic, connection.bootstrap_servers, connection.options).items():
-        if first:
+    for partition, offsets in offset_ranges(topic, connection.bootstrap_servers, connection.options).items():
+        if first := offsets.start:
             raise FkJoinError(
-                f"internal topic {topic} begins at offset {first} of partition {partition}, and {checkpoint} is new: its query "
-                "would miss rows; give another application= (a job: another name), and all stages new checkpoints"
+                f"internal topic {topic} begins at offset {first} of partition {partition}, and {checkpoint} is new: its "
+                "query would miss rows; give another application= (a job: another name), and all stages new checkpoints"
             )
 
 

@@ -76,6 +76,8 @@ def _compared(
     anew = [name for name in named if name in known and ids[name] is not None and known[name]["id"] != ids[name]]
     for name in anew:
         topic = named[name].topic
+        if named[name].of_events:
+            raise FkJoinError(f"{_created_again(topic, place, known[name]['id'], ids[name])} {_OF_EVENTS}")
         if named[name].on_new_topic != "start-over":
             raise FkJoinError(f"{_created_again(topic, place, known[name]['id'], ids[name])} {_WAYS.format(topic=topic)}")
         if not stateful or name != topic:
@@ -104,6 +106,9 @@ def _names(topics: Sequence[Connection]) -> list[str]:
 _WAYS = (
     "Start with a new checkpoint and an empty target; or read the new topic from its beginning in the place of the one before: "
     'on_new_topic="start-over" for the table, or fkjoin run --start-over {topic}'
+)
+_OF_EVENTS = (
+    "Its records are events, each of which is sent once, so the query cannot start over with it: start with a new checkpoint"
 )
 _TWO_OF_A_NAME = (
     "The query reads a topic of that name from another cluster, too, so it cannot start over with one of them: start with a "

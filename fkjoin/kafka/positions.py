@@ -4,7 +4,9 @@ The header ``fkjoin-positions`` is JSON: one chain for each root,
 ``[[{"topic": "raw", "partition": 0, "offset": 17, "timestamp": 1700000000000}, …], …]``, with the record's milliseconds.
 A chain begins with the position of the record that everything came from, the *root*, and goes on with each topic on the
 way; the record's own position is not in it.  The result of a join has the roots of its left row, then those of its right
-row (``null`` where no right row was ever seen), and of each only the root: what lies between is not kept in state.
+row (``null`` where no right row was ever seen), and of each only the root: what lies between is not kept in state.  The row of
+a merge has the roots of each table's last change of its key (``null`` where there was none), and those of the row that is shown
+are marked by ``"shown": true``.  The marked ones alone would not order a reader's batch: roots in two topics have no order.
 
 The roots are the record's version, so a record that a job upstream published twice is one.  A root without a timestamp has
 that of the record with the header.  A topic whose name is not known any more (a root that went through two joins) is written
@@ -28,16 +30,17 @@ from fkjoin.codec import versions
 from fkjoin.codec.arrays import Bytes, as_bytes, buffers, lengths, window
 from fkjoin.kafka.formats import header
 from fkjoin.spark.on_arrow import on_arrow
+from fkjoin.stages.merge import origins_of
 
 HEADER = "fkjoin-positions"
-CHAINS = "array<array<struct<topic:string,partition:int,offset:bigint,timestamp:bigint>>>"
+CHAINS = "array<array<struct<topic:string,partition:int,offset:bigint,timestamp:bigint,shown:boolean>>>"
 
 
 def given_chains(roots: int) -> tuple[Column, Column]:
     """The chains in a record's header, and what is wrong with them.  A record without the header is its own root."""
     text = header(HEADER).cast("string")
     chains = F.from_json(text, CHAINS)
-    usable = F.forall(chains, lambda chain: chain.isNull() | _usable(chain)) & F.get(chains, 0).isNotNull()
+    usable = F.forall(chains, lambda chain: chain.isNull() | _usable(chain)) & F.exists(chains, lambda chain: chain.isNotNull())
     problem = (
         F.when(text.isNull(), F.lit(None if roots == 1 else f"no header {HEADER}, and {roots} roots are expected"))
         .when(F.coalesce(F.size(chains), F.lit(-1)) < 1, F.lit(f"{HEADER} is not a list of chains"))
@@ -45,6 +48,12 @@ def given_chains(roots: int) -> tuple[Column, Column]:
         .when(~F.coalesce(usable, F.lit(False)), F.lit(f"{HEADER} has a position without topic, partition or offset"))
     )
     return F.when(text.isNull(), F.array(F.array(_position()))).otherwise(F.transform(chains, _timed)), problem
+
+
+def column_of(chains: Column | None) -> Column:
+    """The column that says where a record was read; with ``chains``, also the positions that it came through."""
+    place = [F.col(name).alias(name) for name in RECORD_PLACE]
+    return F.struct(*place, *([] if chains is None else [chains.alias("chains")]))
 
 
 def version(chains: Column, roots: int) -> Column:
@@ -73,7 +82,22 @@ class RootsOf:
         return headers(as_bytes(version), self.parts, self.known)
 
 
-def of_roots(version: Column, roots: RootsOf) -> Column:
+@dataclass(frozen=True)
+class OriginsOf:
+    """Versions of a merge, which go on with origins (see ``fkjoin.stages.merge``) → texts of the header."""
+
+    tables: tuple[int, ...]
+    """Number of roots of each table's rows."""
+    known: Mapping[bytes, str]
+    """See ``RootsOf``."""
+
+    def __call__(self, version: pa.Array) -> pa.Array:
+        table, last = origins_of(as_bytes(version))
+        of_root = np.repeat(np.arange(len(self.tables)), self.tables)
+        return headers(last, len(of_root), self.known, [pa.array(table == number) for number in of_root])
+
+
+def of_roots(version: Column, roots: RootsOf | OriginsOf) -> Column:
     """The header's text for a version, as a Spark expression."""
 
     return on_arrow(roots, StringType(), version)
@@ -91,8 +115,10 @@ def _position(raw: Column | None = None) -> Column:
     def field(name: str) -> Column:
         return F.col(name) if raw is None else raw[name]
 
-    names = ("topic", "partition", "offset")
-    return F.struct(*[field(name).alias(name) for name in names], F.unix_millis(field("timestamp")).alias("timestamp"))
+    shown = F.lit(None).cast("boolean").alias("shown")  # left out of a header
+    return F.struct(
+        *[field(name).alias(name) for name in RECORD_PLACE], F.unix_millis(field("timestamp")).alias("timestamp"), shown
+    )
 
 
 def _usable(chain: Column) -> Column:
@@ -120,10 +146,13 @@ def _part(chain: Column) -> Column:
     return F.coalesce(part, F.lit(bytearray(versions.absent(1))))
 
 
-def headers(version: Bytes, parts: int, topics: Mapping[bytes, str]) -> pa.Array:
-    """The headers' texts for versions of so many parts, each of them a position in a topic or absent."""
+def headers(version: Bytes, parts: int, topics: Mapping[bytes, str], shown: Sequence[pa.Array] = ()) -> pa.Array:
+    """The headers' texts for versions of so many parts, each of them a position in a topic or absent.
+
+    ``shown``: whether the row that is shown is of the part, of each part of a merge's rows.
+    """
     rest, chains = version, []
-    for _ in range(parts):
+    for number in range(parts):
         own, rest = versions.split(rest, 1)
         there = lengths(own) > versions.HEAD_BYTES
         data, bounds = buffers(own)
@@ -135,6 +164,7 @@ def headers(version: Bytes, parts: int, topics: Mapping[bytes, str]) -> pa.Array
         time, partition, offset = (pc.cast(pa.array(numbers), pa.string()) for numbers in place)
         timed = pc.binary_join_element_wise(', "timestamp": ', time, "")
         timed = pc.if_else(pa.array(place.timestamp != versions.UNTIMED), timed, "")
-        pieces = ['[{"topic": ', names, ', "partition": ', partition, ', "offset": ', offset, timed, "}]"]
+        mark = pc.if_else(shown[number], ', "shown": true', "") if shown else ""
+        pieces = ['[{"topic": ', names, ', "partition": ', partition, ', "offset": ', offset, timed, mark, "}]"]
         chains.append(pc.if_else(pa.array(there), pc.binary_join_element_wise(*pieces, ""), "null"))
     return pc.binary_join_element_wise("[", pc.binary_join_element_wise(*chains, ", "), "]", "")

@@ -7,12 +7,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from fkjoin.checkpoint.files import hadoop, numbered, read_file
 from fkjoin.errors import FkJoinError
 from fkjoin.kafka.admin import delete_records
-from fkjoin.kafka.connection import Connection
+from fkjoin.kafka.committed_offsets import Offsets, committed_offsets, internal_connections
 from fkjoin.kafka.internal import StageQuery
-from fkjoin.kafka.new_topics import offsets_of
 
 
 def purge(stages: Sequence[StageQuery], checkpoints: Sequence[str | Path]) -> dict[str, dict[int, int]]:
@@ -47,14 +45,11 @@ def purge(stages: Sequence[StageQuery], checkpoints: Sequence[str | Path]) -> di
     """
     if not stages:
         raise FkJoinError("stages: there are none; a table with a staged join or aggregate has stages")
-    connections: dict[str, Connection] = {}
-    for stage in stages:
-        connections |= dict.fromkeys(filter(None, (stage.topics.last, stage.internal)), stage.topics.connection)
-    read: dict[str, list[dict[int, int]]] = {topic: [] for topic in connections}
+    connections = internal_connections(stages)
+    read: dict[str, list[Offsets]] = {topic: [] for topic in connections}
     for checkpoint in checkpoints:
-        found = _positions(stages[0].frame.sparkSession, str(checkpoint).rstrip("/"), list(connections))
-        for topic, offsets in found.items():
-            read[topic].append(offsets)
+        for topic, offsets in _read(stages[0].frame.sparkSession, str(checkpoint).rstrip("/"), list(connections)).items():
+            read[topic] += offsets
     if missing := [topic for topic, readers in read.items() if not readers]:
         raise FkJoinError(f"checkpoints: none is of a query that reads {missing[0]}; name those of all queries that do")
     firsts = {
@@ -66,13 +61,11 @@ def purge(stages: Sequence[StageQuery], checkpoints: Sequence[str | Path]) -> di
     return firsts
 
 
-def _positions(spark: SparkSession, checkpoint: str, topics: Sequence[str]) -> dict[str, dict[int, int]]:
+def _read(spark: SparkSession, checkpoint: str, topics: Sequence[str]) -> dict[str, list[Offsets]]:
     """Find where the oldest batch that the checkpoint keeps has ended, in each of the topics that the query reads."""
-    begun, done = ([path for _, path in numbered(spark, f"{checkpoint}/{log}")] for log in ("offsets", "commits"))
-    if not begun or begun[0].rpartition("/")[2] not in {path.rpartition("/")[2] for path in done}:
+    found = committed_offsets(spark, checkpoint, topics)
+    if found is None:
         raise FkJoinError(f"checkpoints: {checkpoint} has no batch that is committed; purge when its query has read something")
-    lines = read_file(*hadoop(spark, begun[0])).decode().split("\n")
-    found = {topic: offsets for line in lines for topic in topics if (offsets := offsets_of(line, topic)) is not None}
     if not found:
         raise FkJoinError(f"checkpoints: {checkpoint} is of a query that reads none of {', '.join(topics)}; leave it out")
-    return {topic: {int(number): offset for number, offset in offsets.items()} for topic, offsets in found.items()}
+    return found

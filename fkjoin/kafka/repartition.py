@@ -1,6 +1,7 @@
 """The staged deployment of an aggregate: regroup and aggregate as queries of their own, connected by a repartition topic.
 
-Its records are KIP-904's (see ``fkjoin.kafka.wire_repartition``).  What is no such record goes to the dead letters.
+Its records are in KIP-904's form (see ``fkjoin.kafka.wire_repartition``), with fkjoin's own bytes of keys, values and versions.
+What is no such record goes to the dead letters.
 """
 
 from __future__ import annotations
@@ -23,17 +24,14 @@ from fkjoin.kafka.connection import RAW_COLUMNS, Connection
 from fkjoin.kafka.formats import header
 from fkjoin.kafka.internal import RECORD, TopicSettings, read_internal, record_batch
 from fkjoin.kafka.murmur2 import partitions_of
-from fkjoin.kafka.wire import HEADER_PREFIX
+from fkjoin.kafka.wire import HEADER_PREFIX, WIRE_VERSION
 from fkjoin.spark.buckets import packed_by_bucket
 from fkjoin.spark.frame import PROBLEM, RAW
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import Batches, dead_letters, envelopes
 
-BEFORE_904 = (
-    *("0.10.0", "0.10.1", "0.10.2", "0.11.0", "1.0", "1.1", "2.0", "2.1", "2.2", "2.3", "2.4", "2.5", "2.6", "2.7", "2.8"),
-    *("3.0", "3.1", "3.2", "3.3", "3.4"),
-)
-"""KIP-904's values of ``upgrade.from``: releases of Kafka Streams that know only the two records of old and new value."""
+OLDER_VERSIONS = (wire_change.TWO_RECORDS,)
+"""The wire versions, besides its own, that this release can write."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +65,18 @@ class RepartitionTopic:
         self.settings.create(self.connection, {self.last: self.partitions})
 
 
-def require_release(upgrade_from: str | None) -> None:
-    """Raise ``TopologyError`` if it is no release of before KIP-904."""
-    if upgrade_from is not None and upgrade_from not in BEFORE_904:
+def require_older_version(upgrade_from: int | None) -> None:
+    """Raise ``TopologyError`` if it is no older wire version that this release can write."""
+    if upgrade_from is not None and (isinstance(upgrade_from, bool) or upgrade_from not in OLDER_VERSIONS):
         raise TopologyError(
-            f"upgrade_from: {upgrade_from!r} is not a release of before KIP-904 ({BEFORE_904[0]} to {BEFORE_904[-1]}); "
-            "leave it out when all instances run a release that reads the new form"
+            f"upgrade_from: {upgrade_from!r} is not an older wire version of fkjoin's repartition topics "
+            f"({', '.join(map(str, OLDER_VERSIONS))}); leave it out when all instances read wire version {WIRE_VERSION}"
         )
 
 
-def to_records(grouped: DataFrame, topic: RepartitionTopic, upgrade_from: str | None) -> DataFrame:
-    """Envelopes of ``GROUPED`` as records; with ``upgrade_from`` in the form of before KIP-904."""
-    return grouped.mapInArrow(_ToRecords(topic.last, topic.partitions, upgrade_from is not None), RECORD)
+def to_records(grouped: DataFrame, topic: RepartitionTopic, upgrade_from: int | None) -> DataFrame:
+    """Envelopes of ``GROUPED`` as records; ``upgrade_from``: in that older wire version."""
+    return grouped.mapInArrow(_ToRecords(topic.last, topic.partitions, upgrade_from == wire_change.TWO_RECORDS), RECORD)
 
 
 def read_back(spark: SparkSession, topic: RepartitionTopic, value: pa.Schema, buckets: int) -> tuple[DataFrame, DataFrame]:

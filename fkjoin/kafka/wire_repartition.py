@@ -4,8 +4,9 @@ The key is the group's, the value a ``Change``: ``{old}{0}``, ``{new}{1}`` or ``
 new}{new}{old}{2}``.  Three headers say what fkjoin needs besides: ``fkjoin.version`` ``{1-byte wire version}{version}``,
 ``fkjoin.row`` (the key of the row that contributes) and ``fkjoin.timestamp`` (int64, big-endian).
 
-In the form of before KIP-904, of a group that stays the same the old and the new value are two records.  The first then has a
-fourth header, ``fkjoin.pair``: a reader waits for the second, so that nothing in between is seen.
+In wire version 0, the form of before KIP-904, of a group that stays the same the old and the new value are two records.  The
+first then has a fourth header, ``fkjoin.pair``: a reader waits for the second, so that nothing in between is seen.  Without
+that header the first one takes back, and the second one adds what the row contributes (see ``fkjoin.stages.guard``).
 
 *Law*: reading what was written gives the same messages, in either form; what is no such record is told apart, by its reason.
 """
@@ -37,6 +38,8 @@ from fkjoin.kafka.wire import WIRE_VERSION
 
 REPARTITION_HEADERS = ("version", "row", "timestamp", "pair")
 OLD, NEW, BOTH = 0, 1, 2
+TWO_RECORDS = 0
+"""The wire version of the form of before KIP-904."""
 _SIZE = 4
 
 
@@ -49,7 +52,7 @@ class RepartitionRecords(NamedTuple):
 
 
 def changes(grouped: pa.Table, *, two_records: bool = False) -> RepartitionRecords:
-    """``GROUPED`` messages as records; ``two_records``: in the form of before KIP-904."""
+    """``GROUPED`` messages as records; ``two_records``: in wire version ``TWO_RECORDS``."""
     old, new = column(grouped, "old"), column(grouped, "new")
     had, has = valid(old), valid(new)
     names = ("key", "version", "row", "ts")
@@ -69,7 +72,8 @@ def changes(grouped: pa.Table, *, two_records: bool = False) -> RepartitionRecor
         value = concat(masked(sizes, flag == BOTH), new, old, _flags(flag))
         paired = np.zeros(len(grouped), bool)
     time = fixed(np.ascontiguousarray(ts.to_numpy().astype(">i8")).view(np.uint8).reshape(-1, 8))
-    versioned = concat(constant(bytes((WIRE_VERSION,)), len(key)), version)
+    wire_version = TWO_RECORDS if two_records else WIRE_VERSION
+    versioned = concat(constant(bytes((wire_version,)), len(key)), version)
     return RepartitionRecords(key, value, (versioned, row, time, masked(constant(b"\1", len(key)), paired)))
 
 
@@ -84,7 +88,8 @@ def problems(records: RepartitionRecords) -> pa.Array:
         (flag > BOTH, "the value's last byte is not 0, 1 or 2 (KIP-904)"),
         ((flag == BOTH) & ((size < _SIZE + 1) | (new < 0) | (new > size - _SIZE - 1)), "the new value is cut off (KIP-904)"),
         (~(valid(version) & valid(row) & valid(time)), "a header fkjoin.version, fkjoin.row or fkjoin.timestamp is missing"),
-        (valid(version) & (_first(version) != WIRE_VERSION), "it is of another wire version: stages must be of one release"),
+        (valid(version) & (lengths(version) == 0), "the header fkjoin.version is empty"),
+        (valid(version) & (_first(version) > WIRE_VERSION), f"its wire version is newer than {WIRE_VERSION}"),
         (valid(time) & (lengths(time) != 8), "the header fkjoin.timestamp has not 8 bytes"),
     ]
     found = pa.nulls(len(value), pa.string())

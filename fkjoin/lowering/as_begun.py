@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 
 from fkjoin.analysis.written import require_what_was_read
 from fkjoin.files.kept_schemas import KeptSchemas
+from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.new_topics import checked_topics
 from fkjoin.lowering.recipes import Remembered, learned_sources, made_again, recipes_below
 
 _T = TypeVar("_T", bound=Remembered)
 
 
-def as_begun(spark: SparkSession, table: _T, checkpoint: str, *, stateful: bool) -> tuple[_T, Callable[[], None]]:
+def as_begun(
+    spark: SparkSession, table: _T, checkpoint: str, *, stateful: bool, events: Sequence[Connection] = ()
+) -> tuple[_T, Callable[[], None]]:
     """The table with the columns of files that the checkpoint knows, and with topics that have started over.
 
     Returns also what keeps the columns for the next start, to be called when the query is about to start.  ``stateful``: the
-    query keeps state.  Raises ``FkJoinError`` for a topic that was made anew and is not to start over, and for a folder of
-    ``to_parquet`` whose batches, which the query has read, were set aside.
+    query keeps state.  ``events``: the topics of events that it reads.
+
+    Raises ``FkJoinError`` for a topic that was made anew and is not to start over, and for a folder of ``to_parquet`` whose
+    batches, which the query has read, were set aside.
     """
     for _, recipe in recipes_below(table):
         if recipe.folder is not None:
             require_what_was_read(spark, checkpoint.rstrip("/"), recipe.folder)
     columns, keep = _kept_columns(spark, table, checkpoint)
-    others = {**columns, **_topics(spark, table, checkpoint, stateful=stateful)}
+    others = {**columns, **_topics(spark, table, checkpoint, events, stateful=stateful)}
     return made_again(table, others) if others else table, keep
 
 
@@ -57,14 +62,15 @@ def _kept_columns(
     return others, (lambda: kept.write(spark, place)) if more else (lambda: None)
 
 
-def _topics(spark: SparkSession, table: Remembered, checkpoint: str, *, stateful: bool) -> dict[int, dict[str, Any]]:
+def _topics(
+    spark: SparkSession, table: Remembered, checkpoint: str, events: Sequence[Connection], *, stateful: bool
+) -> dict[int, dict[str, Any]]:
     """Arguments for ``made_again``: of topics that start over, and of those that have another id since the table was made."""
     sources = [(one, recipe.connection) for one, recipe in recipes_below(table) if recipe.connection is not None]
-    if not sources:
-        return {}
-    checked = checked_topics(spark, checkpoint, [connection for _, connection in sources], stateful=stateful)
+    topics = [*(connection for _, connection in sources), *events]
+    checked = checked_topics(spark, checkpoint, topics, stateful=stateful) if topics else []
     found: dict[int, dict[str, Any]] = {}
-    for (one, connection), topic in zip(sources, checked, strict=True):
+    for (one, connection), topic in zip(sources, checked, strict=False):  # events are not made again
         if topic.start_over is not None:
             found[id(one)] = {"again": topic.start_over}
         elif topic.topic_id != connection.topic_id:

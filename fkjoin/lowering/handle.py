@@ -7,15 +7,19 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from fkjoin.analysis.enrich import topics_of_events
 from fkjoin.analysis.planned import Planned
+from fkjoin.analysis.windows import require_idle_in_time
 from fkjoin.errors import TopologyError
+from fkjoin.kafka.connection import Connection
 from fkjoin.lowering.as_begun import as_begun
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.planner import lower
-from fkjoin.lowering.recipes import Remembered, files_below
+from fkjoin.lowering.recipes import Remembered, files_below, recipes_below
 from fkjoin.plan.events import Enrich
 from fkjoin.plan.nodes import Source
 from fkjoin.sessions.settings import require_running
+from fkjoin.spark.trigger import Trigger, arguments_of
 
 
 class Handle(Remembered):
@@ -39,8 +43,24 @@ class Handle(Remembered):
     def _as_begun(self, checkpoint: str) -> Lowered:
         """The table as the query of the checkpoint reads it."""
         stateful = not isinstance(self._planned.node, Source)
-        begun, keep = as_begun(self._planned.spark, self, checkpoint, stateful=stateful)
+        events = topics_of_events(self._planned)
+        begun, keep = as_begun(self._planned.spark, self, checkpoint, stateful=stateful, events=events)
         return replace(begun._lowered, keep=keep, files=files_below(self))
+
+    def _when(self, trigger: Trigger) -> dict[str, Any]:
+        """Arguments of ``DataStreamWriter.trigger``, for a query of the table.
+
+        Raises ``TopologyError`` for a trigger that is none, or that is too long for the table's windows.
+        """
+        when = arguments_of(trigger)
+        require_idle_in_time(self._planned.node, when)
+        return when
+
+    @property
+    def _topics(self) -> list[Connection]:
+        """The topics that a query of the table reads, but for internal ones."""
+        tables = [recipe.connection for _, recipe in recipes_below(self) if recipe.connection is not None]
+        return [*tables, *topics_of_events(self._planned)]
 
     @property
     def _checkable(self) -> Lowered:

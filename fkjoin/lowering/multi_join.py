@@ -171,7 +171,7 @@ def _results(
     rights = list(zip((table for table, _ in joins.rights), multi_join.rights, strict=True))
     for at, (table, right) in enumerate(rights):
         kinds |= {f"foreign_key{at}": table.key_type, f"right{at}": spark_schema(right.row)}
-    about = {**kinds, **versions, "star": multi_join.facts(), "fused": True}
+    about = {**kinds, **versions, "star": multi_join.facts(), "fused": True}  # "star": the name in stores that are there
     facts = {
         "materialized": materialized,
         "of": [right.name for right in multi_join.rights],
@@ -197,7 +197,7 @@ def _results(
         right_parts=tuple(right.parts for right in multi_join.rights),
         rights_in_order=made_by_operators(*(table.node for table, _ in joins.rights)),
     )
-    gather = GatherSpec(state(GatherSpec), star=multi_join)
+    gather = GatherSpec(state(GatherSpec), multi_join=multi_join)
     return counted(stage(stage(sent, subscription), gather), counted_as, *_STAGES)
 
 

@@ -15,6 +15,7 @@ from fkjoin.lowering.lowered import Lowered, dead_of_all, stages_of
 from fkjoin.lowering.pace import paced
 from fkjoin.lowering.stage import counted, frame_of, made_by_operators, packing_columns, stage, state_spec
 from fkjoin.plan.nodes import Aggregate, Cogroup, Merge, starts_over
+from fkjoin.plan.roots import origins
 from fkjoin.spark.frame import ROW
 from fkjoin.spark.names import quoted
 from fkjoin.spark.operator import ENVELOPE
@@ -48,9 +49,10 @@ def lower_merge(planned: Planned, *tables: Lowered) -> Lowered:
     ]
     rows = functools.reduce(DataFrame.unionAll, packed)
     state = state_spec(settings, MergeSpec, label, bound_to=facts, about=about)
-    spec = MergeSpec(state, in_order=made_by_operators(*node.tables), every=bound.emission.every)
+    roots = origins(node)
+    spec = MergeSpec(state, in_order=made_by_operators(*node.tables), every=bound.emission.every, origins=roots)
     results = paced(counted(stage(rows, spec), label, "merge"), label, bound.emission, about, settings)
-    return _together(planned, node, tables, results, UnpackResults(key, (row,), node.versions))
+    return _together(planned, node, tables, results, UnpackResults(key, (row,), node.versions, bool(roots)))
 
 
 def lower_cogroup(planned: Planned, *tables: Lowered) -> Lowered:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryProgress
 
 from fkjoin.checkpoint.progress import event_of, is_batch, records_of, seconds_of
-from fkjoin.checkpoint.source_topics import SourceTopic
+from fkjoin.checkpoint.source_topics import SourceTopic, source_topics
 from fkjoin.errors import needs_extra
 from fkjoin.kafka.end_offsets import Silence, read_ends
 from fkjoin.metrics.families import families_of
@@ -56,14 +56,18 @@ class Metrics(Collector):
         self._end_of_job: dict[str, Any] | None = None
         self._topics: dict[str, tuple[SourceTopic, ...]] = {}
         """The topics that queries read, whose brokers are asked where they end."""
+        self._runs: dict[str, str] = {}
+        """The runs of queries whose topics these are."""
 
     def __repr__(self) -> str:
         return f"Metrics[queries: {', '.join({**self._started_ms, **self._queries}) or 'none'}]"
 
-    def _reads(self, name: str, topics: tuple[SourceTopic, ...]) -> None:
-        """Take down which topics a query reads."""
-        with self._lock:
-            self._topics[name] = topics
+    def _learn_topics(self, name: str, run: str, running: Callable[[], StreamingQuery | None]) -> None:
+        """Find out once in a run which topics a query reads; its sources must be there."""
+        if self._runs.get(name) != run and (query := running()) is not None:
+            topics = source_topics(query)
+            with self._lock:
+                self._runs[name], self._topics[name] = run, topics
 
     def _silences(self) -> dict[str, list[Silence]]:
         """Return the topics of running queries whose brokers do not answer."""
@@ -180,7 +184,7 @@ class Metrics(Collector):
             query = self._queries.setdefault(query_name, QueryMetrics())
             query.batches += 1
             query.inputs += about["numInputRows"]
-            began_ms = _ms(about["timestamp"])
+            began_ms = round(1000 * seconds_of(about["timestamp"]))
             query.since_ms, query.ended_ms = query.ended_ms or began_ms, began_ms + round(1000 * seconds)
             query.forget_last()
             query.take_sources(about)
@@ -200,7 +204,7 @@ class Metrics(Collector):
             if (query := self._queries.get(name)) is not None:
                 query.take_sources(about)
                 query.last = {**query.last, **query.lag(self._topics.get(name, ()))}
-                query.history.wait(_ms(about["timestamp"]), records_of(query.last["lag"]))
+                query.history.wait(round(1000 * seconds_of(about["timestamp"])), records_of(query.last["lag"]))
 
     def _line(
         self, name: str, query: QueryMetrics, about: Mapping[str, Any], seconds: float, found: Mapping[str, Mapping[str, int]]
@@ -289,11 +293,6 @@ def progress_since(query: StreamingQuery, batch: int, *, idle: bool = False) -> 
     if last.batchId == batch + 1:
         return [last] if idle or is_batch(last.durationMs) else []
     return [one for one in query.recentProgress if one.batchId > batch and (idle or is_batch(one.durationMs))]
-
-
-def _ms(timestamp: str) -> int:
-    """Return a time as Spark writes it in milliseconds since 1970."""
-    return round(1000 * seconds_of(timestamp))
 
 
 def watch(

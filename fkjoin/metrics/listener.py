@@ -17,7 +17,6 @@ from pyspark.sql.streaming.listener import (
 
 from fkjoin.checkpoint.cause import innermost
 from fkjoin.checkpoint.progress import event_of
-from fkjoin.checkpoint.source_topics import source_topics
 
 if TYPE_CHECKING:
     from fkjoin.metrics import Metrics
@@ -33,7 +32,7 @@ class _Events(JStreamingQueryListener):
     def onQueryProgress(self, jevent: Any) -> None:  # noqa: N802
         progress = jevent.progress().json()
         self._metrics.take_json(progress)
-        self._own._learn(progress)
+        self._own._learn_topics(progress)
 
 
 class Listener(StreamingQueryListener):
@@ -42,17 +41,13 @@ class Listener(StreamingQueryListener):
     def __init__(self, metrics: Metrics, spark: SparkSession | None = None) -> None:
         self._metrics, self._spark = metrics, spark
         self._names: dict[str, str] = {}
-        self._learned: set[str] = set()
-        """The runs of queries of which it is known what they read."""
 
-    def _learn(self, progress: str) -> None:
-        """Find out which topics the query of an event reads, at its first event."""
+    def _learn_topics(self, progress: str) -> None:
+        """Find out which topics the query of an event reads."""
         about = event_of(progress)
-        if self._spark is None or about["runId"] in self._learned:
-            return
-        if (query := self._spark.streams.get(about["id"])) is not None:
-            self._metrics._reads(about["name"] or about["id"], source_topics(query))
-        self._learned.add(about["runId"])
+        if self._spark is not None:
+            streams = self._spark.streams
+            self._metrics._learn_topics(about["name"] or about["id"], about["runId"], lambda: streams.get(about["id"]))
 
     @functools.cached_property
     def _jlistener(self) -> Any:
@@ -68,6 +63,5 @@ class Listener(StreamingQueryListener):
         self._metrics.take(event.progress)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        self._learned.discard(str(event.runId))
         if (name := self._names.pop(str(event.runId), None)) is not None:
             self._metrics._end(name, event.exception and innermost([event.exception]).text)

@@ -328,11 +328,6 @@ def periodic(node: Node) -> bool:
     return not isinstance(node, Source) and node.emit.startswith(PERIODIC)
 
 
-def summed_up(node: Node) -> bool:
-    """Tell whether ``node`` is made of aggregates, of rows of one table or another, of rows under new keys, or of events."""
-    return any(isinstance(step, Aggregate | Cogroup | Merge | Children | FlatMap | Enrich) for step in in_order(node))
-
-
 def in_order(*nodes: Node) -> Iterator[Node]:
     """The nodes and all below them, each once, after what it reads from."""
     seen: list[Node] = []

@@ -1,6 +1,6 @@
-"""Places for a table's changes, for ``Table.to``: ``Kafka``, ``Parquet``, ``Postgres``, ``Delta``, and sinks of your own.
+"""Places for a table's changes, for ``Table.to``: ``Kafka``, ``Parquet``, ``Postgres``, ``Delta``, ``Iceberg``, and your own.
 
-A ``TableSink``, as the last three are, keeps a table up to date, row by row, in the place where it is read.  It remembers, in
+A ``TableSink``, as the last four are, keeps a table up to date, row by row, in the place where it is read.  It remembers, in
 the same transaction as the rows, the last batch of each query: a batch that is repeated is left out.  Its batches pass through
 the driver; bound them with the source's ``maxOffsetsPerTrigger`` or ``maxFilesPerTrigger``.
 """
@@ -18,14 +18,15 @@ from fkjoin.sinks.table_sink import BatchId, TableSink
 
 if TYPE_CHECKING:
     from fkjoin.sinks.delta import Delta
+    from fkjoin.sinks.iceberg import Iceberg
     from fkjoin.sinks.postgres import Postgres
 
-__all__ = ["RETRY_S", "BatchId", "Delta", "Kafka", "Parquet", "Postgres", "Sink", "TableSink"]
+__all__ = ["RETRY_S", "BatchId", "Delta", "Iceberg", "Kafka", "Parquet", "Postgres", "Sink", "TableSink"]
 
 RETRY_S = 60.0
-"""Seconds for which ``Postgres`` and ``Delta`` try again, unless they are told otherwise."""
+"""Seconds for which ``Postgres``, ``Delta`` and ``Iceberg`` try again, unless they are told otherwise."""
 
-_OPTIONAL = ("Delta", "Postgres")
+_OPTIONAL = ("Delta", "Iceberg", "Postgres")
 
 
 def __getattr__(name: str) -> Any:

@@ -29,7 +29,7 @@ from fkjoin.checkpoint.indexes import owner
 from fkjoin.checkpoint.query import Query
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.end_offsets import telling_lag
-from fkjoin.kafka.internal import require_first_records
+from fkjoin.kafka.internal import Topics, require_first_records
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.results import Results
 from fkjoin.sinks.restored import OnRestore, ahead, last_set_backs, require_spark_at, set_back, written_to
@@ -233,7 +233,8 @@ def start_by_spark(
     require_spark_at(frame.sparkSession, checkpoint, path)
     require_begun_with(frame, checkpoint)()
     writer = frame.writeStream.format(format).options(**options).queryName(query_name)
-    return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start(path)
+    with owner(frame.sparkSession, checkpoint):
+        return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start(path)
 
 
 def require_one(spark: SparkSession, checkpoint: str) -> None:
@@ -247,9 +248,19 @@ def require_one(spark: SparkSession, checkpoint: str) -> None:
 
 def make_topics(table: Lowered, checkpoint: str) -> None:
     """Create the internal topics of what the table is made of, if they are not there; a new query needs their first records."""
-    for topics in {stage.topics.last: stage.topics for stage in table.stages}.values():
+    for topics in _internal_topics(table):
         topics.create()
-        require_first_records(table.planned.spark, checkpoint, topics.connection, topics.last)
+    require_whole_topics(table, checkpoint)
+
+
+def require_whole_topics(table: Lowered, checkpoint: str) -> None:
+    """Raise ``FkJoinError`` if the table's query is new, and one of its internal topics has lost its first records."""
+    for topics in _internal_topics(table):
+        require_first_records(table.spark, checkpoint, topics.connection, topics.last)
+
+
+def _internal_topics(table: Lowered) -> list[Topics]:
+    return list({stage.topics.last: stage.topics for stage in table.stages}.values())
 
 
 def places_of(spark: SparkSession, checkpoint: str) -> list[str] | None:
@@ -275,7 +286,7 @@ def _require_known_places(spark: SparkSession, checkpoint: str, sinks: Sequence[
         if begun(spark, checkpoint):
             raise TopologyError(
                 f"checkpoint: {checkpoint} is of a query with one sink: go on with to_kafka, to_parquet, to_postgres, "
-                "to_delta or to_sink, or give another checkpoint"
+                "to_delta, to_iceberg or to_sink, or give another checkpoint"
             )
         return
     if later := [sink.place for sink in sinks if sink.place not in known]:

@@ -6,26 +6,26 @@ Events have no key, and are appended by such a commit.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from fkjoin.checkpoint.batch_log import BatchLog
 from fkjoin.checkpoint.files import require_folder, require_writable
-from fkjoin.errors import FkJoinError
+from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.lowering.lowered import Lowered
-from fkjoin.sinks import RETRY_S, delta_log, delta_types
+from fkjoin.sinks import RETRY_S, column_types, delta_log
 from fkjoin.sinks.delta_storage import at_storage
 from fkjoin.sinks.restored import SetBack
 from fkjoin.sinks.retry import require_retry_s
 from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.kinds import require_kinds
-from fkjoin.spark.schemas import spark_schema, types_text
+from fkjoin.spark.schemas import listed, spark_schema, types_text
 
 _GONE = "_fkjoin_gone"
 
@@ -36,7 +36,7 @@ class Delta(TableSink):
 
     Parameters
     ----------
-    path, options, retry_s
+    path, options, retry_s, evolve, partition_by, optimize_every, vacuum_every
         See ``Table.to_delta``.
 
     Examples
@@ -47,6 +47,10 @@ class Delta(TableSink):
     path: str | Path
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     retry_s: float = RETRY_S
+    evolve: bool = False
+    partition_by: Sequence[str] = ()
+    optimize_every: int | None = None
+    vacuum_every: int | None = None
     _schema: pa.Schema = field(default=None, init=False, repr=False)
     _key: tuple[str, ...] = field(default=(), init=False, repr=False)
     _takes_events: ClassVar[bool] = True
@@ -55,8 +59,17 @@ class Delta(TableSink):
     def place(self) -> str:
         return f"delta {self.path}"
 
+    @property
+    def _target(self) -> str:
+        return f"Delta table {self.path}"
+
     def __post_init__(self) -> None:
         require_retry_s(self.retry_s)
+        self.partition_by = listed(self.partition_by)
+        for name in ("optimize_every", "vacuum_every"):
+            given = getattr(self, name)
+            if given is not None and (not isinstance(given, int) or given < 1):
+                raise TopologyError(f"{name}: {given!r} is no number of batches; leave it out, or give one from 1 on")
 
     def examine(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         require_kinds("to_delta", spark_schema(schema))
@@ -78,21 +91,32 @@ class Delta(TableSink):
             if keep:
                 self._make(schema)
             return
+        parts = found.metadata().partition_columns
+        if self.partition_by and self.partition_by != parts:
+            raise TopologyError(
+                f"partition_by: Delta table {self.path} is there, partitioned by {', '.join(parts) or 'nothing'}: leave it "
+                "out, or write to another path"
+            )
         there = pa.schema(found.schema().to_arrow())
+        added = column_types.addable(there, schema) if self.evolve else []
+        there = pa.schema([*there, *added])
         if missing := [name for name in schema.names if name not in there.names]:
             raise FkJoinError(
                 f"Delta table {self.path} lacks the columns {', '.join(missing)} (it has {', '.join(sorted(there.names))}): "
-                "add them, or write to another path"
+                "add them, let evolve=True add them, or write to another path"
             )
-        if wrong := list(delta_types.problems(there, self._schema)):
+        if wrong := list(column_types.problems(there, self._schema)):
             raise FkJoinError(f"Delta table {self.path} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
+        if added and keep:
+            found.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
         self._schema = pa.schema([there.field(name) for name in schema.names])
 
     def _make(self, schema: pa.Schema) -> None:
+        parts = list(self.partition_by) or None
         try:
             with tempfile.TemporaryDirectory() as trial:  # a table that deltalake writes and cannot open would stay at the path
-                DeltaTable.create(trial, self._schema)
-            DeltaTable.create(self.path, self._schema, mode="ignore", storage_options=dict(self.options))
+                DeltaTable.create(trial, self._schema, partition_by=parts)
+            DeltaTable.create(self.path, self._schema, "ignore", parts, storage_options=dict(self.options))
         except DeltaError as error:  # such as of a timestamp_ntz in a map, which the package overlooks
             raise FkJoinError(
                 f"Delta table {self.path} cannot be made for {types_text(spark_schema(schema))}: {error}. "
@@ -128,15 +152,33 @@ class Delta(TableSink):
 
     def _apply(self, batch: BatchId, upserts: pa.Table, gone: pa.Table) -> None:
         table = self._opened()
-        if self.has(batch, _batch_id(table, batch.query)) or not (upserts.num_rows or gone.num_rows):
+        last = _batch_id(table, batch.query)
+        if self.has(batch, last) or not (upserts.num_rows or gone.num_rows):
             return
+        self._write(table, batch, upserts, gone)
+        self._keep_up(batch.number, -1 if last is None else last.number)
+
+    def _keep_up(self, number: int, last: int) -> None:
+        """Compact the table's files, and delete old ones, if the numbers since the last batch complete so many."""
+
+        def completes(every: int | None) -> bool:
+            return every is not None and (number + 1) // every > (last + 1) // every
+
+        if completes(self.optimize_every):
+            self._opened().optimize.compact()
+        if completes(self.vacuum_every):
+            self._opened().vacuum(dry_run=False)
+
+    def _write(self, table: DeltaTable, batch: BatchId, upserts: pa.Table, gone: pa.Table) -> None:
         properties = delta_log.commit(batch.query, batch.mark)
         if not self._key:
-            rows = delta_types.fitting(self.path, upserts, self._schema, self._schema.names)
+            rows = column_types.fitting(self._target, upserts, self._schema, self._schema.names)
             write_deltalake(table, rows.select(self._schema.names), mode="append", commit_properties=properties)
             return
         marked = (
-            delta_types.fitting(self.path, rows, self._schema, self._key).append_column(_GONE, pa.repeat(deleted, len(rows)))
+            column_types.fitting(self._target, rows, self._schema, self._key).append_column(
+                _GONE, pa.repeat(deleted, len(rows))
+            )
             for rows, deleted in ((upserts, False), (gone, True))
         )
         source = pa.concat_tables(marked, promote_options="default").select([*self._schema.names, _GONE])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -14,10 +14,11 @@ from fkjoin.errors import TopologyError
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.formats import Format
 from fkjoin.kafka.options import sink_options
-from fkjoin.kafka.positions import RootsOf, of_roots, relayed
+from fkjoin.kafka.positions import OriginsOf, RootsOf, of_roots, relayed
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.results import Results
-from fkjoin.plan.nodes import Source, sources, summed_up
+from fkjoin.plan.nodes import Merge, Source, periodic, sources
+from fkjoin.plan.roots import origins, summed_up
 from fkjoin.sinks import records
 from fkjoin.sinks.batches import Batch, Write
 from fkjoin.spark.frame import CHAINS, RAW, VERSION
@@ -81,11 +82,11 @@ class Kafka:
         chosen = sink_options(self.options)
         require_topic(self.topic, self.bootstrap_servers, chosen)
         self._by_spark(table)  # what is wrong with the expressions is said now
-        packed, placed = self._packed(table), self._placed(table)
+        packed, placed, of = self._packed(table), self._placed(table), self._results(table)
         options = {**chosen, "topic": self.topic, "kafka.bootstrap.servers": self.bootstrap_servers}
 
         def write(batch: Batch, query: str, number: int) -> None:
-            made = self._records(batch.of, batch.of.changes(batch.frame, *placed)) if packed is None else packed(batch.packed)
+            made = self._records(of, of.changes(of.frame(batch.packed), *placed)) if packed is None else packed(batch.packed)
             made.write.format("kafka").options(**options).save()
 
         return write
@@ -94,7 +95,17 @@ class Kafka:
         self.begin(table)  # which makes nothing
 
     def _by_spark(self, table: Lowered) -> DataFrame:
-        return self._records(table.results, table.changes_with(*self._placed(table)))
+        of, placed = self._results(table), self._placed(table)
+        if of == table.results or table.encoded is None:
+            return self._records(of, table.changes_with(*placed))
+        return self._records(of, of.changes(of.frame(table.encoded[0]), *placed))
+
+    def _results(self, table: Lowered) -> Results:
+        """What makes frames of results; versions in it have the origins of rows if positions are wanted."""
+        of = table.results
+        if not self.positions or of.unpack is None or not of.unpack.without_origins:
+            return of
+        return replace(of, unpack=replace(of.unpack, without_origins=False))
 
     def _records(self, of: Results, changes: DataFrame) -> DataFrame:
         how: Any = {"key_as": self.key, "value_as": self.value, "headers": self.headers}
@@ -124,13 +135,21 @@ def _positions(table: Lowered) -> Column:
     return relayed(F.col(CHAINS) if CHAINS in table.frame.columns else None, F.col(RAW))
 
 
-def _roots(table: Lowered) -> RootsOf:
+def _roots(table: Lowered) -> RootsOf | OriginsOf:
     """Read where rows came from out of their versions; ``TopologyError`` if they do not say."""
-    read = sources(table.node)
-    if summed_up(table.node):
+    node, read = table.node, sources(table.node)
+    tables = node.tables if isinstance(node, Merge) else (node,)
+    if any(map(summed_up, tables)):
         raise TopologyError(
-            "positions: a row that sums up or merges others, or has a new key, has no position in a topic; leave positions out"
+            "positions: a row that sums up others, has a new key, or is made of a merged one has no position in a topic; leave "
+            "positions out"
         )
     if homeless := [source.name for source in read if source.topic is None]:
         raise TopologyError(f"positions: {homeless[0]} is not read from a topic, so its rows have no position in one")
-    return RootsOf.topics(table.node.parts, [str(source.topic) for source in read])
+    if isinstance(node, Merge) and periodic(node):
+        raise TopologyError(
+            f"positions: {node.name} has emit={node.emit!r}, and rows wait for the end of an interval without their positions; "
+            "leave emit or positions out"
+        )
+    known = RootsOf.topics(node.parts, [str(source.topic) for source in read])
+    return OriginsOf(origins(node), known.known) if isinstance(node, Merge) else known

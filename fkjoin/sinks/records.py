@@ -14,7 +14,7 @@ from fkjoin.analysis.columns import resolve_column
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.decoding import Encodes
 from fkjoin.kafka.formats import Bytes, Format, Json, String, as_format, writer
-from fkjoin.kafka.positions import HEADER, RootsOf
+from fkjoin.kafka.positions import HEADER, OriginsOf, RootsOf
 from fkjoin.spark.names import quoted
 from fkjoin.spark.schemas import Expression, arrow_schema, spark_schema
 from fkjoin.spark.topic_values import POSITIONS, MakeRecords, Writer, WriteTexts
@@ -81,7 +81,7 @@ def packed_records(
     row_type: StructType,
     key_as: Format | str | None,
     value_as: Format | str | Column | None,
-    positions: RootsOf | None,
+    positions: RootsOf | OriginsOf | None,
 ) -> Callable[[DataFrame], DataFrame] | None:
     """Find the function by which workers make ``records`` of encoded results; None where only Spark's expressions can.
 

@@ -253,7 +253,7 @@ class TableSink(ABC):
         elif not self._takes_events:
             raise TopologyError(
                 f"{table.name}: these are events, and {self.place} keeps rows by a key, which they have not; write them to "
-                "Parquet, Delta or a topic"
+                "Parquet, Delta, Iceberg or a topic"
             )
 
 

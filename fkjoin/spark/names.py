@@ -13,6 +13,8 @@ from fkjoin.stages.complete import UNAVAILABLE
 
 OPERATION, TIMESTAMP = "_operation", "_timestamp"
 VERSIONS = ("_version", "_left_version", "_right_version")
+POSITION = "_position"
+"""Column of a topic's table that says where a row's record was read, if it is asked for."""
 ADDED = (OPERATION, TIMESTAMP, *VERSIONS)
 """Columns that ``Table.changes`` adds to a table's own."""
 _OURS = ("__fkjoin_", "_fkjoin_")

@@ -17,10 +17,13 @@ from fkjoin.codec.arrays import Bools, constant, valid
 from fkjoin.codec.json_read import PLAIN, Reading, read_objects
 from fkjoin.errors import FormatError, set_aside
 from fkjoin.spark.json_lines import NOT_TEXT, as_text, at, not_an_object, struct_of
+from fkjoin.spark.names import POSITION
 from fkjoin.spark.packing import Batches, Pack
 
 TAKEN = ("partition", "offset", "timestamp", "key", "value")
 """The columns of Spark's Kafka source that ``PackRecords`` takes."""
+RECORD_PLACE = ("topic", "partition", "offset")
+"""Fields of a record's position, as Spark's Kafka source names them."""
 
 
 class Read(NamedTuple):
@@ -93,6 +96,8 @@ class TopicRecords:
     """The topic's identity."""
     fail: bool
     """Raise at a record that cannot be used."""
+    positions: bool = False
+    """Give rows a column ``POSITION``."""
 
     def packing(self, pack: Pack) -> PackRecords:
         """Make the function that turns them into envelopes."""
@@ -108,7 +113,7 @@ class TopicRecords:
         return pa.record_batch(
             {
                 "key": key.rows,
-                "row": value.rows,
+                "row": self._placed(batch, value.rows) if self.positions else value.rows,
                 "deleted": pa.array(value.deleted),
                 "version": struct_of(dict(zip(versions.PLACE, place, strict=True))),
                 "source": constant(self.source, batch.num_rows),
@@ -132,6 +137,13 @@ class TopicRecords:
             _told("value: ", value.problem),
         )
         return key, value, problem
+
+    def _placed(self, batch: pa.RecordBatch, rows: pa.StructArray) -> pa.StructArray:
+        """The rows, with the position of each one's record."""
+        topic = pa.repeat(pa.scalar(self.topic), batch.num_rows)
+        place = struct_of(dict(zip(RECORD_PLACE, (topic, batch.column("partition"), batch.column("offset")), strict=True)))
+        columns = dict(zip((field.name for field in rows.type), rows.flatten(), strict=True)) | {POSITION: place}
+        return pa.StructArray.from_arrays(list(columns.values()), list(columns), mask=pc.is_null(rows))
 
     def _raise(self, batch: pa.RecordBatch, problem: pa.StringArray) -> None:
         place = int(valid(problem).argmax())

@@ -14,7 +14,16 @@ Trigger: TypeAlias = str | Mapping[str, Any] | None
 """``"available-now"`` reads all that is there, and ends.  ``"10 seconds"`` begins a batch once in that time.  A mapping has
 arguments of Spark's ``DataStreamWriter.trigger``.  None begins a batch when the one before is done."""
 
-_UNIT = r"(?:(?:micro|milli)?second|minute|hour|day|week)s?"
+_UNITS_US = {
+    "microsecond": 1,
+    "millisecond": 1000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+_UNIT = rf"(?:{'|'.join(_UNITS_US)})s?"
 _PART = rf"\+?[0-9]+(?:\.[0-9]+)?\s+{_UNIT}"
 _INTERVAL = re.compile(rf"\s*(?:interval\s+)?{_PART}(?:\s+{_PART})*\s*", re.IGNORECASE)
 
@@ -31,3 +40,15 @@ def arguments_of(given: Trigger) -> dict[str, Any]:
     if isinstance(given, str) and _INTERVAL.fullmatch(given):
         return {"processingTime": given}
     raise TopologyError(f'trigger: {given!r} is neither "{AVAILABLE_NOW}" nor an interval such as "10 seconds" or "1 minute"')
+
+
+def interval_ms(when: Mapping[str, Any]) -> float | None:
+    """The time from batch to batch that the trigger asks for, in milliseconds; None if it asks for none.
+
+    ``when``: arguments of ``DataStreamWriter.trigger``.
+    """
+    given = when.get("processingTime")
+    if not isinstance(given, str) or not _INTERVAL.fullmatch(given):
+        return None
+    parts = (part.split() for part in re.findall(_PART, given.lower()))
+    return sum(float(number) * _UNITS_US[unit.removesuffix("s")] for number, unit in parts) / 1000

@@ -88,6 +88,8 @@ class UnpackResults:
     rows: tuple[pa.Schema, ...]
     versions: tuple[tuple[str, int], ...]
     """Names of a version's parts, and the number of parts of each; their numbers are columns ``numbers_NAME``."""
+    without_origins: bool = False
+    """Leave out what versions go on with behind these parts (see ``fkjoin.stages.merge``)."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -111,6 +113,8 @@ class UnpackResults:
                 results = unpack(payload)
                 assert results.schema.equals(RESULT)
                 version, ts = column(results, "version"), column(results, "ts")
+                if self.without_origins:
+                    version, _ = versions.split(version, sum(parts for _, parts in self.versions))
                 yield pa.record_batch(
                     [
                         _key(self.key, column(results, "key")),

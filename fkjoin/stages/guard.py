@@ -3,8 +3,9 @@
 Store: ``{'s'}{CombinedKey of group and row}`` → the version of the last change taken, and the contribution; gone ones are
 remembered for the retention time.  What is remembered is what is taken back, whatever a message says of it.
 
-*Law*: between regroup and here messages may come twice, late or in any order; at the end each group has what its rows
-contribute (the versions decide, as in the subscription stage).
+*Law*: between regroup and here messages may come twice, delayed or in any order; at the end each group has what its rows
+contribute (the versions decide, as in the subscription stage).  Of a row's messages with one version, one that adds to the
+group counts before one that only takes back: they are the halves of one change.
 """
 
 from __future__ import annotations
@@ -32,10 +33,15 @@ class Guarded(NamedTuple):
 
 def guard(grouped: pa.Table, store: Store, count: Counters, due_ms: int) -> Guarded:
     """The changes newer than what is remembered, with what they replace; tombstone markers end at ``due_ms``."""
+    adds = valid(column(grouped, "new"))
+    adding_first = np.argsort(~adds, kind="stable")
     combined = combined_key.encode(column(grouped, "key"), column(grouped, "row"))
     code, names = codes(prefixed(tags.SUBSCRIBER, combined))
     held = records.decode(store.get_many(names))
-    order, code, version = newest_only(code, column(grouped, "version"), held, count)
+    halves = (adds & (held.found & (held.flags & GONE > 0))[code])[adding_first]
+    version = take(column(grouped, "version"), adding_first)
+    order, code, version = newest_only(code[adding_first], version, held, count, or_equal=halves)
+    order = adding_first[order]
     last = np.flatnonzero(last_of_run(code))
     order, code, version = order[last], code[last], take(version, last)
     before = masked(held.body, held.found & (held.flags & GONE == 0))

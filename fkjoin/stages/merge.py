@@ -3,10 +3,14 @@
 See docs/semantics.md, "Merge".
 
 *Law*: after every batch the table is what the tables are, one laid over the other, whatever the order in which their changes
-came: a row that moves from one table to the other is never lost to a late tombstone of the one that it left.
+came: a row that moves from one table to the other is never lost to a stale tombstone of the one that it left.
 
 Store: ``{'d'}{key}`` → a counter as version, the greatest timestamp, and ``{1 byte: number of tables}`` with each table's
 last version and row, null where it never had one, or has none any more.
+
+*Origins*: where all tables' rows come from topics, versions of results go on with ``{1 byte: number of the table whose row is
+shown}`` and with each table's last version, absent where it never had the key.  Of a key they only grow, so a reader may take
+them all together as a version; operators of the same query do not see them.
 """
 
 from __future__ import annotations
@@ -17,17 +21,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import records, tags
+from fkjoin.codec import records, tags, versions
 from fkjoin.codec.arrays import (
     Bytes,
+    Octets,
     after,
     buffers,
     codes,
     concat,
     constant,
     equal,
+    fixed,
     prefixed,
     valid,
+    window,
 )
 from fkjoin.codec.messages import NO_TIMESTAMP, RESULT, column
 from fkjoin.codec.rows import bytes_codec
@@ -37,6 +44,9 @@ from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
 from fkjoin.stages.retention import sweep
 from fkjoin.stages.slots import Slot, take_in
 from fkjoin.state import Store
+
+_NO_TABLE = 255
+"""In the place of the number of the table that is shown: none is."""
 
 
 def merge(
@@ -50,11 +60,13 @@ def merge(
     retention_ms: int,
     every: bool = False,
     in_order: Sequence[bool] = (),
+    origins: Sequence[int] = (),
 ) -> pa.Table:
     """Turn rows of so many ``tables`` (``NUMBERED``; any order, duplicates allowed) into changes of one (``RESULT``).
 
     ``source``: identity of the table's own versions, which are a counter that never falls behind the clock's milliseconds.
-    ``every``: also emit rows that are unchanged.  ``in_order``: of each table, see ``newest_only``.
+    ``every``: also emit rows that are unchanged.  ``in_order``: of each table, see ``newest_only``.  ``origins``: the parts of
+    each table's versions, if results are to have them.
     """
     sweep(store, now_ms)
     count[counters.ROWS_IN] += len(rows)
@@ -76,7 +88,8 @@ def merge(
     version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
     latest = np.maximum(latest, np.where(held.found, held.ts, NO_TIMESTAMP))
     ts = np.where(emission.emit, latest, held.ts)
-    changes = emission.results(keys.filter(emit), shown.filter(emit), version.filter(emit), ts[emission.emit])
+    emitted = concat(version, _origins(slots, origins)) if origins else version
+    changes = emission.results(keys.filter(emit), shown.filter(emit), emitted.filter(emit), ts[emission.emit])
 
     due_ms = now_ms + retention_ms
     store.write(*entries(names, has, ts, version, _encoded(slots), gone=~has, due_ms=due_ms, among=taken))
@@ -94,6 +107,21 @@ def slots_of(bodies: Bytes) -> list[Slot]:
     data, bounds = buffers(bodies)
     known = np.flatnonzero(np.diff(bounds) > 0)
     return _slots(bodies, int(data[bounds[known[0]]])) if len(known) else []
+
+
+def origins_of(version: Bytes) -> tuple[Octets, Bytes]:
+    """Read versions that go on with origins: the number of the table that is shown, and the versions of all tables."""
+    _, rest = versions.split(version, 1)
+    data, bounds = buffers(rest)
+    return window(data, bounds[:-1], 1)[:, 0], after(rest, np.ones(len(rest), np.int64))
+
+
+def _origins(slots: list[Slot], parts: Sequence[int]) -> Bytes:
+    shown = np.full(len(slots[0].row), _NO_TABLE)
+    for number in reversed(range(len(slots))):
+        shown[valid(slots[number].row)] = number
+    last = [pc.fill_null(slot.version, versions.absent(count)) for slot, count in zip(slots, parts, strict=True)]
+    return concat(fixed(shown.astype(np.uint8).reshape(-1, 1)), *last)
 
 
 def _slots(bodies: Bytes, tables: int) -> list[Slot]:

@@ -18,16 +18,17 @@ def newest_only(
     held: Records,
     count: Counters,
     *,
-    or_equal: bool = False,
+    or_equal: bool | Bools = False,
     as_read: bool = False,
     in_order: bool | Bools = False,
 ) -> tuple[Ints, Ints, Bytes]:
-    """Choose the messages newer than what is ``held`` for their code (``or_equal``: or as new), sorted by code and version.
+    """Choose the messages newer than what is ``held`` for their code, sorted by code and version.
 
-    Returns their places, codes and versions.  Of messages with the same code and version one counts; what does not count
-    is counted as stale.  What comes ``in_order`` (all of it, or of which codes) is newer than what is held, whatever its
-    version: the stage before has let it through, and stages must not disagree.  Changes ``as_read`` may come from a source:
-    those that start over from another one are counted, and records of a topic get versions that make one order of them.
+    Returns their places, codes and versions.  Of messages with the same code and version the first one counts; what does not
+    count is counted as stale.  ``or_equal``: all of them, or which, also count if they are as new as what is held.  What comes
+    ``in_order`` (all of it, or of which codes) is newer than what is held, whatever its version: the stage before has let it
+    through, and stages must not disagree.  Changes ``as_read`` may come from a source: those that start over from another one
+    are counted, and records of a topic get versions that make one order of them.
     """
     if as_read:
         version = in_one_order(code, version, held.version)
@@ -37,7 +38,9 @@ def newest_only(
     known = np.flatnonzero(~fresh)
     arriving, before = take(version, known), take(held.version, code[known])
     newer, restarts = versions.compare(arriving, before)
-    fresh[known] = newer | equal(arriving, before) if or_equal else newer
+    if or_equal is not False:
+        newer |= equal(arriving, before) & (True if or_equal is True else or_equal[order[known]])
+    fresh[known] = newer
     if as_read:
         count[counters.RESTARTS] += int(restarts.sum())
     repeated = ~changes_from_previous(code)

@@ -1,6 +1,6 @@
 """Tombstone markers: records that outlive their row, and their end.
 
-A record whose row is gone stays for a retention time, so that what arrives late is still seen to be late.  Beside it
+A record whose row is gone stays for a retention time, so that a stale change is still seen to be stale.  Beside it
 stands a due entry ``{'t'}{uint64 big-endian due time, ms}{record's key}`` with the record's version; when that is due and the
 record has not changed its version since, both go.  Each call removes at most ``SWEEP`` markers, so that no batch pays for many.
 """
@@ -36,7 +36,7 @@ def kept(
 ) -> tuple[Bytes, Bytes]:
     """The entries to write for records with those ``names``: markers of rows that are ``gone`` end at ``due_ms``.
 
-    What comes ``in_order`` is never late: of its rows that are gone nothing is kept.
+    What comes ``in_order`` is never stale: of its rows that are gone nothing is kept.
     """
     markers = pa.array(gone & ~np.broadcast_to(in_order, gone.shape))
     due = due_entries(names.filter(markers), versions.filter(markers), due_ms)
@@ -46,8 +46,8 @@ def kept(
 def later(retention_ms: int) -> int:
     """The retention time of a stage that a topic parts from the stage before.
 
-    It is half as long, so that this stage's markers are gone first, as long as messages are not late, nor clocks apart, by the
-    other half.
+    It is half as long, so that this stage's markers are gone first, as long as messages are not delayed, nor clocks apart, by
+    the other half.
     """
     return (retention_ms + 1) // 2
 

@@ -180,7 +180,7 @@ def write_sides(
 def subscribed_rights(store: Store, names: Bytes) -> Bools:
     """Tell which of the records are of right rows that left rows name.
 
-    The answers for these remember the right row's version for good.  Were its tombstone marker swept away, a late change that
+    The answers for these remember the right row's version for good.  Were its tombstone marker swept away, a stale change that
     counts here would be one that they know to be old, and the result would stay what it was.
     """
     right = np.flatnonzero(first_bytes(names) == tags.RIGHT[0])

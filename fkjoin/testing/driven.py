@@ -1,98 +1,46 @@
-"""A query without Spark's streaming: its plan, run part by part over batches that are given, with stores in memory.
+"""Queries without Spark's streaming: their plans, run part by part over batches that are given, with stores in memory.
 
-The plan is the one that Spark has analyzed for the query.  Its stages, packers and unpackers are the objects that Spark would
-send to workers.  Only what reads a source is another: rows come from the caller.
+A plan is the one that Spark has analyzed for the query.  Its stages, packers and unpackers are the objects that Spark would
+send to workers.  Only what reads a source is another: rows come from the caller, and records of internal topics from memory.
 """
 
 from __future__ import annotations
 
 import copy
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, NamedTuple, cast
+import random
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 
-from fkjoin.analysis.planned import Planned, SourceBound
 from fkjoin.checkpoint.begun_with import spec_of
 from fkjoin.checkpoint.stores import Identified
-from fkjoin.codec import versions
 from fkjoin.errors import TopologyError
 from fkjoin.lowering.lowered import Lowered
-from fkjoin.lowering.planner import lower
-from fkjoin.plan.nodes import Source
 from fkjoin.spark.clock import Clock
-from fkjoin.spark.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.identity import read_identity
-from fkjoin.spark.schemas import IN_UTC, nullable
 from fkjoin.spark.specs import StageSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import Counters, counters
 from fkjoin.stages.counters import metrics_name
 from fkjoin.state import MemoryStore
-from fkjoin.testing.plan_parts import Leaf, Observed, PlanPart, Stateful, joined, parts_of
+from fkjoin.testing.driven_inputs import Input, place_of
+from fkjoin.testing.plan_parts import GIVEN, Leaf, Observed, PlanPart, Stateful, joined, parts_of
 
-_PATH = f"{tempfile.gettempdir()}/fkjoin-driver"
-"""Beginning of the paths that stand for inputs in plans; nothing is read there."""
-_FORMAT = "parquet"
-_PARTITION = versions.PLACE[1]
 _COUNTED = {*counters.ALL, *(item for items in counters.OF_STAGES.values() for item in items)}
 
 
-@dataclass(frozen=True, eq=False)
-class Input:
-    """A source that the caller feeds."""
+_Records = Mapping[str, pa.RecordBatch]
 
-    planned: Planned
-    frame: DataFrame
-    """Streaming DataFrame that stands in its place."""
-
-    @property
-    def node(self) -> Source:
-        assert isinstance(self.planned.node, Source)
-        return self.planned.node
-
-    @cached_property
-    def schema(self) -> pa.Schema:
-        return to_arrow_schema(cast(StructType, nullable(self.frame.schema)), **IN_UTC)
-
-    def batch(self, changes: Sequence[Fed]) -> pa.RecordBatch:
-        """The changes as rows of the frame."""
-        node, fields = self.node, self.schema
-        identity = versions.identity(node.log or node.topic or node.name)
-        titles = [field.name for field in fields.field(VERSION).type]
-        columns: dict[str, list[Any]] = {
-            KEY: [change.key for change in changes],
-            ROW: [change.row for change in changes],
-            DELETED: [change.row is None for change in changes],
-            VERSION: [{title: 0 if title == _PARTITION else change.version for title in titles} for change in changes],
-            SOURCE: [identity] * len(changes),
-            TS: [change.ts for change in changes],
-            PROBLEM: [change.problem for change in changes],
-            RAW: [{"table": node.name, "key": change.raw[0], "value": change.raw[1]} for change in changes],
-        }
-        made = [pa.array(columns[field.name], field.type) for field in fields]
-        return pa.record_batch(made, names=fields.names)
-
-
-class Fed(NamedTuple):
-    """A change of a source's row."""
-
-    key: dict[str, Any] | None
-    """None where the row cannot be used, which has a ``problem``."""
-    row: dict[str, Any] | None
-    version: int
-    ts: int | None
-    problem: str | None
-    raw: tuple[bytes | None, bytes | None]
-    """Key and value of the dead letter that the row would be."""
+_TOPIC = "kafka"
+"""The format of internal topics."""
 
 
 class DrivenBatch(NamedTuple):
@@ -103,48 +51,13 @@ class DrivenBatch(NamedTuple):
     now_ms: int
     before_ms: int
     """The time of the batch before it."""
+    records: _Records = MappingProxyType({})
+    """Records of internal topics, by the topics' names."""
 
     def tick(self, interval_ms: int) -> int | None:
         """Return the last end of an interval since the batch before; None if none was."""
         end = self.now_ms - self.now_ms % interval_ms
         return end if end > self.before_ms else None
-
-
-def fed(table: Planned) -> tuple[Lowered, dict[str, Input]]:
-    """The table, lowered over inputs that the caller feeds, and these by their names.
-
-    Raises ``TopologyError`` for a table whose operators are staged, and for two sources of one name.
-    """
-    inputs: dict[str, Input] = {}
-    lowered = lower(_fed(table, inputs, {}))
-    if lowered.stages:
-        raise TopologyError(f"table: {lowered.stages[0].name} is a query of its own, and topics lie between it and the others")
-    return lowered, inputs
-
-
-def _fed(table: Planned, inputs: dict[str, Input], done: dict[int, Planned]) -> Planned:
-    """The table over inputs; what stands in it twice stays one."""
-    if id(table) in done:
-        return done[id(table)]
-    if isinstance(table.bound, SourceBound):
-        if table.name in inputs:
-            raise TopologyError(f"table: two of its sources are called {table.name}, and inputs go by their names")
-        if not isinstance(table.bound.frame.schema[VERSION].dataType, StructType):
-            raise TopologyError(f"table: {table.name} takes its versions from headers of records (roots=), which have no input")
-        kind = StructType([field for field in table.bound.frame.schema if field.name != CHAINS])
-        frame = _stream(table.spark, len(inputs), kind)
-        letters = (frame.select(F.col(PROBLEM), F.col(RAW)),) if table.bound.dead and RAW in frame.columns else ()
-        made = replace(table, bound=SourceBound(frame, letters))
-        inputs[table.name] = Input(made, frame)
-    else:
-        made = replace(table, inputs=tuple(_fed(one, inputs, done) for one in table.inputs))
-    done[id(table)] = made
-    return made
-
-
-def _stream(spark: SparkSession, number: int, kind: StructType) -> DataFrame:
-    """A streaming DataFrame that is never read; a glob need not be there."""
-    return spark.readStream.format(_FORMAT).schema(kind).load(f"{_PATH}/{number}/*")
 
 
 class LostError(Exception):
@@ -184,14 +97,25 @@ def _envelopes(frame: pd.DataFrame, schema: pa.Schema) -> pa.RecordBatch:
 class DrivenQuery:
     """The query that keeps a frame up to date."""
 
-    def __init__(self, frame: DataFrame, inputs: Mapping[str, Input], unpack: UnpackResults | None = None) -> None:
+    def __init__(
+        self,
+        frame: DataFrame,
+        inputs: Mapping[str, Input],
+        unpack: UnpackResults | None = None,
+        topics: Collection[str] = (),
+    ) -> None:
+        """``topics``: the internal topics that there are."""
         self._unpack = unpack
-        self._names = {f"{_PATH}/{number}/*": name for number, name in enumerate(inputs)}
-        self._top = parts_of(frame)
+        self._names = {place_of(number): name for number, name in enumerate(inputs)}
+        self._top = parts_of(frame, {name: one.frame for name, one in inputs.items() if one.of_events})
         self._stages: dict[int, DrivenStage] = {}
+        self.topics: list[str] = []
+        """Internal topics that it reads, each once."""
         for part in _all(self._top):
             if isinstance(part, Stateful):
                 self._stages[id(part)] = DrivenStage(_spec(part))
+            elif isinstance(part, Leaf) and part.source == _TOPIC and (topic := part.options.get("subscribe", "")) in topics:
+                self.topics += [] if topic in self.topics else [topic]
             elif isinstance(part, Leaf):
                 self._require_known(part)
         self.count: Counters = Counters()
@@ -253,11 +177,14 @@ class DrivenQuery:
         if leaf.source == Clock.name():
             tick = batch.tick(int(leaf.options["interval_ms"]))
             return pa.record_batch([pa.array([] if tick is None else [tick], pa.int64())], names=leaf.schema.names)
-        rows = batch.rows.get(self._names[leaf.options["path"]])
+        if leaf.source == _TOPIC:
+            records = batch.records.get(leaf.options["subscribe"])
+            return joined([] if records is None else [_as_read(records, batch.now_ms, leaf.schema)], leaf.schema)
+        rows = batch.rows.get(leaf.options["name"] if leaf.source == GIVEN else self._names[leaf.options["path"]])
         return joined([] if rows is None else [rows], leaf.schema)
 
     def _require_known(self, leaf: Leaf) -> None:
-        if leaf.source != Clock.name() and leaf.options.get("path") not in self._names:
+        if leaf.source not in (Clock.name(), GIVEN) and leaf.options.get("path") not in self._names:
             raise TopologyError(
                 f"table: its query reads a source of format {leaf.source} that is none of its tables, and has no input"
             )
@@ -281,3 +208,93 @@ def _spec(part: Stateful) -> StageSpec:
     if spec is None:
         raise TopologyError("table: its query has a stateful operator that is not fkjoin's, and only Spark runs that")
     return spec
+
+
+def _as_read(records: pa.RecordBatch, now_ms: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Records as Spark's source of topics gives them."""
+    rows = records.num_rows
+    more = {"offset": np.arange(rows), "timestamp": np.full(rows, now_ms * 1000), "timestampType": np.zeros(rows, int)}
+    columns = [records.column(name) if name in records.schema.names else pa.array(more[name]) for name in schema.names]
+    return pa.record_batch([one.cast(kind.type) for one, kind in zip(columns, schema, strict=True)], schema)
+
+
+def _mixed(records: pa.RecordBatch, by: random.Random) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Records of a batch in any order, and those that come later: the rest of them, and some that have come already."""
+    places = by.sample(range(records.num_rows), records.num_rows)
+    now = places[: by.randint(0, len(places))]
+    later = [*places[len(now) :], *now[: len(now) // 2]]
+    return records.take(pa.array(now, pa.int64())), records.take(pa.array(later, pa.int64()))
+
+
+class DrivenTopology:
+    """The queries that keep a table up to date: those of its staged operators, and its own.
+
+    Each has what was written of the internal topics that it reads, as far as it has not read it.
+    """
+
+    def __init__(self, lowered: Lowered, inputs: Mapping[str, Input]) -> None:
+        frame, unpack = (lowered.frame, None) if lowered.encoded is None else lowered.encoded
+        topics = {topic for stage in lowered.stages for topic in (stage.internal, stage.topics.last) if topic is not None}
+        self._own = DrivenQuery(frame, inputs, unpack, topics)
+        self._before = [DrivenQuery(stage.frame, inputs, topics=topics) for stage in lowered.stages]
+        letters = lowered.dead_letters
+        self._letters = None if letters is None else (letters, inputs, topics)
+        self._waiting: dict[tuple[int, str], list[pa.RecordBatch]] = defaultdict(list)
+
+    @property
+    def queries(self) -> list[DrivenQuery]:
+        """The queries, each after those that write what it reads."""
+        return [*self._before, self._own]
+
+    @property
+    def stages(self) -> list[DrivenStage]:
+        return [stage for query in self.queries for stage in query.stages]
+
+    @property
+    def count(self) -> Counters:
+        found: Counters = Counters()
+        for query in self.queries:
+            found.update(query.count)
+        return found
+
+    def letters(self) -> DrivenQuery | None:
+        """A query of the dead letters, which is new."""
+        return None if self._letters is None else DrivenQuery(self._letters[0], self._letters[1], topics=self._letters[2])
+
+    def clear(self) -> None:
+        """Forget all state, and all records."""
+        for query in self.queries:
+            query.clear()
+        self._waiting.clear()
+
+    def run(self, batch: DrivenBatch, *, lose: bool, mixed: random.Random | None = None) -> tuple[pa.RecordBatch, DrivenBatch]:
+        """Run a batch; return the rows of the table's own query, and the batch with the records that were written in it.
+
+        ``lose``: each query loses it first, up to each of its stages, and what it wrote stays.  ``mixed``: some records wait
+        for a later batch, and others come twice, in any order.
+        """
+        written: dict[str, pa.RecordBatch] = {}
+        for place, query in enumerate(self._before):
+            found = self._run(place, query, batch, lose=lose, mixed=mixed)
+            for topic in pc.unique(found.column("topic")).to_pylist():
+                written[topic] = found.filter(pc.equal(found.column("topic"), topic))
+                for reader, other in enumerate(self.queries):
+                    if topic in other.topics:
+                        self._waiting[reader, topic] += [written[topic]] * (1 + lose)
+        found = self._run(len(self._before), self._own, batch, lose=lose, mixed=mixed)
+        return found, batch._replace(records=written)
+
+    def _run(
+        self, place: int, query: DrivenQuery, batch: DrivenBatch, *, lose: bool, mixed: random.Random | None
+    ) -> pa.RecordBatch:
+        """Run a query with what waits for it of its topics."""
+        waiting = {topic: self._waiting.pop((place, topic), []) for topic in query.topics}
+        records = {topic: joined(some, some[0].schema) for topic, some in waiting.items() if some}
+        if mixed is not None:
+            for topic, some in records.items():
+                records[topic], later = _mixed(some, mixed)
+                self._waiting[place, topic].append(later)
+        one = batch._replace(records=records)
+        if lose:
+            query.lose(one)
+        return query.run(one)

@@ -13,11 +13,13 @@ import pyarrow.compute as pc
 from fkjoin.checkpoint.python_values import rows_of
 from fkjoin.checkpoint.stores import kept_as
 from fkjoin.errors import FkJoinError, nearest
+from fkjoin.events import Enriched
 from fkjoin.lowering.handle import planned_of
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, TS
 from fkjoin.stages import Counters
 from fkjoin.table import Table
-from fkjoin.testing.driven import DrivenBatch, DrivenQuery, Fed, fed
+from fkjoin.testing.driven import DrivenBatch, DrivenQuery, DrivenTopology
+from fkjoin.testing.driven_inputs import Fed, fed
 from fkjoin.testing.driver_ends import EPOCH, MICROSECOND, DriverInput, DriverStore, TableChange
 from fkjoin.testing.kit import CRASH, DUPLICATE, REORDER, Sentinel
 
@@ -26,19 +28,19 @@ class Driver:
     """A table of any topology, driven in memory: its plan runs batch by batch, and no query.
 
     The plan is the one that a query of the table has.  Its stages run in this process, over stores in memory.  Spark evaluates
-    only what workers cannot.
+    only what workers cannot.  Queries of staged operators run before it in each batch, with topics in memory between them.
 
     Parameters
     ----------
-    table : Table
-        The table, made in a classic session.  Its sources are replaced by inputs of the same names.
+    table : Table or Enriched
+        The table, or the events that it enriches, made in a classic session.  Inputs of the same names replace the sources.
     seed : int, default 0
         The seed of what ``REORDER`` does.
 
     Raises
     ------
     TopologyError
-        If it is no table, or one that cannot be driven: of staged operators, or read with ``roots=``.
+        If it is no table, or two of its sources have one name.
     SessionError
         If the session is one of Spark Connect.
 
@@ -50,13 +52,11 @@ class Driver:
     [TableChange(key='o1', operation='upsert', row={'customer_id': 'c1', 'amount': 5.0}, timestamp=None)]
     """
 
-    def __init__(self, table: Table, *, seed: int = 0) -> None:
-        lowered, self._inputs = fed(planned_of("table", table))
-        self._lowered, self._random = lowered, random.Random(seed)
-        if lowered.encoded is None:
-            self._query = DrivenQuery(lowered.frame, self._inputs)
-        else:
-            self._query = DrivenQuery(lowered.encoded[0], self._inputs, lowered.encoded[1])
+    def __init__(self, table: Table | Enriched, *, seed: int = 0) -> None:
+        planned = table._planned if isinstance(table, Enriched) else planned_of("table", table)
+        self._lowered, self._inputs = fed(planned)
+        self._random = random.Random(seed)
+        self._queries = DrivenTopology(self._lowered, self._inputs)
         self._letters: DrivenQuery | None = None
         self._waiting: list[tuple[str, Fed]] = []
         self.clear()
@@ -79,9 +79,9 @@ class Driver:
         >>> driver.table
         {}
         """
-        for query in (self._query, self._letters):
-            if query is not None:
-                query.clear()
+        self._queries.clear()
+        if self._letters is not None:
+            self._letters.clear()
         self._dead: list[dict[str, Any]] = []
         self._batches: list[DrivenBatch] = []
         self._waiting.clear()
@@ -103,7 +103,7 @@ class Driver:
 
     @property
     def results(self) -> list[TableChange]:
-        """All changes, in order.
+        """All changes, in order.  An event is an insert whose key is None.
 
         Returns
         -------
@@ -117,7 +117,7 @@ class Driver:
         Parameters
         ----------
         name : str
-            The name of a table that the driven table is made of, one that is read.
+            The name of a table that the driven table is made of, one that is read; or of the stream of events.
 
         Returns
         -------
@@ -155,9 +155,9 @@ class Driver:
             What happens to the batch.
 
             - ``CRASH``: it is lost after each stage in turn, with all that it wrote, and is then done.
-            - ``DUPLICATE``: everything that was fed so far comes again after it.
-            - ``REORDER``: its changes overtake each other and come in several batches, some of them twice.  Nothing overtakes
-              between the stages of one query.
+            - ``DUPLICATE``: everything that was fed so far comes again after it, but for events, each of which comes once.
+            - ``REORDER``: its changes overtake each other and come in several batches, some of them twice.  So do records
+              of internal topics.  Nothing overtakes between the stages of one query.
 
         Returns
         -------
@@ -174,10 +174,13 @@ class Driver:
         before, batch = len(self._results), list(self._waiting)
         self._waiting.clear()
         self._fed += batch
-        for part in self._portions(batch) if what == REORDER else [batch]:
-            self._batch(part, lose=what == CRASH)
+        if what == REORDER:
+            for part in self._portions(batch):
+                self._batch(part, mixed=self._random)
+        if what != REORDER or self._lowered.stages:
+            self._batch([] if what == REORDER else batch, lose=what == CRASH)
         if what == DUPLICATE:
-            self._batch(self._fed, lose=False)
+            self._batch(self._repeatable(self._fed))
         return self._results[before:]
 
     def advance(self, by: str | timedelta) -> list[TableChange]:
@@ -232,7 +235,7 @@ class Driver:
         -------
         collections.Counter
         """
-        return self._query.count
+        return self._queries.count
 
     @property
     def dead_letters(self) -> list[dict[str, Any]]:
@@ -252,11 +255,9 @@ class Driver:
         >>> [letter["reason"] for letter in driver.dead_letters]
         ['no JSON']
         """
-        frame = self._lowered.dead_letters
-        if frame is None:
-            return []
+        self._letters = self._letters or self._queries.letters()
         if self._letters is None:
-            self._letters = DrivenQuery(frame, self._inputs)
+            return []
         for batch in self._batches:
             self._dead += rows_of(self._letters.run(batch))
         self._batches = []
@@ -283,34 +284,40 @@ class Driver:
         --------
         >>> row = driver.store("totals").get("c1")
         """
-        return DriverStore(kept_as(name, self._query.stages, "the driver"))
+        return DriverStore(kept_as(name, self._queries.stages, "the driver"))
 
     def _portions(self, batch: list[tuple[str, Fed]]) -> list[list[tuple[str, Fed]]]:
         """The batch in another order, a few changes at a time, some of them twice."""
-        mixed = batch + self._random.sample(batch, len(batch) // 4)
+        again = self._repeatable(batch)
+        mixed = batch + self._random.sample(again, len(again) // 4)
         self._random.shuffle(mixed)
         return [mixed[start : start + 3] for start in range(0, len(mixed), 3)] or [[]]
 
-    def _batch(self, changes: list[tuple[str, Fed]], *, lose: bool) -> None:
+    def _repeatable(self, fed: list[tuple[str, Fed]]) -> list[tuple[str, Fed]]:
+        """What may come twice: changes of tables."""
+        return [one for one in fed if not self._inputs[one[0]].of_events]
+
+    def _batch(self, changes: list[tuple[str, Fed]], *, lose: bool = False, mixed: random.Random | None = None) -> None:
         by_name: dict[str, list[Fed]] = {}
         for name, change in changes:
             by_name.setdefault(name, []).append(change)
         rows = {name: self._inputs[name].batch(some) for name, some in by_name.items()}
-        batch = DrivenBatch(rows, self._now_ms, self._before_ms)
-        if lose:
-            self._query.lose(batch)
-        found = self._query.run(batch)
+        found, batch = self._queries.run(DrivenBatch(rows, self._now_ms, self._before_ms), lose=lose, mixed=mixed)
         self._before_ms = self._now_ms
         if self._lowered.dead:
             self._batches.append(batch)
         for made in self._changes(found):
             self._results.append(made)
+            if self._lowered.appends:
+                continue
             if made.row is None:
                 self._table.pop(made.key, None)
             else:
                 self._table[made.key] = made.row
 
     def _changes(self, found: pa.RecordBatch) -> list[TableChange]:
+        if self._lowered.appends:
+            return [TableChange(None, "insert", row, None) for row in rows_of(found)]
         key, row, ts, operation = ("key", "row", "ts", "operation")
         if self._lowered.encoded is None:
             found = found.filter(pc.is_null(found.column(PROBLEM)))

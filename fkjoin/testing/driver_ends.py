@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
+from fkjoin.analysis.planned import Planned
 from fkjoin.checkpoint.entries import StoredRows
 from fkjoin.checkpoint.python_values import rows_of
 from fkjoin.checkpoint.user_keys import encoded, fitting, key_parts
 from fkjoin.codec.arrays import BYTES
 from fkjoin.errors import FkJoinError, TopologyError, nearest
 from fkjoin.spark.schemas import arrow_schema
-from fkjoin.testing.driven import DrivenStage, Fed, Input
+from fkjoin.testing.driven import DrivenStage
+from fkjoin.testing.driven_inputs import Fed, Input
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MICROSECOND = timedelta(microseconds=1)
@@ -28,7 +30,7 @@ class TableChange(NamedTuple):
     Attributes
     ----------
     key : object
-        The value of the key's column; a tuple if there are several.
+        The value of the key's column; a tuple if there are several; None of an event.
     operation : {"insert", "update", "delete", "upsert"}
         The kind of change; a table that is only read says ``"upsert"``.
     row : dict or None
@@ -43,14 +45,19 @@ class TableChange(NamedTuple):
     timestamp: datetime | int | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DriverInput:
-    """A source of a driven table, to be fed; ``Driver.input`` gives it."""
+    """A source of a driven table, or a stream of events, to be fed; ``Driver.input`` gives it."""
 
     _input: Input
     _waiting: list[tuple[str, Fed]]
     _next: Callable[[], int]
     """Function that gives the next number of all inputs."""
+
+    def __repr__(self) -> str:
+        planned = self._input.planned
+        key = "" if self._input.of_events else f"key: {', '.join(planned.key)}; "
+        return f"DriverInput[{planned.name}; {key}columns: {', '.join(planned.rest) or 'none'}]"
 
     def change(
         self, key: Any, row: Mapping[str, Any], *, version: int | None = None, timestamp: datetime | int | None = None
@@ -81,15 +88,12 @@ class DriverInput:
         --------
         >>> driver.input("orders").change("o1", {"customer_id": "c1", "amount": 5.0}, version=7)
         """
-        planned = self._input.planned
+        planned = self._require_table()
         key_schema, row_schema = arrow_schema("key", planned.key_type), arrow_schema("row", planned.row_type)
         keys = self._key(key_schema, key)
         if not isinstance(row, Mapping):
             raise FkJoinError(f"row: {row!r} is no dict of columns; delete(…) feeds a deletion")
-        for name in row:
-            if name not in row_schema.names and name not in keys:
-                known = nearest(str(name), planned.visible_names)
-                raise FkJoinError(f"row: {planned.name} has no column {name!r}; {known}")
+        self._require_columns("row", [name for name in row if name not in keys])
         values: dict[str, Any] = {}
         for field in row_schema:
             value = row.get(field.name, keys.get(field.name))
@@ -98,6 +102,39 @@ class DriverInput:
             fitting("row", field, [value], nulls=True)
             values[field.name] = value
         self._feed(keys, values, version, timestamp)
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Feed an event.
+
+        Parameters
+        ----------
+        event : mapping
+            The event's columns by name, as ``enrich`` reads them; those that are left out are null.
+
+        Returns
+        -------
+        None
+
+        Raises
+        ------
+        FkJoinError
+            If a value has another type than its column, or there is no such column.
+        TopologyError
+            If the source is a table.
+
+        Examples
+        --------
+        >>> Driver(enriched).input("clicks").event({"order_id": "o1"})
+        """
+        planned = self._input.planned
+        if not self._input.of_events:
+            raise TopologyError(f"event: {planned.name} is a table; feed its rows with change(…)")
+        if not isinstance(event, Mapping):
+            raise FkJoinError(f"event: {event!r} is no dict of columns")
+        self._require_columns("event", event)
+        for field in self._input.schema:
+            fitting("event", field, [event.get(field.name)], nulls=True)
+        self._waiting.append((planned.name, Fed(None, dict(event), self._next())))
 
     def delete(self, key: Any, *, version: int | None = None, timestamp: datetime | int | None = None) -> None:
         """Feed the deletion of a row.
@@ -120,7 +157,7 @@ class DriverInput:
         --------
         >>> driver.input("orders").delete("o1")
         """
-        self._feed(self._key(arrow_schema("key", self._input.planned.key_type), key), None, version, timestamp)
+        self._feed(self._key(arrow_schema("key", self._require_table().key_type), key), None, version, timestamp)
 
     def unusable(self, value: str | bytes, reason: str) -> None:
         """Feed a record that cannot be used, as its reader would say of a line that does not parse.
@@ -145,11 +182,24 @@ class DriverInput:
         --------
         >>> driver.input("orders").unusable("{", "no JSON")
         """
-        planned = self._input.planned
+        planned = self._require_table()
         if planned.on_error == "fail":
             raise FkJoinError(f'table {planned.name}: {reason}; on_error="fail" stops the query there')
         text = value.encode() if isinstance(value, str) else value
         self._waiting.append((planned.name, Fed(None, None, self._next(), None, reason, (None, text))))
+
+    def _require_table(self) -> Planned:
+        planned = self._input.planned
+        if self._input.of_events:
+            raise TopologyError(f"input: {planned.name} are events, which have no key; feed them with event(…)")
+        return planned
+
+    def _require_columns(self, argument: str, names: Iterable[str]) -> None:
+        planned = self._input.planned
+        for name in names:
+            if name not in planned.row_type.names:
+                known = nearest(str(name), planned.visible_names)
+                raise FkJoinError(f"{argument}: {planned.name} has no column {name!r}; {known}")
 
     def _key(self, schema: pa.Schema, key: Any) -> dict[str, Any]:
         encoded(schema, [key])  # refuses what is no key
@@ -179,11 +229,14 @@ class DriverInput:
         raise FkJoinError(f"timestamp: {given!r} is not {wanted}, as the timestamps of {name} are")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DriverStore:
     """The rows of a table that a driven query keeps; ``Driver.store`` gives it."""
 
     _stage: DrivenStage
+
+    def __repr__(self) -> str:
+        return f"DriverStore[{self._stage.identity[0]['materialized']}]"
 
     def get(self, key: Any) -> dict[str, Any] | None:
         """Look up the row of a key.

@@ -17,7 +17,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from fkjoin.sessions.access import require_classic
 from fkjoin.sessions.classic import STATEFUL, Classic
+from fkjoin.sessions.plan_sources import analyzed, listed, source_of
 from fkjoin.spark.schemas import IN_UTC, kept_type
+
+GIVEN = "given"
+"""The ``source`` of a leaf that stands for a frame that is given; its option ``name`` says which."""
 
 _BYTES = 1 << 30
 """Bytes and rows of a batch that Spark hands over at once."""
@@ -130,11 +134,15 @@ class PlanPart(Protocol):
     def below(self) -> tuple[PlanPart, ...]: ...
 
 
-def parts_of(frame: DataFrame) -> PlanPart:
-    """Read the plan that Spark has analyzed; ``SessionError`` in a session without a JVM to ask."""
+def parts_of(frame: DataFrame, given: Mapping[str, DataFrame] | None = None) -> PlanPart:
+    """Read the plan that Spark has analyzed; ``SessionError`` in a session without a JVM to ask.
+
+    ``given``: frames by name; where the plan reads one of them it ends in a leaf.
+    """
     spark = frame.sparkSession
     require_classic(spark, "fkjoin.testing.Driver", "make the table in a session that fkjoin.session() gives")
-    return _Reading(spark).part(frame._jdf.queryExecution().analyzed())
+    ends = {name: analyzed(one) for name, one in (given or {}).items()}
+    return _Reading(spark, ends).part(analyzed(frame))
 
 
 def joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
@@ -161,18 +169,22 @@ def _at(column: pa.Array, places: Sequence[int]) -> pa.Array:
 @dataclass(frozen=True, eq=False)
 class _Reading:
     spark: SparkSession
+    ends: Mapping[str, Any]
+    """Plans of the frames that are given."""
 
     def part(self, node: Any) -> PlanPart:
         """The part that a node is the top of."""
         schema = _schema(node)
         kind = node.nodeName()
-        if (leaf := self._leaf(kind, node)) is not None:
-            return Leaf(*leaf, schema)
+        if (name := self._given(node)) is not None:
+            return Leaf(GIVEN, {"name": name}, schema)
+        if (source := source_of(node)) is not None:
+            return Leaf(*source, schema)
         if kind == "MapInArrow":
             return Mapped(self._function(node), schema, (self.part(node.child()),))
         if kind in STATEFUL:
             return Stateful(self._function(node), schema, (self.part(node.left()),))
-        children = [*_listed(node.children())]
+        children = [*listed(node.children())]
         if kind == "CollectMetrics":
             return Observed(str(node.name()), schema, (self.part(children[0]),))
         if kind == "Union":
@@ -188,23 +200,17 @@ class _Reading:
     def _evaluated(self, node: Any, read: list[Any]) -> _Node:
         """The nodes down to what others run, which go to ``read``."""
         below: list[_Node | int] = []
-        for child in _listed(node.children()):
-            if child.nodeName() in _OTHERS or child.nodeName() in STATEFUL:
+        for child in listed(node.children()):
+            if child.nodeName() in _OTHERS or child.nodeName() in STATEFUL or self._given(child) is not None:
                 read.append(child)
                 below.append(len(read) - 1)
             else:
                 below.append(self._evaluated(child, read))
         return _Node(node, tuple(below))
 
-    def _leaf(self, kind: str, node: Any) -> tuple[str, Mapping[str, str]] | None:
-        if kind == "StreamingRelation":
-            of = node.dataSource()
-            options = {str(pair._1()).lower(): str(pair._2()) for pair in _listed(of.options().toSeq())}
-            return str(of.className()), options
-        if kind == "StreamingRelationV2":
-            given = node.extraOptions()
-            return str(node.sourceName()), {str(name): str(given.get(name)) for name in given.keySet()}
-        return None
+    def _given(self, node: Any) -> str | None:
+        """The frame that is given whose rows the node has."""
+        return next((name for name, plan in self.ends.items() if node.sameResult(plan)), None)
 
     def _function(self, node: Any) -> Any:
         return Classic(self.spark).function(node)
@@ -282,20 +288,16 @@ def _schema(node: Any) -> pa.Schema:
     return to_arrow_schema(kept_type(json.loads(node.schema().json())), **IN_UTC)
 
 
-def _listed(items: Any) -> Iterator[Any]:
-    return (items.apply(place) for place in range(items.size()))
-
-
 def _columns(node: Any) -> dict[int, int]:
     """The places of a node's columns, by their ids."""
-    return {one.exprId().id(): place for place, one in enumerate(_listed(node.output()))}
+    return {one.exprId().id(): place for place, one in enumerate(listed(node.output()))}
 
 
 def _places(node: Any, below: Any) -> tuple[tuple[int, ...] | None, ...] | None:
     """See ``PickedFields``; None where one is more than a field."""
     known = _columns(below)
     try:
-        return tuple(_place(item, known) for item in _listed(node.projectList()))
+        return tuple(_place(item, known) for item in listed(node.projectList()))
     except _MoreThanFieldError:
         return None
 

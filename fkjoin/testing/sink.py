@@ -234,9 +234,9 @@ class SinkContract(ABC):
             target.is_whole(back, there, rows, where, later)
             if not where:
                 break
-        late = target.batch(9), target.rows({"a": 9}), target.keys([])
+        older = target.batch(9), target.rows({"a": 9}), target.keys([])
         what = "a batch of a query that began before the place was set back"
-        same(refused(lambda: target.another().apply(*late)), True, f"{what} is an FkJoinError")
+        same(refused(lambda: target.another().apply(*older)), True, f"{what} is an FkJoinError")
         none = target.batch(-1, began_ms=None, set_back=8)
         target.another().replace(none, target.rows({}))
         target.has_rows({}, "after it was set back to before the first batch")

@@ -1,9 +1,9 @@
 """A job that may crash anywhere: ``python -m integration.faults.driver CONFIG.json``.
 
 CONFIG has ``master``, ``folder``, ``conf`` and ``job``.  Joins the growing logs under FOLDER, and writes each batch's results
-to FOLDER/out/BATCH.jsonl, whole or not at all.  ``job``: ``joined``; ``summed``, the orders of each customer that is there,
-counted and summed up; ``star``, orders with the customers that two foreign keys name; or ``enriched``, each line of the log
-of orders with the number of rows that its customer has, one or none.
+to FOLDER/out/BATCH.jsonl, whole or not at all.  ``job``: ``joined``, in one query with windows of the orders; ``summed``, the
+orders of each customer that is there, counted and summed up; ``star``, orders with the customers that two foreign keys name;
+or ``enriched``, each line of the log of orders with the number of rows that its customer has, one or none.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 import fkjoin.lowering.foreign_keys
 import fkjoin.lowering.multi_join
 import fkjoin.lowering.stage
-from fkjoin import Table, fk_join, session
+from fkjoin import Table, fk_join, session, window
 from fkjoin.aggregates import count
 from fkjoin.aggregates import max as largest
 from fkjoin.aggregates import sum as sum_of
@@ -27,6 +27,19 @@ from integration.faults.victims import DRIVER_FILE, Packing, Processor, crash_if
 
 ORDERS = "o string, c string, payer string, amount bigint, op string, seq bigint"
 CUSTOMERS = "c string, name string, op string, seq bigint"
+
+
+OF_WINDOWS = ["_operation", "concat(unix_seconds(window_start), ' ', c)", "total", "string(n)"]
+"""Windows' rows under the columns of the join: when they begin and whose they are, sum, and count."""
+
+
+def windows(spark: SparkSession, folder: Path, about: dict[str, Any]) -> Table:
+    """Windows of twenty lines' numbers, as seconds, by customer."""
+    schema, timestamp = f"{ORDERS}, at bigint", "timestamp_seconds(seq)"
+    orders = Table.from_files(spark, folder, key="o", schema=schema, timestamp=timestamp, name="timed", **about)
+    key = [window("timestamp_seconds(at)", "20 seconds"), "c"]
+    grouped = orders.group_by(key, name="windows", emit="on-close", idle="1 minute", validate=True)
+    return grouped.agg(n=count(), total=sum_of("amount"))
 
 
 def main(config: dict[str, Any]) -> None:
@@ -50,6 +63,11 @@ def main(config: dict[str, Any]) -> None:
         joined = grouped.agg(orders=count(), amount=sum_of("left.amount"), largest=largest("left.amount"))
         columns = ["_operation as op", "c", "orders", "amount", "largest"]
     changes = joined.changes
+    if config["job"] == "joined":
+        changes = changes.selectExpr(*columns).unionAll(
+            windows(spark, folder / "orders", about).changes.selectExpr(*OF_WINDOWS)
+        )
+        columns = ["*"]
     if config["job"] == "enriched":
         counted = customers.group_by("c", name="counted", validate=True).agg(n=count())
         lines = spark.readStream.schema(ORDERS).json(str(folder / "orders"))

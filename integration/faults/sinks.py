@@ -16,18 +16,19 @@ from typing import Any
 
 from deltalake.table import TableMerger
 from psycopg import Connection
+from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import session
 from fkjoin.checkpoint import claim
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS, SHORT_LIVED
-from fkjoin.sinks import Delta, Kafka, Parquet, Postgres, parquet_folders
+from fkjoin.sinks import Delta, Iceberg, Kafka, Parquet, Postgres, parquet_folders
 from integration.faults.victims import DRIVER_FILE, crash_if_told
-from tests.support.sinks import joined
+from tests.support.sinks import joined, lake
 
-KINDS = ("parquet", "delta", "postgres", "topic", "function", "several")
-"""The fifth is a user's own, for ``foreachBatch``; the last is Parquet and then Delta in one query."""
+KINDS = ("parquet", "delta", "iceberg", "postgres", "topic", "function", "several")
+"""The sixth is a user's own, for ``foreachBatch``; the last is Parquet and then Delta in one query."""
 
 BEFORE, AT_COMMIT, AFTER = "before", "at the commit of", "after"
 """The moments of a batch's write.  At its commit all is ready, and nobody can see it.  Of several sinks, after the first has it
@@ -65,6 +66,7 @@ class Writing:
         made: dict[str, Callable[[], Any]] = {
             "parquet": lambda: Parquet(folder / "parquet"),
             "delta": lambda: Delta(folder / "delta"),
+            "iceberg": lambda: Iceberg("shop.it", options=lake(folder)),
             "postgres": lambda: Postgres("shop.it", self.address),
             "topic": lambda: Kafka(self.topic, self.address, options=TOPIC_OPTIONS),
         }
@@ -110,9 +112,10 @@ def moments(told: Callable[[str], None]) -> list[tuple[Any, str, Any]]:
         return wrapped
 
     return [
-        *((kind, "begin", begins(kind.begin)) for kind in (Parquet, Kafka, Delta, Postgres)),
+        *((kind, "begin", begins(kind.begin)) for kind in (Parquet, Kafka, Delta, Iceberg, Postgres)),
         (parquet_folders, "moved", commits(parquet_folders.moved, lambda path, *_: path.getName() == "ready")),
         (TableMerger, "execute", commits(TableMerger.execute)),
+        (SqlCatalog, "commit_table", commits(SqlCatalog.commit_table)),
         (Connection, "commit", commits(Connection.commit)),
         (sys.modules[__name__], "write", around(write)),
     ]

@@ -156,7 +156,7 @@ def test_python_functions_get_values_and_rows(spark: SparkSession, tmp_path: Pat
             lambda t: t.group_by("op").count().to_kafka("t", "b", checkpoint="c", positions=True),
             "positions: a row that sums up",
         ),
-        (lambda t: t.group_by("op", upgrade_from="3.4").count(), 'upgrade_from: it is for deployment="staged"'),
+        (lambda t: t.group_by("op", upgrade_from=0).count(), 'upgrade_from: it is for deployment="staged"'),
         (lambda t: t.group_by("op", deployment="staged").count(), r"deployment: the staged deployment aggregates tables made"),
         (lambda t: t.group_by(["customer_id", "customer_id"]).count(), "key: two columns are called 'customer_id'"),
         (lambda t: t.group_by("op").aggregate([], 3, max), r"adder: a callable of \(key, value, aggregate\) is needed, 3"),

@@ -129,6 +129,7 @@ def test_a_table_reads_as_its_columns_types_and_emission(spark: SparkSession, or
 
 
 def test_grouped_rows_say_of_what_and_by_what(orders: Table) -> None:
+    assert repr(window("at", "10 minutes", "5 minutes")) == "window(at, 10 minutes, 5 minutes)"
     assert repr(orders.group_by("customer_id")) == "Grouped[orders by customer_id]"
     assert repr(orders.group_by(["customer_id", "amount > 3 as much"], "amount")) == (
         "Grouped[orders by customer_id, amount > 3 as much, of amount]"

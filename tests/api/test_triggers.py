@@ -17,7 +17,7 @@ from fkjoin.jobs.job_sections import JobSection
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.sinks import Parquet
-from fkjoin.spark.trigger import arguments_of
+from fkjoin.spark.trigger import arguments_of, interval_ms
 from tests.support.job_files import GOOD
 from tests.support.sessions import small
 
@@ -28,6 +28,15 @@ WRONG: list[Any] = ["", "now", "available_now", "availableNow", "10", "10 s", "t
 @pytest.mark.parametrize("text", INTERVALS)
 def test_an_interval_is_the_time_from_batch_to_batch(text: str) -> None:
     assert arguments_of(text) == {"processingTime": text}
+
+
+def test_the_time_between_batches_is_told_by_every_interval_and_by_nothing_else() -> None:
+    """Windows compare it with their idle time."""
+    milliseconds = [10_000, 0, 60_000, 250, 5_400_000, 1500, 86_400_000]
+    assert [interval_ms(arguments_of(text)) for text in INTERVALS] == milliseconds
+    assert interval_ms({"processingTime": "2 weeks 5 microseconds"}) == 1_209_600_000.005
+    others = arguments_of("available-now"), {}, {"once": True}, {"continuous": "1 second"}, {"processingTime": "1 month"}
+    assert [interval_ms(when) for when in others] == [None] * 5
 
 
 def test_what_is_there_now_nothing_and_sparks_own_arguments() -> None:
@@ -70,6 +79,7 @@ STARTS: dict[str, Callable[[Table, Path, Any], Any]] = {
     "to_parquet": lambda table, folder, trigger: table.to_parquet(folder / "out", checkpoint=folder / "ck", trigger=trigger),
     "to_postgres": lambda table, folder, trigger: table.to_postgres("t", "dbname=x", checkpoint=folder / "ck", trigger=trigger),
     "to_delta": lambda table, folder, trigger: table.to_delta(folder / "out", checkpoint=folder / "ck", trigger=trigger),
+    "to_iceberg": lambda table, folder, trigger: table.to_iceberg("a.b", checkpoint=folder / "ck", trigger=trigger),
     "to": lambda table, folder, trigger: table.to(Parquet(folder / "out"), checkpoint=folder / "ck", trigger=trigger),
     "stage": lambda table, folder, trigger: StageQuery("stage", table.changes, NoTopics()).start(
         folder / "ck", trigger=trigger

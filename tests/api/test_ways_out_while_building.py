@@ -89,6 +89,15 @@ def closing(t: Tables, key: Any = None, *, table: Table | None = None, **more: A
     return (table or timed(t)).group_by(key, **{"emit": "on-close", "name": "windows", **more})
 
 
+SLOWLY: dict[str, Any] = {"trigger": "1 minute 30 seconds"}
+
+
+def windows_of(t: Tables, idle: str) -> Table:
+    """A view of windows that close."""
+    table: Table = closing(t, idle=idle).count().filter("count > 1", name="large")
+    return table
+
+
 def timed(t: Tables, name: str = "timed", **more: Any) -> Table:
     """Orders with timestamps."""
     return t.of(name, ORDERS + ", sent timestamp", **{"timestamp": "sent", **more})
@@ -169,6 +178,10 @@ WAYS: dict[str, Way] = {
     "idle: 10 ms is too short": (
         lambda t: closing(t, idle="10 ms").count(),
         lambda t: closing(t, idle="1 second").count(),
+    ),
+    "trigger: 1 minute 30 seconds is longer than the idle time of windows, 1 minute": (
+        lambda t: windows_of(t, "1 minute").to_parquet(t.folder / "o", checkpoint=t.folder / "ck", **SLOWLY),
+        lambda t: (windows_of(t, "1 minute")._when("15 seconds"), windows_of(t, "10 minutes")._when(**SLOWLY)),
     ),
     "adder: an expression knows no windows": (
         lambda t: closing(t).aggregate(0.0, "aggregate + amount", "aggregate - amount"),
@@ -426,7 +439,7 @@ WAYS: dict[str, Way] = {
         lambda t: t.orders.drop("id"),
         lambda t: t.orders.rekey("customer").drop("id"),
     ),
-    "positions: a row that sums up or merges others": (
+    "positions: a row that sums up others, has": (
         lambda t: t.topic(t.orders.group_by("customer").count(), positions=True),
         lambda t: t.topic(t.orders.group_by("customer").count()),
     ),

@@ -65,7 +65,7 @@ def test_what_is_wrong_with_a_store_is_named(tmp_path: Path) -> None:
 
 
 def test_of_rows_that_are_gone_only_their_versions_are_shown() -> None:
-    """A staged join remembers left rows that left a foreign key: what comes late is seen to be late."""
+    """A staged join remembers left rows that left a foreign key: what is stale is seen to be stale."""
     schema, store = pa.schema([("k", pa.string()), ("n", pa.int64())]), MemoryStore()
     key, none = KeyCodec(schema.remove(1)).encode([pa.array(["a", "b"])], 2), constant(None, 2)
     row = RowCodec(schema).encode([pa.array(["a", "b"]), pa.array([1, 2])], 2)

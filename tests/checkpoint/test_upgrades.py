@@ -19,6 +19,7 @@ from tests.support import golden, golden_operators
 from tests.support.golden import unpack
 from tests.support.plans.probe import read_plan
 from tests.support.queries import run
+from tests.support.sessions import SPARK_4_0
 
 GOLDEN = sorted(golden.CHECKPOINTS.glob("segments-*.tar.gz"))
 OPERATORS = sorted(golden.CHECKPOINTS.glob("operators-*.tar.xz"))
@@ -46,6 +47,8 @@ def test_rows_that_a_rule_has_left_columns_out_of_are_told_from_other_rows() -> 
 @pytest.fixture
 def place(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
     """A folder of the test's own; every batch is validated."""
+    if SPARK_4_0:
+        pytest.skip("the checkpoints are of Spark 4.1 and newer, which 4.0 does not open")
     for name, value in ((PARTITIONS, "2"), (BUCKETS, "2"), (INDEX_DIR, str(tmp_path / "index")), (VALIDATE, "true")):
         spark.conf.set(name, value)
     yield tmp_path

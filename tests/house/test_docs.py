@@ -29,6 +29,7 @@ from tools.messages import raised
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 
 NOT_USED = {
+    r"late (?:answer|message|tombstone)s?": "stale",
     r"stars?": "multi-way join",
     r"early": "pre-resolve rows",
     r"unread": "undecoded source",

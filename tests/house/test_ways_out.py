@@ -39,6 +39,8 @@ APPEND_ONLY = (
     "tests/sinks/test_delta_outages.py::test_an_append_only_table_stops_the_query_at_once_and_goes_on_when_it_no_longer_is"
 )
 VACUUMED = "tests/sinks/test_delta_rollback.py::test_a_batch_that_is_no_longer_there_is_named"
+UPKEEP = "tests/sinks/test_delta.py::test_rows_move_between_partitions_and_files_are_compacted_and_deleted"
+CATALOG = "tests/sinks/test_iceberg.py::test_a_catalog_that_cannot_be_had_says_why_and_shows_no_secret"
 SPARKS_SINK = "tests/sinks/test_restored_checkpoint.py::test_a_folder_of_sparks_own_sink_that_is_ahead_is_named"
 
 ADDERS = "tests/spark/test_adder_expressions.py::test_expressions_as_adder_and_subtractor"
@@ -101,6 +103,7 @@ WAYS: dict[str, str] = {
     "emit: a window is sent when it closes, and {": BUILDING,
     "grace: {} is less than nothing; give an inte": BUILDING,
     'idle: {} is too short; give at least "{} sec': BUILDING,
+    "trigger: {} is longer than the idle time of {": BUILDING,
     "deployment: windows close in one query; leav": BUILDING,
     "key: the window's time {} is {}; write cast(": BUILDING,
     'emit: "{}" is for windows; put fkjoin.window': BUILDING,
@@ -188,7 +191,7 @@ WAYS: dict[str, str] = {
     "Json: the schema has a column {} already": BUILDING,
     "Debezium: a key's column cannot be called": BUILDING,
     "internal topic {} has {} partitions, {} are": (
-        "integration/test_join.py::test_races_converge_when_internal_records_are_late_doubled_and_reordered"
+        "integration/test_join.py::test_races_converge_when_internal_records_are_delayed_doubled_and_reordered"
     ),
     "topic {} was created again and has no records": ANEW,
     "options: {} is set by fkjoin; give it as": OPTION,
@@ -198,7 +201,7 @@ WAYS: dict[str, str] = {
     "Registry: to write, give write_schema= and": BUILDING,
     "{}: {} has no unit here; take a bigint column": REGISTRY,
     "{}: {} is a clock without a zone; take a": REGISTRY,
-    "upgrade_from: {} is not a release of before": UPGRADE,
+    "upgrade_from: {} is not an older wire version": UPGRADE,
     "deployment: the staged deployment aggregates": BUILDING,
     "{}: {} is a format to read only; write String": BUILDING,
     "on_new_topic: with roots= rows are of the": START_OVER,
@@ -210,6 +213,7 @@ WAYS: dict[str, str] = {
     "having: only Spark can evaluate {}; write": BUILDING,
     "{} is no setting of Spark: write": JOB_FILES,
     "headers: the value has a column 'headers'": START_OVER,
+    "positions: the key or the value has a column": START_OVER,
     "{}: column {} is {}, which could not be read": (
         "tests/sinks/test_types.py::test_what_would_not_come_back_from_json_is_refused"
     ),
@@ -235,10 +239,22 @@ WAYS: dict[str, str] = {
     "Delta table {} cannot be made for {}: {}": (
         "tests/sinks/test_parquet_and_delta.py::test_a_table_that_cannot_be_made_is_refused"
     ),
-    "a row cannot be in Delta table {}: {}. Replace": (
+    "partition_by: Delta table {} is there, parti": UPKEEP,
+    "{}: {} is no number of batches; leave it out": UPKEEP,
+    "Iceberg table {} lacks the columns {} (it has": (
+        "tests/sinks/test_iceberg.py::test_a_table_without_the_columns_is_refused_or_gets_them"
+    ),
+    "Iceberg table {} cannot be made for {}: {}": ("tests/sinks/test_iceberg.py::test_a_table_that_cannot_be_made_is_refused"),
+    "{} is gone: restore it, or start with a new": (
+        "tests/sinks/test_iceberg.py::test_a_table_that_was_dropped_stops_the_query"
+    ),
+    "catalog: {} cannot be opened: {}. Give its": CATALOG,
+    "table: {} is no table of a namespace: write": CATALOG,
+    "a row cannot be in {}: {}. Replace such": (
         "tests/sinks/test_parquet_and_delta.py::test_a_null_where_the_target_takes_none_stops_the_batch"
     ),
-    "positions: a row that sums up or merges others": BUILDING,
+    "positions: a row that sums up others, has": BUILDING,
+    "positions: {} has emit={}, and rows wait for": ("integration/test_broker.py::test_a_merge_says_where_its_rows_came_from"),
     "rows: {} is {}, an array is needed: write": BUILDING,
     "{}, key {}: {}; with on_error=": (
         "tests/api/test_flat_map.py::test_a_row_that_makes_a_key_twice_or_throws_is_a_dead_letter"

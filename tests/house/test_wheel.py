@@ -209,7 +209,7 @@ def test_an_index_is_told_what_it_shows(wheel: Path) -> None:
         assert {f"{info}/licenses/{name}" for name in ("NOTICE", "fkjoin/data/uPlot.LICENSE")} <= set(opened.namelist())
     assert (told["License-Expression"], told["Author"]) == ("Apache-2.0 AND MIT", "fkjoin maintainers")
     assert "Apache License" in license_text
-    assert {"all", "cli", "delta", "kafka", "postgres", "registry"} <= set(told.get_all("Provides-Extra", []))
+    assert {"all", "cli", "delta", "iceberg", "kafka", "postgres", "registry"} <= set(told.get_all("Provides-Extra", []))
     assert told["Keywords"]
     assert told["Description-Content-Type"] == "text/markdown"
     assert not any(value.startswith("License ::") for value in told.get_all("Classifier", [])), "indexes refuse both"

@@ -73,7 +73,11 @@ def test_a_job_keeps_columns_and_has_lines_that_do_not_fit_in_its_dead_letters(
     for name in ("1.json", "2.json", "3.json", "4.json"):
         (tmp_path / "orders" / name).unlink()
     write(tmp_path / "orders", "5.json", "")
+    before = set((tmp_path / "dead").glob("part-*.json"))
     run(job(spark, tmp_path))  # nothing is there to learn from
+    (of_batch,) = set((tmp_path / "dead").glob("part-*.json")) - before
+    assert of_batch.read_text() == "", "Spark's sink writes a file of a batch that has no letter"
+    assert spark.read.json(str(tmp_path / "dead")).count() == len(letters(tmp_path / "dead")) == 3
 
 
 @pytest.mark.parametrize("more", [{}, {"schema": "id string, customer string, lsn bigint"}])

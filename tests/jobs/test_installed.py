@@ -154,7 +154,7 @@ settings = {database = "{folder}/shop.db", into = "joined"}
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (GOOD.replace('path = "{folder}/out"', 'path = "a"\nkind = "b"'), "give either topic, path, postgres or kind"),
+        (GOOD.replace('path = "{folder}/out"', 'path = "a"\nkind = "b"'), "give either topic, path, postgres, iceberg or kind"),
         (
             GOOD + SHOP.replace("settings", "options"),
             "options: it is a setting of .*, and this sink writes to a sink of another",

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from jsonschema import Draft202012Validator
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from fkjoin import aggregates as agg
@@ -52,7 +53,10 @@ from tests.support.job_files import GOOD, job
         ),
         (('joiner = ["left', 'how = "outer"\njoiner = ["left'), 'joins.joined: how: "outer" is of joins by primary key'),
         (('joiner = ["left', 'emit = "weekly"\njoiner = ["left'), "joins.joined.emit: .*'weekly' is not one of"),
-        (('path = "{folder}/out"', 'path = "out"\ntopic = "out"'), "sinks.out: give either topic, path, postgres or kind"),
+        (
+            ('path = "{folder}/out"', 'path = "out"\ntopic = "out"'),
+            "sinks.out: give either topic, path, postgres, iceberg or kind",
+        ),
         (('path = "{folder}/out"', 'postgres = "postgresql://db/shop"'), "sinks.out: postgres, .* and into, .* go together"),
         (('path = "{folder}/orders"', ""), "tables.orders: give either topic or path"),
         (('version = "lsn"\ndeleted', "deleted"), "tables.orders: files need version"),
@@ -76,7 +80,11 @@ from tests.support.job_files import GOOD, job
         ),
         (
             ('path = "{folder}/out"', 'path = "out"\nretry_s = 5'),
-            "sinks.out: retry_s: .*PostgreSQL or a Delta table",
+            "sinks.out: retry_s: .*PostgreSQL, an Iceberg table or a Delta table",
+        ),
+        (
+            ('path = "{folder}/out"', 'path = "out"\nevolve = true'),
+            "sinks.out: evolve: it is a setting of an Iceberg table or a Delta table, and this sink writes to Parquet files",
         ),
         (
             ('path = "{folder}/out"', 'path = "out"\nformat = "delta"\nretry_s = -1'),
@@ -114,6 +122,7 @@ OF_FILES, OF_OUT = 'path = "{folder}/orders"', 'path = "{folder}/out"'
     ("place", "given", "says"),
     [
         (OF_FILES, "headers = true", "headers: it is a setting of a topic, and this table is read from files"),
+        (OF_FILES, "positions = true", "positions: it is a setting of a topic, and this table is read from files"),
         (OF_FILES, 'value = "string"', "value: it is a setting of a topic, and this table is read from files"),
         (OF_OUT, "positions = true", "positions: it is a setting of a topic, and this sink writes to Parquet files"),
         (OF_OUT, 'headers = "h"', "headers: it is a setting of a topic, and this sink writes to Parquet files"),
@@ -190,6 +199,8 @@ def test_the_schema_tells_editors_what_a_kind_has(tmp_path: Path) -> None:
         (('version = "lsn"', ""), False),
         ((OF_OUT, f"{OF_OUT}\npositions = true"), False),
         ((OF_OUT, f'{OF_OUT}\nformat = "delta"\noptions = {{a = 1}}'), True),
+        ((OF_OUT, 'iceberg = "shop.out"\ncatalog = "lake"\nevolve = true\noptions = {uri = "u"}'), True),
+        ((OF_OUT, 'iceberg = "shop.out"\ninto = "out"'), False),
         ((OF_OUT, 'topic = "o"\npositions = true'), True),
         ((OF_OUT, 'postgres = "d"'), False),
     ):
@@ -427,10 +438,10 @@ def test_what_a_job_is_made_of_must_be_there(spark: SparkSession, tmp_path: Path
         with pytest.raises(JobError, match=says):
             built(spark, tmp_path, GOOD + text)
     whole = built(spark, tmp_path, GOOD + SUMMED_UP)
-    assert whole.describe().count("sinks-share-a-query fired") == 2
+    assert whole.describe().count("sinks-share-a-query fired") == 3
     shown = whole.describe("mermaid")
     assert shown.startswith('flowchart LR\n  n0[/"source orders, Sub-topology: 0"/]\n')
-    assert shown.count('"sink ') == 3
+    assert shown.count('"sink ') == 4
 
 
 SUMMED_UP = """
@@ -449,6 +460,10 @@ path = "{folder}/totals"
 table = "totals"
 path = "{folder}/delta"
 format = "delta"
+[sinks.lake]
+table = "totals"
+iceberg = "shop.totals"
+options = {uri = "sqlite:///{folder}/catalog.db", warehouse = "file://{folder}/lake"}
 """
 
 
@@ -464,6 +479,8 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path,
     sinks = ("sink-out", "sinks-totals")
     assert {name: (line["batch"], line["inputs"]) for name, line in done.items()} == dict.fromkeys(sinks, (0, 7))
     assert [(one["name"], one["n"]) for one in DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()] == [("Ada", 3)]
+    lake = load_catalog("default", uri=f"sqlite:///{tmp_path}/catalog.db").load_table("shop.totals").scan().to_arrow()
+    assert [(one["name"], one["n"]) for one in lake.to_pylist()] == [("Ada", 3)]
     assert done["sink-out"]["counters"]["joined"]["out"] == 4
     assert done["sinks-totals"]["counters"]["totals"]["out"] == 1
     about = done["sink-out"]
@@ -489,8 +506,8 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(tmp_path: Path,
     assert "fine" in fkjoin_here("run", job(tmp_path, anew), "--check")
 
     shown = fkjoin_here("describe", job(tmp_path, GOOD + SUMMED_UP), "--as-written", "--format", "json")
-    assert [step["name"] for step in json.loads(shown) if step["kind"] == "sink"] == ["out", "totals", "delta"]
-    assert shown.count("did not fire: spark.fkjoin.optimize is false") == 5, "of aggregate, joiner and sinks"
+    assert [step["name"] for step in json.loads(shown) if step["kind"] == "sink"] == ["out", "totals", "delta", "lake"]
+    assert shown.count("did not fire: spark.fkjoin.optimize is false") == 6, "of aggregate, joiner and sinks"
 
     wrong = job(tmp_path, GOOD.replace('right = "customers"', 'right = "custmers"'))
     with pytest.raises(JobError, match=r"joins.joined.right: there is no table or join 'custmers'; did you mean 'customers'\?"):

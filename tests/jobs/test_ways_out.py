@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin.codec.units import Unit
-from fkjoin.errors import FkJoinError
+from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
 from fkjoin.jobs.job_kinds import JobError
@@ -37,7 +37,7 @@ JOB_FILES: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {
             'window = { time = "at", size = "1 hour", grace = "1 minute" }\n[sinks.out]',
         ),
     ),
-    "sinks.out: give either topic, path, postgres or kind": (
+    "sinks.out: give either topic, path, postgres, iceberg or kind": (
         ('path = "{folder}/out"', 'path = "out"\ntopic = "out"'),
         ('path = "{folder}/out"', 'path = "out"'),
     ),
@@ -85,6 +85,29 @@ def test_files_have_a_key_of_columns_that_are_named(spark: SparkSession, tmp_pat
     with pytest.raises(JobError, match="key: files have columns; name those that are the key"):
         Job(read_job(wrong), spark)
     assert Job(read_job(job(tmp_path, GOOD)), spark).tables["orders"].key == ("id",)
+
+
+WINDOWS = """
+[aggregates.windows]
+of = "orders"
+window = { time = "timestamp_seconds(amount)", size = "1 minute", idle = "5 seconds" }
+emit = "on-close"
+columns.n = "count()"
+[sinks.out]
+table = "windows"
+"""
+
+
+@pytest.mark.spark
+def test_a_job_with_windows_needs_a_trigger_that_is_shorter_than_their_idle_time(spark: SparkSession, tmp_path: Path) -> None:
+    for name in ("orders", "customers"):
+        write_lines(tmp_path / name, "1", [{"id": 1, "customer": "c", "amount": 2, "name": "n", "op": "u", "lsn": 1}])
+    text = GOOD.replace('\n[sinks.out]\ntable = "joined"\n', WINDOWS)
+    text = text.replace('version = "lsn"\n', 'version = "lsn"\ntimestamp = "timestamp_seconds(lsn)"\n')
+    with pytest.raises(TopologyError, match="^trigger: 10 seconds is longer than the idle time of windows, 5 seconds"):
+        Job(read_job(job(tmp_path, text.replace("available-now", "10 seconds"))), spark)
+    for fine in ("2 seconds", "available-now"):
+        Job(read_job(job(tmp_path, text.replace("available-now", fine))), spark)
 
 
 VALUES: dict[str, tuple[tuple[str, Unit | None, str], tuple[str, Unit]]] = {

@@ -65,6 +65,7 @@ def test_golden_bytes() -> None:
     old_form = wire_change.changes(rows, two_records=True)
     assert old_form.value.to_pylist() == [b"old\0", b"new!\1", b"old\0", b"new!\1", b"\0", b"\1"]
     assert old_form.headers[3].to_pylist() == [b"\1", None, None, None, b"\1", None]
+    assert {header[:1] for header in old_form.headers[0].to_pylist()} == {b"\0"}
 
 
 @given(st.lists(st.tuples(st.binary(max_size=3), st.binary(max_size=3), BODY, BODY), max_size=8), st.integers(-(1 << 63), 9))
@@ -95,7 +96,8 @@ GOOD = (b"\1v", b"r", b"\0" * 8, None)
         (b"g", b"\0\0\0\4new\2", GOOD, "the new value is cut off"),
         (b"g", b"\xff\0\0\0new!\2", GOOD, "the new value is cut off"),
         (b"g", b"x\1", (None, b"r", b"\0" * 8, None), "a header fkjoin.version, fkjoin.row or fkjoin.timestamp is missing"),
-        (b"g", b"x\1", (b"\2v", b"r", b"\0" * 8, None), "of another wire version"),
+        (b"g", b"x\1", (b"\2v", b"r", b"\0" * 8, None), "its wire version is newer than 1"),
+        (b"g", b"x\1", (b"", b"r", b"\0" * 8, None), "the header fkjoin.version is empty"),
         (b"g", b"x\1", (b"\1v", b"r", b"\0" * 7, None), "has not 8 bytes"),
     ],
 )
@@ -146,13 +148,31 @@ def with_least(changes: list[Change]) -> dict[str, Any]:
     return {group: (row[0], row[2], row[8]) for group, row in wide.items()}
 
 
+def unpaired(records: RepartitionRecords) -> RepartitionRecords:
+    """The records without the header of pairs."""
+    *others, pair = records.headers
+    return records._replace(headers=(*others, pa.nulls(len(pair), BYTES)))
+
+
+def test_halves_without_the_header_of_pairs_are_one_change() -> None:
+    """The row stays in its group, in one batch or in two, also if the second half comes first."""
+    for order in ([0, 1], [1, 0]):
+        for cut in (1, 2):
+            staged = Staged(N, *COLUMNS)
+            staged.read(staged.written([Change("a", 1, "g", (1,))]))
+            halves = unpaired(staged.written([Change("a", 2, "g", (2,))], two_records=True))
+            for places in (order[:cut], order[cut:], order):
+                staged.read(picked(halves, places))
+            assert staged.table == {"g": (1, 2, 2)}
+
+
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=40)
 def test_records_that_come_twice_late_and_in_any_order_end_in_the_same_aggregates(seed: int) -> None:
     rng = random.Random(seed)
     staged, changes = Staged(N, *COLUMNS), history(rng, 30)
     parts = [staged.written([change], two_records=rng.random() < 0.5) for change in changes]
-    records = joined(*parts)
+    records = joined(*(unpaired(part) if rng.random() < 0.3 else part for part in parts))
     places = [*range(len(records.key)), *rng.choices(range(len(records.key)), k=10)]
     rng.shuffle(places)
     while places:

@@ -154,7 +154,7 @@ def test_joins_of_one_left_table_are_one_and_come_out_the_same(
     assert versions[0] == versions[1]
 
 
-def test_state_of_a_star_is_readable(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_of_a_multi_way_join_is_readable(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Shop(tmp_path)
     rows: dict[str, dict[str, Any]] = {
         "orders": {"order_id": "o1", "customer_id": "c1", "product": {"id": "p1", "n": 7}, "shop": "s1", "amount": 2.5},
@@ -213,7 +213,7 @@ def test_a_checkpoint_is_of_one_choice(spark: SparkSession, tmp_path: Path) -> N
     spark.conf.set(EXCLUDED, "")
 
 
-def test_the_same_right_table_twice_and_who_reads_a_star(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_same_right_table_twice_and_who_reads_a_multi_way_join(spark: SparkSession, tmp_path: Path) -> None:
     """An order's customer, and another one that its shop is named after; summed up."""
     shop = Shop(tmp_path)
     shop.write(150)
@@ -241,7 +241,7 @@ def test_the_same_right_table_twice_and_who_reads_a_star(spark: SparkSession, tm
     assert all(len(json.loads(row.row)) == 1 for row in kept.collect()), "what the aggregate does not read is not kept"
 
 
-def test_a_star_over_a_join_and_with_a_join_on_its_right(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_multi_way_join_over_a_join_and_with_a_join_on_its_right(spark: SparkSession, tmp_path: Path) -> None:
     """Versions of several parts on both sides; what comes out is what comes out without the rule."""
     Shop(tmp_path).write(120)
     people: Any = {"key": "name", "version": "lsn", "deleted": "op = 'd'", "format": "json", "schema": SIDES["customers"]}
@@ -255,7 +255,7 @@ def test_a_star_over_a_join_and_with_a_join_on_its_right(spark: SparkSession, tm
         first = fk_join(base, named, "right.name", "left", name="first")
         table = fk_join(first, third, "left.left.shop", "left", name="table", validate=True).materialize("kept")
         assert table.describe().count("joins-share-stages fired") == (0 if excluded else 1)
-        assert ("store base-resolve\n" in table.describe()) == (not excluded), "of a star the left table is read as it is"
+        assert ("store base-resolve\n" in table.describe()) == (not excluded), "a multi-way join reads its left table as it is"
         rows = table_of(run(table.changes, tmp_path / f"ck{excluded}").rows, "order_id")
         kept = read_state(spark, str(tmp_path / f"ck{excluded}"), "kept").collect()
         assert {row["order_id"]: row["left"] for row in kept} == {key[0]: row["left"] for key, row in rows.items()}
@@ -266,7 +266,7 @@ def test_a_star_over_a_join_and_with_a_join_on_its_right(spark: SparkSession, tm
     assert found[0]
 
 
-def test_no_row_stays_no_row_for_who_reads_a_star(spark: SparkSession, tmp_path: Path) -> None:
+def test_no_row_stays_no_row_for_who_reads_a_multi_way_join(spark: SparkSession, tmp_path: Path) -> None:
     """A right row that is not there is null, not a struct of nulls, in whatever is made of some columns of the joins."""
     shop = Shop(tmp_path)
     shop.write(60)

@@ -296,3 +296,17 @@ def test_each_alert_has_labels_that_its_metrics_have_and_says_what_to_do() -> No
         used = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
         assert used <= set.intersection(*(labels[name] for name in re.findall(r"fkjoin_\w+", rule["expr"]))), rule["alert"]
         assert set(rule["annotations"]) == {"summary", "action", "runbook"}
+
+
+def test_the_topics_of_a_query_are_found_out_once_in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fkjoin.metrics.source_topics", lambda query: query)
+    metrics, asked = Metrics(), list[Any]()
+
+    def learn(run: str, topics: Any) -> Any:
+        metrics._learn_topics("sink-out", run, lambda: asked.append(run) or topics)
+        return metrics._topics.get("sink-out")
+
+    assert learn("first", None) is None, "its sources are not there"
+    assert learn("first", ("orders",)) == learn("first", ("customers",)) == ("orders",)
+    assert learn("second", ("customers",)) == ("customers",)
+    assert asked == ["first", "first", "second"]

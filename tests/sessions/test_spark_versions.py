@@ -58,6 +58,8 @@ def test_a_job_that_is_killed_goes_on_there_and_on_the_newest(
     assert summed(tmp_path) == history.by_region()
     assert found["version"] == release
     assert found["periodic"] == ["o1"]
+    assert found["described"] == ["counts-regroup", "counts-aggregate"]
+    assert "made by another job" in found["changed"]
     reads, spreads = (tuple(map(int, line.split("."))) >= since for since in ((4, 1), (4, 2)))
     unread = refusal("reading state", "4.1", release) + "begin the query with that to have state that can be read"
     assert found["read"] == (batch_join(history) if reads else unread)

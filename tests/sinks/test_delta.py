@@ -111,6 +111,48 @@ def test_a_table_without_the_columns_is_refused(tmp_path: Path) -> None:
     assert table_at(tmp_path) == [row("a", 1)]
 
 
+def test_columns_are_added_on_request(tmp_path: Path) -> None:
+    DeltaTable.create(tmp_path, pa.schema([("id", pa.string()), ("NAME", pa.string())]))
+    wanted = pa.schema([("id", pa.string()), ("n", pa.int64())])
+    Delta(tmp_path, evolve=True).examine(wanted, ("id",))
+    with pytest.raises(FkJoinError, match=r"lacks the columns name \(it has NAME, id, n\): add them"):
+        Delta(tmp_path, evolve=True).prepare(wanted.append(pa.field("name", pa.string())), ("id",))
+    assert DeltaTable(tmp_path).version() == 0, "neither a check nor a refusal changes it"
+    for _ in range(2):
+        delta = Delta(tmp_path, evolve=True)
+        delta.prepare(wanted, ("id",))
+    delta.apply(BatchId("q", 0), pa.table({"id": ["a"], "n": pa.array([1], pa.int64())}), keys())
+    assert table_at(tmp_path) == [{"id": "a", "NAME": None, "n": 1}]
+    assert DeltaTable(tmp_path).version() == 2
+
+
+def test_rows_move_between_partitions_and_files_are_compacted_and_deleted(tmp_path: Path) -> None:
+    wanted = pa.schema([("id", pa.string()), ("region", pa.string())])
+    delta = Delta(tmp_path, partition_by="region", optimize_every=3, vacuum_every=4)
+    delta.prepare(wanted, ("id",))
+    DeltaTable(tmp_path).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 0 seconds"})
+
+    def write(number: int, **regions: str | None) -> list[str]:
+        """Apply a batch; the operations on the table since then."""
+        before = DeltaTable(tmp_path).version()
+        rows = pa.table({"id": list(regions), "region": pa.array(regions.values(), pa.string())})
+        delta.apply(BatchId("q", number), rows, keys("gone"))
+        return [entry["operation"] for entry in reversed(DeltaTable(tmp_path).history()) if entry["version"] > before]
+
+    assert write(0, a="no/rth", b=None) == ["MERGE"]
+    assert write(1, a=None, gone="x") == ["MERGE"]
+    assert write(4, c=None) == ["MERGE", "OPTIMIZE", "VACUUM START", "VACUUM END"], "numbers of batches without rows count"
+    assert write(5, a="west") == ["MERGE"]
+    assert write(5, a="east") == []
+    assert table_at(tmp_path) == [{"id": "a", "region": "west"}, {"id": "b", "region": None}, {"id": "c", "region": None}]
+    assert DeltaTable(tmp_path).metadata().partition_columns == ["region"]
+    Delta(tmp_path).prepare(wanted, ("id",))
+    with pytest.raises(TopologyError, match=r"partition_by: Delta table .* is there, partitioned by region: leave it out, or"):
+        Delta(tmp_path, partition_by=["id"]).prepare(wanted, ("id",))
+    with pytest.raises(TopologyError, match="vacuum_every: 0 is no number of batches; leave it out, or give one from 1 on"):
+        Delta(tmp_path, vacuum_every=0)
+
+
 @pytest.mark.spark
 def test_a_join_is_kept_as_a_delta_table_through_restarts(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)

@@ -1,4 +1,4 @@
-"""A star through its operators and stores: attempts that fail, parts, hot keys; and what its rows are made of."""
+"""A multi-way join through its operators and stores: attempts that fail, parts, hot keys; and what its rows are made of."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fkjoin.spark.specs import GatherSpec, MultiSubscriptionSpec, ScatterSpec, S
 from fkjoin.stages import counters
 from fkjoin.stages.multi_join import Field, MultiJoin, Nested, fields_at, pruned
 from tests.support.engine import Engine
-from tests.support.multi_join import TEXT, Change, Joined, batch_join, messages, right_messages, star
+from tests.support.multi_join import TEXT, Change, Joined, batch_join, messages, of_rights, right_messages
 from tests.support.oracle import rows
 
 
-class LocalStar(Engine):
+class LocalMultiJoin(Engine):
     """The operators that a query has, their stores and their files, over Spark's part played by dictionaries."""
 
     def __init__(self, folder: Path, of: MultiJoin, buckets: int = 2) -> None:
@@ -42,7 +42,7 @@ class LocalStar(Engine):
                 MultiSubscriptionSpec(
                     state(MultiSubscriptionSpec), right_parts=parts, rights_in_order=tuple(False for _ in parts)
                 ),
-                GatherSpec(state(GatherSpec), star=of),
+                GatherSpec(state(GatherSpec), multi_join=of),
             ]
         )
 
@@ -64,7 +64,7 @@ def test_attempts_that_fail_leave_no_trace_and_parts_are_worked_on_some_at_a_tim
     """Every invariant is checked after every batch; a left key's parts are never torn apart."""
     monkeypatch.setattr("fkjoin.spark.specs.multi_joins.GATHERED_BYTES", 300)
     rng, how = random.Random(4), ("inner", "left")
-    engine, changes = LocalStar(tmp_path, star(*how)), list[Change]()
+    engine, changes = LocalMultiJoin(tmp_path, of_rights(*how)), list[Change]()
     for at in range(12):
         for _ in range(25):
             version, text = len(changes) + 1, rng.choice(("x", "y", None))
@@ -78,7 +78,7 @@ def test_attempts_that_fail_leave_no_trace_and_parts_are_worked_on_some_at_a_tim
 
 
 def test_a_hot_key_is_named_by_its_key(tmp_path: Path) -> None:
-    engine = LocalStar(tmp_path, star("inner", "left"), buckets=1)
+    engine = LocalMultiJoin(tmp_path, of_rights("inner", "left"), buckets=1)
     rights = [Change(0, "a", 1, "first"), Change(1, "b", 1, "second")]
     engine.batch([*rights, *(Change(LEFT, str(number), 1, "x", ("a", "b")) for number in range(counters.HOT))])
     engine.batch([Change(1, "b", 2, "changed")])
@@ -97,8 +97,8 @@ def test_a_hot_key_is_named_by_its_key(tmp_path: Path) -> None:
         ([], ["key"]),
     ],
 )
-def test_of_a_star_some_columns_are_made(paths: list[tuple[str, ...]], names: list[str]) -> None:
-    whole = star("left", "left")
+def test_of_a_multi_way_join_some_columns_are_made(paths: list[tuple[str, ...]], names: list[str]) -> None:
+    whole = of_rights("left", "left")
     some = replace(whole, result=pruned(whole.result, paths))
     assert some.schema.names == names
     again = MultiJoin.from_facts(
@@ -115,7 +115,7 @@ def test_of_a_star_some_columns_are_made(paths: list[tuple[str, ...]], names: li
     assert other == {name: {**wanted, "both": {"first": None}}[name] for name in names}, "no row is not a row of nulls"
 
 
-def test_what_is_read_of_a_star() -> None:
+def test_what_is_read_of_a_multi_way_join() -> None:
     made = Nested((("left", Nested((("mine", Field(LEFT, ("a",))), ("theirs", Field(0, ()))))), ("other", Field(1, ("b",)))))
 
     def at(*paths: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:

@@ -36,7 +36,7 @@ from fkjoin.spark.specs import (
 from fkjoin.stages import Counters
 from fkjoin.stages.complete import Complete
 from fkjoin.state import MemoryStore
-from tests.support.specs import CARRY, CLOSING, CONTRIBUTE, FAMILY, FOLD, JOINS, KINDS, PLAIN, STAR, STATE, TEXT
+from tests.support.specs import CARRY, CLOSING, CONTRIBUTE, FAMILY, FOLD, JOINS, KINDS, MULTI_JOIN, PLAIN, STATE, TEXT
 
 WHOLE = (
     (RekeySpec(STATE, in_order=True, right_parts=3, every=True, from_answers=CARRY), 660),
@@ -51,7 +51,7 @@ WHOLE = (
     (PairSpec(STATE, how="outer", parts=(1, 1), in_order=(True, False), materialized=True, every=True, makes=JOINS), 965),
     (ScatterSpec(STATE, rights=2, in_order=True), 685),
     (MultiSubscriptionSpec(STATE, right_parts=(1, 1), rights_in_order=(True, False)), 691),
-    (GatherSpec(STATE, star=STAR), 685),
+    (GatherSpec(STATE, multi_join=MULTI_JOIN), 685),
     (RegroupSpec(STATE, as_read=True, every=True, from_answers=CONTRIBUTE, number=1), 658),
     (AggregateSpec(STATE, fold=FOLD, in_order=True, every=True), 613),
     (CloseSpec(STATE, fold=FOLD, closing=CLOSING, letters=True), 900),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from fkjoin.kafka.formats import Bytes, Debezium, Format, Json, String, decode_k
 from fkjoin.spark.change_events import ReadEvents, ReadKeys
 from fkjoin.spark.packing import PackChanges
 from fkjoin.spark.topic_records import DeadRecords, PackRecords, ReadBytes, Reader, ReadObjects, TopicRecords
+from tests.support.sessions import SPARK_4_0
 
 ROW = pa.schema([("fk", pa.string()), ("n", pa.int64())])
 
@@ -136,6 +138,17 @@ def test_records_become_changes_with_their_place_as_version() -> None:
     assert column(found[0], "ts").to_pylist() == [5]
 
 
+def test_rows_say_where_their_records_were_read_if_they_are_to() -> None:
+    """A row that is none stays none."""
+    events = records((b"a", b'{"op": "c", "after": {"n": 4}}'), (b"b", None), (b"c", b'{"op": "d"}'), (b"d", b"?"))
+    plain = TopicRecords("orders", ReadBytes("key", text=True), ReadEvents(ROW, "this"), bytes(8), fail=False)
+    placed = replace(plain, positions=True)
+    rows = placed.changes(events).column("row")
+    assert rows[0].as_py() == {"fk": None, "n": 4, "_position": {"topic": "orders", "partition": 3, "offset": 70}}
+    assert rows.is_null().to_pylist() == plain.changes(events).column("row").is_null().to_pylist() == [False, True, True, True]
+    assert placed.changes(records()).num_rows == 0
+
+
 @pytest.mark.spark
 def test_which_formats_can_be_read(spark: SparkSession) -> None:
     assert all(
@@ -193,7 +206,7 @@ def some_values() -> list[bytes | None]:
         b'{"n":01}',
     ]
     odd += [b'{"n":1.0}', b'{"n":"1"}', b'{"d":"NaN"}', b'{"d":NaN}', b'{"d":1e400}', b'{"d":""}', b'{"yes":"true"}']
-    return [None, *made, *cut, *odd]
+    return [None, *made, *cut, *(text for text in odd if not (SPARK_4_0 and b"NaN" in text))]
 
 
 @pytest.mark.spark

@@ -73,7 +73,7 @@ def test_a_row_that_is_gone_leaves_a_tombstone_marker_with_an_end(in_order: bool
     written = dict(zip(names.to_pylist(), values.to_pylist(), strict=True))
     marker, due = written.pop(b"1"), tags.DUE + (1).to_bytes(8, "big") + b"1"
     assert records.decode(pa.array([written.pop(b"0")], BYTES)).flags.tolist() == [HAS_RESULT]
-    if in_order:  # and so never late
+    if in_order:  # and so never stale
         assert (marker, written) == (None, {})
     else:
         assert records.decode(pa.array([marker], BYTES)).flags.tolist() == [GONE]

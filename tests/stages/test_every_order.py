@@ -89,7 +89,7 @@ def test_in_one_query_an_aggregate_is_a_recomputation_after_every_batch(first: i
 
 
 def taking_all(name: str, monkeypatch: pytest.MonkeyPatch, **only: bool) -> None:
-    """Have a stage take what comes late as new, of messages that it looks at with these arguments."""
+    """Have a stage take what is stale as new, of messages that it looks at with these arguments."""
     module: Any = import_module(f"fkjoin.stages.{name}")
     newest_only = module.newest_only
 

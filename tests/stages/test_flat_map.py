@@ -111,7 +111,7 @@ def test_outputs_that_vanish_are_deleted_and_only_what_differs_goes_on() -> None
         made = mapping.batch([Change("p", version, outputs)])
         assert {(key, row) for key, _, row in mapping.sent} == wanted
         assert {(one["key"].decode(), one["value"]) for one in made} == wanted
-        assert mapping.batch([Change("p", version, {"late": b"row"}), Change("p", version - 1, {})]) == []
+        assert mapping.batch([Change("p", version, {"stale": b"row"}), Change("p", version - 1, {})]) == []
 
 
 def test_of_a_batchs_changes_of_a_row_the_newest_counts() -> None:

@@ -1,10 +1,13 @@
-"""Several tables as one: laid over one another, whatever comes first, twice or late."""
+"""Several tables as one: laid over one another, whatever comes first, twice or delayed."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -16,7 +19,9 @@ from fkjoin.checkpoint.look_up import look_up
 from fkjoin.checkpoint.saved import SavedState
 from fkjoin.checkpoint.upkeep import verify
 from fkjoin.codec import versions
-from fkjoin.codec.messages import Operation
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import NUMBERED, Operation, column, table
+from fkjoin.kafka.positions import OriginsOf, RootsOf
 from fkjoin.stages import Counters, counters, merge
 from fkjoin.stages.invariants import GuardedStore
 from fkjoin.stages.merge import shown_rows
@@ -58,6 +63,55 @@ def test_the_merged_table_is_the_tables_laid_over_one_another(events: list[Event
     assert all(numbers == sorted(set(numbers)) for numbers in merging.versions.values()), "versions only grow"
 
 
+def placed(events: list[Event]) -> pa.Table:
+    """Messages of rows that were read from a topic for each table."""
+    made = messages(events)
+    at = np.array([version for _, _, version, _ in events], np.int64)
+    topics = pa.array([versions.topic_identity(f"topic-{number}", None) for number, *_ in events], BYTES)
+    place = versions.encode(topics, [at, np.zeros(len(at), np.int64), at], placed=True)
+    return made.set_column(1, made.schema.field("version"), place)
+
+
+def as_read(text: str) -> bytes:
+    """The version that a reader of the header makes of it (``fkjoin.kafka.positions.version``)."""
+    parts = []
+    for chain in json.loads(text):
+        if chain is None:
+            parts.append(versions.absent(1))
+            continue
+        stem = bytes((0x83,)) + hashlib.md5(chain[0]["topic"].encode()).digest()[:4] + bytes(4)
+        parts.append(stem + b"".join((chain[0][name] + (1 << 63)).to_bytes(8, "big") for name in versions.PLACE))
+    return b"".join(parts)
+
+
+@given(
+    events=st.lists(EVENT, max_size=30), cut=st.integers(1, 9), read=st.integers(1, 9), rng=st.randoms(use_true_random=False)
+)
+@settings(max_examples=examples(150))
+def test_a_reader_of_the_positions_of_a_merge_ends_with_its_rows(events: list[Event], cut: int, read: int, rng: Any) -> None:
+    """However its batches are cut, also if records are published again; and what is shown is told."""
+    events = [(number, *rest, None if row is None else b"%d %s" % (number, row)) for number, *rest, row in events]
+    texts = OriginsOf((1, 1, 1), RootsOf.topics(3, [f"topic-{number}" for number in range(3)]).known)
+    store, published = GuardedStore(MemoryStore(), "merge"), []
+    how: Any = {"source": b"a-merged", "now_ms": 0, "retention_ms": 1000}
+    for start in range(0, len(events), cut):
+        made = merge(placed(events[start : start + cut]), store, Counters(), 3, origins=(1, 1, 1), **how)
+        for one, text in zip(made.to_pylist(), texts(column(made, "version")).to_pylist(), strict=True):
+            published.append((one["key"], one["value"], as_read(text)))
+            chains = json.loads(text)
+            shown = [number for number, chain in enumerate(chains) if chain is not None and chain[0].get("shown")]
+            assert shown == ([] if one["value"] is None else [int(one["value"][:1])])
+            assert all(chain[0]["topic"] == f"topic-{number}" for number, chain in enumerate(chains) if chain is not None)
+    published += published[rng.randrange(len(published) + 1) :]
+    seen, found = GuardedStore(MemoryStore(), "merge"), dict[str, bytes]()
+    for start in range(0, len(published), read):
+        key, value, version = zip(*rng.sample(batch := published[start : start + read], len(batch)), strict=True)
+        columns = [pa.array(key, BYTES), pa.array(version, BYTES), pa.array(value, BYTES)]
+        gone, ts = columns[2].is_null(), np.zeros(len(key), np.int64)
+        apply(merge(table(NUMBERED, *columns, gone, ts, np.zeros(len(key), np.int8)), seen, Counters(), 1, **how), found)
+    assert found == overlaid(events)
+
+
 def test_a_row_that_moves_is_not_lost_to_a_late_tombstone() -> None:
     merging = Merging()
     merging.batch([(0, "k", 1, b"eu")])
@@ -74,9 +128,9 @@ def test_what_is_not_there_is_never_deleted_and_marks_end() -> None:
     merging = Merging()
     assert merging.batch([(0, "k", 5, None)]) == []
     assert merging.count[counters.TOMBSTONES] == 1
-    assert merging.batch([(0, "k", 4, b"late")], now_ms=999) == []
+    assert merging.batch([(0, "k", 4, b"stale")], now_ms=999) == []
     assert merging.batch([(1, "other", 1, b"row")], now_ms=1000)[0]["value"] == b"row"
-    assert merging.batch([(0, "k", 4, b"late")], now_ms=1001)[0]["value"] == b"late", "its mark was swept away"
+    assert merging.batch([(0, "k", 4, b"stale")], now_ms=1001)[0]["value"] == b"stale", "its mark was swept away"
     kept = merging.memory.get_many(pa.array([b"dother"], pa.large_binary()))
     assert kept.is_valid().to_pylist() == [True]
 
@@ -162,5 +216,5 @@ def test_tables_that_cannot_be_merged_are_refused(spark: SparkSession, tmp_path:
     grouped = us.group_by("customer").count()
     with pytest.raises(TopologyError, match=r"others\[0\]: the key of .* is customer string, and that of eu is id string"):
         eu.merge(grouped)
-    with pytest.raises(TopologyError, match="positions: a row that sums up or merges others"):
+    with pytest.raises(TopologyError, match="positions: eu is not read from a topic"):
         eu.merge(us).to_kafka("t", "b", checkpoint="c", positions=True)

@@ -1,4 +1,4 @@
-"""A left table with several right tables at once: what joins in a row would come to, whatever comes first, twice or late."""
+"""A left table with several right tables at once: what joins in a row would come to, whatever comes first, twice or delayed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fkjoin.stages.gather import result_rows
 from fkjoin.stages.invariants import GuardedStore, expected_subscriptions
 from fkjoin.state import MemoryStore
 from tests.support.channels import Channel
-from tests.support.multi_join import Change, Joined, batch_join, messages, right_messages, star
+from tests.support.multi_join import Change, Joined, batch_join, messages, of_rights, right_messages
 from tests.support.sampling import EVERY, sampled
 
 TIMES = {"now_ms": 0, "retention_ms": 1000}
@@ -40,7 +40,7 @@ class Running:
     """The three stages over memory, in the order in which a query has them."""
 
     def __init__(self, *how: str) -> None:
-        self.of, self.count = star(*how), Counters()
+        self.of, self.count = of_rights(*how), Counters()
         self.stores = [MemoryStore() for _ in range(3)]
         self.joined = Joined(self.of)
 
@@ -62,7 +62,7 @@ class Running:
 
 @given(events=st.lists(LEFTS | RIGHTS, max_size=40), cut=st.integers(1, 9), how=st.sampled_from(["ii", "il", "li", "ll"]))
 @settings(max_examples=400 if EVERY else 80)
-def test_a_star_is_the_batch_join_after_every_batch(events: list, cut: int, how: str) -> None:
+def test_a_multi_way_join_is_the_batch_join_after_every_batch(events: list, cut: int, how: str) -> None:
     kinds = tuple("inner" if one == "i" else "left" for one in how)
     running, changes = Running(*kinds), numbered(events)
     for start in range(0, len(changes), cut):
@@ -103,7 +103,7 @@ def test_what_changes_nothing_is_dropped_and_counted() -> None:
     assert running.count[counters.TOMBSTONES] == 0, "a row that was never seen is deleted without a word"
     assert len(running.batch([Change(LEFT, "k", 6, "x", ("a", None))])) == 0
     assert running.count[counters.IDEMPOTENT] == 1
-    assert len(running.batch([Change(LEFT, "k", 4, "late", ("a", None))])) == 0
+    assert len(running.batch([Change(LEFT, "k", 4, "stale", ("a", None))])) == 0
     assert running.count[counters.STALE] == 1
     running.batch([Change(0, "a", 1, "first")])
     made = running.batch([Change(LEFT, "k", 7, None)])
@@ -115,10 +115,10 @@ def test_a_mark_outlives_its_row_for_the_retention_time() -> None:
     running = Running("left", "left")
     running.batch([Change(LEFT, "k", 5, "x")])
     running.batch([Change(LEFT, "k", 6, None)])
-    assert len(running.batch([Change(LEFT, "k", 5, "late")], now_ms=999)) == 0
+    assert len(running.batch([Change(LEFT, "k", 5, "stale")], now_ms=999)) == 0
     running.batch([Change(LEFT, "other", 1, "x")], now_ms=1001)
     assert [len(store.items()) for store in running.stores] == [1, 0, 1]
-    assert len(running.batch([Change(LEFT, "k", 5, "late")], now_ms=1002)) == 1
+    assert len(running.batch([Change(LEFT, "k", 5, "stale")], now_ms=1002)) == 1
 
 
 def test_timestamps_are_of_what_changed() -> None:
@@ -139,7 +139,7 @@ def test_left_rows_without_timestamps_get_those_of_right_rows() -> None:
     first = [Change(LEFT, "k", 1, "x", keys), Change(0, "a", 5, "r"), Change(1, "b", 7, "s")]
     assert running.batch(first, untimed=True).column("ts").to_pylist() == [7]
     assert running.batch([Change(0, "a", 6, "t"), Change(1, "b", 9, "t")]).column("ts").to_pylist() == [9]
-    assert running.batch([Change(1, "b", 8, "late")]).column("ts").to_pylist() == []
+    assert running.batch([Change(1, "b", 8, "stale")]).column("ts").to_pylist() == []
     assert running.batch([Change(1, "b", 10, None)]).column("ts").to_pylist() == [10]
     assert running.batch([Change(LEFT, "k", 2, "y", keys)], untimed=True).column("ts").to_pylist() == [6]
 
@@ -185,7 +185,7 @@ def test_histories_of_random_delivery_end_as_the_batch_join(how: tuple[str, str]
     lefts, rights = Channel(messages(changes, LEFT), noise), Channel(right_messages(changes), noise)
     asked, parts = Channel(SUBSCRIPTION.empty_table(), noise), Channel(PART.empty_table(), noise)
     stores, count = [MemoryStore() for _ in range(3)], Counters()
-    joined = Joined(star(*how))
+    joined = Joined(of_rights(*how))
     seen = {(change.key, change.version): (change.text, change.foreign) for change in changes if change.number == LEFT}
     while lefts or rights or asked or parts:
         sent = scatter(lefts.deliver(0.3), stores[0], count, 2, **TIMES)

@@ -1,4 +1,4 @@
-"""Joins by primary key: each key's newest rows side by side, whatever comes first, twice, late or together."""
+"""Joins by primary key: each key's newest rows side by side, whatever comes first, twice, delayed or together."""
 
 from __future__ import annotations
 

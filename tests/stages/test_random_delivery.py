@@ -1,4 +1,4 @@
-"""Convergence when messages between the stages overtake each other, come twice, or come late.
+"""Convergence when messages between the stages overtake each other, come twice, or are delayed.
 
 Twenty thousand small histories run at once in one set of stores, each with keys of its own.  Everything in flight is
 delivered at a time of its own choosing; some of it is delivered again later.  At the end every history's joined table must
@@ -79,7 +79,7 @@ def wanted_subscriptions(changes: list[Change]) -> set[bytes]:
     return set(combined_key.encode(foreign_keys, keys).to_pylist())
 
 
-def test_changes_that_come_late_or_twice_are_as_if_they_had_not() -> None:
+def test_changes_that_are_stale_or_come_twice_are_as_if_they_had_not() -> None:
     rng = random.Random(5)
     changes = [change for number in range(500) for change in history(number, rng)]
     shuffled = changes + rng.sample(changes, 1000)

@@ -174,7 +174,7 @@ def test_a_merged_table_of_files_that_is_called_as_the_topic_keeps_its_rows() ->
     assert [len(one) for one in left_behind(store, "merge", replace(TOPIC, slot=1))] == [1], "the topic's own would go"
 
 
-def test_a_stars_right_rows_of_another_table_stay() -> None:
+def test_a_multi_way_joins_right_rows_of_another_table_stay() -> None:
     store = MemoryStore()
     nothing = rekey(CHANGE.empty_table(), MemoryStore(), Counters(), **TIMES).subscriptions
     rights = changes([("\x00a", "A", None), ("\x01a", "B", None)], BEFORE)

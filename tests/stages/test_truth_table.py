@@ -94,9 +94,9 @@ def test_rekey_sends_what_the_table_says(changes: list[Change], sent: list[tuple
 
 def test_a_version_not_newer_is_dropped_and_counted() -> None:
     join = MemoryJoin("left")
-    first, late, again = left(5, b"v5", A), left(3, b"v3", B), left(5, b"other", B)
+    first, stale, again = left(5, b"v5", A), left(3, b"v3", B), left(5, b"other", B)
     assert len(join.process(messages([first], left=True))) == 1
-    assert len(join.process(messages([late, again], left=True))) == 0
+    assert len(join.process(messages([stale, again], left=True))) == 0
     assert join.count[counters.STALE] == 2
     new, old = Change(False, A, b"A2", 7), Change(False, A, b"A1", 6)
     join.process(None, messages([new], left=False))

@@ -1,4 +1,4 @@
-"""A channel that delivers messages late, twice and in any order."""
+"""A channel that delivers messages delayed, twice and in any order."""
 
 from __future__ import annotations
 

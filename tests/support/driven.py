@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table, cogroup, fk_join
 from fkjoin import aggregates as agg
+from fkjoin.events import Enriched
 from fkjoin.plan.events import Enrich, Events
 from fkjoin.plan.nodes import (
     Aggregate,
@@ -142,5 +143,16 @@ KINDS: dict[type, Callable[[Shop], Table]] = {
 }
 """A table of each kind of node."""
 
-REFUSED: set[type] = {Events, Enrich}
-"""Kinds that the driver refuses: events are no table, and have no input yet."""
+OF_EVENTS: set[type] = {Events, Enrich}
+"""Kinds of nodes that no table has; ``visited`` has them."""
+
+VISITS = [{"visitor": visitor, "page": page} for visitor in ("c1", "c2", None) for page in ("a", "b")]
+
+
+def visited(of: Shop, folder: Path) -> Enriched:
+    """Visits, each with what its visitor has ordered; of columns of the stream's own."""
+    (folder / "visits").mkdir(exist_ok=True)
+    visits = of.orders._planned.spark.readStream.schema("visitor string, page string").json(str(folder / "visits"))
+    spent = of.orders.group_by("customer_id", name="spent").agg(spent=agg.sum("amount"), n=agg.count())
+    shown = visits.where("page is not null")
+    return spent.enrich(shown, on=shown["visitor"], how="left", name="visited", events_name="visits")

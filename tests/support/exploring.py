@@ -1,6 +1,6 @@
 """Every order of delivery through the stages of an operator; see ``machines`` for a stage alone.
 
-*Why stages are walked one after the other*: no stage sends back to one before it, and a message may be late by any time.  So
+*Why stages are walked one after the other*: no stage sends back to one before it, and a message may be delayed by any time.  So
 for each run there is one in which each stage begins when those before it have ended, and in which each node takes the same
 batches in the same order.  ``System.every_run`` walks the runs one and all, for histories that are small enough.
 """

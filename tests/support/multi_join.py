@@ -20,7 +20,7 @@ MADE = Nested((("key", Field(KEY, ("id",))), ("left", Field(LEFT, ("text",))), (
 Row = tuple[str, str | None, str | None]
 
 
-def star(*how: str) -> MultiJoin:
+def of_rights(*how: str) -> MultiJoin:
     """Its rows: the key, the left row's text, and in structs the first right row and the second one's text."""
     made = Nested((*MADE.columns, ("second", Field(1, ("text",)))))
     rights = tuple(Right(str(at), TEXT, TEXT, 1, one) for at, one in enumerate(how))  # type: ignore[arg-type]

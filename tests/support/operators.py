@@ -234,13 +234,13 @@ class MultiJoined(Operator):
     def __init__(self, folder: Path, rng: random.Random) -> None:
         super().__init__(folder, rng)
         self.how = rng.choice(["inner", "left"]), rng.choice(["inner", "left"])
-        star = multi_join.star(*self.how)
+        joined = multi_join.of_rights(*self.how)
         self._engine = self.engine(
             lambda state: ScatterSpec(state=state, rights=2),
             lambda state: MultiSubscriptionSpec(state=state, right_parts=(1, 1), rights_in_order=(False, False)),
-            lambda state: GatherSpec(state=state, star=star),
+            lambda state: GatherSpec(state=state, multi_join=joined),
         )
-        self.table = multi_join.Joined(star)
+        self.table = multi_join.Joined(joined)
 
     def change(self, rng: random.Random, version: int) -> multi_join.Change:
         text, number = rng.choice([None, "x", "y", "z"]), rng.choice([LEFT, LEFT, 0, 1])

@@ -41,7 +41,7 @@ FACE = [
         "inspection",
         "join",
     ),
-    *("operators", "outputs", "row_operators", "sources", "table"),
+    *("operators", "outputs", "row_operators", "sources", "table", "table_outputs"),
 ]
 
 PURE = ("codec", "folds", "stages", "plan")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,10 @@ import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+SPARK_4_0 = version("pyspark").startswith("4.0.")
+"""It has no type ``time``, and takes NaN for a null in what a Python function returns (docs/versions.md)."""
 
 
 @pytest.hookimpl(wrapper=True)

@@ -48,6 +48,20 @@ def delta(folder: Path) -> dict[str, Any]:
     return {row.pop("order_id"): row for row in DeltaTable(str(folder)).to_pyarrow_table().to_pylist()}
 
 
+def lake(folder: Path) -> dict[str, str]:
+    """The properties of a catalog of Iceberg tables in a folder."""
+    place = folder / "iceberg"
+    place.mkdir(exist_ok=True)
+    return {"type": "sql", "uri": f"sqlite:///{place}/catalog.db", "warehouse": f"file://{place}/lake"}
+
+
+def iceberg(folder: Path, table: str) -> list[dict[str, Any]]:
+    """The rows of an Iceberg table in the folder's catalog."""
+    from pyiceberg.catalog import load_catalog
+
+    return load_catalog("default", **lake(folder)).load_table(table).scan().to_arrow().to_pylist()
+
+
 def finished(query: StreamingQuery) -> StreamingQuery:
     """The query, after its end."""
     query.awaitTermination()
@@ -75,6 +89,8 @@ def there(spark: SparkSession, folder: Path, kind: str) -> dict[str, Any]:
     """The table that the sink has."""
     if kind == "delta":
         return delta(folder / kind)
+    if kind == "iceberg":
+        return {row.pop("order_id"): row for row in iceberg(folder, "shop.it")}
     rows = spark.read.parquet(str(folder / kind)).orderBy("batch").collect()
     return {key: {"items": row["items"], "region": row.region} for (key,), row in table_of(rows, "order_id").items()}
 

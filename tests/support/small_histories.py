@@ -137,7 +137,7 @@ def _key(name: str) -> Any:
 
 def joins(how: tuple[str, str], *, at_once: int = 1, in_order: bool = False) -> System:
     """A multi-way join with two right tables; ``in_order``: in one query."""
-    of = multi_join.star(*how)
+    of = multi_join.of_rights(*how)
 
     def scattered(came: Tables, store: MemoryStore) -> Tables:
         return dict(zip(("subscription", "part"), scatter(came["left"], store, Counters(), 2, **TIMES), strict=True))

@@ -40,7 +40,7 @@ STATE = StateSpec("orders", 64, 604_800_000, "/tmp/index", "{}", True)
 TEXT = pa.schema([("text", pa.string())])
 FIELDS = Fields(TEXT, TEXT, TEXT, "inner")
 PLACES: tuple[Place, ...] = (("left", ("text",)),)
-STAR = MultiJoin(TEXT, TEXT, 1, tuple(Right(name, TEXT, TEXT, 1, "inner") for name in ("first", "second")), Nested(()))
+MULTI_JOIN = MultiJoin(TEXT, TEXT, 1, tuple(Right(name, TEXT, TEXT, 1, "inner") for name in ("first", "second")), Nested(()))
 CARRY, CONTRIBUTE = Carry(FIELDS, PLACES, PLACES, TEXT, TEXT), Contribute(FIELDS, PLACES, PLACES, TEXT, TEXT)
 BOTH = pa.schema([(side, pa.struct(list(TEXT))) for side in ("left", "right")])
 JOINS = Joined(AnswerRows(FIELDS, RowMaker(None)), BOTH)
@@ -61,7 +61,7 @@ PLAIN: tuple[tuple[StageSpec, tuple[pa.Schema, ...], bytes], ...] = (
     (ScatterSpec(STATE, rights=2, in_order=True), (CHANGE,), b""),
     (MultiSubscriptionSpec(STATE, right_parts=(1, 1), rights_in_order=(False, False)), (SUBSCRIPTION, CHANGE, SUMS), b"dr"),
     (MultiSubscriptionSpec(STATE, right_parts=(1, 1), rights_in_order=(True, False)), (SUBSCRIPTION, CHANGE, SUMS), b"d"),
-    (GatherSpec(STATE, star=STAR), (PART,), b""),
+    (GatherSpec(STATE, multi_join=MULTI_JOIN), (PART,), b""),
     (RegroupSpec(STATE), (JOINED,), b"d"),
     (RegroupSpec(STATE, in_order=True, from_answers=CONTRIBUTE), (ANSWER,), b""),
     (AggregateSpec(STATE, fold=FOLD), (GROUPED,), b"ds"),

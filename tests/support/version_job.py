@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -73,13 +74,24 @@ def read_back(spark: SparkSession, folder: Path) -> dict[str, Any]:
 
 def periodic(spark: SparkSession, folder: Path) -> list[str]:
     """Orders that a query sends once an interval is over."""
-    (folder / "few").mkdir()
-    (folder / "few" / "0.json").write_text('{"order_id": "o1", "amount": 1.5, "lsn": 1}\n')
-    few = Table.from_files(
-        spark, folder / "few", key="order_id", schema="order_id string, amount double, lsn bigint", version="lsn"
-    )
-    held = few.filter("amount > 0", name="held", emit="periodic 100 ms")
+    held = few(spark, folder).filter("amount > 0", name="held", emit="periodic 100 ms")
     return [row["order_id"] for row in run(held.changes, folder / "held").rows]
+
+
+def few(spark: SparkSession, folder: Path) -> Table:
+    """A table of one row."""
+    (folder / "few").mkdir(exist_ok=True)
+    (folder / "few" / "0.json").write_text('{"order_id": "o1", "amount": 1.5, "lsn": 1}\n')
+    schema = "order_id string, amount double, lsn bigint"
+    return Table.from_files(spark, folder / "few", key="order_id", schema=schema, version="lsn")
+
+
+def changed(spark: SparkSession, folder: Path) -> None:
+    """Start a query on the checkpoint of one with another key."""
+    for key in ("order_id", "amount"):
+        counts = few(spark, folder).group_by(key, name="counts").count()
+        query = counts.to_parquet(folder / "counts", checkpoint=folder / "counts-checkpoint", trigger="available-now")
+        query.awaitTermination()
 
 
 def refused(call: Callable[[], Any]) -> Any:
@@ -114,6 +126,8 @@ def main(folder: Path) -> None:
         "read": refused(lambda: read_back(spark, folder)),
         "rescaled": refused(lambda: rescale(spark, folder / "checkpoint", 2)),
         "periodic": periodic(spark, folder),
+        "described": re.findall(r"; store (\S+)", few(spark, folder).group_by("amount", name="counts").count().describe()),
+        "changed": refused(lambda: changed(spark, folder)),
     }
     print(json.dumps(found))
 

@@ -20,14 +20,14 @@ from fkjoin.jobs.job_tables import job_tables
 from fkjoin.plan.nodes import Node
 from fkjoin.testing import CRASH, DUPLICATE, REORDER, Driver
 from tests.support.documents import blocks
-from tests.support.driven import BATCHES, KINDS, REFUSED, SCHEMAS, Change, Shop, feed, order, write
+from tests.support.driven import BATCHES, KINDS, OF_EVENTS, SCHEMAS, VISITS, Change, Shop, feed, order, visited, write
 from tests.support.places import ROOT
-from tests.support.queries import run
+from tests.support.queries import run, write_lines
 from tests.support.sessions import small
 
 
 def test_every_kind_of_node_is_driven() -> None:
-    assert set(KINDS) | REFUSED == set(get_args(Node))
+    assert set(KINDS) | OF_EVENTS == set(get_args(Node))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,11 @@ def test_each_kind_of_node_comes_to_what_its_query_comes_to(spark: SparkSession,
         key = F.to_json(F.struct(*columns[: len(table._planned.key)]))
         return changes.select(F.lit(name).alias("table"), key.alias("key"), "_operation", row.alias("row"))
 
-    frames = [told(name, table) for name, table in tables.items()]
+    events = visited(shop, tmp_path)
+    write_lines(tmp_path / "visits", "1", VISITS)
+    row = F.to_json(F.struct(*events.columns), {"ignoreNullFields": "false"})
+    seen = events.events.select(F.lit("visited"), F.lit("null"), F.lit("insert"), row)
+    frames = [*(told(name, table) for name, table in tables.items()), seen]
     rows = run(functools.reduce(DataFrame.unionAll, frames), tmp_path / "ck").rows
     for name, table in tables.items():
         final: dict[str, Any] = {}
@@ -73,6 +77,37 @@ def test_each_kind_of_node_comes_to_what_its_query_comes_to(spark: SparkSession,
         found = [dict(zip(names, keys[key], strict=True)) | row for key, row in driver.table.items()]
         assert comparable(found) == comparable(final.values()), name
         assert final, name
+    driver = Driver(events)
+    for change in BATCHES:
+        feed(driver, [one for one in change if one[0] == "orders"])
+    for visit in VISITS:
+        driver.input("visits").event(visit)
+    sent = [json.loads(row.row) for row in rows if row.table == "visited"]
+    assert comparable(change.row for change in driver.run()) == comparable(sent)
+    assert len(sent) == len(VISITS)
+
+
+@pytest.mark.spark
+def test_each_event_is_joined_once_with_the_row_of_its_batch(shop: Shop, tmp_path: Path) -> None:
+    driver = Driver(visited(shop, tmp_path))
+    assert repr(driver.input("visits")) == "DriverInput[visits; columns: visitor, page]"
+
+    def visit(who: str | None, what: Any = None) -> list[Any]:
+        driver.input("visits").event({"visitor": who, "page": "a"})
+        return [(change.key, change.operation, *(change.row or {}).values()) for change in driver.run(what)]
+
+    assert visit("c1") == [(None, "insert", "c1", "a", None, None)]
+    for number in range(4):
+        driver.input("orders").change(f"o{number}", order("c1", 5))
+    assert visit("c1", CRASH) == [(None, "insert", "c1", "a", 20, 4)]
+    driver.input("orders").change("o1", order("c2", 5))
+    assert visit("c2", DUPLICATE) == [(None, "insert", "c2", "a", 5, 1)], "tables come again, events do not"
+    assert visit(None, REORDER) == [(None, "insert", None, "a", None, None)]
+    assert driver.count["stale-dropped"] == 5
+    assert (len(driver.results), driver.table, driver.dead_letters) == (4, {}, [])
+    spent = driver.store("spent")
+    assert (repr(spent), spent.get("c2")["spent"]) == ("DriverStore[spent]", 5)  # type: ignore[index]
+    assert repr(driver.input("orders")) == "DriverInput[orders; key: order_id; columns: customer_id, amount, items]"
 
 
 AMOUNTS = st.integers(0, 4)
@@ -168,7 +203,7 @@ def test_what_happens_to_a_batch_does_happen(drivers: dict[str, Driver]) -> None
     driver.clear()
     feed(driver, [("orders", "o1", order("c1", 1)), ("returns", "o1", order("c1", 2))])
     runs: list[int] = []
-    query: Any = driver._query
+    query: Any = driver._queries
     stage = query.stages[0]
     over = type(stage).over
 
@@ -290,9 +325,7 @@ def test_functions_and_expressions_of_sparks_own_are_evaluated_by_spark(shop: Sh
 def test_what_is_wrong_is_refused_by_name_and_the_way_out_is_one(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
     with pytest.raises(TopologyError, match="table: a Table is needed, this is a dict"):
         Driver({})  # type: ignore[arg-type]
-    events = spark.readStream.format("rate").load().selectExpr("cast(value as string) as order_id")
-    with pytest.raises(TopologyError, match="events are events, each sent once, and no table"):
-        Driver(shop.orders.enrich(events, on="order_id", name="events"))  # type: ignore[arg-type]
+    events = Driver(visited(shop, tmp_path)).input("visits")
     driver = Driver(paired(shop))
     orders = driver.input("orders")
     refused: list[tuple[Any, str]] = [
@@ -306,6 +339,13 @@ def test_what_is_wrong_is_refused_by_name_and_the_way_out_is_one(spark: SparkSes
         (lambda: orders.change("o1", {}, timestamp=1), "orders has no timestamps"),
         (lambda: orders.delete(None), "a key has no nulls"),
         (lambda: orders.delete("o1", version="1"), "version: '1' is no whole number"),
+        (lambda: orders.event({}), "event: orders is a table; feed its rows with change"),
+        (lambda: events.change("c1", {}), "input: visits are events, which have no key; feed them with event"),
+        (lambda: events.delete("c1"), "input: visits are events"),
+        (lambda: events.unusable("{", "no JSON"), "input: visits are events"),
+        (lambda: events.event({"pag": "a"}), "visits has no column 'pag'; did you mean 'page'"),
+        (lambda: events.event({"page": 1}), "event: 1 cannot be a page, which is string"),
+        (lambda: events.event("a"), "event: 'a' is no dict of columns"),
         (lambda: driver.run("CRASH"), "none of CRASH, DUPLICATE, REORDER"),
         (lambda: driver.advance("soon"), "'soon' is no time"),
         (lambda: driver.advance("-1 s"), "no time that passes"),
@@ -316,6 +356,7 @@ def test_what_is_wrong_is_refused_by_name_and_the_way_out_is_one(spark: SparkSes
         with pytest.raises(FkJoinError, match=said):
             call()
     assert driver.run() == []
+    events.event({})
     orders.delete("o1")
     assert driver.advance("1 second") == []
     timed = Table.from_files(

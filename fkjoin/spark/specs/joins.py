@@ -117,7 +117,7 @@ class ResolveSpec(ByRow, StageSpec):
     complete: Complete | None = None
     """Function that completes rows that lack values."""
     as_read: bool = False
-    """The rows come as a source has them; no operator before this one has dropped late ones."""
+    """The rows come as a source has them; no operator before this one has dropped stale ones."""
     in_order: bool = False
     every: bool = False
     from_answers: Joined | None = None

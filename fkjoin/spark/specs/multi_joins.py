@@ -67,7 +67,7 @@ class GatherSpec(StageSpec):
     """gather: left rows and answers become changes of the joined table."""
 
     stage = "gather"
-    star: MultiJoin
+    multi_join: MultiJoin
 
     @property
     def takes(self) -> tuple[pa.Schema, ...]:
@@ -82,4 +82,4 @@ class GatherSpec(StageSpec):
         return GATHERED_BYTES
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        yield gather(messages.take(PART), store, count, self.star, in_order=True, **self._times(messages))
+        yield gather(messages.take(PART), store, count, self.multi_join, in_order=True, **self._times(messages))

@@ -27,7 +27,7 @@ class RegroupSpec(ByRow, StageSpec):
 
     stage = "regroup"
     as_read: bool = False
-    """The rows come as a source has them; no operator before this one has dropped late ones."""
+    """The rows come as a source has them; no operator before this one has dropped stale ones."""
     in_order: bool = False
     every: bool = False
     from_answers: Contribute | ContributeRows | None = None
@@ -121,7 +121,7 @@ class SpreadSpec(ByRow, StageSpec):
 
     stage = "spread"
     as_read: bool = False
-    """The rows come as a source has them; no operator before this one has dropped late ones."""
+    """The rows come as a source has them; no operator before this one has dropped stale ones."""
     in_order: bool = False
     every: bool = False
 
@@ -162,6 +162,8 @@ class MergeSpec(StageSpec):
     in_order: tuple[bool, ...]
     """True for each table that an operator of the query makes."""
     every: bool = False
+    origins: tuple[int, ...] = ()
+    """See ``merge``."""
 
     @property
     def takes(self) -> tuple[pa.Schema, ...]:
@@ -176,6 +178,7 @@ class MergeSpec(StageSpec):
             source=versions.identity(f"merge {self.state.operator}"),
             every=self.every,
             in_order=self.in_order,
+            origins=self.origins,
             **self._times(messages),
         )
 

@@ -1,6 +1,6 @@
 """What the stages make of changes that come after a mark has ended, with clocks that go back, jump and differ.
 
-*Law*: what is shown is the join of the rows that the first stages hold, after every batch.  A change that comes later than the
+*Law*: what is shown is the join of the rows that the first stages hold, after every batch.  A stale change that comes after the
 retention time may bring its row back; then every stage has it back.
 """
 
@@ -259,7 +259,7 @@ def test_an_aggregate_is_of_the_rows_that_regroup_holds(history: list[tuple[list
 
 @given(history=HISTORIES, how=st.sampled_from([("inner", "left"), ("left", "left")]))
 @settings(max_examples=examples(60))
-def test_a_star_is_that_of_the_rows_its_first_stages_hold(
+def test_a_multi_way_join_is_that_of_the_rows_its_first_stages_hold(
     history: list[tuple[list[Change], list[int]]], how: tuple[str, str]
 ) -> None:
     def row(change: Change) -> list[multi_join.Change]:
@@ -269,7 +269,7 @@ def test_a_star_is_that_of_the_rows_its_first_stages_hold(
             return [multi_join.Change(LEFT, change.key.decode(), change.version, text, foreign)]  # type: ignore[arg-type]
         return [multi_join.Change(at, change.key.decode(), change.version, text) for at in (0, 1)]
 
-    stores, count, joined = [MemoryStore() for _ in range(3)], Counters(), multi_join.Joined(multi_join.star(*how))
+    stores, count, joined = [MemoryStore() for _ in range(3)], Counters(), multi_join.Joined(multi_join.of_rights(*how))
     for events, clocks in history:
         changes = [one for change in events for one in row(change)]
         first, second, third = map(times, clocks[:3])
@@ -339,7 +339,7 @@ class Flight(NamedTuple):
 
 
 APART = RETENTION // 16
-"""By so much clocks are wrong, and messages between the stages are late, at the most."""
+"""By so much clocks are wrong, and messages between the stages are delayed, at the most."""
 
 
 class Staged:

@@ -1,15 +1,16 @@
-"""Delta's types: which columns it takes, and whether those that are there can hold all values of a table's columns.
+"""Arrow's types of a target's columns: whether they can hold all values of a table's columns.
 
 *Law*: where ``problems`` finds nothing, ``fitting`` rows have each value unchanged, in the target's types; or a row has a
-null or a date that the target cannot have, and ``fitting`` says so.
+null or a day that the target cannot have, and ``fitting`` says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import PySparkException
 
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.schemas import kind_text
@@ -18,24 +19,31 @@ _DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
 _SIGNIFICANT = {pa.float32(): 6, pa.float64(): 15}
 """Decimal digits that are all in a type."""
 _DAYS = (-719_162, 2_932_896)
-"""The years 1 to 9999: of others, the files' statistics cannot be read."""
+"""The years 1 to 9999: of other days, the files' statistics cannot be read."""
+_DAY_US = 86_400_000_000
 
 
 def problems(there: pa.Schema, schema: pa.Schema) -> Iterator[str]:
-    """Find what is wrong with the columns of a Delta table for rows of the schema, and what to do about it."""
+    """Find what is wrong with the columns of a target for rows of the schema, and what to do about it."""
     for field in schema:
         target = there.field(field.name)
         if not fits(field.type, target.type):
             yield (
-                f"column {field.name} is {kind_text(target.type)}, which cannot hold every {kind_text(field.type)}: make it "
+                f"column {field.name} is {_text(target.type)}, which cannot hold every {kind_text(field.type)}: make it "
                 f"{kind_text(field.type)}, or cast the table's column"
             )
     for field in there:
         if not field.nullable and field.name not in schema.names:
             yield (
-                f"column {field.name} is {kind_text(field.type)} NOT NULL, and the table has no such column: "
+                f"column {field.name} is {_text(field.type)} NOT NULL, and the table has no such column: "
                 "drop the constraint, or add the column"
             )
+
+
+def addable(there: pa.Schema, schema: pa.Schema) -> list[pa.Field]:
+    """The columns that a target lacks and can get: to Spark, names that differ in case are one."""
+    known = {name.lower() for name in there.names}
+    return [field for field in schema if field.name.lower() not in known]
 
 
 def fits(kind: pa.DataType, there: pa.DataType) -> bool:
@@ -56,33 +64,58 @@ def fits(kind: pa.DataType, there: pa.DataType) -> bool:
         exact = pa.types.is_decimal(there) and there.scale >= kind.scale
         more = exact and there.precision - there.scale >= kind.precision - kind.scale
         return more or kind.precision <= _SIGNIFICANT.get(there, 0)
-    return (kind, there) in ((pa.float32(), pa.float64()), (pa.date32(), pa.timestamp("us")))
+    return (kind, there) in (
+        (pa.float32(), pa.float64()),
+        (pa.date32(), pa.timestamp("us")),
+        (pa.time64("ns"), pa.time64("us")),  # Spark's times of day have microseconds
+    )
 
 
-def fitting(place: object, rows: pa.Table, there: pa.Schema, key: Sequence[str]) -> pa.Table:
-    """The rows with the types of the table at ``place``; ``FkJoinError`` of a null or a day that the table cannot have."""
+def fitting(
+    target: str,
+    rows: pa.Table,
+    there: pa.Schema,
+    key: Sequence[str],
+    of_days: Callable[[pa.DataType], bool] = pa.types.is_date32,
+) -> pa.Table:
+    """The rows with the types of the target; ``FkJoinError`` of a null or a day that it cannot have.
+
+    ``target`` is what errors call it; ``of_days`` tells the types whose values must be in the years 1 to 9999.
+    """
     for name in rows.column_names:
         if rows[name].null_count and not there.field(name).nullable:
             row = rows.filter(rows[name].is_null()).select(key).slice(0, 1).to_pylist()[0]
             raise _cannot_be(
-                place,
+                target,
                 f"column {name} is NOT NULL there, and null in the row with "
                 f"{', '.join(f'{part} = {value!r}' for part, value in row.items())}",
             )
-        for days in _dates(rows[name].combine_chunks()):
-            ends = pc.min_max(days.cast(pa.int32()))
-            if ends["min"].is_valid and (ends["min"].as_py() < _DAYS[0] or ends["max"].as_py() > _DAYS[1]):
+        for days in _days(rows[name].combine_chunks(), of_days):
+            kind, number, of_a_day = ("date", pa.int32(), 1) if pa.types.is_date32(days.type) else ("time", pa.int64(), _DAY_US)
+            ends = pc.min_max(days.cast(number))
+            if ends["min"].is_valid and not (
+                _DAYS[0] <= ends["min"].as_py() // of_a_day <= ends["max"].as_py() // of_a_day <= _DAYS[1]
+            ):
+                tables = f"{target.partition(' ')[0]} tables"
                 raise _cannot_be(
-                    place, f"column {name} has a date outside of the years 1 to 9999, which Delta tables cannot have"
+                    target, f"column {name} has a {kind} outside of the years 1 to 9999, which {tables} cannot have"
                 )
     return rows.cast(pa.schema([there.field(name).with_nullable(True) for name in rows.column_names]))
 
 
-def _cannot_be(place: object, why: str) -> FkJoinError:
+def _cannot_be(target: str, why: str) -> FkJoinError:
     return FkJoinError(
-        f"a row cannot be in Delta table {place}: {why}. Replace such values in a view of the table, or leave such rows out "
-        "with a filter; the batch will be written again"
+        f"a row cannot be in {target}: {why}. Replace such values in a view of the table, or leave such rows out with a "
+        "filter; the batch will be written again"
     )
+
+
+def _text(kind: pa.DataType) -> str:
+    """The type as Spark calls it, or as Arrow does where Spark has none."""
+    try:
+        return kind_text(kind)
+    except PySparkException:
+        return str(kind)
 
 
 def _fits_in(kind: pa.DataType, there: pa.Field) -> bool:
@@ -103,12 +136,12 @@ def _has_text(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _dates(values: pa.Array) -> Iterator[pa.Array]:
-    """The days in a column."""
+def _days(values: pa.Array, wanted: Callable[[pa.DataType], bool]) -> Iterator[pa.Array]:
+    """The values of some types in a column."""
     kind = values.type
-    if pa.types.is_date32(kind):
+    if wanted(kind):
         yield values
     elif pa.types.is_nested(kind):
         entries = [values.keys, values.items] if pa.types.is_map(kind) else [values.flatten()]
         for inner in values.flatten() if pa.types.is_struct(kind) else entries:
-            yield from _dates(inner)
+            yield from _days(inner, wanted)

@@ -1,0 +1,162 @@
+"""An Iceberg table kept up to date: each batch one commit of a catalog, with the batch's name in the table's properties.
+
+Events have no key, and are appended by such a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, TypeVar
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+
+from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.sinks import RETRY_S, column_types
+from fkjoin.sinks.iceberg_catalog import at_catalog, catalog_of, table_in
+from fkjoin.sinks.iceberg_commit import commit, last_batch
+from fkjoin.sinks.iceberg_rows import Rewrite
+from fkjoin.sinks.iceberg_types import columns_of, evolved, made_of
+from fkjoin.sinks.retry import require_retry_s
+from fkjoin.sinks.table_sink import BatchId, TableSink
+from fkjoin.spark.kinds import TIMES_OF_DAY, require_kinds
+from fkjoin.spark.schemas import spark_schema, types_text
+
+_MADE_WITH = {"commit.manifest-merge.enabled": "true", "write.metadata.delete-after-commit.enabled": "true"}
+"""Properties of a table that is made: each batch leaves a list of files, and a file with the table's state."""
+
+_T = TypeVar("_T")
+
+
+@dataclass
+class Iceberg(TableSink):
+    """Sink into an Iceberg table, for ``Table.to``.
+
+    Parameters
+    ----------
+    table, catalog, options, evolve, retry_s
+        See ``Table.to_iceberg``.
+
+    Examples
+    --------
+    >>> sink = Iceberg("shop.joined", options={"type": "sql", "uri": "sqlite:///lake.db", "warehouse": "file:///lake"})
+    """
+
+    table: str
+    catalog: str = "default"
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    evolve: bool = False
+    retry_s: float = RETRY_S
+    _schema: pa.Schema = field(default=None, init=False, repr=False)
+    _key: tuple[str, ...] = field(default=(), init=False, repr=False)
+    _takes_events: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_retry_s(self.retry_s)
+        if "" in (parts := self.table.split(".")) or len(parts) == 1:
+            raise TopologyError(f'table: {self.table!r} is no table of a namespace: write it as "namespace.table"')
+
+    @property
+    def place(self) -> str:
+        return f"iceberg {self.catalog}.{self.table}"
+
+    @property
+    def _target(self) -> str:
+        return f"Iceberg table {self.table}"
+
+    def examine(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
+        replace(self, retry_s=0.0)._prepared(schema, key, keep=False)
+
+    def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
+        self._prepared(schema, key, keep=True)
+
+    def _prepared(self, schema: pa.Schema, key: tuple[str, ...], *, keep: bool) -> None:
+        require_kinds("to_iceberg", spark_schema(schema), *TIMES_OF_DAY)
+        self._schema, self._key = schema, key
+        self._repeated(lambda: self._prepare(schema, keep=keep))
+
+    def _prepare(self, schema: pa.Schema, *, keep: bool) -> None:
+        found = self._table()
+        if found is None:
+            if keep:
+                self._make(schema)
+        elif self.evolve:
+            change = evolved(found, schema)
+            self._require_columns(change.table_metadata.schema(), schema)
+            if keep:
+                change.commit_transaction()
+        else:
+            self._require_columns(found.schema(), schema)
+
+    def _make(self, schema: pa.Schema) -> None:
+        catalog = catalog_of(self.catalog, self.options, make=True)
+        if not catalog.namespace_exists(namespace := self.table.rpartition(".")[0]):
+            catalog.create_namespace_if_not_exists(namespace)
+        try:
+            made = catalog.create_table_if_not_exists(self.table, made_of(schema), properties=_MADE_WITH)
+        except (TypeError, ValueError) as error:
+            if isinstance(error, OSError):  # of a storage or a catalog
+                raise
+            raise FkJoinError(
+                f"Iceberg table {self.table} cannot be made for {types_text(spark_schema(schema))}: {error}. Rename or cast "
+                "the column in a view of the table"
+            ) from error
+        self._require_columns(made.schema(), schema)  # another query may have made it at the same moment
+
+    def _require_columns(self, there: Schema, schema: pa.Schema) -> None:
+        columns = columns_of(there)
+        if missing := [name for name in schema.names if name not in columns.names]:
+            known = ", ".join(sorted(columns.names))
+            raise FkJoinError(
+                f"Iceberg table {self.table} lacks the columns {', '.join(missing)} (it has {known}): add them, let "
+                "evolve=True add them, or write to another table"
+            )
+        if wrong := list(column_types.problems(columns, schema)):
+            raise FkJoinError(f"Iceberg table {self.table} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
+
+    def last_batch(self, query: str) -> BatchId | None:
+        return self._repeated(lambda: self._last(query))
+
+    def _last(self, query: str) -> BatchId | None:
+        table = self._table()
+        return None if table is None else last_batch(table, query)
+
+    def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
+        self._repeated(lambda: self._apply(batch, upserts, deletes))
+
+    def _apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
+        table = self._opened()
+        if self.has(batch, last_batch(table, batch.query)) or not (upserts.num_rows or deletes.num_rows):
+            return
+        self._commit(table, batch, upserts, deletes)
+
+    def replace(self, batch: BatchId, rows: pa.Table) -> None:
+        none = rows.select(list(self._key)).slice(0, 0)
+        self._repeated(lambda: self._commit(self._opened(), batch, rows, none, everything=True))
+
+    def _commit(self, table: Table, batch: BatchId, upserts: pa.Table, deletes: pa.Table, *, everything: bool = False) -> None:
+        there = columns_of(table.schema())
+        self._require_columns(table.schema(), self._schema)
+        rewrite = Rewrite(table, there, self._fitting(upserts, there), self._fitting(deletes, there), everything)
+        tasks = rewrite.tasks() if self._key else []
+        commit(table, batch, [task.file for task in tasks], rewrite.portions(tasks))
+
+    def _fitting(self, rows: pa.Table, there: pa.Schema) -> pa.Table:
+        return column_types.fitting(self._target, rows, there, self._key or self._schema.names, _has_years)
+
+    def _table(self) -> Table | None:
+        return table_in(catalog_of(self.catalog, self.options, make=False), self.table)
+
+    def _opened(self) -> Table:
+        if (table := self._table()) is None:
+            raise FkJoinError(f"{self.place} is gone: restore it, or start with a new checkpoint, which makes it anew")
+        return table
+
+    def _repeated(self, work: Callable[[], _T]) -> _T:
+        return at_catalog(self.place, self.options, work, self.retry_s)
+
+
+def _has_years(kind: pa.DataType) -> bool:
+    return pa.types.is_date32(kind) or pa.types.is_timestamp(kind)

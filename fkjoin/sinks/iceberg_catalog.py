@@ -1,0 +1,125 @@
+"""Work on a catalog of Iceberg tables: repeated while it or the storage is away or other writers come first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import TypeVar
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    CommitFailedException,
+    CommitStateUnknownException,
+    NoSuchNamespaceError,
+    NoSuchPropertyException,
+    NoSuchTableError,
+    NotInstalledError,
+    RESTError,
+    ServerError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
+)
+from pyiceberg.table import Table
+
+from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.sinks.retry import first_line, repeated
+
+_MENDED = (
+    AuthorizationExpiredError,
+    CommitFailedException,
+    CommitStateUnknownException,
+    ServerError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
+)
+_OF_A_DATABASE = {"sqlalchemy.DBAPIError", "sqlalchemy.TimeoutError"}
+"""A catalog in a database has SQLAlchemy's errors; other catalogs do without that package."""
+_NOTHING_YET = re.compile(r"(no such table: |relation \")iceberg_tables|iceberg_tables' doesn't exist")
+"""Texts of databases in which no catalog has made its tables."""
+_REFUSED = re.compile(
+    r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|NO_SUCH_BUCKET|[Pp]ermission denied|Read-only file"
+    r"|unable to open database file|readonly database|authentication failed|(database|role) \S+ does not exist"
+)
+"""Texts of a storage or a database that no repetition mends."""
+_SECRET = re.compile(r"secret|token|password|credential|key|sas", re.IGNORECASE)
+"""Names of properties whose values no message has."""
+_PASSWORD = re.compile(r"(://[^/@\s]*):[^@\s]*@")
+_SHOWN = 500
+
+_T = TypeVar("_T")
+
+
+@lru_cache(maxsize=16)
+def _loaded(name: str, properties: frozenset[tuple[str, str]]) -> Catalog:
+    return load_catalog(name, **dict(properties))
+
+
+def catalog_of(name: str, properties: Mapping[str, str], *, make: bool) -> Catalog:
+    """Return the catalog, one for each process; ``TopologyError`` if the package has none of such properties.
+
+    ``make``: a catalog in a database gets its tables there, if it lacks them.
+    """
+    found = dict(properties) if make else {**properties, "init_catalog_tables": "false"}
+    try:
+        return _loaded(name, frozenset(found.items()))
+    except (ImportError, NoSuchPropertyException, NotInstalledError, ValueError) as error:
+        if isinstance(error, OSError):  # of the client of a catalog that is reached by HTTP
+            raise
+        why = told(error, properties)
+    raise TopologyError(
+        f"catalog: {name!r} cannot be opened: {why}. Give its properties as options, or as those of a catalog of that name in "
+        "pyiceberg's configuration"
+    )
+
+
+def table_in(catalog: Catalog, name: str) -> Table | None:
+    """Return a table as it is; None if it is not there, or there is nothing yet."""
+    try:
+        return catalog.load_table(name)
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None
+    except Exception as error:
+        if _kinds(error).isdisjoint(_OF_A_DATABASE) or not _NOTHING_YET.search(str(error)):
+            raise
+        return None
+
+
+def at_catalog(place: str, properties: Mapping[str, str], work: Callable[[], _T], seconds: float) -> _T:
+    """Return what the work returns, through outages and conflicts; ``FkJoinError`` of what is refused."""
+    try:
+        return repeated(place, work, mends, seconds, lambda error: told(error, properties))
+    except Exception as error:
+        if not _of_a_catalog(error):
+            raise
+        why = told(error, properties)
+    raise FkJoinError(f"{place} cannot be reached: {why}. Mend that and start the query again: it goes on with this batch")
+
+
+def mends(error: BaseException) -> bool:
+    """Tell whether the same work may succeed later, unchanged."""
+    if isinstance(error, _MENDED):
+        return True
+    return _of_a_catalog(error) and not isinstance(error, RESTError | ValueError) and not _REFUSED.search(str(error))
+
+
+def told(error: BaseException, properties: Mapping[str, str]) -> str:
+    """Return the first line of an error, without the catalog's secrets."""
+    text = _PASSWORD.sub(r"\1:…@", first_line(error))
+    for name, value in properties.items():
+        if value and _SECRET.search(name):
+            text = text.replace(value, "…")
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _of_a_catalog(error: BaseException) -> bool:
+    """Tell whether a catalog or a storage says it."""
+    if isinstance(error, FileNotFoundError):
+        return False
+    return isinstance(error, OSError | RESTError) or not _kinds(error).isdisjoint(_OF_A_DATABASE)
+
+
+def _kinds(error: BaseException) -> set[str]:
+    """The names of an error's classes, with their packages."""
+    return {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(error).__mro__}

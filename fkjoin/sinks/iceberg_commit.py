@@ -1,0 +1,64 @@
+"""Commits of batches to an Iceberg table: one snapshot each, and the batch's name in the table's properties.
+
+Properties outlive snapshots, which are expired.  *Law*: a commit is on top of the snapshot in which the batch was looked for,
+or it fails.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.update import AssertTableUUID
+
+from fkjoin.sinks.table_sink import BatchId
+
+_PROPERTY = "fkjoin.batch."
+"""Before a query's name: the property with its last batch."""
+_QUERY, _BATCH = "fkjoin.query", "fkjoin.batch"
+"""What a snapshot's summary says, for those who read its history."""
+
+
+class _SingleAttempt(Transaction):
+    """A transaction that does not repeat itself.
+
+    The package's own repetition puts added rows on top of what another writer has committed: also rows with the same keys, and
+    those of another attempt at the batch.
+    """
+
+    def commit_transaction(self) -> Table:
+        requirements = (*self._requirements, AssertTableUUID(uuid=self.table_metadata.table_uuid))
+        self._table._do_commit(updates=self._updates, requirements=requirements)
+        return self._table
+
+
+def last_batch(table: Table, query: str) -> BatchId | None:
+    """Return the query's last batch that the table has."""
+    said = table.properties.get(f"{_PROPERTY}{query}")
+    return None if said is None else BatchId(query, **json.loads(said))
+
+
+def commit(table: Table, batch: BatchId, gone: Sequence[DataFile], portions: Iterable[pa.Table]) -> None:
+    """Commit a batch: the table loses some files, and gets the rows.
+
+    The last batch must have been read from the same ``table`` object: whatever was committed since then makes it fail, with
+    ``CommitFailedException``.
+    """
+    transaction = _SingleAttempt(table)
+    update = transaction.update_snapshot({_QUERY: batch.query, _BATCH: str(batch.number)})
+    snapshot = update.overwrite() if gone else update.merge_append()
+    numbers = itertools.count()
+    for rows in portions:
+        for file in _dataframe_to_data_files(table.metadata, rows, table.io, snapshot.commit_uuid, numbers):
+            snapshot.append_data_file(file)
+    for file in gone:
+        snapshot.delete_data_file(file)
+    snapshot.commit()
+    about = {"number": batch.number, "began_ms": batch.began_ms, "set_back": batch.set_back}
+    transaction.set_properties({f"{_PROPERTY}{batch.query}": json.dumps(about)})
+    transaction.commit_transaction()

@@ -1,0 +1,126 @@
+"""Rows of an Iceberg table's files, without those of some keys: copy on write.
+
+A file whose statistics exclude the keys is not read; of another one the key's columns are; and only a file that has one of the
+keys is read whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, LessThanOrEqual, Reference
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.table import FileScanTask, Table, TableProperties
+
+from fkjoin.codec.arrays import Bytes
+from fkjoin.codec.rows import RowCodec
+
+
+@dataclass
+class Rewrite:
+    """A table's rows, with those of a batch in the place of others.
+
+    Parameters
+    ----------
+    table : pyiceberg.table.Table
+        The table as it is.
+    there : pyarrow.Schema
+        Its columns.
+    upserts, deletes : pyarrow.Table
+        Rows and keys, with the types of the columns; the key's columns are those of ``deletes``.
+    everything : bool
+        Whether all other rows go, too.
+    """
+
+    table: Table
+    there: pa.Schema
+    upserts: pa.Table
+    deletes: pa.Table
+    everything: bool = False
+
+    def __post_init__(self) -> None:
+        self._key = self.deletes.column_names
+        self._codec = RowCodec(self._there(self._key), canonical=True)
+        self._kept = [name for name in self.there.names if name not in self.upserts.column_names]
+        """Columns that the batch has not, and that a row keeps."""
+        self._keys = pa.concat_tables([self.upserts.select(self._key), self.deletes])
+        self._wanted = self._encoded(self._keys)
+
+    def tasks(self) -> list[FileScanTask]:
+        """Return the files that have rows which change or go."""
+        if self.everything:
+            return list(self.table.scan().plan_files())
+        keys = self._scan(self._key)
+        return [task for task in self.table.scan(self._near()).plan_files() if self._changes(self._read(keys, task))]
+
+    def portions(self, tasks: Sequence[FileScanTask]) -> Iterator[pa.Table]:
+        """Return the rows to write, each time as many as a file is to have."""
+        default = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
+        limit = int(self.table.properties.get(TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, default))
+        rows = list[pa.Table]()
+        for some in self._rows(tasks):
+            rows.append(some)
+            if sum(part.nbytes for part in rows) >= limit:
+                yield pa.concat_tables(rows)
+                rows = []
+        if any(map(len, rows)):
+            yield pa.concat_tables(rows)
+
+    def _rows(self, tasks: Iterable[FileScanTask]) -> Iterator[pa.Table]:
+        whole, replaced = self._scan(self.there.names), list[pa.Table]()
+        for task in tasks:
+            for rows in self._read(whole, task):
+                hits = self._hits(rows)
+                if self._kept:
+                    replaced.append(rows.filter(hits).select([*self._key, *self._kept]))
+                if not self.everything:
+                    yield rows.filter(pc.invert(hits))
+        yield self._new(replaced)
+
+    def _new(self, replaced: Sequence[pa.Table]) -> pa.Table:
+        """Return the batch's rows with all columns of the table."""
+        rows, before = self.upserts, self._there([*self._key, *self._kept]).empty_table()
+        if self._kept:
+            before = pa.concat_tables([before, *replaced]).combine_chunks()
+            keys = self._encoded(before.select(self._key))
+            places = pc.index_in(self._encoded(rows.select(self._key)), value_set=keys)
+        for name in self._kept:
+            rows = rows.append_column(name, before[name].take(places))
+        return rows.select(self.there.names).cast(self.there)
+
+    def _there(self, names: Iterable[str]) -> pa.Schema:
+        return pa.schema([self.there.field(name) for name in names])
+
+    def _near(self) -> BooleanExpression:
+        """Return a condition that the statistics of files with one of the keys meet."""
+        found: BooleanExpression = AlwaysTrue()
+        for name in self._key:
+            values = self._keys[name]
+            if (pa.types.is_integer(values.type) or pa.types.is_string(values.type)) and len(values) and not values.null_count:
+                ends = pc.min_max(values).as_py()
+                least = GreaterThanOrEqual(term=Reference(name), value=ends["min"])
+                found = And(found, least, LessThanOrEqual(term=Reference(name), value=ends["max"]))
+        return found
+
+    def _scan(self, names: Sequence[str]) -> ArrowScan:
+        return ArrowScan(self.table.metadata, self.table.io, self.table.schema().select(*names), AlwaysTrue())
+
+    def _read(self, scan: ArrowScan, task: FileScanTask) -> Iterator[pa.Table]:
+        """Return a file's rows with the types of the columns, a part at a time."""
+        for batch in scan.to_record_batches([task]):
+            yield pa.Table.from_batches([batch]).cast(self._there(batch.schema.names))
+
+    def _changes(self, parts: Iterable[pa.Table]) -> bool:
+        """Tell whether the batch has one of a file's keys."""
+        return sum(pc.sum(self._hits(rows)).as_py() or 0 for rows in parts) > 0
+
+    def _hits(self, rows: pa.Table) -> pa.Array:
+        """Tell for each row whether the batch has its key."""
+        return pc.is_in(self._encoded(rows.select(self._key)), value_set=self._wanted)
+
+    def _encoded(self, keys: pa.Table) -> Bytes:
+        columns = [column.combine_chunks() for column in keys.columns]
+        return self._codec.encode(columns, keys.num_rows)

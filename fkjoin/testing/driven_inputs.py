@@ -1,0 +1,142 @@
+"""Inputs of a driven table: what the caller feeds stands in the place of its sources, and of the events that it enriches."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from fkjoin.analysis.enrich import EventsBound
+from fkjoin.analysis.planned import Planned, SourceBound
+from fkjoin.codec import versions
+from fkjoin.errors import TopologyError
+from fkjoin.lowering.lowered import Lowered
+from fkjoin.lowering.planner import lower
+from fkjoin.plan.events import Events
+from fkjoin.plan.nodes import Source
+from fkjoin.spark.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.spark.schemas import IN_UTC, nullable
+
+_PATH = f"{tempfile.gettempdir()}/fkjoin-driver"
+"""Beginning of the paths that stand for inputs in plans; nothing is read there."""
+_FORMAT = "parquet"
+_PARTITION = versions.PLACE[1]
+
+
+class Fed(NamedTuple):
+    """A change of a source's row, or an event."""
+
+    key: dict[str, Any] | None
+    """None where the row cannot be used, which has a ``problem``, and of an event."""
+    row: dict[str, Any] | None
+    version: int
+    ts: int | None = None
+    problem: str | None = None
+    raw: tuple[bytes | None, bytes | None] = (None, None)
+    """Key and value of the dead letter that the row would be."""
+
+
+@dataclass(frozen=True, eq=False)
+class Input:
+    """A source, or a stream of events, that the caller feeds."""
+
+    planned: Planned
+    frame: DataFrame
+    """Streaming DataFrame that stands in its place; of events, the user's own."""
+
+    @property
+    def of_events(self) -> bool:
+        return isinstance(self.planned.node, Events)
+
+    @property
+    def node(self) -> Source:
+        assert isinstance(self.planned.node, Source)
+        return self.planned.node
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        return to_arrow_schema(cast(StructType, nullable(self.frame.schema)), **IN_UTC)
+
+    def batch(self, fed: Sequence[Fed]) -> pa.RecordBatch:
+        """What was fed, as rows of the frame."""
+        columns = self._events(fed) if self.of_events else self._changes(fed)
+        made = [columns[field.name] for field in self.schema]
+        return pa.record_batch([pa.array(one, field.type) for one, field in zip(made, self.schema, strict=True)], self.schema)
+
+    def _events(self, fed: Sequence[Fed]) -> dict[str, Any]:
+        rows = [event.row or {} for event in fed]
+        return {name: [row.get(name) for row in rows] for name in self.schema.names}
+
+    def _changes(self, fed: Sequence[Fed]) -> dict[str, Any]:
+        node = self.node
+        identity = versions.identity(node.log or node.topic or node.name)
+        return {
+            KEY: [change.key for change in fed],
+            ROW: [change.row for change in fed],
+            DELETED: [change.row is None for change in fed],
+            VERSION: self._versions(identity, [change.version for change in fed]),
+            SOURCE: [identity] * len(fed),
+            TS: [change.ts for change in fed],
+            PROBLEM: [change.problem for change in fed],
+            RAW: [{"table": node.name, "key": change.raw[0], "value": change.raw[1]} for change in fed],
+        }
+
+    def _versions(self, identity: bytes, numbers: list[int]) -> Any:
+        """The versions that numbers are; where each root of a row has a part of it, all parts are alike."""
+        kind = self.schema.field(VERSION).type
+        if pa.types.is_struct(kind):
+            titles = [field.name for field in kind]
+            return [{title: 0 if title == _PARTITION else number for title in titles} for number in numbers]
+        number = np.array(numbers, np.int64)
+        place = [number * 0 if title == _PARTITION else number for title in versions.PLACE]
+        part = versions.encode(identity, place, placed=True).to_pylist()
+        return [one * self.node.parts for one in part]
+
+
+def fed(table: Planned) -> tuple[Lowered, dict[str, Input]]:
+    """The table, lowered over inputs that the caller feeds, and these by their names.
+
+    Raises ``TopologyError`` for two sources of one name.
+    """
+    inputs: dict[str, Input] = {}
+    return lower(_fed(table, inputs, {})), inputs
+
+
+def place_of(number: int) -> str:
+    """The path that stands for an input in plans; a glob need not be there."""
+    return f"{_PATH}/{number}/*"
+
+
+def _fed(table: Planned, inputs: dict[str, Input], done: dict[int, Planned]) -> Planned:
+    """The table over inputs; what stands in it twice stays one."""
+    if id(table) in done:
+        return done[id(table)]
+    if isinstance(table.bound, SourceBound | EventsBound) and table.name in inputs:
+        raise TopologyError(f"table: two of its sources are called {table.name}, and inputs go by their names")
+    if isinstance(table.bound, SourceBound):
+        kind = StructType([field for field in table.bound.frame.schema if field.name != CHAINS])
+        frame = _stream(table.spark, len(inputs), kind)
+        letters = (frame.select(F.col(PROBLEM), F.col(RAW)),) if table.bound.dead and RAW in frame.columns else ()
+        made = replace(table, bound=SourceBound(frame, letters))
+        inputs[table.name] = Input(made, frame)
+    elif isinstance(table.bound, EventsBound):
+        made = table  # its frame stays: the user's expressions may be over columns of that one
+        inputs[table.name] = Input(made, table.bound.frame)
+    else:
+        made = replace(table, inputs=tuple(_fed(one, inputs, done) for one in table.inputs))
+    done[id(table)] = made
+    return made
+
+
+def _stream(spark: SparkSession, number: int, kind: StructType) -> DataFrame:
+    """A streaming DataFrame that is never read."""
+    return spark.readStream.format(_FORMAT).schema(kind).load(place_of(number))

@@ -1,0 +1,294 @@
+"""Iceberg tables in a catalog in SQLite: what a batch does, once, beside other writers, and what a table cannot have."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import requests
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitStateUnknownException, ForbiddenError, ServiceUnavailableError, UnauthorizedError
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType, UUIDType
+from sqlalchemy.exc import OperationalError
+
+from fkjoin import TopologyError
+from fkjoin.errors import FkJoinError
+from fkjoin.sinks.iceberg import Iceberg
+from fkjoin.sinks.iceberg_catalog import mends
+from fkjoin.sinks.table_sink import BatchId
+from fkjoin.testing import SinkContract
+from tests.support.sampling import EVERY
+from tests.support.sinks import iceberg, lake
+
+SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64())])
+
+
+@pytest.mark.faults
+class TestIceberg(SinkContract):
+    every = 1 if EVERY else 19
+
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path: Path) -> None:
+        self.at, self.options = tmp_path, lake(tmp_path)
+
+    def make_sink(self, into: str) -> Iceberg:
+        return Iceberg(f"shop.{into}", options=self.options)
+
+    def read_rows(self, into: str) -> list[dict[str, Any]]:
+        return iceberg(self.at, f"shop.{into}")
+
+
+class Shop:
+    """A catalog with a namespace, and the table that a sink keeps there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.options = lake(folder)
+        self.catalog: Catalog = load_catalog("default", **self.options)
+        self.catalog.create_namespace("shop")
+
+    def sink(self, schema: pa.Schema = SCHEMA, key: tuple[str, ...] = ("id",), **more: Any) -> Iceberg:
+        made = Iceberg("shop.it", options=self.options, **more)
+        made.prepare(schema, key)
+        return made
+
+    @property
+    def table(self) -> Table:
+        return self.catalog.load_table("shop.it")
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return sorted(self.table.scan().to_arrow().to_pylist(), key=lambda row: row["id"])
+
+    @property
+    def files(self) -> set[str]:
+        return {task.file.file_path for task in self.table.scan().plan_files()}
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+def batch(schema: pa.Schema = SCHEMA, deletes: tuple[Any, ...] = (), **rows: Any) -> tuple[pa.Table, pa.Table]:
+    values = {schema.names[0]: list(rows), schema.names[1]: list(rows.values())}
+    return pa.table(values, schema), pa.table({schema.names[0]: list(deletes)}, pa.schema([schema.field(0)]))
+
+
+def test_the_last_batch_outlives_expired_snapshots(shop: Shop) -> None:
+    sink = shop.sink()
+    for number in range(3):
+        sink.apply(BatchId("q", number, 100 + number), *batch(a=number))
+    assert shop.table.snapshots()[1].summary["fkjoin.batch"] == "1"
+    shop.table.maintenance.expire_snapshots().older_than(datetime.datetime(2999, 1, 1)).commit()
+    assert len(shop.table.snapshots()) == 1
+    assert sink.last_batch("q") == BatchId("q", 2, 102)
+    sink.apply(BatchId("q", 2, 102), *batch(a=99))
+    assert shop.rows == [{"id": "a", "n": 2}]
+    with pytest.raises(FkJoinError, match="has batch 2 of the query already"):
+        sink.apply(BatchId("q", 2, 103), *batch(a=99))
+
+
+def test_a_batch_is_one_snapshot_and_leaves_files_without_its_keys(shop: Shop) -> None:
+    sink = shop.sink()
+    sink.apply(BatchId("q", 0), *batch(a=1, b=2))
+    sink.apply(BatchId("q", 1), *batch(m=3, n=4))
+    first, second = (snapshot.summary["operation"] for snapshot in shop.table.snapshots())
+    assert (first.value, second.value) == ("append", "append"), "for those who read what was appended"
+    before = shop.files
+    sink.apply(BatchId("q", 2), *batch(m=5, z=6, deletes=("n", "never there")))
+    assert len(shop.table.snapshots()) == 3
+    assert len(before & shop.files) == 1, "the file with a and b"
+    assert shop.rows == [{"id": key, "n": n} for key, n in (("a", 1), ("b", 2), ("m", 5), ("z", 6))]
+
+
+def test_an_attempt_that_stands_still_adds_nothing_to_what_another_one_commits(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Between its look at the table and its commit another attempt commits the batch, and another writer a row of its key."""
+    slow, fast, opened = shop.sink(), shop.sink(), Iceberg._opened
+    between = [lambda: fast.apply(BatchId("q", 0, 100), *batch(a=1))]
+
+    def standing_still(sink: Iceberg) -> Table:
+        table = opened(sink)
+        if sink is slow and between:
+            between.pop(0)()
+        return table
+
+    monkeypatch.setattr(Iceberg, "_opened", standing_still)
+    with caplog.at_level(logging.WARNING, "fkjoin"):
+        slow.apply(BatchId("q", 0, 100), *batch(a=1))
+        assert shop.rows == [{"id": "a", "n": 1}]
+        between.append(lambda: shop.table.append(batch(b=8)[0]))
+        slow.apply(BatchId("q", 1, 101), *batch(b=2))
+    assert shop.rows == [{"id": "a", "n": 1}, {"id": "b", "n": 2}]
+    created, changed = caplog.messages
+    assert created.startswith("iceberg default.shop.it: Requirement failed: branch main was created concurrently; tried again")
+    assert changed.startswith("iceberg default.shop.it: Requirement failed: branch main has changed: expected id ")
+
+
+def test_events_are_appended_once(shop: Shop) -> None:
+    sink = shop.sink(key=())
+    for _ in range(2):
+        sink.apply(BatchId("q", 0, 100), batch(a=1)[0], batch()[1].select([]))
+    sink.apply(BatchId("q", 1, 101), batch(a=1)[0], batch()[1].select([]))
+    assert shop.rows == 2 * [{"id": "a", "n": 1}]
+
+
+def test_two_writers_of_the_same_rows_at_the_same_time_both_write_all_their_batches(shop: Shop) -> None:
+    shop.sink().apply(BatchId("first", 0), *batch(a=0, b=0))
+    begin, errors = threading.Barrier(2), []
+
+    def write(query: str) -> None:
+        made = shop.sink()
+        begin.wait(30)
+        try:
+            for number in range(4):
+                made.apply(BatchId(query, number), *batch(a=number, b=number))
+        except Exception as error:
+            errors.append(error)
+
+    writers = [threading.Thread(target=write, args=(query,)) for query in ("one", "other")]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(120)
+    assert errors == []
+    assert shop.rows == [{"id": "a", "n": 3}, {"id": "b", "n": 3}]
+    assert [shop.sink().last_batch(query) for query in ("one", "other")] == [BatchId("one", 3), BatchId("other", 3)]
+    assert len(shop.table.snapshots()) == 9, "each batch once"
+
+
+def test_a_partitioned_table_with_a_column_of_its_own_keeps_both(shop: Shop) -> None:
+    """The column keeps its values in rows that change, and is null in new ones."""
+    fields = [NestedField(number, name, kind) for number, name, kind in ((1, "note", StringType()), (2, "id", StringType()))]
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "id"))
+    shop.catalog.create_table("shop.it", Schema(*fields, NestedField(3, "n", LongType())), partition_spec=spec)
+    noted = pa.table({"note": ["x", None, "z"], "id": ["a", "b", "c"], "n": pa.array([1, 2, 3], pa.int64())})
+    shop.table.append(noted)
+    sink = shop.sink()
+    sink.apply(BatchId("q", 0), *batch(a=7, d=8, deletes=("b",)))
+    assert shop.rows == [
+        {"note": "x", "id": "a", "n": 7},
+        {"note": "z", "id": "c", "n": 3},
+        {"note": None, "id": "d", "n": 8},
+    ]
+    sink.replace(BatchId("q", 0, None, 7), batch(a=9)[0])
+    assert shop.rows == [{"note": "x", "id": "a", "n": 9}]
+
+
+def test_a_table_without_the_columns_is_refused_or_gets_them(shop: Shop) -> None:
+    narrow = Schema(
+        NestedField(1, "id", StringType()), NestedField(2, "n", IntegerType()), NestedField(3, "Case", StringType())
+    )
+    shop.catalog.create_table("shop.it", narrow)
+    more = SCHEMA.append(pa.field("tags", pa.list_(pa.struct([("a", pa.int16())]))))
+    with pytest.raises(FkJoinError, match=r"lacks the columns tags \(it has Case, id, n\): add them, let evolve=True add them"):
+        shop.sink(more)
+    with pytest.raises(FkJoinError, match="column n is int, which cannot hold every bigint: make it bigint, or cast"):
+        shop.sink()
+    with pytest.raises(FkJoinError, match=r"lacks the columns case"):
+        shop.sink(SCHEMA.append(pa.field("case", pa.string())), evolve=True)
+    wrong = pa.schema([("id", pa.string()), ("n", pa.string()), ("new", pa.string())])
+    with pytest.raises(FkJoinError, match="column n is int, which cannot hold every string"):
+        shop.sink(wrong, evolve=True)
+    Iceberg("shop.it", options=shop.options, evolve=True).examine(more, ("id",))
+    assert shop.table.schema() == narrow, "neither a refusal nor a check changes it"
+    row = {"id": "a", "n": 2**40, "tags": [{"a": 1}]}
+    shop.sink(more, evolve=True).apply(BatchId("q", 0), pa.Table.from_pylist([row], more), batch()[1])
+    assert shop.rows == [{"id": "a", "n": 2**40, "Case": None, "tags": [{"a": 1}]}]
+    shop.sink().apply(BatchId("q", 1), *batch(a=5))
+    assert shop.rows == [{"id": "a", "n": 5, "Case": None, "tags": [{"a": 1}]}]
+
+
+def test_columns_that_cannot_be_written_are_refused_by_name(shop: Shop) -> None:
+    with pytest.raises(TopologyError, match="to_iceberg: column took is interval day to second, which could not be read"):
+        shop.sink(SCHEMA.append(pa.field("took", pa.duration("us"))))
+    required = NestedField(3, "of", UUIDType(), required=True)
+    shop.catalog.create_table("shop.it", Schema(NestedField(1, "id", UUIDType()), NestedField(2, "n", LongType()), required))
+    with pytest.raises(
+        FkJoinError, match="column id is .*uuid.*, which cannot hold every string: .*; column of is .* NOT NULL"
+    ):
+        shop.sink()
+
+
+def test_a_table_that_cannot_be_made_is_refused(shop: Shop) -> None:
+    inside = pa.field("a", pa.struct([("b", pa.int64())]))
+    with pytest.raises(
+        FkJoinError, match="Iceberg table shop.it cannot be made for .* multiple fields for name a.b.* Rename or"
+    ):
+        shop.sink(SCHEMA.append(inside).append(pa.field("a.b", pa.int64())))
+    shop.sink(SCHEMA.append(inside).append(pa.field("a_b", pa.int64())))
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")])
+def test_a_time_that_iceberg_cannot_have_stops_the_batch(shop: Shop, kind: pa.DataType) -> None:
+    """The package reads the ends of a file's column as Python's times."""
+    schema, day = pa.schema([("id", pa.string()), ("at", kind)]), 1 if pa.types.is_date(kind) else 86_400_000_000
+    number = pa.int32() if day == 1 else pa.int64()
+    sink = shop.sink(schema)
+    for days, fits in ((2_932_896, True), (2_932_897, False), (-719_162, True), (-719_163, False)):
+        zoned = pa.timestamp("us", "Europe/Berlin") if kind == pa.timestamp("us", "UTC") else kind  # as Spark's session has it
+        rows = pa.table([pa.array(["a"]), pa.array([days * day], number).view(zoned)], schema.names)
+        if fits:
+            sink.apply(BatchId("q", days % 7), rows, batch()[1])
+            continue
+        with pytest.raises(
+            FkJoinError, match="column at has a (date|time) outside of the years 1 to 9999, which Iceberg tables"
+        ):
+            sink.apply(BatchId("r", 0), rows, batch()[1])
+
+
+def test_a_catalog_that_cannot_be_had_says_why_and_shows_no_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    secret = {"token": "CaNaRy17", "s3.secret-access-key": "CaNaRy17"}
+    for seconds in (0, 0.5):  # the first time, the package imports its client
+        with pytest.raises(FkJoinError) as away:
+            Iceberg("shop.it", options={"uri": "http://me:CaNaRy17@127.0.0.1:1", **secret}, retry_s=seconds).last_batch("q")
+    assert "Start the query again when the place is well" in str(away.value)
+    assert caplog.messages
+    with pytest.raises(TopologyError, match="catalog: 'default' cannot be opened: 'none' is not a valid CatalogType. Give its"):
+        Iceberg("shop.it", options={"type": "none", **secret}).last_batch("q")
+    with pytest.raises(FkJoinError, match=r"iceberg default.shop.it cannot be reached: .*unable to open database file. Mend"):
+        Iceberg("shop.it", options={"uri": f"sqlite:///{tmp_path}/none/c.db", **secret}).last_batch("q")
+    sink = Iceberg("shop.it", options=secret)
+    assert "CaNaRy17" not in f"{away.value}{caplog.text}{sink!r}"
+    for name in ("it", "shop.", ".it"):
+        with pytest.raises(TopologyError, match='is no table of a namespace: write it as "namespace.table"'):
+            Iceberg(name)
+
+
+@pytest.mark.parametrize(
+    ("error", "mended"),
+    [
+        (ServiceUnavailableError("503"), True),
+        (CommitStateUnknownException("504"), True),
+        (requests.exceptions.ReadTimeout("read timed out"), True),
+        (OperationalError("commit", None, Exception("database is locked")), True),
+        (OSError("AWS Error SLOW_DOWN during PutObject"), True),
+        (UnauthorizedError("401"), False),
+        (ForbiddenError("403"), False),
+        (requests.exceptions.InvalidURL("no host"), False),
+        (OSError("AWS Error ACCESS_DENIED during PutObject"), False),
+        (FileNotFoundError("a data file"), False),
+        (OperationalError("select", None, Exception("FATAL: password authentication failed for user")), False),
+    ],
+)
+def test_an_error_is_one_that_a_repetition_mends_or_not(error: Exception, mended: bool) -> None:
+    assert mends(error) == mended
+
+
+def test_a_table_that_was_dropped_stops_the_query(shop: Shop) -> None:
+    sink = shop.sink()
+    shop.catalog.drop_table("shop.it")
+    with pytest.raises(FkJoinError, match="iceberg default.shop.it is gone: restore it, or start with a new checkpoint"):
+        sink.apply(BatchId("q", 3), *batch(a=1))
+    shop.sink().apply(BatchId("another", 0), *batch(a=1))
+    assert shop.rows == [{"id": "a", "n": 1}]
