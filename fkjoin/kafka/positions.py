@@ -30,6 +30,7 @@ from fkjoin.codec import versions
 from fkjoin.codec.arrays import Bytes, as_bytes, buffers, lengths, window
 from fkjoin.kafka.formats import header
 from fkjoin.spark.on_arrow import on_arrow
+from fkjoin.spark.topic_records import RECORD_PLACE
 from fkjoin.stages.merge import origins_of
 
 HEADER = "fkjoin-positions"
